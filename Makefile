@@ -1,0 +1,102 @@
+# One command each. Every target makes .venv on first use; after that it starts at once.
+#
+#   make demo    run the first notebook here in the terminal, cell by cell
+#   make test    everything that is checked: lint, types, imports, tests
+#   make lab     open the notebooks in JupyterLab
+#   make labextension  build the JupyterLab extension, which `make lab` and `make test` do by themselves
+#   make lint    the checks without the tests
+#   make docs    build the documentation's site into site/
+#   make bench   the benchmarks
+#   make soak    random programs under random faults; SOAK='--seconds 3600' for an hour, '--seed 7' for the same again
+#   make clean   remove .venv and the caches
+#
+#   make demo PYTHON=/path/to/python3.12                another interpreter
+#   make demo TORCH='torch --index-url https://…/cu128' another build of torch
+#   make test PYTEST_ARGS='-m "not slow" -x'            a part of the tests
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+PYTEST_ARGS ?=
+SOAK ?= --faults 200
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TOOLS := $(VENV)/.tools
+HUB_PROXY := tests/hub/node_modules/.package-lock.json
+LAB := labextension/built/package.json
+LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension/style/* labextension/style/*/*) \
+  $(shell find labextension/src -type f)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lab labextension lint docs bench soak clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   \{0,1\}//p' Makefile
+
+# torch comes first and by itself: which build fits (CPU, CUDA, ROCm) is not something a dependency can say, and left
+# to the second install the newest one would be taken, whatever it is. One that can be imported already is kept.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "jdist needs Python 3.11 or later, and $(PYTHON) is: $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	  echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@[ -z "$(strip $(TORCH))" ] || $(BIN)/python -c 'import torch' 2>/dev/null || { \
+	  echo "$(BIN)/python -m pip install $(TORCH)"; $(BIN)/python -m pip install --quiet $(TORCH); }
+	@echo "installing jdist, JupyterLab and what the notebooks need into $(VENV); once, a minute or two"
+	$(BIN)/python -m pip install --quiet -e '.[notebooks]'
+	@touch $@
+
+$(TOOLS): $(READY)
+	@echo "installing what is needed to test, to build and to measure; once, a few minutes"
+	$(BIN)/python -m pip install --quiet -e '.[test]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python notebooks/show.py notebooks/01_first_cell.ipynb
+
+lint: $(TOOLS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# The proxy of the JupyterHub in tests/hub. Without npm those tests say what they lack.
+$(HUB_PROXY): tests/hub/package-lock.json
+	@command -v npm >/dev/null || { echo "no npm here: tests/hub will be skipped"; exit 0; }; \
+	  echo "npm ci --prefix tests/hub"; npm ci --silent --no-fund --no-audit --prefix tests/hub && touch $@
+
+# The JupyterLab extension, linked into the environment. Without npm, JupyterLab works and lacks it.
+$(LAB): $(LAB_SOURCES) | $(READY)
+	@command -v npm >/dev/null || { echo "no npm here: JupyterLab will lack the extension"; exit 0; }; \
+	  echo "building the JupyterLab extension; the first time, its tools are fetched"; \
+	  { [ labextension/node_modules/.package-lock.json -nt labextension/package-lock.json ] || \
+	    npm ci --silent --no-fund --no-audit --prefix labextension; } && \
+	  npm run build --silent --prefix labextension && touch $@ && \
+	  mkdir -p $(VENV)/share/jupyter/labextensions && \
+	  ln -sfn $(CURDIR)/labextension/built $(VENV)/share/jupyter/labextensions/jdist
+
+labextension: $(LAB)
+
+test: lint $(HUB_PROXY) $(LAB)
+	$(BIN)/python -m pytest -m "not bench" $(PYTEST_ARGS)
+
+# JupyterLab refuses to run as root unless it is told to.
+lab: $(READY) $(LAB)
+	$(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR)/notebooks $$([ "$$(id -u)" -ne 0 ] || echo --allow-root)
+
+docs: $(TOOLS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
+
+bench: $(TOOLS)
+	@for bench in benchmarks/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+soak: $(TOOLS)
+	$(BIN)/python tests/soak/soak.py $(SOAK)
+
+clean:
+	rm -rf $(VENV) labextension/built labextension/lib labextension/node_modules tests/hub/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist site
+	find jdist tests benchmarks notebooks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""What the benchmarks share: pairs and tables, and a front end."""

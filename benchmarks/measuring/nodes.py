@@ -1,0 +1,171 @@
+"""Nodes without ranks: agents in one process that speak the real protocol over real sockets and run nothing.
+
+    python -m measuring.nodes NODES NPROC        with the join line on standard input
+
+Each enrols, joins, and answers for its ranks at once: a cell of ``lines N`` says so many lines, the same on every rank,
+as an agent passes them on; any other ends without a word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+from functools import partial
+from typing import Any
+
+import jdist
+from jdist.agent.enrolling import enrol
+from jdist.agent.health import node_facts
+from jdist.agent.uplink import Uplink
+from jdist.core.messages import (
+    PROTOCOL,
+    AgentHello,
+    Answer,
+    Ask,
+    Cell,
+    Done,
+    Fault,
+    Form,
+    Formed,
+    Halt,
+    Look,
+    Looked,
+    Message,
+    NewLifeline,
+    Output,
+    Quit,
+    StartStore,
+    StoreUp,
+    Text,
+    ToAgent,
+    Turned,
+    Welcome,
+    WorkerUp,
+)
+from jdist.core.reports import Doing, GroupProgress
+from jdist.core.settings import BEAT
+from jdist.wire.frames import Unpacker
+from jdist.wire.invitations import JoinLine
+from jdist.wire.sockets import new_context
+
+_AT_ONCE = 16
+"""Nodes that enrol side by side."""
+_CHUNK = 100
+"""Lines that an agent gathers before it sends them on, as of a loop that prints as fast as it can."""
+
+_unpack: Unpacker[Any] = Unpacker(ToAgent)
+
+
+class Node:
+    """One agent and its ranks."""
+
+    def __init__(self, context: Any, way: Any, number: int, nproc: int):
+        self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._number = number
+        self._nproc = nproc
+        self._first = 0
+        self._world: tuple[int, ...] = ()
+        self._generation = 0
+        self._facts = node_facts((way.host, way.control_port))
+        self._uplink = Uplink(context, way, self._hello, self._on_message, self._end)
+        self._uplink.greet()
+
+    def _hello(self) -> Message:
+        return AgentHello(PROTOCOL, jdist.__version__, self._facts, self._nproc, self._number)
+
+    def _end(self, reason: str) -> None:
+        if not self.over.done():
+            self.over.set_result(reason)
+
+    def beat(self) -> None:
+        self._uplink.beat()
+
+    def close(self) -> None:
+        self._uplink.close(linger=0.2)
+
+    def _on_message(self, data: bytes) -> None:
+        message = _unpack(data)
+        match message:
+            case Welcome():
+                self._settle(message)
+            case NewLifeline():
+                self._uplink.take_lifeline(message.name)
+            case StartStore():
+                self._uplink.send(StoreUp("127.0.0.1", 29500))
+            case Form():
+                self._form(message)
+            case Cell():
+                self._run(message)
+            case Halt():
+                for rank in message.ranks:
+                    self._uplink.send(Done(message.run, rank, "interrupted"))
+            case Ask():
+                for rank in message.ranks:
+                    self._uplink.send(Answer(message.request, rank, self._answer(message.op)))
+            case Turned():
+                self._end(message.reason)
+            case Quit():
+                self._end("")
+
+    def _settle(self, welcome: Welcome) -> None:
+        self._first = welcome.first_rank
+        self._uplink.grace = welcome.agent_grace
+        self._uplink.take_lifeline(welcome.lifeline)
+        for n, incarnation in enumerate(welcome.incarnations):
+            self._uplink.send(WorkerUp(self._first + n, 1000 + n, incarnation))
+
+    def _form(self, form: Form) -> None:
+        self._generation = form.generation
+        self._world = tuple(range(form.world_size))
+        for rank in form.ranks:
+            self._uplink.send(Formed(rank, form.generation, "cpu", (("127.0.0.1", 30000 + rank),)))
+
+    def _run(self, cell: Cell) -> None:
+        words = cell.code.split()
+        for begin in range(0, int(words[1]) if words[:1] == ["lines"] else 0, _CHUNK):
+            text = "".join(f"step {n} loss {n / 7}\n" for n in range(begin, begin + _CHUNK))
+            self._uplink.send(Output(cell.run, (Text(cell.ranks, "stdout", text),)))
+        for rank in cell.ranks:
+            self._uplink.send(Done(cell.run, rank, "value", 0.001))
+
+    def _answer(self, op: object) -> Any:
+        if not isinstance(op, Look):
+            return Fault("this rank is made up")
+        groups = (GroupProgress("0", self._world, 7, 7, "world"),)
+        return Looked("cpu", Doing("idle", seconds=1.0, cpu=0.0), 100_000_000, groups)
+
+
+async def serve(line: JoinLine, nodes: int, nproc: int) -> None:
+    """Until the cluster is over. Raises RuntimeError when a node was refused."""
+    context = new_context()
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def join(number: int) -> Node:
+        async with limit:
+            return Node(context, await enrol(context, line), number, nproc)
+
+    here = await asyncio.gather(*map(join, range(nodes)))
+    over = asyncio.gather(*(node.over for node in here))
+    while not over.done():
+        for node in here:
+            node.beat()
+        await asyncio.wait([over], timeout=BEAT)
+    reasons = {reason for reason in over.result() if reason}
+    for node in here:
+        node.close()
+    await asyncio.sleep(0.3)
+    if reasons:
+        raise RuntimeError("; ".join(sorted(reasons)))
+
+
+def main() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    nodes, nproc = map(int, sys.argv[1:3])
+    read = partial(sys.stdin.readline)
+    asyncio.run(serve(JoinLine.decode(read()), nodes, nproc))
+
+
+if __name__ == "__main__":
+    main()

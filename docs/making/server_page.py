@@ -1,0 +1,17 @@
+"""Server page: the table of routes in the Jupyter server's page, taken from the module that has them."""
+
+from __future__ import annotations
+
+import inspect
+
+from jdist.server import routes
+
+ASKED = "<!-- routes -->"
+
+
+def table() -> str:
+    """The routes as the module's own docstring lists them."""
+    text = inspect.getdoc(routes) or ""
+    _, _, rest = text.partition("::\n")
+    listed, _, after = rest.strip("\n").partition("\n\n")
+    return f"```text\n{inspect.cleandoc(listed)}\n```\n\n{after.replace('``', '`')}"

@@ -1,0 +1,69 @@
+"""Usage: the pages about verbs and commands, made from the usage texts that ``--help`` prints."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable
+from typing import Any
+
+from jdist.commands import main
+from jdist.notebook import verbs
+from jdist.notebook.options import HelpWanted, cell_parser
+from jdist.notebook.terminal_ui import COMMANDS
+
+_COLUMNS = "84"
+
+
+def usage_of(call: Callable[[], Any]) -> str:
+    """What the user who asks for help is told."""
+    before, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), _COLUMNS
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            call()
+    except HelpWanted as text:
+        return str(text)
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+    if not printed.getvalue():
+        raise ValueError(f"{call} prints no usage")
+    return printed.getvalue().rstrip()
+
+
+def verbs_page() -> str:
+    """``%%dist`` and every ``%dist VERB``."""
+    parts = [
+        "# Verbs and cells\n\nAs `%dist VERB?` prints it. `%dist` alone lists the verbs.",
+        _entry("%%dist", "a cell on ranks: on all of them, or on those that `-r` or `-g` name", cell_parser().parse),
+    ]
+    parts += [_entry(f"%dist {name}", verb.__doc__ or "", _help_of(verb)) for name, verb in verbs.VERBS.items()]
+    return "\n\n".join(parts)
+
+
+def commands_page() -> str:
+    """``jdist COMMAND``."""
+    join = _entry("jdist join", "a node's agent, run on the node until the cluster ends", lambda w: main(["join", *w]))
+    listed = "\n".join(f"| `jdist {name}` | {_escape(text)} |" for name, text in COMMANDS.items())
+    return (
+        "# Command line\n\nThe same words as in a notebook, on the newest cluster or the one that `--cluster NAME` "
+        "names. Exit codes: 0; 1, a rank failed, or the doctor found what breaks something; 2, usage. Options are "
+        f"those of [the verb](verbs.md).\n\n| command | |\n|---|---|\n{listed}\n\n{join}"
+    )
+
+
+def _help_of(verb: Callable[..., Any]) -> Callable[[list[str]], Any]:
+    return lambda words: verb(None, words)
+
+
+def _entry(title: str, text: str, call: Callable[[list[str]], Any]) -> str:
+    text = text.strip()
+    return f"## {title}\n\n{text[:1].upper()}{text[1:]}.\n\n```text\n{usage_of(lambda: call(['--help']))}\n```"
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")

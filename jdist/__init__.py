@@ -1,0 +1,119 @@
+"""jdist: one notebook drives every rank of a distributed PyTorch world.
+
+>>> import jdist
+>>> cluster = jdist.start(nproc_per_node=2, nnodes=2)
+>>> cluster.run("x = torch.ones(1) * rank; dist.all_reduce(x); x.item()").values
+{0: 6.0, 1: 6.0, 2: 6.0, 3: 6.0}
+
+In a notebook: ``%load_ext jdist``, then ``%dist start`` and ``%%dist``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from jdist.client.blocking import Cluster, attach, list_clusters, start
+    from jdist.client.cluster import AsyncCluster
+    from jdist.client.run import CellRun
+    from jdist.client.trace.traces import Trace
+    from jdist.core.errors import (
+        CellError,
+        CellInterrupted,
+        CellTimeout,
+        ConnectionLost,
+        JdistError,
+        LaunchError,
+        ProtocolError,
+        RankLost,
+        UsageError,
+        ValueFailed,
+    )
+    from jdist.core.outcome import ErrorInfo, Outcome
+    from jdist.notebook.export import export
+    from jdist.notebook.panel.opening import panel
+    from jdist.worker.reform import on_reform
+
+_HOMES = {
+    **dict.fromkeys(("Cluster", "attach", "list_clusters", "start"), "jdist.client.blocking"),
+    "AsyncCluster": "jdist.client.cluster",
+    "CellRun": "jdist.client.run",
+    "on_reform": "jdist.worker.reform",
+    "export": "jdist.notebook.export",
+    "panel": "jdist.notebook.panel.opening",
+    "Trace": "jdist.client.trace.traces",
+    **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),
+    **dict.fromkeys(
+        (
+            "CellError",
+            "CellInterrupted",
+            "CellTimeout",
+            "ConnectionLost",
+            "JdistError",
+            "LaunchError",
+            "ProtocolError",
+            "RankLost",
+            "UsageError",
+            "ValueFailed",
+        ),
+        "jdist.core.errors",
+    ),
+}
+
+__all__ = [
+    "AsyncCluster",
+    "CellError",
+    "CellInterrupted",
+    "CellRun",
+    "CellTimeout",
+    "Cluster",
+    "ConnectionLost",
+    "ErrorInfo",
+    "JdistError",
+    "LaunchError",
+    "Outcome",
+    "ProtocolError",
+    "RankLost",
+    "Trace",
+    "UsageError",
+    "ValueFailed",
+    "__version__",
+    "attach",
+    "export",
+    "list_clusters",
+    "load_ipython_extension",
+    "on_reform",
+    "panel",
+    "start",
+    "unload_ipython_extension",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names load on first use, so that agents and controllers start without the client."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'jdist' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext jdist``."""
+    from jdist.notebook.magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """``%unload_ext jdist``: the magics go; clusters live on."""
+    from jdist.notebook.magics import unload
+
+    unload(shell)
+
+
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    from jdist.server.extension import Jdist
+
+    return [{"module": "jdist.server.extension", "app": Jdist}]

@@ -1,0 +1,281 @@
+"""Code: a cluster's folder on this host into which code is synced; agents of one host share it, the last removes it.
+
+What arrives waits in a staging folder until its content is proved by its digest, and is then renamed into its place,
+so that no rank reads half a file. Nothing is written through a link: a link in the way is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from jdist.core.code import STAGING, Entry, Tree, is_inside
+from jdist.core.errors import UsageError
+from jdist.wire.directories import code_directory, lock_file
+
+_BLOCK = 1 << 20
+_PLACE = ".jdist-place"
+
+
+class CodeFolder:
+    """Made when it is first needed; :meth:`close` removes it unless another agent has it, too."""
+
+    def __init__(self, cluster: str):
+        self._cluster = cluster
+        self._path: Path | None = None
+        self._lock = -1
+        self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}
+        """Digests of files, by path, that hold as long as the file's stat is the same."""
+        self._entries: dict[str, bool] = {}
+        """Trees that ranks import from, oldest first, and whether they are packages."""
+
+    @property
+    def path(self) -> Path:
+        """Raises OSError where it cannot be made."""
+        if self._path is None:
+            self._path, self._lock = _open(self._cluster)
+        return self._path
+
+    @property
+    def place(self) -> str:
+        """The same for all who share the folder."""
+        mark = self.path / _PLACE
+        with contextlib.suppress(FileExistsError):
+            fresh = self.path / f"{_PLACE}-{os.getpid()}"
+            fresh.write_text(secrets.token_hex(16))
+            try:
+                os.link(fresh, mark)  # only one of several succeeds, and its content is whole
+            finally:
+                fresh.unlink()
+        return mark.read_text()
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """What is to be on the ranks' import path, the newest first."""
+        found = [str(self.path if package else self.path / n) for n, package in reversed(self._entries.items())]
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self._entries)
+
+    def adopt(self, name: str, is_package: bool) -> None:
+        """Ranks import from this tree. Raises UsageError for what is no name."""
+        if not is_inside(name) or "/" in name:
+            raise UsageError(f"{name!r} is no name of a folder")
+        self._entries.pop(name, None)
+        self._entries[name] = is_package
+
+    def close(self) -> None:
+        """Let go of the folder, and remove it if nobody else has it."""
+        if self._path is None:
+            return
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # if refused, our own hold is gone as well
+            shutil.rmtree(self._path, ignore_errors=True)
+        os.close(self._lock)
+        self._path = None
+
+    # ------------------------------------------------------------ what is there
+
+    def lacks(self, tree: Tree) -> tuple[bytes, ...]:
+        """Digests of the contents that are in no file of the tree here, nor staged whole. Raises UsageError."""
+        tree.check()
+        wanted = {e.digest for e in tree.entries if not e.target}
+        return tuple(sorted(wanted - set(self._contents(tree))))
+
+    def _contents(self, tree: Tree) -> dict[bytes, Path]:
+        """Where contents that the tree wants are now."""
+        root = self.path / tree.name
+        wanted = {e.digest for e in tree.entries if not e.target}
+        sizes = {e.size for e in tree.entries}
+        found: dict[bytes, Path] = {}
+        for path in _files(root):
+            if path.lstat().st_size in sizes:
+                digest = self._digest(path)
+                if digest in wanted:
+                    found.setdefault(digest, path)
+        return found
+
+    def _digest(self, path: Path) -> bytes:
+        found = path.lstat()
+        mark = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        known = self._known.get(str(path))
+        if known is None or known[0] != mark:
+            known = self._known[str(path)] = (mark, _hash(path))
+        return known[1]
+
+    # ------------------------------------------------------------ what arrives
+
+    def store(self, tree: str, digest: bytes, offset: int, data: bytes | memoryview) -> None:
+        """Keep a part of a content. Raises UsageError, OSError."""
+        if not is_inside(tree) or "/" in tree or len(digest) != 32:
+            raise UsageError(f"{tree!r} is no name of a folder, or a digest is none")
+        staging = self.path / tree / STAGING
+        staging.mkdir(parents=True, exist_ok=True)
+        fd = os.open(staging / digest.hex(), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(fd, view, offset)
+                view, offset = view[written:], offset + written
+        finally:
+            os.close(fd)
+
+    def settle(self, tree: Tree) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Make the folder be as the tree: (changed, deleted) paths in it. Raises UsageError, OSError with the path."""
+        tree.check()
+        root = self.path / tree.name
+        root.mkdir(exist_ok=True)
+        staging = root / STAGING
+        staging.mkdir(exist_ok=True)
+        try:
+            self._gather(tree, staging)
+            wanted = {e.path for e in tree.entries}
+            changed = [e.path for e in tree.entries if self._put(root, staging, e)]
+            gone = [str(p.relative_to(root)) for p in (*_files(root), *_links(root))]
+            deleted = sorted(p for p in gone if p not in wanted and not _is_bytecode(p))
+            for path in deleted:
+                (root / path).unlink(missing_ok=True)
+            for path in (*changed, *deleted):
+                _forget_bytecode(root / path)
+            _prune(root)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return tuple(changed), tuple(deleted)
+
+    def _gather(self, tree: Tree, staging: Path) -> None:
+        """Every content that is needed is staged and proved, before anything is changed."""
+        root = self.path / tree.name
+        here = {path: self._digest(root / path) for path in map(str, _relative(root))}
+        missing = {e.digest: e for e in tree.entries if not e.target and here.get(e.path) != e.digest}
+        elsewhere = self._contents(tree)
+        for digest, entry in missing.items():
+            staged = staging / digest.hex()
+            if staged.exists():
+                if _hash(staged) != digest:
+                    raise UsageError(f"{entry.path} did not arrive as it was sent")
+            elif digest in elsewhere:
+                shutil.copyfile(elsewhere[digest], staged)
+            else:
+                raise UsageError(f"{entry.path} did not arrive")
+
+    def _put(self, root: Path, staging: Path, entry: Entry) -> bool:
+        """One entry into its place; whether that changed something."""
+        path = root / entry.path
+        try:
+            _make_way(root, entry.path)
+            if entry.target:
+                if path.is_symlink() and os.readlink(path) == entry.target:
+                    return False
+                _remove(path)
+                path.symlink_to(entry.target)
+                return True
+            mode = 0o755 if entry.is_executable else 0o644
+            found = path.lstat() if os.path.lexists(path) else None
+            is_same = found is not None and stat.S_ISREG(found.st_mode) and self._digest(path) == entry.digest
+            if is_same:
+                if found is not None and stat.S_IMODE(found.st_mode) != mode:
+                    path.chmod(mode)
+                return False
+            if found is not None and stat.S_ISDIR(found.st_mode):
+                shutil.rmtree(path)
+            fresh = staging / "fresh"
+            shutil.copyfile(staging / entry.digest.hex(), fresh)  # the same content may be wanted at several paths
+            fresh.chmod(mode)
+            fresh.replace(path)
+            return True
+        except OSError as e:
+            raise OSError(e.errno, f"{entry.path}: {e.strerror}") from e
+
+
+def _open(cluster: str) -> tuple[Path, int]:
+    """The folder and a descriptor that holds it. It may be removed by another agent's end while we come."""
+    while True:
+        path = code_directory(cluster)
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise PermissionError(f"{path} is there already, and is not this user's own")
+        try:
+            lock = os.open(lock_file(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), os.stat(lock_file(path))):
+                return path, lock
+        os.close(lock)
+
+
+def _relative(root: Path) -> Iterable[Path]:
+    return (p.relative_to(root) for p in _files(root))
+
+
+def _files(root: Path) -> list[Path]:
+    return [p for p in _walk(root) if not p.is_symlink()]
+
+
+def _links(root: Path) -> list[Path]:
+    return [p for p in _walk(root) if p.is_symlink()]
+
+
+def _walk(root: Path) -> Iterable[Path]:
+    for folder, folders, files in os.walk(root):
+        if folder == str(root) and STAGING in folders:
+            folders.remove(STAGING)
+        for name in (*files, *(f for f in folders if os.path.islink(os.path.join(folder, f)))):
+            yield Path(folder, name)
+
+
+def _make_way(root: Path, path: str) -> None:
+    """Folders down to the path, each a real one: what else is in the way goes."""
+    folder = root
+    for part in path.split("/")[:-1]:
+        folder /= part
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            folder.unlink()
+        folder.mkdir(exist_ok=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_bytecode(path: str) -> bool:
+    return "__pycache__" in path.split("/")
+
+
+def _forget_bytecode(path: Path) -> None:
+    """Python takes bytecode for current whose source has the same second and size; two edits may."""
+    if path.suffix == ".py":
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+
+
+def _prune(root: Path) -> None:
+    """Remove folders that hold nothing but bytecode any more."""
+    for folder, folders, files in os.walk(root, topdown=False):
+        if folder == str(root) or os.path.basename(folder) == STAGING:
+            continue
+        left = [f for f in folders if f != "__pycache__" and os.path.lexists(os.path.join(folder, f))]
+        if os.path.basename(folder) != "__pycache__" and not left and not files:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hash(path: Path) -> bytes:
+    digest = hashlib.blake2b(digest_size=32)
+    with open(path, "rb") as f:
+        while block := f.read(_BLOCK):
+            digest.update(block)
+    return digest.digest()

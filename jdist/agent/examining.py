@@ -1,0 +1,160 @@
+"""Examining: what is on this node, without importing torch: read from the system, asked of nvidia-smi and of a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from jdist.agent import nvidia
+from jdist.agent.devices import mebibytes
+from jdist.agent.forkserver import Fork
+from jdist.agent.kernels import Starter
+from jdist.agent.stores import watch_end
+from jdist.core.errors import LaunchError
+from jdist.core.examination import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
+from jdist.core.messages import NodeFacts
+from jdist.wire.reach import look_up
+
+_TOOL = 15.0
+"""Seconds for nvidia-smi, which waits for the driver where no GPU is in use."""
+_TORCH = 60.0
+"""Seconds for torch to be imported and to look for GPUs."""
+_QUERY = ("name", "memory.total", "memory.used", "driver_version")
+
+
+def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> NodeReport:
+    """What is known at once. ``chosen``: the interface's variables that the agent gives its workers."""
+    variable = "NCCL_SOCKET_IFNAME" if "NCCL_SOCKET_IFNAME" in os.environ else "GLOO_SOCKET_IFNAME"
+    return NodeReport(
+        hostname=facts.hostname,
+        address=facts.address,
+        python=facts.python,
+        torch=facts.torch,
+        jdist=facts.jdist,
+        cpus=facts.cpus,
+        memory=psutil.virtual_memory().total,
+        disks=_disks(),
+        limits=_limits(),
+        interfaces=tuple(sorted(psutil.net_if_addrs())),
+        chosen_interface=os.environ.get(variable) or chosen.get("GLOO_SOCKET_IFNAME", ""),
+        is_users_choice=bool(os.environ.get(variable)),
+        rdma=_rdma(),
+        gpu_count=facts.gpus,
+    )
+
+
+async def report_fully(facts: NodeFacts, chosen: dict[str, str], starter: Starter, directory: Path) -> NodeReport:
+    """The same with what takes longer. What could not be looked at is named in it."""
+    brief = report_briefly(facts, chosen)
+    trouble: list[str] = []
+    gpus: tuple[Gpu, ...] = ()
+    driver = ""
+    if facts.gpus or nvidia.is_there():
+        try:
+            gpus, driver = await asyncio.to_thread(_gpus)
+        except (OSError, ValueError) as e:
+            trouble.append(f"nvidia-smi: {e}")
+    torch: TorchFacts | None = None
+    try:
+        torch = await _ask_torch(starter, directory)
+    except (OSError, LaunchError) as e:  # a timeout is one, and says nothing
+        trouble.append(f"torch could not be asked: {str(e) or f'no answer within {_TORCH:.0f} s'}")
+    own, unknown = await asyncio.to_thread(look_up, facts.hostname, 3.0)
+    if not own:
+        trouble.append(f"its own name {facts.hostname!r} cannot be looked up there: {unknown}")
+    return msgspec.structs.replace(brief, gpus=gpus, driver=driver, facts=torch, trouble=tuple(trouble))
+
+
+def _disks() -> tuple[Disk, ...]:
+    places = (
+        ("working directory", os.getcwd()),
+        ("temporary files", tempfile.gettempdir()),
+        ("/dev/shm", "/dev/shm"),
+    )
+    found = []
+    for what, path in places:
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError:
+            continue
+        found.append(Disk(what, path, usage.total, usage.free))
+    return tuple(found)
+
+
+def _limits() -> Limits:
+    def soft(which: int) -> int:
+        value = resource.getrlimit(which)[0]
+        return UNLIMITED if value == resource.RLIM_INFINITY else value
+
+    return Limits(soft(resource.RLIMIT_NOFILE), soft(resource.RLIMIT_MEMLOCK), soft(resource.RLIMIT_NPROC))
+
+
+def _rdma() -> tuple[str, ...]:
+    try:
+        return tuple(sorted(os.listdir("/sys/class/infiniband")))
+    except OSError:
+        return ()
+
+
+def _gpus() -> tuple[tuple[Gpu, ...], str]:
+    """The node's GPUs, and the driver's version. Raises OSError, ValueError."""
+    return read_gpus(nvidia.query("gpu", _QUERY, _TOOL))
+
+
+def read_gpus(text: str) -> tuple[tuple[Gpu, ...], str]:
+    """What nvidia-smi printed, a GPU a line; memory is in MiB there. A value that it does not know counts as 0."""
+    gpus, drivers = [], []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        words = [w.strip() for w in line.split(",")]
+        if len(words) != len(_QUERY):
+            raise ValueError(f"a line that is not understood: {line!r}")
+        name, total, used, driver = words
+        gpus.append(Gpu(name, mebibytes(total), mebibytes(used)))
+        drivers.append(driver)
+    return tuple(gpus), drivers[0] if drivers else ""
+
+
+async def _ask_torch(starter: Starter, directory: Path) -> TorchFacts:
+    path = directory / "facts-report"
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
+        reports.bind(str(path))
+        reports.setblocking(False)
+        try:
+            spec = msgspec.json.encode(str(path))
+            log = directory / "facts.log"
+            pid = await starter.start(Fork("jdist.worker.facts:main", spec, str(log), {}))
+            data = await asyncio.wait_for(_report_of(pid, reports), _TORCH)
+        finally:
+            path.unlink(missing_ok=True)
+    if data is None:
+        last = log.read_text(errors="replace").strip().splitlines()[-1:]
+        raise LaunchError(f"its process ended without a word; {' '.join(last)}")
+    return msgspec.json.decode(data, type=TorchFacts)
+
+
+async def _report_of(pid: int, reports: socket.socket) -> bytes | None:
+    """What the process reports; None if it ends without."""
+    ended = asyncio.Event()
+    watch_end(pid, ended.set)
+    ending = asyncio.ensure_future(ended.wait())
+    receiving = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(reports, 1 << 16))
+    try:
+        await asyncio.wait({receiving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if receiving.done():
+            return receiving.result()
+        with contextlib.suppress(BlockingIOError):
+            return reports.recv(1 << 16)  # its last deed
+        return None
+    finally:
+        receiving.cancel()
+        ending.cancel()

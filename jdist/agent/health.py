@@ -1,0 +1,99 @@
+"""Facts about this node, read without importing torch."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import socket
+from pathlib import Path
+
+import psutil
+
+from jdist.core.messages import NodeFacts
+from jdist.wire.addresses import address_towards
+
+
+def node_facts(controller: tuple[str, int]) -> NodeFacts:
+    """What the controller is told at hello."""
+    return NodeFacts(
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        python=platform.python_version(),
+        torch=_version("torch"),
+        jdist=_version("jdist"),
+        gpus=count_gpus(),
+        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        address=address_towards(controller),
+        reached=controller[0],
+        network=_network(),
+        called=os.environ.get("JDIST_HOST", ""),
+        torch_build=_torch_build(),
+    )
+
+
+def _network() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}-{os.stat('/proc/self/ns/net').st_ino:x}"
+    except OSError:
+        return ""
+
+
+def interface_environment(address: str) -> dict[str, str]:
+    """Which interface gloo and NCCL are to use: the one of ``address``, unless the user has said.
+
+    Left to themselves they take the one that the host's own name resolves to, which may be reached by no other node.
+    """
+    names = [n for n, found in psutil.net_if_addrs().items() if address in {a.address.partition("%")[0] for a in found}]
+    variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {v: names[0] for v in variables if names and v not in os.environ}
+
+
+def count_gpus() -> int:
+    """Visible NVIDIA GPUs, without touching CUDA (a forkserver must not)."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = len(glob.glob("/dev/nvidia[0-9]*"))
+    if visible is None:
+        return there
+    return min(there, len([v for v in visible.split(",") if v.strip() and v.strip() != "-1"]))
+
+
+def _torch_build() -> str | None:
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.origin:
+        return None
+    try:
+        return read_torch_build(Path(found.origin).with_name("version.py").read_text(encoding="utf-8"))
+    except OSError:
+        return None
+
+
+def read_torch_build(text: str) -> str | None:
+    """What torch was built for by its ``torch/version.py``; None for a text that does not say."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return None
+    said: dict[str, object] = {}
+    for line in body:
+        targets = (
+            line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
+        )
+        value = getattr(line, "value", None)
+        if isinstance(value, ast.Constant):
+            said.update({target.id: value.value for target in targets if isinstance(target, ast.Name)})
+    if "cuda" not in said:
+        return None
+    builds = {"CUDA": said["cuda"], "ROCm": said.get("hip")}
+    return next((f"{name} {version}" for name, version in builds.items() if version), "CPU")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

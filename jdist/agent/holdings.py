@@ -1,0 +1,108 @@
+"""Holdings: what this node's ranks hold, noted from what passes by, for a controller that has to learn it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from jdist.agent.kernels import Kernel
+from jdist.core.messages import Cell, Done, Form, Formed, GroupMade, GroupSpec, Held, HeldRank, Message, Renumber
+
+
+@dataclass
+class _Rank:
+    """One rank, since its process was started."""
+
+    incarnation: int
+    generation: int = 0
+    run: int = 0
+    groups: list[GroupSpec] = field(default_factory=list)
+    listeners: set[tuple[str, int]] = field(default_factory=set)
+
+
+class Holdings:
+    """Keeps count of ranks, groups and cells."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, _Rank] = {}
+        self._form: Form | None = None
+        self._last_run = 0
+        self._setup: dict[str, tuple[int, tuple[int, ...]]] = {}
+
+    def began(self, rank: int, incarnation: int) -> None:
+        """A fresh process is being started in the rank's place."""
+        self._ranks[rank] = _Rank(incarnation)
+
+    def renumber(self, message: Renumber) -> None:
+        """Ranks have other numbers, and the world another shape, which no rank holds until it is formed."""
+        numbers = message.ranks
+        self._ranks = {numbers[number]: rank for number, rank in self._ranks.items() if number in numbers}
+        kept = {code: (run, tuple(numbers[r] for r in of if r in numbers)) for code, (run, of) in self._setup.items()}
+        self._setup = {code: (run, of) for code, (run, of) in kept.items() if of}
+        if self._form is not None:
+            shape, generation = message.nproc_per_node, self._form.generation + 1
+            self._form = msgspec.structs.replace(
+                self._form,
+                generation=generation,
+                nproc_per_node=shape,
+                node_of=message.node_of,
+                named=message.named,
+                mesh=None,
+                replay=(),
+            )
+
+    def note(self, message: Message) -> None:
+        """Something passes between the controller and a rank."""
+        match message:
+            case Cell():
+                self._note_cell(message)
+            case Form():
+                self._form = message
+                for rank in self._of(message.ranks):
+                    rank.groups, rank.listeners = list(message.replay), set()
+            case Done():
+                for rank in self._of((message.rank,)):
+                    rank.run = 0 if rank.run == message.run else rank.run
+            case Formed():
+                for rank in self._of((message.rank,)):
+                    rank.generation = message.generation
+                    rank.listeners |= set(message.listeners)
+            case GroupMade():
+                for rank in self._of((message.rank,)):
+                    if message.generation == rank.generation:
+                        del rank.groups[message.index :]
+                        rank.groups.append(message.spec)
+                        rank.listeners |= set(message.listeners)
+
+    def _note_cell(self, cell: Cell) -> None:
+        self._last_run = max(self._last_run, cell.run)
+        for rank in self._of(cell.ranks):
+            rank.run = cell.run
+        if cell.is_setup:
+            known = self._setup.pop(cell.code, (cell.run, ()))
+            replayed = (known[0], tuple(sorted({*known[1], *cell.ranks})))
+            self._setup[cell.code] = replayed if cell.is_internal else (cell.run, cell.ranks)
+
+    def _of(self, ranks: tuple[int, ...]) -> list[_Rank]:
+        return [self._ranks[r] for r in ranks if r in self._ranks]
+
+    def describe(self, kernels: Mapping[int, Kernel], store: tuple[str, int] | None) -> Held:
+        """All of it, as it is now, and where the rendezvous store listens."""
+        ranks = []
+        for number, rank in sorted(self._ranks.items()):
+            kernel = kernels.get(number)
+            held = HeldRank(
+                rank=number,
+                incarnation=rank.incarnation,
+                pid=kernel.pid if kernel else 0,
+                is_up=kernel is not None and kernel.is_up,
+                generation=rank.generation,
+                run=rank.run,
+                groups=tuple(rank.groups),
+                listeners=tuple(sorted(rank.listeners)),
+            )
+            ranks.append(held)
+        setup = tuple((run, code, of) for code, (run, of) in self._setup.items())
+        return Held(tuple(ranks), self._form, store, self._last_run, setup)

@@ -1,0 +1,179 @@
+"""Out of memory: did the kernel kill this process because memory ran out?
+
+It counts such kills for each memory cgroup (v2: ``memory.events``, v1: ``memory.oom_control``; both since Linux 4.13)
+and names the process in its log, which root may read. What is compared is the count now with the one of a moment ago,
+so that a kill of long ago, or of some other process, is not taken for this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+Cause = Literal["kernel", "somebody", "unknown"]
+"""Who sent a SIGKILL: the kernel for want of memory, somebody else, or nobody can tell."""
+
+_KILLED = re.compile(r"Killed process (\d+) ")
+_RECORD = 8192
+"""Bytes of the longest record of /dev/kmsg."""
+
+
+class Verdict(Struct, frozen=True):
+    """Whether a killed process was killed for want of memory, and how that is known."""
+
+    cause: Cause
+    evidence: str = ""
+
+
+class OomWatch:
+    """Looks at the kernel's counters and log for some processes. Call :meth:`tick` about once a second.
+
+    ``root`` is where ``proc``, ``sys`` and ``dev`` are found.
+    """
+
+    def __init__(self, root: Path = Path("/")):
+        self._root = root
+        self._mounts = find_mounts(_read(root / "proc/self/mountinfo"))
+        self._counters: dict[int, Path | None] = {}
+        """By process: the file that counts, None where there is none."""
+        self._older: dict[Path, int] = {}
+        self._newer: dict[Path, int] = {}
+        """The counts of the last tick, and of the one before: a death is heard of a little after its kill."""
+        self._log = self._open_log()
+        self._older_killed: set[int] = set()
+        self._newer_killed: set[int] = set()
+
+    def watch(self, pid: int) -> None:
+        """From now on a verdict on this process may be asked for."""
+        counter = self._counter_of(pid)
+        self._counters[pid] = counter
+        if counter is not None and counter not in self._older:
+            count = _count(counter)
+            if count is not None:
+                self._older[counter] = self._newer[counter] = count
+
+    def forget(self, pid: int) -> None:
+        """Nobody will ask about it."""
+        self._counters.pop(pid, None)
+
+    def tick(self) -> None:
+        """Note what the kernel has counted until now, and where the processes are: one may be moved."""
+        for pid in self._counters:
+            self._counters[pid] = self._counter_of(pid, is_moved=True) or self._counters[pid]
+        counts = {c: _count(c) for c in set(self._counters.values()) if c is not None}
+        found = {c: n for c, n in counts.items() if n is not None}
+        self._older = {c: self._newer.get(c, n) for c, n in found.items()}
+        self._newer = found
+        self._older_killed, self._newer_killed = self._newer_killed, self._read_log()
+
+    def verdict(self, pid: int) -> Verdict:
+        """On a process that a SIGKILL has just ended."""
+        self._newer_killed |= self._read_log()
+        if pid in self._newer_killed | self._older_killed:
+            return Verdict("kernel", "the kernel's log names it")
+        counter = self._counters.get(pid)
+        now = _count(counter) if counter is not None else None
+        if counter is None or now is None or counter not in self._older:
+            return Verdict("unknown")
+        kills = now - self._older[counter]
+        if kills > 0:
+            return Verdict("kernel", f"the kernel's cgroup counted {kills} oom kill{'s' if kills > 1 else ''}")
+        return Verdict("somebody")
+
+    def close(self) -> None:
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
+
+    # ------------------------------------------------------------ the counters
+
+    def _counter_of(self, pid: int, is_moved: bool = False) -> Path | None:
+        text = _read(self._root / f"proc/{pid}/cgroup")
+        for version, name in (("2", "memory.events"), ("1", "memory.oom_control")):
+            inside = find_cgroup(text, version)
+            if inside is None or version not in self._mounts:
+                continue
+            if is_moved and version == "1" and inside == "/":
+                return None  # where cgroup v1 shows a process that has ended
+            at, part = self._mounts[version]
+            below = inside.removeprefix(part.rstrip("/")).lstrip("/")
+            counter = self._root / at.lstrip("/") / below / name
+            if _count(counter) is not None:
+                return counter
+        return None
+
+    # ------------------------------------------------------------ the log
+
+    def _open_log(self) -> int:
+        try:
+            fd = os.open(self._root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            return -1  # for root only, on most systems
+        with contextlib.suppress(OSError):
+            os.lseek(fd, 0, os.SEEK_END)
+        return fd
+
+    def _read_log(self) -> set[int]:
+        """Processes that the log says were killed for want of memory, since it was last read."""
+        killed: set[int] = set()
+        while self._log >= 0:
+            try:
+                record = os.read(self._log, _RECORD)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:
+                continue  # the kernel has overwritten what was not read in time
+            except OSError:
+                self.close()
+                break
+            if not record:
+                break
+            killed |= {int(pid) for pid in _KILLED.findall(record.decode(errors="replace"))}
+        return killed
+
+
+def find_mounts(mountinfo: str) -> dict[str, tuple[str, str]]:
+    """``{"1" or "2": (mount point, what part of the hierarchy it shows)}`` of the memory cgroups, from mountinfo."""
+    found: dict[str, tuple[str, str]] = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or not kind:
+            continue
+        if kind[0] == "cgroup2":
+            found["2"] = (fields[4], fields[3])
+        elif kind[0] == "cgroup" and "memory" in kind[-1].split(","):
+            found["1"] = (fields[4], fields[3])
+    return found
+
+
+def find_cgroup(text: str, version: str) -> str | None:
+    """The memory cgroup in ``/proc/PID/cgroup`` ("0::/a/b", "4:memory:/a/b"), or None."""
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        is_it = number == "0" and not controllers if version == "2" else "memory" in controllers.split(",")
+        if is_it:
+            return path
+    return None
+
+
+def _count(path: Path) -> int | None:
+    """The number after "oom_kill" in a counter's file; None if it cannot be read or has none."""
+    for line in _read(path).splitlines():
+        name, _, number = line.partition(" ")
+        if name == "oom_kill" and number.strip().isdecimal():
+            return int(number)
+    return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,137 @@
+"""Questions: Asks on their way to this node's ranks, and those that the agent answers itself."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from jdist.agent.kernels import Kernel
+from jdist.agent.metering import Meter
+from jdist.agent.relay import Relay
+from jdist.agent.silence import Silence
+from jdist.core.errors import JdistError
+from jdist.core.messages import (
+    Answer,
+    Ask,
+    Console,
+    ConsoleAt,
+    Fault,
+    Logs,
+    LogText,
+    Look,
+    Message,
+    Peek,
+    Progress,
+    Put,
+)
+from jdist.wire.dialing import get_segment
+from jdist.wire.invitations import Way
+from jdist.wire.segments import Probe, Segment
+
+
+class Questions:
+    """Routes each question; brings a pushed value's bytes to this node once for all its ranks."""
+
+    def __init__(
+        self,
+        way: Way,
+        relay: Relay,
+        kernels: Mapping[int, Kernel],
+        meter: Meter,
+        to_worker: Callable[[int, Message], bool],
+    ):
+        self._way = way
+        self._relay = relay
+        self._kernels = kernels
+        self._send = meter.pass_on
+        self._meter = meter
+        self._to_worker = to_worker
+        self._silence = Silence(meter.pass_on)
+        self._brought: dict[str, tuple[Segment, set[int]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, ask: Ask) -> None:
+        """Route a question from the controller."""
+        op = ask.op
+        if isinstance(op, Put) and op.path and not _is_here(op):
+            task = asyncio.get_running_loop().create_task(self._bring(ask, op))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        if isinstance(op, Peek) and op.probe is not None and not _is_here(op):
+            op = msgspec.structs.replace(op, probe=None)
+        if isinstance(op, Look) and op.with_gpu:
+            self._meter.want(ask.request)
+        for rank in ask.ranks:
+            match op:
+                case Logs():
+                    text = self._relay.read_log(rank, op.lines)
+                    self._send(Answer(ask.request, rank, LogText(text, str(self._relay.log_path(rank)))))
+                case Console():
+                    self._send(Answer(ask.request, rank, self._console(rank)))
+                case _:
+                    self._forward(rank, Ask(ask.request, (rank,), op))
+
+    def is_late(self, message: Message) -> bool:
+        """Whether this is an answer that the agent has given in the rank's place."""
+        return isinstance(message, Answer) and self._silence.is_late(message)
+
+    def renumber(self, numbers: Mapping[int, int]) -> None:
+        """Ranks have other numbers, ``{old: new}``."""
+        self._silence.forget()
+        for request, (segment, ranks) in list(self._brought.items()):
+            self._brought[request] = segment, {numbers[r] for r in ranks if r in numbers}
+
+    def note(self, message: Message) -> None:
+        """An answer passes on its way up: a value that was brought for these ranks may go when all have it."""
+        if (
+            not isinstance(message, Answer)
+            or message.request not in self._brought
+            or isinstance(message.body, Progress)
+        ):
+            return
+        segment, ranks = self._brought[message.request]
+        ranks.discard(message.rank)
+        if not ranks:
+            del self._brought[message.request]
+            segment.unlink()
+
+    def _console(self, rank: int) -> ConsoleAt | Fault:
+        kernel = self._kernels.get(rank)
+        if kernel is None:
+            return Fault("this rank has no process now; see %dist status")
+        return ConsoleAt(socket.gethostname(), str(kernel.place.connection_file))
+
+    def _forward(self, rank: int, ask: Ask) -> None:
+        if not self._to_worker(rank, ask):
+            answer = Answer(ask.request, rank, Fault("this rank has no process now; see %dist status"))
+            self.note(answer)
+            self._send(answer)
+        elif isinstance(ask.op, Look) and rank in self._kernels:
+            self._silence.expect(ask.request, rank, self._kernels[rank].pid)
+
+    async def _bring(self, ask: Ask, put: Put) -> None:
+        port = (self._way.host, self._way.data_port)
+        loop = asyncio.get_running_loop()
+
+        def say(done: int) -> None:
+            progress = Answer(ask.request, ask.ranks[0], Progress(done, put.nbytes))
+            loop.call_soon_threadsafe(self._send, progress)
+
+        try:
+            segment = await asyncio.to_thread(get_segment, port, put.transfer, self._way.cluster, put.nbytes, say)
+        except (OSError, JdistError) as e:
+            for rank in ask.ranks:
+                self._send(Answer(ask.request, rank, Fault(f"the value did not reach {socket.gethostname()}: {e}")))
+            return
+        segment.close()
+        self._brought[ask.request] = (segment, set(ask.ranks))
+        for rank in ask.ranks:
+            self._forward(rank, Ask(ask.request, (rank,), msgspec.structs.replace(put, path=segment.path)))
+
+
+def _is_here(op: Peek | Put) -> bool:
+    return op.probe is not None and Probe(op.probe.path, op.probe.nonce).is_here()

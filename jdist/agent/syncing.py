@@ -1,0 +1,86 @@
+"""Syncing: a node's answers about code: what it lacks is said, what comes is stored, ranks are told to import it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from jdist.agent.code import CodeFolder
+from jdist.core.messages import (
+    Adopt,
+    Compare,
+    Compared,
+    Importable,
+    Message,
+    NodeAnswered,
+    Nothing,
+    Settle,
+    Settled,
+    Store,
+)
+from jdist.wire.dialing import get_segment
+from jdist.wire.invitations import Way
+from jdist.wire.segments import Probe, Segment
+
+CodeOp = Compare | Store | Settle | Adopt
+
+
+class Syncing:
+    """``tell`` reaches every worker of this node."""
+
+    def __init__(self, way: Way, tell: Callable[[Message], object]):
+        self._way = way
+        self._tell = tell
+        self._folder = CodeFolder(way.cluster)
+        self._lock = asyncio.Lock()
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """For the import path of workers that start from now on."""
+        return self._folder.folders if self._folder.is_used else ()
+
+    async def answer(self, op: CodeOp, progress: Callable[[int], None]) -> NodeAnswered:
+        """Raises OSError, JdistError."""
+        match op:
+            case Store():
+                await asyncio.to_thread(self._store, op, progress)
+                return Nothing()
+            case Compare(tree):
+                async with self._lock:
+                    lacks = await asyncio.to_thread(self._folder.lacks, tree)
+                return Compared(self._folder.place, str(self._folder.path), lacks)
+            case Settle(tree):
+                async with self._lock:
+                    changed, deleted = await asyncio.to_thread(self._folder.settle, tree)
+                self._adopt(tree.name, tree.is_package, changed)
+                return Settled(changed, deleted)
+            case Adopt(name, is_package, changed):
+                self._adopt(name, is_package, changed)
+                return Nothing()
+
+    def _adopt(self, name: str, is_package: bool, changed: tuple[str, ...]) -> None:
+        self._folder.adopt(name, is_package)
+        root = self._folder.path / name
+        self._tell(Importable(self._folder.folders, tuple(str(root / path) for path in changed)))
+
+    def _store(self, op: Store, progress: Callable[[int], None]) -> None:
+        for piece in op.pieces:
+            self._folder.store(op.tree, piece.digest, piece.offset, piece.data)
+        if not op.transfer:
+            return
+        is_here = op.probe is not None and Probe(op.probe.path, op.probe.nonce).is_here()
+        if is_here and op.path:
+            segment = Segment.open(op.path, op.nbytes)
+        else:
+            port = (self._way.host, self._way.data_port)
+            segment = get_segment(port, op.transfer, self._way.cluster, op.nbytes, progress)
+        try:
+            self._folder.store(op.tree, op.digest, op.offset, segment.view)
+        finally:
+            segment.close()
+            if not (is_here and op.path):
+                segment.unlink()
+
+    def close(self) -> None:
+        """The node is done with the cluster."""
+        self._folder.close()

@@ -1,0 +1,280 @@
+"""Blocking: the one bridge from blocking code to the coroutines, and Cluster, which is AsyncCluster across it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import functools
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from jdist.client import find
+from jdist.client.cluster import AsyncCluster
+from jdist.client.doctor.diagnosis import Finding
+from jdist.client.expressions import script_cell
+from jdist.client.history import History
+from jdist.client.run import CellRun
+from jdist.core.errors import UsageError
+from jdist.core.messages import ClusterFacts
+from jdist.core.topology import Mesh, Topology
+from jdist.wire.keys import Connection
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNDO = 20.0
+"""Seconds for a coroutine that is cancelled to undo what it began."""
+
+
+class Bridge:
+    """An asyncio loop on a thread of its own. ``call`` runs a coroutine there and blocks for its result."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="jdist-client", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, R]) -> R:
+        """Its result. A KeyboardInterrupt cancels the coroutine and is raised once that has undone what it began."""
+        if os.getpid() != self._pid or threading.current_thread() is self._thread:
+            work.close()
+            where = "a process forked from" if os.getpid() != self._pid else "a callback on the client's thread of"
+            raise UsageError(f"a cluster cannot be used in {where} the one that attached to it")
+        future, ended = self.begin(work)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            ended.wait(_UNDO)
+            raise
+
+    def begin(self, work: Coroutine[Any, Any, R]) -> tuple[concurrent.futures.Future[R], threading.Event]:
+        """Its future result, and the event of its end, which is later than that when it is cancelled."""
+        ended = threading.Event()
+
+        async def noted() -> R:
+            try:
+                return await work
+            finally:
+                ended.set()
+
+        return asyncio.run_coroutine_threadsafe(noted(), self.loop), ended
+
+
+@functools.cache
+def bridge() -> Bridge:
+    """The process's one bridge."""
+    return Bridge()
+
+
+def blocking(
+    method: Callable[Concatenate[AsyncCluster, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """A coroutine method of AsyncCluster as a blocking method of Cluster, with its signature and docstring."""
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return bridge().call(method(self.asynchronous, *args, **kwargs))
+
+    return call
+
+
+def like(method: Callable[..., Any]) -> Callable[[F], F]:
+    """The decorated method has the signature and docstring of ``method``."""
+
+    def dress(own: F) -> F:
+        functools.update_wrapper(own, getattr(method, "__func__", method))  # of a class method: with its cls
+        return own
+
+    return dress
+
+
+class Cluster:
+    """A cluster, for notebooks and scripts: each method blocks until it is done. ``with`` stops it at the end."""
+
+    def __init__(self, asynchronous: AsyncCluster):
+        self.asynchronous = asynchronous
+        _attached.add(self)
+
+    @classmethod
+    @like(AsyncCluster.start)
+    def start(cls, *args: Any, **kwargs: Any) -> Cluster:
+        return cls(bridge().call(AsyncCluster.start(*args, **kwargs)))
+
+    @classmethod
+    @like(AsyncCluster.attach)
+    def attach(cls, name: str | None = None, *, kind: str = "python") -> Cluster:
+        return cls(bridge().call(AsyncCluster.attach(name, kind=kind)))
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def revived(self) -> None:
+        """Wait until a controller that has died is there again, or could not be started."""
+        bridge().call(self.asynchronous.revived())
+
+    def detach(self) -> None:
+        """Leave the cluster running and close this client."""
+        _attached.discard(self)
+        bridge().call(self.asynchronous.detach())
+
+    def stop(self) -> None:
+        """End the cluster: no process, port, socket file or shared memory is left."""
+        _attached.discard(self)
+        bridge().call(self.asynchronous.stop())
+
+    def panel(self) -> Any:
+        """A panel of widgets for a notebook, kept up to date: see :func:`jdist.panel`."""
+        import jdist
+
+        return jdist.panel(self)
+
+    status = blocking(AsyncCluster.status)
+    run_async = blocking(AsyncCluster.run_async)
+    submit = blocking(AsyncCluster.submit)
+    answer_input = blocking(AsyncCluster.answer_input)
+    interrupt = blocking(AsyncCluster.interrupt)
+    restart = blocking(AsyncCluster.restart)
+    add_node = blocking(AsyncCluster.add_node)
+    invite = blocking(AsyncCluster.invite)
+    remove = blocking(AsyncCluster.remove)
+    new_group = blocking(AsyncCluster.new_group)
+    new_mesh = blocking(AsyncCluster.new_mesh)
+    pull = blocking(AsyncCluster.pull)
+    push = blocking(AsyncCluster.push)
+    scatter = blocking(AsyncCluster.scatter)
+    gather = blocking(AsyncCluster.gather)
+    broadcast = blocking(AsyncCluster.broadcast)
+    restore = blocking(AsyncCluster.restore)
+    show = blocking(AsyncCluster.show)
+    check = blocking(AsyncCluster.check)
+    stack = blocking(AsyncCluster.stack)
+    logs = blocking(AsyncCluster.logs)
+    console = blocking(AsyncCluster.console)
+    complete = blocking(AsyncCluster.complete)
+    inspect = blocking(AsyncCluster.inspect)
+    look = blocking(AsyncCluster.look)
+    trace = blocking(AsyncCluster.trace)
+    doctor = blocking(AsyncCluster.doctor)
+    sync = blocking(AsyncCluster.sync)
+    _run = blocking(AsyncCluster.run)
+
+    @like(AsyncCluster.run)
+    def run(
+        self, code: str, ranks: Any = None, *, background: bool = False, check: bool = True, **options: Any
+    ) -> CellRun:
+        started = self._run(code, ranks, background=True, **options)
+        return started if background else self._finish(started, check)
+
+    @like(AsyncCluster.run_script)
+    def run_script(self, path: str, args: Any = (), ranks: Any = None, *, timeout: float | None = None) -> CellRun:
+        return self.run(script_cell(path, args), ranks, timeout=timeout)
+
+    def _finish(self, run: CellRun, check: bool) -> CellRun:
+        """Wait; Ctrl-C interrupts the ranks too, and the error that is then raised carries the run if that failed."""
+        try:
+            run.wait()
+        except KeyboardInterrupt:
+            run.cancel()
+            run.wait()
+            run.check()
+            raise
+        if check:
+            run.check()
+        return run
+
+    @property
+    def name(self) -> str:
+        return self.asynchronous.name
+
+    @property
+    def history(self) -> History:
+        return self.asynchronous.history
+
+    @property
+    def facts(self) -> ClusterFacts:
+        return self.asynchronous.facts
+
+    @property
+    def topology(self) -> Topology:
+        return self.asynchronous.topology
+
+    @property
+    def world_size(self) -> int:
+        return self.asynchronous.world_size
+
+    @property
+    def ranks(self) -> list[int]:
+        return self.asynchronous.ranks
+
+    @property
+    def nodes(self) -> list[str]:
+        return self.asynchronous.nodes
+
+    @property
+    def groups(self) -> dict[str, list[int]]:
+        return self.asynchronous.groups
+
+    @property
+    def mesh(self) -> Mesh | None:
+        return self.asynchronous.mesh
+
+    @property
+    def generation(self) -> int:
+        return self.asynchronous.generation
+
+    @property
+    def backend(self) -> str:
+        return self.asynchronous.backend
+
+    @property
+    def start_seconds(self) -> float:
+        return self.asynchronous.start_seconds
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        return self.asynchronous.warnings
+
+    @like(AsyncCluster.select)
+    def select(self, *args: Any, **kwargs: Any) -> tuple[int, ...]:
+        return self.asynchronous.select(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self.asynchronous).replace("AsyncCluster", "Cluster")
+
+
+_attached: set[Cluster] = set()
+_PID = os.getpid()
+
+
+@atexit.register
+def _detach_all() -> None:
+    """A notebook or script that ends leaves its clusters running, and no file of its own."""
+    if os.getpid() != _PID:
+        return  # a forked child: the files are its parent's
+    for cluster in list(_attached):
+        if cluster.asynchronous.is_attached:
+            cluster.asynchronous.carrier.close()
+
+
+def start(nproc_per_node: int | str | None = None, nnodes: int | None = None, **options: Any) -> Cluster:
+    """Start a cluster on ``nnodes`` nodes (default 1); options as in :meth:`AsyncCluster.start`."""
+    return Cluster.start(nproc_per_node, nnodes, **options)
+
+
+def attach(name: str | None = None) -> Cluster:
+    """The running cluster called ``name``, or the newest one."""
+    return Cluster.attach(name)
+
+
+def list_clusters() -> list[Connection]:
+    """The connection files of this user's running clusters, newest first."""
+    return list(find.connections().values())

@@ -1,0 +1,116 @@
+"""Compare: is an expression equal on all ranks, and if not, where is the first difference?
+
+By digests, so that a large state_dict is compared without moving it; a tensor that differs is narrowed down in a few
+rounds of block digests.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from jdist.client.link import Link
+from jdist.core.errors import UsageError
+from jdist.core.messages import Digest, Digested, Element, Elementary, Fault
+from jdist.core.ranks import RankSet
+from jdist.wire.parts import bounds
+
+_BLOCKS = 64
+_TIMEOUT = 600.0
+"""Seconds for a rank to digest: it reads every byte."""
+
+
+class Check(Struct, frozen=True):
+    """The answer of ``check``."""
+
+    expr: str
+    is_equal: bool
+    entries: int
+    """How many entries were compared."""
+    key: str = ""
+    """The first entry that differs; "" for a value that is one entry."""
+    index: tuple[int, ...] | None = None
+    """The first differing element's index, where the ranks agree on shape and type."""
+    found: tuple[tuple[tuple[int, ...], str], ...] = ()
+    """What the ranks hold there: ``(ranks, text)``, most ranks first."""
+
+    def __bool__(self) -> bool:
+        return self.is_equal
+
+    def __str__(self) -> str:
+        if self.is_equal:
+            n = f"{self.entries} entries, " if self.entries > 1 else ""
+            return f"{self.expr} is equal on all ranks ({n}compared by digest)"
+        at = f"{self.expr}" + (f" entry {self.key!r}" if self.key else "")
+        if self.index is not None:
+            at += f" at index {list(self.index)}"
+        held = "; ".join(f"rank{'s' if len(r) > 1 else ''} {RankSet(r)}: {text}" for r, text in self.found)
+        return f"{at} differs: {held}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+async def check(link: Link, expr: str, ranks: tuple[int, ...]) -> Check:
+    """Compare ``expr`` over ``ranks``. Raises UsageError naming the ranks that do not have it."""
+    by_rank = await _digests(link, Digest(expr), ranks)
+    keyed = {r: {key: (meta, digest) for key, meta, digest in entries} for r, entries in by_rank.items()}
+    order = [key for key, _, _ in by_rank[ranks[0]]]
+    order += sorted({k for entries in keyed.values() for k in entries} - set(order))
+    for key in order:
+        held = {r: keyed[r].get(key) for r in ranks}
+        if len(set(held.values())) == 1:
+            continue
+        metas = {r: h[0] if h else "not there" for r, h in held.items()}
+        if len(set(metas.values())) > 1:
+            return Check(expr, False, len(order), key, None, _group(metas))
+        index, texts = await _narrow(link, expr, key, metas[ranks[0]], held)
+        return Check(expr, False, len(order), key, index, _group(texts))
+    return Check(expr, True, len(order))
+
+
+async def _digests(link: Link, op: Digest, ranks: tuple[int, ...]) -> dict[int, tuple[tuple[str, str, str], ...]]:
+    answers = await link.ask(ranks, op, timeout=_TIMEOUT)
+    errors = {r: a.reason for r, a in answers.items() if isinstance(a, Fault)}
+    if errors:
+        raise UsageError("; ".join(f"rank {r}: {why}" for r, why in sorted(errors.items())))
+    return {r: a.entries for r, a in answers.items() if isinstance(a, Digested)}
+
+
+async def _narrow(
+    link: Link, expr: str, key: str, meta: str, held: dict[int, tuple[str, str] | None]
+) -> tuple[tuple[int, ...] | None, dict[int, str]]:
+    """The first differing element's index and its text by rank, by rank."""
+    ranks = tuple(held)
+    numel = _numel(meta)
+    start, stop = 0, numel
+    while stop - start > 1:
+        blocks = min(_BLOCKS, stop - start)
+        found = await _digests(link, Digest(expr, key, start, stop, blocks), ranks)
+        columns = zip(*([d for _, _, d in found[r]] for r in ranks), strict=True)
+        first = next((i for i, column in enumerate(columns) if len(set(column)) > 1), None)
+        if first is None:
+            return None, dict.fromkeys(ranks, "equal now: it changed while it was compared")
+        low, high = bounds(stop - start, first, blocks)
+        start, stop = start + low, start + high
+    answers = await link.ask(ranks, Element(expr, key, start))
+    texts = {r: a.text if isinstance(a, Elementary) else str(a) for r, a in answers.items()}
+    index = next((a.index for a in answers.values() if isinstance(a, Elementary)), None)
+    return index if numel else None, texts
+
+
+def _numel(meta: str) -> int:
+    """Elements of ``"float32 [3, 4]"``; 0 for what has none."""
+    _, bracket, shape = meta.rpartition("[")
+    if not bracket or not shape.endswith("]"):
+        return 0
+    sizes = shape[:-1].strip()
+    return math.prod(int(s) for s in sizes.split(",")) if sizes else 1
+
+
+def _group(texts: dict[int, str]) -> tuple[tuple[tuple[int, ...], str], ...]:
+    by_text: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        by_text.setdefault(text, []).append(rank)
+    return tuple((tuple(r), t) for t, r in sorted(by_text.items(), key=lambda e: -len(e[1])))

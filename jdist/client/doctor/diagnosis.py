@@ -1,0 +1,69 @@
+"""Diagnosis: what an examination of nodes has found, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from jdist.core.examination import NodeReport, Path
+
+Severity = Literal["breaks", "may break", "note"]
+SEVERITIES: tuple[Severity, ...] = ("breaks", "may break", "note")
+"""Worst first."""
+
+
+class Clock(Struct, frozen=True):
+    """A node's wall clock against the asker's: ``offset`` seconds ahead, known to within ``error`` seconds."""
+
+    offset: float
+    error: float
+
+
+class Finding(Struct, frozen=True):
+    """A plain sentence: what differs or is missing, and what it will break."""
+
+    severity: Severity
+    text: str
+    nodes: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.text}"
+
+
+class Examination(Struct, frozen=True):
+    """What was seen. ``{node: …}``, and ``{(from, to): …}``."""
+
+    nodes: Mapping[int, NodeReport]
+    clocks: Mapping[int, Clock]
+    paths: Mapping[tuple[int, int], Path]
+    absent: Mapping[int, str]
+    """Nodes that could not be examined, and why."""
+    world_size: int = 0
+    backend: str = ""
+    trouble: str = ""
+    """Why the world could not be formed; "" if it stands, or nobody tried."""
+
+    def name(self, node: int) -> str:
+        """As in "node 1 (b)"."""
+        report = self.nodes.get(node)
+        return f"node {node} ({report.hostname})" if report is not None else f"node {node}"
+
+
+class Diagnosis(Struct, frozen=True):
+    """What ``doctor`` answers: ``findings``, worst first, and the ``examination`` that they come from."""
+
+    examination: Examination
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_well(self) -> bool:
+        """Nothing was found that breaks something."""
+        return all(f.severity != "breaks" for f in self.findings)
+
+    def __str__(self) -> str:
+        if self.findings:
+            return "\n".join(map(str, self.findings))
+        count = len(self.examination.nodes)
+        return f"nothing found: {count} node{'s' * (count != 1)} examined"

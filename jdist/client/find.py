@@ -1,0 +1,139 @@
+"""Find: the clusters of this user, by their connection files in Jupyter's runtime directory.
+
+A cluster *runs* (its controller listens), is *restartable* (its controller has died and its agents wait for another,
+for the agent grace), or is a leftover, whose files are removed by whoever looks.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+from jupyter_core.paths import jupyter_runtime_dir
+
+from jdist.core.errors import ProtocolError, UsageError, nearest
+from jdist.wire.keys import CHARTER_AGE, Charter, Connection, charter_path, read_charter, read_connection
+from jdist.wire.orphans import has_ended
+
+_CONNECT_TIMEOUT = 2.0
+
+
+def directory() -> Path:
+    """Where connection files lie."""
+    return Path(jupyter_runtime_dir())
+
+
+def connections() -> dict[str, Connection]:
+    """Readable connection files by cluster name, newest first; leftovers of controllers that are gone are removed."""
+    files = sorted(directory().glob("jdist-*.json"), key=_modified, reverse=True)
+    found: dict[str, Connection] = {}
+    for path in files:
+        try:
+            connection = read_connection(path)
+        except (ProtocolError, FileNotFoundError):
+            continue
+        if listens(connection):
+            found[connection.name] = connection
+        elif _is_leftover(connection) and restart_time(connection) <= 0:
+            charter_path(directory(), connection.name).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+    return found
+
+
+def restartable() -> dict[str, Connection]:
+    """Clusters whose controller has died and can be started again from here, by name, newest first."""
+    found: dict[str, Connection] = {}
+    for path in sorted(directory().glob("jdist-*.json"), key=_modified, reverse=True):
+        try:
+            connection = read_connection(path)
+        except (ProtocolError, FileNotFoundError):
+            continue
+        if restart_time(connection) > 0 and not listens(connection):
+            found[connection.name] = connection
+    return found
+
+
+def unreadable() -> dict[str, str]:
+    """Why connection files cannot be read, by cluster name: they are another version's, or open to other users."""
+    found: dict[str, str] = {}
+    for path in sorted(directory().glob("jdist-*.json")):
+        try:
+            read_connection(path)
+        except ProtocolError as e:
+            found[path.stem.removeprefix("jdist-")] = str(e)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def charter_of(connection: Connection) -> Charter | None:
+    """What the cluster was founded on, if its controller was one of this host."""
+    try:
+        charter = read_charter(charter_path(directory(), connection.name))
+    except (ProtocolError, FileNotFoundError):
+        return None
+    is_its_own = charter.cluster == connection.cluster and charter.hostname == socket.gethostname()
+    return charter if is_its_own else None
+
+
+def restart_time(connection: Connection) -> float:
+    """For how many seconds about the controller can still be started again; 0 if it lives, or cannot be."""
+    charter = charter_of(connection)
+    if charter is None or not has_ended(connection.pid):
+        return 0.0
+    gone = time.time() - _modified(charter_path(directory(), connection.name))
+    return max(0.0, charter.settings.agent_grace - max(0.0, gone - CHARTER_AGE))
+
+
+def remove_dead(name: str) -> None:
+    """Remove the files of a cluster whose controller is dead and is not to be started again."""
+    path = directory() / f"jdist-{name}.json"
+    try:
+        connection = read_connection(path)
+    except (ProtocolError, FileNotFoundError):
+        return
+    if _is_leftover(connection):
+        charter_path(directory(), name).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+
+
+def find(name: str | None) -> Connection:
+    """The cluster called ``name``, or the newest, running or restartable. Raises UsageError when there is none."""
+    found = connections() | restartable()
+    if name is None:
+        if not found:
+            raise UsageError("there is no cluster to attach to; %dist start makes one")
+        return next(iter(found.values()))
+    if name not in found:
+        none = nearest(name, found) if found else "; there is none; %dist start makes one"
+        raise UsageError(f"there is no cluster called {name!r}{none}")
+    return found[name]
+
+
+def free_name() -> str:
+    """A name that no cluster has: c1, c2, …"""
+    taken = connections() | restartable()
+    return next(f"c{n}" for n in range(1, len(taken) + 2) if f"c{n}" not in taken)
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # its controller removed it since the directory was read
+        return 0.0
+
+
+def listens(connection: Connection) -> bool:
+    """Whether something answers at its control port."""
+    try:
+        with socket.create_connection((connection.host, connection.control_port), _CONNECT_TIMEOUT):
+            return True
+    except OSError:
+        return False
+
+
+def _is_leftover(connection: Connection) -> bool:
+    """Only if it was a controller of this very host, and its process is gone."""
+    is_here = connection.host.startswith("127.") or connection.host == "::1" or charter_of(connection) is not None
+    return is_here and has_ended(connection.pid)

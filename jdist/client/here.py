@@ -1,0 +1,63 @@
+"""Here: this very machine becomes a node of a cluster that somebody else's notebook has started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from jdist.client.find import directory
+from jdist.core.errors import LaunchError
+from jdist.launch.reaper import reap
+from jdist.wire.invitations import JOINED, JoinLine, find_line
+from jdist.wire.orphans import has_ended
+
+_WITHIN = 60.0
+"""Seconds for the agent to be let in: longer than it tries itself."""
+
+
+def join_here(line: str, nproc: int = 0, node_rank: int = -1, *, fork: bool = True) -> int:
+    """Start an agent with a join line, or a file that holds one; its process id once the controller has let it in.
+
+    In a kernel of a Jupyter server it ends with that server, and outlives the kernel. Raises UsageError when there is
+    no join line, LaunchError with the agent's own words when it is not let in.
+    """
+    text = find_line(line)
+    cluster = JoinLine.decode(text).cluster
+    # Servers may share their home: each has a log of its own.
+    log = directory() / f"jdist-node-{cluster}-{node_rank if node_rank >= 0 else uuid.uuid4().hex[:8]}.log"
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)  # an earlier agent of this place may still write to its own
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    command = [sys.executable, "-P", "-m", "jdist", "join", "-n", str(nproc), "--node-rank", str(node_rank), "-"]
+    command[-1:-1] = [*([] if fork else ["--no-fork"]), *_server()]
+    try:
+        agent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=fd, stderr=fd, start_new_session=True)
+    finally:
+        os.close(fd)
+    reap(agent)
+    if agent.stdin is not None:
+        agent.stdin.write(text.encode() + b"\n")
+        agent.stdin.close()
+    _wait_joined(agent, log)
+    return agent.pid
+
+
+def _server() -> list[str]:
+    """What has the agent end with the Jupyter server whose kernel this is: the kernel's parent, by its word."""
+    parent = os.environ.get("JPY_PARENT_PID", "")
+    return ["--until", parent] if parent.isdecimal() and not has_ended(int(parent)) else []
+
+
+def _wait_joined(agent: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _WITHIN
+    while JOINED not in (said := log.read_text(errors="replace")):
+        if agent.poll() is not None:
+            raise LaunchError(f"this machine did not become a node: {' / '.join(said.strip().splitlines()[-3:])}")
+        if time.monotonic() > deadline:
+            agent.terminate()
+            raise LaunchError(f"the controller did not let this machine in within {_WITHIN:.0f} s; see {log}")
+        time.sleep(0.05)  # a file's change wakes nobody

@@ -1,0 +1,182 @@
+"""History: what this client has asked of a cluster's ranks, in order, as far as it could be asked again.
+
+It holds code and a few words on what came of it, never a value of a rank. What other clients ask is not in it, nor what
+was asked before this one attached.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from jdist.client.run import CellRun
+from jdist.core.errors import JdistError
+from jdist.wire import tensors
+
+MOST = 10_000
+"""Steps that are remembered; of more, the newest."""
+_LONGEST = 500
+"""Characters of a value that is remembered as Python."""
+_MOST_ELEMENTS = 64
+
+
+class CellStep(Struct, kw_only=True):
+    """A cell that was sent to ``ranks`` of a world of ``world_size``."""
+
+    number: int
+    """Of the run."""
+    code: str
+    ranks: tuple[int, ...]
+    world_size: int
+    is_setup: bool = False
+    title: str = ""
+    """Where the user sees it, such as ``In [7]: %%dist -r 0``; empty for one that a program has run."""
+    state: Literal["running", "done", "failed"] = "running"
+    why: str = ""
+    """It failed."""
+    is_shown: bool = True
+    """A rank had a value to show at the end, or may have."""
+
+
+class GroupStep(Struct, frozen=True):
+    """A named group was made."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+class MeshStep(Struct, frozen=True):
+    """The mesh was made."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
+class ValueStep(Struct, frozen=True):
+    """A value of this process was bound as ``name`` on ``ranks``: whole, or cut along ``dim``."""
+
+    name: str
+    ranks: tuple[int, ...]
+    text: str
+    """The value as Python; empty where that cannot be written, or is long."""
+    kind: str
+    """Its type, in words."""
+    dim: int | None = None
+
+
+class BroadcastStep(Struct, frozen=True):
+    """Rank ``src``'s value of ``name`` was bound on every rank."""
+
+    name: str
+    src: int
+
+
+class Remark(Struct, frozen=True):
+    """Something was done to the cluster that no code on the ranks could do."""
+
+    text: str
+
+
+Step = CellStep | GroupStep | MeshStep | ValueStep | BroadcastStep | Remark
+
+
+class History:
+    """Steps of one attached client; written on the link's loop, read from any thread."""
+
+    def __init__(self, most: int = MOST):
+        self._steps: deque[Step] = deque(maxlen=most)
+        self._runs: dict[int, tuple[CellStep, CellRun]] = {}
+        """Of the cells that are not over."""
+        self._lock = threading.Lock()
+        self.forgotten = 0
+        """Steps that were too many."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Oldest first."""
+        with self._lock:
+            for number, (_, run) in list(self._runs.items()):
+                if run.is_done:
+                    self._settle(number)
+            return tuple(self._steps)
+
+    def add(self, step: Step) -> None:
+        """It was done."""
+        with self._lock:
+            self.forgotten += len(self._steps) == self._steps.maxlen
+            self._steps.append(step)
+
+    def add_cell(self, run: CellRun, code: str, world_size: int, is_setup: bool) -> None:
+        """The run has been accepted; its end is noted when it comes."""
+        ranks = tuple(run.ranks)
+        step = CellStep(number=run.number, code=code, ranks=ranks, world_size=world_size, is_setup=is_setup)
+        self.add(step)
+        with self._lock:
+            self._runs[run.number] = (step, run)
+        run.watch(lambda message: self._note_end(step.number) if message is None else None)
+
+    def add_values(self, values: Mapping[str, Any], ranks: tuple[int, ...], dim: int | None = None) -> None:
+        """These were pushed, or (with ``dim``) scattered."""
+        for name, value in values.items():
+            self.add(ValueStep(name, ranks, as_python(value), kind_of(value), dim))
+
+    def entitle(self, run: int, title: str) -> None:
+        """Say where the user sees the run's cell."""
+        with self._lock:
+            for step in reversed(self._steps):
+                if isinstance(step, CellStep) and step.number == run:
+                    step.title = title
+                    return
+
+    def _note_end(self, number: int) -> None:
+        with self._lock:
+            self._settle(number)
+
+    def _settle(self, number: int) -> None:
+        """Keep what is needed of the run, and let go of the rest: it holds the ranks' values."""
+        step, run = self._runs.pop(number, (None, None))
+        if step is None or run is None:
+            return
+        try:
+            run.check()
+            step.state = "done"
+        except JdistError as e:
+            step.state, step.why = "failed", f"{type(e).__name__}: {e}".partition("\n")[0]
+        step.is_shown = any(o.value is not None for o in run.outcomes.values())
+
+
+def as_python(value: Any) -> str:
+    """The value as a Python expression of literals, or a small CPU tensor as ``torch.tensor(…)``; "" if it is neither.
+
+    A tensor's numbers survive: ``repr`` of a float reads back as the same one.
+    """
+    if tensors.is_tensor(value):
+        return _tensor(value)
+    try:
+        text = repr(value)
+        read = ast.literal_eval(text) if len(text) <= _LONGEST else None
+        is_same = type(read) is type(value) and bool(read == value)
+    except Exception:  # a repr or == of the user's own may raise anything; what reads back is no literal then
+        return ""
+    return text if is_same else ""
+
+
+def _tensor(value: Any) -> str:
+    is_plain = type(value).__name__ == "Tensor" and str(value.layout) == "torch.strided" and not value.is_quantized
+    if not is_plain or value.device.type != "cpu" or value.numel() > _MOST_ELEMENTS or value.requires_grad:
+        return ""
+    numbers = repr(value.tolist())
+    if "nan" in numbers or "inf" in numbers or (value.numel() == 0 and value.dim() > 1):
+        return ""
+    return f"torch.tensor({numbers}, dtype={value.dtype})"
+
+
+def kind_of(value: Any) -> str:
+    """``Tensor [64, 3]``, ``DataFrame``."""
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ + (f" {list(shape)}" if isinstance(shape, tuple) else "")

@@ -1,0 +1,308 @@
+"""Link: one client's connection to a controller. Requests out, answers and events in; on an asyncio loop.
+
+A connection that breaks and is there again within TCP's patience loses nothing (see wire/streams).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import uuid
+from collections.abc import AsyncGenerator, Callable, Collection
+from typing import Any
+
+import jdist
+from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, UsageError
+from jdist.core.messages import (
+    PROTOCOL,
+    Accepted,
+    Answer,
+    Answered,
+    Ask,
+    AskNodes,
+    Attached,
+    ClientHello,
+    ClusterFacts,
+    Fault,
+    Message,
+    NodeAnswer,
+    NodeAnswered,
+    NodeOp,
+    Op,
+    Progress,
+    Refused,
+    Stopped,
+    Surveyed,
+    ToClient,
+)
+from jdist.wire.frames import Unpacker, pack
+from jdist.wire.keys import Connection
+from jdist.wire.lifelines import Lifeline, dial_lifeline
+from jdist.wire.sockets import Port, Watch, dial_tcp, new_context
+from jdist.wire.streams import AGAIN, UNKNOWN, Stream, read_head
+
+HELLO_TIMEOUT = 10.0
+_LAST_WORDS = 0.25
+"""Seconds from the end of a lifeline until it counts, if nothing has said why."""
+ANSWER_TIMEOUT = 30.0
+"""Seconds for a rank to say anything about a question."""
+
+_unpack: Unpacker[Any] = Unpacker(ToClient)
+
+
+@functools.cache
+def _shared_context() -> Any:
+    return new_context()
+
+
+class Link:
+    """An attached client. ``on_event`` gets every message that answers no request, in order."""
+
+    def __init__(self, connection: Connection, on_event: Callable[[Message], None]):
+        self.connection = connection
+        self.facts: ClusterFacts | None = None
+        self.lost = ""
+        self.is_orphaned = False
+        """Its controller died without a word."""
+        self._on_event = on_event
+        self._waiting: dict[str, asyncio.Queue[Message]] = {}
+        self._changed = asyncio.Condition()
+        self._lifeline: Lifeline | None = None
+        self._hello: Attached | None = None
+        self._attached: asyncio.Future[Attached] = asyncio.get_running_loop().create_future()
+        address = (connection.host, connection.control_port)
+        identity = f"c-{uuid.uuid4().hex}"
+        self._stream = Stream(1)
+        socket = dial_tcp(
+            _shared_context(), address, connection.server_key, connection.key, identity, self._watch_connection
+        )
+        self._port = Port(socket, self._on_frames)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, kind: str) -> None:
+        """Say hello. Raises ConnectionLost when nobody answers, ProtocolError when versions do not fit."""
+        self._put(ClientHello(PROTOCOL, jdist.__version__, kind, os.getpid()))
+        address = (self.connection.host, self.connection.data_port)
+        try:
+            attached = await asyncio.wait_for(self._attached, HELLO_TIMEOUT)
+            self._lifeline = await dial_lifeline(address, attached.lifeline, self._lifeline_ended)
+        except OSError as e:
+            self.close()
+            at = f"{self.connection.host}:{self.connection.control_port}"
+            raise ConnectionLost(
+                f"cluster {self.connection.name}: no answer from {at}{f' ({e})' if str(e) else ''}; "
+                "its controller is gone (see %dist list)"
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, message: Message) -> None:
+        """Say something that needs no answer. Raises ConnectionLost."""
+        self._check()
+        self._put(message)
+
+    def _put(self, message: Message) -> None:
+        self._port.send(self._stream.message(pack(message)))
+
+    def _watch_connection(self, socket: Any) -> None:
+        self._watch = Watch(socket, self._connection_changed)
+
+    def _connection_changed(self, is_connected: bool) -> None:
+        if is_connected:
+            self._port.send(self._stream.note(kind=AGAIN))
+
+    def _check(self) -> None:
+        if self.lost:
+            raise ConnectionLost(f"cluster {self.connection.name}: {self.lost}; {self.remedy}")
+
+    @property
+    def remedy(self) -> str:
+        """What to do once it is lost."""
+        name = self.connection.name
+        if self.is_orphaned:
+            return f"every namespace is kept, and %dist attach {name} has them"
+        return "%dist start makes a new one"
+
+    async def request(self, message: Message, timeout: float = ANSWER_TIMEOUT) -> Message:
+        """The one answer to a message that has a ``request`` field. Raises UsageError when it is refused."""
+        name = message.request  # type: ignore[attr-defined]
+        async with contextlib.aclosing(self.answers(name, message, timeout)) as answers:
+            try:
+                answer = await anext(answers)
+            except TimeoutError:
+                raise ConnectionLost(
+                    f"cluster {self.connection.name}: its controller has not answered for {timeout:.0f} s (%dist list)"
+                ) from None
+        if isinstance(answer, Answer) and isinstance(answer.body, Fault):
+            raise UsageError(answer.body.reason)
+        return answer
+
+    async def ask(
+        self,
+        ranks: tuple[int, ...],
+        op: Op,
+        timeout: float = ANSWER_TIMEOUT,
+        on_progress: Callable[[int, Progress], None] | None = None,
+    ) -> dict[int, Answered]:
+        """``op`` to each rank; ``{rank: answer}``.
+
+        A rank that said nothing for ``timeout`` seconds after the last word on this question answers with a Fault.
+        """
+        found: dict[int, Answered] = {}
+        request = new_request()
+        stream = self.answers(request, Ask(request, ranks, op), timeout)
+        try:
+            async for answer in stream:
+                if not isinstance(answer, Answer):
+                    continue
+                if isinstance(answer.body, Progress):
+                    if on_progress is not None:
+                        on_progress(answer.rank, answer.body)
+                    continue
+                found[answer.rank] = answer.body
+                if len(found) == max(1, len(ranks)):
+                    break
+        except TimeoutError:
+            silent = Fault(f"no answer for {timeout:.0f} s: its Python may be held by C code, or its node cut off")
+            found.update({r: silent for r in ranks if r not in found})
+        finally:
+            await stream.aclose()
+        return found
+
+    async def ask_nodes(
+        self, nodes: Collection[int], op: NodeOp, timeout: float = ANSWER_TIMEOUT
+    ) -> dict[int, NodeAnswered]:
+        """``op`` to each node's agent; ``{node: answer}``.
+
+        One that said nothing for ``timeout`` seconds after the last word on this question answers with a Fault.
+        """
+        found: dict[int, NodeAnswered] = {}
+        request = new_request()
+        stream = self.answers(request, AskNodes(request, tuple(nodes), op), timeout)
+        try:
+            while len(found) < len(nodes):
+                answer = await anext(stream)
+                if isinstance(answer, NodeAnswer):
+                    found[answer.node] = answer.body
+        except TimeoutError:
+            silent = Fault(f"no answer for {timeout:.0f} s: its agent is stopped, or the node cut off")
+            found.update({n: silent for n in nodes if n not in found})
+        finally:
+            await stream.aclose()
+        return found
+
+    async def answers(self, name: str, message: Message, timeout: float) -> AsyncGenerator[Message, None]:
+        """Every answer to the message whose request is ``name``; TimeoutError when none comes for ``timeout`` seconds.
+
+        Raises UsageError when it is refused.
+        """
+        queue: asyncio.Queue[Message] = asyncio.Queue()
+        self._waiting[name] = queue
+        try:
+            self.send(message)
+            while True:
+                answer = await asyncio.wait_for(queue.get(), timeout)
+                if isinstance(answer, Refused):
+                    raise UsageError(answer.reason)
+                if isinstance(answer, Stopped):
+                    self._check()
+                yield answer
+        finally:
+            self._waiting.pop(name, None)
+
+    async def wait_ready(self, timeout: float | None, on_facts: Callable[[ClusterFacts], None] | None = None) -> None:
+        """Until the world is formed. Raises LaunchError when it cannot be, TimeoutError after ``timeout`` seconds."""
+        async with asyncio.timeout(timeout), self._changed:
+            while True:
+                self._check()
+                if self.facts is not None:
+                    if on_facts is not None:
+                        on_facts(self.facts)
+                    if self.facts.phase == "ready":
+                        return
+                    if self.facts.phase == "failed":
+                        raise LaunchError(self.facts.reason)
+                await self._changed.wait()
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        head = read_head(frames)
+        if head.kind == UNKNOWN:
+            self._end("it does not know this client any more; %dist attach")
+            return
+        data, answers = self._stream.hear(head, frames[1])
+        for answer in answers:
+            self._port.send(answer)
+        if data:
+            self._on_message(_unpack(data))
+
+    def _on_message(self, message: Message) -> None:
+        match message:
+            case Attached():
+                self._hello = message
+                return
+            case Refused(request="") if not self._attached.done():
+                self._attached.set_exception(ProtocolError(message.reason))
+                return
+            case ClusterFacts():
+                self.facts = message
+                if self._hello is not None and not self._attached.done():
+                    self._attached.set_result(self._hello)  # from now on what is known of the cluster can be asked
+                self._wake()
+            case Stopped():
+                self._end(message.reason)
+        name = getattr(message, "request", "")
+        if isinstance(message, Accepted | Refused | Surveyed | Answer | NodeAnswer) and name in self._waiting:
+            if isinstance(message, Accepted):
+                self._on_event(message)  # the run exists before its first output arrives
+            self._waiting[name].put_nowait(message)
+            return
+        self._on_event(message)
+
+    def _lifeline_ended(self, is_dead: bool) -> None:
+        """What it said last may still be on its way through zmq's own thread: that it has been stopped, and why."""
+        asyncio.get_running_loop().call_later(_LAST_WORDS, self._conclude, is_dead)
+
+    def _conclude(self, is_dead: bool) -> None:
+        if not self.lost:
+            self.is_orphaned = is_dead
+            self._end("its controller is gone" if is_dead else "the connection to its controller broke")
+
+    def _end(self, reason: str) -> None:
+        if self.lost:
+            return
+        self.lost = reason
+        for queue in self._waiting.values():
+            queue.put_nowait(Stopped(reason))
+        self._on_event(Stopped(reason))
+        self._wake()
+
+    def _wake(self) -> None:
+        async def notify() -> None:
+            async with self._changed:
+                self._changed.notify_all()
+
+        task = asyncio.get_running_loop().create_task(notify())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def wait_lost(self, timeout: float) -> None:
+        """Until the controller said it stops, or is gone."""
+        async with asyncio.timeout(timeout), self._changed:
+            while not self.lost:
+                await self._changed.wait()
+
+    def close(self) -> None:
+        """Detach; what still waits for the cluster hears that nothing more will come."""
+        self._end("this client detached from it")
+        if self._lifeline is not None:
+            self._lifeline.close()
+        self._watch.close()
+        self._port.close(linger=0.2)
+
+
+def new_request() -> str:
+    """A name for a request."""
+    return uuid.uuid4().hex[:16]

@@ -1,0 +1,272 @@
+"""CellRun: one cell on some ranks, seen from the client. Like ``dist.Work``, it can be waited for and has outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
+from jdist.core.messages import (
+    Done,
+    Judged,
+    Message,
+    Output,
+    PayloadWire,
+    RunEnded,
+    Started,
+    Stopped,
+    Tail,
+    Text,
+)
+from jdist.core.outcome import Outcome
+from jdist.core.ranks import RankSet, those
+from jdist.core.topology import Topology
+from jdist.core.verdict import Verdict
+from jdist.wire.objects import Payload, decode
+
+
+class Remote:
+    """Stands for a value that stayed on its rank: too large to travel unasked, or not picklable.
+
+    ``cluster.pull(remote.expr, ranks=[remote.rank])`` brings it if it can be brought.
+    """
+
+    def __init__(self, rank: int, expr: str, summary: str, nbytes: int):
+        self.rank = rank
+        self.expr = expr
+        self.summary = summary
+        self.nbytes = nbytes
+
+    def __repr__(self) -> str:
+        size = f", {self.nbytes:,} bytes" if self.nbytes else ""
+        return f"<{self.summary} on rank {self.rank}{size}; cluster.pull({self.expr!r}, ranks=[{self.rank}])>"
+
+
+class CellRun:
+    """One cell on some ranks.
+
+    ``run.wait()`` blocks (``await run`` in async code) until every rank has an outcome; ``run.outcomes`` and
+    ``run.values`` fill as ranks finish. Waiting raises nothing; :meth:`check` raises the run's :class:`CellError`, or
+    ConnectionLost if the cluster went before the run ended.
+    """
+
+    def __init__(self, number: int, ranks: tuple[int, ...], topology: Topology, interrupt: Callable[[int], None]):
+        self.number = number
+        self.ranks = RankSet(ranks)
+        self.topology = topology
+        self.outcomes: dict[int, Outcome] = {}
+        """``{rank: Outcome}`` of the ranks that are done."""
+        self.behind: tuple[int, ...] = ()
+        """Runs that this one waits for."""
+        self.state = "queued"
+        """queued, running, or done."""
+        self.reason = ""
+        """Why the run was ended early: timeout, interrupted or lost."""
+        self.seconds = 0.0
+        self.first_failure: int | None = None
+        """The rank whose failure came first."""
+        self.verdict: Verdict | None = None
+        """Why the run does not move, or did not finish; None while nothing is wrong with it."""
+        self.on_late: Callable[[Message], None] | None = None
+        """Gets what threads and children of the cell write after its end."""
+        self._interrupt = interrupt
+        self._over: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._text: dict[int, dict[str, list[str]]] = {}
+        self._watchers: list[Callable[[Message | None], None]] = []
+        self._past: list[Message] = []
+        self._tails: dict[tuple[int, str], Tail] = {}
+        self._unheard = ""
+        self._lock = threading.Lock()
+
+    @property
+    def values(self) -> dict[int, Any]:
+        """``{rank: value}`` of the last expression, for the ranks that finished; a large one is a :class:`Remote`."""
+        return {r: o.value for r, o in sorted(self.outcomes.items()) if o.ok}
+
+    @property
+    def is_done(self) -> bool:
+        return self._over.done()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until every rank has an outcome; False if ``timeout`` seconds passed first."""
+        try:
+            self._over.result(timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def __await__(self) -> Generator[Any, None, CellRun]:
+        # Shielded: a waiter that gives up must not end the run for all who wait for it.
+        yield from asyncio.shield(asyncio.wrap_future(self._over)).__await__()
+        return self
+
+    def cancel(self) -> None:
+        """Interrupt the run on every rank; namespaces are kept."""
+        self._interrupt(self.number)
+
+    def check(self) -> None:
+        """Raise the run's error, if it has one."""
+        if self._unheard:
+            raise ConnectionLost(f"run {self.number}: nothing more is heard of it: {self._unheard}")
+        failed = {r: o for r, o in self.outcomes.items() if not o.ok}
+        if not failed:
+            return
+        kinds = {o.kind for o in failed.values()}
+        message = self._describe(failed)
+        if "lost" in kinds:
+            raise RankLost(message, self)
+        if "error" in kinds:
+            raise CellError(message, self)
+        raise (CellTimeout if "timeout" in kinds else CellInterrupted)(message, self)
+
+    def _describe(self, failed: dict[int, Outcome]) -> str:
+        causes = [r for r, o in failed.items() if o.kind in ("error", "lost") and not (o.error and o.error.is_echo)]
+        first = self.first_failure if self.first_failure in failed else min(causes or failed)
+        outcome = failed[first]
+        if outcome.kind in ("timeout", "interrupted"):
+            who = those(failed, "were") if len(failed) > 1 else f"{self.topology.where(first)} was"
+            why = " at the deadline" if outcome.kind == "timeout" else ""
+            if outcome.error is not None and outcome.error.ename == "NotRun":
+                return outcome.error.evalue
+            told = f"\n{self.verdict.in_hindsight}" if self.verdict is not None else ""
+            return f"{who} interrupted{why}; every namespace is kept{told}"
+        alike = [r for r in failed if _same_cause(failed[r], outcome)]
+        others = set(failed) - set(alike)
+        where = self.topology.where(first) if len(alike) == 1 else those(alike)
+        error = outcome.error
+        if outcome.kind == "lost":
+            what = f"{where} lost: {error.evalue if error else 'no process'}"
+        else:
+            line = f" at cell line {error.cell_line}" if error and error.cell_line else ""
+            line = line or (f" in {error.source.partition(':')[0]}" if error and error.source else "")
+            what = f"{where} failed{line}: {error.ename}: {error.evalue}" if error else f"{where} failed"
+        more = _others({r: failed[r] for r in sorted(others)}, set(causes))
+        kept = ". The other ranks' values are in .values" if self.values else ""
+        return f"{what}{more}{kept}"
+
+    # ------------------------------------------------------------ fed by the link, on its loop
+
+    def watch(self, watcher: Callable[[Message | None], None]) -> None:
+        """``watcher`` gets every message about this run, those of the past first, and None at the end.
+
+        It is called with the run's lock held while the past is told, so that nothing newer overtakes that.
+        """
+        with self._lock:
+            tails = (Output(self.number, (tail,)) for tail in self._tails.values())
+            for message in itertools.chain(self._past, tails):
+                watcher(message)
+            if self._over.done():
+                watcher(None)
+            else:
+                self._watchers.append(watcher)
+
+    def feed(self, message: Message) -> None:
+        """Take a message about this run."""
+        if self._over.done() and isinstance(message, Output):
+            self._note_text(message)
+            if self.on_late is not None:
+                self.on_late(message)
+            return
+        match message:
+            case Started():
+                self.state = "running"
+            case Output():
+                self._note_text(message)
+            case Done():
+                self.outcomes[message.rank] = self._outcome(message)
+            case Judged():
+                self.verdict = message.verdict
+            case RunEnded():
+                self.state = "done"
+                self.reason = message.reason
+                self.seconds = message.seconds
+                self.first_failure = message.first_failure if message.first_failure >= 0 else None
+            case Stopped():
+                self._end_unheard(message.reason)
+        with self._lock:
+            if not self._over.done():
+                self._keep(message)
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher(message)
+        if self.state == "done" and not self._over.done():
+            self._finish(watchers)
+
+    def _keep(self, message: Message) -> None:
+        """For watchers to come. Of a capped stream's tails only the newest: a long run sends one at every flush."""
+        if not isinstance(message, Output):
+            self._past.append(message)
+            return
+        self._tails.update({(i.rank, i.stream): i for i in message.items if isinstance(i, Tail)})
+        items = tuple(i for i in message.items if not isinstance(i, Tail))
+        if items:
+            self._past.append(Output(message.run, items))
+
+    def _finish(self, watchers: list[Callable[[Message | None], None]]) -> None:
+        with self._lock:
+            self._over.set_result(None)
+            self._watchers = []
+        for watcher in watchers:
+            watcher(None)
+
+    def _note_text(self, output: Output) -> None:
+        for item in output.items:
+            if isinstance(item, Text):
+                for rank in item.ranks:
+                    streams = self._text.setdefault(rank, {"stdout": [], "stderr": []})
+                    streams[item.stream].append(item.text)
+
+    def _outcome(self, done: Done) -> Outcome:
+        text = self._text.get(done.rank, {"stdout": [], "stderr": []})
+        return Outcome(
+            kind=done.kind,  # type: ignore[arg-type]
+            value=self._value(done.rank, done.payload, done.held),
+            error=done.error,
+            stdout="".join(text["stdout"]),
+            stderr="".join(text["stderr"]),
+            duration=done.duration,
+        )
+
+    def _value(self, rank: int, payload: PayloadWire | None, held: str) -> Any:
+        if payload is None:
+            return None
+        if payload.buffers is None or held:
+            return Remote(rank, held, payload.summary, payload.nbytes)
+        plain = Payload(payload.head, payload.sizes, payload.nbytes, payload.summary)
+        try:
+            return decode(plain, [bytearray(b) for b in payload.buffers])
+        except Exception as e:  # the value's class may not be importable here; the run must not fail for that
+            return Remote(rank, "_", f"{payload.summary}, not readable here ({type(e).__name__}: {e})", 0)
+
+    def _end_unheard(self, reason: str) -> None:
+        self.state = "done"
+        self.reason = "lost"
+        self._unheard = reason
+        for rank in self.ranks:
+            if rank not in self.outcomes:
+                self.outcomes[rank] = Outcome(kind="lost")
+
+    def __repr__(self) -> str:
+        done = f"{len(self.outcomes)} of {len(self.ranks)} done"
+        return f"<CellRun {self.number} on ranks {self.ranks}: {self.state}, {done}>"
+
+
+def _others(failed: dict[int, Outcome], causes: set[int]) -> str:
+    """Of the ranks that did not fail as the first one: those that failed by themselves, and those it took with it."""
+    own, along = [r for r in failed if r in causes], [r for r in failed if r not in causes]
+    said = ""
+    if own:
+        error = failed[own[0]].error
+        with_ = f"rank {own[0]} with " if len(own) > 1 else ""
+        said = f"; {those(own)} failed otherwise{f': {with_}{error.ename}: {error.evalue}' if error else ''}"
+    return said + (f"; {those(along)} did not finish because of it" if along else "")
+
+
+def _same_cause(one: Outcome, other: Outcome) -> bool:
+    if one.kind != other.kind or one.error is None or other.error is None:
+        return one is other
+    return (one.error.ename, one.error.cell_line) == (other.error.ename, other.error.cell_line)

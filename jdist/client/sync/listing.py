@@ -1,0 +1,91 @@
+"""Listing: a local file or folder as a tree of entries, by content. Files that have not changed are not read again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from jdist.client.sync.ignoring import Ignoring
+from jdist.core.code import Entry, Tree, leads_inside
+from jdist.core.errors import UsageError
+
+_BLOCK = 1 << 20
+
+
+class Source:
+    """A path of the user's, and what is left out of it."""
+
+    def __init__(self, path: str, exclude: Sequence[str] = ()):
+        """Raises UsageError when there is nothing to sync."""
+        given = Path(path).expanduser()
+        if not given.exists():
+            raise UsageError(f"sync {path}: there is no such file or folder here")
+        self.exclude = tuple(exclude)
+        self.path = given.resolve()
+        self.is_file = self.path.is_file()
+        self.root = self.path.parent if self.is_file else self.path
+        self.name = self.path.stem if self.is_file else self.path.name
+        if not self.name:
+            raise UsageError(f"sync {path}: the whole file system is no code; name a folder")
+        self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}
+
+    def list(self) -> Tree:
+        """What is there now. Raises UsageError naming a file that cannot be read or a link that leads out."""
+        paths = [self.path] if self.is_file else sorted(self._walk())
+        entries = tuple(filter(None, map(self._entry, paths)))
+        is_package = not self.is_file and (self.path / "__init__.py").is_file()
+        return Tree(self.name, entries, is_package)
+
+    def where(self, entry: Entry) -> Path:
+        """The entry's file here."""
+        return self.root / entry.path
+
+    def _walk(self) -> Iterator[Path]:
+        ignoring = Ignoring(self.root, self.exclude)
+        for folder, folders, files in os.walk(self.root):
+            here = Path(folder)
+            ignoring.enter(here)
+            links = [f for f in folders if (here / f).is_symlink()]
+            folders[:] = sorted(f for f in folders if f not in links and not ignoring.ignores(here / f, True))
+            for name in (*files, *links):
+                if not ignoring.ignores(here / name, False):
+                    yield here / name
+
+    def _entry(self, path: Path) -> Entry | None:
+        """None for what is no file, or went while it was looked at."""
+        relative = path.relative_to(self.root).as_posix()
+        try:
+            found = path.lstat()
+            if stat.S_ISLNK(found.st_mode):
+                return Entry(relative, 0, b"", target=self._target(path, relative))
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            return Entry(relative, found.st_size, self._digest(path, found), bool(found.st_mode & stat.S_IXUSR))
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            raise UsageError(f"sync: {path} cannot be read: {e.strerror}; --exclude {relative} leaves it out") from e
+
+    def _target(self, path: Path, relative: str) -> str:
+        """Where a link leads, relative to its own folder."""
+        target = os.readlink(path)
+        if os.path.isabs(target):
+            target = os.path.relpath(target, path.parent)
+        if not leads_inside(relative, target):
+            out = f"the link {relative} leads out of {self.root}, to {os.readlink(path)}"
+            raise UsageError(f"sync: {out}; --exclude {relative} leaves it out, or put what it leads to in its place")
+        return target
+
+    def _digest(self, path: Path, found: os.stat_result) -> bytes:
+        mark = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        known = self._known.get(str(path))
+        if known is None or known[0] != mark:
+            digest = hashlib.blake2b(digest_size=32)
+            with open(path, "rb") as f:
+                while block := f.read(_BLOCK):
+                    digest.update(block)
+            known = self._known[str(path)] = (mark, digest.digest())
+        return known[1]

@@ -1,0 +1,220 @@
+"""Sending: nodes are asked what they lack of a tree, get that and nothing else, and put it in place all at once.
+
+Small contents travel in messages, many in one; large ones in parts through the data port, several at a time, as a
+pushed value does. There they can be read by others on the network, as tensors can; not be changed, since what arrives
+must have the digest that came over the encrypted port. Nodes that share a folder get everything once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from jdist.client.link import Link, new_request
+from jdist.client.sync.listing import Source
+from jdist.core.code import Entry, Piece, Tree
+from jdist.core.errors import UsageError
+from jdist.core.messages import (
+    Adopt,
+    Ask,
+    Compare,
+    Compared,
+    Fault,
+    Keep,
+    NodeAnswered,
+    NodeOp,
+    ProbeWire,
+    Release,
+    Settle,
+    Settled,
+    Store,
+)
+from jdist.wire.dialing import put_segment
+from jdist.wire.segments import Segment
+
+_SMALL = 1 << 20
+"""Bytes of a content that travels in a message."""
+_MESSAGE = 4 << 20
+"""Bytes of contents in one message."""
+_PART = 16 << 20
+"""Bytes of a large content that travel at once."""
+_AT_ONCE = 4
+_QUIET = 120.0
+"""Seconds without a word from a node that looks at its files, or fetches a part."""
+
+OnProgress = Callable[[str, int, int], None]
+
+
+class Synced(Struct, frozen=True):
+    """What a sync did. Paths are relative to the tree."""
+
+    name: str
+    folder: str
+    """The copy's, on the first node; the others have it under the same name in their temporary folder."""
+    files: int
+    """Of the tree."""
+    sent: int
+    """Contents that some node lacked."""
+    nbytes: int
+    """Of those, each counted once for all nodes."""
+    changed: tuple[str, ...]
+    deleted: tuple[str, ...]
+    nodes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        if not self.changed and not self.deleted:
+            return f"{self.name}: nothing has changed; {self.files} files on {_count(len(self.nodes), 'node')}"
+        parts = [f"{_count(len(self.changed), 'file')} of {self.files} written, {_size(self.nbytes)} sent"]
+        parts += [f"{_count(len(self.deleted), 'file')} deleted"] * bool(self.deleted)
+        return (
+            f"{self.name}: {', '.join(parts)}, on {_count(len(self.nodes), 'node')}; imports find it in {self.folder}"
+        )
+
+
+class Sender:
+    """Sends one tree to nodes."""
+
+    def __init__(self, link: Link, probe: ProbeWire, source: Source, names: Sequence[str], on_progress: OnProgress):
+        self._link = link
+        self._probe = probe
+        self._source = source
+        self._names = names
+        self._on_progress = on_progress
+        self._done = 0
+        self._total = 0
+
+    async def send(self, tree: Tree, nodes: Sequence[int]) -> Synced:
+        """Raises UsageError naming the node and, where it is about one, the file; nothing has been changed there."""
+        found = {n: a for n, a in (await self._ask(nodes, Compare(tree))).items() if isinstance(a, Compared)}
+        sharing: dict[str, list[int]] = {}
+        for node in sorted(found):
+            sharing.setdefault(found[node].place, []).append(node)
+        leaders = [group[0] for group in sharing.values()]
+        lacking: dict[bytes, list[int]] = {}
+        for node in leaders:
+            for digest in found[node].lacks:
+                lacking.setdefault(digest, []).append(node)
+        sent = {e.digest: e for e in tree.entries if e.digest in lacking}
+        self._total = sum(e.size for e in sent.values())
+        await self._send_all(sent.values(), lacking)
+        changed: set[str] = set()
+        deleted: set[str] = set()
+        for node, answer in (await self._ask(leaders, Settle(tree))).items():
+            if isinstance(answer, Settled):
+                changed |= set(answer.changed)
+                deleted |= set(answer.deleted)
+                followers = next(g for g in sharing.values() if g[0] == node)[1:]
+                await self._ask(followers, Adopt(tree.name, tree.is_package, answer.changed))
+        first = found[leaders[0]]
+        folder = first.path if tree.is_package else os.path.join(first.path, tree.name)
+        counts = (len(tree.entries), len(sent), self._total)
+        return Synced(tree.name, folder, *counts, tuple(sorted(changed)), tuple(sorted(deleted)), tuple(nodes))
+
+    async def _send_all(self, entries: Iterable[Entry], lacking: dict[bytes, list[int]]) -> None:
+        small: dict[tuple[int, ...], list[Entry]] = {}
+        large: list[Entry] = []
+        for entry in entries:
+            if entry.size <= _SMALL:
+                small.setdefault(tuple(lacking[entry.digest]), []).append(entry)
+            else:
+                large.append(entry)
+        gate = asyncio.Semaphore(_AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            for nodes, wanted in small.items():
+                group.create_task(self._send_small(wanted, nodes, gate))
+            for entry in large:
+                for offset in range(0, entry.size, _PART):
+                    group.create_task(self._send_part(entry, offset, lacking[entry.digest], gate))
+
+    async def _send_small(self, entries: Iterable[Entry], nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
+        pieces: list[Piece] = []
+        for entry in entries:
+            pieces.append(Piece(entry.digest, 0, await asyncio.to_thread(_read, self._source.where(entry), 0, _SMALL)))
+            if sum(len(p.data) for p in pieces) >= _MESSAGE:
+                await self._store(pieces, nodes, gate)
+                pieces = []
+        if pieces:
+            await self._store(pieces, nodes, gate)
+
+    async def _store(self, pieces: list[Piece], nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
+        async with gate:
+            await self._ask(nodes, Store(self._source.name, tuple(pieces)))
+        self._note(sum(len(p.data) for p in pieces))
+
+    async def _send_part(self, entry: Entry, offset: int, nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
+        async with gate:
+            data = await asyncio.to_thread(_read, self._source.where(entry), offset, min(_PART, entry.size - offset))
+            if not data:
+                return  # it became shorter meanwhile; its digest will not fit, and says so
+            segment = Segment.create(self._link.connection.cluster, len(data))
+            transfer = uuid.uuid4().hex
+            try:
+                await asyncio.to_thread(segment.fill, [memoryview(data)])
+                part = Store(
+                    self._source.name,
+                    digest=entry.digest,
+                    offset=offset,
+                    nbytes=len(data),
+                    transfer=transfer,
+                    path=segment.path,
+                    probe=self._probe,
+                )
+                await self._pass(part, segment, nodes)
+            finally:
+                segment.close()
+                segment.unlink()
+                if not self._link.lost:
+                    self._link.send(Ask(new_request(), (), Release(transfer)))
+        self._note(len(data))
+
+    async def _pass(self, part: Store, segment: Segment, nodes: Sequence[int]) -> None:
+        """To nodes of this host in the segment itself, to others through the controller."""
+        keep = Keep(part.transfer, part.nbytes, self._probe, segment.path)
+        offered = (await self._link.ask((), keep))[-1]
+        if not isinstance(offered, Fault):
+            await self._ask(nodes, part)
+            return
+        await self._link.ask((), Keep(part.transfer, part.nbytes))  # another host than the controller's: it gets a copy
+        c = self._link.connection
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._ask(nodes, part))
+            group.create_task(asyncio.to_thread(put_segment, (c.host, c.data_port), part.transfer, segment))
+
+    def _note(self, nbytes: int) -> None:
+        self._done += nbytes
+        self._on_progress(self._source.name, self._done, self._total)
+
+    async def _ask(self, nodes: Sequence[int], op: NodeOp) -> dict[int, NodeAnswered]:
+        """Raises UsageError when a node cannot."""
+        answers = await self._link.ask_nodes(nodes, op, _QUIET) if nodes else {}
+        failed = {n: a.reason for n, a in sorted(answers.items()) if isinstance(a, Fault)}
+        if failed:
+            each = "; ".join(f"node {n} ({self._names[n]}): {reason}" for n, reason in failed.items())
+            raise UsageError(f"sync {self._source.path}: {each}")
+        return answers
+
+
+def _read(path: Path, offset: int, count: int) -> bytes:
+    """Raises UsageError naming the file."""
+    try:
+        with open(path, "rb") as f:
+            f.seek(offset)
+            return f.read(count)
+    except OSError as e:
+        raise UsageError(f"sync: {path} cannot be read any more: {e.strerror}; sync again") from e
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.3g} {name}"
+    return f"{nbytes} bytes"

@@ -1,0 +1,106 @@
+"""Asking: every rank for its calls in a run, timed by this client's clock, and a Trace of what they answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from jdist.client.link import Link
+from jdist.client.trace.clocks import Clocks, estimate
+from jdist.client.trace.matching import Meeting, match
+from jdist.client.trace.report import Report
+from jdist.client.trace.timeline import timeline
+from jdist.client.trace.traces import Trace
+from jdist.core import messages
+from jdist.core.errors import UsageError
+from jdist.core.messages import Answered, ClusterFacts, Fault, Look, Looked, Traced
+from jdist.core.topology import Topology
+
+_TIMEOUT = 20.0
+"""Seconds for a rank to answer: its own thread does that, also while its main thread is stuck. Its first answer takes
+the longest, on a busy machine seconds, since torch's recorder then looks up the lines of all calls."""
+_SAME_HOST_ERROR = 2e-3
+"""Nodes whose hosts have one name are taken to share a clock, unless that is out of bounds by this many seconds."""
+
+
+async def ask(link: Link, facts: ClusterFacts, run: int) -> Trace:
+    """The trace of ``run`` (0: the last one). Raises UsageError when no rank knows of it."""
+    topology = facts.topology
+    ranks = tuple(range(topology.world_size))
+    traces = asyncio.gather(*(_timed(link, rank, run) for rank in ranks))
+    timed, looks = await asyncio.gather(traces, link.ask(ranks, Look(), _TIMEOUT))
+    answers = {rank: answer for rank, (answer, _) in zip(ranks, timed, strict=True)}
+    trips = {rank: trip for rank, (_, trip) in zip(ranks, timed, strict=True)}
+    return assemble(answers, trips, {r: a for r, a in looks.items() if isinstance(a, Looked)}, facts, run)
+
+
+async def _timed(link: Link, rank: int, run: int) -> tuple[Answered, tuple[float, float]]:
+    sent = time.time()
+    answer = (await link.ask((rank,), messages.Trace(run), _TIMEOUT))[rank]
+    return answer, (sent, time.time())
+
+
+def assemble(
+    answers: Mapping[int, Answered],
+    trips: Mapping[int, tuple[float, float]],
+    looks: Mapping[int, Looked],
+    facts: ClusterFacts,
+    run: int = 0,
+) -> Trace:
+    """The trace of what ranks answered; ``looks`` give the groups' members and names. Raises UsageError."""
+    topology = facts.topology
+    found = {r: a for r, a in sorted(answers.items()) if isinstance(a, Traced)}
+    absent = {r: a.reason if isinstance(a, Fault) else str(a) for r, a in sorted(answers.items()) if r not in found}
+    number = run or max((a.run for a in found.values()), default=0)
+    traced = {r: a for r, a in found.items() if a.run == number and number}
+    if not traced:
+        raise UsageError(_nothing(run, absent))
+    # of the others the last run is an earlier one (or they have had none), so they were not in this one
+    elsewhere = tuple(r for r in found if r not in traced)
+    groups = {g.name: g for look in looks.values() for g in look.groups}
+    meetings = match(traced, {name: g.ranks for name, g in groups.items()}, elsewhere)
+    nodes = {r: f"{topology.node_rank(r)} {topology.host_of(r)}" for r in answers}
+    hosts, clocks = _clocks(traced, meetings, topology, trips, facts.backend)
+    return Trace(
+        Report(
+            timeline=timeline(traced, meetings, hosts, clocks),
+            places=nodes,
+            labels={name: g.label for name, g in groups.items()},
+            absent=absent,
+            elsewhere=elsewhere,
+        )
+    )
+
+
+def _clocks(
+    traced: Mapping[int, Traced],
+    meetings: list[Meeting],
+    topology: Topology,
+    trips: Mapping[int, tuple[float, float]],
+    backend: str,
+) -> tuple[dict[int, str], Clocks]:
+    """A host for each rank, and the hosts' clocks. Nodes on one host share its clock, unless the times contradict."""
+    nodes = {r: f"node {topology.node_rank(r)}" for r in traced}
+    names = {r: topology.host_of(r) for r in traced}
+    hosts = {r: names[r] if names[r] not in ("", "?") else nodes[r] for r in traced}
+    are_ends_true = "nccl" not in backend  # whose calls return when the operation is queued
+    by_node = estimate(traced, meetings, nodes, trips, are_ends_true=are_ends_true)
+    if any(_contradicts(by_node, nodes[a], nodes[b]) for a in traced for b in traced if hosts[a] == hosts[b]):
+        return nodes, by_node
+    return hosts, estimate(traced, meetings, hosts, trips, are_ends_true=are_ends_true)
+
+
+def _contradicts(clocks: Clocks, a: str, b: str) -> bool:
+    apart = abs(clocks.offsets[a] - clocks.offsets[b])
+    return apart > clocks.errors[a] + clocks.errors[b] + _SAME_HOST_ERROR
+
+
+def _nothing(run: int, absent: Mapping[int, str]) -> str:
+    if not absent:
+        return f"no rank had a part in run {run}" if run else "no cell has run on the ranks yet: %%dist runs one"
+    reasons = list(dict.fromkeys(absent.values()))
+    texts = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
+    if not run:
+        return f"nothing is known of the last run: {texts}"
+    return f"nothing is known of run {run}: {texts}. %dist trace without --run draws the last one"

@@ -1,0 +1,164 @@
+"""Clocks: how far the hosts' clocks are apart, within bounds that cause and effect give. Pure.
+
+Let o(h) be what host h's clock shows beyond a common time. No operation ends on a rank before those that it needs have
+entered it: a call that ended at e on host a and needed one that began at s on host b says o(a) - o(b) <= e - s. And an
+answer stamped n on host a, asked for at t and here at u by the client's clock, says n - u <= o(a) - o(client) <= n - t
+(Cristian 1989). These bounds add up along chains, so the tightest ones are the shortest paths (Floyd and Warshall) in
+the graph of all hosts.
+
+Within its interval an offset is where the ends of the collectives that need everyone come nearest to each other (the
+median of their differences: the last to enter sets all free at once), or in the middle where there are none. Hosts are
+fixed one after the other, each tightening the intervals of those to come, so every bound is kept: no rank is drawn to
+leave before another has entered. The interval's farther edge is the most that an offset can be wrong by, for clocks
+that run alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from msgspec import Struct
+
+from jdist.client.trace.matching import Meeting, awaited, needs_everyone
+from jdist.core.messages import Traced
+
+_CLIENT = ""
+_Bounds = dict[tuple[str, str], float]
+"""``[a, b]``: the most that a's clock can be ahead of b's, seconds."""
+
+
+class Clocks(Struct, frozen=True):
+    """Offsets and their bounds, seconds, by host; the first host's offset is 0."""
+
+    offsets: dict[str, float]
+    errors: dict[str, float]
+    """The offset is at most so far off; inf where nothing tells."""
+    moved: bool = False
+    """The bounds contradict each other, so a clock ran differently or was set during the run."""
+
+    @property
+    def error(self) -> float:
+        """The most that times of two hosts can be wrong against each other."""
+        worst = sorted(self.errors.values())[-2:]
+        return sum(worst)
+
+
+def estimate(
+    traced: Mapping[int, Traced],
+    meetings: Sequence[Meeting],
+    hosts: Mapping[int, str],
+    trips: Mapping[int, tuple[float, float]],
+    *,
+    are_ends_true: bool = True,
+) -> Clocks:
+    """The hosts' clocks.
+
+    ``hosts`` by rank: ranks of one host share its clock. ``trips``: when each rank was asked and when its answer was
+    here, by the client's clock. ``are_ends_true`` is False where a call returns before its operation has ended, as
+    NCCL's do: then only the trips count.
+    """
+    names = list(dict.fromkeys(hosts[r] for r in sorted(traced)))
+    if len(names) < 2:
+        return Clocks(dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0))
+    by_trips = _from_trips(traced, hosts, trips)
+    by_ends = _from_ends(traced, meetings, hosts) if are_ends_true else {}
+    both = {key: min(by_trips.get(key, math.inf), by_ends.get(key, math.inf)) for key in {**by_trips, **by_ends}}
+    near = _differences(traced, meetings, hosts, names[0]) if are_ends_true else {}
+    for bounds in (both, by_ends, by_trips):
+        closed = _close(bounds, [*names, _CLIENT])
+        if all(closed[n, n] >= 0 for n in names) and (bounds is by_trips or _joins(closed, names)):
+            return _fix(closed, names, {} if bounds is by_trips else near, moved=bounds is not both)
+    return _fix(_close({}, names), names, {}, moved=True)
+
+
+def _joins(closed: _Bounds, names: Sequence[str]) -> bool:
+    return all(math.isfinite(closed[a, b]) for a in names for b in names)
+
+
+def _from_trips(
+    traced: Mapping[int, Traced], hosts: Mapping[int, str], trips: Mapping[int, tuple[float, float]]
+) -> _Bounds:
+    bounds: _Bounds = {}
+    for rank, (sent, received) in trips.items():
+        if rank in traced:
+            host, now = hosts[rank], traced[rank].now
+            _tighten(bounds, host, _CLIENT, now - sent)
+            _tighten(bounds, _CLIENT, host, received - now)
+    return bounds
+
+
+def _from_ends(traced: Mapping[int, Traced], meetings: Sequence[Meeting], hosts: Mapping[int, str]) -> _Bounds:
+    bounds: _Bounds = {}
+    for meeting in meetings:
+        starts: dict[str, float] = {}
+        ends: dict[str, float] = {}
+        rooted = []
+        for rank, i in meeting.calls.items():
+            call, host = traced[rank].calls[i], hosts[rank]
+            starts[host] = max(call.started, starts.get(host, -math.inf))
+            if call.ended is None or not call.is_done or "send" in call.op:
+                continue
+            if needs_everyone(call):
+                ends[host] = min(call.ended, ends.get(host, math.inf))
+            else:
+                rooted.append((rank, call))
+        for a, end in ends.items():
+            for b, start in starts.items():
+                _tighten(bounds, a, b, end - start)
+        for rank, call in rooted:
+            for other in awaited(call, rank, meeting) & meeting.calls.keys():
+                start = traced[other].calls[meeting.calls[other]].started
+                _tighten(bounds, hosts[rank], hosts[other], (call.ended or 0.0) - start)
+    return bounds
+
+
+def _tighten(bounds: _Bounds, a: str, b: str, most: float) -> None:
+    if a != b:
+        bounds[a, b] = min(most, bounds.get((a, b), math.inf))
+
+
+def _close(bounds: _Bounds, names: Sequence[str]) -> _Bounds:
+    closed = {(a, b): 0.0 if a == b else bounds.get((a, b), math.inf) for a in names for b in names}
+    for via in names:
+        for a in names:
+            first = closed[a, via]
+            if first < math.inf:
+                for b in names:
+                    closed[a, b] = min(closed[a, b], first + closed[via, b])
+    return closed
+
+
+def _differences(
+    traced: Mapping[int, Traced], meetings: Sequence[Meeting], hosts: Mapping[int, str], base: str
+) -> dict[str, float]:
+    """By how much collectives' ends on each host are later than on ``base``, by their clocks: the median."""
+    found: dict[str, list[float]] = {}
+    for meeting in meetings:
+        ends: dict[str, list[float]] = {}
+        for rank, i in meeting.calls.items():
+            call = traced[rank].calls[i]
+            if call.ended is not None and call.is_done and needs_everyone(call):
+                ends.setdefault(hosts[rank], []).append(call.ended)
+        if base in ends:
+            for host, times in ends.items():
+                found.setdefault(host, []).append(median(times) - median(ends[base]))
+    return {host: median(differences) for host, differences in found.items()}
+
+
+def _fix(closed: _Bounds, names: Sequence[str], near: Mapping[str, float], *, moved: bool) -> Clocks:
+    base = names[0]
+    offsets, errors = {base: 0.0}, {base: 0.0}
+    now = dict(closed)
+    for name in names[1:]:
+        most, least = now[name, base], -now[base, name]
+        known = math.isfinite(most) and math.isfinite(least)
+        guess = near.get(name, (most + least) / 2 if known else 0.0)
+        offset = offsets[name] = max(least, min(most, guess))
+        errors[name] = max(closed[name, base] - offset, offset + closed[base, name])
+        for a in names:
+            for b in names:
+                direct = min(now[a, name] + offset + now[base, b], now[a, base] - offset + now[name, b])
+                now[a, b] = min(now[a, b], direct)
+    return Clocks(offsets, errors, moved)

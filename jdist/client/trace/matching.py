@@ -1,0 +1,149 @@
+"""Matching: which calls of different ranks belong together, and who waits for whom in them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from jdist.core.messages import Traced
+from jdist.core.reports import ANY, Call
+
+_ROOT = re.compile(r"\b(src|dst)=(\d+)\b")
+
+
+@dataclass
+class Meeting:
+    """One collective, or one message from a rank to another."""
+
+    calls: dict[int, int] = field(default_factory=dict)
+    """Each rank's part in it, as the index of the call among the rank's calls."""
+    missing: frozenset[int] = frozenset()
+    """Ranks that belong in it and never entered it; those of which that is not known are left out."""
+    is_message: bool = False
+
+
+def awaited(call: Call, rank: int, meeting: Meeting) -> frozenset[int]:
+    """Whom the operation's outcome needs on ``rank``: without them it cannot end there.
+
+    Of a broadcast or scatter (its detail says ``src=``) that is the source, and the source itself needs nobody; the
+    destination of a reduce or gather (``dst=``) needs all the others, which need nobody. Every other collective
+    needs everyone, a recv its send. A send may need its recv or not, which only its end tells.
+    """
+    others = (frozenset(meeting.calls) | meeting.missing) - {rank}
+    root = None if meeting.is_message else _ROOT.search(call.detail)
+    if root is None:
+        return others
+    at = int(root[2])
+    return others & {at} if root[1] == "src" else others if rank == at else frozenset()
+
+
+def needs_everyone(call: Call) -> bool:
+    """Is it a collective without a root?"""
+    return call.peer is None and _ROOT.search(call.detail) is None
+
+
+def match(
+    traced: Mapping[int, Traced], members: Mapping[str, Iterable[int]], elsewhere: Iterable[int] = ()
+) -> list[Meeting]:
+    """Every collective and message of a run, each call in exactly one.
+
+    ``members`` are the ranks of each group by torch's name, as far as known; ranks that called something in a group
+    count as its members too. ``elsewhere`` are ranks that are known to have had no part in the run.
+    """
+    return _collectives(traced, members, frozenset(elsewhere)) + _messages(traced)
+
+
+def _collectives(
+    traced: Mapping[int, Traced], members: Mapping[str, Iterable[int]], elsewhere: frozenset[int]
+) -> list[Meeting]:
+    found: dict[tuple[str, int, int], Meeting] = defaultdict(Meeting)
+    seen: dict[str, set[int]] = {name: set(ranks) for name, ranks in members.items()}
+    last: dict[tuple[str, int], int] = {}
+    alone: list[Meeting] = []
+    for rank, trace in traced.items():
+        times: Counter[tuple[str, int]] = Counter()
+        for i, call in enumerate(trace.calls):
+            if call.peer is not None:
+                continue
+            if not call.number:
+                alone.append(Meeting({rank: i}))  # its number is not known any more, so neither is whom it met
+                continue
+            # a group that a cell destroys and makes again counts from 1 again
+            key = (call.group, call.number)
+            found[(*key, times[key])].calls[rank] = i
+            times[key] += 1
+            seen.setdefault(call.group, set()).add(rank)
+            last[call.group, rank] = max(call.number, last.get((call.group, rank), 0))
+    for (group, number, _), meeting in found.items():
+        began = min(traced[r].calls[i].started for r, i in meeting.calls.items())
+        absent = seen[group] - meeting.calls.keys()
+        meeting.missing = frozenset(
+            r
+            for r in absent
+            if r in elsewhere or (r in traced and number > last.get((group, r), 0) and _is_kept(traced[r], began))
+        )
+    return list(found.values()) + alone
+
+
+def _is_kept(trace: Traced, moment: float) -> bool:
+    """Would a call of that moment still be among the calls?"""
+    return not trace.left_out or bool(trace.calls and trace.calls[0].started <= moment)
+
+
+def _messages(traced: Mapping[int, Traced]) -> list[Meeting]:
+    """The n-th send from one rank to another with a tag meets the n-th recv there: gloo and NCCL keep that order.
+
+    Where older calls were left out, they are counted from the newest instead. A recv from any rank takes the oldest
+    send to it that no other recv took, which is a guess.
+    """
+    sends: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
+    recvs: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
+    for rank, trace in traced.items():
+        for i, call in enumerate(trace.calls):
+            if call.peer is None:
+                continue
+            if "recv" in call.op:
+                recvs[call.group, call.peer, rank, call.tag].append(i)
+            else:
+                sends[call.group, rank, call.peer, call.tag].append(i)
+    found = []
+    for key in {**sends, **recvs}:
+        _, source, target, _ = key
+        if source == ANY:
+            continue
+        out, into = sends.pop(key, []), recvs.pop(key, [])
+        if any(traced[r].left_out for r in (source, target) if r in traced):
+            skip = len(out) - len(into)
+            found += [Meeting({source: i}, is_message=True) for i in out[: max(skip, 0)]]
+            found += [Meeting({target: i}, is_message=True) for i in into[: max(-skip, 0)]]
+            out, into = out[max(skip, 0) :], into[max(-skip, 0) :]
+        found += [Meeting({source: s, target: r}, is_message=True) for s, r in zip(out, into, strict=False)]
+        if out[len(into) :]:
+            sends[key] = out[len(into) :]
+        gone = frozenset({source} & traced.keys())
+        found += [Meeting({target: r}, gone, is_message=True) for r in into[len(out) :]]
+    return found + _from_anyone(traced, sends, recvs)
+
+
+def _from_anyone(
+    traced: Mapping[int, Traced],
+    sends: dict[tuple[str, int, int, int], list[int]],
+    recvs: dict[tuple[str, int, int, int], list[int]],
+) -> list[Meeting]:
+    found = []
+    for (group, _, target, tag), into in recvs.items():
+        free = sorted(
+            (traced[s].calls[i].started, s, i)
+            for (g, s, t, n), out in sends.items()
+            for i in out
+            if (g, t, n) == (group, target, tag)
+        )
+        for r, (_, source, i) in zip(into, free, strict=False):
+            found.append(Meeting({source: i, target: r}, is_message=True))
+            sends[group, source, target, tag].remove(i)
+        found += [Meeting({target: r}, is_message=True) for r in into[len(free) :]]
+    for (_, source, target, _), out in sends.items():
+        found += [Meeting({source: i}, frozenset({target} & traced.keys()), is_message=True) for i in out]
+    return found

@@ -1,0 +1,316 @@
+"""Values: pull, push, scatter, gather, broadcast, show and check, over a Link.
+
+A value's description comes first. Small ones travel with it; for large ones the sizes are added up and compared with
+the memory there is before a byte moves. Their buffers then pass through shared memory where the rank and this process
+see the same, else through the controller's data port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import psutil
+
+from jdist.client.link import Link, new_request
+from jdist.core.errors import ConnectionLost, JdistError, UsageError, ValueFailed
+from jdist.core.messages import (
+    Answered,
+    Ask,
+    Describe,
+    Described,
+    Fault,
+    Fetch,
+    Fetched,
+    Keep,
+    Missing,
+    PassedAt,
+    PassOn,
+    PayloadWire,
+    Peek,
+    Peeked,
+    ProbeWire,
+    Progress,
+    Put,
+    Release,
+)
+from jdist.core.ranks import those
+from jdist.core.settings import INLINE_LIMIT
+from jdist.wire.dialing import Receiver, put_segment
+from jdist.wire.frames import MAX_MESSAGE
+from jdist.wire.memory import fresh
+from jdist.wire.objects import Payload, decode, encode
+from jdist.wire.segments import Probe, Segment, layout, split
+
+OnProgress = Callable[[str, int, int], None]
+"""Called with what moves, bytes done, bytes in all."""
+RankProgress = Callable[[int, Progress], None]
+
+_MEMORY_SHARE = 0.9
+_AT_ONCE = 4
+_PUT_TIMEOUT = 120.0
+"""Seconds without a word from a rank that binds, or a node that fetches, a pushed value."""
+_LARGEST_HEAD = MAX_MESSAGE - (1 << 20)
+
+
+class Carrier:
+    """Moves values for one attached client."""
+
+    def __init__(self, link: Link):
+        self._link = link
+        self._cluster = link.connection.cluster
+        self._probe = Probe.create(self._cluster)
+        self._probe_wire = ProbeWire(self._probe.path, self._probe.nonce)
+
+    @property
+    def probe(self) -> ProbeWire:
+        """By which others find out that they share this host's memory."""
+        return self._probe_wire
+
+    def close(self) -> None:
+        """Remove this client's mark from shared memory."""
+        self._probe.unlink()
+
+    # ------------------------------------------------------------ from the ranks
+
+    async def pull(
+        self, names: tuple[str, ...], ranks: tuple[int, ...], on_progress: OnProgress | None = None
+    ) -> dict[str, dict[int, Any]]:
+        """``{name: {rank: value}}``. Raises ValueFailed naming the ranks that gave none; the rest is on the error."""
+        found: dict[str, dict[int, Any]] = {n: {} for n in names}
+        errors: dict[int, str] = {}
+        held: dict[int, Peeked] = {}
+        for rank, answer in (await self._link.ask(ranks, Peek(names, probe=self._probe_wire))).items():
+            if not isinstance(answer, Peeked):
+                errors[rank] = _reason(answer)
+                continue
+            for name, item in zip(names, answer.items, strict=True):
+                if isinstance(item, Missing):
+                    errors[rank] = "; ".join(filter(None, (errors.get(rank), item.reason)))
+                elif item.buffers is not None:
+                    _decode_into(found[name], errors, rank, item, [bytearray(b) for b in item.buffers])
+            if answer.handle:
+                held[rank] = answer
+        await self._fetch_all(names, held, found, errors, on_progress)
+        if errors:
+            raise _failed(f"pull {', '.join(names)}", found, errors)
+        return {n: dict(sorted(v.items())) for n, v in found.items()}
+
+    async def _fetch_all(
+        self,
+        names: tuple[str, ...],
+        held: dict[int, Peeked],
+        found: dict[str, dict[int, Any]],
+        errors: dict[int, str],
+        on_progress: OnProgress | None,
+    ) -> None:
+        total = sum(_held_size(p) for p in held.values())
+        if total > psutil.virtual_memory().available * _MEMORY_SHARE:
+            for rank, peeked in held.items():
+                await self._link.ask((rank,), Release(peeked.handle))
+            free = psutil.virtual_memory().available
+            raise ValueFailed(
+                f"{', '.join(names)} from ranks {sorted(held)}: {total:,} bytes, but this machine has {free:,} free; "
+                "nothing was moved. Pull fewer ranks (-r), or a part such as x[:1000]"
+            )
+        moved: dict[int, int] = {}
+
+        def progress(rank: int, step: Progress) -> None:
+            moved[rank] = step.done
+            if on_progress is not None:
+                on_progress(", ".join(names), sum(moved.values()), total)
+
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def fetch(rank: int, peeked: Peeked) -> None:
+            async with gate:
+                try:
+                    await self._fetch(names, rank, peeked, found, errors, progress)
+                except (JdistError, OSError) as e:
+                    errors[rank] = str(e)
+                moved[rank] = _held_size(peeked)
+                if on_progress is not None:
+                    on_progress(", ".join(names), sum(moved.values()), total)
+
+        await asyncio.gather(*(fetch(r, p) for r, p in held.items()))
+
+    async def _fetch(
+        self,
+        names: tuple[str, ...],
+        rank: int,
+        peeked: Peeked,
+        found: dict[str, dict[int, Any]],
+        errors: dict[int, str],
+        progress: RankProgress,
+    ) -> None:
+        items = [
+            (n, i) for n, i in zip(names, peeked.items, strict=True) if isinstance(i, PayloadWire) and i.buffers is None
+        ]
+        sizes = [s for _, i in items for s in i.sizes]
+        bring = self._map if peeked.is_near else self._receive
+        buffers = await bring(rank, peeked.handle, sizes, progress)
+        for name, item in items:
+            mine, buffers = buffers[: len(item.sizes)], buffers[len(item.sizes) :]
+            _decode_into(found[name], errors, rank, item, mine)
+
+    async def _map(self, rank: int, handle: str, sizes: list[int], progress: RankProgress) -> list[memoryview]:
+        """A held value's buffers in a segment, already unlinked: it lives as long as the values made on it."""
+        fetch = Fetch(handle, self._probe_wire)
+        answer = (await self._link.ask((rank,), fetch, on_progress=progress))[rank]
+        if not isinstance(answer, Fetched):
+            raise UsageError(_reason(answer))
+        with Segment.open(answer.path, layout(sizes)[1], private=False) as segment:
+            segment.unlink()
+            return split(segment.view, sizes)
+
+    async def _receive(self, rank: int, handle: str, sizes: list[int], progress: RankProgress) -> list[memoryview]:
+        """A held value's buffers in memory of this process, received while the rank sends them."""
+        memory = fresh(layout(sizes)[1])
+        transfer = uuid.uuid4().hex
+        pass_on = PassOn(transfer, len(memory), self._probe_wire)
+        passing = asyncio.create_task(self._link.ask((), pass_on))  # said first, known first
+        fetch = Fetch(handle, transfer=transfer)
+        fetching = asyncio.create_task(self._link.ask((rank,), fetch, on_progress=progress))
+        try:
+            passed = (await passing)[-1]
+            if not isinstance(passed, PassedAt):
+                raise UsageError(_reason(passed))
+            c = self._link.connection
+            receiver = Receiver((c.host, c.data_port), transfer, memory, passed.near)
+            await self._receive_by(receiver, fetching, rank)
+        except BaseException:
+            with contextlib.suppress(ConnectionLost):
+                self._link.send(Ask(new_request(), (), Release(transfer)))  # it frees the rank; no answer is awaited
+            raise
+        finally:
+            passing.cancel()
+            fetching.cancel()
+        return split(memory, sizes)
+
+    async def _receive_by(self, receiver: Receiver, fetching: asyncio.Task[dict[int, Answered]], rank: int) -> None:
+        getting = asyncio.ensure_future(asyncio.to_thread(receiver.run))
+        try:
+            await asyncio.wait({getting, fetching}, return_when=asyncio.FIRST_COMPLETED)
+            if not getting.done() or getting.exception() is not None:
+                answer = (await fetching)[rank]  # the rank, or the controller for it, knows best what went wrong
+                if not isinstance(answer, Fetched):
+                    raise UsageError(_reason(answer))
+            await getting
+        finally:
+            receiver.cut()
+            await asyncio.wait({getting})
+
+    # ------------------------------------------------------------ to the ranks
+
+    async def push(
+        self, values: Mapping[str, Any], ranks: tuple[int, ...], on_progress: OnProgress | None = None
+    ) -> None:
+        """Bind ``values`` on ``ranks``. Raises ValueFailed naming the ranks on which they could not be bound."""
+        names = tuple(values)
+        encoded = [encode(v) for v in values.values()]
+        _check_heads(names, [p for p, _ in encoded])
+        buffers = [b for _, bs in encoded for b in bs]
+        total = sum(b.nbytes for b in buffers)
+        if total <= INLINE_LIMIT:
+            payloads = tuple(_wire(p, tuple(bytes(b) for b in bs)) for p, bs in encoded)
+            answers = await self._link.ask(ranks, Put(names, payloads))
+        else:
+            answers = await self._push_bulk(
+                names, tuple(_wire(p, None) for p, _ in encoded), buffers, ranks, on_progress
+            )
+        errors = {r: _reason(a) for r, a in answers.items() if isinstance(a, Fault)}
+        if errors:
+            raise _failed(f"push {', '.join(names)}", {}, errors)
+
+    async def _push_bulk(
+        self,
+        names: tuple[str, ...],
+        payloads: tuple[PayloadWire, ...],
+        buffers: list[memoryview],
+        ranks: tuple[int, ...],
+        on_progress: OnProgress | None,
+    ) -> dict[int, Answered]:
+        total = layout([b.nbytes for b in buffers])[1]
+        segment = Segment.create(self._cluster, total)
+        transfer = uuid.uuid4().hex
+
+        def progress(done: int) -> None:
+            if on_progress is not None:
+                on_progress(", ".join(names), done, total)
+
+        try:
+            await asyncio.to_thread(segment.fill, buffers, progress)
+            put = Put(names, payloads, segment.path, total, self._probe_wire, transfer)
+            offered = (await self._link.ask((), Keep(transfer, total, self._probe_wire, segment.path)))[-1]
+            if isinstance(offered, Fault):  # the controller is on another host: it gets a copy for the nodes
+                await self._link.ask((), Keep(transfer, total))
+                return await self._put_through(put, ranks, segment)
+            return await self._link.ask(ranks, put, timeout=_PUT_TIMEOUT)
+        finally:
+            segment.close()
+            segment.unlink()
+            await self._link.ask((), Release(transfer))
+
+    async def _put_through(self, put: Put, ranks: tuple[int, ...], segment: Segment) -> dict[int, Answered]:
+        """Send a segment's bytes to the controller while the nodes already fetch them from there."""
+        c = self._link.connection
+        asking = asyncio.create_task(self._link.ask(ranks, put, timeout=_PUT_TIMEOUT))
+        try:
+            await asyncio.to_thread(put_segment, (c.host, c.data_port), put.transfer, segment)
+            return await asking
+        finally:
+            asking.cancel()
+
+    # ------------------------------------------------------------ about values
+
+    async def describe(self, name: str, ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
+        """``{rank: description}`` (see worker/inspect.Description), ``{"error": why}`` where there is none."""
+        answers = await self._link.ask(ranks, Describe(name))
+        return {
+            r: msgspec.msgpack.decode(a.body) if isinstance(a, Described) else {"error": _reason(a)}
+            for r, a in sorted(answers.items())
+        }
+
+
+def _held_size(peeked: Peeked) -> int:
+    return sum(i.nbytes for i in peeked.items if isinstance(i, PayloadWire) and i.buffers is None)
+
+
+def _reason(answer: object) -> str:
+    return answer.reason if isinstance(answer, Fault) else f"an unexpected answer ({type(answer).__name__})"
+
+
+def _check_heads(names: tuple[str, ...], payloads: list[Payload]) -> None:
+    """Raises ValueFailed for more pickle than a message may carry; arrays and tensors travel beside it."""
+    size = sum(len(p.head) for p in payloads)
+    if size > _LARGEST_HEAD:
+        raise ValueFailed(
+            f"push {', '.join(names)}: {size:,} bytes of pickle, the limit is {_LARGEST_HEAD:,}; nothing was moved. "
+            "Push an array or a tensor, which have no limit, or parts"
+        )
+
+
+def _wire(payload: Payload, buffers: tuple[bytes, ...] | None) -> PayloadWire:
+    return PayloadWire(payload.head, payload.sizes, payload.nbytes, payload.summary, buffers)
+
+
+def _decode_into(
+    found: dict[int, Any], errors: dict[int, str], rank: int, item: PayloadWire, buffers: list[Any]
+) -> None:
+    try:
+        found[rank] = decode(Payload(item.head, item.sizes, item.nbytes, item.summary), buffers)
+    except JdistError as e:
+        errors[rank] = f"{item.summary} arrived and cannot be read here: {e}"
+
+
+def _failed(doing: str, found: dict[Any, Any], errors: dict[int, str]) -> ValueFailed:
+    by_reason: dict[str, list[int]] = {}
+    for rank, reason in sorted(errors.items()):
+        by_reason.setdefault(reason, []).append(rank)
+    reasons = "; ".join(f"{those(ranks)}: {reason}" for reason, ranks in by_reason.items())
+    kept = "; what arrived is in the error's .values" if any(found.values()) else ""
+    return ValueFailed(f"{doing}: {reasons}{kept}", found, errors)

@@ -1,0 +1,98 @@
+"""Commands: the ``jdist`` command line, in the words of ``%dist``. Exit codes: 0, 1 (a rank failed), 2 (usage)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import jdist
+from jdist.core.errors import JdistError, UsageError, nearest
+
+_USAGE = """\
+usage: jdist COMMAND [options]     jdist COMMAND --help has them all
+
+The words of %dist in a notebook. Exit codes: 0, 1 (a rank failed), 2 (usage).
+"""
+_JOIN = "be a node of a cluster: join [-n RANKS] LINE, FILE or - (the line on standard input)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _main(words)
+    except JdistError as e:
+        print(str(e).replace("%dist ", "jdist "), file=sys.stderr)
+        return 2 if isinstance(e, UsageError) else 1
+    except BrokenPipeError:
+        return 1  # whoever read our output has gone
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(words: list[str]) -> int:
+    if words and words[0] == "controller":
+        from jdist.controller.main import main as controller
+
+        return controller()
+    if words in (["--version"], ["-V"]):
+        print(f"jdist {jdist.__version__}")
+        return 0
+    from jdist.notebook.options import HelpWanted
+
+    try:
+        return _carry_out(words)
+    except HelpWanted as text:
+        print(str(text).replace("%dist ", "jdist "))
+        return 0
+
+
+def _carry_out(words: list[str]) -> int:
+    if words and words[0] == "join":
+        return _join(words[1:])
+    from jdist.notebook.terminal_ui import COMMANDS, run_command
+
+    if not words or words[0] in ("-h", "--help"):
+        print(_USAGE)
+        print("\n".join(f"  jdist {name:10} {text}" for name, text in {**COMMANDS, "join": _JOIN}.items()))
+        return 0
+    if words[0] not in COMMANDS:
+        raise UsageError(f"jdist has no command {words[0]!r}{nearest(words[0], [*COMMANDS, 'join'])}")
+    return run_command(words[0], words[1:])
+
+
+def _join(words: list[str]) -> int:
+    from jdist.notebook.options import Parser
+
+    parser = Parser("jdist join", "Run this node's agent until the cluster ends.")
+    parser.add_argument("line", help="- to read the join line from standard input; or a file that holds it; or itself")
+    parser.add_argument("-n", "--nproc-per-node", type=int, default=0, help="ranks on this node")
+    parser.add_argument("--node-rank", type=int, default=-1, help="this node's place; default: any")
+    parser.add_argument("--no-fork", action="store_true", help="start workers as fresh interpreters")
+    parser.add_argument("--until", type=int, default=0, metavar="PID", help="end when that process has ended")
+    options = parser.parse(words)
+    if options.line.startswith("jdist1."):
+        _hide(options.line, words)
+    from jdist.agent.main import main as agent
+    from jdist.wire.invitations import exposure, find_line
+
+    line = "" if options.line == "-" else find_line(options.line)
+    if exposed := exposure(options.line):
+        print(f"jdist agent: {exposed}", file=sys.stderr)
+
+    def read_line() -> str:
+        return line or sys.stdin.readline()
+
+    return agent(read_line, options.nproc_per_node, options.node_rank, not options.no_fork, options.until)
+
+
+def _hide(line: str, words: list[str]) -> NoReturn:
+    """Start over with the line on standard input: other users can read what stands in argv."""
+    outlet, inlet = os.pipe()
+    os.write(inlet, line.encode() + b"\n")
+    os.close(inlet)
+    os.dup2(outlet, 0)
+    rest = ["-" if word == line else word for word in words]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "jdist", "join", *rest])

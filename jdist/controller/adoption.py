@@ -1,0 +1,154 @@
+"""Adoption: how a controller that was started again takes over what the one before it left. Pure.
+
+It knows the settings and nothing of the world. Each agent that is still there says hello with what its node holds::
+
+    nothing known ──the first hello with a world──► every node awaited ──hello of an awaited node──► its ranks adopted
+                                                      └──all are back, or the node grace is over──► settled
+
+When it is settled, what still runs is interrupted (nobody is left to hear how it ends) and every namespace is kept. The
+world is formed again only if a cell was running, or a rank does not hold the last generation. A node that comes later
+is adopted then; one whose place was taken meanwhile is turned away.
+"""
+
+from __future__ import annotations
+
+from jdist.controller.cells import Cells
+from jdist.controller.context import Context
+from jdist.controller.forming import Forming
+from jdist.controller.losses import Losses
+from jdist.controller.members import Node
+from jdist.controller.runs import Run
+from jdist.controller.setup import Setup
+from jdist.core.messages import AgentHello, Form, Held, HeldRank, NodeFacts, Notice
+
+_UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
+_MOST_RANKS = 1 << 16
+_NOBODY = "-"
+"""The client of a run whose client's link ended with the controller before."""
+
+
+class Adoption:
+    """Knows which nodes are awaited."""
+
+    def __init__(self, context: Context, cells: Cells, setup: Setup, forming: Forming, losses: Losses):
+        self._context = context
+        self._cells = cells
+        self._setup = setup
+        self._forming = forming
+        self._losses = losses
+        self._has_begun = False
+        self._awaited: set[int] = set()
+        self._setup_cells: dict[str, tuple[int, set[int]]] = {}
+        self.deadline: float | None = None
+
+    def begin(self) -> None:
+        """There was a controller before this one."""
+        self._has_begun = True
+
+    def hear(self, hello: AgentHello) -> None:
+        """The first agent that tells of a formed world says what there is to wait for."""
+        c = self._context
+        form = None if hello.held is None else hello.held.form
+        if not self._has_begun or form is None or c.world.ranks or c.world.nodes or not _makes_sense(form):
+            return
+        c.world.nnodes = len(form.nproc_per_node)  # it may have got another size since its start
+        for n, nproc in enumerate(form.nproc_per_node):
+            c.world.nodes[n] = Node(n, "", _UNKNOWN, nproc, c.now)
+            c.world.nodes[n].host = form.node_of[n] if form.node_of else None
+        c.world.number_ranks()
+        for rank in c.world.ranks.values():
+            rank.state, rank.was_up = "gone", True
+        self._awaited = set(c.world.nodes)
+        self.deadline = c.now + c.settings.node_grace
+        self._take_form(form)
+
+    def _take_form(self, form: Form) -> None:
+        self._context.generation = max(self._context.generation, form.generation)
+        self._forming.named = dict(form.named)
+        self._forming.mesh = form.mesh
+
+    def awaits(self, hello: AgentHello) -> bool:
+        """Whether the agent's node is to be taken over with its ranks."""
+        form = None if hello.held is None else hello.held.form
+        if form is None or hello.node_rank not in self._awaited:
+            return False  # and if it has not heard of the world's size, nobody can tell which ranks it holds
+        return form.nproc_per_node == self._context.world.topology.nproc_per_node
+
+    def adopt(self, node: Node, held: Held) -> None:
+        """The node has been given its old place: take its ranks as they are."""
+        c = self._context
+        self._awaited.discard(node.node_rank)
+        if held.form is not None and held.form.generation >= c.generation:
+            self._take_form(held.form)
+        c.runs.skip_to(held.last_run)
+        for of_rank in held.ranks:
+            if of_rank.rank in c.world.ranks and c.world.ranks[of_rank.rank].node_rank == node.node_rank:
+                self._take_rank(of_rank)
+        for run, code, ranks in held.setup:
+            first, known = self._setup_cells.get(code, (run, set()))
+            self._setup_cells[code] = (max(first, run), known | set(ranks))
+        self._settle_if_complete()
+
+    def take_place(self, node_rank: int) -> None:
+        """Somebody else has the place of a node that may have been awaited."""
+        if node_rank in self._awaited:
+            self._awaited.discard(node_rank)
+            self._settle_if_complete()
+
+    def _settle_if_complete(self) -> None:
+        if self.deadline is None or not self._awaited:
+            self._settle(is_late=self.deadline is None)
+
+    def _take_rank(self, held: HeldRank) -> None:
+        c = self._context
+        rank = c.world.ranks[held.rank]
+        rank.incarnation = held.incarnation
+        rank.is_fresh = held.incarnation > 0
+        rank.was_up = True
+        rank.generation, rank.pid = held.generation, held.pid
+        rank.groups, rank.listeners = list(held.groups), set(held.listeners)
+        if not held.pid:
+            self._losses.replace(rank)
+            return
+        is_held = held.generation == c.generation
+        rank.state = "starting" if not held.is_up else "held" if is_held else "up"
+        if held.run:
+            self._take_run(held.run, held.rank)
+
+    def _take_run(self, number: int, rank: int) -> None:
+        """A rank still runs a cell: from now on its end is heard."""
+        run = self._context.runs.running.get(number)
+        if run is None:
+            self._context.runs.start(Run(number, _NOBODY, "", (rank,)), self._context.now)
+        else:
+            run.ranks = (*run.ranks, rank)
+            run.pending.add(rank)
+
+    def meet_deadline(self) -> None:
+        """Go on without the nodes that are not back."""
+        if self.deadline is not None and self._context.now >= self.deadline:
+            self._settle(is_late=False)
+
+    def _settle(self, *, is_late: bool) -> None:
+        c = self._context
+        self.deadline = None
+        cells = sorted((run, code, ranks) for code, (run, ranks) in self._setup_cells.items())
+        self._setup.restore((code, tuple(sorted(ranks))) for _, code, ranks in cells)
+        ranks = c.world.ranks.values()
+        c.is_dirty = is_late or not all(r.state == "held" and r.generation == c.generation for r in ranks)
+        for run in list(c.runs.running.values()):
+            if run.client == _NOBODY:
+                self._cells.halt(run, "interrupted")
+        if not c.is_dirty:
+            c.phase = "ready"
+        back = sum(n.is_here for n in c.world.nodes.values())
+        c.tell_all(
+            Notice(f"the controller was started again: {back} of {c.world.nnodes} nodes are back, names are kept")
+        )
+
+
+def _makes_sense(form: Form) -> bool:
+    """Whether there can be a world of that shape: an agent says so, and the whole world would be laid out by it."""
+    nodes, counts = form.node_of, form.nproc_per_node
+    is_counted = bool(counts) and min(counts) >= 0 and sum(counts) <= _MOST_RANKS
+    return is_counted and len(nodes) in (0, len(counts))

@@ -1,0 +1,80 @@
+"""Contact: how a node that is not heard of counts, for how long its ranks are kept, and when it is given up. Pure.
+
+A node's states, and what moves it on; nothing else does::
+
+    in reach ──silent for beat_timeout──► cut off ──silent for node_grace──► gone ──an agent joins──► in reach
+     ▲    │                                  │                                ▲
+     │    └──its agent's process ended───────┼────────────────────────────────┘
+     └───────────anything is heard───────────┘
+
+A node that is cut off has lost nothing: its ranks run on, and what is said to it and by it meanwhile arrives in order
+when the network is there again (wire/streams). A run that waits for it waits. What tells a dead agent from a network
+that is cut is its lifeline (wire/data): only the end of a process closes that in order.
+"""
+
+from __future__ import annotations
+
+from jdist.controller.context import Context
+from jdist.controller.losses import Losses
+from jdist.controller.members import Node
+from jdist.core.messages import NewLifeline, Notice
+
+
+class Contact:
+    """Watches over when each node was last heard of."""
+
+    def __init__(self, context: Context, losses: Losses):
+        self._context = context
+        self._losses = losses
+
+    def heard(self, node: Node) -> None:
+        """A node's agent said something, if only that it lives."""
+        c = self._context
+        if node.is_cut_off:
+            node.is_cut_off = False
+            node.back_at = c.now
+            silence = c.now - node.last_heard
+            c.tell_all(Notice(f"{node.name} is back after {silence:.1f} s: nothing was lost"))
+        node.last_heard = c.now
+
+    def lifeline_ended(self, node: Node, is_dead: bool) -> None:
+        """Its agent's process is gone; or only the connection, and it needs another."""
+        if is_dead:
+            self._losses.node_gone(node, "its agent's process ended")
+        else:
+            self.renew_lifeline(node)
+
+    def renew_lifeline(self, node: Node) -> None:
+        """Let its agent dial another lifeline; no earlier one tells anything any more."""
+        c = self._context
+        c.drop_lifelines(node.agent)
+        c.send(node.agent, NewLifeline(c.new_lifeline(node.agent)))
+
+    def meet_deadlines(self) -> None:
+        """Say which nodes are cut off, and give up those that have been for too long."""
+        c = self._context
+        for node in list(c.world.nodes.values()):
+            if not node.is_here:
+                continue
+            silence = c.now - node.last_heard
+            if silence >= c.settings.node_grace:
+                self._losses.node_gone(node, f"last heard {silence:.0f} s ago")
+            elif silence >= c.settings.beat_timeout and not node.is_cut_off:
+                node.is_cut_off = True
+                c.tell_all(Notice(self._describe(node)))
+
+    def silences(self) -> tuple[str, ...]:
+        """A sentence for each node that is cut off."""
+        return tuple(self._describe(n) for n in self._context.world.nodes.values() if n.is_cut_off)
+
+    def _describe(self, node: Node) -> str:
+        silence = self._context.now - node.last_heard
+        left = max(0.0, self._context.settings.node_grace - silence)
+        return f"{node.name} is cut off: last heard {silence:.1f} s ago; its ranks are kept for {left:.0f} s"
+
+    def next_deadline(self) -> float | None:
+        """When a node's state changes next if nothing is heard."""
+        s = self._context.settings
+        nodes = [n for n in self._context.world.nodes.values() if n.is_here]
+        waits = [n.last_heard + (s.node_grace if n.is_cut_off else min(s.beat_timeout, s.node_grace)) for n in nodes]
+        return min(waits, default=None)

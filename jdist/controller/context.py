@@ -1,0 +1,120 @@
+"""Context: what the parts of the state share: settings, this step's clock, members, runs, phase, outbox. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from jdist.controller.events import Instruction, ToPeer
+from jdist.controller.members import World
+from jdist.controller.runs import RunBook
+from jdist.core.messages import WATCHING, Message, Phase, Refused
+from jdist.core.ranks import RankSet
+from jdist.core.settings import Settings
+
+
+class Context:
+    """One cluster's shared truth; its parts (forming, cells, losses, …) change it while a step lasts."""
+
+    def __init__(self, settings: Settings, version: str, now: float, new_name: Callable[[], str]):
+        self.settings = settings
+        self.version = version
+        self.now = now
+        """Of the step that is being taken."""
+        self.out: list[Instruction] = []
+        self.told = 0
+        """How often something was told to all clients."""
+        self.world = World(settings.nnodes)
+        self.runs = RunBook()
+        self.clients: dict[str, str] = {}
+        """Kind of each attached client, by its socket's identity."""
+        self.lifelines: dict[str, str] = {}
+        """Names of the lifelines that may come or stand, and the peer that each belongs to."""
+        self.phase: Phase = "gathering"
+        self.reason = ""
+        """Why the world failed."""
+        self.generation = 0
+        self.is_dirty = True
+        """The world's process group is not there or may be out of step: it must be formed before a run starts."""
+        self.reform_ended = False
+        """The functions called after a re-forming were ended before they were done; see controller/reforms."""
+        self.left_out: tuple[str, ...] = ()
+        """Nodes that could not be had, and why."""
+        self.ending = ""
+        """Why the cluster is to be stopped with this step; "" while it is not."""
+        self._new_name = new_name
+
+    def send(self, peer: str, message: Message) -> None:
+        """To an agent or a client; "" stands for one that is gone."""
+        if peer:
+            self.out.append(ToPeer(peer, message))
+
+    def send_to_node(self, node_rank: int, message: Message) -> None:
+        """To a node's agent, if it is here."""
+        self.send(self.world.nodes[node_rank].agent, message)
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether somebody is attached who does more than look on."""
+        return any(kind != WATCHING for kind in self.clients.values())
+
+    def tell_watchers(self, message: Message) -> None:
+        """To every client that looks on."""
+        for client, kind in self.clients.items():
+            if kind == WATCHING:
+                self.send(client, message)
+
+    def tell_all(self, message: Message) -> None:
+        """To every client."""
+        self.told += 1
+        for client in self.clients:
+            self.send(client, message)
+
+    def refuse(self, client: str, request: str, reason: str) -> None:
+        """Say that a request cannot be done."""
+        self.send(client, Refused(request, reason))
+
+    def new_lifeline(self, peer: str) -> str:
+        """A name under which the peer's lifeline may come."""
+        name = self._new_name()
+        self.lifelines[name] = peer
+        return name
+
+    def drop_lifelines(self, peer: str) -> None:
+        """The ends of the peer's lifelines tell nothing any more."""
+        for name in [n for n, owner in self.lifelines.items() if owner == peer]:
+            del self.lifelines[name]
+
+    def unknown_ranks(self, ranks: Iterable[int]) -> str:
+        """Why these are no ranks of the world; "" if they are."""
+        known = self.world.ranks
+        if not known:
+            here = sum(n.is_here for n in self.world.nodes.values())
+            return f"{here} of {self.world.nnodes} nodes are here; ranks are numbered when all are"
+        bad = sorted(r for r in ranks if r not in known)
+        if bad:
+            return f"there is no rank {', '.join(map(str, bad))}; there are ranks 0-{len(known) - 1}"
+        return "" if ranks else f"at least one rank must be named, of ranks 0-{len(known) - 1}"
+
+    def missing_nodes(self) -> str:
+        """Such as "node 1 (host) is gone"; empty if every node that had joined is here."""
+        missing = [n for n in self.world.nodes.values() if not n.is_here]
+        names = ", ".join(n.name for n in missing)
+        return names and f"{names} {'is' if len(missing) == 1 else 'are'} gone"
+
+    def way_back(self) -> str:
+        """What to do about nodes that are gone; the names on the others are kept meanwhile."""
+        gone = RankSet(r.rank for r in self.world.ranks.values() if not self.world.nodes[r.node_rank].is_here)
+        without = f", or %dist remove -r {gone} goes on without" if len(gone) < len(self.world.ranks) else ""
+        return f"%dist restart -r {gone} starts it again, with fresh ranks{without}; the other ranks keep their names"
+
+    def missing_ranks(self) -> str:
+        """Such as "rank 2 (node 1, host) is gone: exited with code 1; %dist restart -r 2 brings a fresh one".
+
+        Of nodes that are here. Empty if every such rank has a process or gets one by itself.
+        """
+        if self.phase == "failed":
+            return ""
+        gone = [r for r in self.world.ranks.values() if r.state == "gone" and self.world.nodes[r.node_rank].is_here]
+        each = "; ".join(f"{self.world.where(r.rank)} is gone: {r.death}" for r in gone)
+        fresh = "a fresh one" if len(gone) == 1 else "fresh ones"
+        return each and f"{each}; %dist restart -r {RankSet(r.rank for r in gone)} brings {fresh}"

@@ -1,0 +1,69 @@
+"""Events and instructions: what the state is told, and what it says is to be done. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jdist.core.messages import Message
+
+
+@dataclass(frozen=True)
+class AgentSaid:
+    """An agent's message arrived."""
+
+    agent: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class ClientSaid:
+    """A client's message arrived."""
+
+    client: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class PeerGone:
+    """A lifeline ended: the process at its other end is gone; or if not ``is_dead``, the connection broke."""
+
+    name: str
+    is_dead: bool = True
+
+
+@dataclass(frozen=True)
+class Remark:
+    """The edge has seen something that every client is to be told."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passed."""
+
+
+@dataclass(frozen=True)
+class ToPeer:
+    """Instruction: send to an agent or a client."""
+
+    peer: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Instruction: an agent or a client is not known any more; if it speaks again it has to say hello first."""
+
+    peer: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Instruction: the cluster is over."""
+
+    reason: str
+
+
+Event = AgentSaid | ClientSaid | PeerGone | Remark | Tick
+Instruction = ToPeer | Forget | Exit

@@ -1,0 +1,316 @@
+"""Forming: when the world's process group is formed, with what, and what waits for it. Pure.
+
+The world becomes *dirty* when its process group may be out of step: a run was halted, a rank was replaced, a group was
+asked for. A dirty world forms its next generation as soon as every rank is up and none runs anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jdist.controller.cells import Cells
+from jdist.controller.context import Context
+from jdist.controller.numbering import Numbering
+from jdist.controller.reforms import Reforms
+from jdist.controller.setup import Setup
+from jdist.core.messages import (
+    Answer,
+    Answered,
+    Form,
+    Formed,
+    FormFailed,
+    Grouped,
+    GroupMade,
+    MakeGroup,
+    MakeMesh,
+    Notice,
+    StartStore,
+    StoreDown,
+    StoreUp,
+)
+from jdist.core.ranks import RankSet
+
+_NEWS = 2.0
+"""Seconds from a rank's failure to join until the world has failed: news of what caused it may be on its way, such as a
+rank's death or another store, and that is mended."""
+
+
+@dataclass
+class _Request:
+    """A client's request that is done when the world has been formed again."""
+
+    client: str
+    name: str
+    body: Answered
+
+
+class Forming:
+    """Forms generations."""
+
+    def __init__(self, context: Context, cells: Cells, setup: Setup, reforms: Reforms):
+        self._context = context
+        self._cells = cells
+        self._setup = setup
+        self._reforms = reforms
+        self.named: dict[str, tuple[int, ...]] = {}
+        self.mesh: tuple[tuple[str, ...], tuple[int, ...]] | None = None
+        self.deadline: float | None = None
+        self.init_seconds = 0.0
+        self._began = context.now
+        self._joining: set[int] = set()
+        """Ranks that do not hold the generation that is being formed yet."""
+        self._failed: dict[int, str] = {}
+        """Those of them that said why they cannot."""
+        self._store: tuple[str, int] | None = None
+        self._store_failed = False
+        self._waiting: list[_Request] = []
+        self._underway: list[_Request] = []
+
+    @property
+    def backend(self) -> str:
+        """As asked for, or what all nodes can do."""
+        if self._context.settings.backend:
+            return self._context.settings.backend
+        nodes = self._context.world.nodes.values()
+        has_gpus = bool(nodes) and all(n.has_gpus for n in nodes)
+        return "cpu:gloo,cuda:nccl" if has_gpus else "gloo"
+
+    def hear(self, message: StoreUp | StoreDown | Formed | FormFailed | GroupMade) -> None:
+        """What agents and ranks say about it."""
+        match message:
+            case StoreUp():
+                self._store_up(message)
+            case StoreDown():
+                self._store, self._store_failed = None, True
+                self.fail(message.reason)
+            case Formed():
+                self._formed(message)
+            case FormFailed():
+                self._form_failed(message)
+            case GroupMade():
+                self._group_made(message)
+
+    # ------------------------------------------------------------ the store
+
+    def start_store(self) -> None:
+        """Have node 0 host the rendezvous store."""
+        self._store, self._store_failed = None, False
+        self._context.send_to_node(0, StartStore(*_store_place(self._context.settings.init_method)))
+
+    def take_store(self, store: tuple[str, int] | None) -> None:
+        """Node 0 is here, and the store with it if it has one."""
+        if store is None:
+            self.start_store()
+        else:
+            self._store = store
+
+    def _store_up(self, message: StoreUp) -> None:
+        """The store listens. If it is another one, the last, where cells would make groups, is gone."""
+        old, self._store = self._store, (message.host, message.port)
+        if old is None or old == self._store:
+            return
+        self._context.is_dirty = True
+        if self._context.phase == "forming":
+            self.abandon()
+
+    def mend_store(self) -> None:
+        """Start another store if the last one failed."""
+        if self._store_failed:
+            self.start_store()
+
+    # ------------------------------------------------------------ requests that need the world formed again
+
+    def make_group(self, client: str, message: MakeGroup) -> None:
+        """Make a named group with the next generation."""
+        reason = self._refusal() or self._context.unknown_ranks(message.ranks)
+        if reason:
+            self._context.refuse(client, message.request, reason)
+            return
+        self.named[message.name] = message.ranks
+        self._context.is_dirty = True
+        self.await_next(client, message.request, Grouped(f"{message.name}: ranks {RankSet(message.ranks)}"))
+
+    def make_mesh(self, client: str, message: MakeMesh) -> None:
+        """Make the mesh with the next generation."""
+        size = 1
+        for n in message.sizes:
+            size *= n
+        world_size = len(self._context.world.ranks)
+        text = ", ".join(f"{n}={s}" for n, s in zip(message.names, message.sizes, strict=False))
+        reason = self._refusal()
+        if not reason and (size != world_size or len(message.names) != len(message.sizes)):
+            reason = f"mesh {text} has {size} ranks, but the world has {world_size}"
+        if reason:
+            self._context.refuse(client, message.request, reason)
+            return
+        self.mesh = (message.names, message.sizes)
+        self._context.is_dirty = True
+        self.await_next(client, message.request, Grouped(f"mesh {text}"))
+
+    def _refusal(self) -> str:
+        c = self._context
+        if c.phase == "failed":
+            return f"the world is not formed: {c.reason}; %dist restart tries again"
+        return c.missing_nodes() or c.missing_ranks() or ("" if c.world.ranks else c.unknown_ranks(()))
+
+    def await_next(self, client: str, request: str, body: Answered) -> None:
+        """Answer the request with ``body`` once the next generation to be begun is formed."""
+        self._waiting.append(_Request(client, request, body))
+
+    def refuse_waiting(self, reason: str) -> None:
+        """The world will not be formed soon: say so to who waits for it."""
+        for request in [*self._underway, *self._waiting]:
+            self._context.refuse(request.client, request.name, reason)
+        self._underway, self._waiting = [], []
+
+    # ------------------------------------------------------------ a world of another size
+
+    def renumber(self, numbering: Numbering) -> tuple[str, ...]:
+        """Named groups lose the members that are removed, and go with their last; what became of each."""
+        notes = []
+        for name, ranks in list(self.named.items()):
+            kept = numbering.kept(ranks)
+            if not kept:
+                del self.named[name]
+                notes.append(f"group {name} is gone: none of its ranks is left")
+                continue
+            self.named[name] = kept
+            if kept != ranks:
+                left = "" if len(kept) == len(ranks) else f", {len(kept)} of {len(ranks)}"
+                notes.append(f"group {name} is now ranks {RankSet(kept)}{left}")
+        return tuple(notes)
+
+    def drop_mesh(self) -> tuple[str, ...]:
+        """A mesh covers the whole world: in one of another size there is none until one is made."""
+        if self.mesh is None:
+            return ()
+        text = ",".join(f"{n}={s}" for n, s in zip(*self.mesh, strict=True))
+        self.mesh = None
+        size = len(self._context.world.ranks)
+        return (f"mesh {text} is gone: it does not fit {size} ranks; %dist mesh makes one that does",)
+
+    # ------------------------------------------------------------ a generation's beginning
+
+    def form_if_possible(self) -> None:
+        """Begin the next generation if every rank is up and free, and the store listens."""
+        c = self._context
+        ranks = c.world.ranks
+        if not c.world.is_complete or self._store is None or not ranks or c.runs.running:
+            return
+        if not all(r.has_process for r in ranks.values()):
+            return
+        cut = c.world.listeners()
+        replay = c.world.common_groups(c.generation) if c.generation else ()
+        c.generation += 1
+        c.phase = "forming"
+        c.is_dirty = False
+        self._joining = set(ranks)
+        self._failed = {}
+        self._underway, self._waiting = [*self._underway, *self._waiting], []
+        self._began = c.now
+        self.deadline = c.now + c.settings.form_timeout
+        for node_rank in c.world.nodes:
+            form = Form(
+                generation=c.generation,
+                ranks=c.world.topology.ranks_at(node_rank),
+                backend=self.backend,
+                init_method=c.settings.init_method,
+                store_host=self._store[0],
+                store_port=self._store[1],
+                world_size=c.world.topology.world_size,
+                nproc_per_node=c.world.topology.nproc_per_node,
+                timeout=c.settings.form_timeout,
+                replay=replay,
+                named=dict(self.named),
+                mesh=self.mesh,
+                cut=cut,
+                node_of=c.world.topology.node_of,
+            )
+            c.send_to_node(node_rank, form)
+        for rank in ranks.values():
+            rank.listeners = set()
+            rank.groups = list(replay)
+
+    # ------------------------------------------------------------ its end
+
+    def _formed(self, message: Formed) -> None:
+        c = self._context
+        rank = c.world.ranks[message.rank]
+        rank.listeners |= set(message.listeners)
+        for text in message.notices:
+            c.tell_all(Notice(f"rank {message.rank}: {text}"))
+        if message.generation != c.generation or message.rank not in self._joining:
+            return
+        self._joining.discard(message.rank)
+        rank.state = "held"
+        rank.generation = message.generation
+        rank.wants_reform = message.wants_reform
+        if not self._joining:
+            self._formed_all()
+
+    def _formed_all(self) -> None:
+        c = self._context
+        c.phase = "ready"
+        c.reason = ""
+        self.deadline = None
+        self.init_seconds = c.now - self._began
+        for request in self._underway:
+            c.send(request.client, Answer(request.name, -1, request.body))
+        self._underway = []
+        self._reforms.queue()
+        self._setup.queue_replays()  # ahead of them
+
+    def _form_failed(self, message: FormFailed) -> None:
+        c = self._context
+        if message.generation != c.generation or message.rank not in self._joining or self.deadline is None:
+            return
+        self._failed.setdefault(message.rank, message.reason)
+        self.deadline = min(self.deadline, c.now + _NEWS)
+
+    def meet_deadline(self) -> None:
+        """Give up a forming that takes too long."""
+        c = self._context
+        if self.deadline is None or c.now < self.deadline:
+            return
+        if self._failed:
+            rank, reason = next(iter(self._failed.items()))
+            self.fail(f"{c.world.where(rank)} could not join the world: {reason}")
+        else:
+            missing = RankSet(self._joining)
+            self.fail(f"ranks {missing} did not join the world within {c.settings.form_timeout:.0f} s")
+
+    def abandon(self) -> None:
+        """The generation that is being formed, or held, has lost a rank or a node: back to gathering."""
+        c = self._context
+        if c.phase in ("forming", "ready"):
+            c.phase = "gathering"
+        c.is_dirty = True
+        self._joining = set()
+        self.deadline = None
+
+    def fail(self, reason: str) -> None:
+        """The world cannot be formed; what waits for it is refused."""
+        c = self._context
+        self.abandon()
+        c.phase = "failed"
+        c.reason = reason
+        self.refuse_waiting(reason)
+        self._cells.end_waiting(f"the world could not be formed: {reason}")
+        c.tell_all(Notice(f"the world could not be formed: {reason}; %dist restart tries again"))
+
+    # ------------------------------------------------------------ what cells make in it
+
+    def _group_made(self, message: GroupMade) -> None:
+        rank = self._context.world.ranks[message.rank]
+        if message.generation == rank.generation:
+            del rank.groups[message.index :]
+            rank.groups.append(message.spec)
+            rank.listeners |= set(message.listeners)
+
+
+def _store_place(init_method: str) -> tuple[str, int]:
+    """Host and port that ``tcp://HOST:PORT`` asks for; "" and 0 where jdist chooses."""
+    if not init_method.startswith("tcp://"):
+        return "", 0
+    host, _, port = init_method.removeprefix("tcp://").partition("?")[0].rpartition(":")
+    return host.strip("[]"), int(port)

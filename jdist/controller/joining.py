@@ -1,0 +1,228 @@
+"""Joining: which node gets which place in the world, and which is turned away. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jdist.controller.adoption import Adoption
+from jdist.controller.context import Context
+from jdist.controller.counting import Counting, find_hosts
+from jdist.controller.events import Forget
+from jdist.controller.forming import Forming
+from jdist.controller.losses import Losses
+from jdist.controller.members import Node, World
+from jdist.controller.resizing import Resizing
+from jdist.core.messages import PROTOCOL, AgentHello, Held, Notice, Turned, Welcome
+
+_MOST_RANKS = 4096
+"""Of one node: an agent that asks for more is out of its mind."""
+
+
+@dataclass
+class _Waiting:
+    """An agent that has come for a place that was opened while a cluster runs."""
+
+    agent: str
+    hello: AgentHello
+    last_heard: float
+
+
+class Joining:
+    """Gives nodes their places, in the order in which they come or as they wish."""
+
+    def __init__(self, context: Context, forming: Forming, losses: Losses, resizing: Resizing, adoption: Adoption):
+        self._context = context
+        self._adoption = adoption
+        self._forming = forming
+        self._losses = losses
+        self._resizing = resizing
+        self._counting = Counting(context.settings, context.world)
+        self._waiting: _Waiting | None = None
+
+    def join(self, agent: str, hello: AgentHello) -> None:
+        """A node's agent says hello. With the last one, every rank gets its number and every node its welcome."""
+        c = self._context
+        if c.world.node_of_agent(agent) is not None:
+            return
+        self._adoption.hear(hello)
+        miscounted = self._counting.refusal(hello.task, hello.nproc)
+        wanted = hello.task.rank if hello.task is not None and hello.node_rank < 0 else hello.node_rank
+        place = c.world.free_place(wanted)
+        if place is None and self._resizing.awaits(hello):
+            refusal = self._refusal(hello)
+            if refusal:
+                self._resizing.turn_away(refusal)
+                self._turn(agent, hello, refusal)
+            else:
+                self._waiting = _Waiting(agent, hello, c.now)
+            return
+        refusal = self._refusal(hello) or miscounted or ("" if place is not None else self._no_place(wanted))
+        if refusal or place is None:
+            self._turn(agent, hello, refusal)
+            return
+        old = c.world.nodes.get(place)
+        node = self._node(place, agent, hello)
+        refusal = self._lacks_gpus(node)
+        if refusal:
+            self._turn(agent, hello, refusal)
+            return
+        c.world.nodes[place] = node
+        if hello.held is not None:
+            node.incarnation = 1 + max((r.incarnation for r in hello.held.ranks), default=0)
+        if self._adoption.awaits(hello):
+            self._welcome(node, hello.held)
+        elif old is not None:
+            self._take_back(node)
+            self._adoption.take_place(place)
+        elif c.world.is_complete:
+            self.number()
+
+    def number(self) -> None:
+        """Every node is here: give each rank its number and each node its welcome."""
+        world = self._context.world
+        find_hosts(world)
+        world.number_ranks()
+        for node in world.nodes.values():
+            self._welcome(node)
+
+    def _node(self, place: int, agent: str, hello: AgentHello) -> Node:
+        """The newcomer, as it will stand in its place."""
+        c = self._context
+        old = c.world.nodes.get(place)
+        task = hello.task if self._counting.is_rank(hello.task) else None
+        nproc = old.nproc if old is not None else 1 if task is not None else self._nproc(place, hello)
+        node = Node(place, agent, hello.facts, nproc, c.now, task=task)
+        node.host = None if old is None else old.host
+        return node
+
+    def _lacks_gpus(self, node: Node) -> str:
+        """Why the backend that was asked for cannot reach this node's ranks; "" if it can, or nobody can tell.
+
+        A node on which no NVIDIA device is seen may still have others: it is judged by the company that it keeps.
+        """
+        c = self._context
+        if "nccl" not in c.settings.backend:
+            return ""
+        needs = f"backend {c.settings.backend} needs a GPU for each rank"
+        others = [n for n in c.world.nodes.values() if n.is_here and n.node_rank != node.node_rank]
+        if node.has_gpus:
+            bare = next((n for n in others if not n.facts.gpus), None)
+            return f"{needs}: it has {node.facts.gpus}, and {bare.name}, which is here already, none" if bare else ""
+        if node.task is not None and node.facts.gpus:
+            return f"{needs}, and {node.task.local_size} tasks share its {node.facts.gpus}"
+        if node.facts.gpus:
+            return f"{needs}, and it has {node.facts.gpus} for {node.nproc}"
+        other = next((n for n in others if n.facts.gpus), None)
+        return f"{needs}, and it has none; {other.name} has {other.facts.gpus}" if other is not None else ""
+
+    def _turn(self, agent: str, hello: AgentHello, refusal: str) -> None:
+        c = self._context
+        c.send(agent, Turned(refusal))
+        c.out.append(Forget(agent))
+        c.tell_all(Notice(f"a node ({hello.facts.hostname}) was refused: {refusal}"))
+
+    def hear_waiting(self, agent: str) -> bool:
+        """Whether it is the agent that waits to be let in; it lives."""
+        if self._waiting is None or self._waiting.agent != agent:
+            return False
+        self._waiting.last_heard = self._context.now
+        return True
+
+    def let_in(self) -> None:
+        """Give the node that has come in addition its place, as soon as nothing goes on in which ranks are counted."""
+        waiting, c = self._waiting, self._context
+        if waiting is None:
+            return
+        if not self._resizing.awaits(waiting.hello):
+            self._waiting = None
+            self._turn(waiting.agent, waiting.hello, "its place was closed while it waited for a cell to end")
+        elif c.now - waiting.last_heard >= c.settings.beat_timeout:
+            self._waiting = None  # it has ended; another may come
+            c.out.append(Forget(waiting.agent))
+        elif self._resizing.is_quiet:
+            self._waiting = None
+            node = self._resizing.admit(waiting.agent, waiting.hello)
+            if node is not None:
+                self._welcome(node)
+
+    def _refusal(self, hello: AgentHello) -> str:
+        c = self._context
+        if hello.protocol != PROTOCOL or hello.version != c.version:
+            return f"it has jdist {hello.version} (protocol {hello.protocol}), the controller {c.version} ({PROTOCOL})"
+        if not hello.facts.torch:
+            return "torch is not installed there"
+        if hello.facts.torch_build == "CPU" and "nccl" in c.settings.backend:
+            return (
+                f"backend {c.settings.backend} was asked for, but torch {hello.facts.torch} there was built for CPUs "
+                "alone and has no nccl; use --backend gloo, or install a torch with CUDA there"
+            )
+        if not (0 <= hello.nproc <= _MOST_RANKS and 0 <= hello.facts.gpus <= _MOST_RANKS):
+            return f"a node has at most {_MOST_RANKS} ranks"
+        here = next((n for n in c.world.nodes.values() if n.is_here), None)
+        if here is None:
+            return ""
+        other, n = here.facts, here.node_rank
+        if other.python.split(".")[:2] != hello.facts.python.split(".")[:2]:
+            return (
+                f"it has Python {hello.facts.python}, node {n} has {other.python}: values could not travel between them"
+            )
+        if other.torch != hello.facts.torch:
+            return f"it has torch {hello.facts.torch}, node {n} has {other.torch}: their groups may not agree"
+        return ""
+
+    def _no_place(self, wanted: int) -> str:
+        world = self._context.world
+        if world.is_complete:
+            return f"all {world.nnodes} nodes of cluster {self._context.settings.name} are here already"
+        if wanted < world.nnodes:
+            return f"node rank {wanted} is taken by {world.nodes[wanted].facts.hostname}"
+        return f"there is no node rank {wanted}: cluster {self._context.settings.name} has {world.nnodes} nodes, from 0"
+
+    def _nproc(self, place: int, hello: AgentHello) -> int:
+        counts = self._context.settings.nproc_per_node
+        if counts:
+            return counts[place if len(counts) > 1 else 0]
+        return hello.nproc or hello.facts.gpus or 2
+
+    def _take_back(self, node: Node) -> None:
+        """A node comes in the place of one that is gone: its ranks are fresh."""
+        ranks = self._context.world.ranks
+        for number in self._context.world.topology.ranks_at(node.node_rank):
+            ranks[number] = ranks[number].replaced(max(ranks[number].incarnation + 1, node.incarnation))
+        self._welcome(node)
+        self._losses.mend()
+
+    def _welcome(self, node: Node, kept: Held | None = None) -> None:
+        """Give the node its place, with fresh workers or those that it kept."""
+        c = self._context
+        first = c.world.topology.first_rank(node.node_rank)
+        welcome = Welcome(
+            lifeline=c.new_lifeline(node.agent),
+            node_rank=node.node_rank,
+            nnodes=c.world.nnodes,
+            nproc=node.nproc,
+            first_rank=first,
+            agent_grace=c.settings.agent_grace,
+            output_lines=c.settings.output_lines,
+            warm=c.settings.warm,
+            address=_address(node, c.world),
+            is_task=node.is_task,
+            keeps_launcher=c.settings.backend == "mpi",
+            incarnations=() if kept else tuple(c.world.ranks[first + n].incarnation for n in range(node.nproc)),
+        )
+        c.send(node.agent, welcome)
+        if node.node_rank == 0:
+            self._forming.take_store(kept.store if kept else None)
+        if kept is not None:
+            self._adoption.adopt(node, kept)
+
+
+def _address(node: Node, world: World) -> str:
+    """Where the others meet a node that is on the controller's own host: there, too, as they reach the controller.
+
+    Seen from that host each of its addresses is as good as the other. "" for a node elsewhere, which knows by itself.
+    """
+    if node.facts.address != node.facts.reached:
+        return ""
+    ways = [n.facts.reached for n in world.nodes.values() if n.facts.address != n.facts.reached]
+    return max(ways, key=ways.count, default="")

@@ -1,0 +1,230 @@
+"""Looks: once a rank is blocked, all are asked what they do, until it is clear whether its run can finish. Pure.
+
+Nobody is asked while the runs move. A rank says by itself when it has been blocked for a moment (Stalled); from then on
+the world is looked at now, whenever a part of the run ends or another rank stalls, and now and then in between, until
+nobody is blocked. One look is under way at a time; it ends with the last answer or at its deadline, and each run with
+blocked ranks is judged by it. A rank says only once that it is blocked: where ranks have not answered, as on a machine
+that is overloaded, what was told stands, and they are asked again. What a rank does after it was asked does not count:
+its part is as it was when the look began, and a rank that has since begun a cell may do anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from msgspec import structs
+
+from jdist.controller.cells import Cells
+from jdist.controller.context import Context
+from jdist.controller.runs import Run
+from jdist.controller.verdict import aborted, is_settled, overdue, verdict
+from jdist.controller.waiting import Part, Seen
+from jdist.core.messages import Answer, Ask, Judged, Look, Looked, Notice, Stalled
+from jdist.core.ranks import those
+from jdist.core.verdict import Verdict
+
+_RECENT = 8
+"""Calls of each group that a rank tells of, for what differs between ranks."""
+_PATIENCE = 1.0
+"""Seconds until a look is over although a rank has not answered; its agent answers for it before."""
+_AGAIN = 0.25
+"""Until the second look, where one is not proof enough."""
+_SHOWN = 1.0
+"""Between two looks while a verdict stands: it is withdrawn when the run moves."""
+SLOW = 5.0
+"""Seconds of waiting until it is said for whom."""
+_NEARLY_DUE = 1.0
+"""Seconds before a run's deadline from which on everything that holds it up is said."""
+
+
+@dataclass
+class _Round:
+    """One look at the world."""
+
+    name: str
+    until: float
+    asked: set[int]
+    began: dict[int, tuple[int, bool]]
+    """The run that each rank began last, and whether it was still in it, when the look began."""
+    answers: dict[int, Looked] = field(default_factory=dict)
+
+
+class Looks:
+    """Looks at the world while a rank is blocked, and judges the runs."""
+
+    def __init__(self, context: Context, cells: Cells):
+        self._context = context
+        self._cells = cells
+        self._last = 0
+        self._round: _Round | None = None
+
+    def stalled(self, message: Stalled) -> None:
+        """A rank is blocked: look at once."""
+        run = self._context.runs.running.get(message.run)
+        if run is not None and not run.halted and message.rank in run.pending:
+            run.is_stalled = True
+            run.look_by(self._context.now)
+
+    def next_wakeup(self) -> float | None:
+        """When the look under way is over at the latest, or when the next one is due."""
+        if self._round is not None:
+            return self._round.until
+        return min((t for run in self._context.runs.running.values() for t in self._times(run)), default=None)
+
+    def _times(self, run: Run) -> list[float]:
+        return [] if run.halted else [t for t in (run.look_at, run.last_look_at) if t is not None]
+
+    def look(self) -> None:
+        """Begin a look if one is due, end one that is overdue."""
+        c = self._context
+        if self._round is not None and c.now >= self._round.until:
+            self._judge()
+        due = self.next_wakeup()
+        if self._round is None and due is not None and c.now >= due:
+            self._begin()
+
+    def _begin(self) -> None:
+        c = self._context
+        self._last += 1
+        alive = tuple(n for n, rank in c.world.ranks.items() if rank.state == "held")
+        began = {number: self._position(number) for number in c.world.ranks}
+        self._round = _Round(f"look-{self._last}", c.now + _PATIENCE, set(alive), began)
+        for run in c.runs.running.values():
+            run.look_at = None
+            if run.last_look_at is not None and c.now >= run.last_look_at:
+                run.last_look_at = None
+        for node_rank, ranks in c.world.by_node(alive).items():
+            c.send_to_node(node_rank, Ask(self._round.name, ranks, Look(_RECENT)))
+
+    def _position(self, rank: int) -> tuple[int, bool]:
+        """The run that the rank began last, and whether it is still in it."""
+        return self._context.runs.last_on.get(rank, 0), self._context.runs.run_on(rank) is not None
+
+    def note(self, answer: Answer) -> None:
+        """A rank said what it does."""
+        current = self._round
+        if current is None or answer.request != current.name or answer.rank not in current.asked:
+            return
+        current.asked.discard(answer.rank)
+        if isinstance(answer.body, Looked):
+            current.answers[answer.rank] = answer.body
+        if not current.asked:
+            self._judge()
+
+    # ------------------------------------------------------------ the end of a look
+
+    def _judge(self) -> None:
+        c = self._context
+        current, self._round = self._round, None
+        if current is None:
+            return
+        for run in list(c.runs.running.values()):
+            if not run.halted and (run.is_stalled or run.doomed_until is not None or self._is_nearly_due(run)):
+                self._judge_run(run, {number: self._seen(number, run, current) for number in c.world.ranks})
+
+    def _is_nearly_due(self, run: Run) -> bool:
+        return run.deadline is not None and run.deadline - self._context.now <= _NEARLY_DUE
+
+    def _seen(self, rank: int, run: Run, current: _Round) -> Seen:
+        """The rank as it was when the look began; of one that has begun or ended a cell since, nothing is known."""
+        c = self._context
+        where = c.world.where(rank)
+        look = current.answers.get(rank)
+        number, is_in_it = current.began.get(rank, (0, True))
+        if c.world.ranks[rank].state != "held":
+            return Seen(where, "lost")
+        if self._position(rank) != current.began.get(rank):
+            return Seen(where, "elsewhere")
+        if is_in_it:
+            return (
+                Seen(where, "running", look)
+                if number == run.number
+                else Seen(where, "elsewhere", look, note=f"run {number}")
+            )
+        return self._over(rank, run, where, look)
+
+    def _over(self, rank: int, run: Run, where: str, look: Looked | None) -> Seen:
+        if rank not in run.ended_at:
+            return Seen(where, "free", look)
+        ago = self._context.now - run.ended_at[rank]
+        part: Part = "done" if run.kinds.get(rank) == "value" else "failed"
+        return Seen(where, part, look, ago, run.failures.get(rank, ""))
+
+    def _judge_run(self, run: Run, seen: dict[int, Seen]) -> None:
+        c = self._context
+        if run.doomed_until is not None:
+            self._end_doomed(run, seen)
+            return
+        is_nearly_due = self._is_nearly_due(run)
+        found = verdict(run.number, seen, 0.0 if is_nearly_due else SLOW)
+        if found is None and is_nearly_due:
+            found = overdue(run.number, seen)
+        waits = [s.doing.seconds for s in seen.values() if s.part == "running" and s.is_blocked]
+        unknown = {r for r, s in seen.items() if s.is_unknown}
+        run.is_stalled = bool(waits) or (run.is_stalled and bool(unknown))
+        if found is not None and found.is_certain and not is_settled(found, seen):
+            calls = tuple((r, c.op, c.started) for r in found.waiting for c in seen[r].doing.calls)
+            if run.suspicion != (found.kind, found.culprits, calls):
+                run.suspicion = (found.kind, found.culprits, calls)
+                run.look_by(c.now + _AGAIN)
+                return
+        if unknown and run.is_stalled and (found is None or _stands(run.verdict, found, unknown)):
+            run.look_by(c.now + _SHOWN)
+            return
+        self._tell(run, found)
+        if run.halted:
+            return
+        if found is not None:
+            run.look_by(c.now + _SHOWN)
+        elif waits:
+            run.look_by(c.now + max(_AGAIN, SLOW - max(waits)))
+
+    def _end_doomed(self, run: Run, seen: dict[int, Seen]) -> None:
+        """A rank is lost. That the calls did not fit explains more than that; then the others are freed."""
+        told = run.verdict
+        has_moved = any(s.part == "elsewhere" and s.look is None for r, s in seen.items() if r in run.ranks)
+        if has_moved and run.doomed_until is not None and self._context.now < run.doomed_until:
+            run.look_by(self._context.now)  # a rank has failed meanwhile: what in, is seen at the next look
+            return
+        found = aborted(run.number, told.culprits[0], seen) if told is not None else None
+        if found is not None and told is not None:
+            run.verdict = structs.replace(found, details=(*found.details, told.reason), ways=())
+            self._context.send(run.client, Judged(run.number, run.verdict))
+        run.doomed_until = None
+        self._cells.halt(run, "lost")
+        self._cells.end_if_over(run)
+
+    def _tell(self, run: Run, found: Verdict | None) -> None:
+        """Show the verdict, or take it back.
+
+        Where a rank failed and others can only wait for it, they are freed; so is a fresh rank on which a setup cell
+        waits for ranks that do not run it.
+        """
+        c = self._context
+        stands = found is not None and found.is_certain and run.verdict is not None and _is_same(found, run.verdict)
+        if not stands and found != run.verdict:
+            run.verdict = found
+            c.send(run.client, Judged(run.number, found))
+        if found is None or not found.is_certain:
+            return
+        if run.is_replay:
+            ranks = those(run.ranks)
+            text = f"the setup cell could not be run again on fresh {ranks} alone: {found.reason}; what all ranks must"
+            c.tell_all(Notice(f"{text} call together belongs in a cell that they all run again"))
+        if run.is_replay or any(run.kinds.get(r) == "error" for r in found.culprits):
+            self._cells.halt(run, "failed")
+
+
+def _stands(told: Verdict | None, found: Verdict, unknown: set[int]) -> bool:
+    """Whether a certain verdict still holds: one of whom it tells does not answer, and no other is certain."""
+    return told is not None and told.is_certain and not found.is_certain and not unknown.isdisjoint(told.culprits)
+
+
+def _is_same(one: Verdict, other: Verdict) -> bool:
+    """But for the seconds."""
+    return (one.kind, one.culprits, one.waiting, one.reason) == (
+        other.kind,
+        other.culprits,
+        other.waiting,
+        other.reason,
+    )

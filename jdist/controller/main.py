@@ -1,0 +1,140 @@
+"""The controller's process: settings in on standard input, one line out when it listens, then it serves until the end.
+
+It runs in a session of its own, so that interrupting or restarting the notebook's kernel leaves it alone. One that has
+died is started again from its charter, at the same ports: of several that try, the one that gets the port serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import faulthandler
+import os
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+import jdist
+from jdist.controller.server import Server
+from jdist.core.settings import Settings
+from jdist.wire import directories
+from jdist.wire.keys import (
+    CHARTER_AGE,
+    LOOPBACK,
+    Charter,
+    Connection,
+    KeyPair,
+    charter_path,
+    connection_path,
+    new_cluster_id,
+    write_charter,
+    write_connection,
+)
+from jdist.wire.segments import sweep
+
+_QUEUE = 30 * 86400.0
+_DESCRIPTORS = 65536
+"""Open at a time, if this host allows: each node and client takes a few, and each stranger at the door."""
+
+
+class Birth(Struct, frozen=True):
+    """What the starter says: settings, the directory of connection files, and the charter of one that has died."""
+
+    settings: Settings
+    directory: str
+    charter: Charter | None = None
+
+
+class Born(Struct, frozen=True):
+    """What it hears back: where the connection file lies, and the line with which the first agents join."""
+
+    connection_file: str
+    join_line: str
+    error: str = ""
+    is_there: bool = False
+    """Somebody else has just started it again."""
+
+
+async def _serve(birth: Birth) -> None:
+    found = birth.charter or _found(birth.settings)
+    name, directory = found.settings.name, Path(birth.directory)
+    path, beside = connection_path(directory, name), charter_path(directory, name)
+    server = Server(found, is_again=birth.charter is not None, on_charter=lambda: write_charter(beside, server.charter))
+    charter = server.charter
+    write_connection(path, charter.connection(os.getpid()), again=birth.charter is not None)
+    write_charter(beside, charter)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, server.stop, "the controller was asked to end (SIGTERM)")
+    living = loop.create_task(_touch(beside))
+    try:
+        _say(Born(str(path), "" if birth.charter else _first_line(server, charter.settings)))
+        await server.run()
+    finally:
+        living.cancel()
+        _remove_own(path, beside, charter.cluster)
+        sweep(charter.cluster)
+        directories.sweep(charter.cluster)
+
+
+def _found(settings: Settings) -> Charter:
+    cluster, host = new_cluster_id(), socket.gethostname()
+    return Charter(settings, cluster, jdist.__version__, host, 0, 0, KeyPair.make(), KeyPair.make())
+
+
+def _first_line(server: Server, settings: Settings) -> str:
+    """For the launcher. One that nobody sees is good for as long as a job may stand in a queue."""
+    seconds = settings.invitation if settings.launcher == "join" else _QUEUE
+    return server.invite(is_remote=bool(settings.bind_host), seconds=seconds)
+
+
+async def _touch(charter: Path) -> None:
+    """Keep the charter's time of change near: from it others see for how long a controller has been gone."""
+    while True:
+        with contextlib.suppress(OSError):  # removed by somebody: then nobody can start it again, no more than that
+            os.utime(charter)
+        await asyncio.sleep(CHARTER_AGE)
+
+
+def _remove_own(path: Path, beside: Path, cluster: str) -> None:
+    """Remove connection file and charter unless a later cluster of the same name has written its own."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        if msgspec.json.decode(path.read_bytes(), type=Connection).cluster == cluster:
+            beside.unlink(missing_ok=True)
+            path.unlink()
+
+
+def _say(born: Born) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(born) + b"\n")
+    sys.stdout.flush()
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)  # the starter reads one line and goes its way
+
+
+def main() -> int:
+    """The exit code."""
+    faulthandler.enable()  # an end in C code leaves its stacks in the log
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    birth = msgspec.json.decode(sys.stdin.buffer.readline(), type=Birth)
+    try:
+        asyncio.run(_serve(birth))
+    except BrokenPipeError:
+        return 1  # the starter has ended before it heard of this cluster: nobody can join it
+    except FileExistsError as e:
+        name = birth.settings.name
+        _say(Born("", "", f"the name {name} has just been taken; start with --name OTHER, or remove {e.filename2}"))
+        return 1
+    except OSError as e:
+        is_there = birth.charter is not None and e.errno == errno.EADDRINUSE
+        _say(Born("", "", f"the controller cannot listen on {birth.settings.bind_host or LOOPBACK}: {e}", is_there))
+        return 1
+    return 0

@@ -1,0 +1,213 @@
+"""Members: the nodes and ranks of the world, and what is known of each. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jdist.controller.numbering import Numbering
+from jdist.core.messages import GroupSpec, NodeFacts, Task
+from jdist.core.topology import Topology
+
+RankState = Literal["starting", "up", "held", "gone"]
+
+
+@dataclass
+class Node:
+    """A node that joined. ``agent`` is its socket identity, "" once it is gone."""
+
+    node_rank: int
+    agent: str
+    facts: NodeFacts
+    nproc: int
+    last_heard: float
+    is_cut_off: bool = False
+    """It has been silent for too long to be well, and not for long enough to be given up (see contact)."""
+    back_at: float | None = None
+    """When it was heard again after that."""
+    incarnation: int = 0
+    """Of its first workers: more than one when it has some that are void."""
+    unanswered: list[Numbering] = field(default_factory=list)
+    """Numberings that its agent may not have heard of yet: what it says meanwhile is in older numbers."""
+    task: Task | None = None
+    """Where the place is a launcher's task, and one rank."""
+    host: int | None = None
+    """Which of the tasks' hosts it is on, once all are here."""
+
+    @property
+    def is_task(self) -> bool:
+        return self.task is not None or self.host is not None
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        what = f"the task of rank {self.node_rank}" if self.is_task else f"node {self.node_rank}"
+        return f"{what} ({self.facts.hostname})"
+
+    @property
+    def has_gpus(self) -> bool:
+        """One for each of its ranks."""
+        return self.facts.gpus >= self.nproc if self.task is None else self.task.gpu >= 0
+
+    @property
+    def is_here(self) -> bool:
+        return bool(self.agent)
+
+    def was_in_reach(self, since: float) -> bool:
+        """Whether it has been in reach all the time from then on, as far as is known."""
+        return not self.is_cut_off and (self.back_at is None or self.back_at <= since)
+
+
+@dataclass
+class Rank:
+    """One rank. *starting* → *up* (its kernel answers) → *held* (it holds the generation) → *gone* (no process)."""
+
+    rank: int
+    node_rank: int
+    state: RankState = "starting"
+    pid: int = 0
+    incarnation: int = 0
+    generation: int = 0
+    is_fresh: bool = False
+    needs_setup: bool = False
+    wants_reform: bool = False
+    """It has functions that are to be called once the world has been formed again."""
+    was_up: bool = False
+    last_line: str = ""
+    death: str = ""
+    """Why the last process in its place ended, and when."""
+    died_at: float = 0.0
+    groups: list[GroupSpec] = field(default_factory=list)
+    listeners: set[tuple[str, int]] = field(default_factory=set)
+
+    @property
+    def has_process(self) -> bool:
+        """Whether its worker is up."""
+        return self.state in ("up", "held")
+
+    def replaced(self, incarnation: int) -> Rank:
+        """The rank with a fresh process to come; its names are lost if it had any."""
+        had_names = self.was_up or self.is_fresh
+        fresh = Rank(self.rank, self.node_rank, incarnation=incarnation, is_fresh=had_names, needs_setup=had_names)
+        fresh.death, fresh.died_at = self.death, self.died_at
+        return fresh
+
+
+@dataclass
+class World:
+    """Nodes by node rank and ranks by rank; ranks are numbered once every node has joined.
+
+    Where a launcher's tasks are the ranks, a "node" here is one of these (see core/topology: a place).
+    """
+
+    nnodes: int
+    nodes: dict[int, Node] = field(default_factory=dict)
+    ranks: dict[int, Rank] = field(default_factory=dict)
+
+    @property
+    def is_by_task(self) -> bool:
+        return any(n.is_task for n in self.nodes.values())
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.nodes) == self.nnodes and all(n.is_here for n in self.nodes.values())
+
+    @property
+    def topology(self) -> Topology:
+        """Of the nodes that joined; a node that did not counts no rank."""
+        order = range(self.nnodes)
+        return Topology(
+            tuple(self.nodes[n].nproc if n in self.nodes else 0 for n in order),
+            tuple(self.nodes[n].facts.hostname if n in self.nodes else "" for n in order),
+            self._node_of(),
+        )
+
+    def _node_of(self) -> tuple[int, ...]:
+        """The node that each place is on, from 0; empty where each is one."""
+        hosts = [self.nodes[n].host if n in self.nodes else None for n in range(self.nnodes)]
+        known = sorted({h for h in hosts if h is not None})
+        return tuple(known.index(h) for h in hosts if h is not None) if known else ()
+
+    def of_node(self, node: Node, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Those that are ranks of that node."""
+        return tuple(r for r in ranks if r in self.ranks and self.ranks[r].node_rank == node.node_rank)
+
+    def node_of_agent(self, agent: str) -> Node | None:
+        return next((n for n in self.nodes.values() if n.agent == agent), None)
+
+    def free_place(self, wanted: int) -> int | None:
+        """The node rank for a newcomer: the one it wants, or the lowest without an agent; None when all are taken."""
+        open_places = [n for n in range(self.nnodes) if n not in self.nodes or not self.nodes[n].is_here]
+        if wanted in open_places:
+            return wanted
+        return open_places[0] if open_places and wanted < 0 else None
+
+    def number_ranks(self) -> None:
+        """Give every rank its number, node-major."""
+        topology = self.topology
+        for r in range(topology.world_size):
+            node = self.nodes[topology.place(r)]
+            self.ranks[r] = Rank(r, node.node_rank, incarnation=node.incarnation)
+
+    def grow(self, node: Node) -> tuple[int, ...]:
+        """Take one more node in, behind all others; the numbers of its ranks, which are the highest."""
+        first = len(self.ranks)
+        if self.is_by_task:
+            node.host = 1 + max(n.host or 0 for n in self.nodes.values())
+        self.nodes[node.node_rank] = node
+        self.nnodes += 1
+        added = tuple(range(first, first + node.nproc))
+        self.ranks.update({r: Rank(r, node.node_rank, needs_setup=True) for r in added})
+        return added
+
+    def shrink(self, gone: tuple[int, ...]) -> tuple[Numbering, list[Node]]:
+        """Take ranks out and close the gaps; the new numbering, and the nodes that have no rank left."""
+        numbering = Numbering.without(gone, {r.rank: r.node_rank for r in self.ranks.values()})
+        released = [node for n, node in sorted(self.nodes.items()) if n not in numbering.nodes]
+        ranks, nodes = self.ranks, self.nodes
+        self.ranks = {new: ranks[old] for old, new in numbering.ranks.items()}
+        self.nodes = {new: nodes[old] for old, new in numbering.nodes.items()}
+        self.nnodes = len(self.nodes)
+        for new, node in self.nodes.items():
+            node.node_rank, node.nproc = new, 0
+        for new, rank in self.ranks.items():
+            rank.rank, rank.node_rank = new, numbering.nodes[rank.node_rank]
+            rank.groups = [numbering.group(g) for g in rank.groups]
+            self.nodes[rank.node_rank].nproc += 1
+        return numbering, released
+
+    def close_up(self) -> None:
+        """Go on without the nodes that have not come: the others keep their order. Before ranks are numbered."""
+        here = [node for _, node in sorted(self.nodes.items()) if node.is_here]
+        self.nodes = dict(enumerate(here))
+        self.nnodes = len(here)
+        for place, node in self.nodes.items():
+            node.node_rank = place
+
+    def by_node(self, ranks: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+        """``ranks`` by the node they live on."""
+        split: dict[int, list[int]] = {}
+        for rank in ranks:
+            split.setdefault(self.ranks[rank].node_rank, []).append(rank)
+        return {node: tuple(rs) for node, rs in split.items()}
+
+    def listeners(self) -> tuple[tuple[str, int], ...]:
+        """Every socket on which a rank's process groups listen."""
+        return tuple(sorted({at for r in self.ranks.values() for at in r.listeners}))
+
+    def common_groups(self, generation: int) -> tuple[GroupSpec, ...]:
+        """The groups that cells made on all ranks of a generation, in the order in which they were made.
+
+        A new_group that was interrupted half-way is on some ranks only and is left out, with all after it.
+        """
+        logs = [r.groups for r in self.ranks.values() if r.generation == generation]
+        common: list[GroupSpec] = []
+        for specs in zip(*logs, strict=False):
+            if any(s != specs[0] for s in specs[1:]):
+                break
+            common.append(specs[0])
+        return tuple(common)
+
+    def where(self, rank: int) -> str:
+        """For messages."""
+        return self.topology.where(rank)

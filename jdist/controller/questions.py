@@ -1,0 +1,133 @@
+"""Questions: what clients ask ranks or nodes. Each is answered for once: by itself, or for it when it is gone. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from jdist.controller.context import Context
+from jdist.controller.numbering import Numbering
+from jdist.core.messages import Answer, Ask, AskNodes, Fault, Fetch, NodeAnswer, Progress, Put
+
+_MOST = 4096
+
+
+@dataclass
+class _Pending:
+    client: str
+    ranks: dict[int, int]
+    """``{rank: the number it had when it was asked}`` of those that have not answered."""
+    is_moving: bool = False
+    """A value is on its way."""
+
+
+@dataclass
+class _PendingNodes:
+    client: str
+    agents: dict[str, int]
+    """``{agent: the number its node had when it was asked}`` of those that have not answered."""
+
+
+class Questions:
+    """The questions that wait for ranks, and those that wait for nodes."""
+
+    def __init__(self, context: Context):
+        self._context = context
+        self._pending: dict[str, _Pending] = {}
+        self._of_nodes: dict[str, _PendingNodes] = {}
+
+    def ask(self, client: str, ask: Ask) -> None:
+        """Send the question on to the ranks' nodes; a rank without a process is answered for at once."""
+        c = self._context
+        if len(self._pending) >= _MOST:
+            c.refuse(client, ask.request, f"{_MOST} questions wait for an answer already")
+            return
+        reachable: set[int] = set()
+        for number in dict.fromkeys(ask.ranks):
+            rank = c.world.ranks.get(number)
+            if rank is None or not rank.has_process:
+                c.send(client, Answer(ask.request, number, Fault(self._absence(number))))
+            else:
+                reachable.add(number)
+        if reachable:
+            self._pending[ask.request] = _Pending(client, {r: r for r in reachable}, isinstance(ask.op, Put | Fetch))
+        for node_rank, ranks in c.world.by_node(tuple(sorted(reachable))).items():
+            c.send_to_node(node_rank, Ask(ask.request, ranks, ask.op))
+
+    def _absence(self, number: int) -> str:
+        rank = self._context.world.ranks.get(number)
+        if rank is None:
+            return "there is no such rank"
+        why = f": {rank.death}" if rank.death else ""
+        return f"{self._context.world.where(number)} has no process now{why}"
+
+    def is_asked(self, request: str) -> bool:
+        """Whether a client waits for an answer of this name."""
+        return request in self._pending
+
+    def take(self, answer: Answer) -> None:
+        """Pass a rank's answer on to who asked."""
+        pending = self._pending.get(answer.request)
+        if pending is None or answer.rank not in pending.ranks:
+            return
+        asked = pending.ranks[answer.rank]
+        self._context.send(pending.client, answer if asked == answer.rank else replace(answer, rank=asked))
+        if not isinstance(answer.body, Progress):
+            del pending.ranks[answer.rank]
+            if not pending.ranks:
+                del self._pending[answer.request]
+
+    def answer_for(self, rank: int, reason: str) -> None:
+        """A rank that is gone answers nothing any more."""
+        for request in list(self._pending):
+            self.take(Answer(request, rank, Fault(reason)))
+
+    # ------------------------------------------------------------ nodes
+
+    def ask_nodes(self, client: str, ask: AskNodes) -> None:
+        """Send the question on to the nodes' agents; a node that is not here is answered for at once."""
+        c = self._context
+        agents: dict[str, int] = {}
+        for number in dict.fromkeys(ask.nodes):
+            node = c.world.nodes.get(number)
+            if node is None or not node.is_here:
+                c.send(client, NodeAnswer(ask.request, number, Fault(f"node {number} is not here")))
+            else:
+                agents[node.agent] = number
+        if agents:
+            self._of_nodes[ask.request] = _PendingNodes(client, dict(agents))
+        for agent, number in agents.items():
+            c.send(agent, AskNodes(ask.request, (number,), ask.op))
+
+    def take_node(self, agent: str, answer: NodeAnswer) -> None:
+        """Pass on what a node's agent answered to who asked."""
+        pending = self._of_nodes.get(answer.request)
+        if pending is None or agent not in pending.agents:
+            return
+        self._context.send(pending.client, replace(answer, node=pending.agents[agent]))
+        if not isinstance(answer.body, Progress):
+            del pending.agents[agent]
+            if not pending.agents:
+                del self._of_nodes[answer.request]
+
+    def answer_for_node(self, agent: str, reason: str) -> None:
+        """An agent that is gone answers nothing any more."""
+        for request in list(self._of_nodes):
+            self.take_node(agent, NodeAnswer(request, 0, Fault(reason)))
+
+    # ------------------------------------------------------------ both
+
+    def moving(self) -> tuple[int, ...]:
+        """Ranks from or to which a value is on its way."""
+        return tuple(sorted({r for p in self._pending.values() if p.is_moving for r in p.ranks}))
+
+    def renumber(self, numbering: Numbering) -> None:
+        """Ranks have other numbers; whoever asked hears of them under those that were asked."""
+        for pending in self._pending.values():
+            pending.ranks = {numbering.ranks[r]: asked for r, asked in pending.ranks.items()}
+
+    def forget(self, client: str) -> None:
+        """Nobody waits for this client's answers any more."""
+        self._pending = {request: p for request, p in self._pending.items() if p.client != client}
+        self._of_nodes = {request: p for request, p in self._of_nodes.items() if p.client != client}

@@ -1,0 +1,285 @@
+"""Resizing: the world grows by a node, or shrinks by ranks, between two cells. Pure.
+
+A node's way in, and a rank's way out; nothing else changes the world's size::
+
+    AddNode ──► a place is open ──an agent comes, nobody runs──► its ranks are starting ──all up──► formed (Resized)
+                       └──nobody came in time: refused
+
+    RemoveRanks ──no setup cell is being replayed (any more)──► the others are renumbered ──► formed (Resized)
+          └──a user's cell runs or waits: refused
+
+Ranks stay dense and node-major, as torchrun counts them. A node that is added is the last, and its ranks have the
+highest numbers, so that all others keep theirs. When ranks are removed the others close up in their order; a node that
+has no rank left is released: its agent ends, and the nodes behind it close up as well.
+
+What keeps a rank's number follows the new one at once, here and in what is sent: the world, groups, setup cells,
+questions that wait. A node's agent hears of it in order with everything else, so what is said to it afterwards counts
+as it does; what it says itself is in the old numbers until it answers with Renumbered, and is translated until then
+(see numbering). A process learns its rank from its agent before the next generation is formed, and everything that
+torch knows of ranks is made again with that.
+
+Removing is also how a cluster goes on without a node that is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jdist.controller.context import Context
+from jdist.controller.forming import Forming
+from jdist.controller.looks import Looks
+from jdist.controller.losses import Losses
+from jdist.controller.members import Node
+from jdist.controller.numbering import Numbering
+from jdist.controller.questions import Questions
+from jdist.controller.setup import Setup
+from jdist.core.messages import (
+    AddNode,
+    AgentHello,
+    Answer,
+    Message,
+    Notice,
+    Placed,
+    Quit,
+    RemoveRanks,
+    Renumber,
+    Resized,
+)
+from jdist.core.ranks import RankSet
+
+
+@dataclass
+class _Opening:
+    """A place for one more node."""
+
+    client: str
+    request: str
+    node_rank: int
+    nproc: int
+    """Ranks that were asked for; 0: as the agent says, or as many as the last node has."""
+    deadline: float
+    seconds: float
+
+
+class Resizing:
+    """Gives the world another size."""
+
+    def __init__(
+        self, context: Context, questions: Questions, setup: Setup, looks: Looks, forming: Forming, losses: Losses
+    ):
+        self._context = context
+        self._questions = questions
+        self._setup = setup
+        self._looks = looks
+        self._forming = forming
+        self._losses = losses
+        self._opening: _Opening | None = None
+        self._removals: list[tuple[str, RemoveRanks]] = []
+        """Those that wait for the controller's own cells."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing goes on in which ranks are counted: no cell runs, and no look at them is under way."""
+        return not self._context.runs.running and self._looks.next_wakeup() is None
+
+    # ------------------------------------------------------------ a node more
+
+    def add(self, client: str, message: AddNode) -> None:
+        """Open a place for a node, for a while."""
+        c = self._context
+        reason = self._refusal_to_add(client)
+        if reason:
+            c.refuse(client, message.request, reason)
+            return
+        place = c.world.nnodes
+        until = c.now + message.timeout
+        self._opening = _Opening(client, message.request, place, message.nproc, until, message.timeout)
+        c.send(client, Answer(message.request, -1, Placed(place)))
+
+    def _refusal_to_add(self, client: str) -> str:
+        c = self._context
+        if c.phase == "failed":
+            return f"the world is not formed: {c.reason}; %dist restart tries again"
+        if self._opening is not None and self._opening.client != client:
+            left = self._opening.deadline - c.now
+            return f"another client is adding a node; wait until it has, or for {left:.0f} s"
+        unformed = c.missing_nodes() or c.missing_ranks() or ("" if c.world.ranks else c.unknown_ranks(()))
+        return unformed or self._fixed() or self._busy("add a node")
+
+    def awaits(self, hello: AgentHello) -> bool:
+        """Whether a place is open for this agent."""
+        return self._opening is not None and hello.node_rank in (-1, self._opening.node_rank)
+
+    def turn_away(self, reason: str) -> None:
+        """The agent for which a place was open cannot have it."""
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            self._context.refuse(opening.client, opening.request, f"the new node was refused: {reason}")
+
+    def admit(self, agent: str, hello: AgentHello) -> Node | None:
+        """Take the agent's node into the world, whose next generation has its ranks; None if no place is open."""
+        c = self._context
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return None
+        place = c.world.nnodes
+        nproc = opening.nproc or hello.nproc or c.world.nodes[place - 1].nproc
+        node = Node(place, agent, hello.facts, nproc, c.now)
+        added = c.world.grow(node)
+        self._setup.grow(added)
+        where = node.name
+        size = len(c.world.ranks)
+        notes = (f"{where} is new, with {_name(added)}; the world has {size}", *self._forming.drop_mesh())
+        c.is_dirty = True
+        unchanged = {r: r for r in range(added[0])}
+        self._announce(opening.client, opening.request, Resized(size, unchanged, added, notes))
+        return node
+
+    @property
+    def deadline(self) -> float | None:
+        """When the open place is closed."""
+        return None if self._opening is None else self._opening.deadline
+
+    def meet_deadline(self) -> None:
+        """Close a place to which nobody came."""
+        opening = self._opening
+        if opening is not None and self._context.now >= opening.deadline:
+            self._opening = None
+            why = f"no agent came for node {opening.node_rank} within {opening.seconds:.0f} s"
+            run = next(iter(self._context.runs.running), None)
+            why += "" if run is None else f" between two cells: run {run} is running"
+            self._context.refuse(opening.client, opening.request, why)
+
+    def forget(self, client: str) -> None:
+        """Nobody waits any more for the node that this client wanted."""
+        if self._opening is not None and self._opening.client == client:
+            self._opening = None
+        self._removals = [(who, message) for who, message in self._removals if who != client]
+
+    # ------------------------------------------------------------ ranks less
+
+    def remove(self, client: str, message: RemoveRanks) -> None:
+        """Take ranks out of the world; the answer comes when the others have formed it again."""
+        self._removals.append((client, message))
+
+    def carry_on(self) -> None:
+        """Remove what is to be removed, unless the controller's own cells are still running."""
+        while self._removals:
+            client, message = self._removals[0]
+            gone = tuple(sorted(set(message.ranks)))
+            reason = self._refusal_to_remove(gone)
+            if not reason and not self.is_quiet:
+                return
+            del self._removals[0]
+            if reason:
+                self._context.refuse(client, message.request, reason)
+            else:
+                self._remove(client, message.request, gone)
+
+    def _remove(self, client: str, request: str, gone: tuple[int, ...]) -> None:
+        c = self._context
+        for rank in gone:
+            self._questions.answer_for(rank, f"{c.world.where(rank)} has been removed")
+        had_store = c.world.nodes[0]
+        self._forming.abandon()
+        numbering, released = c.world.shrink(gone)
+        self._setup.renumber(numbering)
+        self._questions.renumber(numbering)
+        c.runs.last_on = {numbering.ranks[r]: n for r, n in c.runs.last_on.items() if r in numbering.ranks}
+        notes = (*_describe(gone, numbering, released, len(c.world.ranks)), *self._forming.renumber(numbering))
+        self._tell_agents(numbering, released)
+        if c.world.nodes[0] is not had_store:
+            self._forming.start_store()
+        self._losses.mend()
+        resized = Resized(len(c.world.ranks), numbering.ranks, (), (*notes, *self._forming.drop_mesh()))
+        self._announce(client, request, resized)
+
+    def _refusal_to_remove(self, gone: tuple[int, ...]) -> str:
+        c = self._context
+        unknown = c.unknown_ranks(gone)
+        if unknown:
+            return unknown
+        if len(gone) == len(c.world.ranks):
+            return "that would leave no rank; %dist stop ends the cluster"
+        moving = self._questions.moving()
+        if moving:
+            return f"a value is being moved from or to {_name(moving)}; remove ranks when it is there"
+        return self._fixed() or self._busy("remove ranks") or self._left_behind(gone)
+
+    def _left_behind(self, gone: tuple[int, ...]) -> str:
+        """Why the ranks that stay could not form the world; "" if they could."""
+        c = self._context
+        staying = [r for r in c.world.ranks.values() if r.rank not in gone]
+        nodes = sorted({r.node_rank for r in staying if not c.world.nodes[r.node_rank].is_here})
+        if nodes:
+            ranks = RankSet(r.rank for r in staying if r.node_rank in nodes)
+            return f"{c.missing_nodes()}: its ranks {ranks} cannot stay; remove them as well"
+        empty = [r.rank for r in staying if r.state == "gone"]
+        return c.missing_ranks() if empty and c.phase != "failed" else ""
+
+    def _tell_agents(self, numbering: Numbering, released: list[Node]) -> None:
+        c = self._context
+        for node in released:
+            c.send(node.agent, Quit())
+            self._questions.answer_for_node(node.agent, f"{node.name} has been released")
+        shape = c.world.topology
+        for node in c.world.nodes.values():
+            own = {old: new for old, new in numbering.ranks.items() if c.world.ranks[new].node_rank == node.node_rank}
+            node.unanswered.append(numbering)
+            c.send(
+                node.agent,
+                Renumber(node.node_rank, shape.nproc_per_node, own, dict(self._forming.named), shape.node_of),
+            )
+
+    # ------------------------------------------------------------ numbers on their way
+
+    def renumbered(self, node: Node) -> None:
+        """A node's agent counts as it was told to."""
+        if node.unanswered:
+            del node.unanswered[0]
+
+    def translate(self, node: Node, message: Message) -> Message | None:
+        """What a node's agent said, in the numbers of now; None if it is about ranks that are removed."""
+        heard: Message | None = message
+        for numbering in node.unanswered:
+            heard = numbering.message(heard) if heard is not None else None
+        return heard
+
+    # ------------------------------------------------------------ what both need
+
+    def _fixed(self) -> str:
+        is_fixed = self._forming.backend == "mpi"
+        return "mpirun has fixed the number of ranks (--backend mpi); start a cluster of another size" * is_fixed
+
+    def _busy(self, doing: str) -> str:
+        """Why it is not between two of the users' cells; "" if it is."""
+        runs = self._context.runs
+        run = next((r for r in runs.running.values() if not r.is_own), None)
+        if run is not None:
+            where = _name(run.ranks)
+            return f"run {run.number} is running on {where}: wait for its end, or %dist interrupt; then {doing}"
+        waiting = next((r for r in runs.queued if not r.is_own), None)
+        return "" if waiting is None else f"run {waiting.number} waits for {_name(waiting.ranks)}; {doing} after it"
+
+    def _announce(self, client: str, request: str, resized: Resized) -> None:
+        """To who wanted it, when the world is formed; to the others, now: their next cell must count as the ranks."""
+        c = self._context
+        self._forming.await_next(client, request, resized)
+        for other in c.clients:
+            if other != client:
+                c.send(other, Notice(str(resized)))
+
+
+def _describe(gone: tuple[int, ...], numbering: Numbering, released: list[Node], size: int) -> tuple[str, ...]:
+    """What has become of whom, a line each."""
+    lines = [f"{_name(gone)} {'is' if len(gone) == 1 else 'are'} removed; the world has {size}"]
+    for node in released:
+        was = node.name
+        lines.append(f"{was} has no rank left and is {'released' if node.is_here else 'given up'}")
+    lines += [f"rank {old} is now rank {new}" for old, new in numbering.ranks.items() if old != new]
+    lines += [f"node {old} is now node {new}" for old, new in numbering.nodes.items() if old != new]
+    return tuple(lines)
+
+
+def _name(ranks: tuple[int, ...]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {RankSet(ranks)}"

@@ -1,0 +1,258 @@
+"""The controller's edge: a control socket, a data port, a clock; feeds :class:`State` and carries out what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from jdist.controller.admission import Admission
+from jdist.controller.downlinks import Downlinks
+from jdist.controller.state import AgentSaid, ClientSaid, Event, Exit, Forget, PeerGone, Remark, State, Tick, ToPeer
+from jdist.core.errors import ProtocolError
+from jdist.core.messages import (
+    AgentMessage,
+    Answer,
+    Answered,
+    Ask,
+    ClientMessage,
+    Fault,
+    Invite,
+    Invited,
+    Keep,
+    Message,
+    Nothing,
+    PassedAt,
+    PassOn,
+    Release,
+)
+from jdist.wire.complaints import Complaints
+from jdist.wire.data import DataServer
+from jdist.wire.door import open_door
+from jdist.wire.frames import Unpacker, pack
+from jdist.wire.keys import LOOPBACK, Charter
+from jdist.wire.segments import Probe
+from jdist.wire.sockets import Gate, bind_tcp, new_context
+
+_AGENTS_END = 10.0
+"""Seconds for the agents to end their workers and themselves once the cluster stops."""
+_SAY_AGAIN = 10.0
+_LONGEST_NAME = 64
+_LAST_WORDS = 1.0
+"""Seconds for the last messages to leave."""
+
+_from_agent: Unpacker[Any] = Unpacker(AgentMessage)
+_from_client: Unpacker[Any] = Unpacker(ClientMessage)
+
+
+class Server:
+    """Runs one cluster's controller on the running loop."""
+
+    def __init__(self, charter: Charter, *, is_again: bool, on_charter: Callable[[], None]):
+        """Listens at the charter's ports (0: any that are free). Raises OSError when they are taken.
+
+        ``on_charter``: what :meth:`charter` gives has changed.
+        """
+        settings, cluster = charter.settings, charter.cluster
+        self._charter = charter
+        self._on_charter = on_charter
+        self._context = new_context()
+        self._complaints = Complaints("jdist controller")
+        self._gate = Gate(self._context, self._on_void_line)
+        self._admission = Admission(self._gate, charter, on_charter, self._agents_here)
+        self._door: socket.socket | None = None
+        try:
+            self._port = bind_tcp(
+                self._context, LOOPBACK, charter.keys, self._gate, self._on_frames, charter.control_port
+            )
+            if settings.bind_host or charter.door_port:
+                self._door = open_door(settings.bind_host or "*", charter.door_port)
+        except OSError:
+            self._gate.close()
+            raise
+        self._downlinks = Downlinks(self._port.send, self._on_overrun)
+        self._data = DataServer(cluster, self._on_life_end)
+        self._data.listen(LOOPBACK, charter.data_port)
+        if self._door is not None:
+            self._data.listen_at_door(self._door, self._port.tcp_port)
+        self._state = State(settings, cluster, charter.version, time.monotonic(), self._new_life)
+        if is_again:
+            self._state.take_over()
+        self._said_void = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_arming = False
+        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.feed(Tick())
+
+    @property
+    def charter(self) -> Charter:
+        """With the ports and keys of now."""
+        return msgspec.structs.replace(
+            self._charter,
+            control_port=self._port.tcp_port,
+            data_port=self._data.port,
+            door_port=self._door.getsockname()[1] if self._door is not None else 0,
+            invitations=self._admission.invitations,
+            agents=self._admission.agents,
+        )
+
+    def invite(self, *, is_remote: bool, seconds: float = 0.0) -> str:
+        """A line with which agents join. Raises OSError when the door that they need cannot be opened."""
+        if is_remote and self._door is None:
+            self._door = open_door("*")
+            self._data.listen_at_door(self._door, self._port.tcp_port)
+        door = None
+        if self._door is not None and (is_remote or self._charter.settings.bind_host):
+            door = (self._charter.settings.bind_host or "*", int(self._door.getsockname()[1]))
+        return self._admission.invite((self._port.tcp_port, self._data.port), door, seconds).encode()
+
+    async def run(self) -> str:
+        """Serve until the cluster is over; why it is."""
+        try:
+            reason = await self._over
+            await self._see_agents_off()
+            return reason
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._port.close(linger=_LAST_WORDS)
+            self._gate.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self._context.term), 2 * _LAST_WORDS)
+            self._data.close()  # and with it the lifelines: once the last words are out, which say why they end
+
+    async def _see_agents_off(self) -> None:
+        """Wait until every agent's process has ended, and with it all of its node's workers."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_AGENTS_END):
+                await self._data.lives_ended(name for name, peer in self._state.lifelines.items() if peer[:2] == "a-")
+
+    def stop(self, reason: str) -> None:
+        """End as if a client had said so."""
+        for instruction in self._state.stop(reason):
+            self._carry_out(instruction)
+
+    def _new_life(self) -> str:
+        name = secrets.token_hex(16)
+        self._data.allow_life(name)
+        return name
+
+    def _on_life_end(self, name: str, is_dead: bool) -> None:
+        self._data.forget_all(self._state.lifelines.get(name, ""))
+        self.feed(PeerGone(name, is_dead))
+
+    def _agents_here(self) -> set[str]:
+        """The names of those that have a place."""
+        return {n.agent for n in self._state.world.nodes.values()}
+
+    def _on_overrun(self, peer: str, why: str) -> None:
+        """A peer takes nothing: to go on sending would fill this host's memory."""
+        self._complaints.say(f"gave up {peer}, which takes nothing: {why}")
+        names = [name for name, owner in self._state.lifelines.items() if owner == peer]
+        for name in names:
+            asyncio.get_running_loop().call_soon(self.feed, PeerGone(name))  # a step may be under way
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        """Raises ProtocolError for what the port is to drop."""
+        peer = _name(frames[0])
+        if peer.startswith("e-"):
+            self._port.send([frames[0], pack(self._admission.enrol(frames[-1]))])
+            return
+        data = self._downlinks.hear(peer, frames[1:])
+        if not data:
+            return
+        if peer.startswith("a-"):
+            self.feed(AgentSaid(peer, _from_agent(data)))
+        elif peer.startswith("c-"):
+            self._on_client(peer, _from_client(data))
+
+    def _on_client(self, client: str, message: Message) -> None:
+        if isinstance(message, Ask) and not message.ranks:
+            self._send(client, Answer(message.request, -1, self._answer(client, message)))
+        else:
+            self.feed(ClientSaid(client, message))
+
+    def _on_void_line(self) -> None:
+        """Somebody comes with a line that is void; a flood of them is one notice."""
+        if time.monotonic() - self._said_void > _SAY_AGAIN:
+            self._said_void = time.monotonic()
+            text = "a node was refused: its join line has expired or was revoked; %dist invite prints another"
+            self.feed(Remark(text))
+
+    def feed(self, event: Event) -> None:
+        """One step of the fold, and the timer for the next."""
+        if self._over.done():
+            return
+        try:
+            for instruction in self._state.step(event, time.monotonic()):
+                self._carry_out(instruction)
+        except Exception:  # a fault of ours; what else the cluster's ranks hold must not be lost with it
+            self._complaints.say(
+                f"could not take {event!r:.200}: {' / '.join(traceback.format_exc().splitlines()[-6:])}"
+            )
+        if not self._is_arming:  # once for all the messages that have come together
+            self._is_arming = True
+            asyncio.get_running_loop().call_soon(self._arm)
+
+    def _arm(self) -> None:
+        self._is_arming = False
+        if self._timer is not None:
+            self._timer.cancel()
+        when = None if self._over.done() else self._state.next_wakeup()
+        if when is not None:
+            delay = max(0.0, when - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self.feed, Tick())
+
+    def _carry_out(self, instruction: object) -> None:
+        match instruction:
+            case ToPeer():
+                self._send(instruction.peer, instruction.message)
+            case Forget():
+                self._downlinks.forget(instruction.peer)
+            case Exit():
+                if not self._over.done():
+                    self._over.set_result(instruction.reason)
+
+    def _send(self, peer: str, message: Message) -> None:
+        self._downlinks.send(peer, message)
+
+    def _answer(self, client: str, ask: Ask) -> Answered:
+        """Questions about bytes that pass through this process, and how to join."""
+        if isinstance(ask.op, PassOn | Keep) and self._data.is_full(client):
+            return Fault("this client has too many transfers under way")
+        match ask.op:
+            case PassOn(transfer, nbytes, probe):
+                self._data.pass_on(transfer, nbytes, client)
+                is_here = probe is not None and Probe(probe.path, probe.nonce).is_here()
+                return PassedAt(self._data.near if is_here else "")
+            case Keep(transfer, nbytes, probe, path) if path:
+                if not self._data.offer(transfer, nbytes, probe, path, client):
+                    return Fault("another host")
+            case Keep(transfer, nbytes):
+                self._data.expect(transfer, nbytes, client)
+            case Release(handle):
+                self._data.forget(handle)
+            case Invite(is_remote, seconds, revokes):
+                if revokes:
+                    self._admission.revoke()
+                try:
+                    return Invited(self.invite(is_remote=is_remote, seconds=seconds))
+                except OSError as e:
+                    return Fault(f"the controller cannot listen for other hosts: {e}")
+            case _:
+                return Fault(f"the controller cannot answer {type(ask.op).__name__}")
+        return Nothing()
+
+
+def _name(identity: bytes) -> str:
+    """A peer's, as it is answered under. Raises ProtocolError."""
+    if len(identity) > _LONGEST_NAME or not identity.isascii():
+        raise ProtocolError(f"it calls itself {identity[:40]!r}")
+    return identity.decode()

@@ -1,0 +1,58 @@
+"""Shortfall: the world is formed without nodes that cannot be had, if its user said how few will do. Pure.
+
+Who cannot be had is the launching client's to know; that nobody is left out who is here, or may still come, is seen to
+here. The nodes that are here close up in their order before any rank has a number, so nobody has to be renumbered.
+"""
+
+from __future__ import annotations
+
+from jdist.controller.context import Context
+from jdist.controller.joining import Joining
+from jdist.core.messages import Answer, LeaveOut, Notice, Resized
+
+
+class Shortfall:
+    """Leaves nodes out."""
+
+    def __init__(self, context: Context, joining: Joining):
+        self._context = context
+        self._joining = joining
+
+    def leave_out(self, client: str, message: LeaveOut) -> None:
+        """Number the ranks of those that are here."""
+        c = self._context
+        reason = self._refusal(message)
+        if reason:
+            c.refuse(client, message.request, reason)
+            return
+        missing = self._missing()
+        c.left_out = tuple(f"node {n} was left out: {message.nodes[n]}" for n in missing)
+        world = c.world
+        world.close_up()
+        here = ", ".join(f"node {n.node_rank} is {n.facts.hostname}" for n in world.nodes.values())
+        notes = (*c.left_out, f"the world is formed with {world.nnodes} of {world.nnodes + len(missing)} nodes: {here}")
+        c.tell_all(Notice("; ".join(notes)))
+        self._joining.number()
+        c.send(client, Answer(message.request, -1, Resized(len(world.ranks), {}, (), notes)))
+
+    def _refusal(self, message: LeaveOut) -> str:
+        c = self._context
+        if c.world.ranks:
+            return "all nodes have come; %dist remove takes ranks out of the world"
+        if c.world.is_by_task:
+            return "each task that was started is a rank, and their number is fixed"
+        missing = self._missing()
+        awaited = [n for n in missing if n not in message.nodes]
+        if awaited:
+            return f"node {awaited[0]} is still awaited"
+        came = [n for n in message.nodes if n not in missing]
+        if came:
+            return f"node {came[0]} is here"
+        here, least = c.world.nnodes - len(missing), c.settings.min_nodes
+        if not least or here < least:
+            return f"{here} of {c.world.nnodes} nodes are here; at least {least or c.world.nnodes} are needed"
+        return ""
+
+    def _missing(self) -> list[int]:
+        world = self._context.world
+        return [n for n in range(world.nnodes) if n not in world.nodes or not world.nodes[n].is_here]

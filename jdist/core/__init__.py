@@ -1,0 +1,1 @@
+"""Floor 0: pure words. No I/O, no clock, no randomness."""

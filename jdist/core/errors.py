@@ -1,0 +1,106 @@
+"""Every error jdist raises, in one tree.
+
+::
+
+    JdistError
+     ├─ UsageError        what was asked cannot be done as it was asked
+     ├─ LaunchError       a node, a worker or the world's process group could not be started
+     ├─ ConnectionLost    the controller does not answer any more
+     ├─ ProtocolError     a peer speaks another version, or nonsense
+     ├─ ValueFailed       a value could not be moved between the notebook and a rank
+     └─ CellError         a rank failed in a run; carries the run
+         ├─ CellTimeout   the run's deadline passed
+         ├─ CellInterrupted   somebody stopped the run
+         └─ RankLost      a rank's process died or its node is gone
+
+Every message says which rank on which node, what was being done, and what to do next.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+class JdistError(Exception):
+    """The root of the tree."""
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython's hook: the notebook user sees the message, not jdist's own frames."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class UsageError(JdistError):
+    """What was asked cannot be done as it was asked; nothing has been changed."""
+
+
+class LaunchError(JdistError):
+    """A node, a worker or the world's process group could not be started."""
+
+
+class ConnectionLost(JdistError):
+    """The controller does not answer any more."""
+
+
+class ProtocolError(JdistError):
+    """A peer speaks another protocol version, or sent something that is no message."""
+
+
+class ValueFailed(JdistError):
+    """A value could not be moved; ``values`` holds what did arrive, ``errors`` why the rest did not.
+
+    Attributes
+    ----------
+    values : dict
+        ``{rank: value}``, or ``{name: {rank: value}}`` where several names were asked for.
+    errors : dict[int, str]
+        why, by rank.
+    """
+
+    def __init__(self, message: str, values: dict[Any, Any] | None = None, errors: dict[int, str] | None = None):
+        super().__init__(message)
+        self.values = values or {}
+        self.errors = errors or {}
+
+
+class CellError(JdistError):
+    """A rank failed in a run. ``run`` is the :class:`~jdist.client.run.CellRun`; healthy ranks' values are kept."""
+
+    def __init__(self, message: str, run: Any = None):
+        super().__init__(message)
+        self.run = run
+
+    @property
+    def outcomes(self) -> dict[int, Any]:
+        """``{rank: Outcome}`` of the run."""
+        return dict(self.run.outcomes) if self.run is not None else {}
+
+    @property
+    def values(self) -> dict[int, Any]:
+        """``{rank: value}`` of the ranks that finished."""
+        return dict(self.run.values) if self.run is not None else {}
+
+
+class CellTimeout(CellError):
+    """The run's deadline passed; every rank was interrupted and kept its namespace."""
+
+
+class CellInterrupted(CellError):
+    """Somebody stopped the run; every rank kept its namespace."""
+
+
+class RankLost(CellError):
+    """A rank's process died, or its node is gone; that rank's namespace is lost."""
+
+
+def nearest(word: str, known: Iterable[object]) -> str:
+    """The end of a message: "; did you mean …?" with the known word nearest to ``word``, or a list of all."""
+    names = [str(k) for k in known]
+    begun = [n for n in names if word and n.startswith(word)]
+    if len(begun) == 1:
+        return f"; did you mean {begun[0]}?"
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6 if len(word) > 3 else 0.5)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; there is {', '.join(names)}" if names else ""

@@ -1,0 +1,98 @@
+"""Output: what ranks of a run say, and how their parts of it end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from msgspec import field, structs
+
+from jdist.core.messages.base import Message, PayloadWire
+from jdist.core.outcome import ErrorInfo
+from jdist.core.reports import Tally
+
+
+class Text(Message, frozen=True):
+    """What ranks wrote to a stream, as it came; ``ranks`` wrote the same."""
+
+    ranks: tuple[int, ...]
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+class Display(Message, frozen=True):
+    """A mime bundle shown by ranks: a display() call, a result, or the update of an earlier display."""
+
+    ranks: tuple[int, ...]
+    data: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    display_id: str = ""
+    is_result: bool = False
+    is_update: bool = False
+
+
+class Clear(Message, frozen=True):
+    """clear_output() on ranks."""
+
+    ranks: tuple[int, ...]
+    wait: bool = False
+
+
+class Tail(Message, frozen=True):
+    """The state of a capped stream: how much was left out so far, and its newest text. Replaces the last one."""
+
+    rank: int
+    stream: Literal["stdout", "stderr"]
+    lines: int
+    chars: int
+    text: str
+
+
+OutputItem = Text | Display | Clear | Tail
+
+
+class Output(Message, frozen=True):
+    """What ranks of a run said."""
+
+    run: int
+    items: tuple[OutputItem, ...]
+
+
+def only_of(output: Output, own: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Output:
+    """What those of its ranks said that ``own`` leaves."""
+    items: list[OutputItem] = []
+    for item in output.items:
+        said = (item.rank,) if isinstance(item, Tail) else item.ranks
+        left = own(said)
+        if left == said:
+            items.append(item)
+        elif left and not isinstance(item, Tail):
+            items.append(structs.replace(item, ranks=left))
+    return Output(output.run, tuple(items))
+
+
+class Done(Message, frozen=True):
+    """One rank's part of a run is over.
+
+    ``kind`` is an :data:`~jdist.core.outcome.Kind`. The value is in ``payload``; if it is too large to travel unasked,
+    ``held`` is the expression under which it can be pulled.
+    """
+
+    run: int
+    rank: int
+    kind: str
+    duration: float = 0.0
+    payload: PayloadWire | None = None
+    held: str = ""
+    error: ErrorInfo | None = None
+    tallies: tuple[Tally, ...] = ()
+    """Of the groups in which it called collectives; empty where too many were called to remember them all."""
+
+
+class InputRequest(Message, frozen=True):
+    """A rank reads a line from the user."""
+
+    run: int
+    rank: int
+    prompt: str
+    is_password: bool

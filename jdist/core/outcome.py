@@ -1,0 +1,73 @@
+"""Outcome: what became of one rank's part of a run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+Kind = Literal["value", "error", "timeout", "interrupted", "lost"]
+
+
+class ErrorInfo(Struct, frozen=True):
+    """An exception as it was on the rank; the exception object itself stays there."""
+
+    ename: str
+    evalue: str
+    traceback: tuple[str, ...] = ()
+    """IPython's rendering, with ANSI colours, one entry a frame."""
+    cell_line: int | None = None
+    """1-based line of the cell that was being executed."""
+    source: str | None = None
+    """That line's text."""
+    is_echo: bool = False
+    """Says "the connection to a peer broke" and nothing of its own: most likely the effect of another failure."""
+
+
+class Outcome(Struct, kw_only=True):
+    """What became of one rank's part of a run.
+
+    ``kind`` is ``value`` (the cell finished; ``value`` is its last expression's value, or None), ``error``, ``timeout``
+    (stopped at the run's deadline), ``interrupted`` (stopped by somebody) or ``lost`` (the process or node is gone).
+    """
+
+    kind: Kind
+    value: Any = None
+    error: ErrorInfo | None = None
+    stdout: str = ""
+    stderr: str = ""
+    duration: float = 0.0
+    """Seconds from the cell's start on the rank to its end there."""
+
+    @property
+    def ok(self) -> bool:
+        return self.kind == "value"
+
+
+class Line(Struct, frozen=True):
+    """Text a rank wrote: one line without its newline (``\\r`` already applied), in the order in which it came."""
+
+    rank: int
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+class Rich(Struct, frozen=True):
+    """Something displayed: a mime bundle (text/plain always there, text/html, image/png as base64, …)."""
+
+    rank: int
+    data: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    is_result: bool = False
+    """The cell's last expression, as against a display() call."""
+
+
+class Skipped(Struct, frozen=True):
+    """Stands for ``lines`` lines (``chars`` characters) of this rank left out here; the rank's log has them."""
+
+    rank: int
+    lines: int
+    chars: int
+
+
+Item = Line | Rich | Skipped

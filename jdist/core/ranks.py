@@ -1,0 +1,163 @@
+"""RankSet: an ordered set of ranks, as a user writes it and as jdist prints it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from jdist.core.errors import UsageError, nearest
+from jdist.core.topology import Mesh, Topology
+
+_DIGITS = 9
+"""More digits are no rank; Python refuses to read thousands of them."""
+_RANGE = re.compile(rf"^(-?\d{{1,{_DIGITS}}})(?:-(-?\d{{1,{_DIGITS}}}))?$")
+
+
+class RankSet:
+    """Distinct ranks in ascending order.
+
+    ``RankSet.parse("0-3,7", topology)`` understands single ranks, ranges, negative ranks counted from the end,
+    ``node=1``, a mesh dimension ``dp=0``, a group's name, ``all``, and ``!`` before any of them for "all but".
+    """
+
+    __slots__ = ("_ranks",)
+
+    def __init__(self, ranks: Iterable[int] = ()):
+        self._ranks = tuple(sorted(set(ranks)))
+
+    @classmethod
+    def parse(
+        cls,
+        text: str,
+        topology: Topology,
+        mesh: Mesh | None = None,
+        groups: Mapping[str, Iterable[int]] | None = None,
+    ) -> RankSet:
+        """The ranks that ``text`` names in this world.
+
+        Raises UsageError naming the part that is wrong and what there is instead.
+        """
+        world = range(topology.world_size)
+        included: set[int] = set()
+        excluded: set[int] = set()
+        parts = [p.strip() for p in str(text).split(",") if p.strip()]
+        if not parts:
+            raise UsageError("no ranks given; write 0-3,7, node=1, !2 or all")
+        for part in parts:
+            negated = part.startswith("!")
+            found = _parse_part(part.lstrip("!").strip(), topology, mesh, groups or {})
+            (excluded if negated else included).update(found)
+        if not included and excluded:
+            included = set(world)
+        chosen = included - excluded
+        if not chosen:
+            raise UsageError(f"{text!r} leaves no rank of the {len(world)} there are")
+        return cls(chosen)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ranks)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __contains__(self, rank: object) -> bool:
+        return rank in self._ranks
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RankSet) and self._ranks == other._ranks
+
+    def __hash__(self) -> int:
+        return hash(self._ranks)
+
+    def __repr__(self) -> str:
+        return f"RankSet({str(self)!r})"
+
+    def __str__(self) -> str:
+        """``"0-3,7"``: runs of three or more, or of two, written as ranges."""
+        return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in _runs(self._ranks))
+
+    def __sub__(self, other: Iterable[int]) -> RankSet:
+        drop = set(other)
+        return RankSet(r for r in self._ranks if r not in drop)
+
+    def select(self, values: Mapping[int, object]) -> dict[int, object]:
+        """The entries of ``values`` whose key is one of these ranks."""
+        return {r: values[r] for r in self._ranks if r in values}
+
+
+def _runs(ranks: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    start = prev = None
+    for r in ranks:
+        if start is None or prev is None:
+            start = prev = r
+        elif r == prev + 1:
+            prev = r
+        else:
+            yield start, prev
+            start = prev = r
+    if start is not None and prev is not None:
+        yield start, prev
+
+
+def _parse_part(part: str, topology: Topology, mesh: Mesh | None, groups: Mapping[str, Iterable[int]]) -> Iterable[int]:
+    if part in ("all", "*", "world"):
+        return range(topology.world_size)
+    if part in groups:
+        return groups[part]
+    if "=" in part:
+        return _parse_coordinate(part, topology, mesh)
+    m = _RANGE.match(part)
+    if m is None:
+        hint = nearest(part, ["all", *groups])
+        raise UsageError(f"{_short(part)!r} names no rank or group{hint}; write 0-3,7, node=1 or !2")
+    first = _rank(m[1], topology)
+    last = first if m[2] is None else _rank(m[2], topology)
+    if last < first:
+        raise UsageError(f"range {part!r} runs backwards; write {m[2]}-{m[1]}")
+    return range(first, last + 1)
+
+
+def _short(part: str) -> str:
+    return part if len(part) <= 60 else part[:57] + "…"
+
+
+def _rank(text: str, topology: Topology) -> int:
+    n = topology.world_size
+    rank = int(text)
+    if not -n <= rank < n:
+        raise UsageError(f"there is no rank {text}: the world has {n}, ranks 0 to {n - 1}")
+    return rank % n
+
+
+def _parse_coordinate(part: str, topology: Topology, mesh: Mesh | None) -> Iterable[int]:
+    name, _, text = (p.strip() for p in part.partition("="))
+    if not text.isdecimal() or len(text) > _DIGITS:
+        raise UsageError(f"{_short(part)!r}: after = comes an index, such as {name[:20]}=0")
+    index = int(text)
+    if name == "node":
+        if index >= topology.nnodes:
+            raise UsageError(f"there is no node {index}: the cluster has {topology.nnodes}, from 0")
+        return topology.ranks_on(index)
+    names = mesh.names if mesh is not None else ()
+    if mesh is None or name not in names:
+        raise UsageError(f"there is no mesh dimension {name!r}{nearest(name, ['node', *names])}")
+    size = mesh.sizes[names.index(name)]
+    if index >= size:
+        raise UsageError(f"mesh dimension {name} has size {size}; {part} is outside it")
+    return [r for r in range(topology.world_size) if mesh.coordinate(r, name) == index]
+
+
+def those(ranks: Iterable[int], verb: str = "") -> str:
+    """``"rank 1 waits"``, ``"ranks 0, 2-3 wait"``: the verb is given as one rank does it."""
+    found = sorted(ranks)
+    if len(found) == 1:
+        return f"rank {found[0]} {verb}".strip()
+    plural = {"has": "have", "is": "are", "runs": "run"}.get(verb, verb.removesuffix("s"))
+    return f"ranks {str(RankSet(found)).replace(',', ', ')} {plural}".strip()
+
+
+def told_fresh(ranks: Iterable[int]) -> str:
+    """``"rank 2 is fresh: its namespace is lost"``."""
+    found = tuple(ranks)
+    lost = "its namespace is lost" if len(found) == 1 else "their namespaces are lost"
+    return f"{those(found, 'is')} fresh: {lost}"

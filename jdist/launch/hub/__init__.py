@@ -1,0 +1,1 @@
+"""JupyterHub: named servers of the same user as nodes."""

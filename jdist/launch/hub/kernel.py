@@ -1,0 +1,82 @@
+"""Hub kernel: a piece of code run once on a Jupyter server, on a kernel that is there for nothing else.
+
+By the server's own REST API and the kernel's websocket (https://jupyter-server.readthedocs.io/en/latest/developers/
+websocket-protocols.html), so that nothing needs to be installed in the server. The code is in no command line, no
+environment, no log and no history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketClosedError, WebSocketError, websocket_connect
+
+from jdist.core.errors import LaunchError
+from jdist.launch.hub.servers import Address, check, fetch, read
+
+_WITHIN = 180.0
+"""Seconds for the kernel to start and to run the code."""
+_ACCESS = "access:servers!user"
+
+
+async def run_code(server: Address, code: str, kernel: str = "") -> None:
+    """Raises LaunchError with what the code raised, or why it was not run. ``kernel`` "": the server's default."""
+    wanted = {"name": kernel} if kernel else {}
+    answer = await fetch(server.at("api/kernels"), server.token, "POST", wanted)
+    made = read(check(answer, "to start a kernel on it", _ACCESS))
+    try:
+        async with asyncio.timeout(_WITHIN):
+            reply = await _execute(server, made["id"], code)
+    except TimeoutError:
+        raise LaunchError(f"its kernel {made['name']} did not answer within {_WITHIN:.0f} s") from None
+    except (OSError, HTTPClientError, StreamClosedError, WebSocketError, WebSocketClosedError) as e:
+        raise LaunchError(
+            f"its kernel cannot be spoken to through the Hub's proxy: {str(e) or type(e).__name__}"
+        ) from None
+    finally:
+        with contextlib.suppress(LaunchError):  # the server ends, and its kernels with it
+            await asyncio.shield(fetch(server.at(f"api/kernels/{made['id']}"), server.token, "DELETE"))
+    if reply["status"] != "ok":
+        raise LaunchError(_explain(reply, made["name"]))
+
+
+async def _execute(server: Address, kernel_id: str, code: str) -> dict[str, Any]:
+    """The content of the reply."""
+    number, session = uuid.uuid4().hex, uuid.uuid4().hex
+    header = {
+        "msg_id": number,
+        "msg_type": "execute_request",
+        "username": "jdist",
+        "session": session,
+        "version": "5.3",
+        "date": datetime.now(UTC).isoformat(),
+    }
+    content = {"code": code, "silent": True, "store_history": False, "user_expressions": {}, "allow_stdin": False}
+    request = {"channel": "shell", "header": header, "parent_header": {}, "metadata": {}, "content": content}
+    url = server.at(f"api/kernels/{kernel_id}/channels?session_id={session}", "ws")
+    connection = await websocket_connect(HTTPRequest(url, headers={"Authorization": f"token {server.token}"}))
+    try:
+        await connection.write_message(json.dumps({**request, "buffers": []}))
+        while (message := await connection.read_message()) is not None:
+            heard = json.loads(message)
+            if heard["msg_type"] == "execute_reply" and heard["parent_header"].get("msg_id") == number:
+                reply: dict[str, Any] = heard["content"]
+                return reply
+    finally:
+        connection.close()
+    raise LaunchError("its kernel's connection ended before it answered")
+
+
+def _explain(reply: dict[str, Any], kernel: str) -> str:
+    """In the words of what was raised there."""
+    said = str(reply.get("evalue", ""))
+    if reply.get("ename") == "ModuleNotFoundError" and "'jdist'" in said:
+        return f"jdist is not installed for the kernel {kernel} there; another one: -- --kernel NAME"
+    return said if reply.get("ename") == "LaunchError" else f"{reply.get('ename', reply['status'])}: {said}"

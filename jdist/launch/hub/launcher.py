@@ -1,0 +1,262 @@
+"""Hub: nodes are named servers of the same user, which JupyterHub starts as it starts all of its servers.
+
+So whatever the Hub spawns with serves: processes, batch jobs, pods, containers. In each server that has come up a
+kernel starts the agent, and goes; the agent ends with the cluster, or with its server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import re
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from jdist.core.errors import LaunchError, UsageError
+from jdist.core.settings import Settings
+from jdist.launch.arguments import Arguments
+from jdist.launch.base import Launcher, Plan
+from jdist.launch.hub.kernel import run_code
+from jdist.launch.hub.servers import HubServers, Reach
+
+_NEEDED = ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_USER")
+_TOUCH = 300.0
+"""Between two signs of life for the nodes' servers, where nobody clicks: many Hubs stop idle ones after an hour."""
+_AGENT = """\
+import os
+os.environ.update({env!r})
+from jdist.client.here import join_here
+join_here({line!r}, node_rank={node_rank}, fork={fork})
+"""
+
+
+class Options(Struct, frozen=True):
+    """What may stand after ``--``."""
+
+    choices: dict[str, Any] = {}
+    """For the Hub's spawner, as its own page of options would send them."""
+    kernel: str = ""
+    """The kernel whose Python runs the agent; empty: the servers' default."""
+    url: str = ""
+    token_file: str = ""
+
+
+class Node(Struct):
+    """One node's way: its server, and how far it has come."""
+
+    rank: int
+    server: str
+    stage: str = "waiting for the Hub"
+    failure: str = ""
+    is_mine: bool = False
+    """Whether its server was asked for by this launcher."""
+    task: asyncio.Task[None] | None = None
+
+
+class HubLauncher(Launcher):
+    """Asks the Hub for all servers at once; each goes on as far as it can, whatever becomes of the others."""
+
+    def __init__(self, plan: Plan):
+        super().__init__(plan)
+        self._options = parse_options(plan.settings.launcher_args)
+        self._nodes: dict[int, Node] = {}
+        """By node rank."""
+        self._others: set[str] = set()
+        """Servers that were there before, by name."""
+        self._touching: asyncio.Task[None] | None = None
+
+    @classmethod
+    def complete(cls, settings: Settings) -> Settings:
+        """One node unless said otherwise; and this must be a server of a Hub."""
+        read_reach(parse_options(settings.launcher_args), os.environ)
+        return super().complete(settings)
+
+    def _servers(self) -> HubServers:
+        return HubServers(read_reach(self._options, os.environ))
+
+    async def launch(self, join_line: Awaitable[str]) -> None:
+        """Begin with all servers, and go on in the background: ``describe`` and ``failures`` tell."""
+        line = asyncio.ensure_future(join_line)
+        for rank in self.plan.node_ranks:
+            self._bring(rank, line)
+        await line
+
+    def _bring(self, rank: int, line: asyncio.Future[str]) -> Node:
+        node = self._nodes[rank] = Node(rank, server_name(self.plan.settings.name, rank))
+        node.task = asyncio.get_running_loop().create_task(self._go(node, line))
+        return node
+
+    async def _go(self, node: Node, line: asyncio.Future[str]) -> None:
+        """Server, kernel, agent; ``failure`` says what went wrong on the way."""
+        servers = self._servers()
+
+        def tell(text: str) -> None:
+            node.stage = text or node.stage
+
+        try:
+            taken = await servers.running(stopped=bool(self.plan.first))
+            if self.plan.first:  # nodes that have left may have made room for a number whose server is still there
+                node.server = next(n for n in _names(self.plan.settings.name, node.rank) if n not in taken)
+            elif node.server in taken:
+                self._others.add(node.server)
+                raise LaunchError(
+                    f"a server called {node.server} runs already, for another cluster {self.plan.settings.name} of "
+                    "yours or left over from one: start with another --name, or stop it on the Hub's page /hub/home"
+                )
+            node.is_mine = True
+            address = await servers.spawn(node.server, self._options.choices, tell)
+            tell("waiting for the controller")
+            code = self._agent_code(node.rank, await asyncio.shield(line))
+            tell("starting its agent")
+            await run_code(address, code, self._options.kernel)
+            tell("has joined")
+        except Exception as e:  # else the start would wait for it for ever
+            node.failure = str(e) if isinstance(e, LaunchError) else repr(e)
+            node.stage = "failed"
+
+    def _agent_code(self, rank: int, line: str) -> str:
+        settings = self.plan.settings
+        return _AGENT.format(env=dict(settings.env), line=line, node_rank=rank, fork=settings.fork)
+
+    async def relaunch(self, node_rank: int, join_line: str) -> bool:
+        """Another agent on the node's server, and another server if that is gone, too."""
+        servers, name = self._servers(), server_name(self.plan.settings.name, node_rank)
+        node = self._nodes.get(node_rank) or Node(node_rank, name)
+        self._nodes[node_rank] = node
+        node.is_mine = True
+        if (await servers.running()).get(name, {}).get("ready"):
+            address = await servers.address(name)
+        else:
+            await servers.remove(name)
+            address = await servers.spawn(name, self._options.choices, lambda _: None)
+        await run_code(address, self._agent_code(node_rank, join_line), self._options.kernel)
+        node.failure = ""
+        return True
+
+    async def let_go(self) -> None:
+        """From now on somebody must say that the servers are in use."""
+        if self._touching is None:
+            self._touching = asyncio.get_running_loop().create_task(self._touch())
+
+    async def _touch(self) -> None:
+        """As long as this program lives: when a Hub stops the notebook's server as idle, the nodes' may follow."""
+        while True:
+            await asyncio.sleep(_TOUCH)
+            servers = self._servers()
+            for node in [n for n in self._nodes.values() if not n.failure]:
+                try:
+                    await servers.touch(node.server)
+                except LaunchError as e:  # another may still be there
+                    node.stage = str(e)
+
+    def failures(self) -> dict[int, str]:
+        """Told together, once it is known of every server what became of it."""
+        if not all(n.failure or n.task is None or n.task.done() for n in self._nodes.values()):
+            return {}
+        return {n.rank: f"{n.server}: {n.failure}" for n in self._nodes.values() if n.failure}
+
+    def describe(self) -> str:
+        """Such as "hub: jdist-c1-0 has joined; jdist-c1-1 0/3 nodes are available: 3 Insufficient nvidia.com/gpu"."""
+        nodes = self._nodes.values()
+        return "hub: " + "; ".join(f"{n.server} {n.stage}" + (f": {n.failure}" if n.failure else "") for n in nodes)
+
+    async def end(self) -> None:
+        """Stop and remove the servers that were asked for here."""
+        tasks = [t for t in (self._touching, *(n.task for n in self._nodes.values())) if t is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        mine = [n for n in self._nodes.values() if n.is_mine]
+        await self._remove([n.server for n in mine])
+        for node in mine:
+            node.is_mine = False
+
+    async def clear(self) -> None:
+        """Stop and remove the cluster's servers, whoever asked for them, but none that was there before."""
+        cluster = self.plan.settings.name
+        try:
+            found = await self._servers().running(stopped=True)
+        except UsageError as e:
+            raise LaunchError(f"servers jdist-{cluster}-… are still there; stop them on the Hub's page ({e})") from None
+        own = re.compile(rf"jdist-{re.escape(cluster)}-\d+")
+        await self._remove([name for name in found if own.fullmatch(name) and name not in self._others])
+
+    async def _remove(self, names: list[str]) -> None:
+        if not names:
+            return
+        servers = self._servers()
+        ends = await asyncio.gather(*(servers.remove(name) for name in names), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+
+
+def server_name(cluster: str, node_rank: int) -> str:
+    """By which any client of the cluster finds the server again."""
+    return f"jdist-{cluster}-{node_rank}"
+
+
+def _names(cluster: str, first: int) -> Iterator[str]:
+    return (server_name(cluster, n) for n in itertools.count(first))
+
+
+def read_reach(options: Options, environ: Mapping[str, str]) -> Reach:
+    """What a server's environment and the user say of the Hub. Raises UsageError."""
+    needed = [n for n in _NEEDED if not (n == "JUPYTERHUB_API_TOKEN" and options.token_file)]
+    missing = [n for n in needed if not environ.get(n)]
+    if missing:
+        raise UsageError(
+            f"--launcher hub is for notebooks on a JupyterHub; this kernel's environment lacks {', '.join(missing)}"
+        )
+    token = environ.get("JUPYTERHUB_API_TOKEN", "")
+    if options.token_file:
+        try:
+            token = Path(options.token_file).expanduser().read_text().strip()
+        except (OSError, UnicodeDecodeError) as e:
+            raise UsageError(f"--token-file {options.token_file} cannot be read: {e}") from None
+    return Reach(
+        environ["JUPYTERHUB_API_URL"].rstrip("/"), environ["JUPYTERHUB_USER"], token, _public(options, environ)
+    )
+
+
+def _public(options: Options, environ: Mapping[str, str]) -> str:
+    """Where the Hub's proxy is; no guess, since a token is sent there."""
+    if options.url:
+        return options.url
+    own = urlsplit(environ.get("JUPYTERHUB_PUBLIC_URL", ""))  # of this server, where the Hub was told its own
+    if own.netloc:
+        return f"{own.scheme}://{own.netloc}"
+    host, port = environ.get("PROXY_PUBLIC_SERVICE_HOST"), environ.get("PROXY_PUBLIC_SERVICE_PORT")
+    return f"http://{host}:{port}" if host and port else ""  # the Hub's Helm chart for Kubernetes
+
+
+def parse_options(words: Sequence[str]) -> Options:
+    """``profile=gpu`` for a text, ``cpu:=4`` for anything else that JSON can say. Raises UsageError."""
+    parser = Arguments("hub")
+    parser.add_argument("--kernel", default="", metavar="NAME")
+    parser.add_argument("--url", default="", metavar="https://HUB")
+    parser.add_argument("--token-file", default="", metavar="FILE")
+    parser.add_argument("choices", nargs="*", default=[], metavar="OPTION=VALUE")
+    found = parser.parse_intermixed_args(list(words))
+    if found.url and urlsplit(found.url).scheme not in ("http", "https"):
+        parser.error(f"--url {found.url!r}: write https://HUB")
+    return Options(dict(_choice(parser, w) for w in found.choices), found.kernel, found.url, found.token_file)
+
+
+def _choice(parser: Arguments, word: str) -> tuple[str, Any]:
+    name, equals, value = word.partition("=")
+    if not equals or not name.rstrip(":"):
+        parser.error(f"{word!r}: write OPTION=VALUE, as in profile=gpu")
+    if not name.endswith(":"):
+        return name, value
+    try:
+        return name[:-1], json.loads(value)
+    except ValueError:
+        parser.error(f"{word!r}: {value!r} is no JSON")

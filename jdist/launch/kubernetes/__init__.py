@@ -1,0 +1,1 @@
+"""Kubernetes: a StatefulSet whose pods are nodes."""

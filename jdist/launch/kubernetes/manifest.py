@@ -1,0 +1,253 @@
+"""Manifest: the Kubernetes objects that run a cluster's nodes, as a StatefulSet whose pods' ordinals are node ranks.
+
+A pod that is started again has its old name, and so takes its node's place again. The join line is in a Secret, from
+which each pod's agent reads it on its standard input: neither argv, environment nor image has it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+from msgspec import Struct
+
+from jdist.core.errors import UsageError
+from jdist.core.settings import Settings
+from jdist.launch.arguments import whole
+
+MANAGED = "jdist"
+"""What says that an object is ours: the value of the label app.kubernetes.io/managed-by."""
+CONTAINER = "agent"
+_SECRETS = "/etc/jdist"
+_LINE = "join-line"
+# The shell replaces itself; the pod's name ends with its ordinal.
+_JOIN = 'exec "$0" -P -m jdist join --node-rank "${POD_NAME##*-}" "$@" - < ' + f"{_SECRETS}/{_LINE}"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_QUANTITY = re.compile(r"\d{1,12}(\.\d{1,3})?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+
+Object = dict[str, Any]
+
+
+class Pods(Struct, frozen=True, kw_only=True):
+    """What is to be run in Kubernetes, and where."""
+
+    image: str
+    """Has jdist, torch, and a POSIX shell."""
+    name: str
+    nnodes: int
+    nproc: int = 0
+    """Ranks on each node; 0: as the cluster says."""
+    namespace: str = ""
+    """Empty: as whoever applies it is set up."""
+    service_account: str = ""
+    """Empty: the namespace's default, with no token in the pod."""
+    python: str = "python3"
+    gpus: int = 0
+    """Of nvidia.com/gpu, for each pod."""
+    cpu: str = ""
+    memory: str = ""
+    shm: str = "8Gi"
+    """Size limit of /dev/shm, through which ranks on one node exchange tensors. It counts as the pod's memory."""
+    user: int = 0
+    """User and group to run as; 0: as the image says."""
+    pull_secret: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    fork: bool = True
+
+
+def check_pods(pods: Pods) -> None:
+    """Raises UsageError for what the API server would refuse, with the option's name."""
+    if not pods.image:
+        raise UsageError("kubernetes: --image is needed; it holds the Python environment of the nodes")
+    for option, text in (
+        ("--name", pods.name),
+        ("--namespace", pods.namespace),
+        ("--service-account", pods.service_account),
+        ("--pull-secret", pods.pull_secret),
+    ):
+        if text and not _NAME.fullmatch(text):
+            raise UsageError(f"kubernetes: {option} {text!r}: lower-case letters, digits and - are allowed")
+    for option, text in (("--cpu", pods.cpu), ("--memory", pods.memory), ("--shm", pods.shm)):
+        if text and not _QUANTITY.fullmatch(text):
+            raise UsageError(f"kubernetes: {option} {text!r}: write an amount such as 4, 500m, 16Gi")
+
+
+def add_pod_arguments(parser: Any) -> None:
+    """What can be said of the pods, here and in ``jdist manifest kubernetes``."""
+    parser.add_argument("--image", default="", help="holds the nodes' Python environment, with jdist in it")
+    parser.add_argument("--namespace", default="", metavar="NS")
+    parser.add_argument("--service-account", default="", metavar="NAME", help="of the pods; default: none")
+    parser.add_argument("--python", default="python3", metavar="PATH", help="the interpreter in the image")
+    parser.add_argument("--gpus", type=whole, nargs="?", const=-1, default=0, metavar="N", help="default: one a rank")
+    parser.add_argument("--cpu", default="", metavar="AMOUNT", help="requested for each pod, such as 8")
+    parser.add_argument("--memory", default="", metavar="AMOUNT", help="request and limit, such as 64Gi")
+    parser.add_argument("--shm", default="8Gi", metavar="AMOUNT", help="size limit of /dev/shm; default 8Gi")
+    parser.add_argument("--user", type=whole, default=0, metavar="UID", help="run as this user and group; not as root")
+    parser.add_argument("--pull-secret", default="", metavar="NAME", help="for the image's registry")
+
+
+def pods_of(options: Any, name: str, settings: Settings, nproc: int = 0) -> Pods:
+    """What the options say. Raises UsageError."""
+    gpus = options.gpus
+    if gpus < 0:
+        counts = (nproc,) if nproc else settings.nproc_per_node
+        if len(set(counts)) != 1:
+            raise UsageError("kubernetes: --gpus needs a number, unless -n says how many ranks each node has")
+        gpus = counts[0]
+    pods = Pods(
+        image=options.image,
+        name=name,
+        nnodes=settings.nnodes,
+        nproc=nproc,
+        namespace=options.namespace,
+        service_account=options.service_account,
+        python=options.python,
+        gpus=gpus,
+        cpu=options.cpu,
+        memory=options.memory,
+        shm=options.shm,
+        user=options.user,
+        pull_secret=options.pull_secret,
+        env=settings.env,
+        fork=settings.fork,
+    )
+    check_pods(pods)
+    return pods
+
+
+def objects(pods: Pods, line: str) -> list[Object]:
+    """Service, Secret and StatefulSet, in the order in which they are to be applied."""
+    return [service(pods), secret(pods, line), stateful_set(pods)]
+
+
+def selector(pods: Pods) -> dict[str, str]:
+    """The labels by which the pods are found."""
+    return {"app.kubernetes.io/managed-by": MANAGED, "app.kubernetes.io/instance": pods.name}
+
+
+def _head(pods: Pods, kind: str, version: str) -> Object:
+    metadata: Object = {"name": pods.name, "labels": selector(pods)}
+    if pods.namespace:
+        metadata["namespace"] = pods.namespace
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+
+def service(pods: Pods) -> Object:
+    """Headless: it gives each pod a name, before it is ready, too."""
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector(pods)}
+    return {**_head(pods, "Service", "v1"), "spec": spec}
+
+
+def secret(pods: Pods, line: str) -> Object:
+    """The join line."""
+    data = {_LINE: base64.b64encode(f"{line.strip()}\n".encode()).decode()}
+    return {**_head(pods, "Secret", "v1"), "type": "Opaque", "data": data}
+
+
+def stateful_set(pods: Pods) -> Object:
+    """All pods at once; each is made again in its own place whatever ends it."""
+    labels = selector(pods)
+    spec = {
+        "replicas": pods.nnodes,
+        "serviceName": pods.name,
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": _pod(pods)},
+    }
+    return {**_head(pods, "StatefulSet", "apps/v1"), "spec": spec}
+
+
+def _pod(pods: Pods) -> Object:
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector(pods)},
+    }
+    spec: Object = {
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 20,
+        "topologySpreadConstraints": [spread],
+        "automountServiceAccountToken": bool(pods.service_account),
+        "containers": [_container(pods)],
+        "volumes": [
+            {"name": "join-line", "secret": {"secretName": pods.name, "defaultMode": 0o440 if pods.user else 0o400}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": pods.shm}},
+        ],
+    }
+    if pods.service_account:
+        spec["serviceAccountName"] = pods.service_account
+    if pods.pull_secret:
+        spec["imagePullSecrets"] = [{"name": pods.pull_secret}]
+    if pods.user:
+        # The group is what lets a user other than root read the Secret.
+        own = {"runAsUser": pods.user, "runAsGroup": pods.user, "fsGroup": pods.user}
+        spec["securityContext"] = {"runAsNonRoot": True, **own, "seccompProfile": {"type": "RuntimeDefault"}}
+    return spec
+
+
+def _container(pods: Pods) -> Object:
+    words = ["-n", str(pods.nproc)] if pods.nproc else []
+    words += [] if pods.fork else ["--no-fork"]
+    container: Object = {
+        "name": CONTAINER,
+        "image": pods.image,
+        "command": ["sh", "-c", _JOIN, pods.python, *words],
+        "env": _environment(pods),
+        "resources": _resources(pods),
+        "volumeMounts": [
+            {"name": "join-line", "mountPath": _SECRETS, "readOnly": True},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    return container
+
+
+def _environment(pods: Pods) -> list[Object]:
+    """A user whom the image does not know has neither a name nor a home there, and torch asks for both."""
+    own: Object = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    homeless = {"HOME": "/tmp", "USER": MANAGED, "LOGNAME": MANAGED} if pods.user else {}
+    given = {**homeless, **dict(pods.env)}
+    names: list[Object] = [{"name": k, **own} for k in ("POD_NAME", "JDIST_HOST")]
+    return [*names, *({"name": k, "value": v} for k, v in given.items())]
+
+
+def _resources(pods: Pods) -> Object:
+    asked = {k: v for k, v in (("cpu", pods.cpu), ("memory", pods.memory)) if v}
+    limits = {**({"memory": pods.memory} if pods.memory else {}), **_gpus(pods)}
+    return {k: v for k, v in (("requests", {**asked, **_gpus(pods)}), ("limits", limits)) if v}
+
+
+def _gpus(pods: Pods) -> dict[str, str]:
+    return {"nvidia.com/gpu": str(pods.gpus)} if pods.gpus else {}
+
+
+def to_yaml(documents: list[Object]) -> str:
+    """One YAML document each. Texts are quoted as in JSON, which YAML reads alike: none is taken for a number."""
+    return "".join("---\n" + "\n".join(_yaml(d)) + "\n" for d in documents)
+
+
+def _yaml(value: Any) -> list[str]:
+    if isinstance(value, dict) and value:
+        return [line for k, v in value.items() for line in _entry(f"{_key(k)}:", v)]
+    if isinstance(value, list) and value:
+        return [line for v in value for line in _item(_yaml(v))]
+    return [json.dumps(value)]
+
+
+def _entry(head: str, value: Any) -> list[str]:
+    lines = _yaml(value)
+    if isinstance(value, dict | list) and value:
+        return [head, *(f"  {line}" for line in lines)]
+    return [f"{head} {lines[0]}"]
+
+
+def _item(lines: list[str]) -> list[str]:
+    return [f"- {lines[0]}", *(f"  {line}" for line in lines[1:])]
+
+
+def _key(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z][\w./-]*", text) else json.dumps(text)

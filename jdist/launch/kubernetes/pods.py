@@ -1,0 +1,93 @@
+"""Pods: what Kubernetes says of them, in a line a person can act on.
+
+Pods are read as the API server sends them (JSON): a client's classes for them change with its version. Forms after
+https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jdist.launch.kubernetes.manifest import CONTAINER
+
+Pod = dict[str, Any]
+
+HOPELESS = {
+    "CrashLoopBackOff": "its agent ends again and again",
+    "CreateContainerConfigError": "its container cannot be set up",
+    "CreateContainerError": "its container cannot be made",
+    "ErrImageNeverPull": "its image is not on the node, and is not to be pulled",
+    "ImagePullBackOff": "its image cannot be pulled",
+    "InvalidImageName": "its image's name is none",
+    "RunContainerError": "its container cannot be started",
+}
+"""Reasons why a container waits that time alone does not mend."""
+
+
+def node_rank_of(pod: Pod) -> int:
+    """A pod of a StatefulSet is called by it and its ordinal."""
+    return int(pod["metadata"]["name"].rpartition("-")[2])
+
+
+def failure(pod: Pod) -> str:
+    """Why this pod will not come up, or is no more; empty while it may."""
+    status = pod.get("status", {})
+    name = pod["metadata"]["name"]
+    if status.get("phase") == "Failed":
+        return f"pod {name} has failed: {_join(status.get('reason'), status.get('message')) or 'no reason is given'}"
+    waiting = _state(pod).get("waiting") or {}
+    if waiting.get("reason") not in HOPELESS:
+        return ""
+    return f"pod {name}: {HOPELESS[waiting['reason']]} ({_join(waiting['reason'], waiting.get('message'))}){_last(pod)}"
+
+
+def is_crashing(pod: Pod) -> bool:
+    """Whether its log may say why it fails."""
+    return (_state(pod).get("waiting") or {}).get("reason") == "CrashLoopBackOff"
+
+
+def why_pending(pod: Pod) -> str:
+    """What a pod that does not run yet waits for; empty when it runs."""
+    name, status = pod["metadata"]["name"], pod.get("status", {})
+    if pod["metadata"].get("deletionTimestamp"):
+        return f"pod {name} is being removed"
+    waiting = _state(pod).get("waiting")
+    if waiting:
+        return f"pod {name} waits: {_join(waiting.get('reason', 'no reason is given'), waiting.get('message'))}"
+    ended = _state(pod).get("terminated")
+    if ended:
+        return f"pod {name} ended with code {ended.get('exitCode')} and is started again"
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"pod {name} is pending: {_join(condition.get('reason'), condition.get('message'))}"
+    return "" if status.get("phase") == "Running" else f"pod {name} is {status.get('phase', 'pending').lower()}"
+
+
+def describe(pods: list[Pod], nnodes: int) -> str:
+    """All of them in a line or more; empty when all run."""
+    told = [why for pod in sorted(pods, key=node_rank_of) if (why := why_pending(pod))]
+    if len(pods) < nnodes:
+        told.append(f"{len(pods)} of {nnodes} pods are there")
+    return "; ".join(told)
+
+
+def _state(pod: Pod) -> dict[str, Any]:
+    for container in pod.get("status", {}).get("containerStatuses") or []:
+        if container.get("name") == CONTAINER:
+            state: dict[str, Any] = container.get("state") or {}
+            return state
+    return {}
+
+
+def _last(pod: Pod) -> str:
+    """How it ended the last time."""
+    for container in pod.get("status", {}).get("containerStatuses") or []:
+        ended = (container.get("lastState") or {}).get("terminated")
+        if container.get("name") == CONTAINER and ended:
+            why = _join(ended.get("reason"), ended.get("message"))
+            return f"; it last ended with code {ended.get('exitCode')}{f', {why}' if why else ''}"
+    return ""
+
+
+def _join(*words: str | None) -> str:
+    return ": ".join(" ".join(w.split()) for w in words if w)

@@ -1,0 +1,1 @@
+"""MPI: mpirun and mpiexec start one agent on each host."""

@@ -1,0 +1,1 @@
+"""Ray: one agent on each node of an existing cluster."""

@@ -1,0 +1,249 @@
+"""Keeper: the one thing in a Ray cluster that is jdist's; placement group and agents are its own, and go with it.
+
+It is a detached actor, so a notebook that ends leaves it alone, and it takes no resource of its own. It ends when the
+agents have ended, when it is told to, or when the program that began it is gone before the launch was done.
+
+States of a node: *asked for* (its bundle is pending) → *starting* → *there* → *ended*, by its agent's end or its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import os
+import signal
+import sys
+from typing import Any
+
+import msgspec
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from jdist.launch.ray.launcher import Request, fitting
+from jdist.wire.orphans import die_with_parent
+
+_LOOK = 0.5
+"""Between two looks at what Ray's scheduler has done: it wakes nobody."""
+_AGENT_END = 8.0
+"""Seconds for an agent that was told to end."""
+_LINGER = 60.0
+"""Seconds after the last agent's end, during which it can still be asked why."""
+_LINES = 5
+_NEWS = 10.0
+"""Seconds until an answer to who waits for news, also if there are none."""
+_AGENT = (
+    "import sys; from jdist.commands import main; from jdist.launch.ray.keeper import tethered; tethered();"
+    " sys.exit(main(sys.argv[1:]))"
+)
+_RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID")
+"""What Ray tells its own processes, and a rank that uses Ray for itself must not take for its own."""
+
+
+def tethered() -> None:
+    """In the agent: it ends, orderly, with the actor that has started it."""
+    die_with_parent(signal.SIGTERM)
+
+
+class Node:
+    """Actor: one node's agent."""
+
+    def __init__(self) -> None:
+        self._agent: asyncio.subprocess.Process | None = None
+        self._said: collections.deque[str] = collections.deque(maxlen=_LINES)
+
+    async def start(self, words: list[str], env: dict[str, str], cpus: float, line: str) -> None:
+        """Start ``jdist join`` with the line on its standard input."""
+        own = {k: v for k, v in os.environ.items() if k not in _RAYS_OWN}
+        if own.get("OMP_NUM_THREADS") == str(max(1, int(cpus))):
+            del own["OMP_NUM_THREADS"]  # Ray's, for this actor; each of the agent's ranks would take as many
+        self._agent = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-c", _AGENT, "join", *words, "-"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**own, **env},
+            start_new_session=True,
+        )
+        if self._agent.stdin is not None:
+            self._agent.stdin.write(line.encode() + b"\n")
+            self._agent.stdin.close()
+
+    async def wait(self) -> tuple[int, str]:
+        """Until the agent has ended: its exit code, and what it said last."""
+        if self._agent is None or self._agent.stdout is None:
+            return 1, "it was not started"
+        while said := await self._agent.stdout.readline():
+            self._said.append(said.decode(errors="replace").strip())
+            print(self._said[-1], flush=True)  # into Ray's log of this actor
+        return await self._agent.wait(), " / ".join(self._said)[-400:]
+
+    async def end(self) -> None:
+        """End the agent, and with it the node's ranks."""
+        if self._agent is None or self._agent.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._agent.terminate()
+            try:
+                async with asyncio.timeout(_AGENT_END):
+                    await self._agent.wait()
+            except TimeoutError:
+                self._agent.kill()
+
+
+class Keeper:
+    """Actor: see the module's text."""
+
+    def __init__(self, request: bytes):
+        self._request = msgspec.json.decode(request, type=Request)
+        self._group: PlacementGroup | None = None
+        self._cpus = self._gpus = 0.0
+        self._nodes: dict[int, Any] = {}
+        self._waiting = ""
+        self._failures: dict[int, str] = {}
+        self._is_done = False
+        self._changed = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------ asked by talk
+
+    async def begin(self, node_ranks: list[int], line: str) -> None:
+        """Start agents for these nodes, as soon as there are places for them; goes on after the answer."""
+        self._failures = {n: why for n, why in self._failures.items() if n not in node_ranks}
+        self._is_done = False
+        self._keep(self._begin(node_ranks, line))
+
+    async def news(self, known: tuple[str, dict[int, str], bool] | None) -> tuple[str, dict[int, str], bool]:
+        """What is waited for, what failed by node, and whether all agents are started, once that is not ``known``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_NEWS), self._changed:
+                await self._changed.wait_for(lambda: self._now() != known)
+        return self._now()
+
+    async def end(self) -> None:
+        """End agents, actors and the placement group."""
+        for task in self._tasks:
+            task.cancel()
+        ends = [node.end.remote() for node in self._nodes.values()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_AGENT_END + 2):
+                await asyncio.gather(*ends, return_exceptions=True)  # a node may be gone
+        for node in self._nodes.values():
+            ray.kill(node)
+        if self._group is not None:
+            remove_placement_group(self._group)
+
+    # ------------------------------------------------------------
+
+    def _now(self) -> tuple[str, dict[int, str], bool]:
+        return self._waiting, dict(self._failures), self._is_done
+
+    def _keep(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, waiting: str | None = None, *, is_done: bool | None = None) -> None:
+        async with self._changed:
+            self._waiting = self._waiting if waiting is None else waiting
+            self._is_done = self._is_done if is_done is None else is_done
+            self._changed.notify_all()
+
+    async def _begin(self, node_ranks: list[int], line: str) -> None:
+        try:
+            if self._group is None:
+                self._ask_for_places()
+            while (row := self._row()).get("state") != "CREATED":
+                await self._tell(self._pending(row))
+                await asyncio.sleep(_LOOK)
+            await self._tell(f"Ray starts the agents of {_nodes(node_ranks)}")
+            await asyncio.gather(*(self._start(n, line) for n in node_ranks))
+        except Exception as e:
+            self._failures |= dict.fromkeys(node_ranks, _reason(e))
+        await self._tell("", is_done=True)
+
+    def _ask_for_places(self) -> None:
+        """A bundle a node, no two of them on one node of Ray's."""
+        r, found = self._request, [n["Resources"] for n in ray.nodes() if n["Alive"]]
+        counts, nnodes = r.counts, len(r.node_ranks)
+        ranks = float(max(counts)) or 1.0
+        cpus = [n.get("CPU", 0.0) for n in found]
+        gpus = [n.get("GPU", 0.0) for n in found]
+        has_gpus = r.may_use_gpus and any(gpus)
+        self._cpus = fitting(cpus, nnodes, ranks) if r.wish.num_cpus is None else r.wish.num_cpus
+        wanted = (float(max(counts)) or max(gpus)) if has_gpus else 0.0
+        self._gpus = fitting(gpus, nnodes, wanted) if r.wish.num_gpus is None else r.wish.num_gpus
+        bundle = {"CPU": self._cpus, "GPU": self._gpus}
+        # A bundle of nothing is refused; of memory every node has a byte.
+        asked = {k: v for k, v in bundle.items() if v} or {"memory": 1.0}
+        self._group = placement_group([asked] * nnodes, strategy="STRICT_SPREAD", name=r.label)
+
+    def _row(self) -> dict[str, Any]:
+        row: dict[str, Any] = placement_group_table(self._group)
+        return row
+
+    def _pending(self, row: dict[str, Any]) -> str:
+        able = [n for n in ray.nodes() if n["Alive"] and self._could_hold(n["Resources"])]
+        each = " and ".join(f"{v:g} {k}" for k, v in (("CPU", self._cpus), ("GPU", self._gpus)) if v) or "no resources"
+        there = ", ".join(f"{n['NodeManagerAddress']} ({_has(n['Resources'])})" for n in able) or "none"
+        free = _has(ray.available_resources())
+        why = str(row.get("stats", {}).get("scheduling_state", "")).lower().replace("_", " ")
+        return (
+            f"Ray's placement group {self._request.label} is {row.get('state', 'asked for').lower()}"
+            f"{f' ({why})' if why else ''}: {len(self._request.node_ranks)} nodes with {each} each are asked for; "
+            f"of Ray's nodes that have as much: {there}; free in all: {free}"
+        )
+
+    def _could_hold(self, has: dict[str, float]) -> bool:
+        return has.get("CPU", 0.0) >= self._cpus and has.get("GPU", 0.0) >= self._gpus
+
+    async def _start(self, node_rank: int, line: str) -> None:
+        old = self._nodes.pop(node_rank, None)
+        if old is not None:
+            ray.kill(old)
+        strategy = PlacementGroupSchedulingStrategy(
+            placement_group=self._group, placement_group_bundle_index=self._request.node_ranks.index(node_rank)
+        )
+        kind: Any = ray.remote(Node)
+        node = kind.options(num_cpus=self._cpus, num_gpus=self._gpus, scheduling_strategy=strategy).remote()
+        self._nodes[node_rank] = node
+        words = ["--node-rank", str(node_rank), *self._request.options]
+        try:
+            await node.start.remote(words, dict(self._request.env), self._cpus, line)
+        except Exception as e:
+            self._failures[node_rank] = _reason(e)
+            return
+        self._keep(self._follow(node_rank, node))
+
+    async def _follow(self, node_rank: int, node: Any) -> None:
+        """Until its agent ends. Without any agent there is nothing to keep."""
+        try:
+            code, said = await node.wait.remote()
+            self._failures[node_rank] = f"its agent ended with code {code}{f': {said}' if said else ''}"
+        except Exception as e:
+            self._failures[node_rank] = _reason(e)
+        await self._tell()
+        if self._failures.keys() >= self._nodes.keys():
+            await asyncio.sleep(_LINGER)
+            if self._failures.keys() >= self._nodes.keys():
+                for other in self._nodes.values():
+                    ray.kill(other)
+                if self._group is not None:
+                    remove_placement_group(self._group)
+                os._exit(0)  # an actor that has nothing to answer has no other way to end itself
+
+
+def _nodes(node_ranks: list[int]) -> str:
+    return f"node{'s' if len(node_ranks) > 1 else ''} {', '.join(map(str, node_ranks))}"
+
+
+def _has(resources: dict[str, float]) -> str:
+    return ", ".join(f"{resources.get(k, 0.0):g} {k}" for k in ("CPU", "GPU") if k == "CPU" or resources.get(k))
+
+
+def _reason(error: BaseException) -> str:
+    """Ray's words in a line; its stack is in Ray's own logs."""
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).strip().splitlines() if line.strip()]
+    return f"Ray: {' '.join(lines)[:500] or type(cause).__name__}"

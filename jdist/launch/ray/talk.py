@@ -1,0 +1,175 @@
+"""Talk: the program that speaks to Ray for a launcher. A request and, to launch, the join line come on standard
+input; how it goes is told on standard output. It ends at the end of its input.
+
+It is a process of its own because a process can be connected to one Ray cluster only, and a notebook's may be already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from typing import Any
+
+import msgspec
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from jdist.launch.ray.keeper import Keeper
+from jdist.launch.ray.launcher import KEEP, UNREACHED, News, Request
+
+_NAMESPACE = "jdist"
+_DIAL = 60.0
+"""Seconds for Ray to be reached."""
+_KEEPER_END = 20.0
+_KEEPER_STARTS = 120.0
+_GONE = 15.0
+"""Seconds until the name of an actor that was killed is free."""
+
+
+def _tell(news: News) -> None:
+    os.write(_OUT, msgspec.json.encode(news) + b"\n")
+
+
+async def _serve() -> int:
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    request = msgspec.json.decode(await lines.readline(), type=Request)
+    address = request.wish.address
+    try:
+        async with asyncio.timeout(_DIAL):
+            await asyncio.to_thread(_dial, address)
+    except TimeoutError:
+        _tell(News(error=f"{UNREACHED}: nothing answers as a Ray cluster at {address} within {_DIAL:.0f} s"))
+        return 1
+    except Exception as e:
+        _tell(News(error=f"{UNREACHED} at {address}: {' '.join(str(e).split())[:300]}"))
+        return 1
+    try:
+        if request.what == "clear":
+            await _clear(request)
+            _tell(News(is_done=True))
+            await lines.read()
+        else:
+            await _launch(request, lines)
+    except Exception as e:
+        _tell(News(error=f"Ray: {' '.join(str(e).split())[:500]}"))
+        return 1
+    return 0
+
+
+def _dial(address: str) -> None:
+    ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+
+
+def _name(request: Request) -> str:
+    return request.label if request.is_first else f"{request.label}-n{request.node_ranks[0]}"
+
+
+async def _launch(request: Request, lines: asyncio.StreamReader) -> None:
+    is_new = request.what == "launch"
+    _tell(News(waiting="Ray starts the keeper of this cluster's nodes"))
+    keeper = await asyncio.to_thread(_new_keeper if is_new else _find_keeper, request)
+    is_kept = False
+    try:
+        line = (await lines.readline()).decode().strip()
+        if line:
+            async with asyncio.timeout(_KEEPER_STARTS):
+                await keeper.begin.remote(list(request.node_ranks), line)
+            is_kept = await _follow(keeper, lines)
+    finally:
+        if is_new and not is_kept:
+            await _end(keeper)
+
+
+async def _follow(keeper: Any, lines: asyncio.StreamReader) -> bool:
+    """Tell the news until the input ends; whether what was begun is to be kept."""
+    ended = asyncio.ensure_future(lines.read())
+    known = None
+    while not ended.done():
+        news = asyncio.ensure_future(_news(keeper, known))
+        await asyncio.wait([ended, news], return_when=asyncio.FIRST_COMPLETED)
+        if news.done():
+            known = news.result()
+            _tell(News(known[0], known[1], is_done=known[2]))
+        else:
+            news.cancel()
+    return KEEP.encode() in ended.result()
+
+
+async def _news(keeper: Any, known: Any) -> Any:
+    return await keeper.news.remote(known)
+
+
+def _new_keeper(request: Request) -> Any:
+    """On this host, if it is a node of Ray's: with it the controller is gone, too."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    kind: Any = ray.remote(Keeper)
+    options = kind.options(
+        name=_name(request), lifetime="detached", num_cpus=0, scheduling_strategy=here, max_concurrency=100
+    )
+    return options.remote(msgspec.json.encode(request))
+
+
+def _find_keeper(request: Request) -> Any:
+    """The one that has these nodes."""
+    own = f"{request.label}-n{request.node_ranks[0]}"
+    there = _names(request)
+    if not there:
+        raise LookupError(f"the keeper {request.label} is gone, and all of the cluster's nodes in Ray with it")
+    return ray.get_actor(own if own in there else request.label)
+
+
+def _names(request: Request) -> list[str]:
+    named = ray.util.list_named_actors(all_namespaces=True)
+    found = [n["name"] for n in named if n["namespace"] == _NAMESPACE]
+    return [n for n in found if n == request.label or n.startswith(f"{request.label}-n")]
+
+
+async def _clear(request: Request) -> None:
+    """Every keeper of the cluster, or those of one node that was added to it."""
+    wanted = [n for n in await asyncio.to_thread(_names, request) if request.is_first or n == _name(request)]
+    for name in wanted:
+        await _end(ray.get_actor(name))
+    async with asyncio.timeout(_GONE):
+        while set(await asyncio.to_thread(_names, request)) & set(wanted):  # noqa: ASYNC110 — nothing wakes a waiter
+            await asyncio.sleep(0.1)
+
+
+async def _end(keeper: Any) -> None:
+    try:
+        async with asyncio.timeout(_KEEPER_END):
+            await keeper.end.remote()
+    except (TimeoutError, ray.exceptions.RayError):
+        _log("the keeper did not end its nodes; Ray ends them with it")
+    ray.kill(keeper)
+
+
+def _log(text: str) -> None:
+    print(f"jdist: {text}", file=sys.stderr, flush=True)
+
+
+def _main() -> None:
+    code = asyncio.run(_serve_and_leave())
+    os._exit(code)
+
+
+async def _serve_and_leave() -> int:
+    """A thread that still dials Ray holds nobody up."""
+    try:
+        code = await _serve()
+        if ray.is_initialized():
+            async with asyncio.timeout(_GONE):
+                await asyncio.to_thread(ray.shutdown)
+    except TimeoutError:
+        code = 1
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _OUT = os.dup(1)
+    os.dup2(2, 1)  # what Ray prints is for the log
+    _main()

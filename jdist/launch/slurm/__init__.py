@@ -1,0 +1,1 @@
+"""Slurm: a step of the job around the notebook, or a job of its own."""

@@ -1,0 +1,306 @@
+"""Slurm: agents as a step of the job that this runs in (``srun``), or of a job of their own (``sbatch``)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Awaitable, Sequence
+
+import msgspec
+
+from jdist.core.errors import LaunchError, UsageError
+from jdist.core.settings import Settings
+from jdist.core.slurm import Job, describe_node, parse_accounting, parse_job
+from jdist.launch.base import Launcher, Plan
+from jdist.launch.engine import Engine, Log, clean_environment, node_command
+from jdist.launch.slurm.commands import (
+    asked_nodes,
+    batch_command,
+    batch_script,
+    option,
+    step_command,
+    step_environment,
+)
+
+_CALL_TIMEOUT = 30.0
+"""Seconds for Slurm's programs to answer; its controller may be busy."""
+_LOOK = 1.0
+"""Between two looks at a job that is waited for, at first; later a twentieth of the time waited."""
+_LOOK_RARELY = 15.0
+_END = 5.0
+"""Seconds for a job or step to end by itself once its agents have been told to."""
+_QUEUE = 14 * 86400.0
+"""Seconds for which a job that waits in the queue can use the join line in its script."""
+_PLACE, _CALLED = "SLURM_NODEID", "SLURMD_NODENAME"
+_COMPLAINTS = ("srun: error", "srun: fatal", "slurmstepd", "slurmd", "sbatch: error")
+
+
+class SlurmLauncher(Launcher):
+    """One agent on each node of a job.
+
+    The job is the one of ``--jobid`` among the arguments, which :meth:`complete` adds inside an allocation; without it,
+    one is submitted with the user's arguments. Either is found again by anybody who knows the settings: a job that was
+    submitted by its name, which has a part that is this cluster's only.
+    """
+
+    def __init__(self, plan: Plan):
+        super().__init__(plan)
+        self._args = list(plan.settings.launcher_args)
+        self._allocation = option(self._args, "--jobid")
+        self._name = option(self._args, "--job-name", "-J") or _new_name(plan.settings.name)
+        self._env = step_environment(clean_environment(plan.settings.env))
+        self._submitted = ""
+        self._submitting: asyncio.Task[str] | None = None
+        self._job: Job | None = None
+        self._steps: dict[int, Engine] = {}
+        """By node rank, of those that were started from here."""
+        self._log: Log | None = None
+        """What the job's own step says, if it can be seen here."""
+        self._looking: asyncio.Task[None] | None = None
+        self._began = self._looked = 0.0
+
+    @classmethod
+    def complete(cls, settings: Settings) -> Settings:
+        """Which job it is (``--jobid``, the one that this runs in, or one to be submitted), and how many nodes."""
+        args = list(settings.launcher_args)
+        job = option(args, "--jobid") or os.environ.get("SLURM_JOB_ID", "")
+        if job:
+            there = _allocated(job)
+            if settings.nnodes > there.nnodes:
+                raise UsageError(
+                    f"-N {settings.nnodes}: {there.describe()} has {there.nnodes} nodes; ask for no more, or submit "
+                    f"another job by starting where SLURM_JOB_ID is not set"
+                )
+            nnodes = settings.nnodes or there.nnodes
+            args += [] if option(args, "--jobid") else [f"--jobid={job}"]
+        else:
+            nnodes = settings.nnodes or asked_nodes(args)
+            settings = msgspec.structs.replace(settings, invitation=max(settings.invitation, _QUEUE))
+        args.append(f"--job-name={_new_name(settings.name)}")
+        return super().complete(msgspec.structs.replace(settings, nnodes=nnodes, launcher_args=tuple(args)))
+
+    async def launch(self, join_line: Awaitable[str]) -> None:
+        """Start a step, which reads the line when it is known; or submit a job, whose script has it."""
+        self._began = time.monotonic()
+        known, ranks = asyncio.ensure_future(join_line), self.plan.node_ranks
+        if self._allocation:
+            nodes = (await self._nodes([self._allocation]))[ranks.start : ranks.stop]
+            if len(nodes) < len(ranks):
+                raise LaunchError(f"job {self._allocation} has no node left for node {ranks.start + len(nodes)}")
+            step = self._step(self._allocation, nodes, ranks.start)
+            self._steps = dict.fromkeys(ranks, step)
+            step.tell(await known)
+            return
+        line = await known
+        self._log = Log(self.plan.log, _COMPLAINTS)
+        self._submitting = asyncio.create_task(self._submit(line))
+        await asyncio.shield(self._submitting)
+
+    async def _submit(self, line: str) -> str:
+        settings, count = self.plan.settings, len(self.plan.node_ranks)
+        agents = self._agents(self.plan.first)
+        script = batch_script(agents, count, dict(settings.env), self.plan.log, line)
+        args = [a for a in self._args if a != f"--job-name={self._name}"]
+        out = await self._call(batch_command(args, count, self._name), script)
+        self._submitted = out.strip().splitlines()[-1].partition(";")[0]
+        return self._submitted
+
+    def _step(self, job: str, nodes: Sequence[str], first: int) -> Engine:
+        agents = self._agents(first)
+        args = self._args if self._allocation else []  # those for sbatch are not for srun
+        command = step_command(job, nodes, agents, args, self._name)
+        return Engine(command, self._env, Log(self.plan.log, _COMPLAINTS))
+
+    async def relaunch(self, node_rank: int, join_line: str) -> bool:
+        """Another step on the node, in the job that has it."""
+        numbers = [self._allocation] if self._allocation else await self._find()
+        try:
+            nodes = await self._nodes(numbers)
+            node = self._old_node(node_rank, nodes)
+            why = "" if node else await self._taken(node_rank) if numbers else "its job is over"
+        except LaunchError as e:
+            node, why = "", str(e)
+        if not node:
+            raise LaunchError(
+                f"node {node_rank} cannot be started again: {why}; %dist remove -r node={node_rank} goes on without "
+                f"it, %dist stop and start begin anew"
+            )
+        step = self._steps[node_rank] = self._step(await self._owner(numbers, node), [node], node_rank)
+        step.tell(join_line)
+        return True
+
+    def _old_node(self, node_rank: int, nodes: Sequence[str]) -> str:
+        """Which of the job's nodes it was, by what its agent said or, if ranks were never renumbered, by its place."""
+        name = self.names[node_rank] if node_rank < len(self.names) else ""
+        if name:
+            return name if name in nodes else ""
+        return nodes[node_rank] if node_rank < len(nodes) else ""
+
+    async def _taken(self, node_rank: int) -> str:
+        """What Slurm says of a node that its job does not have any more."""
+        name = self.names[node_rank] if node_rank < len(self.names) else ""
+        shown = await self._call(["scontrol", "show", "node", name, "-o"]) if name else ""
+        return f"Slurm has taken it from the job: {describe_node(shown)}" if shown else "its job has no such node"
+
+    def _agents(self, first: int) -> list[str]:
+        return node_command(_PLACE, first, "--called", _CALLED, fork=self.plan.settings.fork)
+
+    # ------------------------------------------------------------ what has become of it
+
+    def failures(self) -> dict[int, str]:
+        """What nodes have said about their agents' ends; for the others, what became of the job or step."""
+        self._look_again()
+        found = {}
+        for node_rank in {*self.plan.node_ranks, *self._steps}:
+            step = self._steps.get(node_rank)
+            log = self._log if step is None else step.log
+            why = (log.ended_nodes().get(node_rank, "") if log else "") or self._job_end(log) or _step_end(step)
+            if why:
+                found[node_rank] = why
+        return found
+
+    def _job_end(self, log: Log | None) -> str:
+        if self._job is None or self._job.phase != "over":
+            return ""
+        said = log.last_words() if log else ""
+        blind = "" if said or self._job.state != "FAILED" else "-- --output=FILE keeps what its nodes say"
+        return "; ".join(filter(None, (self._job.describe(), said, self._job.advice(), blind)))
+
+    def describe(self) -> str:
+        """The job's state and Slurm's reason for it, while it has no nodes yet."""
+        self._look_again()
+        if self._job is None:
+            return f"job {self._submitted} is submitted" if self._submitted else ""
+        return self._job.describe() if self._job.phase != "running" else f"{self._job.describe()}; its agents start"
+
+    def waits_for(self) -> str:
+        """The same."""
+        return self.describe()
+
+    def _look_again(self) -> None:
+        """Have the job looked at, if the last look is some time ago; the more, the longer it has been waited for."""
+        number = self._submitted or self._allocation
+        pause = min(_LOOK_RARELY, max(_LOOK, (time.monotonic() - self._began) / 20))
+        is_looking = self._looking is not None and not self._looking.done()
+        if number and not is_looking and time.monotonic() - self._looked >= pause:
+            self._looking = asyncio.get_running_loop().create_task(self._look(number))
+
+    async def _look(self, number: str) -> None:
+        with contextlib.suppress(LaunchError):  # slurmctld does not answer now: what it said last holds
+            self._job = await self._show(number) or self._job
+        self._looked = time.monotonic()
+
+    async def _show(self, number: str) -> Job | None:
+        """The job now, or what became of it; None if Slurm has forgotten it."""
+        try:
+            job = parse_job(await self._call(["scontrol", "show", "job", number, "-o"]))
+        except LaunchError as e:
+            if "Invalid job id" not in str(e):
+                raise
+            job = None
+        if job is None:
+            with contextlib.suppress(LaunchError):  # accounting may not be kept here
+                asked = ["sacct", "-n", "-P", "-X", "-j", number, "-o", "State,ExitCode,Reason"]
+                job = parse_accounting(number, await self._call(asked))
+        return job
+
+    async def _nodes(self, numbers: Sequence[str]) -> list[str]:
+        """The nodes of these jobs, in the order of their node ranks."""
+        nodes: list[str] = []
+        for number in numbers:
+            job = await self._show(number)
+            if job is None or job.phase == "over":
+                raise LaunchError(f"{job.describe() if job else f'job {number} is not known to Slurm'}")
+            nodes += await self._expand(job)
+        return nodes
+
+    async def _expand(self, job: Job) -> list[str]:
+        return (await self._call(["scontrol", "show", "hostnames", job.nodes])).split() if job.nodes else []
+
+    async def _owner(self, numbers: Sequence[str], node: str) -> str:
+        for number in numbers[1:]:
+            job = await self._show(number)
+            if job is not None and node in await self._expand(job):
+                return number
+        return numbers[0]
+
+    # ------------------------------------------------------------ the end
+
+    async def end(self) -> None:
+        """Cancel what was submitted and end the steps, if they do not end by themselves with their agents."""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._submitting is not None:
+            await asyncio.wait([self._submitting])  # at most _CALL_TIMEOUT: a job that nobody knows would stay
+        for step in {id(s): s for s in self._steps.values()}.values():
+            await step.end(_END, _END)
+        if self._submitted:
+            await self._cancel([self._submitted])
+
+    async def clear(self) -> None:
+        """Cancel this cluster's jobs, whoever has submitted them; an allocation is its owner's."""
+        if not self._allocation:
+            await self._cancel(await self._find())
+
+    async def _find(self) -> list[str]:
+        """The numbers of this user's jobs of this cluster's name that are not over, oldest first."""
+        asked = ["squeue", "--noheader", "--format=%A", f"--name={self._name}", f"--user={os.geteuid()}"]
+        return sorted(set((await self._call(asked)).split()), key=int)
+
+    async def _cancel(self, numbers: Sequence[str]) -> None:
+        """Let jobs end by themselves for a moment, with their agents; those that wait for nodes are cancelled."""
+        deadline = time.monotonic() + _END
+        for number in numbers:
+            while (job := await self._show(number)) is not None and job.phase == "running":
+                if time.monotonic() >= deadline:
+                    break
+                await asyncio.sleep(_LOOK / 5)
+            if job is not None and job.phase != "over":
+                await self._call(["scancel", f"--name={self._name}", f"--user={os.geteuid()}", number])
+
+    async def _call(self, argv: Sequence[str], text: str = "") -> str:
+        return await asyncio.to_thread(_call, argv, self._env, text)
+
+
+def _step_end(step: Engine | None) -> str:
+    if step is None or step.status is None:
+        return ""
+    said = step.log.last_words()
+    return f"srun ended with code {step.status}{': ' if said else ''}{said}"
+
+
+def _allocated(number: str) -> Job:
+    """The job that this runs in, or that the user named. Raises UsageError if it has no nodes (any more)."""
+    try:
+        job = parse_job(_call(["scontrol", "show", "job", number, "-o"], step_environment(os.environ), ""))
+    except LaunchError as e:
+        raise UsageError(f"--launcher slurm: job {number} cannot be used: {e}") from None
+    if job is None or job.phase != "running":
+        raise UsageError(
+            f"--launcher slurm: {job.describe() if job else f'there is no job {number}'}, so there is no node to use; "
+            f"start where SLURM_JOB_ID is not set, and a job is submitted"
+        )
+    return job
+
+
+def _call(argv: Sequence[str], env: dict[str, str], text: str) -> str:
+    """What one of Slurm's programs prints. Raises LaunchError with its complaint."""
+    try:
+        done = subprocess.run(
+            list(argv), input=text, env=env, capture_output=True, text=True, check=False, timeout=_CALL_TIMEOUT
+        )
+    except FileNotFoundError:
+        raise LaunchError(f"{argv[0]} is not on the PATH: start where Slurm's programs are (a login node)") from None
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{argv[0]} gave no answer within {_CALL_TIMEOUT:.0f} s: is slurmctld there?") from None
+    if done.returncode:
+        raise LaunchError(f"{argv[0]} refused: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
+    return done.stdout
+
+
+def _new_name(cluster: str) -> str:
+    return f"jdist-{cluster}-{secrets.token_hex(4)}"

@@ -1,0 +1,1 @@
+"""ssh: agents on hosts that the user can log in to."""

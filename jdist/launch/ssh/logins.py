@@ -1,0 +1,106 @@
+"""Logins: an ssh connection to a host as the user's own configuration describes it, or why there is none.
+
+User, port, key, ProxyJump and the rest come from ``~/.ssh/config`` and ``/etc/ssh/ssh_config``. A host's key must be in
+known_hosts: there is no way to turn that off. Nothing is ever asked for: a password or a passphrase is not at hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from jdist.core.errors import LaunchError
+
+_CONNECT = 20.0
+"""Seconds for a host to take the connection, unless the configuration says otherwise."""
+_LOGIN = 30.0
+"""Seconds for both sides' proofs."""
+_ALIVE = 15.0
+"""Seconds of silence until the other side is asked whether it is there."""
+_CONFIGURATIONS = ("~/.ssh/config", "/etc/ssh/ssh_config")
+_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_AT_ONCE = 8
+"""Logins underway at once: sshd (MaxStartups) drops some of more than ten that come through one jump host."""
+
+
+class Logins:
+    """Logs in to hosts. ``configuration``: a file to use instead of the user's, as with ``ssh -F``."""
+
+    def __init__(self, configuration: str = ""):
+        self._configuration = [configuration] if configuration else _present(_CONFIGURATIONS)
+        self._places = asyncio.Semaphore(_AT_ONCE)
+
+    async def log_in(self, host: str) -> asyncssh.SSHClientConnection:
+        """``host`` as in ``ssh HOST``. Raises LaunchError with ssh's own reason, and the way out where there is one."""
+        user, _, name = host.rpartition("@")
+        given = {"username": user} if user else {}
+        known = _KnownHosts()
+        async with self._places:
+            try:
+                options = await asyncssh.SSHClientConnectionOptions.construct(
+                    config=self._configuration, host=name, **given
+                )
+                known.alias = options.host_key_alias
+                known.files = known.files if options.known_hosts is None else list(options.known_hosts) or known.files
+                return await asyncssh.connect(
+                    name,
+                    config=self._configuration,
+                    known_hosts=known.match,
+                    connect_timeout=options.connect_timeout or _CONNECT,
+                    login_timeout=_LOGIN,
+                    keepalive_interval=options.keepalive_interval or _ALIVE,
+                    **given,
+                )
+            except (asyncssh.Error, OSError, ValueError) as e:  # ValueError: configurations and keys that do not parse
+                raise LaunchError(_explain(e, host, known)) from e
+
+
+class _KnownHosts:
+    """The keys that a host may prove itself with."""
+
+    def __init__(self) -> None:
+        self.files: list[Any] = list(_KNOWN_HOSTS)
+        self.alias: str | None = None
+        """The name that the configuration has for it there."""
+        self.asked_for = ""
+        """The host as known_hosts has it, once it has been looked up."""
+        self.has_keys = False
+
+    def match(self, host: str, _address: str, port: int | None) -> Any:
+        """As asyncssh asks for it. As with ssh, a name's key is looked up by that name, not by where it leads."""
+        text = "\n".join(Path(f).read_text(errors="replace") for f in _present(self.files))
+        found = asyncssh.match_known_hosts(text.encode(), host, "", port)
+        self.asked_for = host if port is None or host == self.alias else f"[{host}]:{port}"
+        self.has_keys = any(found[:2])
+        return found
+
+
+def _present(paths: Any) -> list[str]:
+    return [str(p) for p in (Path(p).expanduser() for p in paths) if p.is_file()]
+
+
+def _explain(error: Exception, host: str, known: _KnownHosts) -> str:
+    """Why there is no connection, as ssh says it, and what to do."""
+    reason = str(error).rstrip(".") or type(error).__name__
+    match error:
+        case asyncssh.PermissionDenied():
+            return (
+                f"{reason}: it takes none of your keys, and jdist never types a password. Once, in a terminal: "
+                f"ssh-copy-id {host} (a key with a passphrase also needs: ssh-add)"
+            )
+        case asyncssh.HostKeyNotVerifiable() if not known.asked_for:
+            return reason  # of a jump host's
+        case asyncssh.HostKeyNotVerifiable() if known.has_keys:
+            return (
+                f"{reason}: it is not the key in known_hosts. Either the host was installed anew or something else "
+                f"answers in its place; if you know why, ssh-keygen -R '{known.asked_for}' forgets the old key"
+            )
+        case asyncssh.HostKeyNotVerifiable():
+            return f"{reason}: it is not in known_hosts yet. Once, in a terminal, look at it and accept it: ssh {host}"
+        case TimeoutError():
+            return f"no answer; is it up, and is its port open from here? ssh {host} must work"
+        case _:
+            return f"{reason}; ssh {host} must work without being asked for anything"

@@ -1,0 +1,191 @@
+"""Remote: one host's agent, started over an ssh connection of its own.
+
+The connection is needed until the agent has its join line. The agent lives on when it breaks, or when the program that
+holds it ends: it is in a session of its own there, writes to a file there, and ends with its controller. An agent that
+has no join line yet ends with the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.resources
+import secrets
+import shlex
+import sys
+from typing import Any
+
+import asyncssh
+import msgspec
+from msgspec import Struct
+
+import jdist
+from jdist.core.errors import LaunchError
+from jdist.core.settings import Host
+from jdist.launch.last_words import last_words
+from jdist.launch.ssh.logins import Logins
+
+OLDEST_PYTHON = (3, 11)
+_REPORT = 60.0
+"""Seconds for a login shell, Python's start and the import of jdist there."""
+_END = 5.0
+_LOG_LINES = 3
+_CHOOSE = (
+    'for p in "$@"; do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0"; done; echo "there is no $*" >&2; exit 127'
+)
+"""For /bin/sh: run ``$0`` with the first of the arguments that is an interpreter here."""
+
+
+class Report(Struct, frozen=True):
+    """What the foothold says."""
+
+    error: str = ""
+    pid: int = 0
+    log: str = ""
+
+
+class Wanted(Struct, frozen=True):
+    """What is to be started on a host."""
+
+    host: Host
+    node_rank: int
+    words: tuple[str, ...]
+    """After ``jdist``."""
+    env: tuple[tuple[str, str], ...]
+    log: str
+    """Its name there, without the process's number."""
+
+
+class RemoteAgent:
+    """The way of one agent onto its host. ``stage`` says how far it has come, ``failure`` why it went no further."""
+
+    def __init__(self, wanted: Wanted, logins: Logins):
+        self.name = wanted.host.name
+        self.stage = "connecting"
+        self.failure = ""
+        self._wanted = wanted
+        self._logins = logins
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._process: asyncssh.SSHClientProcess[bytes] | None = None
+        self._report = Report()
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has its join line, or failed."""
+        return bool(self.failure) or self._watching is not None
+
+    async def bring(self, join_line: asyncio.Future[str]) -> None:
+        """Start the agent and give it its join line; ``failure`` says if and why that could not be."""
+        try:
+            self._connection = await self._logins.log_in(self.name)
+            self.stage = "starting"
+            await self._start(self._connection)
+            self.stage = "waiting for the controller"
+            line = await asyncio.shield(join_line)
+            if self._process is not None:
+                self._process.stdin.write(line.encode() + b"\n")
+            self.stage = "started"
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+        except (asyncssh.Error, OSError, LaunchError) as e:
+            self.failure = str(e) or type(e).__name__
+            self.stage = "failed"
+
+    # ------------------------------------------------------------ starting
+
+    async def _start(self, connection: asyncssh.SSHClientConnection) -> None:
+        foothold = importlib.resources.files("jdist.launch.ssh").joinpath("foothold.py").read_bytes()
+        host = self._wanted.host
+        pythons = [host.python] if host.python else [sys.executable, "python3"]
+        self._process = process = await connection.create_process(_command(pythons, len(foothold)), encoding=None)
+        mark = f"jdist-{secrets.token_hex(8)} "
+        given = {
+            "mark": mark,
+            "python": OLDEST_PYTHON,
+            "jdist": jdist.__version__,
+            "directory": host.directory,
+            "env": dict(self._wanted.env),
+            "words": self._wanted.words,
+            "log": self._wanted.log,
+        }
+        try:
+            async with asyncio.timeout(_REPORT):
+                with contextlib.suppress(OSError):  # it ended already, and says why
+                    process.stdin.write(foothold + msgspec.json.encode(given) + b"\n")
+                    await process.stdin.drain()
+                self._report = await _read_report(process, mark.encode())
+        except TimeoutError:
+            raise LaunchError(f"Python did not start within {_REPORT:.0f} s; try ssh {self.name} python3") from None
+        if self._report.error:
+            raise LaunchError(self._report.error)
+
+    # ------------------------------------------------------------ its end
+
+    async def _watch(self) -> None:
+        """Note an agent's end. If only the connection ends, the agent goes on."""
+        if self._process is None:
+            return
+        done = await self._process.wait()
+        if done.exit_status is None and done.exit_signal is None:
+            self.stage = "out of sight"
+            return
+        how = f"code {done.exit_status}" if done.exit_signal is None else f"signal {done.exit_signal[0]}"
+        self.failure = f"its agent ended with {how}{await self._log_end()}"
+        self.stage = "ended"
+
+    async def _log_end(self) -> str:
+        log = shlex.quote(self._report.log)
+        said = await self._run(f"tail -n {_LOG_LINES} {log}; rm -f {log}")
+        return f": {last_words(said)}" if said.strip() else ""
+
+    async def _run(self, command: str) -> str:
+        """What a short command prints there; nothing if the connection does not carry it any more."""
+        if self._connection is None:
+            return ""
+        with contextlib.suppress(asyncssh.Error, OSError):
+            async with asyncio.timeout(_END):
+                return str((await self._connection.run(command, check=False)).stdout or "")
+        return ""
+
+    async def end(self) -> None:
+        """End the agent if it is still there and in sight, and close the connection."""
+        if self._connection is None:
+            return
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.write_eof()
+        if self._watching is not None and not self._watching.done():
+            await self._run(f"kill {self._report.pid}")
+            await asyncio.wait([self._watching], timeout=_END)
+        await self.let_go()
+
+    async def let_go(self) -> None:
+        """Close the connection. An agent that has its join line goes on."""
+        if self._watching is not None:
+            self._watching.cancel()
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        connection.close()
+        with contextlib.suppress(asyncssh.Error, OSError):
+            async with asyncio.timeout(_END):
+                await connection.wait_closed()
+
+
+def _command(pythons: list[str], nbytes: int) -> str:
+    """For a login shell, of which there are many kinds: single quotes, no exclamation mark, no line's end inside.
+
+    What is run is read from standard input, byte by byte: what comes after it is not for this interpreter's buffer.
+    """
+    read = f'import os,sys;sys.path[:]=filter(None,sys.path);exec(b"".join([os.read(0,1)for _ in range({nbytes})]))'
+    return " ".join(["exec /bin/sh -c", shlex.quote(_CHOOSE), shlex.quote(read), *map(shlex.quote, pythons)])
+
+
+async def _read_report(process: asyncssh.SSHClientProcess[bytes], mark: bytes) -> Report:
+    """The line with the mark, whatever is printed before it. Raises LaunchError with what was said instead."""
+    async for line in process.stdout:
+        if line.startswith(mark):
+            return msgspec.json.decode(line[len(mark) :], type=Report)
+    done: Any = await process.wait()
+    said = " / ".join((done.stderr or b"").decode(errors="replace").strip().splitlines()[-_LOG_LINES:])
+    raise LaunchError(f"Python could not be started there: {said or f'exit code {done.exit_status}'}")

@@ -1,0 +1,304 @@
+"""Alignment: many ranks' sequences laid into one, equal entries in one block.
+
+Each rank's entries form a chain; a block may hold one entry of each rank. The blocks stand in a total order in which
+every chain runs forward. A new entry joins the earliest block of its key that its rank has not passed; when that block
+stands before the rank's last one, the rank's own newer blocks are moved in front of it, which is possible unless the
+block comes, through some chain, before the rank's last one. (An online topological order, as in Pearce and Kelly,
+"A dynamic topological sort algorithm", 2006, with only the backward search.) Else it makes a block at the end, so what
+is not shared stays in the order of arrival.
+
+The order is kept by labels with gaps, so that comparing is O(1). Searching backward is paid from a credit that grows
+with each entry, so all of it together is linear in the number of entries. A block that holds every rank settles all
+blocks before it: they never change again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+
+from jdist.core.outcome import Item, Line, Rich
+from jdist.notebook.numbers import skeleton
+
+_GAP = 1 << 128
+_CREDIT = 16
+"""Steps of backward search that each entry pays for."""
+_NEAR = 4
+"""Entries that differ in their numbers are joined only when the rank skips at most so many blocks by it."""
+MOST_VARIANTS = 8
+"""A block with differing entries holds at most so many ranks."""
+_WIDEST = 160
+"""Nor do the numbers of such a block take more characters than this with the line around them."""
+
+
+class Entry:
+    """What is aligned: an item, the key that it shares with its equals, and what it must resemble to be a variant."""
+
+    __slots__ = ("_likeness", "item", "key", "reach")
+
+    def __init__(self, item: Item, key: Hashable, reach: int):
+        self.item = item
+        self.key = key
+        self.reach = reach
+        """How many blocks may be skipped to join an equal entry: the more an entry says, the more."""
+        self._likeness: tuple[Hashable, int, int] | None = None
+
+    @property
+    def likeness(self) -> tuple[Hashable, int, int]:
+        """The key that it shares with its variants (None: it has none), the length of its numbers, and of the rest.
+
+        Worked out when it is first needed: most entries find an equal one before.
+        """
+        if self._likeness is None:
+            self._likeness = None, 0, 0
+            if isinstance(self.item, Line) and (found := skeleton(self.item.text)) is not None:
+                self._likeness = ("like", self.item.stream, found[0]), found[1], len(found[0])
+        return self._likeness
+
+
+class Node:
+    """One block while it grows: the entries by rank, and its place in the order."""
+
+    __slots__ = ("cache", "first", "label", "level", "members", "next", "prev", "seqs", "varied")
+
+    def __init__(self, first: Entry | None, level: int):
+        self.first = first
+        self.level = level
+        self.label = 0
+        self.prev: Node | None = None
+        self.next: Node | None = None
+        self.members: dict[int, Entry] = {}
+        self.seqs: dict[int, int] = {}
+        self.varied = False
+        self.cache: object = None
+        """For who reads the blocks; forgotten when the block changes."""
+
+    @property
+    def is_dead(self) -> bool:
+        return not self.members
+
+    def is_led_by(self, key: Hashable) -> bool:
+        """Whether the entry that began this block has this key."""
+        return self.first is not None and self.first.key == key
+
+    def takes(self, entry: Entry) -> bool:
+        """Whether the entry may be in this block, for all that is in it already."""
+        if self.first is None or self.is_dead:
+            return False
+        if not self.varied and entry.key == self.first.key:
+            return True
+        if len(self.members) >= MOST_VARIANTS:
+            return isinstance(entry.item, Rich) and entry.key == self.first.key
+        like, numbers, rest = entry.likeness
+        if like is None:
+            return entry.key == self.first.key
+        mine = sum(member.likeness[1] for member in self.members.values())
+        return like == self.first.likeness[0] and rest + mine + numbers <= _WIDEST
+
+
+class _Bucket:
+    """The blocks of one key in the order in which they were made, less the leading ones that take nobody any more."""
+
+    __slots__ = ("base", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.base = 0
+
+
+class Alignment:
+    """The blocks of all ranks' entries.
+
+    ``ranks`` are the ranks that are expected: no block is settled before it holds all of them. Others may come too.
+    """
+
+    def __init__(self, ranks: Iterable[int]):
+        self._ranks = frozenset(ranks)
+        self._root = Node(None, 0)
+        self._last = self._root
+        self._settled = self._root
+        self._chains: dict[int, list[Node]] = {}
+        self._levels: dict[int, int] = {}
+        self._buckets: dict[Hashable, _Bucket] = {}
+        self._pointers: dict[int, dict[Hashable, int]] = {}
+        self._credit = 0
+
+    def __iter__(self) -> Iterator[Node]:
+        """The blocks in their order."""
+        node = self._root.next
+        while node is not None:
+            yield node
+            node = node.next
+
+    def chain(self, rank: int) -> list[Entry]:
+        """The rank's entries in the order in which they were added."""
+        return [node.members[rank] for node in self._chains.get(rank, ())]
+
+    def add(self, ranks: Iterable[int], entry: Entry) -> list[Node]:
+        """Adds the same entry to the end of each rank's chain; returns the blocks it went to, one a rank."""
+        before, node, nodes = None, None, []
+        for rank in ranks:
+            head = self._head(rank)
+            self._credit += _CREDIT
+            if node is None or head is not before or not node.takes(entry):
+                before, node = head, self._place(rank, head, entry)
+            self._enter(node, rank, entry)
+            nodes.append(node)
+        return nodes
+
+    def replace(self, node: Node, rank: int, entry: Entry) -> None:
+        """Puts another entry in the place of the one that the rank has in this block."""
+        node.members[rank] = entry
+        node.varied = True
+        node.cache = None
+
+    def clear(self, rank: int) -> None:
+        """Forgets all that the rank has added."""
+        for node in self._chains.pop(rank, ()):
+            del node.members[rank], node.seqs[rank]
+            node.cache = None
+            if node.is_dead:
+                self._unlink(node)
+
+    def _head(self, rank: int) -> Node | None:
+        chain = self._chains.get(rank)
+        return chain[-1] if chain else None
+
+    def _place(self, rank: int, head: Node | None, entry: Entry) -> Node:
+        """The block that the rank's next entry goes to: the best one there is, or a new one at the end."""
+        following = head.next if head is not None else None
+        if following is not None and following.is_led_by(entry.key) and following.takes(entry):
+            return following  # the usual case: the same lines in the same order
+        level = self._levels.get(rank, 0)
+        equal = self._find(rank, head, entry, entry.key)
+        like = entry.likeness[0]
+        alike = self._find(rank, head, entry, like) if like is not None else None
+        if equal is not None and _skipped(equal[0], level) > entry.reach:
+            equal = None
+        if alike is not None and _skipped(alike[0], level) > _NEAR:
+            alike = None
+        if equal is not None and alike is not None and _skipped(equal[0], level) > _NEAR:
+            equal = None
+        chosen = equal or alike
+        if chosen is None:
+            return self._append(entry, level + 1)
+        node, route = chosen
+        self._move_before(route, node)
+        return node
+
+    def _find(self, rank: int, head: Node | None, entry: Entry, key: Hashable) -> tuple[Node, list[Node]] | None:
+        """The earliest block of this key that takes the rank's next entry, and what must be moved before it for that.
+
+        What is found closed or passed stays so for this rank, so each rank looks at each block of a key but once.
+        """
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            return None
+        nodes = bucket.nodes
+        while bucket.base < len(nodes) and self._is_closed(nodes[bucket.base]):
+            bucket.base += 1
+        pointers = self._pointers.setdefault(rank, {})
+        at = max(pointers.get(key, 0), bucket.base)
+        found = None
+        while at < len(nodes) and found is None:
+            node = nodes[at]
+            route = self._route(head, node) if rank not in node.members and node.takes(entry) else None
+            if route is None:
+                at += 1
+            else:
+                found = node, route
+        pointers[key] = at
+        return found
+
+    def _is_closed(self, node: Node) -> bool:
+        is_line = node.first is not None and isinstance(node.first.item, Line)
+        full = node.varied and is_line and len(node.members) >= MOST_VARIANTS
+        return node.is_dead or full or node.label <= self._settled.label
+
+    def _route(self, head: Node | None, node: Node) -> list[Node] | None:
+        """The blocks to move before ``node`` so that it may follow ``head``; None when it comes before ``head``."""
+        if node.label <= self._settled.label:
+            return None
+        if head is None or node.label > head.label:
+            return []
+        if node is head:
+            return None
+        seen, open_ends = {head}, [head]
+        while open_ends:
+            end = open_ends.pop()
+            for rank, seq in end.seqs.items():
+                self._credit -= 1
+                if self._credit < 0:
+                    return None
+                before = self._chains[rank][seq - 1] if seq else None
+                if before is node:
+                    return None
+                if before is not None and before.label > node.label and before not in seen:
+                    seen.add(before)
+                    open_ends.append(before)
+        return sorted(seen, key=lambda n: n.label)
+
+    def _enter(self, node: Node, rank: int, entry: Entry) -> None:
+        chain = self._chains.setdefault(rank, [])
+        node.members[rank] = entry
+        node.seqs[rank] = len(chain)
+        node.varied = node.varied or node.first is None or entry.key != node.first.key
+        node.cache = None
+        chain.append(node)
+        self._levels[rank] = node.level
+        is_full = len(node.members) >= len(self._ranks) > 0 and self._ranks <= node.members.keys()
+        if is_full and node.label > self._settled.label:
+            self._settled = node
+
+    def _append(self, entry: Entry, level: int) -> Node:
+        node = Node(entry, level)
+        self._link(node, self._last, None, self._last.label + _GAP)
+        for key in (entry.key, entry.likeness[0]):
+            if key is not None:
+                self._buckets.setdefault(key, _Bucket()).nodes.append(node)
+        return node
+
+    def _move_before(self, moved: list[Node], node: Node) -> None:
+        if not moved:
+            return
+        for each in moved:
+            self._unlink(each)
+        low = node.prev or self._root
+        step = (node.label - low.label) // (64 * len(moved))  # crowd to the left: the next to come goes to the right
+        if step == 0:
+            self._relabel()
+            step = (node.label - low.label) // (64 * len(moved))
+        for each in moved:
+            self._link(each, low, node, low.label + max(step, 1))
+            low = each
+
+    def _relabel(self) -> None:
+        """Makes the gaps after the settled blocks wide again."""
+        label = self._settled.label
+        node = self._settled.next
+        while node is not None:
+            label += _GAP
+            node.label = label
+            node = node.next
+
+    def _link(self, node: Node, prev: Node, after: Node | None, label: int) -> None:
+        node.prev, node.next, node.label = prev, after, label
+        prev.next = node
+        if after is None:
+            self._last = node
+        else:
+            after.prev = node
+
+    def _unlink(self, node: Node) -> None:
+        prev = node.prev or self._root
+        prev.next = node.next
+        if node.next is None:
+            self._last = prev
+        else:
+            node.next.prev = prev
+        if self._settled is node:
+            self._settled = prev
+
+
+def _skipped(node: Node, level: int) -> int:
+    """About how many blocks a rank passes over that goes from ``level`` to this one."""
+    return max(0, node.level - level - 1)

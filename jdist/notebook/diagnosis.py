@@ -1,0 +1,154 @@
+"""Diagnosis: what ``%dist doctor`` shows: its findings, a table by node, a table of the ways between them. Pure."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping
+
+from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
+from jdist.core.examination import UNLIMITED, NodeReport, Path
+from jdist.core.ranks import RankSet
+from jdist.notebook.tables import table
+
+_COLUMNS = 6
+"""So many nodes stand side by side; of more, each line says which nodes have what."""
+_MARKS = {"breaks": "✗", "may break": "⚠", "note": "·"}
+
+
+def diagnosis_bundle(diagnosis: Diagnosis) -> dict[str, str]:
+    """``{"text/plain", "text/html"}``."""
+    seen = diagnosis.examination
+    parts = []
+    if seen.nodes:
+        parts.append(_nodes(seen))
+    if seen.paths:
+        parts.append(_ways(seen))
+    lines = [f"{_MARKS[f.severity]} {f.severity}: {f.text}" for f in diagnosis.findings] or [f"✓ {diagnosis}"]
+    parts.append({"text/plain": "\n".join(lines), "text/html": "".join(f"<div>{html.escape(t)}</div>" for t in lines)})
+    return {
+        "text/plain": "\n\n".join(p["text/plain"] for p in parts),
+        "text/html": "".join(p["text/html"] for p in parts),
+    }
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def _nodes(seen: Examination) -> dict[str, str]:
+    rows = {what: {n: of(r) for n, r in seen.nodes.items()} for what, of in _ROWS.items()}
+    rows["clock"] = {n: _clock(seen.clocks.get(n)) for n in seen.nodes}
+    rows = {what: cells for what, cells in rows.items() if any(cells.values())}
+    if len(seen.nodes) <= _COLUMNS:
+        heads = ["", *(f"node {n}" for n in seen.nodes)]
+        return table(heads, [[what, *cells.values()] for what, cells in rows.items()])
+    return table(["", "nodes"], [[what, _collapsed(cells)] for what, cells in rows.items()])
+
+
+def _collapsed(cells: Mapping[int, str]) -> str:
+    groups: dict[str, list[int]] = {}
+    for node, cell in cells.items():
+        groups.setdefault(cell, []).append(node)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    shown = [f"{RankSet(nodes)}: {cell or 'none'}" for cell, nodes in ordered[:_COLUMNS]]
+    left = sum(len(nodes) for _, nodes in ordered[_COLUMNS:])
+    return "\n".join(shown + [f"{left} others"] * bool(left))
+
+
+def _gpus(report: NodeReport) -> str:
+    models: dict[str, int] = {}
+    for gpu in report.gpus:
+        kind = f"{gpu.name} {_size(gpu.memory)}"
+        models[kind] = models.get(kind, 0) + 1
+    named = ", ".join(f"{count} x {kind}" for kind, count in models.items())
+    return named or (str(report.gpu_count) if report.gpu_count else "none")
+
+
+def _disk(what: str) -> Callable[[NodeReport], str]:
+    def free(report: NodeReport) -> str:
+        found = [d for d in report.disks if d.what == what]
+        return f"{_size(found[0].free)} of {_size(found[0].total)}" if found else "missing"
+
+    return free
+
+
+def _interface(report: NodeReport) -> str:
+    return report.chosen_interface + " (set by the user)" * report.is_users_choice
+
+
+def _clock(clock: Clock | None) -> str:
+    if clock is None:
+        return ""
+    return f"{clock.offset * 1e3:+,.1f} ms ± {clock.error * 1e3:,.1f}"
+
+
+def _limit(limit: int, show: Callable[[int], str] = str) -> str:
+    return "unlimited" if limit == UNLIMITED else show(limit)
+
+
+def _size(count: int) -> str:
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}" if count < 1000 * unit else f"{count / unit:.0f} {name}"
+    return f"{count >> 10} KiB"
+
+
+_ROWS: dict[str, Callable[[NodeReport], str]] = {
+    "host": lambda r: r.hostname,
+    "address": lambda r: r.address,
+    "interface": _interface,
+    "Python": lambda r: r.python,
+    "torch": lambda r: r.torch or "none",
+    "jdist": lambda r: r.jdist,
+    "CUDA (in torch)": lambda r: r.facts.cuda or "CPU build" if r.facts is not None else "",
+    "NCCL": lambda r: r.facts.nccl if r.facts is not None else "",
+    "driver": lambda r: r.driver,
+    "GPUs": _gpus,
+    "RDMA": lambda r: ", ".join(r.rdma),
+    "CPUs": lambda r: str(r.cpus),
+    "memory": lambda r: _size(r.memory),
+    "/dev/shm free": _disk("/dev/shm"),
+    "disk free, working directory": _disk("working directory"),
+    "disk free, temporary files": _disk("temporary files"),
+    "ulimit -n (files)": lambda r: _limit(r.limits.nofile),
+    "ulimit -u (processes)": lambda r: _limit(r.limits.nproc),
+    "ulimit -l (locked memory)": lambda r: _limit(r.limits.memlock, _size),
+}
+
+
+# ---------------------------------------------------------------- ways
+
+
+def _ways(seen: Examination) -> dict[str, str]:
+    nodes = list(seen.nodes)
+    if len(nodes) > _COLUMNS:
+        return _summary(seen.paths)
+    rows = [[f"node {a}", *("" if a == b else _way(seen.paths.get((a, b))) for b in nodes)] for a in nodes]
+    return table(["from \\ to", *(f"node {n}" for n in nodes)], rows)
+
+
+def _way(path: Path | None) -> str:
+    if path is None:
+        return "?"
+    if path.trouble:
+        return {"timeout": "blocked (dropped)", "refused": "blocked (refused)"}.get(path.kind, path.kind)
+    name = "" if not path.name_trouble else ", name unknown"
+    return f"{path.round_trip * 1e3:.2f} ms{_rate(path.bandwidth)}{name}"
+
+
+def _rate(bandwidth: float) -> str:
+    if not bandwidth:
+        return ""
+    return f", {bandwidth / 1e9:.2f} GB/s" if bandwidth >= 1e8 else f", {bandwidth / 1e6:.1f} MB/s"
+
+
+def _summary(paths: Mapping[tuple[int, int], Path]) -> dict[str, str]:
+    good = [p for p in paths.values() if not p.trouble]
+    times = sorted(p.round_trip for p in good)
+    rates = sorted(p.bandwidth for p in good if p.bandwidth)
+    lines = [f"{len(good)} of {len(paths)} ways between nodes are open"]
+    if times:
+        lines.append(f"round trip {times[0] * 1e3:.2f} to {times[-1] * 1e3:.2f} ms")
+    if rates:
+        lines.append(f"bandwidth{_rate(rates[0])[1:]} to{_rate(rates[-1])[1:]}")
+    text = "; ".join(lines)
+    return {"text/plain": text, "text/html": f"<div>{html.escape(text)}</div>"}

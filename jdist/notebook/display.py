@@ -1,0 +1,258 @@
+"""Display: follows a run on a screen until it is over, at a pace that keeps the notebook small and the browser calm.
+
+A run has one display, replaced as it grows. How often is bounded by how large it is: what is sent again and again stays
+in proportion to what is new. Only the thread that follows touches the screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections.abc import Callable, Sequence
+
+from jdist.client.blocking import Cluster
+from jdist.client.run import CellRun
+from jdist.core.messages import (
+    Clear,
+    ClusterFacts,
+    Display,
+    Done,
+    InputRequest,
+    Judged,
+    Message,
+    Notice,
+    Output,
+    OutputItem,
+    RunEnded,
+    Started,
+    Stopped,
+    Tail,
+    Text,
+)
+from jdist.core.verdict import Verdict
+from jdist.notebook.lines import LineStream
+from jdist.notebook.render import RunView, render
+from jdist.notebook.screen import Screen, Shown, plain, weight
+from jdist.notebook.transcript import Transcript
+
+_FIRST = 0.15
+"""Seconds before a run that is not over is shown at all."""
+_LEAST = 0.1
+_PATIENCE = 3
+"""The user's interrupts until the notebook is given back, even if the controller does not answer."""
+_LATE = 0.5
+"""Between two drawings of what comes after a run's end."""
+_BYTES_PER_SECOND = 400_000
+"""How fast what is on the screen may be sent again."""
+_CALM_BYTES_PER_SECOND = 20_000
+"""The same while nothing but the clock changed."""
+
+
+class RunDisplay:
+    """One run on a screen."""
+
+    def __init__(
+        self, cluster: Cluster, run: CellRun, screen: Screen, lead: int | None = None, timeout: float | None = None
+    ):
+        self._cluster = cluster
+        self._run = run
+        self._screen = screen
+        self._lead = lead
+        self._timeout = timeout
+        self._transcript = Transcript(run.ranks)
+        self._lines = LineStream()
+        self._notices: list[str] = []
+        self._events: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._shown: Shown | None = None
+        self._began = time.monotonic()
+        self._next = self._began + _FIRST
+        self._size = 0
+        self._is_dirty = False
+        self._will_redraw = False
+        self._interrupts = 0
+        self._is_waiting = bool(run.behind)
+        if run.behind:
+            self._notices.append(f"waits for run {', '.join(map(str, run.behind))}, which holds its ranks")
+
+    def tell(self, notices: Sequence[str]) -> None:
+        """What the user should know beforehand, such as a rank that died since the last run."""
+        self._notices = [*notices, *self._notices]
+
+    def follow(self) -> None:
+        """Show the run until it is over.
+
+        A KeyboardInterrupt interrupts the run on its ranks and goes on showing; it is raised at the end if the run came
+        to a good end all the same, and at once when it is the third.
+        """
+        unwatch = self._cluster.asynchronous.watch(self._on_cluster)
+        try:
+            self._run.watch(self._events.put)
+            self._follow()
+        except KeyboardInterrupt:  # also one between two steps: whoever stops looking must have stopped the ranks
+            self._run.cancel()
+            raise
+        finally:
+            unwatch()
+        self._draw()
+        self._run.on_late = self._late
+        if self._interrupts and all(o.ok for o in self._run.outcomes.values()):
+            raise KeyboardInterrupt
+
+    def _follow(self) -> None:
+        while True:
+            try:
+                if self._step():
+                    return
+            except KeyboardInterrupt:
+                self._interrupts += 1
+                if self._interrupts >= _PATIENCE:
+                    raise
+                self._interrupt()
+
+    def _late(self, message: Message) -> None:
+        """What threads and children of the cell write after its end is shown in its place, on the client's loop."""
+        self._take(message)
+        if not self._will_redraw:
+            self._will_redraw = True
+            asyncio.get_running_loop().call_later(max(_LATE, self._next - time.monotonic()), self._redraw)
+
+    def _redraw(self) -> None:
+        self._will_redraw = False
+        self._draw()
+
+    def _on_cluster(self, message: Message) -> None:
+        if isinstance(message, Notice):
+            self._events.put(message)
+
+    def _interrupt(self) -> None:
+        text = "interrupting every rank; namespaces are kept"
+        self._notices = [*(n for n in self._notices if n != text), text]
+        self._is_dirty = True
+        self._run.cancel()
+
+    def _step(self) -> bool:
+        """Wait for the next event or the next drawing; True when the run is over."""
+        try:
+            event = self._events.get(timeout=max(0.0, self._next - time.monotonic()))
+        except queue.Empty:
+            self._draw()
+            return False
+        while True:
+            if event is None:
+                return True
+            self._take(event)
+            try:
+                event = self._events.get_nowait()
+            except queue.Empty:
+                break
+        if time.monotonic() >= self._next:
+            self._draw()
+        return False
+
+    def _take(self, event: Message) -> None:
+        self._is_dirty = True
+        match event:
+            case Output():
+                for item in event.items:
+                    self._take_output(item)
+            case Done():
+                self._transcript.close([event.rank])
+            case Started():
+                self._is_waiting = False
+                self._notices = [n for n in self._notices if not n.startswith("waits for run")]
+                self._began = time.monotonic()
+            case Notice():
+                self._notices.append(event.text)
+            case Judged(_, verdict) if verdict is not None and not self._screen.is_live:
+                self._screen.show(plain(str(verdict)))
+            case Stopped():
+                self._notices.append(f"nothing more is heard of the cluster: {event.reason}")
+            case InputRequest():
+                self._draw()
+                self._answer(event)
+            case RunEnded():
+                self._transcript.close()
+                for line in self._lines.close():
+                    self._screen.show(plain(line))
+
+    def _take_output(self, item: OutputItem) -> None:
+        if self._screen.is_live:
+            feed(self._transcript, item)
+            return
+        for line in self._lines.feed(item):
+            self._screen.show(plain(line))
+
+    def _answer(self, request: InputRequest) -> None:
+        """Pass the rank's question on to the user; where nobody can be asked, the run is stopped and says so."""
+        try:
+            text = self._screen.ask(request.prompt, request.is_password)
+        except (EOFError, OSError, RuntimeError, NotImplementedError) as e:
+            self._notices.append(f"rank {request.rank} asked for input, which this front end cannot give ({e})")
+            self._run.cancel()
+            return
+        self._cluster.answer_input(request.run, request.rank, text)
+
+    def view(self) -> RunView:
+        """The run as it stands."""
+        run = self._run
+        return RunView(
+            run=run.number,
+            ranks=tuple(run.ranks),
+            state="done" if run.is_done else "waiting" if self._is_waiting else "running",
+            elapsed=run.seconds if run.is_done else time.monotonic() - self._began,
+            blocks=self._transcript.blocks(),
+            outcomes=dict(run.outcomes),
+            notices=tuple(self._notices),
+            topology=self._cluster.topology,
+            lead=self._lead,
+            timeout=self._timeout,
+            first_failed=run.first_failure,
+            verdict=_judged(run),
+            cluster=self._cluster.name,
+        )
+
+    def _draw(self) -> None:
+        now = time.monotonic()
+        pace = _BYTES_PER_SECOND if self._is_dirty else _CALM_BYTES_PER_SECOND
+        if self._screen.is_live or self._run.is_done:
+            bundle = render(self.view())
+            self._size = weight(bundle)
+            if self._shown is None:
+                self._shown = self._screen.show(bundle)
+            else:
+                self._shown.update(bundle)
+        self._is_dirty = False
+        self._next = now + max(_LEAST if pace == _BYTES_PER_SECOND else 1.0, self._size / pace)
+
+
+def _judged(run: CellRun) -> Verdict | None:
+    if run.verdict is None or (run.is_done and run.verdict.kind == "lost"):  # which the run's outcomes say themselves
+        return None
+    return run.verdict
+
+
+def feed(transcript: Transcript, item: object) -> None:
+    """One output item into a transcript."""
+    match item:
+        case Text():
+            transcript.feed_text(item.ranks, item.stream, item.text)
+        case Display() if item.is_update:
+            transcript.feed_update(item.ranks, item.display_id, item.data, item.metadata)
+        case Display():
+            transcript.feed_rich(item.ranks, item.data, item.metadata, item.is_result, item.display_id or None)
+        case Clear():
+            transcript.feed_clear(item.ranks, item.wait)
+        case Tail():
+            transcript.feed_tail(item.rank, item.stream, item.lines, item.chars, item.text)
+
+
+def describe_start(facts: ClusterFacts, seconds: float, describe_missing: Callable[[ClusterFacts], str]) -> str:
+    """The line that is shown while a cluster starts."""
+    if facts.phase != "ready":
+        return f"cluster {facts.name}: {describe_missing(facts)} · {seconds:.0f} s"
+    ranks = sum(facts.nproc_per_node)
+    nnodes = facts.topology.nnodes
+    nodes = f"{nnodes} node{'' if nnodes == 1 else 's'}"
+    hosts = ", ".join(sorted(set(facts.hostnames)))
+    return f"cluster {facts.name}: {ranks} ranks on {nodes} ({hosts}) · {facts.backend} · ready in {seconds:.1f} s"

@@ -1,0 +1,64 @@
+"""Files: a script is written whole or not at all, and over no work of the user's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+from hashlib import blake2b
+
+from jdist.core.errors import UsageError
+
+_MARK = re.compile(r"# Written by %dist export \(([0-9a-f]{16})\)[^\n]*\n")
+
+
+def write(path: str, text: str, *, force: bool) -> str:
+    """Put the script at ``path``; the absolute path.
+
+    Raises UsageError for a file that is there and is none that this function has written, or has been changed since,
+    unless ``force``; and for a place that cannot be written.
+    """
+    target = os.path.realpath(os.path.expanduser(path))
+    if not force:
+        _check(path, target)
+    # beside the file, so that it can take its place in one step
+    draft = f"{target}.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        with open(draft, "x", encoding="utf-8", newline="\n") as f:
+            f.write(marked(text))
+        os.replace(draft, target)
+    except OSError as e:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise UsageError(f"%dist export: {path} cannot be written: {e.strerror or e}") from None
+    return target
+
+
+def marked(text: str) -> str:
+    """The script with its first line, by which it is known again as long as nobody has changed it."""
+    return f"# Written by %dist export ({_digest(text)}); export will not overwrite it once it is edited.\n{text}"
+
+
+def _check(path: str, target: str) -> None:
+    try:
+        with open(target, encoding="utf-8", newline="") as f:
+            text = f.read()
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as e:
+        why = getattr(e, "strerror", None) or e
+        raise UsageError(f"%dist export: {path} is there and cannot be read: {why}; name another file") from None
+    found = _MARK.match(text)
+    if found is None:
+        raise UsageError(
+            f"%dist export: {path} is there and was not written by export; name another file, or --force replaces it"
+        )
+    if found[1] != _digest(text[found.end() :]):
+        raise UsageError(
+            f"%dist export: {path} was edited after export wrote it; name another file, or --force replaces it"
+        )
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,201 @@
+"""Script: a session's steps as the source text of one script for torchrun. Pure.
+
+A rank of the script does what the same rank did in the session, in the same order, setup cells first. What cannot be in
+a script is a comment in it, and a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from jdist.client.history import BroadcastStep, CellStep, GroupStep, MeshStep, Remark, Step, ValueStep
+from jdist.core.ranks import RankSet
+from jdist.core.topology import Mesh
+from jdist.notebook.export.ends import Ends, World
+from jdist.notebook.export.provided import Provided
+from jdist.notebook.export.source import indented
+from jdist.notebook.export.translation import Translation, Untranslatable, translate
+
+_FEW = 4
+"""Ranks that are written one by one; of more, a range where they are one."""
+
+
+class Script(Struct, frozen=True):
+    """A script, and what became of the cells."""
+
+    text: str
+    warnings: tuple[str, ...]
+    """Each names its cell and says what is not in the script as it was in the session."""
+    cells: int
+    """In the script."""
+    left_out: int
+
+
+class _Part(Struct):
+    """A place in the script: comment lines, then code for some ranks."""
+
+    heading: str
+    code: str = ""
+    ranks: tuple[int, ...] | None = None
+    """None: all."""
+    comments: tuple[str, ...] = ()
+    is_tied: bool = False
+    """Of use in a world of this size only."""
+
+
+def compose(steps: Sequence[Step], world: World, file: str = "FILE.py", forgotten: int = 0) -> Script:
+    """The script of these steps; ``file`` is what it will be called, ``forgotten`` steps came before them."""
+    return _Composer(world, file).compose(steps, forgotten)
+
+
+class _Composer:
+    def __init__(self, world: World, file: str):
+        self._world = world
+        self._file = file
+        self._warnings: list[str] = []
+        self._translated: dict[int, Translation] = {}
+        self._provided = Provided()
+        self._rank = "rank"
+        """How code between the cells asks for it."""
+        self._cells = self._left_out = 0
+
+    def compose(self, steps: Sequence[Step], forgotten: int) -> Script:
+        ordered = setup_first(steps)
+        if forgotten:
+            self._warnings.append(f"the first {forgotten:,} steps of the session are no longer remembered")
+        bound = {n for t in self._tried(ordered).values() for n in t.binds}
+        self._provided = Provided.beside(bound)
+        self._rank = "dist.get_rank()" if "rank" in bound else "rank"
+        self._translated = self._tried(ordered)
+        parts = [part for step in ordered for part in self._parts(step)]
+        is_tied = any(part.ranks is not None or part.is_tied for part in parts)
+        has_groups = any(isinstance(step, GroupStep) for step in ordered)
+        ends = Ends(self._world, self._file, self._provided, tuple(self._translated.values()), is_tied, has_groups)
+        text = "\n\n".join([ends.head(), *(_written(part, self._rank) for part in parts), ends.tail()]) + "\n"
+        return Script(text, tuple(self._warnings), self._cells, self._left_out)
+
+    # ------------------------------------------------------------ the cells
+
+    def _tried(self, steps: Sequence[Step]) -> dict[int, Translation]:
+        """Each cell that did not fail, as far as it can be translated."""
+        found = {}
+        for step in steps:
+            if isinstance(step, CellStep) and step.state != "failed":
+                try:
+                    found[id(step)] = translate(step.code, step.is_shown, f"run_{step.number}", self._provided)
+                except Untranslatable:
+                    continue
+        return found
+
+    def _parts(self, step: Step) -> Iterator[_Part]:
+        match step:
+            case CellStep():
+                yield self._cell(step)
+            case GroupStep(name, ranks):
+                code = f'groups["{name}"] = dist.new_group({_listed(ranks)}, group_desc="{name}")'
+                yield _Part(f"%dist group {name} {RankSet(ranks)}", code, is_tied=True)
+            case MeshStep(names, sizes):
+                quoted = ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "")
+                code = f"mesh = dist.init_device_mesh(device.type, {sizes}, mesh_dim_names=({quoted}))"
+                yield _Part(f"%dist mesh {Mesh(names, sizes)}", code, is_tied=True)
+            case ValueStep():
+                yield self._value(step)
+            case BroadcastStep(name, src):
+                box = self._provided.box
+                taken = f"{box} = [{name} if {self._rank} == {src} else None]"
+                code = f"{taken}\ndist.broadcast_object_list({box}, src={src})\n{name} = {box}[0]"
+                yield _Part(f"%dist broadcast {name} --src {src}", code)
+            case Remark(text):
+                self._warn("between cells", text)
+                yield _Part(text, comments=("done to the cluster; a script cannot do it",))
+
+    def _cell(self, step: CellStep) -> _Part:
+        heading = f"{step.title} · run {step.number}" if step.title else f"run {step.number}"
+        heading += " · setup" if step.is_setup and "--setup" not in step.title else ""
+        part = _Part(heading, ranks=step.ranks)
+        if step.state == "failed":
+            return self._without(step, part, f"it failed: {step.why}")
+        if step.code.startswith("__import__('jdist.worker.script'"):
+            return self._without(step, part, "it ran a whole script; give that to torchrun by itself")
+        try:
+            found = self._translated.get(id(step)) or translate(step.code, step.is_shown, "cell", self._provided)
+        except Untranslatable as e:
+            return self._without(step, part, str(e))
+        self._cells += 1
+        part.code = found.code
+        part.ranks = None if step.ranks == tuple(range(self._world.size)) or found.is_empty else step.ranks
+        remarks = list(found.notes)
+        if step.state == "running":
+            remarks.append("it had not ended when this was written")
+        if step.world_size != self._world.size:
+            remarks.append(f"it ran in a world of {step.world_size}, on ranks {RankSet(step.ranks)} of that")
+            part.ranks = None if step.ranks == tuple(range(step.world_size)) else part.ranks
+        for remark in remarks:
+            self._warn(heading, remark)
+        part.comments = tuple(remarks)
+        return part
+
+    def _without(self, step: CellStep, part: _Part, why: str) -> _Part:
+        self._left_out += 1
+        self._warn(part.heading, f"left out: {why}")
+        part.comments = (f"left out: {why}", *step.code.strip("\n").split("\n"))
+        return part
+
+    def _value(self, step: ValueStep) -> _Part:
+        done = "pushed" if step.dim is None else f"scattered along dimension {step.dim}"
+        heading = f"{step.name} {done} from the notebook"
+        everybody = step.ranks == tuple(range(self._world.size))
+        if not step.text or (step.dim is not None and not step.text.startswith("torch.tensor")):
+            self._warn(heading, f"the value ({step.kind}) is not in the script; write there what makes {step.name}")
+            return _Part(heading, comments=(f"the value ({step.kind}) is not here; write what makes {step.name}",))
+        code = f"{step.name} = {step.text}"
+        if step.dim is not None:
+            part = self._rank if everybody else f"{_listed(step.ranks)}.index({self._rank})"
+            code += f".tensor_split({len(step.ranks)}, dim={step.dim})[{part}]"
+        return _Part(heading, code, None if everybody else step.ranks, is_tied=step.dim is not None)
+
+    def _warn(self, where: str, what: str) -> None:
+        self._warnings.append(f"{where}: {what}")
+
+
+def setup_first(steps: Iterable[Step]) -> list[Step]:
+    """Setup cells in their order, with the groups and the mesh that were made before them; then everything else."""
+    steps = list(steps)
+    last = max((i for i, s in enumerate(steps) if isinstance(s, CellStep) and s.is_setup), default=-1)
+    early = [
+        i
+        for i, s in enumerate(steps[: last + 1])
+        if isinstance(s, GroupStep | MeshStep) or (isinstance(s, CellStep) and s.is_setup)
+    ]
+    return [steps[i] for i in early] + [s for i, s in enumerate(steps) if i not in set(early)]
+
+
+def _written(part: _Part, rank: str) -> str:
+    lines = [f"# %% {_on_one_line(part.heading)}", *(f"# {_on_one_line(c)}".rstrip() for c in part.comments)]
+    if not part.code:
+        return "\n".join(lines)
+    if part.ranks is None:
+        return "\n".join([*lines, part.code])
+    members = _as_range(part.ranks) or str(part.ranks)
+    condition = f"{rank} == {part.ranks[0]}" if len(part.ranks) == 1 else f"{rank} in {members}"
+    return "\n".join([*lines, f"if {condition}:", indented(part.code)])
+
+
+def _on_one_line(comment: str) -> str:
+    """Without what would end the comment, or the script."""
+    return " ".join(comment.replace("\0", "\\0").splitlines())
+
+
+def _as_range(ranks: tuple[int, ...]) -> str:
+    """``range(0, 512)`` for many ranks at one distance, else nothing."""
+    step = ranks[1] - ranks[0] if len(ranks) > _FEW else 0
+    if step < 1 or ranks != tuple(range(ranks[0], ranks[-1] + 1, step)):
+        return ""
+    return f"range({ranks[0]}, {ranks[-1] + 1}{'' if step == 1 else f', {step}'})"
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    found = _as_range(ranks)
+    return f"list({found})" if found else str(list(ranks))

@@ -1,0 +1,133 @@
+"""Magics: ``%dist`` and ``%%dist``. Parse, call, done."""
+
+from __future__ import annotations
+
+import contextvars
+import re
+import threading
+from typing import Any
+
+from IPython.core.magic import Magics, line_cell_magic, magics_class
+
+from jdist.core.errors import UsageError
+from jdist.notebook import verbs
+from jdist.notebook.asking import RankNames
+from jdist.notebook.display import RunDisplay
+from jdist.notebook.options import cell_parser, split_words
+from jdist.notebook.screen import NotebookScreen, TerminalScreen
+from jdist.notebook.session import Session
+from jdist.notebook.verbs import values
+
+_HELP = re.compile(r"^(\s*%dist\s+\w+)\s*\?+\s*$")
+
+
+@magics_class
+class DistMagics(Magics):
+    """``%dist VERB`` and ``%%dist``."""
+
+    def __init__(self, shell: Any):
+        super().__init__(shell)
+        self._shell = shell
+        screen = NotebookScreen() if hasattr(shell, "kernel") else TerminalScreen()
+        self.session = Session(screen, shell.user_ns, "notebook")
+        self.names = RankNames(self.session)
+
+    @line_cell_magic
+    def dist(self, line: str, cell: str | None = None) -> Any:
+        """Drive the ranks of a cluster: ``%dist`` lists the verbs, ``%%dist`` runs the cell on every rank.
+
+        %%dist [-r RANKS] [-g GROUP] [-t SECONDS] [-o NAME] [-p NAME,…] [-b] [--setup] [--local] [--lead K]
+
+          -r, --ranks 0-3,7   also node=1, dp=0, !2 (all but), negative ranks from the end
+          -g, --group NAME    the ranks of a named group
+          -t, --timeout 20    seconds (20s, 5m); at the deadline every rank is interrupted and keeps its names
+          -o, --out NAME      bind the CellRun in the notebook
+          -p, --pull NAME,…   after the cell, pull these into the notebook as {rank: value}
+          -b, --background    return at once; output goes on in this cell
+          --setup             remember the cell and replay it on any fresh rank
+          --local             run it in the notebook too
+          --lead K            show rank K's output only; the rest one click away
+        """
+        if cell is not None:
+            self._cell(line, cell)
+            return None
+        words = split_words(line)
+        if not words:
+            print(verbs.usage())
+            return None
+        return verbs.call(self.session, words[0], words[1:])
+
+    def _cell(self, line: str, cell: str) -> None:
+        s = self.session
+        o = cell_parser().parse(split_words(line))
+        cluster = s.cluster
+        ranks = cluster.select(o.ranks, o.group)
+        if o.lead is not None and o.lead not in ranks:
+            raise UsageError(f"--lead {o.lead}: the cell runs on ranks {', '.join(map(str, ranks))}")
+        for name in filter(None, [o.out]):
+            if not name.isidentifier():
+                raise UsageError(f"-o {name!r}: that is no variable name")
+        run = cluster.submit(
+            cell, ranks, timeout=o.timeout, allow_stdin=len(ranks) == 1 and not o.background, setup=o.setup
+        )
+        count = getattr(self._shell, "execution_count", None)
+        cluster.history.entitle(run.number, f"In [{count}]: %%dist {line}".rstrip())
+        s.last_run = run
+        if o.out:
+            s.namespace[o.out] = run
+        display = RunDisplay(cluster, run, s.screen, o.lead, o.timeout)
+        display.tell(s.take_missed())
+        if o.background:
+            context = contextvars.copy_context()
+            threading.Thread(
+                target=context.run, args=(display.follow,), name=f"jdist-run-{run.number}", daemon=True
+            ).start()
+            return
+        local = self._run_here(cell) if o.local else None
+        try:
+            display.follow()
+        finally:
+            s.take_missed()  # the display has shown it
+        run.check()
+        if local is not None:
+            local.raise_error()
+        if o.pull:
+            values.pull_names(s, o.pull, ranks)
+
+    def _run_here(self, cell: str) -> Any:
+        """As a plain cell of the notebook, also while auto would send that to the ranks."""
+        is_auto, self.session.is_auto = self.session.is_auto, False
+        try:
+            return self._shell.run_cell(cell)
+        finally:
+            self.session.is_auto = is_auto
+
+    def transform(self, lines: list[str]) -> list[str]:
+        """``%dist VERB?`` asks for the verb's usage; and while auto is on, a plain cell goes to the ranks.
+
+        A cell that begins with % or ! stays here.
+        """
+        lines = [_HELP.sub(r"\1 --help\n", line) for line in lines]
+        first = next((text.strip() for text in lines if text.strip()), "")
+        if not self.session.is_auto or not first or first[0] in "%!" or first.startswith("get_ipython()"):
+            return lines
+        return ["%%dist\n", *lines]
+
+
+def load(shell: Any) -> None:
+    """``%load_ext jdist``."""
+    magics = DistMagics(shell)
+    shell.register_magics(magics)
+    shell.input_transformers_cleanup.append(magics.transform)
+    magics.names.install(shell)
+
+
+def unload(shell: Any) -> None:
+    """``%unload_ext jdist``: clusters live on."""
+    magics = shell.magics_manager.registry.pop("DistMagics", None)
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("dist", None)
+    if magics is not None:
+        magics.names.remove()
+    if magics is not None and magics.transform in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(magics.transform)

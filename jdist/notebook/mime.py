@@ -1,0 +1,129 @@
+"""Mime: what ``application/vnd.jdist.run.v1+json`` holds: the structure of a run's output, for a front end to draw.
+
+It stands in one bundle with ``text/plain`` and ``text/html``, which show the same without it. Text is here once for all
+ranks that wrote it. What is large is not here at all: a picture, a table or a traceback is a :class:`Piece`, a part of
+the bundle's ``text/html``. Sets of ranks are written as users do: ``0-3,7``. Fields that have their default are left
+out. A front end that meets another ``version`` shows ``text/html``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+MIME = "application/vnd.jdist.run.v1+json"
+VERSION: Literal[1] = 1
+
+RankState = Literal["waiting", "running", "value", "error", "timeout", "interrupted", "lost"]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class _Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An object without what has its default."""
+
+
+class Piece(_Record, frozen=True):
+    """A part of the bundle's ``text/html``, in UTF-16 code units, as JavaScript counts them."""
+
+    start: Count
+    length: Count
+
+
+class Ranks(_Record, frozen=True):
+    """Ranks in one state. ``seconds`` from the cell's start there to its end there, rounded; null while it runs."""
+
+    ranks: str
+    state: RankState
+    seconds: float | None = None
+
+
+class Text(_Record, frozen=True, tag="text", tag_field="kind"):
+    """Lines that these ranks wrote, equal on all of them, with ANSI colours."""
+
+    ranks: str
+    text: str
+    stderr: bool = False
+
+
+class Said(_Record, frozen=True):
+    """What some of the ranks of :class:`Alike` wrote."""
+
+    ranks: str
+    text: str
+
+
+class Alike(_Record, frozen=True, tag="alike", tag_field="kind"):
+    """Lines that differ in their numbers only: the n-th lines of all ``texts`` stand in one place."""
+
+    texts: list[Said]
+    stderr: bool = False
+
+
+class Shown(_Record, frozen=True, tag="shown", tag_field="kind"):
+    """A display, or with ``is_result`` a cell's last value: ``piece`` if it is there, else ``data`` by mime type."""
+
+    ranks: str
+    piece: Piece | None = None
+    data: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    is_result: bool = False
+
+
+class Gap(_Record, frozen=True, tag="gap", tag_field="kind"):
+    """Something was left out here: how much, of whom, and where it is. Without ``ranks`` it concerns all."""
+
+    text: str
+    ranks: str = ""
+
+
+Segment = Text | Alike | Shown | Gap
+
+
+class Failing(_Record, frozen=True):
+    """Ranks on which the same went wrong. ``is_echo``: most likely the effect of the first failure."""
+
+    ranks: str
+    state: RankState
+    headline: str
+    place: str = ""
+    """``line 5: dist.all_reduce(t)``"""
+    traceback: Piece | None = None
+    is_echo: bool = False
+
+
+class WayOut(_Record, frozen=True):
+    """What to type, and what it does."""
+
+    command: str
+    effect: str
+
+
+class Finding(_Record, frozen=True):
+    """Why the run does not move, or (without ways) did not finish."""
+
+    headline: str
+    is_certain: bool
+    details: list[str] = []
+    ways: list[WayOut] = []
+
+
+class Run(_Record, frozen=True):
+    """A run. ``seconds`` since its start, or that it took."""
+
+    version: Literal[1]
+    run: int
+    cluster: str
+    state: Literal["waiting", "running", "done"]
+    seconds: float
+    ranks: list[Ranks]
+    segments: list[Segment] = []
+    failures: list[Failing] = []
+    """First cause first, echoes last."""
+    more_failures: int = 0
+    """So many distinct ones are left out."""
+    verdict: Finding | None = None
+    notices: list[str] = []
+    title: str = ""
+    lead: int | None = None
+    """The rank to look at first; without it all."""

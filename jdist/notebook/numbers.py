@@ -1,0 +1,44 @@
+"""Lines that say the same but for their numbers: ``loss 0.1`` on one rank, ``loss 0.2`` on another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
+_ANY_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_HOLE = "\0"
+
+LONGEST = 80
+"""A line longer than this is never joined with one that differs."""
+MOST_NUMBERS = 4
+"""Nor is one with more numbers than this: the joined line could not be read."""
+
+
+def skeleton(text: str) -> tuple[str, int] | None:
+    """The text with a hole for each number, and how many characters the numbers have together.
+
+    None when the line is not to be joined with another that differs: too long, no number or too many of them,
+    coloured, or holding the bar that would separate the joined numbers.
+    """
+    if len(text) > LONGEST or "|" in text or "\x1b" in text or _HOLE in text:
+        return None
+    numbers = _NUMBER.findall(text)
+    if not 1 <= len(numbers) <= MOST_NUMBERS:
+        return None
+    return _NUMBER.sub(_HOLE, text), sum(map(len, numbers))
+
+
+def joined(texts: Sequence[str]) -> str:
+    """One line for ``texts`` of one skeleton, in their order: ``step 5 loss 0.1 | 0.2``; equal numbers stand once."""
+    found = [_NUMBER.findall(text) for text in texts]
+    words = _NUMBER.sub(_HOLE, texts[0]).split(_HOLE)
+    line = words[0]
+    for column, word in zip(zip(*found, strict=True), words[1:], strict=True):
+        line += (column[0] if len(set(column)) == 1 else " | ".join(column)) + word
+    return line
+
+
+def numberless(text: str) -> str:
+    """The text with every run of digits and every address replaced by ``#``, to tell whether two errors are alike."""
+    return _ANY_DIGITS.sub("#", text)

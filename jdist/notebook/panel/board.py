@@ -1,0 +1,278 @@
+"""Board: a cluster in the panel: what is known of it, and buttons that act on its ranks, also while a cell runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from jdist.client.blocking import Cluster, bridge
+from jdist.client.cluster import AsyncCluster
+from jdist.core.errors import JdistError, UsageError
+from jdist.core.ranks import those, told_fresh
+from jdist.core.verdict import Verdict
+from jdist.notebook.options import ranks_parser, split_words
+from jdist.notebook.panel import drawing, parts
+from jdist.notebook.panel.attention import Attention
+from jdist.notebook.panel.clicks import LATE, Apart, Delivery
+from jdist.notebook.panel.drawing import Sight
+from jdist.notebook.panel.lookout import Lookout
+
+_HINT = "all, 0-3,7, node=1, dp=0, !2"
+
+
+class Board:
+    """``widget`` is shown. ``on_gone`` is called when nothing more will be heard of the cluster."""
+
+    def __init__(self, cluster: Cluster, kernel: Any, on_gone: Callable[[], None]):
+        self._cluster = cluster
+        self._apart = Apart(kernel)
+        self._delivery = Delivery(kernel)
+        self._on_gone = on_gone
+        self._sight = Sight("connecting", f"connecting to cluster {cluster.name}")
+        self._page = 0
+        self._ways: tuple[object, ...] = ()
+        self._lookout: Lookout | None = None
+        self._is_closed = False
+        self._runs: set[int] = set()
+        self._doubtful: tuple[int, ...] = ()
+        """The ranks that the user is asked about."""
+        self._make()
+        self._draw(self._sight)
+
+    def _make(self) -> None:
+        self._header, self._warning, self._message, self._table, self._groups, self._footer = (
+            parts.markup() for _ in range(6)
+        )
+        self._attention = Attention(lambda: not self._delivery.is_late, self._nudge)
+        self._verdicts = parts.column()
+        self._ranks = parts.text("on ranks", _HINT, f"which ranks the buttons are for: {_HINT}", ["all"])
+        self._ranks.style.description_width = "auto"
+        self._controls = parts.row(
+            self._ranks,
+            self._button("Interrupt", "stop what runs there; every namespace is kept", self._interrupt, "stop"),
+            self._button("Restart …", "replace the ranks' processes; what they hold is lost", self._ask, "refresh"),
+        )
+        self._question = parts.markup()
+        self._sure = parts.row(
+            self._question,
+            self._button("Restart them", "replace the processes now", self._restart, "refresh", "danger"),
+            self._button("Keep them", "do nothing", self._forget),
+        )
+        parts.show(self._sure, is_shown=False)
+        self._pager = parts.row(
+            self._button("Previous", "the ranks before these", lambda: self._turn(-1), "arrow-left"),
+            self._button("Next", "the ranks after these", lambda: self._turn(1), "arrow-right"),
+        )
+        heads = [parts.markup() for _ in range(2)]
+        for head, words in zip(heads, ("Ranks", "Groups"), strict=True):
+            head.value = drawing.draw_heading(words)
+        self.widget = parts.column(
+            self._header,
+            self._warning,
+            self._verdicts,
+            self._controls,
+            self._sure,
+            self._message,
+            heads[0],
+            self._table,
+            self._pager,
+            heads[1],
+            self._groups,
+            self._footer,
+            self._attention.widget,
+        )
+
+    def _button(self, text: str, tooltip: str, on_click: Callable[[], None], icon: str = "", style: str = "") -> Any:
+        """A button whose errors are shown here."""
+
+        def click() -> None:
+            self._delivery.note()
+            try:
+                on_click()
+            except JdistError as e:
+                self._say(str(e), is_error=True)
+            self._warn()
+
+        return parts.button(text, tooltip, self._apart.wrap(click), icon, style)
+
+    # ------------------------------------------------------------ its life
+
+    def open(self) -> None:
+        """Begin to look; from any thread, and without waiting."""
+
+        async def begin() -> None:
+            if self._is_closed:
+                return
+            self._lookout = Lookout(
+                self._cluster.asynchronous,
+                self._apart.wrap(self._draw),
+                self._attention.is_paid,
+                self._apart.wrap(self._attention.expect),
+                self._apart.wrap(self._attention.rest),
+                self._apart.wrap(self._attention.call),
+            )
+
+        bridge().begin(begin())
+
+    def close(self) -> None:
+        """Look no more; from any thread, and without waiting."""
+        self._is_closed = True
+
+        async def end() -> None:
+            lookout, self._lookout = self._lookout, None
+            if lookout is not None:
+                await lookout.close()
+
+        bridge().begin(end())
+
+    # ------------------------------------------------------------ what is shown
+
+    def _draw(self, sight: Sight) -> None:
+        self._sight = sight
+        found = sight.found
+        self._header.value = drawing.draw_header(sight)
+        self._footer.value = drawing.draw_footer(sight)
+        self._groups.value = drawing.draw_groups(found)
+        self._warn()
+        self._draw_table()
+        self._draw_verdicts(found.verdicts if found is not None else ())
+        parts.show(self._controls, sight.state != "gone")
+        if found is not None:
+            names = ["all", *found.facts.groups, *(f"node={n}" for n in range(found.facts.topology.nnodes))]
+            self._ranks.options = tuple(names)
+            self._forget_message({number for number, _, _, _ in found.runs})
+        if sight.state == "gone":
+            self._on_gone()
+
+    def _forget_message(self, runs: set[int]) -> None:
+        """What was said before a cell began is not about that cell."""
+        if runs - self._runs:
+            self._say("")
+        self._runs = runs
+
+    def _warn(self) -> None:
+        is_late = self._delivery.is_late and self._sight.state not in ("connecting", "gone")
+        self._warning.value = drawing.draw_warning(LATE) if is_late else ""
+
+    def _draw_table(self) -> None:
+        count = len(self._sight.found.ranks) if self._sight.found is not None else 0
+        self._page = min(self._page, drawing.pages(count) - 1)
+        self._table.value = drawing.draw_ranks(self._sight, self._page)
+        parts.show(self._pager, drawing.pages(count) > 1)
+        previous, following = self._pager.children
+        previous.disabled = self._page == 0
+        following.disabled = self._page == drawing.pages(count) - 1
+
+    def _turn(self, by: int) -> None:
+        self._page = max(0, self._page + by)
+        self._draw_table()
+
+    def _draw_verdicts(self, verdicts: tuple[Verdict, ...]) -> None:
+        """Buttons are made again only when there are others: one that is replaced cannot be pressed."""
+        ways = tuple((verdict.run, verdict.kind, verdict.ways) for verdict in verdicts)
+        if ways != self._ways:
+            self._ways = ways
+            self._verdicts.children = [self._verdict(verdict) for verdict in verdicts]
+        for verdict, shown in zip(verdicts, self._verdicts.children, strict=True):
+            shown.children[0].value = drawing.draw_verdict(verdict)
+
+    def _verdict(self, verdict: Verdict) -> Any:
+        ways = [self._way(way.command, way.effect) for way in verdict.ways]
+        return parts.column(parts.markup(), *ways)
+
+    def _way(self, command: str, effect: str) -> Any:
+        """One that runs a cell needs the cell."""
+        verb, *rest = split_words(command)
+        if verb == "%dist" and rest[:1] == ["interrupt"]:
+            ranks = ranks_parser("%dist interrupt", "Ranks.").parse(rest[1:])
+            return self._button(
+                f"{command}: {effect}",
+                effect,
+                lambda: self._interrupt_those(self._cluster.select(ranks.ranks, ranks.group)),
+            )
+        if verb != "%%dist":
+            return drawn(drawing.draw_message(f"→ {command}  {effect}", is_error=False))
+        code = parts.text("", "such as dist.barrier()", f"the cell for {command}: {effect}")
+        ranks = ranks_parser("%%dist", "Ranks.").parse(rest)
+        return parts.row(self._button(f"{command}: {effect}", effect, lambda: self._run(code, ranks.ranks)), code)
+
+    def _say(self, text: str, *, is_error: bool = False) -> None:
+        self._message.value = drawing.draw_message(text, is_error)
+
+    # ------------------------------------------------------------ what is done
+
+    def _chosen(self) -> tuple[int, ...]:
+        text = self._ranks.value.strip()
+        return self._cluster.select(text or None)
+
+    def _interrupt(self) -> None:
+        self._interrupt_those(self._chosen())
+
+    def _interrupt_those(self, ranks: tuple[int, ...]) -> None:
+        self._begin(f"interrupting {those(ranks)}", _interrupt(self._cluster.asynchronous, ranks))
+
+    def _ask(self) -> None:
+        """What is lost cannot be had back, so a second click is needed, and counts for these ranks only."""
+        self._doubtful = self._chosen()
+        lost = f"What {those(self._doubtful, 'holds')} will be lost."
+        self._question.value = drawing.draw_warning(lost)
+        parts.show(self._sure, is_shown=True)
+
+    def _restart(self) -> None:
+        self._forget()
+        ranks = self._doubtful
+        self._begin(f"restarting {those(ranks)}", _restart(self._cluster.asynchronous, ranks))
+
+    def _forget(self) -> None:
+        parts.show(self._sure, is_shown=False)
+
+    def _run(self, code: Any, ranks: str) -> None:
+        if not code.value.strip():
+            raise UsageError("write the call that the ranks should make beside the button first")
+        chosen = self._cluster.select(ranks)
+        self._begin(f"running it on {those(chosen)}", _run(self._cluster.asynchronous, code.value, chosen))
+
+    def _begin(self, text: str, work: Coroutine[Any, Any, str]) -> None:
+        """Without waiting: this thread may be the one that the next click needs."""
+        self._say(f"{text} …")
+
+        async def all_of_it() -> None:
+            try:
+                self._apart.run(self._say, await work)
+            except (JdistError, OSError) as e:
+                self._apart.run(self._say, str(e), is_error=True)
+            self._nudge()
+
+        bridge().begin(all_of_it())
+
+    def _nudge(self) -> None:
+        """Look now; from any thread."""
+        if self._lookout is not None:
+            bridge().loop.call_soon_threadsafe(self._lookout.nudge)
+
+
+async def _interrupt(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
+    found = await cluster.status()
+    running = [f"run {n}" for n, _, on, _ in found.runs if set(ranks) & set(on)]
+    await cluster.interrupt(ranks)
+    if not running:
+        return f"nothing runs on {those(ranks)}"
+    return f"interrupting {', '.join(running)}; every namespace is kept, the group is re-formed before the next cell"
+
+
+async def _restart(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
+    await cluster.restart(ranks)
+    return f"{told_fresh(ranks)}; the world is re-formed"
+
+
+async def _run(cluster: AsyncCluster, code: str, ranks: tuple[int, ...]) -> str:
+    """Raises CellError."""
+    await cluster.run(code, ranks)
+    return f"it has been run on {those(ranks)}"
+
+
+def drawn(text: str) -> Any:
+    """Something that is drawn once."""
+    made = parts.markup()
+    made.value = text
+    return made

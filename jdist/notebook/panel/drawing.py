@@ -1,0 +1,262 @@
+"""Drawing: what is known of a cluster, as HTML for the panel. Pure.
+
+Readable without any style; colours are Jupyter's, with fallbacks that suit light and dark. A state is a sign and a
+word, never a colour alone.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from jdist.core.messages import Looked, RankFacts, Surveyed
+from jdist.core.ranks import RankSet
+from jdist.core.topology import Mesh
+from jdist.core.verdict import Verdict
+from jdist.notebook.doing import describe_doing, describe_gpu_load, describe_gpu_memory
+from jdist.notebook.tables import table
+
+PAGE = 32
+"""Ranks on a page of the table."""
+_SIGNS = {"running": "▶", "idle": "○", "starting": "◔", "cut off": "⚠", "gone": "✕"}
+_LINE = "1px solid var(--jp-border-color2,rgba(128,128,128,.35))"
+_CELL = f"padding:2px 12px 2px 0;text-align:left;vertical-align:top;border-bottom:{_LINE}"
+_NUMBER = _CELL.replace("text-align:left", "text-align:right") + ";font-variant-numeric:tabular-nums"
+_MUTED = "opacity:.75"
+_FONT = "font-size:var(--jp-ui-font-size1,13px);line-height:1.5;color:var(--jp-ui-font-color1,inherit)"
+_BAR = "border-left:4px solid {};padding:2px 0 2px 10px;margin:6px 0"
+_WARN = _BAR.format("var(--jp-warn-color1,#e08600)")
+_ERROR = _BAR.format("var(--jp-error-color1,#d32f2f)")
+_WORDS = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+_PRE = f"margin:0;{_WORDS};background:none;color:inherit;font-family:var(--jp-code-font-family,monospace)"
+
+
+class Sight(Struct, frozen=True):
+    """What the panel knows of its cluster at a moment."""
+
+    state: str
+    """connecting, live, watching (nothing runs, so nothing is asked), paused, silent (no answer) or gone."""
+    note: str = ""
+    """Why."""
+    found: Surveyed | None = None
+    looked: Mapping[int, Looked] = {}
+    """What ranks said of themselves, by rank."""
+
+
+def draw_header(sight: Sight) -> str:
+    """Name, ranks, nodes, backend, generation and state; and how many ranks do what."""
+    if sight.found is None:
+        return _box(f"<strong>{html.escape(sight.note or sight.state)}</strong>")
+    facts = sight.found.facts
+    nnodes = facts.topology.nnodes
+    state = {"silent": "does not answer", "gone": "gone"}.get(sight.state, _phase(sight.found))
+    words = [
+        f"{facts.topology.world_size} ranks",
+        f"{nnodes} node{'' if nnodes == 1 else 's'}",
+        facts.backend,
+        f"generation {facts.generation}",
+        f"<strong>{html.escape(state)}</strong>",
+    ]
+    lines = [f"<strong>cluster {html.escape(facts.name)}</strong> · {' · '.join(words)}"]
+    lines += [html.escape(text) for text in (facts.reason, *sight.found.silences) if text]
+    lines += [_run(sight.found.ranks, *run) for run in sight.found.runs]
+    return _box("".join(f"<div>{line}</div>" for line in lines))
+
+
+def _phase(found: Surveyed) -> str:
+    if found.facts.phase != "ready":
+        return found.facts.phase
+    return "a cell runs" if found.runs else "idle"
+
+
+def _run(rows: Sequence[RankFacts], number: int, state: str, ranks: tuple[int, ...], seconds: float) -> str:
+    if state == "queued":
+        return f"◔ run {number} on ranks {RankSet(ranks)}: queued"
+    done = len(ranks) - sum(row.run == number for row in rows)
+    return (
+        f"▶ run {number} on ranks {RankSet(ranks)}: {html.escape(state)}, {done} of {len(ranks)} done, {seconds:.0f} s"
+    )
+
+
+def draw_footer(sight: Sight) -> str:
+    """Whether what is shown is kept up to date."""
+    text = {
+        "connecting": "connecting",
+        "live": "live: up to date within a second or so",
+        "watching": "nothing runs, so nothing is asked; whatever changes is shown",
+        "paused": "paused",
+        "silent": "not up to date",
+        "gone": "not up to date any more",
+    }[sight.state]
+    if sight.note and sight.found is not None:
+        text += f": {sight.note}"
+    return f'<div role="status" style="{_FONT};{_MUTED};margin-top:6px">{html.escape(text)}</div>'
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def pages(ranks: int) -> int:
+    """Pages of the table, at least 1."""
+    return max(1, -(-ranks // PAGE))
+
+
+def draw_ranks(sight: Sight, page: int = 0) -> str:
+    """A row for each rank of the page; a column stands only where somebody has something to say in it."""
+    if sight.found is None or not sight.found.ranks:
+        return ""
+    rows = sight.found.ranks[page * PAGE : (page + 1) * PAGE]
+    made = [_row(row, sight.looked.get(row.rank)) for row in rows]
+    heads = [h for h in _HEADS if h in _ALWAYS or any(row.get(h) for row in made)]
+    top = "".join(f'<th scope="col" style="{_style(h)}">{h}</th>' for h in heads)
+    body = "".join("<tr>" + "".join(_field(h, row.get(h, "")) for h in heads) + "</tr>" for row in made)
+    shown = RankSet(row.rank for row in rows)
+    caption = f"Ranks {shown} of {len(sight.found.ranks)}: {_tally(sight.found.ranks)}"
+    return (
+        f'<table aria-label="{html.escape(caption)}" style="{_FONT};border-collapse:collapse;margin:4px 0">'
+        f'<caption style="text-align:left;{_MUTED};caption-side:top">{html.escape(caption)}</caption>'
+        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+_HEADS = ("rank", "node", "device", "state", "doing", "CPU", "memory", "GPU", "GPU memory", "last line", "lost")
+_ALWAYS = ("rank", "node", "state")
+
+
+def _tally(ranks: Iterable[RankFacts]) -> str:
+    """``"6 running, 2 idle"``."""
+    counts: dict[str, int] = {}
+    for row in ranks:
+        counts[row.state] = counts.get(row.state, 0) + 1
+    return ", ".join(f"{n} {state}" for state, n in sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def _row(row: RankFacts, look: Looked | None) -> dict[str, str]:
+    run = f" (run {row.run})" if row.run else ""
+    cells = {
+        "rank": str(row.rank),
+        "node": f"{row.node_rank} {row.hostname}",
+        "state": f"{_SIGNS.get(row.state, '·')} {row.state}{run}" + (", fresh" if row.fresh else ""),
+        "last line": row.last_line[:60],
+        "lost": row.death,
+    }
+    if look is None:
+        return cells
+    cpu = look.doing.cpu
+    return cells | {
+        "device": look.device,
+        "doing": describe_doing(look) if row.run else "",
+        "CPU": "" if cpu is None else f"{cpu:.0%}",
+        "memory": f"{look.rss / 1e6:,.0f} MB" if look.rss else "",
+        "GPU": describe_gpu_load(look),
+        "GPU memory": describe_gpu_memory(look),
+    }
+
+
+def _style(head: str) -> str:
+    return _NUMBER if head in ("rank", "CPU", "memory", "GPU", "GPU memory") else _CELL
+
+
+def _field(head: str, text: str) -> str:
+    tag, scope = ("th", ' scope="row"') if head == "rank" else ("td", "")
+    weight = ";font-weight:normal" if head == "rank" else ""
+    return f'<{tag}{scope} style="{_style(head)}{weight}">{html.escape(text)}</{tag}>'
+
+
+# ---------------------------------------------------------------- groups
+
+
+def group_rows(found: Surveyed) -> list[tuple[str, str, str]]:
+    """``(name, ranks, how it was made)`` of the world, of named groups and of those that cells made."""
+    named = {name: ranks for name, ranks in found.facts.groups.items() if "=" not in name}
+    rows = [("world", str(RankSet(range(found.facts.topology.world_size))), "the default group")]
+    rows += [(name, str(RankSet(ranks)), "named") for name, ranks in named.items()]
+    own = [group for group in found.groups if group.ranks and group.name not in named and not group.is_gone]
+    rows += [(group.name or "(no name)", str(RankSet(group.ranks)), "made in a cell") for group in own]
+    return rows
+
+
+def draw_groups(found: Surveyed | None) -> str:
+    """The groups, and the mesh as a grid of ranks."""
+    if found is None:
+        return ""
+    rows = "".join(
+        f'<tr><th scope="row" style="{_CELL};font-weight:normal">{html.escape(name)}</th>'
+        f'<td style="{_CELL}">{html.escape(ranks)}</td><td style="{_CELL};{_MUTED}">{how}</td></tr>'
+        for name, ranks, how in group_rows(found)
+    )
+    grid = "" if found.facts.mesh is None else draw_mesh(Mesh(*found.facts.mesh))
+    return f'<table aria-label="Groups" style="{_FONT};border-collapse:collapse">{rows}</table>{grid}'
+
+
+def draw_mesh(mesh: Mesh) -> str:
+    """Ranks in rows and columns: the last dimension is the columns, all before it are the rows."""
+    *outer, last = mesh.names
+    columns = mesh.sizes[-1]
+    count = 1
+    for size in mesh.sizes[:-1]:
+        count *= size
+    top = "".join(f'<th scope="col" style="{_NUMBER};{_MUTED}">{html.escape(last)}={i}</th>' for i in range(columns))
+    body = ""
+    for row in range(count):
+        label = " ".join(f"{name}={mesh.coordinate(row * columns, name)}" for name in outer)
+        cells = "".join(f'<td style="{_NUMBER}">{row * columns + i}</td>' for i in range(columns))
+        body += f'<tr><th scope="row" style="{_CELL};{_MUTED}">{html.escape(label)}</th>{cells}</tr>'
+    style = f"{_FONT};border-collapse:collapse;margin-top:6px"
+    return f'<table aria-label="Mesh {mesh}" style="{style}"><tr><td></td>{top}</tr>{body}</table>'
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def draw_verdict(verdict: Verdict) -> str:
+    """Why a run does not move; its ways out are buttons beside."""
+    text = "\n".join((f"● {verdict.headline}", *(f"  {line}" for line in verdict.details)))
+    return f'<div role="alert" style="{_FONT};{_WARN}"><pre style="{_PRE}">{html.escape(text)}</pre></div>'
+
+
+def draw_message(text: str, is_error: bool) -> str:
+    """What became of what the user asked for."""
+    if not text:
+        return ""
+    sign, style = ("✕ ", f"{_FONT};{_ERROR}") if is_error else ("", _FONT)
+    return f'<div role="status" style="{style};{_WORDS}">{sign}{html.escape(text)}</div>'
+
+
+def draw_warning(text: str) -> str:
+    """What the user should know before."""
+    return f'<div role="note" style="{_FONT};{_WARN}">⚠ {html.escape(text)}</div>' if text else ""
+
+
+def draw_heading(text: str) -> str:
+    """Over a part of the panel."""
+    return (
+        f'<div role="heading" aria-level="4" style="{_FONT};font-weight:600;margin-top:6px">{html.escape(text)}</div>'
+    )
+
+
+def draw_still(sight: Sight) -> dict[str, str]:
+    """The cluster as it is now, as text and HTML, for where no widget can be shown."""
+    if sight.found is None:
+        return {"text/plain": sight.note, "text/html": draw_header(sight)}
+    facts = sight.found.facts
+    title = f"cluster {facts.name} · {facts.topology.world_size} ranks · {facts.backend} · {_phase(sight.found)}"
+    said = "this front end shows no widgets, so here is the cluster as it was when the panel was opened"
+    body = table(_HEADS[:5], [_plain(row, sight) for row in sight.found.ranks])
+    verdicts: Sequence[str] = [str(verdict) for verdict in sight.found.verdicts]
+    told = "".join(draw_verdict(verdict) for verdict in sight.found.verdicts)
+    return {
+        "text/plain": "\n".join([title, body["text/plain"], *verdicts, f"({said})"]),
+        "text/html": draw_header(sight) + body["text/html"] + told + f"<div>({said})</div>",
+    }
+
+
+def _plain(row: RankFacts, sight: Sight) -> list[str]:
+    cells = _row(row, sight.looked.get(row.rank))
+    return [cells.get(head, "") for head in _HEADS[:5]]
+
+
+def _box(markup: str) -> str:
+    return f'<div style="{_FONT}">{markup}</div>'

@@ -1,0 +1,164 @@
+"""Form: how a cluster is started from the panel, or a running one taken, when none is in use."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import shlex
+import time
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+from jdist.client import find
+from jdist.client.blocking import Cluster, bridge
+from jdist.client.cluster import AsyncCluster
+from jdist.client.starting import Progress, Waiting, describe_missing
+from jdist.core.errors import JdistError, UsageError
+from jdist.core.messages import ClusterFacts, Notice
+from jdist.launch.base import ENTRY_POINTS
+from jdist.notebook.display import describe_start
+from jdist.notebook.options import split_words, start_parser
+from jdist.notebook.panel import drawing, parts
+from jdist.notebook.panel.clicks import Apart
+from jdist.notebook.verbs.life import split_at, start_options
+
+_BACKENDS = [("as it fits", ""), ("gloo", "gloo"), ("nccl", "nccl"), ("mpi", "mpi")]
+_EVERY = 0.5
+"""Seconds between two words on a start."""
+
+
+class Form:
+    """``widget`` is shown; ``on_cluster`` gets the cluster, on the client's loop."""
+
+    def __init__(self, kind: str, kernel: Any, on_cluster: Callable[[Cluster], None]):
+        self._kind = kind
+        self._apart = Apart(kernel)
+        self._on_cluster = on_cluster
+        self._starting: concurrent.futures.Future[None] | None = None
+        self._said = 0.0
+        self._make()
+        self.refresh()
+
+    def _make(self) -> None:
+        launchers = sorted({e.name for e in entry_points(group=ENTRY_POINTS)}, key=lambda name: (name != "local", name))
+        self._launcher = parts.choice("launcher", launchers, "how agents get onto the nodes")
+        self._nodes = parts.number("nodes", "how many nodes; with the local launcher all are on this machine")
+        self._nproc = parts.text("ranks per node", "one per GPU, else 2", "a number, or one per node: 2,1")
+        self._backend = parts.choice("backend", _BACKENDS, "of the process groups")
+        self._name = parts.text("name", "a free one", "the cluster's name")
+        self._more = parts.text("more", "--hosts a:2,b:2", "more options, as after %dist start")
+        self._message, self._command = parts.markup(), parts.markup()
+        for field in (self._launcher, self._nodes, self._nproc, self._backend, self._name, self._more):
+            field.observe(self._apart.wrap(lambda _: self._tell_command()), "value")
+        self._start_button = self._button("Start", "start this cluster", self._start, "play", "primary")
+        self._give_up = self._button("Give up", "end what this start has begun", self._cancel, "stop")
+        parts.show(self._give_up, is_shown=False)
+        self._running = parts.row()
+        title = parts.markup()
+        title.value = drawing.draw_heading("No cluster is in use here: start one")
+        self.widget = parts.column(
+            title,
+            parts.row(self._launcher, self._nodes, self._nproc),
+            parts.row(self._backend, self._name, self._more),
+            self._command,
+            parts.row(self._start_button, self._give_up),
+            self._running,
+            self._message,
+        )
+
+    def _button(self, text: str, tooltip: str, on_click: Callable[[], None], icon: str = "", style: str = "") -> Any:
+        def click() -> None:
+            try:
+                on_click()
+            except JdistError as e:
+                self._say(str(e), is_error=True)
+
+        return parts.button(text, tooltip, self._apart.wrap(click), icon, style)
+
+    def refresh(self) -> None:
+        """Which clusters run may have changed."""
+        self._running.children = [self._attach_button(name) for name in list(find.connections())[:8]]
+        self._tell_command()
+
+    def _attach_button(self, name: str) -> Any:
+        tooltip = f"use the running cluster {name}"
+        return self._button(f"Attach {name}", tooltip, lambda: self._attach(name), "plug")
+
+    # ------------------------------------------------------------ start
+
+    def words(self) -> list[str]:
+        """The options of ``%dist start`` that the form says. Raises UsageError."""
+        said = {"--launcher": self._launcher.value, "-n": self._nproc.value, "--backend": self._backend.value}
+        said |= {"--name": self._name.value, "-N": str(self._nodes.value)}
+        usual = {"--launcher": "local", "-N": "1"}
+        words = [w for option, v in said.items() if v.strip() and v != usual.get(option) for w in (option, v.strip())]
+        return words + split_words(self._more.value)
+
+    def _tell_command(self) -> None:
+        try:
+            line = shlex.join(["%dist", "start", *self.words()])
+        except UsageError as e:
+            line = str(e)
+        self._command.value = drawing.draw_message(f"the same in a cell: {line}", is_error=False)
+
+    def _start(self) -> None:
+        if self._starting is not None:
+            raise UsageError("a start is under way")
+        before, _, after = split_at(self.words(), "--")
+        options = start_parser("%dist start").parse(before)
+        work = AsyncCluster.start(kind=self._kind, on_progress=self._progress, **start_options(options, after))
+        self._begin("starting", work)
+
+    def _attach(self, name: str) -> None:
+        if self._starting is not None:
+            raise UsageError("a start is under way")
+        self._begin(f"attaching to {name}", AsyncCluster.attach(name, kind=self._kind))
+
+    def _begin(self, text: str, work: Any) -> None:
+        """Without waiting: this thread may be the one that the next click needs."""
+        self._say(f"{text} …")
+        self._is_busy(True)
+        self._began = time.monotonic()
+
+        async def all_of_it() -> None:
+            try:
+                cluster = Cluster(await work)
+            except (JdistError, OSError, TimeoutError) as e:
+                self._apart.run(self._ended, str(e), is_error=True)
+            except asyncio.CancelledError:
+                self._apart.run(self._ended, "the start was given up; what it began is ended", is_error=False)
+                raise
+            else:
+                self._apart.run(self._ended, "", is_error=False)
+                self._on_cluster(cluster)
+
+        self._starting = asyncio.run_coroutine_threadsafe(all_of_it(), bridge().loop)
+
+    def _progress(self, progress: Progress) -> None:
+        """On the client's loop."""
+        match progress:
+            case ClusterFacts() as facts:
+                text = describe_start(facts, time.monotonic() - self._began, describe_missing)
+            case Notice(text=text) | Waiting(text=text):
+                pass
+        if time.monotonic() >= self._said + _EVERY or isinstance(progress, Notice):
+            self._said = time.monotonic()
+            self._apart.run(self._say, text)
+
+    def _ended(self, text: str, *, is_error: bool) -> None:
+        self._starting = None
+        self._is_busy(False)
+        self._say(text, is_error=is_error)
+
+    def _cancel(self) -> None:
+        if self._starting is not None:
+            self._say("giving up …")
+            self._starting.cancel()
+
+    def _is_busy(self, is_busy: bool) -> None:
+        parts.show(self._give_up, is_busy)
+        self._start_button.disabled = is_busy
+
+    def _say(self, text: str, *, is_error: bool = False) -> None:
+        self._message.value = drawing.draw_message(text, is_error)

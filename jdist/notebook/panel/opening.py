@@ -1,0 +1,45 @@
+"""Opening: a panel where one can be shown, and otherwise why not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jdist.client.blocking import Cluster
+from jdist.core.errors import UsageError
+from jdist.notebook.session import Session
+
+if TYPE_CHECKING:
+    from jdist.notebook.panel.panel import Panel
+
+
+def panel(cluster: Cluster) -> Panel:
+    """A panel of ``cluster`` for the notebook that this is called in; as a cell's last expression it is shown.
+
+    Ranks, groups, verdicts, and buttons that interrupt and restart. Raises UsageError outside a notebook.
+    """
+    return open_panel(cluster, None)
+
+
+def open_panel(cluster: Cluster | None, session: Session | None) -> Panel:
+    """A panel; with a session it follows what that uses."""
+    try:
+        import ipywidgets  # noqa: F401 — is it here?
+
+        from jdist.notebook.panel.panel import Panel
+    except ImportError as e:
+        raise UsageError(
+            f"the panel needs ipywidgets, which this kernel's environment lacks ({e}): pip install 'ipywidgets>=8.1'"
+        ) from e
+    return Panel(_kernel(), cluster, session)
+
+
+def _kernel() -> Any:
+    """The kernel around us. Raises UsageError where there is none."""
+    from IPython.core.getipython import get_ipython
+
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        raise UsageError(
+            "a panel needs a notebook: there is no kernel here; %dist status shows the cluster as it is now"
+        )
+    return kernel

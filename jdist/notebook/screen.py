@@ -1,0 +1,103 @@
+"""Screen: where mime bundles are shown. A notebook's cell output, or a terminal's lines."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+Bundle = Mapping[str, Any]
+"""Text by mime type; of types that end in ``json``, what is to be written as JSON."""
+
+
+class Shown(Protocol):
+    """Something on the screen that can be replaced."""
+
+    def update(self, bundle: Bundle) -> None:
+        """Show this in its place."""
+
+
+class Screen(Protocol):
+    """Where a session shows things."""
+
+    is_live: bool
+    """Can what was shown be replaced?"""
+
+    def show(self, bundle: Bundle) -> Shown:
+        """Show a new thing."""
+
+    def ask(self, prompt: str, is_password: bool) -> str:
+        """Read a line from the user."""
+
+
+class _NotebookOutput:
+    """One display in a cell's output. Updates may come from other threads: they carry the cell's own context along."""
+
+    def __init__(self, bundle: Bundle):
+        import IPython.display
+
+        display: Any = IPython.display.display
+
+        self._context = contextvars.copy_context()
+        self._lock = threading.Lock()
+        self._handle: Any = display(dict(bundle), raw=True, display_id=True)
+
+    def update(self, bundle: Bundle) -> None:
+        with self._lock:
+            self._context.run(self._handle.update, dict(bundle), raw=True)
+
+
+class NotebookScreen:
+    """A notebook's cell output."""
+
+    is_live = True
+
+    def show(self, bundle: Bundle) -> Shown:
+        return _NotebookOutput(bundle)
+
+    def ask(self, prompt: str, is_password: bool) -> str:
+        if is_password:
+            from getpass import getpass
+
+            return getpass(prompt)
+        return input(prompt)
+
+
+class _TerminalOutput:
+    def __init__(self, write: Callable[[str], object]):
+        self._write = write
+        self._last = ""
+
+    def update(self, bundle: Bundle) -> None:
+        text = bundle["text/plain"]
+        if text != self._last:
+            self._last = text
+            self._write(text + "\n")
+
+
+class TerminalScreen:
+    """A terminal: what changes is written again as a new line."""
+
+    is_live = False
+
+    def show(self, bundle: Bundle) -> Shown:
+        shown = _TerminalOutput(sys.stdout.write)
+        shown.update(bundle)
+        sys.stdout.flush()
+        return shown
+
+    def ask(self, prompt: str, is_password: bool) -> str:
+        return NotebookScreen().ask(prompt, is_password)
+
+
+def plain(text: str) -> Bundle:
+    """A line of text as a bundle."""
+    return {"text/plain": text}
+
+
+def weight(bundle: Bundle) -> int:
+    """How much is sent to show it: characters."""
+    return sum(len(v) if isinstance(v, str) else len(json.dumps(v, ensure_ascii=False)) for v in bundle.values())

@@ -1,0 +1,127 @@
+"""LineAssembler: makes lines of the raw text of one stream, as a terminal would show them.
+
+``\\r`` goes back to the line's start and what follows overwrites, ``\\b`` goes one back, ``ESC[K`` erases, colours are
+kept with the characters they belong to. The cursor does not leave the line: a finished line never changes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from jdist.notebook.ansi import PLAIN, SEQUENCE, UNFINISHED, Style
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_LONGEST_SEQUENCE = 4096
+"""An escape sequence that has not ended after so many characters is none."""
+_WIDEST = 100_000
+"""ESC[nC and ESC[nG move no further right than this."""
+
+
+class LineAssembler:
+    """The unfinished line of one stream. Lines are returned once a newline has ended them."""
+
+    __slots__ = ("_cells", "_cursor", "_pending", "_style", "_styles")
+
+    def __init__(self) -> None:
+        self._cells: list[str] = []
+        self._styles: list[Style] | None = None  # None while the whole line has the default style
+        self._cursor = 0
+        self._style = PLAIN
+        self._pending = ""
+
+    def feed(self, text: str) -> list[str]:
+        """Takes a piece of raw text; returns the lines that it ended, without newline."""
+        if self._pending:
+            text, self._pending = self._pending + text, ""
+        cut = UNFINISHED.search(text)
+        if cut and len(text) - cut.start() < _LONGEST_SEQUENCE:
+            text, self._pending = text[: cut.start()], text[cut.start() :]
+        parts = text.split("\n")
+        done = []
+        for part in parts[:-1]:
+            if not self._cells and self._style == PLAIN and not _CONTROL.search(part):
+                done.append(part)
+                continue
+            self._write(part)
+            done.append(self.take())
+        if parts[-1]:
+            self._write(parts[-1])
+        return done
+
+    @property
+    def current(self) -> str:
+        """The unfinished line as it looks now; colours as SGR sequences, reset at its end."""
+        if self._styles is None:
+            return "".join(self._cells)
+        out, last = [], PLAIN
+        for cell, style in zip(self._cells, self._styles, strict=True):
+            if style != last:
+                out.append(("\x1b[0m" if last != PLAIN else "") + style.sgr())
+                last = style
+            out.append(cell)
+        return "".join(out) + ("\x1b[0m" if last != PLAIN else "")
+
+    def take(self) -> str:
+        """Ends the unfinished line and returns it; the colour goes on in the next one, as in a terminal."""
+        line = self.current
+        self._cells, self._styles, self._cursor = [], None, 0
+        return line
+
+    def _write(self, text: str) -> None:
+        at = 0
+        for match in _CONTROL.finditer(text):
+            if match.start() < at:
+                continue  # inside a sequence that has been read
+            self._put(text[at : match.start()])
+            at = match.end()
+            control = match[0]
+            if control == "\r":
+                self._cursor = 0
+            elif control == "\b":
+                self._cursor = max(0, self._cursor - 1)
+            elif control == "\x1b":
+                sequence = SEQUENCE.match(text, match.start())
+                if sequence:
+                    at = sequence.end()
+                    self._obey(sequence["final"] or "", sequence["args"] or "")
+        self._put(text[at:])
+
+    def _obey(self, final: str, args: str) -> None:
+        count = int(args) if args.isdecimal() and len(args) < 7 else 0
+        if final == "m":
+            self._style = self._style.after(args)
+        elif final == "K":
+            self._erase(count)
+        elif final == "C":
+            self._cursor = min(self._cursor + max(1, count), _WIDEST)
+        elif final == "D":
+            self._cursor = max(0, self._cursor - max(1, count))
+        elif final == "G":
+            self._cursor = min(max(1, count) - 1, _WIDEST)
+
+    def _erase(self, what: int) -> None:
+        """ESC[K from the cursor on, ESC[1K up to it, ESC[2K the whole line."""
+        if what in (0, 2):
+            del self._cells[self._cursor if what == 0 else 0 :]
+            if self._styles is not None:
+                del self._styles[len(self._cells) :]
+        elif what == 1:
+            upto = min(self._cursor + 1, len(self._cells))
+            self._cells[:upto] = " " * upto
+            if self._styles is not None:
+                self._styles[:upto] = [PLAIN] * upto
+
+    def _put(self, text: str) -> None:
+        if not text:
+            return
+        start, end = self._cursor, self._cursor + len(text)
+        gap = start - len(self._cells)
+        if gap > 0:
+            self._cells.extend(" " * gap)
+        if self._styles is None and self._style != PLAIN:
+            self._styles = [PLAIN] * (len(self._cells) - max(gap, 0))
+        if self._styles is not None:
+            self._styles.extend([PLAIN] * max(gap, 0))
+            self._styles[start:end] = [self._style] * len(text)
+        self._cells[start:end] = text
+        self._cursor = end

@@ -1,0 +1,242 @@
+"""Transcript: what the ranks of one run have written and displayed, merged into one view.
+
+No rank's line is lost, moved behind a later one of the same rank or given to another rank; within that, lines that are
+equal on several ranks stand once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from jdist.core.outcome import Item, Line, Rich, Skipped
+from jdist.notebook.alignment import Alignment, Entry, Node
+from jdist.notebook.terminal import LineAssembler
+
+Stream = Literal["stdout", "stderr"]
+
+
+class Part(Struct, frozen=True):
+    """The same item on ``ranks`` (ascending); ``item.rank`` is the first of them."""
+
+    ranks: tuple[int, ...]
+    item: Item
+
+
+class Block(Struct, frozen=True):
+    """One place in the merged view: one item of each of ``ranks`` (ascending).
+
+    One part when the items are equal. Several when they are lines that differ only in their numbers, or displays that
+    were updated to something else.
+    """
+
+    ranks: tuple[int, ...]
+    parts: tuple[Part, ...]
+    is_live: bool = False
+    """Not finished: an open line, or the newest lines of a rank past its cap."""
+
+    def of(self, rank: int) -> Item | None:
+        """This rank's item, or None."""
+        return next((part.item for part in self.parts if rank in part.ranks), None)
+
+
+class _Tail(Struct, frozen=True):
+    skipped: Skipped
+    lines: tuple[str, ...]
+
+
+class Transcript:
+    """Collects the items of one run as they come. ``ranks`` are the run's ranks."""
+
+    def __init__(self, ranks: Iterable[int]):
+        self._ranks = tuple(sorted(set(ranks)))
+        self._alignment = Alignment(self._ranks)
+        self._open: dict[tuple[int, Stream], LineAssembler] = {}
+        self._tails: dict[tuple[int, Stream], _Tail] = {}
+        self._shown: dict[tuple[int, str], list[Node]] = {}
+        self._to_clear: set[int] = set()
+
+    def add(self, ranks: Sequence[int], item: Item) -> None:
+        """Adds a finished item to each of these ranks; the item's own ``rank`` is not looked at."""
+        self._add(self._ready(ranks), _entry(item))
+
+    def feed_text(self, ranks: Sequence[int], stream: Stream, text: str) -> None:
+        """Raw text as each of these ranks wrote it: pieces of lines, ``\\r``, ``\\b`` and ANSI sequences included."""
+        done: dict[tuple[str, ...], list[int]] = {}
+        for rank in self._ready(ranks):
+            if (rank, stream) in self._tails:
+                self._close_tail(rank, stream)
+            lines = self._open.setdefault((rank, stream), LineAssembler()).feed(text)
+            if lines:
+                done.setdefault(tuple(lines), []).append(rank)
+        for same, who in done.items():
+            for line in same:
+                self._add(who, _text_entry(stream, line))
+
+    def feed_rich(
+        self,
+        ranks: Sequence[int],
+        data: Mapping[str, Any],
+        metadata: Mapping[str, Any] | None = None,
+        is_result: bool = False,
+        display_id: str | None = None,
+    ) -> None:
+        """A display, or the cell's last value. It ends the ranks' open lines, as in any notebook."""
+        ready = self._ready(ranks)
+        self._close_lines(ready)
+        if not ready:
+            return
+        nodes = self._add(ready, _entry(Rich(ready[0], dict(data), dict(metadata or {}), is_result)))
+        if display_id is not None:
+            for rank, node in zip(ready, nodes, strict=True):
+                self._shown.setdefault((rank, display_id), []).append(node)
+
+    def feed_update(
+        self, ranks: Sequence[int], display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
+    ) -> bool:
+        """New content for these ranks' displays of this id. False when none of them is in this transcript."""
+        found = False
+        for rank in sorted(set(ranks)):
+            entry = _entry(Rich(rank, dict(data), dict(metadata or {})))
+            for node in self._shown.get((rank, display_id), ()):
+                self._alignment.replace(node, rank, _as_result_like(entry, node.members[rank].item))
+                found = True
+        return found
+
+    def feed_clear(self, ranks: Sequence[int], wait: bool = False) -> None:
+        """``clear_output`` on these ranks: at once, or with ``wait`` when the rank's next output comes."""
+        if wait:
+            self._to_clear.update(ranks)
+        else:
+            self._clear(set(ranks))
+
+    def feed_tail(self, rank: int, stream: Stream, lines_skipped: int, chars_skipped: int, tail_text: str) -> None:
+        """Past its cap a rank sends snapshots instead of text: what was left out, exactly, and its newest lines.
+
+        Replaces the rank's snapshot of the same stream. It stands after all else that the rank has sent.
+        """
+        self._ready((rank,))
+        self._close_line(rank, stream)
+        assembler = LineAssembler()
+        lines = assembler.feed(tail_text)
+        last = assembler.current
+        skipped = Skipped(rank, lines_skipped, chars_skipped)
+        self._tails[rank, stream] = _Tail(skipped, (*lines, last) if last else tuple(lines))
+
+    def close(self, ranks: Iterable[int] | None = None) -> None:
+        """These ranks (default: all) will write no more: open lines and snapshots become final."""
+        chosen = self._ranks if ranks is None else tuple(ranks)
+        for key in sorted({*self._open, *self._tails}):
+            if ranks is None or key[0] in chosen:
+                self._close_tail(*key)
+                self._close_line(*key)
+
+    def blocks(self) -> list[Block]:
+        """The merged view, oldest first; what is not finished stands at the end."""
+        return [_block(node) for node in self._alignment] + self._live_blocks()
+
+    def items(self, rank: int) -> list[Item]:
+        """What this rank has finished, in its own order."""
+        return [_with_rank(entry.item, rank) for entry in self._alignment.chain(rank)]
+
+    def _ready(self, ranks: Sequence[int]) -> list[int]:
+        """The ranks in ascending order, those cleared that waited for their next output."""
+        ready = sorted(set(ranks))
+        waiting = self._to_clear.intersection(ready)
+        if waiting:
+            self._clear(waiting)
+        return ready
+
+    def _add(self, ranks: Sequence[int], entry: Entry) -> list[Node]:
+        return self._alignment.add(ranks, entry)
+
+    def _clear(self, ranks: set[int]) -> None:
+        self._to_clear -= ranks
+        for rank in ranks:
+            self._alignment.clear(rank)
+        self._open = {key: held for key, held in self._open.items() if key[0] not in ranks}
+        self._tails = {key: held for key, held in self._tails.items() if key[0] not in ranks}
+        self._shown = {key: held for key, held in self._shown.items() if key[0] not in ranks}
+
+    def _close_lines(self, ranks: Sequence[int]) -> None:
+        """Ends the open lines of several ranks; equal ones are added together."""
+        for rank in ranks:
+            for stream in ("stdout", "stderr"):
+                self._close_line(rank, stream)
+
+    def _close_line(self, rank: int, stream: Stream) -> None:
+        assembler = self._open.get((rank, stream))
+        line = assembler.take() if assembler is not None else ""
+        if line:
+            self._add((rank,), _text_entry(stream, line))
+
+    def _close_tail(self, rank: int, stream: Stream) -> None:
+        tail = self._tails.pop((rank, stream), None)
+        if tail is not None:
+            for item in _tail_items(rank, stream, tail):
+                self._add((rank,), _entry(item))
+
+    def _live_blocks(self) -> list[Block]:
+        """Snapshots and open lines, merged among themselves."""
+        live = Alignment(self._ranks)
+        for (rank, stream), tail in sorted(self._tails.items()):
+            for item in _tail_items(rank, stream, tail):
+                live.add((rank,), _entry(item))
+        for (rank, stream), assembler in sorted(self._open.items()):
+            if line := assembler.current:
+                live.add((rank,), _text_entry(stream, line))
+        return [_block(node, is_live=True) for node in live]
+
+
+def _tail_items(rank: int, stream: Stream, tail: _Tail) -> list[Item]:
+    skipped = [tail.skipped] if tail.skipped.lines or tail.skipped.chars else []
+    return [*skipped, *(Line(rank, stream, line) for line in tail.lines)]
+
+
+def _entry(item: Item) -> Entry:
+    if isinstance(item, Line):
+        return _text_entry(item.stream, item.text)
+    if isinstance(item, Skipped):
+        return Entry(item, ("skipped", item.lines, item.chars), reach=8)
+    return Entry(item, ("rich", item.is_result, _digest(item)), reach=10_000)
+
+
+@lru_cache(maxsize=4096)
+def _text_entry(stream: Stream, text: str) -> Entry:
+    """A short line is looked for nearby only: ``ok`` may mean another ok, a whole sentence hardly another sentence."""
+    reach = max(8, len(text.strip()) ** 2)
+    return Entry(Line(-1, stream, text), (stream, text), reach)
+
+
+def _digest(item: Rich) -> bytes:
+    content = msgspec.json.encode([item.data, item.metadata], order="deterministic", enc_hook=repr)
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _as_result_like(entry: Entry, old: Item) -> Entry:
+    """The entry, a result if the display that it replaces was one."""
+    if isinstance(entry.item, Rich) and isinstance(old, Rich) and old.is_result:
+        return _entry(msgspec.structs.replace(entry.item, is_result=True))
+    return entry
+
+
+def _with_rank(item: Item, rank: int) -> Item:
+    return item if item.rank == rank else msgspec.structs.replace(item, rank=rank)
+
+
+def _block(node: Node, is_live: bool = False) -> Block:
+    """The node as it is now; made again only after it has changed."""
+    if isinstance(node.cache, Block):
+        return node.cache
+    same: dict[Any, list[int]] = {}
+    for rank, entry in sorted(node.members.items()):
+        same.setdefault(entry.key, []).append(rank)
+    parts = tuple(Part(tuple(who), _with_rank(node.members[who[0]].item, who[0])) for who in same.values())
+    block = Block(tuple(sorted(node.members)), parts, is_live)
+    node.cache = block
+    return block

@@ -1,0 +1,80 @@
+"""Verbs: what stands behind ``%dist VERB`` and ``jdist VERB``. Each takes the session and the words after the verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jdist.core.errors import UsageError, nearest
+from jdist.notebook.options import HelpWanted
+from jdist.notebook.session import Session
+from jdist.notebook.verbs import (
+    cells,
+    code,
+    doctor,
+    exports,
+    groups,
+    joining,
+    life,
+    manifests,
+    panels,
+    ranks,
+    size,
+    traces,
+    values,
+)
+
+Words = list[str]
+
+VERBS: dict[str, Callable[[Session, Words], Any]] = {
+    "start": life.start,
+    "attach": life.attach,
+    "list": life.list_,
+    "detach": life.detach,
+    "stop": life.stop,
+    "status": ranks.status,
+    "panel": panels.panel,
+    "interrupt": ranks.interrupt,
+    "restart": ranks.restart,
+    "add-node": size.add_node,
+    "remove": size.remove,
+    "invite": joining.invite,
+    "join": joining.join,
+    "manifest": manifests.manifest,
+    "group": groups.group,
+    "mesh": groups.mesh,
+    "groups": groups.groups,
+    "pull": values.pull,
+    "push": values.push,
+    "broadcast": values.broadcast,
+    "restore": values.restore,
+    "scatter": values.scatter,
+    "gather": values.gather,
+    "show": values.show,
+    "check": values.check,
+    "trace": traces.trace,
+    "sync": code.sync,
+    "doctor": doctor.doctor,
+    "run": cells.run,
+    "auto": cells.auto,
+    "export": exports.export,
+    "logs": ranks.logs,
+    "console": ranks.console,
+}
+
+
+def usage() -> str:
+    """Every verb with its line."""
+    return "\n".join(f"%dist {name:10} {(verb.__doc__ or '').strip()}" for name, verb in VERBS.items())
+
+
+def call(s: Session, name: str, words: Words) -> Any:
+    """Carry out a verb. Raises UsageError naming the nearest."""
+    verb = VERBS.get(name)
+    if verb is None:
+        raise UsageError(f"%dist has no verb {name!r}{nearest(name, VERBS)}")
+    try:
+        return verb(s, words)
+    except HelpWanted as text:
+        s.say(str(text))
+        return None

@@ -1,0 +1,1 @@
+"""The jupyter-server extension: this user's clusters for a browser."""

@@ -1,0 +1,1 @@
+"""Floor 1: bytes. The only place that makes sockets."""

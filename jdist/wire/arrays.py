@@ -1,0 +1,90 @@
+"""numpy arrays as raw bytes: dtype, shape and order in a note, the elements in one buffer, no pickle.
+
+numpy is imported only where an array is rebuilt; a process that has not imported it holds no array.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+
+from jdist.core.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_RAW_KINDS = "biufcmMSUV"
+"""Kinds whose elements are their bytes. Objects and variable-length strings are pointers."""
+
+
+_RAW_DTYPE = re.compile(rf"[<>|=][{_RAW_KINDS}][0-9]+(\[[0-9A-Za-z]+\])?")
+
+
+class ArrayNote(Struct, frozen=True, array_like=True):
+    """What an array is apart from its elements."""
+
+    dtype: str
+    """numpy's ``dtype.str``, byte order included."""
+    shape: tuple[int, ...]
+    order: Literal["C", "F"] = "C"
+
+
+def is_array(obj: object) -> bool:
+    """Whether ``obj`` is an array (or memory map) whose bytes say everything about its elements."""
+    np = sys.modules.get("numpy")
+    if np is None or type(obj) not in (np.ndarray, np.memmap):
+        return False
+    dtype = obj.dtype  # type: ignore[attr-defined]
+    # Fields, metadata and dtypes from other packages (ml_dtypes) are lost in dtype.str: those arrays are pickled.
+    return bool(
+        dtype.kind in _RAW_KINDS and dtype.names is None and not dtype.metadata and np.dtype(dtype.str) == dtype
+    )
+
+
+def take_apart(array: NDArray[Any]) -> tuple[ArrayNote, memoryview]:
+    """The note and a view on the elements; an array in neither C nor Fortran order is copied into C order."""
+    import numpy as np
+
+    order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    flat = np.asarray(array).ravel(order=order)
+    octets: Any = flat.view(np.uint8) if array.nbytes else b""  # datetimes offer no buffer themselves
+    return ArrayNote(array.dtype.str, array.shape, order), memoryview(octets).cast("B")
+
+
+def check(note: ArrayNote, size: int) -> None:
+    """Raises ProtocolError unless ``size`` bytes are what the note describes."""
+    import numpy as np
+
+    if _RAW_DTYPE.fullmatch(note.dtype) is None or min(note.shape, default=0) < 0:
+        raise ProtocolError(f"an array of dtype {note.dtype!r} and shape {list(note.shape)} cannot come as raw bytes")
+    try:
+        dtype = np.dtype(note.dtype)
+    except (TypeError, ValueError) as e:
+        raise ProtocolError(f"an array of unknown dtype {note.dtype!r} arrived") from e
+    if math.prod(note.shape) * dtype.itemsize != size:
+        raise ProtocolError(f"{size} bytes arrived for an array {note.dtype} {list(note.shape)}")
+
+
+def put_together(note: ArrayNote, buffer: memoryview | bytes | bytearray) -> NDArray[Any]:
+    """The array on ``buffer``, without a copy if that is writable and aligned.
+
+    Raises ProtocolError when they disagree, ImportError where there is no numpy.
+    """
+    import numpy as np
+
+    view = memoryview(buffer)
+    check(note, view.nbytes)
+    dtype = np.dtype(note.dtype)
+    if not view.nbytes:
+        try:
+            return np.empty(note.shape, dtype, order=note.order)
+        except (ValueError, OverflowError) as e:
+            raise ProtocolError(f"an array of shape {list(note.shape)} arrived: {e}") from e
+    flat = np.frombuffer(view, dtype)
+    if view.readonly or not flat.flags.aligned:
+        flat = flat.copy()
+    return flat.reshape(note.shape, order=note.order)

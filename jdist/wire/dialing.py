@@ -1,0 +1,194 @@
+"""Dialing: what a process does at the controller's data port: it says what it comes for, then sends or receives bytes.
+
+A connection begins with one line, ``JDIST1 VERB NAME`` (see wire/data for the verbs).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from jdist.core.errors import ConnectionLost
+from jdist.wire.segments import Segment
+
+MAGIC = b"JDIST1"
+STALL = 60.0
+"""Seconds without a byte after which a transfer is given up."""
+_WINDOW = 1 << 20
+_BUFFER = 256 << 10
+_PROGRESS_EVERY = 1.0
+
+
+def dial_data(address: tuple[str, int], verb: str, name: str, timeout: float = STALL) -> socket.socket:
+    """A connection to the data port, introduced."""
+    sock = socket.create_connection(address, timeout=timeout)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.sendall(MAGIC + f" {verb} {name}\n".encode())
+    return sock
+
+
+async def ping(address: tuple[str, int], cluster: str, timeout: float = 3.0) -> bool:
+    """Whether a controller of this cluster has its data port there."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+            with socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, address)
+                await loop.sock_sendall(sock, MAGIC + f" PING {cluster}\n".encode())
+                return await loop.sock_recv(sock, 1) == b"k"
+    except (OSError, TimeoutError):
+        return False
+
+
+def is_same_user(sock: socket.socket) -> bool:
+    """Whether a Unix socket's other end belongs to this process's user; of a TCP socket nobody can tell."""
+    if sock.family != socket.AF_UNIX:
+        return True
+    peer = struct.Struct("3i")
+    _, uid, _ = peer.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, peer.size))
+    return bool(uid == os.geteuid())
+
+
+class Receiver:
+    """GETs one transfer straight into ``memory``, in a thread; :meth:`cut` ends that from another."""
+
+    def __init__(self, address: tuple[str, int], name: str, memory: memoryview, near: str = ""):
+        self._address = address
+        self._name = name
+        self._memory = memory
+        self._near = near
+        self._lock = threading.Lock()
+        self._sock: socket.socket | None = None
+        self._is_cut = False
+
+    def run(self) -> None:
+        """To the end. Raises ConnectionLost when the bytes do not come whole."""
+        with _explained(f"{self._memory.nbytes} bytes could not be fetched from"):
+            if self._near:
+                with self._held(_dial_near(self._near, self._name)) as sock:
+                    put = _handed_over(sock)
+                with self._held(put):
+                    receive_into(put, self._memory)
+                    put.sendall(b"k")
+            else:
+                with self._held(dial_data(self._address, "GET", self._name)) as sock:
+                    receive_into(sock, self._memory)
+
+    def cut(self) -> None:
+        """Receive no more: ``run`` raises at once, and the sender sees it, too. May be called at any time."""
+        with self._lock:
+            self._is_cut = True
+            if self._sock is not None:
+                with contextlib.suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def _held(self, sock: socket.socket) -> Iterator[socket.socket]:
+        with sock:
+            with self._lock:
+                if self._is_cut:
+                    raise ConnectionLost("the transfer was given up")
+                self._sock = sock
+            try:
+                yield sock
+            finally:
+                with self._lock:
+                    self._sock = None
+
+
+def _dial_near(near: str, name: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(STALL)
+        sock.connect(f"\0{near}")
+        if not is_same_user(sock):
+            raise ConnectionLost("the controller is gone, and another user has taken its place")
+        sock.sendall(MAGIC + f" GET {name}\n".encode())
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _handed_over(sock: socket.socket) -> socket.socket:
+    _, fds, _, _ = socket.recv_fds(sock, 1, 1)
+    if not fds:
+        raise ConnectionLost("the transfer ended before it began")
+    handed = socket.socket(fileno=fds[0])
+    handed.settimeout(STALL)
+    return handed
+
+
+def get_segment(
+    address: tuple[str, int], name: str, cluster: str, nbytes: int, progress: Callable[[int], object]
+) -> Segment:
+    """GET a transfer into a new segment of this host; ``progress`` hears of the bytes there once a second.
+
+    Raises ConnectionLost when it does not come whole.
+    """
+    said = time.monotonic()
+    segment = Segment.create(cluster, nbytes)
+    try:
+        with _explained(f"{nbytes} bytes could not be fetched from"), dial_data(address, "GET", name) as sock:
+            for got in receive_segment(sock, segment):
+                if time.monotonic() - said >= _PROGRESS_EVERY:
+                    said = time.monotonic()
+                    progress(got)
+    except BaseException:
+        segment.close()
+        segment.unlink()
+        raise
+    return segment
+
+
+def put_segment(address: tuple[str, int], name: str, segment: Segment) -> None:
+    """PUT a segment's bytes. Raises ConnectionLost without the controller's confirmation."""
+    what = f"{segment.nbytes} bytes could not be sent to"
+    with _explained(what), dial_data(address, "PUT", name) as sock:
+        sock.sendall(segment.view)
+        sock.shutdown(socket.SHUT_WR)
+        if sock.recv(1) != b"k":
+            raise ConnectionLost("the controller did not confirm the transfer")
+
+
+def receive_into(sock: socket.socket, view: memoryview) -> None:
+    """Fill ``view`` from the socket. Raises ConnectionLost when the peer ends early, TimeoutError after its timeout."""
+    got = 0
+    while got < view.nbytes:
+        n = sock.recv_into(view[got : got + _WINDOW])
+        if n == 0:
+            raise ConnectionLost(f"the transfer ended after {got} of {view.nbytes} bytes")
+        got += n
+
+
+def receive_segment(sock: socket.socket, segment: Segment) -> Iterator[int]:
+    """Fill a new segment from the socket; the bytes there so far, after each piece. Raises ConnectionLost when the
+    peer ends early.
+
+    By way of a buffer that stays in the processor's cache: the page faults of a new mapping cost more than the copy.
+    """
+    buffer = memoryview(bytearray(_BUFFER))
+    got = 0
+    while got < segment.nbytes:
+        n = sock.recv_into(buffer[: segment.nbytes - got])
+        if n == 0:
+            raise ConnectionLost(f"the transfer ended after {got} of {segment.nbytes} bytes")
+        segment.write(got, buffer[:n])
+        got += n
+        yield got
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise ConnectionLost(f"{what} the controller's data port: {e}") from e

@@ -1,0 +1,82 @@
+"""Lifelines: connections on which nothing is ever sent; how they end tells what became of the process beyond.
+
+When a process dies, the system closes its connections in order, at once. A connection that is reset, or on which TCP's
+probes are not answered, was broken by the network, and tells nothing of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from jdist.wire.dialing import MAGIC
+
+_PROBE_AFTER, _PROBE_EVERY, _PROBES = 5, 2, 3
+"""Seconds and count of TCP's own probes: a network that is cut sends no end."""
+_DIAL_TIMEOUT = 10.0
+
+
+class Lifeline:
+    """One end of a lifeline; at its end ``on_end(is_dead)`` is called on the running loop."""
+
+    def __init__(self, sock: socket.socket, on_end: Callable[[bool], None]):
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._on_end = on_end
+        sock.setblocking(False)
+        _keep_alive(sock)
+        self._loop.add_reader(sock, self._readable)
+
+    def _readable(self) -> None:
+        try:
+            if self._sock.recv(1):
+                return
+            is_dead = True
+        except BlockingIOError:
+            return
+        except OSError:
+            is_dead = False
+        self.close()
+        self._on_end(is_dead)
+
+    def close(self) -> None:
+        """End it from here, without a word to ``on_end``; may be called again."""
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock)
+            self._sock.close()
+
+
+async def dial_lifeline(address: tuple[str, int], name: str, on_end: Callable[[bool], None]) -> Lifeline:
+    """This process's lifeline to the controller whose data port is at ``address``. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(_DIAL_TIMEOUT):
+        found = await _resolve(loop, address)
+        for i, (family, kind, protocol, _, where) in enumerate(found):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, where)
+                await loop.sock_sendall(sock, MAGIC + f" LIFE {name}\n".encode())
+            except BaseException as e:
+                sock.close()
+                if not isinstance(e, OSError) or i == len(found) - 1:
+                    raise
+            else:
+                return Lifeline(sock, on_end)
+    raise ConnectionRefusedError(f"{address[0]} has no address")
+
+
+async def _resolve(loop: asyncio.AbstractEventLoop, address: tuple[str, int]) -> list[Any]:
+    try:
+        return socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:  # a name: its lookup may take its time
+        return await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", _PROBE_AFTER), ("TCP_KEEPINTVL", _PROBE_EVERY), ("TCP_KEEPCNT", _PROBES)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,314 @@
+"""Any Python value as a small head and large raw buffers, and back.
+
+Tensors and arrays go as a note and raw bytes; everything else goes through cloudpickle (protocol 5), which moves the
+tensors, arrays and buffers inside it out of the pickle in the same way, so the head of a 10 GB state_dict is small.
+
+What changes on the way: tensors arrive on the CPU, gradients stay behind, and tensors that share a storage arrive as
+tensors of their own (the *same* tensor in two places stays one). Buffers are views on the value's own memory: it must
+not be written to until they have been sent.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+import msgspec
+from msgspec import Struct
+
+from jdist.core.errors import JdistError, ProtocolError
+from jdist.wire import arrays, tensors
+
+FORMAT = 1
+"""First byte of every head; the other side must read the same."""
+_SMALL = 512
+"""Bytes: a shorter buffer stays inside the pickle stream; a frame and 64-byte alignment would cost more."""
+
+Buffer = memoryview | bytes | bytearray
+
+
+class NotPicklable(JdistError):
+    """A value cannot leave its process; the message names the part of it that cannot."""
+
+
+class NotRebuilt(JdistError):
+    """A value arrived whole but cannot be made here, mostly because a module it needs cannot be imported."""
+
+
+class ShardedValue(NotPicklable, TypeError):
+    """A DTensor was asked for as it is, which would tear it from its mesh."""
+
+
+class TooLarge(JdistError):
+    """A value has more bytes than the limit under which it was asked for; nothing of it was copied from a device."""
+
+
+class Payload(Struct, frozen=True):
+    """What a value is apart from its large buffers.
+
+    Whatever could run code when it is unpacked is in the head; the buffers are plain data.
+    """
+
+    head: bytes
+    """FORMAT, then a msgpack description with the notes and a pickle stream where one is needed."""
+    sizes: tuple[int, ...]
+    """Byte length of each buffer."""
+    nbytes: int
+    """Sum of ``sizes``."""
+    summary: str
+    """One line for messages: ``"Tensor float32 [3, 4]"``, ``"list of 3"``."""
+
+
+class _TensorHead(Struct, frozen=True, tag="tensor"):
+    note: tensors.TensorNote
+
+
+class _ArrayHead(Struct, frozen=True, tag="array"):
+    note: arrays.ArrayNote
+
+
+class _BytesHead(Struct, frozen=True, tag="bytes"):
+    is_mutable: bool
+
+
+class _PickleHead(Struct, frozen=True, tag="pickle"):
+    stream: bytes
+    crc: int
+    """zlib.crc32 of it: a damaged stream is found before any of it is unpickled."""
+
+
+_Head = _TensorHead | _ArrayHead | _BytesHead | _PickleHead
+_decoder: msgspec.msgpack.Decoder[_Head] = msgspec.msgpack.Decoder(_Head)
+
+
+def encode(obj: object, limit: int | None = None) -> tuple[Payload, list[memoryview]]:
+    """The payload of ``obj`` and its buffers: C-contiguous views of format 'B', without a copy wherever possible.
+
+    Raises NotPicklable when a part of it cannot be pickled, ShardedValue (a TypeError too) for a DTensor, and TooLarge
+    as soon as head and buffers are known to exceed ``limit`` bytes.
+    """
+    buffers: list[memoryview]
+    head: _Head
+    allowance = _Allowance(obj, limit)
+    allowance.take(_nbytes(obj))
+    if tensors.is_tensor(obj) and _plain(obj):
+        note, buffers = tensors.take_apart(obj)  # type: ignore[arg-type]
+        head = _TensorHead(note)
+    elif arrays.is_array(obj):
+        array_note, view = arrays.take_apart(obj)  # type: ignore[arg-type]
+        head, buffers = _ArrayHead(array_note), [view]
+    elif type(obj) in (bytes, bytearray):
+        head, buffers = _BytesHead(type(obj) is bytearray), [memoryview(obj)]  # type: ignore[arg-type]
+    else:
+        head, buffers = _pickled(obj, _Allowance(obj, limit))
+    sizes = tuple(b.nbytes for b in buffers)
+    return Payload(bytes([FORMAT]) + msgspec.msgpack.encode(head), sizes, sum(sizes), summarize(obj)), buffers
+
+
+def decode(payload: Payload, buffers: Sequence[Buffer]) -> Any:
+    """The value. Tensors and arrays are built on ``buffers`` where these are writable, and copied where not.
+
+    Raises ProtocolError when payload and buffers are malformed or disagree, before anything is unpickled; NotRebuilt
+    when the value is sound but cannot be made in this process.
+    """
+    head = _checked_head(payload, buffers)
+    try:
+        if isinstance(head, _TensorHead):
+            return tensors.put_together(head.note, *buffers)
+        if isinstance(head, _ArrayHead):
+            return arrays.put_together(head.note, _only(buffers))
+        if isinstance(head, _BytesHead):
+            return bytearray(_only(buffers)) if head.is_mutable else bytes(_only(buffers))
+    except ImportError as e:
+        raise NotRebuilt(f"{payload.summary} arrived but cannot be made here: {e}; install it here too") from e
+    if zlib.crc32(head.stream) != head.crc:
+        raise ProtocolError(f"{payload.summary} was damaged on its way; ask for it again")
+    return _unpickled(head.stream, buffers, payload.summary)
+
+
+def summarize(obj: object) -> str:
+    """One line that says what ``obj`` is: ``"Tensor float32 [3, 4]"``, ``"dict of 2"``, ``"Linear"``."""
+    shape, dtype = getattr(obj, "shape", None), getattr(obj, "dtype", None)
+    name = type(obj).__name__
+    if tensors.is_tensor(obj):
+        device = "" if str(obj.device) == "cpu" else f" on {obj.device}"  # type: ignore[attr-defined]
+        return f"{name} {str(dtype).removeprefix('torch.')} {list(obj.shape)}{device}"  # type: ignore[attr-defined]
+    if isinstance(shape, tuple):
+        return f"{name} {dtype} {list(shape)}" if dtype is not None else f"{name} {list(shape)}"
+    if isinstance(obj, (list, tuple, set, frozenset, dict)):
+        return f"{name} of {len(obj)}"
+    if isinstance(obj, (str, bytes, bytearray)):
+        return f"{name} of length {len(obj)}"
+    return name
+
+
+def _plain(obj: Any) -> bool:
+    if tensors.is_dtensor(obj):
+        raise ShardedValue("x is a DTensor: pull it with full=True, or pull x.to_local()")
+    return tensors.is_plain(obj)
+
+
+class _Allowance:
+    """Bytes that may still be encoded."""
+
+    def __init__(self, obj: object, limit: int | None):
+        self._obj = obj
+        self._limit = limit
+        self._left = limit
+
+    def take(self, nbytes: int) -> None:
+        if self._left is None:
+            return
+        self._left -= nbytes
+        if self._left < 0:
+            raise TooLarge(f"{summarize(self._obj)} has more than {self._limit:,} bytes")
+
+
+class _Stream(io.BytesIO):
+    """Takes a pickle as far as the allowance goes."""
+
+    def __init__(self, allowance: _Allowance):
+        super().__init__()
+        self._allowance = allowance
+
+    def write(self, data: Any) -> int:
+        self._allowance.take(memoryview(data).nbytes)
+        return super().write(data)
+
+
+def _nbytes(obj: Any) -> int:
+    """Bytes of a tensor's or array's elements, before anything is copied; 0 for everything else."""
+    if tensors.is_tensor(obj):
+        return 0 if tensors.is_dtensor(obj) or not tensors.is_plain(obj) else tensors.nbytes(obj)
+    return int(obj.nbytes) if arrays.is_array(obj) else len(obj) if type(obj) in (bytes, bytearray) else 0
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, with tensors and arrays taken out of the stream."""
+
+    def __init__(self, file: _Stream, allowance: _Allowance, out_of_band: Callable[[pickle.PickleBuffer], bool]):
+        super().__init__(file, protocol=5, buffer_callback=out_of_band)
+        self._allowance = allowance
+
+    def reducer_override(self, obj: Any) -> Any:
+        self._allowance.take(_nbytes(obj))
+        if tensors.is_tensor(obj):
+            if not _plain(obj):
+                return NotImplemented  # torch's own way
+            note, views = tensors.take_apart(obj)
+            return tensors.put_together, (note, *map(pickle.PickleBuffer, views))
+        if arrays.is_array(obj):
+            array_note, view = arrays.take_apart(obj)
+            return arrays.put_together, (array_note, pickle.PickleBuffer(view))
+        return super().reducer_override(obj)
+
+
+def _pickled(obj: object, allowance: _Allowance) -> tuple[_PickleHead, list[memoryview]]:
+    buffers: list[memoryview] = []
+
+    def out_of_band(buffer: pickle.PickleBuffer) -> bool:
+        """True keeps the buffer in the stream: pickle's own convention."""
+        view = buffer.raw()
+        if view.nbytes < _SMALL:
+            return True
+        buffers.append(view)
+        return False
+
+    file = _Stream(allowance)
+    try:
+        _Pickler(file, allowance, out_of_band).dump(obj)
+    except (ShardedValue, TooLarge):
+        raise
+    except Exception as e:  # a class's own __reduce__ or __getstate__ may raise anything
+        raise _not_picklable(obj, e) from e
+    stream = file.getvalue()
+    return _PickleHead(stream, zlib.crc32(stream)), buffers
+
+
+def _unpickled(stream: bytes, buffers: Sequence[Buffer], what: str) -> Any:
+    try:
+        return pickle.loads(stream, buffers=buffers)
+    except ProtocolError:
+        raise
+    except ImportError as e:
+        raise NotRebuilt(f"{what} arrived but cannot be made here: {e}; install it here too, or sync it here") from e
+    except Exception as e:  # __setstate__ and constructors of any class run here
+        raise NotRebuilt(f"{what} arrived but cannot be made here: {type(e).__name__}: {e}") from e
+
+
+def _checked_head(payload: Payload, buffers: Sequence[Buffer]) -> _Head:
+    """The head, once everything that can be known to be wrong without unpickling is known not to be."""
+    if not payload.head:
+        raise ProtocolError("a value arrived without a head")
+    if payload.head[0] != FORMAT:
+        raise ProtocolError(
+            f"a value arrived in format {payload.head[0]}, this side reads {FORMAT}: "
+            "install the same version of jdist on both sides"
+        )
+    try:
+        head = _decoder.decode(memoryview(payload.head)[1:])
+    except (ValueError, RecursionError) as e:  # msgspec.DecodeError, or UnicodeDecodeError
+        raise ProtocolError(f"the head of a value is malformed: {e}") from e
+    sizes = tuple(memoryview(b).nbytes for b in buffers)
+    if sizes != payload.sizes or sum(sizes) != payload.nbytes:
+        raise ProtocolError(
+            f"{payload.summary}: {len(sizes)} buffers of {sum(sizes):,} bytes arrived where "
+            f"{len(payload.sizes)} of {payload.nbytes:,} were announced; ask for it again"
+        )
+    return head
+
+
+def _only(buffers: Sequence[Buffer]) -> Buffer:
+    if len(buffers) != 1:
+        raise ProtocolError(f"{len(buffers)} buffers arrived for a value that has one")
+    return buffers[0]
+
+
+def _not_picklable(obj: object, reason: Exception) -> NotPicklable:
+    path, part, why = _culprit(obj, reason)
+    where = f" ({path} is a {type(part).__name__})" if path else ""
+    return NotPicklable(
+        f"{summarize(obj)} cannot leave its process{where}: {why}; "
+        "pull the parts you need by name, such as a tensor, a list or a state_dict"
+    )
+
+
+def _culprit(obj: object, reason: Exception, tries: int = 100, depth: int = 8) -> tuple[str, object, Exception]:
+    """Path to, and value of, the innermost part that cannot be pickled, as far as a limited search finds it."""
+    path = ""
+    for _ in range(depth):
+        found = None
+        for step, part in _parts(obj)[:tries]:
+            failure = _failure(part)
+            if failure is not None:
+                found = step, part, failure
+                break
+        if found is None:
+            break
+        path, obj, reason = path + found[0], found[1], found[2]
+    return path, obj, reason
+
+
+def _failure(part: object) -> Exception | None:
+    try:
+        unlimited = _Allowance(part, None)
+        _Pickler(_Stream(unlimited), unlimited, lambda _: False).dump(part)
+    except Exception as e:  # as in _pickled
+        return e
+    return None
+
+
+def _parts(obj: object) -> list[tuple[str, object]]:
+    """What ``obj`` holds, each with the step that leads there from it."""
+    if isinstance(obj, dict):
+        return [(f"[{key!r}]", value) for key, value in obj.items()]
+    if isinstance(obj, (list, tuple)):
+        return [(f"[{i}]", value) for i, value in enumerate(obj)]
+    if hasattr(obj, "__closure__") and hasattr(obj, "__code__"):
+        cells = zip(obj.__code__.co_freevars, obj.__closure__ or (), strict=False)
+        return [(f" closes over {name}", cell.cell_contents) for name, cell in cells]
+    return [(f".{name}", value) for name, value in getattr(obj, "__dict__", {}).items()]

@@ -1,0 +1,158 @@
+"""Passage: bytes on their way from one PUT to one GET of the data port, passed on as they come.
+
+They are at rest nowhere in between: a receiver that is slow slows the sender, through TCP itself. On Linux they move
+from socket to socket inside the kernel (``splice``), elsewhere through a buffer that stays in the processor's cache.
+A GET that comes over a Unix socket, from the same host, gets the PUT's connection itself, and they do not pass at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import select
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from jdist.core.errors import ConnectionLost, ProtocolError
+
+_PIPE = 1 << 20
+"""Bytes: the largest pipe that any user may have."""
+_PIECE = 1 << 22
+"""Bytes asked of a socket at once. A pipe counts pages, and the kernel's network pages hold more than others."""
+_BUFFER = 256 << 10
+
+
+class Passage:
+    """One transfer of ``nbytes`` bytes. Either end may come first, and waits ``stall`` seconds for the other."""
+
+    def __init__(self, nbytes: int, stall: float):
+        self._nbytes = nbytes
+        self._stall = stall
+        self._ends: dict[str, socket.socket] = {}
+        self._met = asyncio.Event()
+        self._over = asyncio.Event()
+
+    async def give(self, sock: socket.socket) -> None:
+        """Serve the PUT and confirm it. Raises TimeoutError, OSError or a JdistError when the bytes do not arrive."""
+        self._enter("PUT", sock)
+        try:
+            await self._meet()
+            if self._ends["GET"].family == socket.AF_UNIX:
+                self._hand_over(sock)
+                return
+            # The thread has descriptors of its own: those that are served here may be closed before it noticed its end.
+            ends = sock.dup(), self._ends["GET"].dup()
+            await asyncio.to_thread(pass_on, *ends, self._nbytes, self._stall)
+            sock.send(b"k")
+        finally:
+            self.cut()
+
+    async def take(self, sock: socket.socket) -> None:
+        """Serve the GET, to the end of the transfer. Raises TimeoutError when no PUT comes."""
+        self._enter("GET", sock)
+        try:
+            await self._meet()
+            await self._over.wait()  # the bytes are moved, and given up, by the other end's task
+        finally:
+            self.cut()
+
+    def cut(self) -> None:
+        """The transfer is over: both ends close, and a peer that has not had all its bytes sees that."""
+        self._over.set()
+        self._met.set()
+        for sock in self._ends.values():
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # also wakes the thread that moves bytes
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def _hand_over(self, sock: socket.socket) -> None:
+        """Give the receiver, on this host, the PUT's connection itself; it confirms, and sees what becomes of it."""
+        socket.send_fds(self._ends["GET"], [b"k"], [sock.fileno()])
+        self._ends.clear()  # not to be cut from here any more
+
+    def _enter(self, verb: str, sock: socket.socket) -> None:
+        if verb in self._ends or self.is_over:
+            raise ProtocolError(f"a second {verb} of one transfer")
+        self._ends[verb] = sock
+        if len(self._ends) == 2:
+            self._met.set()
+
+    async def _meet(self) -> None:
+        async with asyncio.timeout(self._stall):
+            await self._met.wait()
+        if self.is_over:
+            raise ConnectionLost("the transfer was given up")
+
+
+def pass_on(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
+    """Move ``nbytes`` bytes from one socket to the other, and close both.
+
+    Raises ConnectionLost when the source ends early, TimeoutError when either stands still for ``stall`` seconds,
+    OSError when one breaks.
+    """
+    with source, sink:
+        (splice if hasattr(os, "splice") else copy)(source, sink, nbytes, stall)
+
+
+def splice(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
+    """:func:`pass_on` inside the kernel, where it can."""
+    source.setblocking(False)
+    sink.setblocking(False)
+    flags = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
+    left = nbytes
+    with _pipe() as (outlet, inlet):
+        while left:
+            take = partial(os.splice, source.fileno(), inlet, min(left, _PIECE), flags=flags)
+            n = _when_ready(source, select.POLLIN, stall, take)
+            if n == 0:
+                raise ConnectionLost(f"the transfer ended after {nbytes - left} of {nbytes} bytes")
+            left -= n
+            more = os.SPLICE_F_MORE if left else 0  # full packets only, until the last: nearly twice as fast
+            while n:
+                give = partial(os.splice, outlet, sink.fileno(), n, flags=flags | more)
+                n -= _when_ready(sink, select.POLLOUT, stall, give)
+
+
+def copy(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
+    """:func:`pass_on` through a buffer."""
+    source.settimeout(stall)
+    sink.settimeout(stall)
+    buffer = memoryview(bytearray(_BUFFER))
+    left = nbytes
+    while left:
+        n = source.recv_into(buffer[:left])
+        if n == 0:
+            raise ConnectionLost(f"the transfer ended after {nbytes - left} of {nbytes} bytes")
+        sink.sendall(buffer[:n])
+        left -= n
+
+
+def _when_ready(sock: socket.socket, event: int, stall: float, step: Callable[[], int]) -> int:
+    """What ``step`` returns, as soon as the socket lets it."""
+    while True:
+        try:
+            return step()
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(sock, event)
+            if not poll.poll(stall * 1000):
+                raise TimeoutError(f"not a byte for {stall:g} s") from None
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    """A large pipe: where it is read, where it is written."""
+    ends = os.pipe()
+    try:
+        with contextlib.suppress(OSError):  # this user has too many large ones: a small one does it, too
+            fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, _PIPE)
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)

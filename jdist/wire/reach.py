@@ -1,0 +1,193 @@
+"""Reach: whether, how soon and how fast a port of this node is reached from another, found out by plain sockets.
+
+A listener lives for some seconds, accepts only who says its token, and does what the word after that asks for:
+
+- ``ping``: sends every byte back that it gets;
+- ``take``: takes bytes until the peer stops, and then says how many and in how many nanoseconds.
+
+Gloo and NCCL connect ranks at ports that the system chooses; so this port is one, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+from jdist.core.errors import ConnectionLost
+from jdist.core.examination import Path
+
+_PINGS = 12
+_PIECE = 1 << 20
+_TAIL = struct.Struct("!QQ")
+_WORD = 4
+_MOST = 64
+"""Connections that a listener serves in its life: two from each other node at a time, and some that fail."""
+_IDLE = 5.0
+"""Seconds without a byte after which a connection is given up."""
+
+
+class Listener:
+    """Listens at ``address`` for ``seconds``, on threads of its own; ends by itself."""
+
+    def __init__(self, address: str, token: str, seconds: float):
+        """Raises OSError when nothing can listen there."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.create_server((address, 0), family=family, backlog=_MOST)
+        self._token = token.encode()
+        self._until = time.monotonic() + seconds
+        self._slots = threading.BoundedSemaphore(_MOST)
+        self.port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, name="jdist-reach", daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._until
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._until = 0.0
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
+
+    def _accept(self) -> None:
+        with self._socket:
+            while True:
+                left = self._until - time.monotonic()
+                if left <= 0:
+                    return
+                self._socket.settimeout(left)
+                try:
+                    peer, _ = self._socket.accept()
+                except OSError:  # a timeout is one: its time is over
+                    return
+                if self._slots.acquire(blocking=False):
+                    threading.Thread(target=self._serve, args=(peer,), name="jdist-reached", daemon=True).start()
+                else:
+                    peer.close()
+
+    def _serve(self, peer: socket.socket) -> None:
+        try:
+            with peer, contextlib.suppress(OSError, ConnectionLost):
+                peer.settimeout(_IDLE)
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                said = _receive(peer, len(self._token) + _WORD)
+                if not hmac.compare_digest(said[:-_WORD], self._token):
+                    return
+                if said[-_WORD:] == b"ping":
+                    self._echo(peer)
+                elif said[-_WORD:] == b"take":
+                    self._take(peer)
+        finally:
+            self._slots.release()
+
+    def _echo(self, peer: socket.socket) -> None:
+        while time.monotonic() < self._until:
+            data = peer.recv(64)
+            if not data:
+                return
+            peer.sendall(data)
+
+    def _take(self, peer: socket.socket) -> None:
+        buffer = bytearray(_PIECE)
+        got, began = 0, time.monotonic_ns()
+        while time.monotonic() < self._until:
+            n = peer.recv_into(buffer)
+            if n == 0:
+                break
+            got += n
+        peer.sendall(_TAIL.pack(got, max(1, time.monotonic_ns() - began)))
+
+
+def reach(name: str, target: tuple[str, int], token: str, timeout: float, burst: float) -> Path:
+    """The way to a listener at ``target``, and what ``name``, its host's, is found to mean here.
+
+    ``timeout`` seconds for looking up and again for connecting; ``burst`` seconds of sending. Raises nothing: what
+    went wrong is in the answer.
+    """
+    addresses, name_trouble = look_up(name, timeout)
+    found: dict[str, float] = {}
+    kind, trouble = "", ""
+    try:
+        found["round_trip"] = _round_trip(target, token, timeout)
+        if burst > 0:
+            found["bandwidth"] = _bandwidth(target, token, timeout, burst)
+    except (OSError, ConnectionLost) as e:
+        kind, trouble = _explain(e, timeout)
+    return Path(name, addresses, name_trouble, trouble, kind, **found)
+
+
+def look_up(name: str, timeout: float) -> tuple[tuple[str, ...], str]:
+    """The addresses that ``name`` means here, or why it means none.
+
+    In a thread that is left behind if it takes too long: a name server that drops packets cannot be hurried.
+    """
+    answer: list[tuple[tuple[str, ...], str]] = []
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            answer.append((tuple(dict.fromkeys(str(f[4][0]) for f in found)), ""))
+        except (OSError, UnicodeError) as e:
+            answer.append(((), getattr(e, "strerror", None) or str(e)))
+
+    thread = threading.Thread(target=ask, name="jdist-look-up", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    return answer[0] if answer else ((), f"no answer of a name server within {timeout:g} s")
+
+
+@contextlib.contextmanager
+def _connection(target: tuple[str, int], token: str, word: bytes, timeout: float) -> Iterator[socket.socket]:
+    with socket.create_connection(target, timeout=timeout) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(token.encode() + word)
+        yield sock
+
+
+def _round_trip(target: tuple[str, int], token: str, timeout: float) -> float:
+    with _connection(target, token, b"ping", timeout) as sock:
+        times = []
+        for n in range(_PINGS):
+            began = time.monotonic()
+            sock.sendall(bytes([n]))
+            _receive(sock, 1)
+            times.append(time.monotonic() - began)
+    return min(times)
+
+
+def _bandwidth(target: tuple[str, int], token: str, timeout: float, burst: float) -> float:
+    piece = bytes(_PIECE)
+    with _connection(target, token, b"take", timeout) as sock:
+        until = time.monotonic() + burst
+        while time.monotonic() < until:
+            sock.sendall(piece)
+        sock.shutdown(socket.SHUT_WR)
+        sock.settimeout(timeout + burst)  # what is in between on a slow way still has to arrive
+        got, nanoseconds = _TAIL.unpack(_receive(sock, _TAIL.size))
+    return float(got / (nanoseconds / 1e9))
+
+
+def _receive(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        part = sock.recv(count - len(data))
+        if not part:
+            raise ConnectionLost("the other end closed the connection")
+        data += part
+    return data
+
+
+def _explain(error: Exception, timeout: float) -> tuple[str, str]:
+    """(kind, in words): a firewall that drops is told from one that rejects, and from a way that is not there."""
+    if isinstance(error, TimeoutError):
+        return "timeout", f"no answer within {timeout:g} s: what is sent there is dropped on the way"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused", "the connection is refused there, by a firewall or by a program that took the port"
+    if isinstance(error, ConnectionLost | ConnectionResetError | BrokenPipeError):
+        return "broken", f"the connection was made and broken again ({error})"
+    return "unreachable", f"there is no way to it ({getattr(error, 'strerror', None) or error})"

@@ -1,0 +1,339 @@
+"""Segment: a file in shared memory through which bulk values pass between processes of one host.
+
+The sender makes a segment, fills it, and tells the receiver its path and size; the receiver maps it and builds tensors
+on the mapping. Filling goes through ``pwrite``, not through a mapping: it releases the GIL, a full file system is an
+OSError instead of a SIGBUS, and 100 MB into fresh pages take about half the time that page faults take.
+Files are named ``jdist-<cluster>-<owner><hex>``, belong to the user alone (mode 0600), and can be swept by cluster, or
+by owner: one that was killed between making a segment and handing it over leaves it to be found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import secrets
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+from msgspec import Struct
+
+from jdist.core.errors import ProtocolError, UsageError, ValueFailed
+from jdist.wire.orphans import has_ended, pid_namespace
+
+ALIGNMENT = 64
+"""Bytes: every buffer begins on a multiple of this, which suits every dtype and a cache line."""
+SLICE = 32 << 20
+"""Bytes copied between two reports of progress."""
+_SHARED_MEMORY = "/dev/shm"
+_MARGIN = 256 << 20
+_NONCE = 32
+"""Bytes of a probe's nonce; its file holds it in hexadecimal."""
+_NAME = re.compile(r"jdist-[A-Za-z0-9_.-]+-[0-9a-f]{32}")
+
+Progress = Callable[[int], None]
+"""Called with the bytes copied so far, after every slice."""
+
+
+def layout(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """Offsets at which buffers of these byte lengths lie in one segment, and the segment's length in bytes."""
+    offsets: list[int] = []
+    end = 0
+    for size in sizes:
+        start = -(-end // ALIGNMENT) * ALIGNMENT
+        offsets.append(start)
+        end = start + size
+    return tuple(offsets), end
+
+
+def split(view: memoryview, sizes: Sequence[int]) -> list[memoryview]:
+    """The buffers that :func:`layout` placed in ``view``, as views on it. Raises ProtocolError if it is too short."""
+    offsets, total = layout(sizes)
+    if len(view) < total:
+        raise ProtocolError(f"{len(view)} bytes arrived where {total} were announced; ask for the value again")
+    return [view[start : start + size] for start, size in zip(offsets, sizes, strict=True)]
+
+
+def copy_into(view: memoryview, buffers: Sequence[memoryview], progress: Progress | None = None) -> None:
+    """Copy ``buffers`` to their :func:`layout` places in ``view``.
+
+    At memcpy speed, but holding the GIL for one slice at a time: for memory that is no segment. For a segment use
+    :meth:`Segment.fill`. Raises UsageError when ``view`` is too short.
+    """
+    if len(view) < layout([b.nbytes for b in buffers])[1]:
+        raise UsageError(f"{len(view)} bytes are too few for {len(buffers)} buffers laid out in them")
+    for offset, piece, done in _slices(buffers):
+        view[offset : offset + len(piece)] = piece
+        if progress is not None:
+            progress(done)
+
+
+def _slices(buffers: Sequence[memoryview]) -> Iterator[tuple[int, memoryview, int]]:
+    """(offset in the segment, piece, bytes done with that piece) over all buffers."""
+    offsets, _ = layout([b.nbytes for b in buffers])
+    done = 0
+    for start, buffer in zip(offsets, buffers, strict=True):
+        flat = buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B")
+        for at in range(0, len(flat), SLICE):
+            piece = flat[at : at + SLICE]
+            done += len(piece)
+            yield start + at, piece, done
+
+
+class Segment:
+    """A named file in shared memory and its mapping in this process.
+
+    ``close`` gives up this process's hold; the memory itself lives until the last tensor built on ``view`` is gone.
+    ``unlink`` removes the name; a process that has it open keeps it.
+    """
+
+    def __init__(self, path: str, fd: int, nbytes: int, private: bool):
+        self.path = path
+        self.nbytes = nbytes
+        self._fd = fd
+        self._private = private
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+
+    @classmethod
+    def create(cls, cluster: str, nbytes: int) -> Segment:
+        """A new segment of ``nbytes`` bytes, all of them reserved, in shared memory or else the temporary directory.
+
+        Raises ValueFailed when neither has room.
+        """
+        refused: list[str] = []
+        for directory in _directories():
+            if not _fits(directory, nbytes):
+                refused.append(f"{directory} has too little room")
+                continue
+            try:
+                return cls(*_new_file(directory, cluster, nbytes), nbytes, private=False)
+            except OSError as e:
+                refused.append(f"{directory}: {e.strerror}")
+        raise ValueFailed(
+            f"no room on this host for {nbytes:,} bytes of a value on their way ({'; '.join(refused)}); "
+            "free some there, set TMPDIR to a larger disk, or move a smaller part of the value"
+        )
+
+    @classmethod
+    def open(cls, path: str, nbytes: int, private: bool = True) -> Segment:
+        """The segment that another process of this user made.
+
+        With ``private`` what is written to ``view`` stays in this process (copy on write), so several ranks may build
+        tensors on one segment; without it writing costs no copy, which is right for the only reader.
+        Raises ProtocolError if the file is not such a segment (name, owner, kind, size), ValueFailed if it is gone.
+        """
+        if _NAME.fullmatch(os.path.basename(path)) is None:
+            raise ProtocolError(f"{path!r} is no segment of jdist")
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as e:
+            raise ValueFailed(f"shared memory {path} cannot be opened on this host: {e.strerror}") from e
+        complaint = _complaint(os.fstat(fd), nbytes)
+        if complaint:
+            os.close(fd)
+            raise ProtocolError(f"shared memory {path} is refused: {complaint}")
+        return cls(path, fd, nbytes, private)
+
+    @property
+    def view(self) -> memoryview:
+        """All the bytes, writable. Build on views of it, through :func:`jdist.wire.objects.decode`."""
+        if self._view is None:
+            if self._fd < 0:
+                raise ValueError(f"segment {self.path} is closed")
+            self._view = memoryview(self._mapped() if self.nbytes else bytearray())
+        return self._view
+
+    def _mapped(self) -> mmap.mmap:
+        access = mmap.ACCESS_COPY if self._private else mmap.ACCESS_WRITE
+        self._map = mmap.mmap(self._fd, self.nbytes, access=access)
+        return self._map
+
+    def fill(self, buffers: Sequence[memoryview], progress: Progress | None = None) -> None:
+        """Write ``buffers`` to their :func:`layout` places, without holding the GIL.
+
+        Raises UsageError when they do not fit, OSError when the disk fails.
+        """
+        total = layout([b.nbytes for b in buffers])[1]
+        if total > self.nbytes:
+            raise UsageError(f"{total} bytes do not fit a segment of {self.nbytes}")
+        for offset, piece, done in _slices(buffers):
+            self.write(offset, piece)
+            if progress is not None:
+                progress(done)
+
+    def write(self, offset: int, piece: memoryview) -> None:
+        """Write bytes at ``offset``, without holding the GIL. Raises OSError when the disk fails."""
+        written = 0
+        while written < len(piece):
+            written += os.pwrite(self._fd, piece[written:], offset + written)
+
+    def hand_over(self, receiver: str) -> None:
+        """Make the maker of the segment or probe at ``receiver`` this one's owner, with whose end it goes too."""
+        owner = os.path.basename(receiver)[-32:-16]
+        path = f"{self.path[:-32]}{owner}{self.path[-16:]}"
+        os.rename(self.path, path)
+        self.path = path
+
+    def unlink(self) -> None:
+        """Remove the name, if it is still there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+    def close(self) -> None:
+        """Give up the mapping and the file descriptor; may be called again."""
+        # BufferError says that something is still built on the memory: the last of it to go unmaps it.
+        if self._view is not None:
+            with contextlib.suppress(BufferError):
+                self._view.release()
+        if self._map is not None:
+            with contextlib.suppress(BufferError):
+                self._map.close()
+        self._view = self._map = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Probe(Struct, frozen=True):
+    """A random nonce in a tiny file: who can read it back is on the same host, as the same user."""
+
+    path: str
+    nonce: str
+
+    @classmethod
+    def create(cls, cluster: str) -> Probe:
+        """Write one, to be told to a peer and unlinked when the peer has answered."""
+        nonce = secrets.token_hex(_NONCE)
+        with Segment.create(cluster, len(nonce)) as segment:
+            segment.fill([memoryview(nonce.encode())])
+            return cls(segment.path, nonce)
+
+    def is_here(self) -> bool:
+        """Whether this process sees the file that the sender of the probe wrote."""
+        try:
+            segment = Segment.open(self.path, len(self.nonce.encode()))
+        except (ProtocolError, ValueFailed):
+            return False
+        with segment:
+            return secrets.compare_digest(bytes(segment.view), self.nonce.encode())
+
+    def unlink(self) -> None:
+        """Remove the file, if it is still there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+
+def sweep(cluster: str) -> list[str]:
+    """Unlink every segment and probe of this user's ``cluster`` on this host; returns the paths."""
+    pattern = re.compile(rf"jdist-{re.escape(_checked(cluster))}-[0-9a-f]{{32}}")
+    swept: list[str] = []
+    for directory in _directories():
+        with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+            swept.extend(e.path for e in entries if pattern.fullmatch(e.name) and _unlink_own(e))
+    return sorted(swept)
+
+
+def sweep_dead(cluster: str) -> list[str]:
+    """Unlink the segments and probes of this user's ``cluster`` whose makers have ended; returns the paths.
+
+    Only makers of this process's own pid namespace can be judged.
+    """
+    space = pid_namespace()
+    pattern = re.compile(rf"jdist-{re.escape(_checked(cluster))}-{space:08x}([0-9a-f]{{8}})[0-9a-f]{{16}}")
+    swept: list[str] = []
+    for directory in _directories():
+        with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+            for entry in entries:
+                found = pattern.fullmatch(entry.name)
+                if found is not None and has_ended(int(found[1], 16)) and _unlink_own(entry):
+                    swept.append(entry.path)
+    return sorted(swept)
+
+
+def sweep_handed_over(cluster: str) -> list[str]:
+    """Unlink the segments that this process owns and has not opened; returns the paths. Its probes stay.
+
+    For one that has lost its controller: what ranks handed over to it then, nobody has told it of.
+    """
+    own = re.compile(rf"jdist-{re.escape(_checked(cluster))}-{pid_namespace():08x}{os.getpid():08x}[0-9a-f]{{16}}")
+    swept: list[str] = []
+    for directory in _directories():
+        with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+            for entry in entries:
+                is_mine = own.fullmatch(entry.name) is not None
+                if is_mine and entry.stat().st_size > 2 * _NONCE and _unlink_own(entry):
+                    swept.append(entry.path)
+    return sorted(swept)
+
+
+def has_room(nbytes: int) -> bool:
+    """Whether a segment of ``nbytes`` bytes can be made on this host now."""
+    return any(_fits(directory, nbytes) for directory in _directories())
+
+
+def _directories() -> list[str]:
+    """Shared memory first, the temporary directory second."""
+    return list(dict.fromkeys(d for d in (_SHARED_MEMORY, tempfile.gettempdir()) if Path(d).is_dir()))
+
+
+def _fits(directory: str, nbytes: int) -> bool:
+    """Whether there is room and a margin: a tenth of the file system, at most 256 MiB."""
+    at = os.statvfs(directory)
+    margin = min(_MARGIN, at.f_blocks * at.f_frsize // 10)
+    return nbytes + margin <= at.f_bavail * at.f_frsize
+
+
+def _checked(cluster: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_.-]+", cluster) is None:
+        raise UsageError(f"cluster name {cluster!r} has characters other than letters, digits and _ . -")
+    return cluster
+
+
+def _new_file(directory: str, cluster: str, nbytes: int) -> tuple[str, int]:
+    owner = f"{pid_namespace():08x}{os.getpid():08x}"
+    path = os.path.join(directory, f"jdist-{_checked(cluster)}-{owner}{secrets.token_hex(8)}")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if nbytes and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, nbytes)  # the pages are ours from here on: no later write can find it full
+        else:
+            os.ftruncate(fd, nbytes)
+    except BaseException:
+        os.close(fd)
+        os.unlink(path)
+        raise
+    return path, fd
+
+
+def _complaint(found: os.stat_result, nbytes: int) -> str:
+    """What speaks against trusting the file, or ""."""
+    if not stat.S_ISREG(found.st_mode):
+        return "it is no regular file"
+    if found.st_uid != os.geteuid():
+        return f"it belongs to user {found.st_uid}"
+    if found.st_mode & 0o077:
+        return "others may read or write it"
+    if found.st_size != nbytes:
+        return f"it has {found.st_size} bytes where {nbytes} were announced"
+    return ""
+
+
+def _unlink_own(entry: os.DirEntry[str]) -> bool:
+    try:
+        if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+            return False
+        os.unlink(entry.path)
+    except FileNotFoundError:
+        return False
+    return True

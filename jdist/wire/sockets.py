@@ -1,0 +1,319 @@
+"""Sockets: the only place that makes them. CurveZMQ with an allow-list on TCP, ipc inside a node; no plain TCP.
+
+A :class:`Port` calls back with each message as it arrives on the running asyncio loop: it wakes on the socket, never on
+a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import zmq
+from zmq.auth.asyncio import AsyncioAuthenticator
+from zmq.utils.monitor import parse_monitor_message
+
+from jdist.core.errors import ProtocolError
+from jdist.wire.complaints import Complaints
+from jdist.wire.keys import KeyPair
+
+Frames = list[bytes]
+_BATCH = 64
+_SILENCE = 5
+"""Seconds for which the other end's kernel may say nothing on a connection."""
+_CONNECT_MS = 3000
+_HANDSHAKE_MS = 10000
+_LARGEST = 65 << 20
+"""Bytes of a frame that a controller takes: what wire/frames lets through, and a margin. A connection that brings more
+is ended."""
+_AHEAD = 16
+"""Messages of one peer that may wait to be heard by a controller; TCP itself makes who is ahead of that wait."""
+_NOW = int(zmq.NOBLOCK)
+_NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+"""Numbers, not enums: a message's way through pyzmq's own multipart calls is mostly the making of enum members."""
+
+
+class Port:
+    """A zmq socket on the running loop. ``on_frames`` is called with every message, in order.
+
+    One at which it raises ProtocolError is dropped, with a line in the log.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], on_frames: Callable[[Frames], None], address: str = ""):
+        self._socket = socket
+        self._on_frames = on_frames
+        self._loop = asyncio.get_running_loop()
+        self._fd = int(socket.FD)
+        self.address = address
+        self.tcp_port = int(address.rsplit(":", 1)[1]) if address.startswith("tcp:") else 0
+        self._will_drain = False
+        self._complaints = Complaints(f"jdist, at {address or 'its controller'}")
+        self._last: Any = None
+        """The first frame of the message that was taken last."""
+        self._loop.add_reader(self._fd, self._drain)
+        self._drain_soon()
+
+    def send(self, frames: Frames) -> bool:
+        """Queue a message; False when nobody is there to take it (a peer that went away)."""
+        if self._socket.closed:
+            return False
+        try:
+            for frame in frames[:-1]:
+                self._socket.send(frame, _NOW_AND_MORE)
+            self._socket.send(frames[-1], _NOW)
+        except (zmq.Again, zmq.ZMQError) as e:
+            if e.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                return False
+            raise
+        self._drain_soon()  # the file descriptor is edge-triggered: a send may swallow its edge
+        return True
+
+    def _drain_soon(self) -> None:
+        if not self._will_drain:
+            self._will_drain = True
+            self._loop.call_soon(self._drain)
+
+    def _drain(self) -> None:
+        self._will_drain = False
+        is_more = True
+        try:
+            for _ in range(_BATCH):
+                frames = self._take()
+                if frames is None:
+                    is_more = False
+                    return
+                if frames:
+                    self._hear(frames)
+        finally:
+            if is_more:  # also when on_frames raised: the messages behind that one must not get stuck
+                self._drain_soon()
+
+    def _hear(self, frames: Frames) -> None:
+        try:
+            self._on_frames(frames)
+        except ProtocolError as e:
+            self._complaints.say(f"dropped a message: {e}")
+
+    def _take(self) -> Frames | None:
+        """The next message; an empty one was dropped; None: there is none."""
+        if self._socket.closed:
+            return None
+        try:
+            frame = self._last = self._socket.recv(_NOW, copy=False)
+            frames = [frame.bytes]
+            while frame.more:
+                frame = self._socket.recv(_NOW, copy=False)
+                frames.append(frame.bytes)
+        except zmq.Again:
+            return None
+        return frames
+
+    def close(self, linger: float = 0.0) -> None:
+        """Close; messages already queued get ``linger`` seconds to leave."""
+        if not self._socket.closed:
+            self._loop.remove_reader(self._fd)
+            self._socket.close(linger=int(linger * 1000))
+
+
+class Gate:
+    """The allow-list at a controller's TCP port: which client keys may shake hands, and what each may call itself.
+
+    ``on_void`` is called when somebody comes with a key that was let in once and is not any more.
+    """
+
+    def __init__(self, context: zmq.Context[Any], on_void: Callable[[], object] = lambda: None):
+        self._auth = AsyncioAuthenticator(context)
+        self._allowed: dict[str, tuple[str, float]] = {}
+        """By public key: how the names of its holders begin, and until when (seconds since the epoch) it opens."""
+        self._on_void = on_void
+        self._loop = asyncio.get_running_loop()
+        self._auth.start()
+        self._auth.configure_curve_callback("*", self)
+
+    def allow(self, public_keys: Iterable[str], called: str = "", until: float = math.inf) -> None:
+        """Let holders of these keys in, under names that begin with ``called`` (``c-``), or that very name."""
+        self._allowed.update((k, (called, until)) for k in public_keys)
+
+    def forbid(self, public_keys: Iterable[str]) -> None:
+        """Let holders of these keys in no more; who is in already is not heard any more."""
+        self.allow(public_keys, until=0.0)
+
+    def forget(self, public_keys: Iterable[str]) -> None:
+        """The same, and who comes with one of them is a stranger."""
+        for key in public_keys:
+            self._allowed.pop(key, None)
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        """Asked by pyzmq's authenticator for every handshake; ``key`` in Z85."""
+        _, until = self._allowed.get(key.decode(), ("", -1.0))
+        if 0.0 <= until <= time.time():
+            self._loop.call_soon(self._on_void)  # not from here: what it raised would end all handshakes
+        return until > time.time()
+
+    def lets_in(self, key: str, name: bytes) -> bool:
+        """Whether the holder of a key may speak under a name."""
+        called, until = self._allowed.get(key, ("", 0.0))
+        is_its = name.startswith(called.encode()) if called[2:] == "" else name == called.encode()
+        return is_its and until > time.time()
+
+    def close(self) -> None:
+        self._auth.stop()
+
+
+def _tcp(socket: zmq.Socket[bytes]) -> None:
+    socket.setsockopt(zmq.IPV6, 1)
+    # A connection on which nothing comes back is left and dialled anew: after a cut that is sooner than TCP's own. The
+    # kernel sees to it. zmq's heartbeats would end the process (an assertion, in 4.3.5) when one is due on a connection
+    # that has broken while its peer was ahead by more than may wait.
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, _SILENCE)
+    socket.setsockopt(zmq.TCP_MAXRT, 1000 * _SILENCE)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, 0)
+
+
+class GuardedPort(Port):
+    """A Port that hears nobody under a name that is not the key's; zmq itself lets a peer call itself anything."""
+
+    def __init__(self, socket: zmq.Socket[bytes], gate: Gate, on_frames: Callable[[Frames], None], address: str):
+        self._gate = gate
+        super().__init__(socket, on_frames, address)
+
+    def _take(self) -> Frames | None:
+        frames = super()._take()
+        if frames is None or self._gate.lets_in(str(self._last.get("User-Id")), frames[0]):
+            return frames
+        self._complaints.say(f"dropped a message under the name {frames[0][:40]!r}, which its key does not give")
+        return []
+
+
+def bind_tcp(
+    context: zmq.Context[Any],
+    host: str,
+    keys: KeyPair,
+    gate: Gate,
+    on_frames: Callable[[Frames], None],
+    port: int = 0,
+) -> Port:
+    """A ROUTER on ``host`` at ``port`` (0: one that is free). Messages begin with the sender's identity.
+
+    Raises OSError when the port is taken.
+    """
+    socket = context.socket(zmq.ROUTER)
+    _tcp(socket)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST)
+    socket.setsockopt(zmq.RCVHWM, _AHEAD)
+    socket.curve_server = True
+    socket.curve_publickey = keys.public.encode()
+    socket.curve_secretkey = keys.secret.encode()
+    bracketed = f"[{host}]" if ":" in host else host
+    try:
+        socket.bind(f"tcp://{bracketed}:{port or '*'}")
+    except zmq.ZMQError as e:
+        socket.close()
+        raise OSError(e.errno, f"{e.strerror}: {host}:{port or '*'}") from None
+    return GuardedPort(socket, gate, on_frames, socket.LAST_ENDPOINT.decode().rstrip("\0"))
+
+
+def dial_tcp(
+    context: zmq.Context[Any],
+    address: tuple[str, int],
+    server_key: str,
+    keys: KeyPair,
+    identity: str,
+    before_connect: Callable[[zmq.Socket[bytes]], object] = lambda _socket: None,
+) -> zmq.Socket[bytes]:
+    """A DEALER to a controller that must hold ``server_key``; wrap it in a Port on the loop that reads it.
+
+    A watch on the connection is set by ``before_connect``: one that is set later may miss the handshake.
+    """
+    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+    _tcp(socket)
+    socket.setsockopt(zmq.ROUTING_ID, identity.encode())
+    socket.curve_serverkey = server_key.encode()
+    socket.curve_publickey = keys.public.encode()
+    socket.curve_secretkey = keys.secret.encode()
+    before_connect(socket)
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    socket.connect(f"tcp://{host}:{address[1]}")
+    return socket
+
+
+class Watch:
+    """``on_change(True)`` whenever the dialled peer has shaken hands, ``on_change(False)`` when it is gone.
+
+    ``on_refused`` when it does not know this side's key (any more).
+    """
+
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        on_change: Callable[[bool], None],
+        on_refused: Callable[[], object] = lambda: None,
+    ):
+        def on_frames(frames: Frames) -> None:
+            event = parse_monitor_message(frames)["event"]
+            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                on_refused()
+            else:
+                on_change(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+
+        self._watched = socket
+        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        self._port = Port(socket.get_monitor_socket(events), on_frames)
+
+    def close(self) -> None:
+        """Watch no longer."""
+        if not self._watched.closed:
+            self._watched.disable_monitor()  # first: zmq's own thread waits for ever to tell one that does not listen
+        self._port.close()
+
+
+def bind_ipc(context: zmq.Context[Any], path: str, on_frames: Callable[[Frames], None]) -> Port:
+    """A ROUTER at a Unix socket; the directory's mode 0700 is its guard."""
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # else a peer that takes another's place too soon is never heard
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.bind(f"ipc://{path}")
+    return Port(socket, on_frames, f"ipc://{path}")
+
+
+def dial_ipc(
+    context: zmq.Context[Any],
+    path: str,
+    on_frames: Callable[[Frames], None],
+    identity: str = "",
+    kind: int = zmq.DEALER,
+) -> Port:
+    """A DEALER (or SUB, subscribed to everything) to a Unix socket."""
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, 0)
+    if identity:
+        socket.setsockopt(zmq.ROUTING_ID, identity.encode())
+    if kind == zmq.SUB:
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+    socket.connect(f"ipc://{path}")
+    return Port(socket, on_frames, f"ipc://{path}")
+
+
+SUB = zmq.SUB
+
+
+def new_context() -> zmq.Context[Any]:
+    """One per process."""
+    return zmq.Context()

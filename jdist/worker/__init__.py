@@ -1,0 +1,1 @@
+"""Floor 2, inside each rank's ipykernel."""

@@ -1,0 +1,10 @@
+"""A worker without a forkserver: what to run is the argument, its specification one line on standard input."""
+
+import importlib
+import sys
+
+from jdist.wire.orphans import die_with_parent
+
+die_with_parent()
+module, _, function = sys.argv[1].partition(":")
+getattr(importlib.import_module(module), function)(sys.stdin.buffer.readline())

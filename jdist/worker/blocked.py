@@ -1,0 +1,49 @@
+"""Blocked: whether a thread waits in the operating system for another thread to wake it, seen from outside it."""
+
+from __future__ import annotations
+
+import platform
+import time
+
+_FUTEX = {"x86_64": "202", "aarch64": "98", "ppc64le": "221", "riscv64": "98"}
+"""Number of the system call in which a condition variable waits. A sleep and a read are others."""
+_BUSY = 0.01
+"""Share of a core above which a thread does not wait: one that only waits its turn runs when it is let."""
+_ONCE = 20e-6
+"""Seconds of CPU time that a wait costs, however short it is."""
+
+
+def waits_for_a_thread(native_id: int) -> bool:
+    """Whether the thread waits at a lock or condition, rather than sleeps, reads or computes.
+
+    A thread that only waits its turn to run Python does so too: ask twice, and for its CPU time in between.
+    """
+    try:
+        with open(f"/proc/self/task/{native_id}/syscall") as f:
+            call = f.read().split(None, 1)[0]
+    except (OSError, IndexError):
+        return _sleeps(native_id)
+    number = _FUTEX.get(platform.machine())
+    return call == number if number is not None else call not in ("running", "-1")
+
+
+def _sleeps(native_id: int) -> bool:
+    """The same by the thread's state, where the system call is not told; a sleep is not told apart then."""
+    try:
+        with open(f"/proc/self/task/{native_id}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] == "S"
+    except (OSError, IndexError):
+        return False
+
+
+def cpu_seconds(ident: int) -> float:
+    """CPU time of a thread (``threading.get_ident``), 0.0 where it is not told."""
+    try:
+        return time.clock_gettime(time.pthread_getcpuclockid(ident))
+    except (OSError, AttributeError):
+        return 0.0
+
+
+def is_idle(cpu: float, seconds: float) -> bool:
+    """Whether so much CPU time in so many seconds is a waiting thread's."""
+    return cpu <= _BUSY * seconds + _ONCE

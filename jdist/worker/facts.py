@@ -1,0 +1,45 @@
+"""Facts: what torch says about itself on this node, in a process of its own that ends with the answer."""
+
+from __future__ import annotations
+
+import signal
+import socket
+
+import msgspec
+
+from jdist.core.examination import TorchFacts
+from jdist.wire.orphans import set_name
+
+
+def main(spec_json: bytes) -> None:
+    """Look, and report to the Unix socket that is named in the spec, as one datagram."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    set_name("jdist-facts")
+    report_to = msgspec.json.decode(spec_json, type=str)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reporter:
+        reporter.connect(report_to)
+        reporter.send(msgspec.json.encode(torch_facts()))
+
+
+def torch_facts() -> TorchFacts:
+    """Asks CUDA's driver: never to be called in a process from which others are forked."""
+    import torch
+
+    trouble, gpus, nccl = "", 0, ""
+    if torch.version.cuda is not None:
+        try:
+            torch.cuda.init()
+            gpus = torch.cuda.device_count()
+        except (RuntimeError, AssertionError) as e:  # no driver, one that is too old, none of the devices permitted
+            trouble = str(e).strip().splitlines()[0]
+        nccl = _nccl_version()
+    return TorchFacts(str(torch.__version__), torch.version.cuda or "", nccl, gpus, trouble)
+
+
+def _nccl_version() -> str:
+    import torch.cuda.nccl
+    import torch.distributed as dist
+
+    if not dist.is_nccl_available():
+        return ""
+    return ".".join(map(str, torch.cuda.nccl.version()))

@@ -1,0 +1,83 @@
+"""Reform: functions of the user's that are called on a rank whenever the world has been formed again.
+
+jdist makes groups, meshes and DDP's connections anew by itself. What it cannot reach (groups held in C++, objects of
+other libraries) a function can build again::
+
+    import jdist
+
+    @jdist.on_reform
+    def rebuild(generation):
+        global engine
+        engine = make_engine(dist.group.WORLD)
+
+It is called on every rank that has it, on the main thread, between the setup cells of fresh ranks and the next cell; in
+the order in which they were given. All ranks call at the same time, so it may use collectives if all have it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from jdist.core.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_functions: dict[tuple[str, str], Callable[..., Any]] = {}
+_rank: int | None = None
+"""Which rank this process is; None where it is none."""
+
+
+def be_rank(rank: int) -> None:
+    """From now on functions may be given: this process is a worker."""
+    global _rank  # noqa: PLW0603 — a process is a rank, or it is none
+    _rank = rank
+
+
+def on_reform(function: F) -> F:
+    """Have ``function`` called on this rank after every re-forming of the world; for use in a cell, as a decorator.
+
+    It takes the generation, a number, or nothing. Another of the same name takes its place. What it raises is told and
+    leaves the rank usable. Raises UsageError outside a rank, and for what cannot be called so.
+    """
+    if _rank is None:
+        raise UsageError("jdist.on_reform is for cells on ranks (%%dist): here is no world that could be formed again")
+    _takes_generation(function)
+    _functions[function.__module__, function.__qualname__] = function
+    return function
+
+
+def is_wanted() -> bool:
+    """Whether there is a function to be called."""
+    return bool(_functions)
+
+
+def call(generation: int) -> None:
+    """Call them all; raises the first error once all have been called."""
+    __tracebackhide__ = True
+    first: Exception | None = None
+    for function in list(_functions.values()):
+        try:
+            function(*((generation,) if _takes_generation(function) else ()))
+        except Exception as e:
+            print(f"jdist.on_reform: {function.__qualname__} failed on rank {_rank}: {type(e).__name__}: {e}")
+            first = first or e
+    if first is not None:
+        raise first
+
+
+def _takes_generation(function: Callable[..., Any]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as e:
+        raise UsageError(f"jdist.on_reform decorates a function, and {function!r} is none: {e}") from None
+    for arguments in ((0,), ()):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return bool(arguments)
+    raise UsageError(
+        f"{function.__qualname__}{signature}: a function for jdist.on_reform takes the generation or nothing"
+    )

@@ -1,0 +1,51 @@
+"""Reloading: synced code is on the import path, and modules whose files have changed are read again before a cell.
+
+By IPython's autoreload: functions and classes that were imported from them into a namespace are brought up to date in
+place, also those that objects hold. A module that fails to load keeps what it had, and says so with the next cell.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from typing import Any
+
+from IPython.extensions.autoreload import superreload
+
+
+class Reloading:
+    """One rank's. ``note`` may be called from any thread; modules are read on the main thread only."""
+
+    def __init__(self, shell: Any):
+        self._lock = threading.Lock()
+        self._folders: tuple[str, ...] = ()
+        self._changed: set[str] = set()
+        self._old_objects: dict[Any, Any] = {}
+        shell.events.register("pre_run_cell", self._reload)
+
+    def note(self, folders: tuple[str, ...], changed: tuple[str, ...]) -> None:
+        """``folders`` come first on the path; modules of the files ``changed`` are to be read again."""
+        with self._lock:
+            before, self._folders = self._folders, folders
+            sys.path[:] = [*folders, *(p for p in sys.path if p not in before and p not in folders)]
+            self._changed.update(map(os.path.realpath, changed))
+        importlib.invalidate_caches()  # a folder that was listed before its new file came
+
+    def _reload(self, *_: object) -> None:
+        with self._lock:
+            changed, self._changed = self._changed, set()
+        if not changed:
+            return
+        found = [
+            (name, module)
+            for name, module in list(sys.modules.items())
+            if name != "__main__" and os.path.realpath(getattr(module, "__file__", None) or "") in changed
+        ]
+        for name, module in reversed(found):  # who imports is entered before what it imports
+            try:
+                superreload(module, old_objects=self._old_objects)  # type: ignore[no-untyped-call]
+            except (Exception, SystemExit) as e:
+                why = f"{type(e).__name__}: {e}"
+                print(f"jdist: module {name} was synced and cannot be loaded: {why}; it is as before", file=sys.stderr)

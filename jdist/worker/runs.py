@@ -1,0 +1,46 @@
+"""Runs: which run's cell this rank is in, and when the last ones began and ended. Times are the wall clock's."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from msgspec import Struct
+
+_KEPT = 256
+
+
+class Span(Struct):
+    """One run's cell."""
+
+    run: int
+    began: float
+    ended: float | None = None
+
+
+class Runs:
+    """Written by the main thread, read by any."""
+
+    def __init__(self) -> None:
+        self._spans: deque[Span] = deque(maxlen=_KEPT)
+
+    def begin(self, run: int) -> None:
+        """The run's cell begins."""
+        self._spans.append(Span(run, time.time()))
+
+    def end(self, run: int) -> None:
+        """It is over."""
+        span = self.find(run)
+        if span is not None:
+            span.ended = time.time()
+
+    def find(self, run: int) -> Span | None:
+        """The run's cell, if it is remembered; of run 0, the last cell."""
+        spans = list(self._spans)
+        return next((s for s in reversed(spans) if run in (0, s.run)), None)
+
+    @property
+    def current(self) -> int:
+        """The run whose cell is on, 0 between cells."""
+        last = self.find(0)
+        return last.run if last is not None and last.ended is None else 0

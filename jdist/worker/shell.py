@@ -1,0 +1,97 @@
+"""The shell of a rank: where it must differ from a notebook's own, because nobody sits in front of it.
+
+What asks for input says which rank to ask on; what a notebook's page would open in a pager is shown in the output;
+``exit`` leaves the console that is attached to the rank, not the rank.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from traitlets.config import Config
+
+_REFUSED = "input() and breakpoint() need one rank to talk to: run the cell with %%dist -r RANK"
+
+
+def adapt(kernel: Any) -> None:
+    """Change an ipykernel's shell; once, on the main thread, before user code runs."""
+    kernel.raw_input = _asking(kernel, kernel.raw_input)
+    kernel.getpass = _asking(kernel, kernel.getpass)
+    sys.breakpointhook = _breakpointhook(kernel, sys.breakpointhook)
+    _page_in_output(kernel.shell)
+    _stay_at_exit(kernel.shell)
+    kernel.shell.config = _RankConfig(kernel.shell.config)
+
+
+class _RankConfig(Config):
+    """Says no to ``"IPKernelApp" in get_ipython().config``, which libraries ask to learn whether widgets can be shown.
+
+    tqdm.auto and its like then write text, which is shown by rank, rather than widgets, which nobody could see.
+    """
+
+    def __contains__(self, key: Any) -> bool:
+        return key != "IPKernelApp" and bool(super().__contains__(key))
+
+
+def _asking(kernel: Any, method: Callable[..., str]) -> Callable[..., str]:
+    """Say how to get at input() where several ranks run the cell."""
+
+    def asked(prompt: str = "", *args: Any, **kwargs: Any) -> str:
+        if not kernel._allow_stdin:
+            raise RuntimeError(_REFUSED)
+        return method(prompt, *args, **kwargs)
+
+    return asked
+
+
+def _breakpointhook(kernel: Any, attached: Callable[..., Any]) -> Callable[..., Any]:
+    """IPython's debugger at the caller, or ``attached`` (debugpy's own hook) while a debugger front end is connected.
+
+    debugpy's hook does nothing at all where none is.
+    """
+    from IPython.core import debugger
+
+    set_trace: Any = debugger.set_trace
+
+    def hook(*args: Any, **kwargs: Any) -> Any:
+        if kernel.debugger is not None and kernel.debugger.is_started:
+            return attached(*args, **kwargs)
+        if not kernel._allow_stdin:
+            raise RuntimeError(_REFUSED)
+        return set_trace(sys._getframe(1), *args, **kwargs)
+
+    return hook
+
+
+def _stay_at_exit(shell: Any) -> None:
+    """``exit`` and ``quit`` end the rank's process only with ``keep_kernel=False``.
+
+    By default a kernel's do, which is right where its notebook or console is all there is to it. A rank is others' too.
+    """
+    from IPython.core.autocall import ZMQExitAutocall
+
+    class Exit(ZMQExitAutocall):
+        def __call__(self, keep_kernel: bool = True) -> None:
+            shell.keepkernel_on_exit = keep_kernel
+            shell.ask_exit()
+
+    exiter: Any = Exit
+    shell.exiter = exiter(shell)
+    shell.user_ns["exit"] = shell.user_ns["quit"] = shell.exiter
+    shell.user_ns_hidden.update(exit=shell.exiter, quit=shell.exiter)
+
+
+def _page_in_output(shell: Any) -> None:
+    """``obj?`` and whatever else pages: a display, since the reply in which ipykernel sends it has no reader."""
+    from IPython import display
+    from IPython.core import page
+
+    publish: Any = display.publish_display_data
+    as_hook: Any = page.as_hook
+
+    def show(text: Any, *_: Any, **__: Any) -> None:
+        publish(text if isinstance(text, dict) else {"text/plain": text})
+
+    shell.set_hook("show_in_pager", as_hook(show), 0)

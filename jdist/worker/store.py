@@ -1,0 +1,69 @@
+"""The rendezvous store's process: holds the TCPStore that no rank's death takes down, and does nothing else."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import signal
+import socket
+import threading
+from datetime import timedelta
+
+import msgspec
+from msgspec import Struct
+
+from jdist.wire.orphans import set_name
+
+_BACKLOG = 2048
+
+
+class StoreSpec(Struct, frozen=True):
+    """Where to listen (port 0: any) and the Unix socket to report to."""
+
+    host: str
+    port: int
+    report_to: str
+
+
+def main(spec_json: bytes) -> None:
+    """Listen, report ``host port`` or an error as one datagram, then stay until killed (with the agent)."""
+    import torch.distributed as dist
+
+    spec = msgspec.json.decode(spec_json, type=StoreSpec)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    set_name("jdist-store")
+    reporter = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    reporter.connect(spec.report_to)
+    try:
+        listener = _listen(spec.host, spec.port)
+        store = dist.TCPStore(
+            spec.host,
+            listener.getsockname()[1],
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=30),
+            master_listen_fd=listener.detach(),
+        )
+    except (RuntimeError, OSError) as e:
+        first = str(e).splitlines()[0]
+        reporter.send(f"error {first}".encode())
+        return
+    reporter.send(f"port {store.port}".encode())
+    reporter.close()
+    threading.Event().wait()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """At that one address: left to itself the store listens at all of this host's, for anybody. Raises OSError.
+
+    A name that here stands for the loopback, or for another host that passes the port on, is reached from elsewhere at
+    addresses that cannot be known: for such a one it is all of them.
+    """
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    is_near = ipaddress.ip_address(address[0]).is_loopback and host not in ("localhost", address[0])
+    try:
+        return socket.create_server(("", port) if is_near else address, family=family, backlog=_BACKLOG)
+    except OSError as e:
+        if e.errno != errno.EADDRNOTAVAIL:
+            raise
+        return socket.create_server(("", port), family=family, backlog=_BACKLOG)

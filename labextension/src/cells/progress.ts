@@ -1,0 +1,93 @@
+/** How far a cell's run is, beside its prompt: of a cell that begins with `%%dist`, how many ranks run and are done. */
+
+import { Cell, CodeCell } from '@jupyterlab/cells';
+import { TranslationBundle } from '@jupyterlab/translation';
+import { IDisposable } from '@lumino/disposable';
+import { Signal } from '@lumino/signaling';
+
+import { doneOf, IRun, isCause, MIME, partsOf, VERSION } from '../run/model';
+
+const BEGINS = /^\s*%%dist(\s|$)/;
+
+/** The mark of one cell; there only while the cell begins with `%%dist` and has been run. */
+export class CellProgress implements IDisposable {
+  constructor(
+    private _cell: CodeCell,
+    private _trans: TranslationBundle
+  ) {
+    this._node.className = 'jdist-CellProgress';
+    this._node.setAttribute('role', 'img');
+    _cell.outputArea.model.changed.connect(this._update, this);
+    _cell.model.contentChanged.connect(this._update, this);
+    _cell.disposed.connect(() => this.dispose());
+    this._update();
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  dispose(): void {
+    if (!this._isDisposed) {
+      this._isDisposed = true;
+      this._node.remove();
+      Signal.clearData(this);
+    }
+  }
+
+  private _update(): void {
+    if (this._isDisposed || this._cell.isDisposed) {
+      return;
+    }
+    const run = BEGINS.test(this._cell.model.sharedModel.source) ? runOf(this._cell.outputArea.model) : undefined;
+    const holder = this._cell.inputArea?.node;
+    if (!run || !holder) {
+      this._node.remove();
+      return;
+    }
+    this._show(run);
+    if (this._node.parentElement !== holder) {
+      holder.append(this._node);
+    }
+  }
+
+  private _show(run: IRun): void {
+    const parts = partsOf(run);
+    const [done, failed] = [doneOf(run), parts.filter(part => isCause(part.state)).length];
+    const words = [this._trans.__('%1 of %2 ranks done', done, parts.length)];
+    if (failed) {
+      words.push(this._trans.__('%1 failed', failed));
+    } else if (run.verdict && run.state !== 'done') {
+      words.push(this._trans.__('the run does not move'));
+    }
+    const sign = failed ? ' ✗' : run.state === 'done' ? ' ✓' : run.verdict ? ' ●' : '';
+    const text = `${done}/${parts.length}${sign}`;
+    const label = words.join(', ');
+    if (this._node.textContent !== text || this._node.title !== label) {
+      this._node.textContent = text;
+      this._node.title = label;
+      this._node.setAttribute('aria-label', label);
+      this._node.style.setProperty('--jdist-done', `${(100 * done) / Math.max(1, parts.length)}%`);
+    }
+    this._node.dataset.state = failed ? 'failed' : run.state;
+  }
+
+  private readonly _node = document.createElement('div');
+  private _isDisposed = false;
+}
+
+/** The newest run in a cell's output. */
+function runOf(outputs: CodeCell['outputArea']['model']): IRun | undefined {
+  for (let i = outputs.length - 1; i >= 0; i--) {
+    const run = outputs.get(i).data[MIME] as unknown as IRun | undefined;
+    if (run?.version === VERSION) {
+      return run;
+    }
+  }
+  return undefined;
+}
+
+/** Whether the cell can have such a mark. */
+export function isCode(cell: Cell): cell is CodeCell {
+  return cell instanceof CodeCell;
+}

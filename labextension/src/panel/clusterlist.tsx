@@ -1,0 +1,158 @@
+/** The list of clusters: what each is, what it is at, and what can be done with it. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import {
+  addIcon,
+  closeIcon,
+  CommandToolbarButton,
+  LabIcon,
+  linkIcon,
+  refreshIcon,
+  runIcon
+} from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { ICluster, RequestError } from '../api';
+import { Do } from '../tokens';
+import * as words from '../words';
+import { IContext, Section } from './section';
+import { State } from './state';
+
+export class ClusterList extends Section {
+  constructor(context: IContext) {
+    super(context, 'clusters', context.trans.__('Clusters'));
+    const { commands, trans } = context;
+    const button = (id: string, icon: LabIcon, caption: string): CommandToolbarButton =>
+      new CommandToolbarButton({ commands, id, icon, caption, label: '' });
+    this.toolbar.addItem('start', button(Do.start, addIcon, trans.__('Start a cluster')));
+    this.toolbar.addItem('refresh', button(Do.refresh, refreshIcon, trans.__('Ask the server again')));
+  }
+
+  protected render(): JSX.Element {
+    const { clusters, trans } = this.context;
+    if (clusters.problem) {
+      return <Trouble problem={clusters.problem} {...this._does} />;
+    }
+    if (!clusters.isKnown) {
+      return <p className="jdist-empty">{trans.__('Asking the server…')}</p>;
+    }
+    if (!clusters.all.length) {
+      return (
+        <div className="jdist-empty">
+          <p>{trans.__('You have no clusters. Start one here, or by %dist start in a notebook.')}</p>
+          <button className="jp-mod-styled jp-mod-accept" onClick={() => this._does.act(Do.start)}>
+            {trans.__('Start a cluster…')}
+          </button>
+        </div>
+      );
+    }
+    return (
+      <ul className="jdist-list" aria-label={trans.__('Clusters')}>
+        {clusters.all.map(each => (
+          <Item key={each.name} cluster={each} isCurrent={each === clusters.current} {...this._does} />
+        ))}
+      </ul>
+    );
+  }
+
+  private _does: IDoes = {
+    trans: this.context.trans,
+    act: (id, cluster) => void this.context.commands.execute(id, cluster === undefined ? {} : { cluster })
+  };
+}
+
+interface IDoes {
+  trans: TranslationBundle;
+  act: (command: string, cluster?: string) => void;
+}
+
+/** A cluster. */
+function Item(props: IDoes & { cluster: ICluster; isCurrent: boolean }): JSX.Element {
+  const { cluster, isCurrent, trans, act } = props;
+  const { name } = cluster;
+  const why = cluster.starting ?? (cluster.reason || cluster.silences?.join(' ') || cluster.left_out?.join(' '));
+  const isReady = cluster.state === 'ready' && cluster.starting === undefined;
+  const stops =
+    cluster.starting === undefined
+      ? trans.__('Stop cluster %1', name)
+      : cluster.starting === null
+        ? trans.__('Forget the failed start of %1', name)
+        : trans.__('Give up the start of %1', name);
+  return (
+    <li className={isCurrent ? 'jdist-item jdist-mod-current' : 'jdist-item'} data-cluster={name}>
+      <button className="jdist-choose" aria-pressed={isCurrent} onClick={() => act(Do.choose, name)}>
+        <span className="jdist-name">{name}</span>
+        <State state={words.clusterState(cluster, trans)} />
+        <span className="jdist-size">{words.size(cluster, trans)}</span>
+        {why ? <span className="jdist-why">{why}</span> : null}
+      </button>
+      <span className="jdist-acts">
+        {isReady && <Act icon={linkIcon} title={trans.__('Attach this notebook to %1', name)} does={Do.attach} {...props} />}
+        {cluster.state === 'orphaned' && (
+          <button className="jdist-act jdist-mod-worded" onClick={() => act(Do.revive, name)}>
+            <runIcon.react tag="span" aria-hidden="true" />
+            {trans.__('Revive')}
+          </button>
+        )}
+        {cluster.state !== 'foreign' && <Act icon={closeIcon} title={stops} does={Do.stop} {...props} />}
+      </span>
+    </li>
+  );
+}
+
+function Act(props: IDoes & { cluster: ICluster; icon: LabIcon; title: string; does: string }): JSX.Element {
+  return (
+    <button
+      className="jdist-act"
+      title={props.title}
+      aria-label={props.title}
+      onClick={() => props.act(props.does, props.cluster.name)}
+    >
+      <props.icon.react tag="span" aria-hidden="true" />
+    </button>
+  );
+}
+
+/** Why there is no list, and what to do. */
+function Trouble(props: IDoes & { problem: RequestError }): JSX.Element {
+  const { problem, trans, act } = props;
+  return (
+    <div className="jdist-empty" role="alert">
+      <p>{cause(problem, trans)}</p>
+      <p>{cure(problem, trans)}</p>
+      <button className="jp-mod-styled" onClick={() => act(Do.refresh)}>
+        {trans.__('Ask again')}
+      </button>
+    </div>
+  );
+}
+
+function cause(problem: RequestError, trans: TranslationBundle): string {
+  switch (problem.status) {
+    case 404:
+      return trans.__('This Jupyter server has no jdist extension.');
+    case 401:
+    case 403:
+      return trans.__('You may not see clusters on this server: %1', problem.message);
+    default:
+      return problem.message;
+  }
+}
+
+function cure(problem: RequestError, trans: TranslationBundle): string {
+  switch (problem.status) {
+    case 404:
+      return trans.__(
+        'Install jdist in the environment that the server runs in (pip install jdist, then: jupyter server extension enable jdist), and start the server again.'
+      );
+    case 401:
+    case 403:
+      return trans.__('Log in again, or ask whoever runs this server to allow you to read jdist.');
+    case 0:
+      return trans.__('Once the server can be reached again, this list comes back by itself.');
+    case 200:
+      return trans.__('After jdist was updated, start the Jupyter server again and reload this page.');
+    default:
+      return trans.__('The log of the Jupyter server may say more.');
+  }
+}

@@ -1,0 +1,35 @@
+/** The menu of what can be done with ranks. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import { CommandRegistry } from '@lumino/commands';
+import { ReadonlyJSONObject } from '@lumino/coreutils';
+import { Menu } from '@lumino/widgets';
+
+import { Do } from '../tokens';
+
+/** Opens it where the pointer is; `args` are those of the commands. */
+export function openMenu(
+  commands: CommandRegistry,
+  args: ReadonlyJSONObject & { ranks: number[] },
+  at: { x: number; y: number },
+  trans: TranslationBundle
+): void {
+  const menu = new Menu({ commands });
+  menu.title.label = trans.__('Ranks');
+  menu.node.setAttribute('aria-label', trans.__('What to do with the chosen ranks'));
+  [Do.interrupt, Do.restart].forEach(command => menu.addItem({ command, args }));
+  menu.addItem({ type: 'separator' });
+  [Do.logs, Do.stack, Do.console].forEach(command => menu.addItem({ command, args }));
+  menu.addItem({ type: 'separator' });
+  menu.addItem({ command: Do.insertCell, args });
+  const before = document.activeElement as HTMLElement | null;
+  menu.aboutToClose.connect(() => {
+    requestAnimationFrame(() => {
+      if (document.activeElement === document.body) {
+        before?.focus();
+      }
+      menu.dispose();
+    });
+  });
+  menu.open(at.x, at.y);
+}

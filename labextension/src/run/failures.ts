@@ -1,0 +1,94 @@
+/** What went wrong in a run: a box for each cause, the first one first, and its echoes one click away. */
+
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { TranslationBundle } from '@jupyterlab/translation';
+import { Panel, Widget } from '@lumino/widgets';
+
+import { cut, has, IFailing, IRun } from './model';
+import { ISource, markup } from './segments';
+import { Choice } from './tabs';
+
+/** A traceback of more lines stands closed. */
+const OPEN_LINES = 30;
+
+/** The failures of all ranks, or of one. */
+export class FailureList extends Panel {
+  constructor(
+    private _rendermime: IRenderMimeRegistry,
+    private _trans: TranslationBundle
+  ) {
+    super();
+    this.addClass('jdist-RunFailures');
+  }
+
+  /** Shows these; nothing moves when nothing has changed. */
+  show_(run: IRun, choice: Choice, source: ISource): void {
+    const seen = (run.failures ?? []).filter(each => choice === 'all' || has(each.ranks, choice));
+    const found = seen.map(each => ({ ...each, html: cut(source.html, each.traceback) }));
+    const more = choice === 'all' ? run.more_failures ?? 0 : 0;
+    const key = JSON.stringify([found, more, source.trusted]);
+    if (key === this._key) {
+      return;
+    }
+    this._key = key;
+    [...this.widgets].forEach(widget => widget.dispose());
+    found.forEach((each, i) => this.addWidget(this._box(each, each.html, i === 0, source.trusted)));
+    if (more) {
+      const note = new Widget();
+      note.addClass('jdist-RunGap');
+      note.node.textContent = this._trans._n(
+        '… %1 more cause; run.outcomes has them by rank',
+        '… %1 more causes; run.outcomes has them by rank',
+        more
+      );
+      this.addWidget(note);
+    }
+  }
+
+  private _box(failing: IFailing, html: string, isFirst: boolean, trusted: boolean): Widget {
+    const box = new Panel();
+    box.addClass('jdist-RunFailure');
+    box.toggleClass('jdist-mod-echo', !!failing.is_echo);
+    const head = new Widget();
+    const line = document.createElement('strong');
+    line.textContent = failing.headline;
+    head.node.append(line);
+    if (failing.is_echo) {
+      head.node.append(document.createTextNode(` · ${this._trans.__('an effect of the first failure')}`));
+    }
+    if (failing.place) {
+      const place = document.createElement('code');
+      place.textContent = failing.place;
+      head.node.append(document.createElement('br'), place);
+    }
+    box.addWidget(head);
+    if (html) {
+      box.addWidget(this._traceback(html, isFirst && failing.state === 'error', trusted));
+    }
+    return box;
+  }
+
+  /** Its text is made when it is opened. */
+  private _traceback(html: string, isOpen: boolean, trusted: boolean): Widget {
+    const holder = new Panel();
+    holder.addClass('jdist-RunTraceback');
+    const button = document.createElement('button');
+    button.type = 'button';
+    button.className = 'jdist-RunFold';
+    const head = new Widget({ node: button });
+    holder.addWidget(head);
+    const toggle = (open: boolean): void => {
+      button.setAttribute('aria-expanded', String(open));
+      button.textContent = `${open ? '▾' : '▸'} ${this._trans.__('traceback')}`;
+      if (open && holder.widgets.length === 1) {
+        holder.addWidget(markup(this._rendermime, html, trusted));
+      }
+      holder.widgets.slice(1).forEach(widget => widget.setHidden(!open));
+    };
+    button.addEventListener('click', () => toggle(button.getAttribute('aria-expanded') !== 'true'));
+    toggle(isOpen && html.split('\n').length < OPEN_LINES);
+    return holder;
+  }
+
+  private _key = '';
+}

@@ -1,0 +1,68 @@
+/** The plugin that draws runs' output in notebooks. */
+
+import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+
+import { OPEN_TIMELINE } from '../timeline/plugin';
+import { IClusters } from '../tokens';
+import { IRun, MIME } from './model';
+import { RunOutput } from './output';
+import { RankTabs } from './tabs';
+import { waysOut } from './ways';
+
+/** Before HTML, which stands in the same bundle for front ends without this extension. */
+const RANK = 0;
+
+export const runOutput: JupyterFrontEndPlugin<void> = {
+  id: 'jdist:run-output',
+  description: 'The output of a run by rank.',
+  autoStart: true,
+  requires: [IRenderMimeRegistry, IClusters, INotebookTracker],
+  optional: [ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    rendermime: IRenderMimeRegistry,
+    clusters: IClusters,
+    notebooks: INotebookTracker,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('jdist');
+    const go = waysOut(clusters, notebooks, trans);
+    const timeline = async ({ cluster, run }: IRun): Promise<void> => {
+      await app.commands.execute(OPEN_TIMELINE, { cluster, run });
+    };
+    rendermime.addFactory(
+      {
+        safe: true, // markup of an untrusted notebook goes through Lab's sanitizer
+        mimeTypes: [MIME],
+        createRenderer: () => new RunOutput({ rendermime, trans, go, timeline })
+      },
+      RANK
+    );
+    window.addEventListener('keydown', onKey, true);
+  }
+};
+
+/**
+ * Keys that mean something in a run's output are not the notebook's: Enter on a button does not edit the cell, and arrows
+ * in the tabs do not select another one. Lab's shortcuts listen on the document, so this listens on the window.
+ */
+function onKey(event: KeyboardEvent): void {
+  const target = event.target instanceof HTMLElement ? event.target : null;
+  const node = target?.closest('.jdist-Run');
+  if (!target || !node) {
+    return;
+  }
+  const tabs = tabsOf(node);
+  const isPress = (event.key === 'Enter' || event.key === ' ') && !event.shiftKey && !event.ctrlKey;
+  if (tabs?.onKey(event) || (isPress && target.closest('button, summary'))) {
+    event.stopPropagation();
+  }
+}
+
+function tabsOf(node: Element): RankTabs | undefined {
+  const found = node.querySelector(':scope > .jdist-RunTabs');
+  return found ? RankTabs.of(found) : undefined;
+}

@@ -1,0 +1,152 @@
+/** The form of a start: launcher, nodes, ranks per node, backend, name. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import { HTMLSelect, ReactWidget } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { ILaunch } from '../api';
+
+/** What was asked for, as it was typed. */
+export interface IAsked {
+  launcher: string;
+  nnodes: string;
+  nproc_per_node: string;
+  backend: string;
+  name: string;
+  hosts: string;
+  launcher_args: string;
+}
+
+export const NOTHING: IAsked = {
+  launcher: '',
+  nnodes: '',
+  nproc_per_node: '',
+  backend: '',
+  name: '',
+  hosts: '',
+  launcher_args: ''
+};
+
+const BACKENDS = ['gloo', 'nccl', 'cpu:gloo,cuda:nccl'];
+const LOCAL = 'local';
+const SSH = 'ssh';
+
+/** What the server is asked for; what was left open is left to it. */
+export function request(asked: IAsked): Record<string, unknown> {
+  const { launcher, nnodes, nproc_per_node, backend, name, hosts, launcher_args } = asked;
+  const per = nproc_per_node.trim();
+  return {
+    launcher: launcher || null,
+    nnodes: launcher === SSH && hosts.trim() ? null : nnodes.trim() ? Number(nnodes) : null,
+    nproc_per_node: !per ? null : /^\d+$/.test(per) ? Number(per) : per,
+    backend: backend || null,
+    name: name.trim() || null,
+    hosts: launcher === SSH && hosts.trim() ? hosts.trim() : null,
+    launcher_args: launcher !== LOCAL && launcher_args.trim() ? launcher_args.trim().split(/\s+/) : null
+  };
+}
+
+/** A body for a dialog; its value is what was asked for. */
+export class Form extends ReactWidget {
+  constructor(
+    private readonly _launch: ILaunch,
+    asked: IAsked,
+    private readonly _refusal: string,
+    private readonly _trans: TranslationBundle
+  ) {
+    super();
+    this.addClass('jdist-form');
+    const known = _launch.launchers.includes(asked.launcher) ? asked.launcher : (_launch.launchers[0] ?? '');
+    this._asked = { ...asked, launcher: known };
+  }
+
+  getValue(): IAsked {
+    return this._asked;
+  }
+
+  protected render(): JSX.Element {
+    const { launchers, defaults } = this._launch;
+    const trans = this._trans;
+    const asked = this._asked;
+    const usual = (key: string, otherwise: string): string =>
+      defaults[key] === undefined ? otherwise : String(defaults[key]);
+    return (
+      <>
+        {this._refusal ? (
+          <p className="jdist-refusal" role="alert">
+            {this._refusal}
+          </p>
+        ) : null}
+        {this._field(
+          'launcher',
+          trans.__('Launcher'),
+          <HTMLSelect {...this._on('launcher')} className="">
+            {launchers.map(each => (
+              <option key={each}>{each}</option>
+            ))}
+          </HTMLSelect>
+        )}
+        {asked.launcher === SSH
+          ? this._text('hosts', trans.__('Hosts'), 'alpha,beta', trans.__('Names as ssh takes them, or a file of them'))
+          : this._text('nnodes', trans.__('Nodes'), usual('nnodes', asked.launcher === LOCAL ? '1' : trans.__('all')), '')}
+        {this._text(
+          'nproc_per_node',
+          trans.__('Ranks per node'),
+          usual('nproc_per_node', trans.__('one per GPU, else one per core')),
+          trans.__('A number; different ones as 4,2')
+        )}
+        {this._field(
+          'backend',
+          trans.__('Backend'),
+          <HTMLSelect {...this._on('backend')} className="">
+            <option value="">{usual('backend', trans.__('as the hardware is'))}</option>
+            {BACKENDS.map(each => (
+              <option key={each}>{each}</option>
+            ))}
+          </HTMLSelect>
+        )}
+        {this._text('name', trans.__('Name'), trans.__('the next free one'), '')}
+        {asked.launcher !== LOCAL &&
+          this._text('launcher_args', trans.__('Arguments'), '', trans.__('For the launcher, such as --partition=gpu'))}
+        {this._limits()}
+      </>
+    );
+  }
+
+  private _limits(): JSX.Element | null {
+    const { max_ranks, ranks_here } = this._launch;
+    return max_ranks ? (
+      <p className="jdist-note">
+        {this._trans.__('This server allows %1 ranks in all your clusters together; %2 run.', max_ranks, ranks_here)}
+      </p>
+    ) : null;
+  }
+
+  private _text(key: keyof IAsked, label: string, placeholder: string, note: string): JSX.Element {
+    return this._field(key, label, <input type="text" placeholder={placeholder} {...this._on(key)} />, note);
+  }
+
+  private _field(key: keyof IAsked, label: string, control: JSX.Element, note = ''): JSX.Element {
+    return (
+      <label key={key}>
+        <span>{label}</span>
+        {control}
+        {note ? <small>{note}</small> : null}
+      </label>
+    );
+  }
+
+  private _on(key: keyof IAsked): object {
+    return {
+      name: key,
+      className: 'jp-mod-styled',
+      value: this._asked[key],
+      onChange: (event: React.ChangeEvent<HTMLInputElement | HTMLSelectElement>) => {
+        this._asked = { ...this._asked, [key]: event.target.value };
+        this.update();
+      }
+    };
+  }
+
+  private _asked: IAsked;
+}

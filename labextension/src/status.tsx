@@ -1,0 +1,40 @@
+/** The status bar's item: "8/8 ranks · gloo · idle" of the cluster that is looked at; a click opens the panel. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import { ReactWidget } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { Clusters } from './clusters';
+import * as words from './words';
+
+export class Status extends ReactWidget {
+  constructor(
+    private readonly _clusters: Clusters,
+    private readonly _open: () => void,
+    private readonly _trans: TranslationBundle
+  ) {
+    super();
+    this.addClass('jp-mod-highlighted');
+    this.addClass('jdist-status');
+    this._clusters.changed.connect(() => this.update(), this);
+  }
+
+  protected render(): JSX.Element | null {
+    const cluster = this._clusters.current;
+    if (!cluster) {
+      return null;
+    }
+    const trans = this._trans;
+    const { mood } = words.clusterState(cluster, trans);
+    const text = words.line(cluster, trans);
+    const about = trans.__('Cluster %1: %2. Opens the ranks panel.', cluster.name, text);
+    return (
+      <button className={`jdist-mod-${mood}`} title={about} aria-label={about} onClick={this._open}>
+        <span className="jdist-sign" aria-hidden="true">
+          {words.sign(mood)}
+        </span>
+        {text}
+      </button>
+    );
+  }
+}

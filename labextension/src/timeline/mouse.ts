@@ -1,0 +1,88 @@
+/** The mouse on a timeline: the wheel zooms, dragging moves, a click chooses, resting asks. */
+
+import { callAt, MISS } from './find';
+import { IWindow, LEFT, momentAt } from './paint';
+import { Trace } from './trace';
+
+/** A step of the wheel; a double click is two. */
+export const ZOOM = 1.4;
+
+/** What it does it to. */
+export interface IUnderMouse {
+  readonly trace: Trace | undefined;
+  /** What was drawn last. */
+  readonly seen: IWindow;
+  /** By this factor, about a moment. */
+  zoom(factor: number, about: number): void;
+  /** Shows what is between two moments. */
+  see(start: number, end: number): void;
+  /** The mouse rests on a call, there in the page; -1 for none. */
+  hover(call: number, at?: { x: number; y: number }): void;
+  choose(call: number): void;
+}
+
+export class Mouse {
+  constructor(
+    private readonly _canvas: HTMLCanvasElement,
+    private readonly _scroll: HTMLElement,
+    private readonly _view: IUnderMouse
+  ) {
+    _canvas.addEventListener('wheel', event => this._wheel(event), { passive: false });
+    _canvas.addEventListener('pointerdown', event => this._press(event));
+    _canvas.addEventListener('pointermove', event => this._move(event));
+    _canvas.addEventListener('pointerup', event => this._release(event));
+    _canvas.addEventListener('pointerleave', () => _view.hover(-1));
+    _canvas.addEventListener('dblclick', event => _view.zoom(ZOOM * ZOOM, momentAt(event.offsetX, _view.seen)));
+  }
+
+  private _wheel(event: WheelEvent): void {
+    const { seen } = this._view;
+    if (event.ctrlKey || event.metaKey) {
+      event.preventDefault();
+      this._view.zoom(event.deltaY < 0 ? ZOOM : 1 / ZOOM, momentAt(event.offsetX, seen));
+    } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      event.preventDefault();
+      const by = ((event.deltaX || event.deltaY) / seen.width) * (seen.end - seen.start);
+      this._view.see(seen.start + by, seen.end + by);
+    }
+  }
+
+  private _press(event: PointerEvent): void {
+    if (event.button === 0) {
+      this._canvas.setPointerCapture(event.pointerId);
+      const { start } = this._view.seen;
+      this._pressed = { x: event.clientX, y: event.clientY, start, top: this._scroll.scrollTop };
+    }
+  }
+
+  private _move(event: PointerEvent): void {
+    const pressed = this._pressed;
+    if (!pressed) {
+      this._view.hover(this._at(event), { x: event.clientX, y: event.clientY });
+      return;
+    }
+    const [dx, dy] = [event.clientX - pressed.x, event.clientY - pressed.y];
+    if (Math.abs(dx) > MISS || Math.abs(dy) > MISS) {
+      const { seen } = this._view;
+      const width = seen.end - seen.start;
+      const start = pressed.start - (dx / (seen.width - LEFT)) * width;
+      this._scroll.scrollTop = pressed.top - dy;
+      this._view.see(start, start + width);
+    }
+  }
+
+  private _release(event: PointerEvent): void {
+    const pressed = this._pressed;
+    this._pressed = undefined;
+    if (pressed && Math.abs(event.clientX - pressed.x) <= MISS && Math.abs(event.clientY - pressed.y) <= MISS) {
+      this._view.choose(this._at(event));
+    }
+  }
+
+  private _at(event: PointerEvent): number {
+    const { trace, seen } = this._view;
+    return trace ? callAt(event.offsetX, event.offsetY, trace, seen) : -1;
+  }
+
+  private _pressed?: { x: number; y: number; start: number; top: number };
+}

@@ -1,0 +1,249 @@
+/** The picture of a trace on a canvas: a row for each rank, a bar for each call, hatched while it waits. */
+
+import { Trace } from './trace';
+
+/** White text on them has a contrast of 4.5 and more; they stand out from white and from black by 3 and more. */
+export const COLOURS = ['#2f6fb5', '#a8541c', '#3a7d3a', '#7d4fa3', '#a6374f', '#27797f', '#7b681c', '#5d6570'];
+
+/** Pixels on the left for names, and on top for times. */
+export const LEFT = 76;
+export const TOP = 22;
+const LETTER = 6.2;
+const FONT = '11px system-ui, sans-serif';
+
+/** Colours of the theme. */
+export interface ITheme {
+  text: string;
+  faint: string;
+  line: string;
+  ground: string;
+  mark: string;
+}
+
+/** Those that hold where the node is. */
+export function themeOf(node: HTMLElement): ITheme {
+  const style = getComputedStyle(node);
+  const colour = (name: string, other: string): string => style.getPropertyValue(name).trim() || other;
+  return {
+    text: colour('--jp-ui-font-color1', '#222'),
+    faint: colour('--jp-ui-font-color2', '#666'),
+    line: colour('--jp-border-color2', '#ddd'),
+    ground: colour('--jp-layout-color0', '#fff'),
+    mark: colour('--jp-ui-font-color0', '#000')
+  };
+}
+
+/** What of a trace is seen, on how large a canvas. `start` and `end` are ticks, all else pixels. */
+export interface IWindow {
+  start: number;
+  end: number;
+  top: number;
+  width: number;
+  height: number;
+  row: number;
+}
+
+export function xOf(moment: number, seen: IWindow): number {
+  return LEFT + ((moment - seen.start) / (seen.end - seen.start)) * (seen.width - LEFT);
+}
+
+export function momentAt(x: number, seen: IWindow): number {
+  return seen.start + ((x - LEFT) / (seen.width - LEFT)) * (seen.end - seen.start);
+}
+
+/** Draws what is seen; `chosen` and the calls that belong to it are marked, -1 for none. */
+export function paint(context: CanvasRenderingContext2D, trace: Trace, seen: IWindow, theme: ITheme, chosen: number) {
+  const { width, height, top, row: tall } = seen;
+  context.fillStyle = theme.ground;
+  context.fillRect(0, 0, width, height);
+  context.font = FONT;
+  context.textBaseline = 'middle';
+  paintTimes(context, trace, seen, theme);
+  context.save();
+  context.beginPath();
+  context.rect(0, TOP, width, height - TOP);
+  context.clip();
+  const patterns = COLOURS.map(colour => hatch(context, colour));
+  const last = Math.min(trace.data.rows.length, Math.ceil((top + height - TOP) / tall));
+  for (let row = Math.floor(top / tall); row < last; row++) {
+    paintRow(context, trace, seen, theme, row, patterns);
+  }
+  if (chosen >= 0) {
+    paintChosen(context, trace, seen, theme, chosen);
+  }
+  context.restore();
+}
+
+/** The box of a call; its width is at least a pixel. */
+export function boxOf(trace: Trace, call: number, row: number, seen: IWindow): [number, number, number, number] {
+  const tall = (seen.row - 4) / trace.lanes[row];
+  const left = xOf(trace.began[call], seen);
+  const y = TOP + row * seen.row - seen.top + 2 + trace.lane[call] * tall;
+  return [left, y, Math.max(1, xOf(trace.ended[call], seen) - left), tall - (trace.lanes[row] > 1 ? 1 : 0)];
+}
+
+/** `1.23 s`, `45.6 ms`, `120 µs`. */
+export function short(seconds: number): string {
+  const three = (value: number): string => String(Number(value.toPrecision(3)));
+  if (Math.abs(seconds) < 5e-7) {
+    return '0';
+  }
+  if (Math.abs(seconds) < 9.995e-4) {
+    return `${three(seconds * 1e6)} µs`;
+  }
+  return Math.abs(seconds) < 0.9995 ? `${three(seconds * 1e3)} ms` : `${three(seconds)} s`;
+}
+
+function paintTimes(context: CanvasRenderingContext2D, trace: Trace, seen: IWindow, theme: ITheme): void {
+  const [from, to] = [trace.seconds(seen.start), trace.seconds(seen.end)];
+  let step = 10 ** Math.floor(Math.log10((to - from) / 4));
+  step *= [1, 2, 5, 10].find(factor => (to - from) / (step * factor) <= 8) ?? 10;
+  context.textAlign = 'center';
+  for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
+    const x = Math.round(xOf(at / trace.data.tick, seen)) + 0.5;
+    context.strokeStyle = theme.line;
+    context.beginPath();
+    context.moveTo(x, TOP);
+    context.lineTo(x, seen.height);
+    context.stroke();
+    context.fillStyle = theme.faint;
+    context.fillText(short(Math.round(at / step) * step), Math.min(x, seen.width - 24), TOP / 2);
+  }
+}
+
+function paintRow(
+  context: CanvasRenderingContext2D,
+  trace: Trace,
+  seen: IWindow,
+  theme: ITheme,
+  row: number,
+  patterns: (CanvasPattern | string)[]
+): void {
+  const y = TOP + row * seen.row - seen.top;
+  const { rank, began, ended } = trace.data.rows[row];
+  const x = (seconds: number): number => Math.min(seen.width, Math.max(LEFT, xOf(seconds / trace.data.tick, seen)));
+  context.strokeStyle = theme.faint;
+  context.globalAlpha = 0.6;
+  context.beginPath();
+  context.moveTo(x(began), y + seen.row / 2);
+  context.lineTo(x(ended), y + seen.row / 2);
+  context.stroke();
+  context.globalAlpha = 1;
+  const until: number[] = [];
+  const stop = trace.first[row + 1];
+  for (let call = trace.from(row, seen.start); call < stop && trace.began[call] <= seen.end; call++) {
+    const box = boxOf(trace, call, row, seen);
+    const lane = trace.lane[call];
+    if (box[0] + box[2] <= (until[lane] ?? -1)) {
+      continue; // what is narrower than a pixel is drawn once
+    }
+    until[lane] = Math.floor(box[0] + box[2]);
+    paintCall(context, trace, seen, theme, call, box, patterns);
+  }
+  context.fillStyle = theme.ground;
+  context.fillRect(0, y, LEFT - 4, seen.row);
+  context.fillStyle = theme.text;
+  context.textAlign = 'right';
+  context.fillText(`rank ${rank}`, LEFT - 10, y + seen.row / 2);
+}
+
+function paintCall(
+  context: CanvasRenderingContext2D,
+  trace: Trace,
+  seen: IWindow,
+  theme: ITheme,
+  call: number,
+  [left, y, wide, tall]: [number, number, number, number],
+  patterns: (CanvasPattern | string)[]
+): void {
+  const kind = trace.data.kinds[trace.kind[call]];
+  const colour = kind.group % COLOURS.length;
+  const start = Math.max(left, LEFT);
+  const right = Math.min(left + wide, seen.width);
+  const middle = Math.min(right, Math.max(start, xOf(trace.work[call], seen)));
+  if (middle > start) {
+    context.fillStyle = patterns[colour];
+    context.fillRect(start, y, middle - start, tall);
+    context.strokeStyle = COLOURS[colour];
+    context.setLineDash(trace.isOpen(call) ? [3, 2] : []);
+    if (middle - start > 3) {
+      context.strokeRect(start + 0.5, y + 0.5, middle - start - 1, tall - 1);
+    }
+    context.setLineDash([]);
+  }
+  if (right > middle || wide <= 1) {
+    context.fillStyle = COLOURS[colour];
+    context.fillRect(middle, y, Math.max(right - middle, 1), tall);
+  }
+  if (tall < 10) {
+    return;
+  }
+  context.textAlign = 'left';
+  if ((right - middle) > kind.op.length * LETTER + 6) {
+    context.fillStyle = '#fff';
+    context.fillText(kind.op, middle + 4, y + tall / 2);
+  } else if (middle - start > kind.op.length * LETTER + 6) {
+    context.fillStyle = theme.text;
+    context.fillText(kind.op, start + 4, y + tall / 2);
+  }
+}
+
+/** Those that belong together, the moment at which the last one came, and which that is. */
+function paintChosen(
+  context: CanvasRenderingContext2D,
+  trace: Trace,
+  seen: IWindow,
+  theme: ITheme,
+  chosen: number
+): void {
+  context.strokeStyle = theme.mark;
+  const middles: number[] = [];
+  for (const call of trace.partners(chosen)) {
+    const row = trace.rowOf(call);
+    const [left, y, wide, tall] = boxOf(trace, call, row, seen);
+    middles.push(y + tall / 2);
+    context.lineWidth = call === chosen ? 2.5 : 1.5;
+    const from = Math.max(left, LEFT);
+    context.strokeRect(from - 1, y - 1, Math.max(0, left + wide - from) + 2, tall + 2);
+  }
+  const last = trace.data.rows.findIndex(row => row.rank === trace.last[chosen]);
+  if (last >= 0) {
+    const x = xOf(trace.work[chosen], seen);
+    const at = TOP + (last + 0.5) * seen.row - seen.top;
+    context.lineWidth = 1.5;
+    context.setLineDash([2, 3]);
+    context.beginPath();
+    context.moveTo(x, Math.min(at, ...middles));
+    context.lineTo(x, Math.max(at, ...middles));
+    context.stroke();
+    context.setLineDash([]);
+    context.beginPath();
+    context.arc(x, at, 4, 0, 2 * Math.PI);
+    context.fillStyle = theme.mark;
+    context.fill();
+  }
+  context.lineWidth = 1;
+}
+
+/** Slanted lines on a light ground of the same colour. */
+function hatch(context: CanvasRenderingContext2D, colour: string): CanvasPattern | string {
+  const tile = document.createElement('canvas');
+  tile.width = tile.height = 6;
+  const inside = tile.getContext('2d');
+  if (!inside) {
+    return colour;
+  }
+  inside.globalAlpha = 0.15;
+  inside.fillStyle = colour;
+  inside.fillRect(0, 0, 6, 6);
+  inside.globalAlpha = 0.6;
+  inside.strokeStyle = colour;
+  inside.lineWidth = 1.4;
+  inside.beginPath();
+  for (const shift of [-6, 0, 6]) {
+    inside.moveTo(shift - 1, 7);
+    inside.lineTo(shift + 7, -1);
+  }
+  inside.stroke();
+  return context.createPattern(tile, 'repeat') ?? colour;
+}

@@ -1,0 +1,185 @@
+/** A run's calls by rank, as `application/vnd.jdist.trace.v1+json` holds them: jdist/client/trace/columns.py. */
+
+export const TRACE_MIME = 'application/vnd.jdist.trace.v1+json';
+export const TRACE_VERSION = 1;
+
+export interface IKind {
+  op: string;
+  /** Its place in `groups`. */
+  group: number;
+  detail: string;
+  bytes: number;
+  line: number | null;
+}
+
+export interface IRow {
+  rank: number;
+  node: string;
+  calls: number;
+  /** Seconds since the run's start. */
+  began: number;
+  ended: number;
+  is_running: boolean;
+  left_out: number;
+  suffered: number;
+  caused: number;
+}
+
+/** As it travels. */
+export interface ITraceData {
+  version: number;
+  cluster: string;
+  run: number;
+  headline: string;
+  finding: string;
+  notes: string[];
+  span: number;
+  tick: number;
+  groups: string[];
+  kinds: IKind[];
+  whom: string[];
+  rows: IRow[];
+  absent: { [rank: string]: string };
+  columns: { [name: string]: string };
+}
+
+const OPEN = 1;
+const ESTIMATE = 2;
+
+/** The calls in columns, those of a row next to each other, by their start. Times are in ticks. */
+export class Trace {
+  static async from(data: ITraceData): Promise<Trace> {
+    const held = Object.entries(data.columns).map(async ([name, text]) => [name, await unpacked(text)] as const);
+    return new Trace(data, Object.fromEntries(await Promise.all(held)));
+  }
+
+  private constructor(
+    readonly data: ITraceData,
+    columns: { [name: string]: ArrayBuffer }
+  ) {
+    this.began = new Uint32Array(columns.began);
+    this.work = new Uint32Array(columns.work);
+    this.ended = new Uint32Array(columns.ended);
+    this.waited = new Uint32Array(columns.waited);
+    this.kind = new Uint16Array(columns.kind);
+    this.number = new Uint32Array(columns.number);
+    this.whom = new Uint16Array(columns.whom);
+    this.last = new Int32Array(columns.last);
+    this.meeting = new Uint32Array(columns.meeting);
+    this._flags = new Uint8Array(columns.flags);
+    this.first = new Uint32Array(data.rows.length + 1);
+    data.rows.forEach((row, i) => (this.first[i + 1] = this.first[i] + row.calls));
+    this.span = Math.max(1, Math.ceil(data.span / data.tick));
+    this._upto = new Uint32Array(this.began.length);
+    this.lane = new Uint8Array(this.began.length);
+    this.lanes = new Uint8Array(data.rows.length);
+    data.rows.forEach((_, row) => this._arrange(row));
+    [this._members, this._firstMember] = this._meetings();
+  }
+
+  readonly began: Uint32Array;
+  /** From when on a call works: what lies before is waiting. */
+  readonly work: Uint32Array;
+  readonly ended: Uint32Array;
+  readonly waited: Uint32Array;
+  readonly kind: Uint16Array;
+  readonly number: Uint32Array;
+  readonly whom: Uint16Array;
+  /** The rank that came last, if it was waited for; else -1. */
+  readonly last: Int32Array;
+  readonly meeting: Uint32Array;
+  /** The first call of each row, and of what follows the last one. */
+  readonly first: Uint32Array;
+  /** The run's length. */
+  readonly span: number;
+  /** Calls of one row that overlap stand in lanes of their own. */
+  readonly lane: Uint8Array;
+  readonly lanes: Uint8Array;
+
+  isOpen(call: number): boolean {
+    return (this._flags[call] & OPEN) !== 0;
+  }
+
+  isEstimate(call: number): boolean {
+    return (this._flags[call] & ESTIMATE) !== 0;
+  }
+
+  /** The row that holds a call. */
+  rowOf(call: number): number {
+    let [low, high] = [0, this.data.rows.length];
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (this.first[middle] <= call) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  /** The first call of a row that has not ended before a moment. */
+  from(row: number, moment: number): number {
+    let [low, high] = [this.first[row], this.first[row + 1]];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this._upto[middle] < moment) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  /** The calls of all ranks that belong together with this one. */
+  partners(call: number): Uint32Array {
+    const meeting = this.meeting[call];
+    return this._members.subarray(this._firstMember[meeting], this._firstMember[meeting + 1]);
+  }
+
+  seconds(ticks: number): number {
+    return ticks * this.data.tick;
+  }
+
+  private _arrange(row: number): void {
+    const ends: number[] = [];
+    let latest = 0;
+    for (let i = this.first[row]; i < this.first[row + 1]; i++) {
+      latest = Math.max(latest, this.ended[i]);
+      this._upto[i] = latest;
+      let lane = ends.findIndex(end => end <= this.began[i]);
+      lane = lane >= 0 ? lane : Math.min(ends.length, MOST_LANES - 1);
+      ends[lane] = Math.max(ends[lane] ?? 0, this.ended[i]);
+      this.lane[i] = lane;
+    }
+    this.lanes[row] = Math.max(1, ends.length);
+  }
+
+  private _meetings(): [Uint32Array, Uint32Array] {
+    const count = this.meeting.reduce((most, each) => Math.max(most, each + 1), 0);
+    const firsts = new Uint32Array(count + 1);
+    this.meeting.forEach(each => firsts[each + 1]++);
+    for (let i = 0; i < count; i++) {
+      firsts[i + 1] += firsts[i];
+    }
+    const next = firsts.slice();
+    const members = new Uint32Array(this.meeting.length);
+    this.meeting.forEach((each, call) => (members[next[each]++] = call));
+    return [members, firsts];
+  }
+
+  private readonly _flags: Uint8Array;
+  /** The latest end of a row's calls up to each. */
+  private readonly _upto: Uint32Array;
+  private readonly _members: Uint32Array;
+  private readonly _firstMember: Uint32Array;
+}
+
+const MOST_LANES = 4;
+
+async function unpacked(text: string): Promise<ArrayBuffer> {
+  const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
+  return new Response(stream).arrayBuffer();
+}

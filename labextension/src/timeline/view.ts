@@ -1,0 +1,309 @@
+/** A timeline to look around in: zoom, move, and what each call was and for whom it waited; by mouse or by keyboard. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import { Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+
+import { across, beside, firstFrom } from './find';
+import { IUnderMouse, Mouse, ZOOM } from './mouse';
+import { IWindow, LEFT, paint, themeOf, TOP } from './paint';
+import { Trace } from './trace';
+import { about } from './words';
+
+const TALLEST = 26;
+const LOWEST = 14;
+/** Of the whole span, the least that is seen. */
+const CLOSEST = 50;
+
+/** The picture, what is said of it, and its buttons. */
+export class TimelineView extends Widget implements IUnderMouse {
+  /** `height` of the picture in pixels, or what there is room for. */
+  constructor(
+    private _trans: TranslationBundle,
+    private _height?: number
+  ) {
+    super();
+    this.addClass('jdist-Timeline');
+    this.node.append(this._head, this._bar(), this._scroll, this._said);
+    this._head.className = 'jdist-TimelineHead';
+    this._said.className = 'jdist-TimelineSaid';
+    this._said.setAttribute('role', 'status');
+    this._scroll.className = 'jdist-TimelineScroll';
+    this._scroll.append(this._canvas, this._room);
+    this._tip.className = 'jdist-TimelineTip';
+    this._tip.hidden = true;
+    this.node.append(this._tip);
+    this._canvas.tabIndex = 0;
+    this._canvas.setAttribute('role', 'application');
+    this._canvas.setAttribute('aria-roledescription', _trans.__('timeline'));
+    all.set(this._canvas, this);
+    new Mouse(this._canvas, this._scroll, this);
+    this._scroll.addEventListener('scroll', () => this.update());
+    this._canvas.addEventListener('focus', () => this.update());
+    this._canvas.addEventListener('blur', () => this.update());
+    this._sizes = new ResizeObserver(() => this.update());
+    this._sizes.observe(this._scroll);
+  }
+
+  /** Shows this trace; what is seen of it stays if it is of the same run. */
+  set trace(trace: Trace) {
+    const isSame = this._trace?.data.run === trace.data.run && this._trace.data.cluster === trace.data.cluster;
+    this._trace = trace;
+    this._chosen = this._hovered = -1;
+    if (!isSame) {
+      this.seen = { ...this.seen, start: 0, end: trace.span };
+    }
+    const { headline, finding, notes, absent } = trace.data;
+    const missing = Object.entries(absent).map(([rank, why]) => this._trans.__('rank %1: %2', rank, why));
+    const lines = [headline, finding, ...notes, ...missing].map((text, i) => {
+      const line = document.createElement(i ? 'div' : 'strong');
+      line.textContent = text;
+      return line;
+    });
+    this._head.replaceChildren(...lines);
+    this._canvas.setAttribute('aria-label', `${headline}; ${finding}. ${this._help()}`);
+    this._canvas.dataset.calls = String(trace.began.length);
+    this._say();
+    this.update();
+  }
+
+  get trace(): Trace | undefined {
+    return this._trace;
+  }
+
+  /** What of it is seen, as far as is known before it is drawn. */
+  seen: IWindow = { start: 0, end: 1, top: 0, width: LEFT + 1, height: 0, row: TALLEST };
+
+  dispose(): void {
+    this._sizes.disconnect();
+    super.dispose();
+  }
+
+  /** The whole run. */
+  fit(): void {
+    if (this._trace) {
+      this.see(0, this._trace.span);
+    }
+  }
+
+  /** By this factor, about a moment (the middle of what is seen). */
+  zoom(factor: number, about = (this.seen.start + this.seen.end) / 2): void {
+    const { start, end } = this.seen;
+    this.see(about - (about - start) / factor, about + (end - about) / factor);
+  }
+
+  /** What is between two moments, as far as there is something. */
+  see(start: number, end: number): void {
+    if (!this._trace) {
+      return;
+    }
+    const { span } = this._trace;
+    const width = Math.min(span, Math.max(CLOSEST, end - start));
+    const from = Math.min(Math.max(0, start), span - width);
+    this.seen = { ...this.seen, start: from, end: from + width };
+    this.update();
+  }
+
+  /** Says what a call is, beside the point of the page where the mouse is; -1 for none. */
+  hover(call: number, at?: { x: number; y: number }): void {
+    this._tip.hidden = call < 0;
+    if (call !== this._hovered) {
+      this._hovered = call;
+      this._tip.textContent = this._words(call);
+      this.update();
+    }
+    if (at && call >= 0) {
+      const box = this.node.getBoundingClientRect();
+      const [x, y] = [at.x - box.left, at.y - box.top];
+      const left = x + 16 + this._tip.offsetWidth > box.width ? x - 12 - this._tip.offsetWidth : x + 16;
+      this._tip.style.transform = `translate(${Math.max(0, left)}px, ${y + 12}px)`;
+    }
+  }
+
+  /** Marks a call and what belongs to it, and says it; -1 for none. */
+  choose(call: number): void {
+    this._chosen = call;
+    this._say();
+    this.update();
+  }
+
+  /** Whether the key meant something here. */
+  onKey(event: KeyboardEvent): boolean {
+    if (event.target !== this._canvas || event.ctrlKey || event.metaKey || event.altKey || !this._trace) {
+      return false;
+    }
+    const act = this._keys(event.shiftKey)[event.key];
+    if (!act) {
+      return false;
+    }
+    event.preventDefault();
+    this.hover(-1); // the mouse rests somewhere
+    act();
+    return true;
+  }
+
+  /** The view whose picture this is. */
+  static of(canvas: Element): TimelineView | undefined {
+    return all.get(canvas);
+  }
+
+  protected onUpdateRequest(_: Message): void {
+    if (this.isVisible && this._trace) {
+      this._paint();
+    }
+  }
+
+  protected onAfterShow(_: Message): void {
+    this.update();
+  }
+
+  protected onResize(_: Message): void {
+    this.update();
+  }
+
+  private _keys(shift: boolean): { [key: string]: () => void } {
+    const { start, end } = this.seen;
+    const move = (part: number) => () => this.see(start + part * (end - start), end + part * (end - start));
+    return {
+      ArrowRight: shift ? move(0.2) : () => this._step(1),
+      ArrowLeft: shift ? move(-0.2) : () => this._step(-1),
+      ArrowDown: () => this._row(1),
+      ArrowUp: () => this._row(-1),
+      '+': () => this.zoom(ZOOM, this._centre()),
+      '=': () => this.zoom(ZOOM, this._centre()),
+      '-': () => this.zoom(1 / ZOOM, this._centre()),
+      '0': () => this.fit(),
+      Home: () => this.fit(),
+      Escape: () => this.choose(-1)
+    };
+  }
+
+  private _help(): string {
+    return this._trans.__('Arrow keys choose a call, plus and minus zoom, Shift with arrows moves, 0 shows all');
+  }
+
+  private _bar(): HTMLElement {
+    const bar = document.createElement('div');
+    bar.className = 'jdist-TimelineBar';
+    bar.setAttribute('role', 'toolbar');
+    bar.setAttribute('aria-label', this._trans.__('Timeline'));
+    const buttons: [string, string, () => void][] = [
+      ['+', this._trans.__('Zoom in'), () => this.zoom(ZOOM * ZOOM)],
+      ['−', this._trans.__('Zoom out'), () => this.zoom(1 / ZOOM / ZOOM)],
+      [this._trans.__('All'), this._trans.__('Show the whole run'), () => this.fit()]
+    ];
+    for (const [text, title, act] of buttons) {
+      bar.append(this.button(text, title, act));
+    }
+    const hint = document.createElement('span');
+    hint.textContent = this._trans.__('▨ waits  ■ works · Ctrl+wheel zooms, dragging moves');
+    bar.append(hint);
+    this._buttons = bar;
+    return bar;
+  }
+
+  /** A button for the bar. */
+  button(text: string, title: string, act: () => void): HTMLButtonElement {
+    const button = document.createElement('button');
+    button.type = 'button';
+    button.className = 'jp-Button jp-mod-styled jp-mod-minimal';
+    button.textContent = text;
+    button.title = title;
+    button.setAttribute('aria-label', title);
+    button.addEventListener('click', act);
+    return button;
+  }
+
+  /** Puts a button behind the others. */
+  addButton(text: string, title: string, act: () => void): void {
+    this._buttons?.insertBefore(this.button(text, title, act), this._buttons.lastElementChild);
+  }
+
+  /** The next call of the row, and on the screen; the first one there if none is chosen. */
+  private _step(by: 1 | -1): void {
+    const trace = this._trace!;
+    const row = Math.floor(this._scroll.scrollTop / this.seen.row);
+    this.choose(this._chosen < 0 ? firstFrom(row, this.seen.start, trace) : beside(this._chosen, by, trace));
+    this._reveal();
+  }
+
+  /** What belongs to it on the next rank. */
+  private _row(by: 1 | -1): void {
+    if (this._chosen < 0) {
+      return this._step(1);
+    }
+    this.choose(across(this._chosen, by, this._trace!));
+    this._reveal();
+  }
+
+  private _reveal(): void {
+    const trace = this._trace!;
+    if (this._chosen < 0) {
+      return;
+    }
+    const [began, ended] = [trace.began[this._chosen], trace.ended[this._chosen]];
+    const { start, end, row } = this.seen;
+    const width = end - start;
+    if (began < start || Math.min(ended, began + width) > end) {
+      this.see(began - width / 4, began + (width * 3) / 4);
+    }
+    const y = trace.rowOf(this._chosen) * row;
+    const room = this._scroll.clientHeight - TOP - row;
+    this._scroll.scrollTop = Math.min(y, Math.max(this._scroll.scrollTop, y - room));
+  }
+
+  private _centre(): number {
+    const trace = this._trace!;
+    return this._chosen < 0 ? (this.seen.start + this.seen.end) / 2 : (trace.began[this._chosen] + trace.work[this._chosen]) / 2;
+  }
+
+  private _say(): void {
+    this._said.textContent = this._words(this._chosen).replace(/\n/g, ' · ');
+  }
+
+  private _words(call: number): string {
+    return this._trace && call >= 0 ? about(call, this._trace, this._trans) : '';
+  }
+
+  private _paint(): void {
+    const trace = this._trace!;
+    const rows = trace.data.rows.length;
+    const room = this._height ?? this._scroll.clientHeight;
+    const tall = Math.min(TALLEST, Math.max(LOWEST, Math.floor((room - TOP) / Math.max(1, rows))));
+    const whole = TOP + rows * tall;
+    if (this._height) {
+      this._scroll.style.flex = 'none';
+      this._scroll.style.height = `${Math.min(this._height, whole)}px`;
+    }
+    const [width, height] = [this._scroll.clientWidth, Math.min(this._scroll.clientHeight, whole)];
+    this._room.style.height = `${Math.max(0, whole - height)}px`;
+    const scale = window.devicePixelRatio || 1;
+    if (this._canvas.width !== Math.round(width * scale) || this._canvas.height !== Math.round(height * scale)) {
+      this._canvas.width = Math.round(width * scale);
+      this._canvas.height = Math.round(height * scale);
+      this._canvas.style.width = `${width}px`;
+      this._canvas.style.height = `${height}px`;
+    }
+    const context = this._canvas.getContext('2d');
+    if (!context || !width || !height) {
+      return;
+    }
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    this.seen = { ...this.seen, top: this._scroll.scrollTop, width, height, row: tall };
+    paint(context, trace, this.seen, themeOf(this.node), this._hovered >= 0 ? this._hovered : this._chosen);
+  }
+
+  private _trace?: Trace;
+  private _chosen = -1;
+  private _hovered = -1;
+  private _buttons?: HTMLElement;
+  private readonly _head = document.createElement('div');
+  private readonly _scroll = document.createElement('div');
+  private readonly _room = document.createElement('div');
+  private readonly _canvas = document.createElement('canvas');
+  private readonly _said = document.createElement('div');
+  private readonly _tip = document.createElement('div');
+  private readonly _sizes: ResizeObserver;
+}
+
+const all = new WeakMap<Element, TimelineView>();

@@ -1,0 +1,70 @@
+"""Enrolling: of the addresses at which the controller answers, all nodes take the earliest of the line."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from jdist.agent import enrolling
+from jdist.wire.invitations import JoinLine
+from jdist.wire.keys import KeyPair
+
+CLUSTER = "0123456789ab"
+HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+
+
+async def chosen(answering: dict[str, asyncio.Event]) -> str:
+    """What is taken where the second answers at once and others when their event is set; the rest refuses."""
+    second = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readline()
+            host = writer.get_extra_info("sockname")[0]
+            if host in answering:
+                await second.wait()
+                await answering[host].wait()
+            writer.write(b"k")
+            await writer.drain()
+            second.set()
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.2", 0)
+    port = server.sockets[0].getsockname()[1]
+    others = [await asyncio.start_server(serve, host, port) for host in answering]
+    key = KeyPair.make()
+    line = JoinLine(CLUSTER, HOSTS, port, port, key.public, key)
+    try:
+        return await enrolling._first(line)
+    finally:
+        for each in (server, *others):
+            each.close()
+
+
+def test_an_earlier_address_that_answers_a_little_later_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> str:
+        soon = asyncio.Event()
+        soon.set()
+        return await chosen({"127.0.0.1": soon, "127.0.0.3": soon})
+
+    monkeypatch.setattr(enrolling, "_HEAD_START", 20.0)
+    assert asyncio.run(play()) == "127.0.0.1"
+
+
+def test_an_earlier_address_that_says_nothing_is_not_waited_for() -> None:
+    async def play() -> str:
+        return await chosen({"127.0.0.1": asyncio.Event()})
+
+    assert asyncio.run(play()) == "127.0.0.2"
+
+
+def test_where_nobody_answers_there_is_none() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        key = KeyPair.make()
+        port = s.getsockname()[1]
+        line = JoinLine(CLUSTER, HOSTS, port, port, key.public, key)
+        assert asyncio.run(enrolling._first(line)) == ""

@@ -1,0 +1,362 @@
+"""Relay: nothing a rank says is lost or misplaced, however it is cut, capped and merged on its way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from jupyter_client.session import Session
+
+from jdist.agent import relay
+from jdist.agent.relay import KernelMessage, Relay, merge, parse
+from jdist.core.messages import Clear, Display, Message, Output, OutputItem, Tail, Text
+
+Make = Callable[..., Any]
+STREAMS = ["stdout", "stderr"]
+pieces = st.text(alphabet="ab\n\r\x0b\u2028é", max_size=12)
+
+
+def stream(text: str, name: str = "stdout", run: int = 1) -> KernelMessage:
+    return KernelMessage("stream", run, msgspec.Raw(msgspec.json.encode({"name": name, "text": text})), ())
+
+
+def display(data: dict[str, Any], kind: str = "display_data", run: int = 1, **more: Any) -> KernelMessage:
+    content = {"data": data, "metadata": {}, **more}
+    return KernelMessage(kind, run, msgspec.Raw(msgspec.json.encode(content)), ())
+
+
+class Sent:
+    """Collects what a relay sends."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Output] = []
+
+    def __call__(self, message: Message) -> None:
+        assert isinstance(message, Output)
+        self.outputs.append(message)
+
+    def items(self, run: int = 1) -> list[OutputItem]:
+        return [i for o in self.outputs if o.run == run for i in o.items]
+
+    def text(self, rank: int, name: str = "stdout", run: int = 1) -> str:
+        """What passed of a rank's stream."""
+        return "".join(i.text for i in self.items(run) if isinstance(i, Text) and i.stream == name and rank in i.ranks)
+
+    def tail(self, rank: int, name: str = "stdout", run: int = 1) -> Tail | None:
+        tails = [i for i in self.items(run) if isinstance(i, Tail) and (i.rank, i.stream) == (rank, name)]
+        return tails[-1] if tails else None
+
+
+@contextlib.contextmanager
+def opened(path: Path, limit: int) -> Iterator[tuple[Relay, Sent]]:
+    sent = Sent()
+    r = Relay(sent, path)
+    r.set_limit(limit)
+    try:
+        yield r, sent
+    finally:
+        r.close()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Callable[..., tuple[Relay, Sent]]]:
+    """Makes relays, with a limit of lines, and closes them."""
+    with contextlib.ExitStack() as stack:
+        yield lambda limit=2000: stack.enter_context(opened(tmp_path, limit))
+
+
+# ---------------------------------------------------------------- Jupyter's frames
+
+
+def frames(kind: str, content: dict[str, Any], parent: str | None, *buffers: bytes) -> list[bytes]:
+    """As a real kernel's session writes them to iopub."""
+    session = Session(key=b"secret", username="u")
+    header = None if parent is None else {"msg_id": parent, "msg_type": "execute_request", "session": "s"}
+    message = session.msg(kind, content, parent=None if header is None else {"header": header})
+    return [b"kernel.abc.stream", *session.serialize(message), *buffers]
+
+
+@pytest.mark.parametrize(
+    ("parent", "run"),
+    [("jdist-7", 7), ("jdist-12345", 12345), ("jdist-", 0), ("jdist-x", 0), ("7", 0), ("jdist--1", 0), (None, 0)],
+)
+def test_a_kernels_message_is_read_with_its_run(parent: str | None, run: int) -> None:
+    message = parse(frames("stream", {"name": "stdout", "text": "é\n"}, parent, b"one", b"two"))
+    assert (message.kind, message.run, message.buffers) == ("stream", run, (b"one", b"two"))
+    assert json.loads(bytes(message.content)) == {"name": "stdout", "text": "é\n"}
+
+
+def test_what_is_no_output_is_not_taken(made: Make) -> None:
+    r, sent = made()
+    for kind in ("status", "execute_input", "comm_open", "error"):
+        assert not r.take(0, KernelMessage(kind, 1, msgspec.Raw(b"{}"), ()))
+    r.flush()
+    assert sent.outputs == []
+
+
+# ---------------------------------------------------------------- caps
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(pieces), st.integers(0, 5), st.integers(1, 4), st.lists(st.booleans(), max_size=30))
+@example(["x" * 5000], 1, 1, [])
+@example(["x" * 300, "\n", "y" * 20000, "z\n"], 2, 1, [])
+@example(["a\r" * 500], 1, 3, [True])
+def test_passed_and_left_out_are_everything(
+    tmp_path_factory: pytest.TempPathFactory, chunks: list[str], limit: int, repeat: int, flushes: list[bool]
+) -> None:
+    said = chunks * repeat
+    with opened(tmp_path_factory.mktemp("relay"), limit) as (r, sent):
+        for chunk, flush in zip(said, flushes + [False] * len(said), strict=False):
+            r.take(0, stream(chunk))
+            if flush:
+                r.flush()
+        r.flush()
+    whole = "".join(said)
+    passed, tail = sent.text(0), sent.tail(0)
+    assert whole.startswith(passed)
+    if tail is None:
+        assert passed == whole
+        return
+    assert whole.endswith(tail.text)
+    assert len(passed) + tail.chars + len(tail.text) == len(whole)
+    assert passed.count("\n") + tail.lines + tail.text.count("\n") == whole.count("\n")
+    assert tail.lines >= 0
+    assert tail.chars >= 0
+    assert passed.count("\n") <= limit
+    assert len(passed) <= limit * relay._CHARS_PER_LINE
+    assert len(tail.text) <= relay._TAIL_CHARS
+    assert tail.text or not whole[len(passed) :]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(alphabet="ab\n\r", max_size=60), st.integers(0, 6), st.data())
+def test_what_passes_does_not_depend_on_how_it_was_cut(
+    tmp_path_factory: pytest.TempPathFactory, text: str, limit: int, data: st.DataObject
+) -> None:
+    ends = []
+    for _ in range(2):
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+        with opened(tmp_path_factory.mktemp("relay"), limit) as (r, sent):
+            for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True):
+                r.take(0, stream(text[a:b]))
+            r.flush()
+        ends.append((sent.text(0), sent.tail(0)))
+    assert ends[0] == ends[1]
+
+
+def test_a_stream_within_its_limit_has_no_tail(made: Make) -> None:
+    r, sent = made(3)
+    r.take(0, stream("1\n2\n3\n"))
+    r.flush()
+    assert sent.items() == [Text((0,), "stdout", "1\n2\n3\n")]
+
+
+def test_past_the_limit_the_newest_lines_go_on_travelling(made: Make) -> None:
+    r, sent = made(3)
+    for n in range(1000):
+        r.take(0, stream(f"line {n}\n"))
+        if n % 100 == 99:
+            r.flush()
+    tails = [i for i in sent.items() if isinstance(i, Tail)]
+    assert len(tails) == 10
+    assert sent.text(0) == "line 0\nline 1\nline 2\n"
+    assert tails[-1].text.splitlines() == [f"line {n}" for n in range(960, 1000)]
+    assert tails[-1].lines == 957
+
+
+def test_a_tail_that_has_not_changed_does_not_travel_again(made: Make) -> None:
+    r, sent = made(1)
+    r.take(0, stream("1\n2\n"))
+    r.flush()
+    r.take(0, stream("x\n", "stderr"))
+    r.flush()
+    assert len([i for i in sent.items() if isinstance(i, Tail)]) == 1
+
+
+def test_each_rank_stream_and_run_has_its_own_limit(made: Make) -> None:
+    r, sent = made(1)
+    for rank in (0, 1):
+        for name in STREAMS:
+            for run in (1, 2):
+                r.take(rank, stream(f"{rank}{name}\nmore\n", name, run))
+    r.flush()
+    for rank in (0, 1):
+        for name in STREAMS:
+            for run in (1, 2):
+                assert sent.text(rank, name, run) == f"{rank}{name}\n"
+                assert sent.tail(rank, name, run) == Tail(rank, name, 0, 0, "more\n")
+
+
+def test_a_run_that_was_forgotten_starts_anew(made: Make) -> None:
+    r, sent = made(1)
+    r.take(0, stream("1\n2\n"))
+    r.flush()
+    r.forget(1, 0)
+    r.forget(1, 0)
+    r.take(0, stream("late\n"))
+    r.flush()
+    assert sent.items()[-1] == Text((0,), "stdout", "late\n")
+
+
+# ---------------------------------------------------------------- merging
+
+
+texts = st.builds(Text, st.just((0,)), st.sampled_from(STREAMS), st.sampled_from(["a\n", "b\n"]))
+displays = st.builds(Display, st.just((0,)), st.just({"text/plain": "x"}))
+items = st.lists(st.one_of(texts, displays, st.builds(Clear, st.just((0,)))), max_size=4)
+
+
+def own(item: OutputItem, rank: int) -> OutputItem:
+    return item if isinstance(item, Tail) else msgspec.structs.replace(item, ranks=(rank,))
+
+
+@given(st.dictionaries(st.integers(0, 5), items))
+def test_merging_keeps_every_ranks_items_in_order(by_rank: dict[int, list[OutputItem]]) -> None:
+    by_rank = {rank: [own(i, rank) for i in said] for rank, said in by_rank.items()}
+    merged = merge(by_rank)
+    for rank, said in by_rank.items():
+        assert [own(i, rank) for i in merged if not isinstance(i, Tail) and rank in i.ranks] == said
+    assert sum(len(i.ranks) for i in merged if not isinstance(i, Tail)) == sum(map(len, by_rank.values()))
+    distinct = {tuple(map(repr, (own(i, 0) for i in said))) for said in by_rank.values() if said}
+    assert len(merged) == sum(map(len, distinct)), "what is alike travels once"
+
+
+def test_tails_are_never_merged() -> None:
+    tails = {r: [Tail(r, "stdout", 1, 2, "same")] for r in (0, 1)}
+    assert merge(tails) == [Tail(0, "stdout", 1, 2, "same"), Tail(1, "stdout", 1, 2, "same")]
+
+
+def test_streams_and_displays_keep_their_order_within_a_rank(made: Make) -> None:
+    r, sent = made()
+    r.take(0, stream("a"))
+    r.take(0, stream("b\n"))
+    r.take(0, stream("e\n", "stderr"))
+    r.take(0, display({"text/plain": "x"}, transient={"display_id": "d1"}))
+    r.take(0, stream("c\n"))
+    r.take(0, display({"text/plain": "y"}, "update_display_data", transient={"display_id": "d1"}))
+    r.take(0, KernelMessage("clear_output", 1, msgspec.Raw(b'{"wait": true}'), ()))
+    r.take(0, display({"text/plain": "6"}, "execute_result", execution_count=3))
+    r.flush()
+    assert sent.items() == [
+        Text((0,), "stdout", "ab\n"),
+        Text((0,), "stderr", "e\n"),
+        Display((0,), {"text/plain": "x"}, display_id="d1"),
+        Text((0,), "stdout", "c\n"),
+        Display((0,), {"text/plain": "y"}, display_id="d1", is_update=True),
+        Clear((0,), wait=True),
+        Display((0,), {"text/plain": "6"}, is_result=True),
+    ]
+
+
+def test_a_flush_of_one_run_leaves_the_others(made: Make) -> None:
+    r, sent = made()
+    r.take(0, stream("one\n", run=1))
+    r.take(0, stream("two\n", run=2))
+    r.flush(1)
+    r.flush(9)
+    assert [o.run for o in sent.outputs] == [1]
+    r.flush()
+    assert [o.run for o in sent.outputs] == [1, 2]
+
+
+# ---------------------------------------------------------------- displays
+
+
+def test_displays_past_the_limit_say_what_was_left_out(made: Make) -> None:
+    r, sent = made()
+    large = "x" * (3 << 20)
+    for rank in (0, 0, 1):
+        r.take(rank, display({"text/plain": "p", "image/png": large}))
+    r.flush()
+    shown = [i for i in sent.items() if isinstance(i, Display)]
+    by_rank = {rank: [i.data for i in shown if rank in i.ranks] for rank in (0, 1)}
+    assert by_rank[0][0]["image/png"] == by_rank[1][0]["image/png"] == large
+    assert set(by_rank[0][1]) == {"text/plain"}
+    assert "was left out" in by_rank[0][1]["text/plain"]
+
+
+# ---------------------------------------------------------------- logs
+
+
+def test_the_log_holds_everything_of_both_streams(made: Make) -> None:
+    r, _ = made(1)
+    said = [(f"line {n}\n", STREAMS[n % 2]) for n in range(500)]
+    for text, name in said:
+        r.take(3, stream(text, name, run=5))
+    r.flush()
+    assert r.log_path(3).read_text() == "".join(t for t, _ in said)
+    assert r.read_log(3, 2) == "line 498\nline 499"
+    assert r.read_log(3, 5000).count("\n") == 499
+    assert r.read_log(0, 5) == "", "a rank that said nothing"
+
+
+def test_the_newest_lines_of_a_log_come_whole_however_long_they_are(made: Make) -> None:
+    r, _ = made()
+    for n in range(5):
+        r.take(0, stream(f"{n}" * 10_000 + "\n"))
+    assert r.read_log(0, 3).splitlines() == [f"{n}" * 10_000 for n in (2, 3, 4)]
+
+
+@pytest.mark.parametrize("lines", [0, -3])
+def test_no_lines_of_a_log_are_no_lines(made: Make, lines: int) -> None:
+    r, _ = made()
+    r.take(0, stream("a\nb\n"))
+    assert r.read_log(0, lines) == ""
+
+
+def test_a_log_is_read_before_it_is_flushed(made: Make) -> None:
+    r, _ = made()
+    r.take(0, stream("no newline yet"))
+    assert r.read_log(0, 5) == "no newline yet"
+
+
+def test_a_progress_bar_is_read_from_the_log_as_it_stands_last(made: Make) -> None:
+    r, _ = made()
+    r.take(0, stream("start\n  1%\r 50%\r100%\r\nend\n"))
+    assert r.read_log(0, 5) == "start\n100%\nend"
+
+
+def test_ranks_with_other_numbers_take_their_logs_along(made: Make) -> None:
+    """Rank 0 is removed, and each rank behind it has the number of the one before."""
+    r, sent = made()
+    for rank in (0, 1, 2):
+        r.take(rank, stream(f"of {rank}\n"))
+    r.log_path(2).with_suffix(".old.log").write_text("older\n")
+    r.renumber({1: 0, 2: 1})
+    assert {rank: sent.text(rank) for rank in (0, 1, 2)} == {rank: f"of {rank}\n" for rank in (0, 1, 2)}
+    assert {rank: r.read_log(rank, 5) for rank in (0, 1, 2)} == {0: "of 1", 1: "of 2", 2: ""}
+    assert r.log_path(1).with_suffix(".old.log").read_text() == "older\n"
+    r.take(1, stream("more\n"))
+    r.flush()
+    assert r.read_log(1, 5) == "of 2\nmore"
+    assert sent.outputs[-1].items == (Text((1,), "stdout", "more\n"),)
+
+
+def test_a_limit_goes_on_under_the_new_number(made: Make) -> None:
+    r, sent = made(3)
+    r.take(2, stream("a\nb\n"))
+    r.renumber({2: 0})
+    r.take(0, stream("c\nd\ne\n"))
+    r.flush()
+    assert sent.text(0) == "c\n"
+    assert sent.tail(0) == Tail(0, "stdout", 0, 0, "d\ne\n")
+
+
+def test_bytes_that_are_no_text_pass_with_a_mark(made: Make) -> None:
+    r, sent = made()
+    session = Session(key=b"secret", username="u")
+    message = session.msg(
+        "stream", {"name": "stdout", "text": "name \udcff!\n"}, parent={"header": {"msg_id": "jdist-1"}}
+    )
+    assert r.take(0, parse([b"topic", *session.serialize(message)]))
+    r.flush()
+    assert sent.text(0) == "name \ufffd!\n"
+    assert r.read_log(0, 1) == "name \ufffd!"

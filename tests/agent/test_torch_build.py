@@ -1,0 +1,35 @@
+"""What torch was built for is read from its own file, without importing it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from jdist.agent.health import node_facts, read_torch_build
+
+HEAD = "from typing import Optional\n\n__all__ = ['__version__', 'cuda']\n__version__ = '2.9.1'\ndebug = False\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [
+        (HEAD + "cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", "CUDA 12.8"),
+        (HEAD + "cuda: Optional[str] = None\nhip: Optional[str] = '6.4.43484'\n", "ROCm 6.4.43484"),
+        (HEAD + "cuda: Optional[str] = None\nhip: Optional[str] = None\nxpu: Optional[str] = None\n", "CPU"),
+        (HEAD + "cuda = '11.8'\n", "CUDA 11.8"),
+        (HEAD + "cuda = None\n", "CPU"),
+        (HEAD, None),
+        ("", None),
+        ("cuda = version()", None),
+        ("cuda = ", None),
+        ("\0", None),
+    ],
+)
+def test_what_the_file_says(text: str, build: str | None) -> None:
+    assert read_torch_build(text) == build
+
+
+def test_the_torch_that_is_here() -> None:
+    cuda, hip = torch.version.cuda, torch.version.hip
+    expected = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU"
+    assert node_facts(("127.0.0.1", 1)).torch_build == expected

@@ -1,0 +1,116 @@
+"""Warming: begins when a node has been idle for a while, waits while a cell runs, goes on afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from jdist.agent.forkserver import Fork
+from jdist.agent.warming import Warming
+
+IDLE = 0.02
+
+
+class Recorder:
+    """A starter that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.warmed = asyncio.Event()
+
+    async def start(self, fork: Fork) -> int:
+        raise NotImplementedError
+
+    async def warm(self) -> None:
+        self.told.append("warm")
+        self.warmed.set()
+
+    def pause(self) -> None:
+        self.told.append("pause")
+
+    def resume(self) -> None:
+        self.told.append("resume")
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+def play(scene: Callable[[Warming, Recorder], Coroutine[Any, Any, None]]) -> list[str]:
+    """What the starter is told in a scene."""
+
+    async def main() -> list[str]:
+        tasks: list[asyncio.Task[None]] = []
+        starter = Recorder()
+        warming = Warming(starter, lambda work: tasks.append(asyncio.create_task(work)), IDLE)
+        await scene(warming, starter)
+        warming.stop()
+        await asyncio.gather(*tasks)
+        return starter.told
+
+    return asyncio.run(main())
+
+
+async def warmed(starter: Recorder) -> None:
+    await asyncio.wait_for(starter.warmed.wait(), 10)
+
+
+def test_it_begins_when_the_node_has_been_idle_for_a_while() -> None:
+    async def scene(warming: Warming, starter: Recorder) -> None:
+        warming.ended(0)
+        warming.ended(1)
+        assert starter.told == []
+        await warmed(starter)
+
+    assert play(scene) == ["resume", "warm"]
+
+
+def test_not_before_the_last_rank_has_ended_its_cell() -> None:
+    async def scene(warming: Warming, starter: Recorder) -> None:
+        warming.began([0, 1])
+        warming.ended(0)
+        await asyncio.sleep(4 * IDLE)
+        assert starter.told == ["pause"]
+        warming.ended(1)
+        await warmed(starter)
+
+    assert play(scene) == ["pause", "resume", "warm"]
+
+
+def test_a_cell_that_comes_in_time_puts_it_off() -> None:
+    async def scene(warming: Warming, starter: Recorder) -> None:
+        warming.ended(0)
+        warming.began([0])
+        await asyncio.sleep(4 * IDLE)
+
+    assert play(scene) == ["pause"]
+
+
+def test_a_cell_stops_what_is_under_way_and_its_end_lets_it_go_on() -> None:
+    async def scene(warming: Warming, starter: Recorder) -> None:
+        warming.ended(0)
+        await warmed(starter)
+        starter.warmed.clear()
+        warming.began([0])
+        warming.ended(0)
+        await warmed(starter)
+
+    assert play(scene) == ["resume", "warm", "pause", "resume", "warm"]
+
+
+def test_a_cell_for_no_rank_that_is_here_changes_nothing() -> None:
+    async def scene(warming: Warming, starter: Recorder) -> None:
+        warming.ended(0)
+        warming.began([])
+        await warmed(starter)
+
+    assert play(scene) == ["resume", "warm"]
+
+
+def test_it_can_be_turned_off() -> None:
+    async def scene(warming: Warming, starter: Recorder) -> None:
+        warming.is_wanted = False
+        warming.ended(0)
+        await asyncio.sleep(4 * IDLE)
+
+    assert play(scene) == ["resume"]

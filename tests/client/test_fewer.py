@@ -1,0 +1,131 @@
+"""Which nodes a start goes on without, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+import pytest
+
+from jdist.client.fewer import Fewer, check
+from jdist.client.starting import Started, wait_formed
+from jdist.core.errors import LaunchError, UsageError
+from jdist.core.messages import ClusterFacts, LeaveOut, Message
+from jdist.core.settings import Settings
+from jdist.launch.base import Launcher, Plan
+
+GATHERING = ClusterFacts("c", "gathering", 0, "gloo", 3, (1, 1, 1), ("a", "b", ""), 0)
+
+
+class ToController:
+    """A link's end here: what it was asked for, and what the controller would say to it."""
+
+    def __init__(self, hostnames: tuple[str, ...], generation: int = 0, refusal: str = ""):
+        self.facts = msgspec.structs.replace(GATHERING, hostnames=hostnames, generation=generation)
+        self.asked: list[LeaveOut] = []
+        self.refusal = refusal
+
+    async def request(self, message: Message, timeout: float = 0.0) -> None:
+        assert isinstance(message, LeaveOut)
+        self.asked.append(message)
+        if self.refusal:
+            raise UsageError(self.refusal)
+
+
+def fewer(link: ToController, min_nodes: int = 2) -> Fewer:
+    as_link: Any = link
+    return Fewer(as_link, Settings(name="c", nnodes=3, min_nodes=min_nodes))
+
+
+def test_who_has_failed_is_left_out_when_all_others_are_here() -> None:
+    link = ToController(("a", "b", ""))
+    weighing = fewer(link)
+    assert asyncio.run(weighing.weigh({2: "no key"})) == {}
+    assert [m.nodes for m in link.asked] == [{2: "no key"}]
+    assert asyncio.run(weighing.weigh({2: "no key"})) == {}
+    assert asyncio.run(weighing.weigh({2: "no key", 0: "it ended"})) == {0: "it ended"}, "nobody is left out twice"
+    assert len(link.asked) == 1
+
+
+def test_as_long_as_somebody_may_come_nobody_is_left_out() -> None:
+    link = ToController(("a", "", ""))
+    assert asyncio.run(fewer(link).weigh({2: "no key"})) == {}
+    assert not link.asked
+    link.facts = msgspec.structs.replace(link.facts, hostnames=("a", "b", "c"))
+    assert asyncio.run(fewer(link).weigh({2: "it ended"})) == {}, "it counts as here until it is given up"
+    assert not link.asked
+
+
+@pytest.mark.parametrize(("min_nodes", "failed"), [(0, 1), (2, 2), (3, 1)])
+def test_too_many_failures_end_the_start(min_nodes: int, failed: int) -> None:
+    failures = dict.fromkeys(range(failed), "no key")
+    link = ToController(("", "", "c"))
+    assert asyncio.run(fewer(link, min_nodes).weigh(failures)) == failures
+    assert not link.asked
+
+
+def test_a_world_that_was_formed_once_keeps_its_nodes() -> None:
+    link = ToController(("a", "b", ""), generation=1)
+    assert asyncio.run(fewer(link).weigh({2: "no key"})) == {2: "no key"}
+    assert not link.asked
+
+
+def test_at_the_deadline_whoever_has_not_come_is_left_out() -> None:
+    link = ToController(("a", "", ""))
+    assert asyncio.run(fewer(link, 1).give_up_waiting({2: "no key"}, 30.0))
+    assert [m.nodes for m in link.asked] == [{1: "it did not come within 30 s", 2: "no key"}]
+    few = ToController(("a", "", ""), refusal="1 of 3 nodes are here; at least 2 are needed")
+    assert not asyncio.run(fewer(few).give_up_waiting({}, 30.0))
+    assert not asyncio.run(fewer(ToController(("a", "b", "c"))).give_up_waiting({}, 30.0)), "it is not nodes that lack"
+
+
+@pytest.mark.parametrize("least", [-1, 4])
+def test_a_least_that_does_not_fit(least: int) -> None:
+    with pytest.raises(UsageError, match=f"--min-nodes {least} does not fit --nnodes 3"):
+        check(Settings(name="c", nnodes=3, min_nodes=least))
+
+
+class Gathers(ToController):
+    """The world stands as soon as somebody was left out; before that it waits for ever."""
+
+    async def wait_ready(self, timeout: float | None, on_progress: object = None) -> None:
+        self.waits = (*self.waits, timeout)
+        if not self.asked or self.refusal:
+            raise TimeoutError
+
+    waits: tuple[float | None, ...] = ()
+
+
+class Launched(Launcher):
+    """What has been launched, and of which nothing is heard."""
+
+    async def launch(self, join_line: Awaitable[str]) -> None:
+        raise NotImplementedError
+
+    def failures(self) -> dict[int, str]:
+        return {}
+
+    async def end(self) -> None:
+        raise NotImplementedError
+
+
+def wait(link: Gathers, min_nodes: int) -> None:
+    launcher = Launched(Plan(Settings(name="c", nnodes=3, min_nodes=min_nodes, form_timeout=77.0), ""))
+    as_link: Any = link
+    asyncio.run(wait_formed(Started(as_link, launcher), 5.0, None))
+
+
+def test_a_start_that_waited_long_enough_forms_the_world_with_those_that_are_here() -> None:
+    link = Gathers(("a", "b", ""))
+    wait(link, 2)
+    assert [m.nodes for m in link.asked] == [{2: "it did not come within 5 s"}]
+    assert link.waits == (5.0, 77.0)
+
+
+@pytest.mark.parametrize("refusal", ["", "1 of 3 nodes are here; at least 2 are needed"])
+def test_a_start_that_needs_more_says_who_is_missing(refusal: str) -> None:
+    link = Gathers(("a", "b", ""), refusal=refusal)
+    with pytest.raises(LaunchError, match="2 of 3 nodes here; missing: node 2 after 5 s"):
+        wait(link, 2 if refusal else 0)

@@ -1,0 +1,143 @@
+"""Finding clusters: a connection file outlives its controller only until somebody looks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jdist.client import find
+from jdist.core.settings import Settings
+from jdist.wire.keys import (
+    CHARTER_AGE,
+    Charter,
+    Connection,
+    KeyPair,
+    charter_path,
+    connection_path,
+    new_cluster_id,
+    read_connection,
+    write_charter,
+    write_connection,
+)
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    return tmp_path
+
+
+def write(runtime: Path, name: str, port: int, pid: int, host: str = "127.0.0.1") -> Path:
+    path = connection_path(runtime, name)
+    public = KeyPair.make().public
+    write_connection(path, Connection(name, new_cluster_id(), host, port, port, public, KeyPair.make(), pid, "1"))
+    return path
+
+
+def closed_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def test_the_file_of_a_controller_that_nobody_has_waited_for_is_removed(runtime: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    path = write(runtime, "c1", closed_port(), ended.pid)
+    assert find.connections() == {}
+    assert not path.exists()
+    ended.wait()
+
+
+def test_the_file_of_a_process_that_lives_stays(runtime: Path) -> None:
+    path = write(runtime, "c1", closed_port(), os.getpid())
+    assert find.connections() == {}
+    assert path.exists()
+
+
+def test_a_controller_that_listens_is_found(runtime: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        write(runtime, "c1", server.getsockname()[1], os.getpid())
+        assert list(find.connections()) == ["c1"]
+        assert find.free_name() == "c2"
+
+
+# ---------------------------------------------------------------- controllers that may be started again
+
+GRACE = 60.0
+
+
+def write_charter_beside(path: Path, age: float = 0.0, hostname: str = "") -> Path:
+    """A charter for the cluster of a connection file, last touched so many seconds ago."""
+    c = read_connection(path)
+    settings = Settings(name=c.name, agent_grace=GRACE)
+    keys = KeyPair.make()
+    charter = Charter(settings, c.cluster, "1", hostname or socket.gethostname(), 1, 2, keys, keys)
+    beside = charter_path(path.parent, c.name)
+    write_charter(beside, charter)
+    then = time.time() - age
+    os.utime(beside, (then, then))
+    return beside
+
+
+@pytest.fixture
+def ended() -> int:
+    """A process that is over."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_controller_that_died_just_now_is_restartable(runtime: Path, ended: int) -> None:
+    path = write(runtime, "c1", closed_port(), ended)
+    beside = write_charter_beside(path, age=10.0)
+    assert find.connections() == {}
+    assert path.exists()
+    assert list(find.restartable()) == ["c1"]
+    assert find.find("c1").pid == find.find(None).pid == ended
+    assert find.free_name() == "c2"
+    seconds = find.restart_time(read_connection(path))
+    assert GRACE - 10.0 - 1.0 < seconds <= GRACE
+    assert stat.S_IMODE(beside.stat().st_mode) == 0o600
+
+
+def test_one_that_is_gone_for_longer_than_its_agents_wait_is_a_leftover(runtime: Path, ended: int) -> None:
+    path = write(runtime, "c1", closed_port(), ended)
+    beside = write_charter_beside(path, age=GRACE + CHARTER_AGE + 1.0)
+    assert find.restartable() == {}
+    assert find.connections() == {}
+    assert not path.exists()
+    assert not beside.exists()
+
+
+def test_one_of_another_host_or_another_cluster_cannot_be_started_again_here(runtime: Path, ended: int) -> None:
+    path = write(runtime, "c1", closed_port(), ended)
+    write_charter_beside(path, hostname="elsewhere")
+    assert find.restart_time(read_connection(path)) == 0.0
+    other = write_charter_beside(write(runtime, "c2", closed_port(), ended))
+    other.rename(charter_path(runtime, "c1"))
+    assert find.charter_of(read_connection(path)) is None
+
+
+def test_one_whose_process_lives_is_not_started_again(runtime: Path) -> None:
+    path = write(runtime, "c1", closed_port(), os.getpid())
+    write_charter_beside(path)
+    assert find.restartable() == {}
+    find.remove_dead("c1")
+    assert path.exists()
+
+
+def test_the_files_of_a_start_that_failed_go_at_once(runtime: Path, ended: int) -> None:
+    path = write(runtime, "c1", closed_port(), ended)
+    beside = write_charter_beside(path)
+    find.remove_dead("c1")
+    assert not path.exists()
+    assert not beside.exists()
+    find.remove_dead("c1")

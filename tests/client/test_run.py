@@ -1,0 +1,146 @@
+"""CellRun: what a client is told about a run becomes its outcomes, its end and its error."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jdist.client.run import CellRun, Remote
+from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
+from jdist.core.messages import Done, Message, Notice, Output, PayloadWire, RunEnded, Started, Stopped, Text
+from jdist.core.outcome import ErrorInfo
+from jdist.core.topology import Topology
+from jdist.wire.objects import encode
+
+
+def payload(value: object) -> PayloadWire:
+    p, buffers = encode(value)
+    return PayloadWire(p.head, p.sizes, p.nbytes, p.summary, tuple(bytes(b) for b in buffers))
+
+
+def error(name: str = "ValueError", *, echo: bool = False) -> ErrorInfo:
+    return ErrorInfo(name, "bad", cell_line=3, is_echo=echo)
+
+
+def run(*messages: Message, ranks: tuple[int, ...] = (0, 1)) -> CellRun:
+    r = CellRun(7, ranks, Topology((1, 1), ("alpha", "beta")), lambda _: None)
+    for message in messages:
+        r.feed(message)
+    return r
+
+
+def test_a_run_from_its_start_to_its_end() -> None:
+    r = run()
+    assert (r.state, r.is_done) == ("queued", False)
+    r.feed(Started(7))
+    assert (r.state, r.wait(0.0)) == ("running", False)
+    r.feed(Output(7, (Text((0, 1), "stdout", "both\n"), Text((1,), "stderr", "one\n"))))
+    r.feed(Done(7, 1, "value", 0.5, payload([1, 2])))
+    assert r.values == {1: [1, 2]}
+    assert not r.is_done
+    r.feed(Done(7, 0, "value", 0.6, payload(None)))
+    r.feed(RunEnded(7, "", 1.5))
+    assert r.wait(0.0)
+    assert (r.state, r.seconds, r.first_failure, r.values) == ("done", 1.5, None, {0: None, 1: [1, 2]})
+    assert (r.outcomes[1].stdout, r.outcomes[1].stderr, r.outcomes[1].duration) == ("both\n", "one\n", 0.5)
+    r.check()
+
+
+def test_a_run_can_be_awaited() -> None:
+    r = run(Done(7, 0, "value"), Done(7, 1, "value"), RunEnded(7, "", 0.1))
+
+    async def wait() -> CellRun:
+        return await r
+
+    assert asyncio.run(wait()) is r
+
+
+def test_cancel_asks_for_the_runs_interrupt() -> None:
+    asked: list[int] = []
+    CellRun(7, (0,), Topology((1,)), asked.append).cancel()
+    assert asked == [7]
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind", "says"),
+    [
+        ({0: "value", 1: "error"}, CellError, "rank 1 (node 1, beta) failed at cell line 3: ValueError: bad"),
+        ({0: "lost", 1: "interrupted"}, RankLost, "lost: bad; rank 1 did not finish because of it"),
+        ({0: "lost", 1: "error"}, RankLost, "lost: bad; rank 1 failed otherwise: ValueError: bad"),
+        ({0: "timeout", 1: "timeout"}, CellTimeout, "ranks 0-1 were interrupted at the deadline"),
+        ({0: "value", 1: "timeout"}, CellTimeout, "rank 1 (node 1, beta) was interrupted at the deadline"),
+        ({0: "error", 1: "timeout"}, CellError, "rank 0 (node 0, alpha) failed"),
+    ],
+)
+def test_the_error_names_the_cause(ends: dict[int, str], kind: type[CellError], says: str) -> None:
+    r = run(*(Done(7, rank, k, error=error() if k in ("error", "lost") else None) for rank, k in ends.items()))
+    r.feed(RunEnded(7, "", 1.0, next((n for n, k in ends.items() if k in ("error", "lost")), -1)))
+    with pytest.raises(kind) as e:
+        r.check()
+    assert type(e.value) is kind
+    assert says in str(e.value)
+    assert e.value.run is r
+    assert e.value.outcomes == r.outcomes
+
+
+def test_an_interrupt_says_that_the_names_are_kept() -> None:
+    r = run(Done(7, 0, "interrupted", error=error("KeyboardInterrupt")), Done(7, 1, "interrupted"))
+    r.feed(RunEnded(7, "interrupted", 1.0))
+    with pytest.raises(CellInterrupted, match="ranks 0-1 were interrupted; every namespace is kept"):
+        r.check()
+
+
+def test_a_cell_that_was_never_run_says_why() -> None:
+    why = ErrorInfo("NotRun", "the cell was not run: node 1 (beta) is gone")
+    r = run(*(Done(7, rank, "interrupted", error=why) for rank in (0, 1)), RunEnded(7, "interrupted", 0.0))
+    with pytest.raises(CellInterrupted, match=r"^the cell was not run: node 1 \(beta\) is gone$"):
+        r.check()
+
+
+def test_an_echo_is_not_named_as_the_cause() -> None:
+    r = run(Done(7, 0, "error", error=error("RuntimeError", echo=True)), Done(7, 1, "error", error=error()))
+    r.feed(RunEnded(7, "", 1.0))
+    with pytest.raises(CellError, match=r"rank 1 .* failed"):
+        r.check()
+
+
+def test_a_value_that_stayed_there_stands_as_a_remote() -> None:
+    p, _ = encode(list(range(10)))
+    r = run(Done(7, 0, "value", payload=PayloadWire(p.head, p.sizes, 999, p.summary), held="_3"))
+    value = r.values[0]
+    assert isinstance(value, Remote)
+    assert (value.rank, value.expr, value.nbytes) == (0, "_3", 999)
+    assert "cluster.pull('_3', ranks=[0])" in repr(value)
+
+
+def test_a_value_that_cannot_be_read_here_is_no_error_of_the_run() -> None:
+    broken = PayloadWire(b"nonsense", (), 8, "Thing", ())
+    r = run(Done(7, 0, "value", payload=broken))
+    assert "Thing, not readable here" in repr(r.values[0])
+
+
+def test_when_the_controller_is_gone_the_run_is_over_and_says_so() -> None:
+    r = run(Started(7), Done(7, 0, "value"), Stopped("its controller is gone"))
+    assert (r.state, r.outcomes[0].kind, r.outcomes[1].kind) == ("done", "value", "lost")
+    assert r.wait(1.0)
+    with pytest.raises(ConnectionLost, match=r"run 7.*its controller is gone"):
+        r.check()
+
+
+def test_a_late_watcher_hears_the_past_and_the_end() -> None:
+    messages: list[Message] = [
+        Started(7),
+        Notice("n", 7),
+        Done(7, 0, "value"),
+        Done(7, 1, "value"),
+        RunEnded(7, "", 1.0),
+    ]
+    r = run(*messages[:2])
+    early: list[Message | None] = []
+    r.watch(early.append)
+    for message in messages[2:]:
+        r.feed(message)
+    late: list[Message | None] = []
+    r.watch(late.append)
+    assert early == late == [*messages, None]

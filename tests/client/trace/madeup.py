@@ -1,0 +1,95 @@
+"""Made-up answers: what ranks would say of runs whose every moment is known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from jdist.client.trace.asking import assemble
+from jdist.client.trace.clocks import estimate
+from jdist.client.trace.matching import Meeting, match
+from jdist.client.trace.timeline import Timeline, timeline
+from jdist.client.trace.traces import Trace
+from jdist.core.messages import Answered, ClusterFacts, Looked, Traced
+from jdist.core.reports import Call, Doing, GroupProgress
+
+EPOCH = 1_700_000_000.0
+"""When every made-up cell began."""
+
+
+def call(op: str, started: float, ended: float | None = None, **more: Any) -> Call:
+    """A call of the world that is done; times count from the cell's start."""
+    fields: dict[str, Any] = {"group": "0", "number": 1, "is_done": True, **more}
+    if fields.get("peer") is not None:
+        fields["number"] = 0
+    return Call(op=op, started=EPOCH + started, ended=None if ended is None else EPOCH + ended, **fields)
+
+
+def answer(*calls: Call, ended: float | None = 10.0, now: float = 20.0, left_out: int = 0, run: int = 3) -> Traced:
+    over = None if ended is None else EPOCH + ended
+    return Traced(run, calls, EPOCH, over, EPOCH + now, left_out)
+
+
+def shifted(trace: Traced, skew: float) -> Traced:
+    """The same by a clock that shows so much more."""
+    calls = tuple(
+        msgspec.structs.replace(c, started=c.started + skew, ended=None if c.ended is None else c.ended + skew)
+        for c in trace.calls
+    )
+    ended = None if trace.ended is None else trace.ended + skew
+    return msgspec.structs.replace(trace, calls=calls, began=trace.began + skew, ended=ended, now=trace.now + skew)
+
+
+def drawn(traced: dict[int, Traced], members: dict[str, tuple[int, ...]] | None = None, **more: Any) -> Timeline:
+    """The timeline of ranks on one host."""
+    hosts = dict.fromkeys(traced, "a")
+    meetings: list[Meeting] = match(traced, members or {}, **more)
+    return timeline(traced, meetings, hosts, estimate(traced, meetings, hosts, {}))
+
+
+def steps(world: int, number: int, compute: Callable[[int, int], float], cost: float = 0.002) -> dict[int, Traced]:
+    """Each step every rank computes for as long as it is said, and then all reduce: blocking, ended all at once."""
+    free = dict.fromkeys(range(world), 0.0)
+    calls: dict[int, list[Call]] = {r: [] for r in free}
+    for step in range(1, number + 1):
+        entered = {r: at + compute(r, step) for r, at in free.items()}
+        end = max(entered.values()) + cost
+        for r, at in entered.items():
+            tensor = {"shapes": ((16,),), "dtypes": ("float32",), "detail": "op=SUM", "line": 4}
+            calls[r].append(call("all_reduce", at, end, number=step, **tensor))
+            free[r] = end
+    return {r: answer(*calls[r], ended=free[r], now=free[r] + 1) for r in free}
+
+
+def noise(seed: int, most: float) -> Callable[[int, int], float]:
+    """Computing that takes up to so many seconds."""
+    made = random.Random(seed)
+    return lambda rank, step: made.random() * most
+
+
+def facts(nproc: tuple[int, ...], hosts: tuple[str, ...], backend: str = "gloo") -> ClusterFacts:
+    """What the controller says of such a cluster."""
+    plain: dict[type, Any] = {str: "", int: 1, bool: False}
+    known = {"nproc_per_node": nproc, "hostnames": hosts, "backend": backend, "phase": "ready"}
+    needed = (f for f in msgspec.structs.fields(ClusterFacts) if f.required)
+    return ClusterFacts(**{f.name: plain.get(f.type, ()) for f in needed} | known)
+
+
+def looked(*groups: GroupProgress) -> Looked:
+    return Looked("cpu", Doing("idle"), 0, groups)
+
+
+def trace(
+    answers: dict[int, Answered],
+    nproc: tuple[int, ...],
+    hosts: tuple[str, ...],
+    groups: tuple[GroupProgress, ...] = (),
+    **more: Any,
+) -> Trace:
+    """The trace of answers that were half a millisecond on their way, each way."""
+    trips = {r: (a.now - 0.0005, a.now + 0.0005) for r, a in answers.items() if isinstance(a, Traced)}
+    trips = more.pop("trips", trips)
+    return assemble(answers, trips, {0: looked(*groups)}, facts(nproc, hosts, more.pop("backend", "gloo")), **more)

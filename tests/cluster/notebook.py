@@ -1,0 +1,117 @@
+"""A notebook for tests: a real kernel behind jupyter_client, and what each cell leaves in the file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from jupyter_client.manager import KernelManager
+
+DEADLINE = 60.0
+
+
+class Cell:
+    """One executed cell: how it ended, and its outputs as they stand at the end."""
+
+    def __init__(self) -> None:
+        self.status = ""
+        self.ename = ""
+        self.evalue = ""
+        self.stdout = ""
+        self.stderr = ""
+        self.displays: list[dict[str, Any]] = []
+        self.updates = 0
+        self._ids: dict[str, int] = {}
+
+    @property
+    def text(self) -> str:
+        """Everything that is shown, as plain text."""
+        return "\n".join([self.stdout, *(d["text/plain"] for d in self.displays)])
+
+    @property
+    def html(self) -> str:
+        return "\n".join(d.get("text/html", "") for d in self.displays)
+
+    def take(self, message: dict[str, Any]) -> None:
+        """An iopub message."""
+        kind, content = message["msg_type"], message["content"]
+        if kind == "stream":
+            setattr(self, content["name"], getattr(self, content["name"]) + content["text"])
+        elif kind in ("display_data", "execute_result"):
+            key = content.get("transient", {}).get("display_id")
+            if key:
+                self._ids[key] = len(self.displays)
+            self.displays.append(content["data"])
+        elif kind == "update_display_data":
+            self.updates += 1
+            self.displays[self._ids[content["transient"]["display_id"]]] = content["data"]
+
+
+class Notebook:
+    """A kernel with jdist loaded."""
+
+    def __init__(self) -> None:
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel()
+        self.client = self.manager.blocking_client()
+        self.connect()
+        # jupyter_client keeps an event loop for calls from within an output hook: made here, once.
+        self.execute("print()", lambda _: self.manager.is_alive() and None)
+
+    def connect(self) -> None:
+        """Start talking to the kernel, also after its restart."""
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=DEADLINE)
+        self.run("%load_ext jdist")
+
+    def execute(self, code: str, on_output: Callable[[Cell], None] = lambda _: None) -> Cell:
+        """Run a cell; ``on_output`` is called after each of its outputs."""
+        cell = Cell()
+
+        def hook(message: dict[str, Any]) -> None:
+            cell.take(message)
+            on_output(cell)
+
+        reply = self.client.execute_interactive(code, timeout=DEADLINE, output_hook=hook, allow_stdin=False)
+        cell.status = reply["content"]["status"]
+        cell.ename = reply["content"].get("ename", "")
+        cell.evalue = reply["content"].get("evalue", "")
+        return cell
+
+    def run(self, code: str) -> Cell:
+        """Run a cell that must end well."""
+        cell = self.execute(code)
+        assert cell.status == "ok", (code, cell.ename, cell.evalue, cell.text)
+        return cell
+
+    def value(self, expression: str) -> str:
+        """An expression's repr in the notebook."""
+        reply = self.client.execute(
+            "", user_expressions={"v": expression}, silent=True, store_history=False, reply=True, timeout=DEADLINE
+        )
+        found = reply["content"]["user_expressions"]["v"]
+        assert found["status"] == "ok", found
+        return str(found["data"]["text/plain"])
+
+    def interrupt_when(self, is_time: Callable[[Cell], bool]) -> Callable[[Cell], None]:
+        """An ``on_output`` that presses the Stop button once."""
+        pressed = threading.Event()
+
+        def look(cell: Cell) -> None:
+            if not pressed.is_set() and is_time(cell):
+                pressed.set()
+                self.manager.interrupt_kernel()
+
+        return look
+
+    def restart(self) -> None:
+        self.client.stop_channels()
+        self.manager.restart_kernel(now=True)
+        self.client = self.manager.blocking_client()
+        self.connect()
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()

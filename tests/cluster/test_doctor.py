@@ -1,0 +1,111 @@
+"""The doctor on this machine: nodes of a running cluster, of one that is thrown away, and the short look at a start."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anatomy
+import pytest
+import torch
+from waits import eventually
+
+import jdist
+from jdist import commands
+from jdist.client import find
+from jdist.client.blocking import bridge
+from jdist.client.doctor.beforehand import examine_beforehand
+
+if TYPE_CHECKING:
+    from conftest import Traces
+
+
+def test_every_node_and_every_way_is_examined(cluster: jdist.Cluster) -> None:
+    steps: list[str] = []
+    diagnosis = cluster.doctor(0.05, on_step=steps.append)
+    seen = diagnosis.examination
+    assert set(seen.nodes) == set(seen.clocks) == {0, 1}
+    assert set(seen.paths) == {(0, 1), (1, 0)}
+    for report in seen.nodes.values():
+        assert report.hostname == socket.gethostname()
+        assert report.python == platform.python_version()
+        assert report.cpus == len(os.sched_getaffinity(0))
+        assert {d.what for d in report.disks} == {"working directory", "temporary files", "/dev/shm"}
+        assert report.facts is not None
+        assert report.facts.version == torch.__version__
+        assert report.facts.cuda == (torch.version.cuda or "")
+        assert report.facts.gpus == torch.cuda.device_count()
+    for path in seen.paths.values():
+        assert path.trouble == ""
+        assert path.bandwidth > 0
+        assert 0 < path.round_trip < 10
+    assert all(abs(c.offset) <= c.error + 0.05 for c in seen.clocks.values()), seen.clocks  # it is one clock
+    assert (seen.world_size, seen.absent) == (4, {})
+    assert diagnosis.is_well, diagnosis
+    assert len(steps) == 2
+
+
+def test_ranks_that_compute_are_not_in_its_way(cluster: jdist.Cluster) -> None:
+    run = cluster.run("import time\nwhile True: time.sleep(0.01)", background=True)
+    assert cluster.doctor(0.0).examination.absent == {}
+    assert not run.is_done
+    cluster.interrupt()
+    assert run.wait(20)
+
+
+def test_an_agent_that_does_not_answer_is_a_finding_and_the_others_are_examined(
+    fresh_cluster: Callable[..., jdist.Cluster],
+) -> None:
+    own = fresh_cluster(1, 2, beat_timeout=1.0, node_grace=60.0)
+    assert own.warnings == ()
+    agent = anatomy.agent(own, 1)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        assert eventually(lambda: own.facts.cut_off == (1,))
+        diagnosis = own.doctor(0.0)
+        assert not diagnosis.is_well
+        assert "node 1 could not be examined: it is cut off" in str(diagnosis)
+        assert set(diagnosis.examination.nodes) == {0}
+    finally:
+        os.kill(agent, signal.SIGCONT)
+
+
+def test_before_a_start_a_cluster_is_thrown_away_and_nothing_is_left(
+    traces: Traces, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
+    code = commands.main(["doctor", "-N", "2", "--no-bandwidth", "--backend", "gloo"])
+    said = capsys.readouterr().out
+    assert code == 1
+    assert "nosuch0 is set for gloo or NCCL, and there is only" in said
+    assert "node 1" in said
+    assert torch.__version__ in said
+
+
+def test_why_the_world_was_not_formed_is_a_finding(traces: Traces) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        diagnosis = bridge().call(examine_beforehand(1, 1, init_method=f"tcp://{at}", backend="gloo"))
+    (finding,) = diagnosis.findings
+    assert finding.text.startswith("the world could not be formed: ")
+    assert at in finding.text
+    assert set(diagnosis.examination.nodes) == {0}
+
+
+def test_agents_that_end_are_told_as_such(traces: Traces) -> None:
+    work = examine_beforehand(1, 1, env={"PYTHONHASHSEED": "nonsense"}, backend="gloo", fork=False)
+    diagnosis = bridge().call(work)
+    assert diagnosis.examination.nodes == {}
+    assert "its agent ended with code" in str(diagnosis)
+
+
+def test_the_command_examines_the_cluster_that_runs(cluster: jdist.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(["doctor", "--cluster", cluster.name, "--no-bandwidth"]) == 0
+    said = capsys.readouterr().out
+    assert "nothing found: 2 nodes examined" in said
+    assert "from \\ to" in said
+    assert cluster.name in find.connections()

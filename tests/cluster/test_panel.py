@@ -1,0 +1,220 @@
+"""The panel with a real cluster: what it sees and when it looks, and what its buttons do. No browser, no kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from waits import eventually
+
+import jdist
+from jdist.client.blocking import bridge
+from jdist.notebook.panel.board import Board
+from jdist.notebook.panel.drawing import Sight
+from jdist.notebook.panel.lookout import Lookout
+
+LONG = 20.0
+SLEEP = "import time\nfor _ in range(600): time.sleep(0.1)"
+
+
+class Watcher:
+    """A lookout, and what it has shown."""
+
+    def __init__(self, cluster: jdist.Cluster):
+        self.sights: list[Sight] = []
+        self.at: list[float] = []
+        self.is_seen = True
+        self.lookout: Lookout
+        self.calls: list[str] = []
+
+        async def begin() -> None:
+            self.lookout = Lookout(
+                cluster.asynchronous,
+                self._show,
+                lambda: self.is_seen,
+                lambda: self.calls.append("live"),
+                lambda: self.calls.append("rest"),
+                lambda: self.calls.append("call"),
+            )
+
+        bridge().call(begin())
+
+    def _show(self, sight: Sight) -> None:
+        self.sights.append(sight)
+        self.at.append(time.monotonic())
+
+    def until(self, is_it: Callable[[Sight], Any]) -> Sight:
+        assert eventually(lambda: self.sights and is_it(self.sights[-1]), LONG), self.sights[-1:]
+        return self.sights[-1]
+
+    def close(self) -> None:
+        bridge().call(self.lookout.close())
+
+
+@pytest.fixture
+def watcher(cluster: jdist.Cluster) -> Iterator[Watcher]:
+    watcher = Watcher(cluster)
+    yield watcher
+    watcher.close()
+
+
+def test_it_looks_while_cells_run_and_then_no_more(cluster: jdist.Cluster, watcher: Watcher) -> None:
+    idle = watcher.until(lambda sight: sight.state == "watching")
+    assert idle.found is not None
+    assert [row.state for row in idle.found.ranks] == ["idle"] * 4
+    assert set(idle.looked) == {0, 1, 2, 3}
+    run = cluster.run_async(SLEEP)
+    live = watcher.until(lambda sight: sight.state == "live" and sight.looked and sight.looked[2].run == run.number)
+    assert live.looked[2].doing.op == "sleep" or live.looked[2].doing.line == 2
+    seen = len(watcher.sights)
+    assert eventually(lambda: len(watcher.sights) > seen + 1, LONG)  # the seconds go on
+    cluster.interrupt()
+    run.wait()
+    watcher.until(lambda sight: sight.state == "watching" and not sight.found.runs)
+    gaps = [b - a for a, b in zip(watcher.at[1:], watcher.at[2:], strict=False)]
+    assert all(gap > 0.45 for gap in gaps), gaps
+    assert watcher.calls[-1] == "rest"
+
+
+def test_nothing_is_asked_while_nothing_happens(cluster: jdist.Cluster, watcher: Watcher) -> None:
+    watcher.until(lambda sight: sight.state == "watching")
+    link = watcher.lookout._observer.link
+    sent: list[object] = []
+    original = link._put
+    link._put = lambda message: (sent.append(message), original(message))
+    seen = len(watcher.sights)
+    time.sleep(1.6)  # three times what lies between two looks
+    assert not sent
+    assert len(watcher.sights) == seen
+    cluster.run("1")
+    assert eventually(lambda: sent, LONG)
+
+
+def test_it_pauses_when_nobody_looks_and_goes_on_when_somebody_does(cluster: jdist.Cluster, watcher: Watcher) -> None:
+    watcher.until(lambda sight: sight.state == "watching")
+    watcher.is_seen = False
+    run = cluster.run_async(SLEEP)
+    paused = watcher.until(lambda sight: sight.state == "paused")
+    assert paused.found.runs
+    assert "no browser" in paused.note
+    seen = len(watcher.sights)
+    time.sleep(1.6)
+    assert len(watcher.sights) == seen
+    watcher.is_seen = True
+    bridge().loop.call_soon_threadsafe(watcher.lookout.nudge)
+    watcher.until(lambda sight: sight.state == "live")
+    cluster.interrupt()
+    run.wait()
+    watcher.until(lambda sight: sight.state == "watching")
+
+
+def test_a_cluster_that_is_stopped_is_said_to_be_gone(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
+    cluster = fresh_cluster(1)
+    watcher = Watcher(cluster)
+    watcher.until(lambda sight: sight.state == "watching")
+    cluster.stop()
+    gone = watcher.until(lambda sight: sight.state == "gone")
+    assert cluster.name in gone.note
+    assert gone.found is not None, "what was known last is still shown"
+    watcher.close()
+
+
+# ---------------------------------------------------------------- the board
+
+
+@contextmanager
+def opened(cluster: jdist.Cluster) -> Iterator[Board]:
+    board = Board(cluster, SimpleNamespace(), lambda: None)
+    board.open()
+    assert eventually(lambda: "idle" in board._header.value, LONG)
+    yield board
+    board.close()
+    assert eventually(lambda: board._lookout is None, LONG)
+
+
+@pytest.fixture
+def board(cluster: jdist.Cluster) -> Iterator[Board]:
+    with opened(cluster) as board:
+        yield board
+
+
+def press(board: Board, name: str) -> None:
+    """The button of that name, or that begins so."""
+
+    def buttons(widget: Any) -> Iterator[Any]:
+        if hasattr(widget, "click"):
+            yield widget
+        for child in getattr(widget, "children", ()):
+            yield from buttons(child)
+
+    found = [b for b in buttons(board.widget) if b.description.startswith(name)]
+    assert found, [b.description for b in buttons(board.widget)]
+    found[0].click()
+
+
+def says(board: Board, text: str) -> bool:
+    return bool(eventually(lambda: text in board._message.value, LONG))
+
+
+def test_interrupt_stops_what_runs_on_the_ranks_that_are_named(cluster: jdist.Cluster, board: Board) -> None:
+    press(board, "Interrupt")
+    assert says(board, "nothing runs on ranks 0-3")
+    run = cluster.run_async("x = rank\n" + SLEEP, ranks="1")
+    assert eventually(lambda: "▶ running" in board._table.value, LONG)
+    board._ranks.value = "1"
+    press(board, "Interrupt")
+    assert run.wait(LONG)
+    assert run.outcomes[1].kind == "interrupted"
+    assert says(board, f"interrupting run {run.number}")
+    assert cluster.run("x", ranks="1").values == {1: 1}
+    assert "Here the buttons work only between cells" in board._warning.value, "this is no kernel with subshells"
+
+
+def test_ranks_that_do_not_exist_are_named(board: Board) -> None:
+    board._ranks.value = "9"
+    press(board, "Interrupt")
+    assert says(board, "9")
+    assert "✕" in board._message.value
+
+
+def test_restart_asks_first(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
+    cluster = fresh_cluster(2, 1)
+    cluster.run("held = rank")
+    pids = cluster.run("import os; os.getpid()").values
+    with opened(cluster) as board:
+        board._ranks.value = "1"
+        press(board, "Restart …")
+        assert board._sure.layout.display is None
+        assert "What rank 1 holds will be lost" in board._question.value
+        press(board, "Keep them")
+        assert board._sure.layout.display == "none"
+        press(board, "Restart …")
+        board._ranks.value = "0"  # what is written after the question is not what was asked about
+        press(board, "Restart them")
+        assert says(board, "rank 1 is fresh")
+        now = cluster.run("import os; os.getpid()").values
+        assert {r for r in range(2) if now[r] != pids[r]} == {1}
+        assert cluster.run("'held' in globals()").values == {0: True, 1: False}
+
+
+def test_a_verdicts_ways_out_are_buttons(cluster: jdist.Cluster, board: Board) -> None:
+    run = cluster.run_async("if rank: dist.barrier()")
+    assert eventually(lambda: board._verdicts.children, LONG)
+    assert "rank 0" in board._verdicts.children[0].children[0].value
+    press(board, "%%dist -r 0")
+    assert says(board, "write the call")
+    _, code = board._verdicts.children[0].children[-1].children
+    code.value = "dist.barrier()"
+    press(board, "%%dist -r 0")
+    assert run.wait(LONG)
+    assert all(outcome.ok for outcome in run.outcomes.values())
+    assert eventually(lambda: not board._verdicts.children, LONG)
+    again = cluster.run_async("if rank: dist.barrier()")
+    assert eventually(lambda: board._verdicts.children, LONG)
+    press(board, "%dist interrupt")
+    assert again.wait(LONG)
+    assert again.outcomes[1].kind == "interrupted"

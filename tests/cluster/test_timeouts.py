@@ -1,0 +1,180 @@
+"""Deadlines and interrupts: whatever a cell is stuck in, it ends in time, and everything else is as it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from waits import eventually
+
+import jdist
+
+WORLD = range(4)
+STUCK = {
+    "a loop": "while True: pass",
+    "sleep": "import time; time.sleep(100)",
+    "a loop that swallows every Exception": (
+        "import time\nwhile True:\n    try:\n        time.sleep(0.01)\n    except Exception:\n        pass"
+    ),
+    "a loop of collectives that swallows every Exception": (
+        "while rank:\n    try:\n        dist.all_reduce(torch.ones(1))\n    except Exception:\n        pass"
+    ),
+    "an await": "import asyncio; await asyncio.sleep(100)",
+    "all_reduce that one rank never enters": "if rank != 1: dist.all_reduce(torch.ones(2))",
+    "all_reduce that one rank enters late": (
+        "import time\nif rank == 1: time.sleep(100)\ndist.all_reduce(torch.ones(2))"
+    ),
+    "barrier": "if rank: dist.barrier()",
+    "recv from a rank": "if rank == 1: dist.recv(torch.ones(2), src=0)",
+    "recv from any": "if rank == 2: dist.recv(torch.ones(2))",
+    "irecv": "if rank == 3: dist.irecv(torch.ones(2), src=0).wait()",
+    "store.wait": "dist.distributed_c10d._get_default_store().wait(['nobody sets this'])",
+    "new_group half entered": "if rank > 1: dist.new_group([0, 1, 2, 3])",
+    "a subprocess": "import subprocess; subprocess.run(['sleep', '100'])",
+}
+MODEL = """
+torch.manual_seed(0)
+kept = torch.arange(4.0) + rank
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.ones(1, 3)).sum().backward()
+optimizer.step()
+before = {k: v.clone() for k, v in model.state_dict().items()}
+steps = [s["step"].item() for s in optimizer.state.values()]
+ids = id(kept), id(model), id(optimizer)
+"""
+INTACT = """
+_r = torch.tensor([rank + 1.0])
+dist.all_reduce(_r)
+(_r.item(), torch.equal(kept, torch.arange(4.0) + rank), ids == (id(kept), id(model), id(optimizer)),
+ all(torch.equal(v, before[k]) for k, v in model.state_dict().items()),
+ steps == [s["step"].item() for s in optimizer.state.values()])
+"""
+ALL_INTACT = dict.fromkeys(WORLD, (10.0, True, True, True, True))
+TIMEOUT = 0.5
+TOLERANCE = 1.0
+
+
+def timed_out(cluster: jdist.Cluster, code: str, timeout: float = TIMEOUT) -> jdist.CellTimeout:
+    began = time.monotonic()
+    with pytest.raises(jdist.CellTimeout) as caught:
+        cluster.run(code, timeout=timeout)
+    assert time.monotonic() - began < timeout + TOLERANCE
+    return caught.value
+
+
+@pytest.mark.parametrize("name", STUCK)
+def test_a_stuck_cell_ends_at_its_deadline_and_all_is_intact(cluster: jdist.Cluster, name: str) -> None:
+    cluster.run(MODEL)
+    generation, processes = cluster.generation, [r.pid for r in cluster.status().ranks]
+    error = timed_out(cluster, STUCK[name])
+    assert "every namespace is kept" in str(error)
+    assert {o.kind for o in error.outcomes.values()} <= {"timeout", "value"}
+    assert cluster.run(INTACT, timeout=20).values == ALL_INTACT
+    assert cluster.generation > generation
+    assert [r.pid for r in cluster.status().ranks] == processes
+
+
+def test_ddp_backward_with_one_rank_missing(cluster: jdist.Cluster) -> None:
+    cluster.run(
+        "torch.manual_seed(1)\n"
+        "ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))\n"
+        "sgd = torch.optim.SGD(ddp.parameters(), lr=0.1)\n"
+        "def step():\n"
+        "    sgd.zero_grad()\n"
+        "    ddp(torch.full((8, 64), rank + 1.0)).square().mean().backward()\n"
+        "    sgd.step()\n"
+        "step()",
+        timeout=60,
+    )
+    timed_out(cluster, "if rank != 2: step()")
+    run = cluster.run("step(); ddp.module.weight.sum().item()", timeout=30)
+    assert len(set(run.values.values())) == 1
+
+
+def test_handles_of_groups_made_in_cells_go_on_working(cluster: jdist.Cluster) -> None:
+    cluster.run("pairs = dist.new_group([0, 1]); held = dist.group.WORLD")
+    timed_out(cluster, "if rank: dist.barrier()")
+    code = (
+        "a = torch.ones(1); dist.all_reduce(a, group=held)\n"
+        "b = torch.ones(1)\n"
+        "if rank < 2: dist.all_reduce(b, group=pairs)\n"
+        "a.item(), b.item()"
+    )
+    assert cluster.run(code, timeout=20).values == {0: (4.0, 2.0), 1: (4.0, 2.0), 2: (4.0, 1.0), 3: (4.0, 1.0)}
+
+
+def test_a_cell_in_time_is_not_touched(cluster: jdist.Cluster) -> None:
+    generation = cluster.generation
+    assert cluster.run("import time; time.sleep(0.2); rank", timeout=5).values == {r: r for r in WORLD}
+    time.sleep(0.1)
+    assert cluster.generation == generation
+
+
+def test_ranks_that_finished_keep_their_values(cluster: jdist.Cluster) -> None:
+    error = timed_out(cluster, "import time\nif rank == 3: time.sleep(100)\nrank")
+    assert error.values == {0: 0, 1: 1, 2: 2}
+    assert error.outcomes[3].kind == "timeout"
+
+
+def test_time_in_the_queue_does_not_count(cluster: jdist.Cluster) -> None:
+    first = cluster.run("import time; time.sleep(0.8)", background=True)
+    assert cluster.run("rank", timeout=0.5).values == {r: r for r in WORLD}
+    assert first.is_done
+
+
+def test_interrupt_of_one_run_leaves_the_others(cluster: jdist.Cluster) -> None:
+    stays = cluster.run("import time; time.sleep(1); rank", ranks=[0], background=True)
+    goes = cluster.run("import time; time.sleep(100)", ranks=[1], background=True)
+    assert eventually(lambda: goes.state == stays.state == "running")
+    cluster.interrupt([1])
+    assert goes.wait(5)
+    assert goes.outcomes[1].kind == "interrupted"
+    assert stays.wait(10)
+    assert stays.values == {0: 0}
+
+
+def test_interrupt_with_nothing_running_kills_nobody(cluster: jdist.Cluster) -> None:
+    pids = [r.pid for r in cluster.status().ranks]
+    cluster.interrupt()
+    assert cluster.run("rank", timeout=10).values == {r: r for r in WORLD}
+    assert [r.pid for r in cluster.status().ranks] == pids
+
+
+def test_a_cell_sent_right_after_an_interrupt_runs_on_every_rank(cluster: jdist.Cluster) -> None:
+    for _ in range(5):
+        run = cluster.run("while True: pass", background=True)
+        assert eventually(lambda run=run: run.state == "running")
+        run.cancel()
+        after = cluster.run("t = torch.ones(1); dist.all_reduce(t); t.item()", timeout=20)
+        assert after.values == dict.fromkeys(WORLD, 4.0)
+        assert run.is_done
+
+
+def test_interrupting_many_times_does_no_harm(cluster: jdist.Cluster) -> None:
+    run = cluster.run("kept_here = rank\nprint('in it')\nwhile True: pass", background=True)
+    assert eventually(lambda: all(rank.last_line == "in it" for rank in cluster.status().ranks))
+    for _ in range(20):
+        run.cancel()
+    assert run.wait(10)
+    cluster.interrupt()
+    assert cluster.run("kept_here", timeout=10).values == {r: r for r in WORLD}
+
+
+def test_a_rank_held_by_c_code_is_replaced_after_its_grace(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
+    own = fresh_cluster(3, 1, interrupt_grace=1.0)
+    own.run("mine = rank + 5")
+    pids = {r.rank: r.pid for r in own.status().ranks}
+    began = time.monotonic()
+    with pytest.raises(jdist.RankLost) as caught:
+        own.run("import ctypes\nif rank == 1: ctypes.PyDLL(None).sleep(30)\ndist.barrier()", timeout=0.5)
+    assert time.monotonic() - began < 0.5 + 1.0 + TOLERANCE
+    assert "rank 1" in str(caught.value)
+    assert caught.value.outcomes[1].kind == "lost"
+    assert {caught.value.outcomes[r].kind for r in (0, 2)} == {"timeout"}
+    run = own.run("t = torch.ones(1); dist.all_reduce(t); t.item(), globals().get('mine')", timeout=30)
+    assert run.values == {0: (3.0, 5), 1: (3.0, None), 2: (3.0, 7)}
+    rows = {r.rank: r for r in own.status().ranks}
+    assert {r: row.fresh for r, row in rows.items()} == {0: False, 1: True, 2: False}
+    assert {r for r in rows if rows[r].pid != pids[r]} == {1}

@@ -1,0 +1,359 @@
+"""Driver: plays clients, agents and the clock for a :class:`State`, and checks what must hold after every step."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from jdist.controller.state import AgentSaid, ClientSaid, Event, Exit, Forget, PeerGone, State, Tick, ToPeer
+from jdist.core.messages import (
+    PROTOCOL,
+    AgentHello,
+    Answer,
+    Ask,
+    AskNodes,
+    Beat,
+    Cell,
+    ClientHello,
+    ClockAt,
+    Done,
+    Form,
+    Formed,
+    Halt,
+    Look,
+    Looked,
+    Message,
+    NewLifeline,
+    NodeAnswer,
+    NodeFacts,
+    Nothing,
+    Quit,
+    Renumber,
+    Renumbered,
+    Replace,
+    RunCell,
+    RunEnded,
+    StartStore,
+    StoreUp,
+    Task,
+    Turned,
+    Welcome,
+    WorkerDown,
+    WorkerUp,
+)
+from jdist.core.outcome import ErrorInfo
+from jdist.core.reports import Doing
+from jdist.core.settings import Settings
+
+VERSION = "1.2.3"
+M = TypeVar("M", bound=Message)
+
+
+def facts(hostname: str = "h", python: str = "3.11.7", torch: str = "2.13.0", gpus: int = 0) -> NodeFacts:
+    return NodeFacts(hostname, 7, python, torch, VERSION, gpus, 4, "10.0.0.1")
+
+
+@dataclass
+class Agent:
+    """Plays one node's agent: what it says in answer is queued, and said when the driver lets it."""
+
+    name: str
+    facts: NodeFacts
+    nproc: int = 0
+    wanted: int = -1
+    task: Task | None = None
+    says: deque[Message] = field(default_factory=deque)
+    heard: list[Message] = field(default_factory=list)
+    incarnations: dict[int, int] = field(default_factory=dict)
+    cells: dict[int, Cell] = field(default_factory=dict)
+    """By rank: the cell that it runs."""
+    lifeline: str = ""
+    place: int = -1
+    is_gone: bool = False
+    is_cut_off: bool = False
+    """Nothing that it says arrives yet."""
+    starts_workers: bool = True
+    forms: bool = True
+    frees: bool = True
+    finishes: bool = False
+    answers: bool = True
+    wants: set[int] = field(default_factory=set)
+    """Ranks with functions to be called after a forming."""
+
+    def hear(self, message: Message) -> None:
+        self.heard.append(message)
+        match message:
+            case Welcome():
+                self.lifeline = message.lifeline
+                self.place = message.node_rank
+                self.cells = {}
+                for n, incarnation in enumerate(message.incarnations):
+                    self._start(message.first_rank + n, incarnation)
+            case NewLifeline():
+                self.lifeline = message.name
+            case StartStore():
+                self.says.append(StoreUp(message.host or "10.0.0.1", message.port or 4000))
+            case Replace():
+                self.cells.pop(message.rank, None)
+                self._start(message.rank, message.incarnation)
+            case Renumber():
+                assert not self.cells, f"ranks {sorted(self.cells)} were renumbered in their cells"
+                self.place = message.node_rank
+                self.incarnations = {new: self.incarnations[old] for old, new in message.ranks.items()}
+                self.says.append(Renumbered())
+            case Form() if self.forms:
+                for rank in message.ranks:
+                    at = (("10.0.0.1", 5000 + rank),)
+                    self.says.append(Formed(rank, message.generation, "cpu", at, (), rank in self.wants))
+            case Cell():
+                for rank in message.ranks:
+                    assert rank not in self.cells, f"rank {rank} got run {message.run} in {self.cells[rank].run}"
+                    self.cells[rank] = message
+                    if self.finishes:
+                        self.finish(rank)
+            case Halt() if self.frees:
+                for rank in message.ranks:
+                    if rank in self.cells and self.cells[rank].run == message.run:
+                        self.finish(rank, "error")
+            case Ask() if self.answers:
+                for rank in message.ranks:
+                    body = Looked("cpu", Doing("python", "f", 1), 1) if isinstance(message.op, Look) else Nothing()
+                    self.says.append(Answer(message.request, rank, body))
+            case AskNodes() if self.answers:
+                self.says.append(NodeAnswer(message.request, message.nodes[0], ClockAt(1.0)))
+            case Quit():
+                self.is_gone = True
+
+    def finish(self, rank: int, kind: str = "value", *, echo: bool = False) -> None:
+        cell = self.cells.pop(rank)
+        error = ErrorInfo("ValueError", "x", is_echo=echo) if kind == "error" else None
+        self.says.append(Done(cell.run, rank, kind, 0.1, error=error))
+
+    def kill(self, rank: int, reason: str = "killed by signal 9") -> None:
+        self.cells.pop(rank, None)
+        self.says.append(WorkerDown(rank, self.incarnations[rank], reason))
+
+    def _start(self, rank: int, incarnation: int) -> None:
+        self.incarnations[rank] = incarnation
+        if self.starts_workers:
+            self.says.append(WorkerUp(rank, 1000 + rank, incarnation))
+
+
+@dataclass
+class RunLog:
+    """What a client was told about one of its runs."""
+
+    ranks: tuple[int, ...]
+    done: list[Done] = field(default_factory=list)
+    ended: list[RunEnded] = field(default_factory=list)
+
+
+class Driver:
+    """A controller's state with played peers. After each step the invariants hold, or the test fails."""
+
+    def __init__(self, nnodes: int = 2, nproc: tuple[int, ...] = (2,), **settings: float | str):
+        self.now = 100.0
+        self._names = itertools.count()
+        self.settings = Settings(name="c1", nnodes=nnodes, nproc_per_node=nproc, **settings)  # type: ignore[arg-type]
+        self.state = State(self.settings, "cid", VERSION, self.now, lambda: f"life{next(self._names)}")
+        self.agents: dict[str, Agent] = {}
+        self.inbox: dict[str, list[Message]] = {}
+        self.exits: list[str] = []
+        self.forgotten: list[str] = []
+        """Peers that were given up or turned away."""
+        self.runs: dict[int, RunLog] = {}
+        self._requests: dict[str, tuple[int, ...]] = {}
+        self._generations: list[int] = [0]
+        self._halted_since_formed = False
+
+    # ------------------------------------------------------------ time and delivery
+
+    def step(self, event: Event) -> list[Message]:
+        """One step; what was sent in it."""
+        instructions = self.state.step(event, self.now)
+        sent = []
+        for instruction in instructions:
+            if isinstance(instruction, Exit):
+                self.exits.append(instruction.reason)
+            elif isinstance(instruction, Forget):
+                self.forgotten.append(instruction.peer)
+            else:
+                sent.append(instruction.message)
+                self._carry(instruction)
+        self._check()
+        return sent
+
+    def _carry(self, instruction: ToPeer) -> None:
+        message = instruction.message
+        self._note(message)
+        if instruction.peer == "-":
+            return  # the client of a run that an earlier controller had; it is told nothing
+        agent = self.agents.get(instruction.peer)
+        if agent is not None:
+            if not isinstance(message, Turned):
+                assert not agent.is_gone, f"{message} was sent to {agent.name}, which is gone"
+            agent.hear(message)
+            return
+        self.inbox.setdefault(instruction.peer, []).append(message)
+        if isinstance(message, Done):
+            self.runs.setdefault(message.run, RunLog(())).done.append(message)
+        elif isinstance(message, RunEnded):
+            self.runs.setdefault(message.run, RunLog(())).ended.append(message)
+        elif type(message).__name__ == "Accepted":
+            self.runs.setdefault(message.run, RunLog(())).ranks = self._requests[message.request]  # type: ignore[attr-defined]
+
+    def _note(self, message: Message) -> None:
+        """What must hold of the order of instructions."""
+        match message:
+            case Halt():
+                self._halted_since_formed = True
+            case Form():
+                assert message.generation >= self._generations[-1], "a generation went back"
+                self._generations.append(message.generation)
+                self._halted_since_formed = False
+                assert not self.state.runs.running, "a world was formed while a run was running"
+            case Cell():
+                assert not self._halted_since_formed, "a run was started in a generation that a halt has broken"
+                assert self.state.phase == "ready"
+
+    def _check(self) -> None:
+        """What must hold after every step."""
+        busy = [r for run in self.state.runs.running.values() for r in run.pending]
+        assert len(busy) == len(set(busy)), f"a rank has two runs: {sorted(busy)}"
+        running = self.state.runs.running.values()
+        assert all(run.pending or run.doomed_until is not None or run.held_until is not None for run in running), (
+            "a run that is over counts as running"
+        )
+        for log in self.runs.values():
+            ranks = [d.rank for d in log.done]
+            assert len(ranks) == len(set(ranks)), f"two ends for one rank: {ranks}"
+            assert len(log.ended) <= 1
+            if log.ended:
+                assert sorted(ranks) == sorted(log.ranks)
+        if self.state.phase == "stopping":
+            assert self.state.next_wakeup() is None
+            return
+        wakeup = self.state.next_wakeup()
+        runs = self.state.runs.running.values()
+        due = [r.deadline for r in runs if not r.halted and r.held_until is None]
+        due += [r.give_up_at for r in runs] + [r.held_until for r in runs]
+        here = [n for n in self.state.world.nodes.values() if n.is_here]
+        due += [n.last_heard + self.settings.node_grace for n in here]
+        due += [n.last_heard + self.settings.beat_timeout for n in here if not n.is_cut_off]
+        assert all(wakeup is not None and wakeup <= t for t in due if t is not None), "a deadline has no wake-up"
+
+    def deliver(self, agent: Agent) -> list[Message]:
+        """The agent says the oldest thing it has to say."""
+        return self.step(AgentSaid(agent.name, agent.says.popleft()))
+
+    def settle(self) -> None:
+        """Let every agent say all that it has to say."""
+        for _ in range(10000):
+            talkers = [a for a in self.agents.values() if a.says and not a.is_gone and not a.is_cut_off]
+            if not talkers:
+                return
+            for agent in talkers:
+                if agent.says:
+                    self.deliver(agent)
+        raise AssertionError("the agents and the controller talk in circles")
+
+    def sleep(self, seconds: float, *, beating: bool = True) -> None:
+        """Time passes: every wake-up on the way is served, agents beat."""
+        end = self.now + seconds
+        while True:
+            when = self.state.next_wakeup()
+            beat = self.now + 1.0
+            self.now = min([end, beat] + ([when] if when is not None else []))
+            if when is not None and self.now >= when:
+                self.step(Tick())
+                after = self.state.next_wakeup()
+                assert after is None or after > self.now, "a wake-up that was served is due again"
+            if beating:
+                for agent in self.agents.values():
+                    if not agent.is_gone and not agent.is_cut_off and agent.lifeline:
+                        self.step(AgentSaid(agent.name, Beat()))
+            self.settle()
+            if self.now >= end or self.exits:
+                return
+
+    # ------------------------------------------------------------ what peers do
+
+    def add_agent(self, name: str, *, hello: bool = True, **options: object) -> Agent:
+        """An agent appears and says hello."""
+        agent = Agent(name, options.pop("facts", facts(name)), **options)  # type: ignore[arg-type]
+        self.agents[name] = agent
+        if hello:
+            self.step(
+                AgentSaid(name, AgentHello(PROTOCOL, VERSION, agent.facts, agent.nproc, agent.wanted, None, agent.task))
+            )
+        return agent
+
+    def ready(self) -> Driver:
+        """A client and as many agents as the world needs; formed."""
+        self.attach("c-1")
+        for node in range(self.settings.nnodes):
+            self.add_agent(f"a-{node}")
+        self.settle()
+        assert self.state.phase == "ready", self.state.reason
+        return self
+
+    def attach(self, client: str = "c-1") -> str:
+        """The client says hello; its lifeline's name."""
+        before = set(self.state.lifelines)
+        self.step(ClientSaid(client, ClientHello(PROTOCOL, VERSION, "test", 1)))
+        return next(iter(set(self.state.lifelines) - before))
+
+    def say(self, message: Message, client: str = "c-1") -> list[Message]:
+        return self.step(ClientSaid(client, message))
+
+    def run(
+        self, ranks: Iterable[int] = (0, 1, 2, 3), timeout: float | None = None, client: str = "c-1", **options: bool
+    ) -> int:
+        """Submit a cell; its number, or 0 when it was refused."""
+        request = f"r{next(self._names)}"
+        self._requests[request] = tuple(ranks)
+        self.say(RunCell(request, f"code {request}", tuple(ranks), timeout, **options), client)
+        last = [m for m in self.inbox[client] if getattr(m, "request", "") == request][-1]
+        return getattr(last, "run", 0)
+
+    def lose(self, agent: Agent) -> None:
+        """The agent's process ends: its lifeline does."""
+        agent.is_gone = True
+        agent.says.clear()
+        self.step(PeerGone(agent.lifeline))
+
+    def greet(self, agent: Agent) -> None:
+        """The agent was given up and says hello again, for the place it had."""
+        agent.is_cut_off = False
+        agent.says.clear()
+        self.step(
+            AgentSaid(
+                agent.name, AgentHello(PROTOCOL, VERSION, agent.facts, agent.nproc, agent.place, None, agent.task)
+            )
+        )
+
+    def agent_of(self, rank: int) -> Agent:
+        node = self.state.world.ranks[rank].node_rank
+        return self.agents[self.state.world.nodes[node].agent]
+
+    def finish(self, rank: int, kind: str = "value", *, echo: bool = False) -> None:
+        agent = self.agent_of(rank)
+        agent.finish(rank, kind, echo=echo)
+        self.settle()
+
+    # ------------------------------------------------------------ what was said
+
+    def told(self, kind: type[M], client: str = "c-1") -> list[M]:
+        """The messages of one kind that the client got."""
+        return [m for m in self.inbox.get(client, []) if isinstance(m, kind)]
+
+    def heard(self, kind: type[M]) -> list[M]:
+        """The messages of one kind that the agents got."""
+        return [m for a in self.agents.values() for m in a.heard if isinstance(m, kind)]
+
+    def kinds(self, run: int) -> dict[int, str]:
+        """How each rank's part of the run ended."""
+        return {d.rank: d.kind for d in self.runs[run].done}

@@ -1,0 +1,68 @@
+"""Limits: what one peer may make the controller remember, and for whom a node may speak."""
+
+from __future__ import annotations
+
+from driver import VERSION, Driver, facts
+
+from jdist.controller import cells, questions
+from jdist.controller.state import AgentSaid
+from jdist.core.messages import (
+    PROTOCOL,
+    AgentHello,
+    Ask,
+    ClientHello,
+    Complete,
+    Output,
+    Refused,
+    RunCell,
+    StoreUp,
+    Tail,
+    Text,
+    Turned,
+)
+
+
+def test_so_many_cells_wait_and_no_more() -> None:
+    d = Driver().ready()
+    d.run((0,))
+    for n in range(cells._MOST_QUEUED):
+        d._requests[f"q{n}"] = (0,)
+        assert not any(isinstance(m, Refused) for m in d.say(RunCell(f"q{n}", "", (0,))))
+    (refused,) = [m for m in d.say(RunCell("more", "", (0,))) if isinstance(m, Refused)]
+    assert refused.reason == f"{cells._MOST_QUEUED} cells wait already; the cell was not run"
+
+
+def test_so_many_questions_wait_and_no_more() -> None:
+    d = Driver().ready()
+    d.agents["a-0"].answers = False
+    for n in range(questions._MOST):
+        d.say(Ask(f"q{n}", (0,), Complete("", 0)))
+    assert any(isinstance(m, Refused) for m in d.say(Ask("more", (0,), Complete("", 0))))
+
+
+def test_a_node_that_asks_for_too_much_is_turned_away() -> None:
+    d = Driver(1, ())
+    sent = d.step(AgentSaid("a-9", AgentHello(PROTOCOL, VERSION, facts(), 1 << 40)))
+    assert any(isinstance(m, Turned) and "at most" in m.reason for m in sent)
+
+
+def test_a_client_has_one_lifeline_however_often_it_says_hello() -> None:
+    d = Driver().ready()
+    before = len(d.state.lifelines)
+    for _ in range(5):
+        d.say(ClientHello(PROTOCOL, VERSION, "test", 1))
+    assert len(d.state.lifelines) == before
+
+
+def test_a_node_speaks_for_its_own_ranks_only() -> None:
+    d = Driver().ready()
+    said = (Text((1, 2), "stdout", "both\n"), Text((0,), "stdout", "not its own\n"), Tail(1, "stdout", 1, 1, "no\n"))
+    (output,) = [m for m in d.step(AgentSaid("a-1", Output(0, said))) if isinstance(m, Output)]
+    assert output.items == (Text((2,), "stdout", "both\n"),)
+
+
+def test_a_store_is_named_by_the_node_that_has_it_only() -> None:
+    d = Driver().ready()
+    before = d.state._forming._store
+    d.step(AgentSaid("a-1", StoreUp("evil", 1)))
+    assert d.state._forming._store == before

@@ -1,0 +1,176 @@
+"""Questions: each goes to its ranks' nodes, and each rank is answered for once, whatever becomes of it."""
+
+from __future__ import annotations
+
+from driver import Driver
+
+from jdist.controller.state import AgentSaid, PeerGone
+from jdist.core.messages import (
+    Answer,
+    Ask,
+    AskNodes,
+    ClientHello,
+    Clock,
+    ClockAt,
+    ClusterFacts,
+    Fault,
+    Logs,
+    NodeAnswer,
+    Nothing,
+    Progress,
+    Refused,
+    RemoveRanks,
+    Restart,
+    Survey,
+)
+
+
+def quiet(d: Driver) -> Driver:
+    for agent in d.agents.values():
+        agent.answers = False
+    return d
+
+
+def test_a_question_goes_to_each_node_once_and_every_rank_answers() -> None:
+    d = Driver().ready()
+    d.say(Ask("q", (0, 1, 3), Logs(5)))
+    assert [a.ranks for a in d.heard(Ask)] == [(0, 1), (3,)]
+    d.settle()
+    assert sorted((a.rank, a.body) for a in d.told(Answer)) == [(0, Nothing()), (1, Nothing()), (3, Nothing())]
+
+
+def test_progress_is_passed_on_and_is_no_answer() -> None:
+    d = quiet(Driver().ready())
+    d.say(Ask("q", (0,), Logs(5)))
+    for body in (Progress(1, 9), Progress(9, 9), Nothing(), Nothing(), Progress(9, 9)):
+        d.step(AgentSaid("a-0", Answer("q", 0, body)))
+    assert [a.body for a in d.told(Answer)] == [Progress(1, 9), Progress(9, 9), Nothing()]
+
+
+def test_an_answer_that_comes_twice_is_passed_on_once() -> None:
+    d = quiet(Driver().ready())
+    d.say(Ask("q", (0, 1), Logs(5)))
+    for rank in (0, 0, 1):
+        d.step(AgentSaid("a-0", Answer("q", rank, Nothing())))
+    assert [a.rank for a in d.told(Answer)] == [0, 1]
+
+
+def test_a_rank_that_is_not_there_or_has_no_process_is_answered_for_at_once() -> None:
+    d = Driver().ready()
+    d.agents["a-1"].starts_workers = False
+    d.agents["a-1"].kill(3)
+    d.settle()
+    d.say(Ask("q", (0, 3, 9), Logs(5)))
+    faults = {a.rank: a.body.reason for a in d.told(Answer) if isinstance(a.body, Fault)}
+    assert faults == {3: "rank 3 (node 1, a-1) has no process now: killed by signal 9", 9: "there is no such rank"}
+
+
+def test_when_a_rank_dies_its_questions_are_answered() -> None:
+    d = quiet(Driver().ready())
+    d.say(Ask("q", (2, 3), Logs(5)))
+    d.agent_of(3).kill(3)
+    d.settle()
+    (answer,) = d.told(Answer)
+    assert (answer.request, answer.rank) == ("q", 3)
+    assert "rank 3 (node 1, a-1) is gone: killed by signal 9" in str(answer.body)
+
+
+def test_when_a_node_goes_the_questions_to_all_its_ranks_are_answered() -> None:
+    d = quiet(Driver().ready())
+    d.say(Ask("q", (0, 2, 3), Logs(5)))
+    d.lose(d.agents["a-1"])
+    assert sorted(a.rank for a in d.told(Answer)) == [2, 3]
+
+
+def test_nobody_answers_a_client_that_left() -> None:
+    d = quiet(Driver().ready())
+    life = d.attach("c-2")
+    d.say(Ask("q", (0,), Logs(5)), client="c-2")
+    d.step(PeerGone(life))
+    assert d.step(AgentSaid("a-0", Answer("q", 0, Nothing()))) == []
+
+
+def test_a_client_that_names_its_question_as_the_controller_does_gets_its_answer() -> None:
+    d = Driver().ready()
+    run = d.run((0,))
+    for request in (f"look-{run}", "look-", "look-x"):
+        d.say(Ask(request, (1,), Logs(1)))
+        d.settle()
+        assert d.told(Answer)[-1].request == request
+
+
+def test_a_question_to_nodes_goes_to_each_ones_agent_and_each_answers() -> None:
+    d = Driver().ready()
+    d.say(AskNodes("q", (0, 1, 5), Clock()))
+    assert [a.nodes for a in d.heard(AskNodes)] == [(0,), (1,)]
+    d.settle()
+    found = {a.node: a.body for a in d.told(NodeAnswer)}
+    assert found == {0: ClockAt(1.0), 1: ClockAt(1.0), 5: Fault("node 5 is not here")}
+
+
+def test_a_node_is_asked_before_the_world_stands() -> None:
+    d = Driver()
+    d.attach()
+    d.add_agent("a-0")
+    d.settle()
+    d.say(AskNodes("q", (0, 1), Clock()))
+    d.settle()
+    assert {a.node: type(a.body) for a in d.told(NodeAnswer)} == {0: ClockAt, 1: Fault}
+
+
+def test_when_a_node_goes_it_is_answered_for() -> None:
+    d = quiet(Driver().ready())
+    d.say(AskNodes("q", (0, 1), Clock()))
+    d.lose(d.agents["a-1"])
+    (answer,) = d.told(NodeAnswer)
+    assert (answer.request, answer.node) == ("q", 1)
+    assert "node 1 is gone" in str(answer.body)
+
+
+def test_a_node_answers_once_and_for_itself_only() -> None:
+    d = quiet(Driver().ready())
+    d.say(AskNodes("q", (0,), Clock()))
+    for agent in ("a-1", "a-0", "a-0"):
+        d.step(AgentSaid(agent, NodeAnswer("q", 0, ClockAt(float(agent[-1])))))
+    assert [a.body for a in d.told(NodeAnswer)] == [ClockAt(0.0)]
+
+
+def test_a_node_that_is_released_is_answered_for_and_the_others_keep_the_number_that_was_asked() -> None:
+    d = Driver().ready()
+    for agent in d.agents.values():
+        agent.answers = False
+    d.say(AskNodes("q", (0, 1), Clock()))
+    d.say(RemoveRanks("r", (0, 1)))
+    d.settle()
+    assert {a.node: str(a.body) for a in d.told(NodeAnswer)} == {0: str(Fault("node 0 (a-0) has been released"))}
+    d.step(AgentSaid("a-1", NodeAnswer("q", 1, ClockAt(2.0))))
+    assert d.told(NodeAnswer)[-1] == NodeAnswer("q", 1, ClockAt(2.0))
+
+
+def test_who_has_not_said_hello_is_refused() -> None:
+    d = Driver().ready()
+    d.say(Survey("s"), client="c-9")
+    assert d.told(Refused, "c-9") == [Refused("s", "say hello first")]
+
+
+def test_a_client_of_another_protocol_is_refused_with_both_numbers() -> None:
+    d = Driver().ready()
+    d.say(ClientHello(99, "7.0", "test", 1), client="c-9")
+    (refused,) = d.told(Refused, "c-9")
+    assert "protocol 99 (jdist 7.0)" in refused.reason
+    assert "1.2.3" in refused.reason
+    assert "c-9" not in d.state.clients
+
+
+def test_every_client_hears_what_changes_and_one_that_left_does_not() -> None:
+    d = Driver().ready()
+    life = d.attach("c-2")
+    assert d.told(ClusterFacts, "c-2")[-1].phase == "ready"
+    d.say(Restart("r", (0,)))
+    d.settle()
+    assert d.told(ClusterFacts, "c-2")[-1] == d.told(ClusterFacts)[-1]
+    d.step(PeerGone(life))
+    heard = len(d.inbox["c-2"])
+    d.say(Restart("r", (0,)))
+    d.settle()
+    assert len(d.inbox["c-2"]) == heard

@@ -1,0 +1,148 @@
+"""Runs: the queue, and what becomes of each rank's part."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jdist.controller.runs import HaltReason, Run, RunBook
+from jdist.core.messages import Done
+from jdist.core.outcome import ErrorInfo
+
+
+def queued(*rank_sets: tuple[int, ...]) -> RunBook:
+    book = RunBook()
+    for ranks in rank_sets:
+        book.add(Run(book.new_number(), "c", "", ranks))
+    return book
+
+
+def start(book: RunBook) -> list[int]:
+    ready = book.startable()
+    for run in ready:
+        book.start(run, 10.0)
+    return [r.number for r in ready]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "first"),
+    [
+        ([(0, 1), (2, 3)], [1, 2]),
+        ([(0, 1), (1, 2), (3,)], [1, 3]),
+        ([(0,), (0, 1), (1,)], [1]),
+        ([(0, 1, 2, 3), (0,), (1,)], [1]),
+    ],
+)
+def test_what_may_start_at_once(wanted: list[tuple[int, ...]], first: list[int]) -> None:
+    assert start(queued(*wanted)) == first
+
+
+def test_a_run_goes_first_when_asked_for() -> None:
+    book = queued((0,))
+    book.add(Run(book.new_number(), "c", "", (0,)), first=True)
+    assert start(book) == [2]
+
+
+def test_blockers_are_the_runs_in_the_way() -> None:
+    book = queued((0, 1), (1, 2), (0,))
+    assert [book.blockers(r) for r in book.queued] == [(), (1,), (1,)]
+    start(book)
+    book.running[1].settle(Done(1, 0, "value"), 0.0)
+    assert [book.blockers(r) for r in book.queued] == [(1,), ()]
+
+
+@given(st.lists(st.sets(st.integers(0, 4), min_size=1).map(lambda s: tuple(sorted(s))), max_size=12), st.randoms())
+def test_each_rank_runs_its_cells_one_at_a_time_and_in_order(wanted: list[tuple[int, ...]], random: object) -> None:
+    book = queued(*wanted)
+    order: dict[int, list[int]] = {}
+    while book.queued or book.running:
+        for number in start(book):
+            for rank in book.running[number].ranks:
+                order.setdefault(rank, []).append(number)
+        busy = [r for run in book.running.values() for r in run.pending]
+        assert len(busy) == len(set(busy))
+        assert busy, "a queue in which nothing moves"
+        run = random.choice(list(book.running.values()))  # type: ignore[attr-defined]
+        run.settle(Done(run.number, random.choice(sorted(run.pending)), "value"), 0.0)  # type: ignore[attr-defined]
+        if run.is_over:
+            del book.running[run.number]
+    for rank, numbers in order.items():
+        assert numbers == [n for n, ranks in enumerate(wanted, 1) if rank in ranks]
+
+
+def running(*ranks: int) -> Run:
+    book = queued(ranks)
+    start(book)
+    return book.running[1]
+
+
+@pytest.mark.parametrize(
+    ("halted", "said", "counted"),
+    [
+        ("", "error", "error"),
+        ("", "value", "value"),
+        ("timeout", "error", "timeout"),
+        ("timeout", "value", "value"),
+        ("interrupted", "error", "interrupted"),
+        ("lost", "error", "interrupted"),
+        ("failed", "error", "interrupted"),
+        ("interrupted", "lost", "lost"),
+    ],
+)
+def test_what_a_halted_runs_ranks_say_counts_under_its_reason(halted: HaltReason, said: str, counted: str) -> None:
+    run = running(0)
+    run.halted = halted
+    settled = run.settle(Done(1, 0, said), 0.0)
+    assert settled is not None
+    assert settled.kind == run.kinds[0] == counted
+    assert run.is_over
+
+
+@pytest.mark.parametrize(
+    ("ends", "halted", "first"),
+    [
+        ([(0, "value", False)], "", -1),
+        ([(1, "error", False), (0, "error", False)], "", 1),
+        ([(1, "error", True), (0, "error", False)], "", 0),
+        ([(1, "error", True)], "", -1),
+        ([(1, "error", False), (0, "lost", False)], "", 0),
+        ([(1, "error", False), (0, "lost", False)], "interrupted", 0),
+    ],
+)
+def test_the_first_failure(ends: list[tuple[int, str, bool]], halted: HaltReason, first: int) -> None:
+    run = running(0, 1)
+    run.halted = halted
+    for rank, kind, is_echo in ends:
+        run.settle(Done(1, rank, kind, error=ErrorInfo("E", "", is_echo=is_echo)), 0.0)
+    assert run.first_failure == first
+
+
+@pytest.mark.parametrize(
+    ("kinds", "halted", "reason"),
+    [
+        ({0: "value", 1: "error"}, "", ""),
+        ({0: "value", 1: "value"}, "interrupted", ""),
+        ({0: "value", 1: "interrupted"}, "interrupted", "interrupted"),
+        ({0: "error", 1: "interrupted"}, "failed", "failed"),
+        ({0: "timeout", 1: "lost"}, "timeout", "timeout"),
+        ({0: "lost"}, "", "lost"),
+    ],
+)
+def test_why_a_run_ended(kinds: dict[int, str], halted: HaltReason, reason: str) -> None:
+    run = running(*kinds)
+    run.halted = halted
+    run.kinds = kinds
+    assert run.reason == reason
+
+
+def test_wakeups() -> None:
+    book = queued((0,), (1,))
+    book.queued[0].timeout = 5.0
+    assert book.next_deadline() is None
+    start(book)
+    assert book.next_deadline() == 15.0
+    book.running[1].halted = "interrupted"
+    assert book.next_deadline() is None
+    book.running[1].give_up_at = 11.0
+    assert book.next_deadline() == 11.0

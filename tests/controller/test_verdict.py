@@ -1,0 +1,445 @@
+"""Verdict: when it is certain that a run cannot finish, and why; and what may still finish, which is left alone.
+
+The tables are worlds of four ranks. ``coll(...)`` is a rank in a collective, ``send`` and ``recv`` in one of those,
+``store`` in new_group, ``busy`` in Python; ``over`` is one whose part of the run has ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jdist.controller.verdict import aborted, is_settled, overdue, verdict
+from jdist.controller.waiting import Part, Seen, circle, may_move
+from jdist.core.messages import Looked
+from jdist.core.reports import ANY, Call, Doing, GroupProgress
+
+ALL = (0, 1, 2, 3)
+GROUPS = {"0": ("world", ALL), "1": ("tp", (0, 1)), "2": ("", (2, 3)), "3": ("dp", (1, 2))}
+
+
+def call(op: str = "all_reduce", number: int = 17, group: str = "0", size: int = 16, **more: Any) -> Call:
+    shapes: dict[str, Any] = {"shapes": ((size,),), "dtypes": ("float32",)} if size else {}
+    return Call(op, group, number, **shapes | more)
+
+
+def seen(
+    rank: int, part: Part = "running", doing: Doing | None = None, begun: dict[str, int] | None = None, **more: Any
+) -> Seen:
+    """A rank that has ended 16 collectives of the world and none of the others, unless ``begun`` says more."""
+    begun = {"0": 16} | (begun or {})
+    flying = {c.group for c in (doing.calls if doing else ()) if c.peer is None}
+    progress = tuple(
+        GroupProgress(g, ranks, begun.get(g, 0), begun.get(g, 0) - (g in flying), label)
+        for g, (label, ranks) in GROUPS.items()
+        if rank in ranks
+    )
+    look = Looked("cpu", doing or Doing("idle"), 1, progress, more.pop("recent", ()))
+    return Seen(f"rank {rank} (node {rank // 2}, h{rank // 2})", part, look, **more)
+
+
+def coll(
+    rank: int, op: str = "all_reduce", number: int = 17, group: str = "0", part: Part = "running", **more: Any
+) -> Seen:
+    seconds, recent = more.pop("seconds", 0.6), more.pop("recent", ())
+    one = call(op, number, group, **more)
+    doing = Doing("collective", op, 5, seconds=seconds, calls=(one,))
+    return seen(rank, part, doing, {group: number}, recent=recent)
+
+
+def busy(rank: int, number: int = 16, **more: Any) -> Seen:
+    doing = Doing("python", "f", 3, "loader.next()", more.pop("seconds", 6.0), more.pop("cpu", 0.0))
+    return seen(rank, more.pop("part", "running"), doing, {"0": number}, **more)
+
+
+def moving(rank: int, op: str, peer: int, **more: Any) -> Seen:
+    part, seconds = more.pop("part", "running"), more.pop("seconds", 0.6)
+    one = Call(op, "0", peer=peer, **more)
+    return seen(rank, part, Doing("transfer", op, 2, seconds=seconds, calls=(one,)))
+
+
+def recv(rank: int, peer: int, **more: Any) -> Seen:
+    return moving(rank, "recv", peer, **more)
+
+
+def send(rank: int, peer: int, **more: Any) -> Seen:
+    return moving(rank, "send", peer, **more)
+
+
+def store(rank: int, op: str = "new_group", **more: Any) -> Seen:
+    return seen(rank, "running", Doing("store", op, 4, seconds=0.6, **more))
+
+
+def over(rank: int, part: Part = "done", number: int = 16, **more: Any) -> Seen:
+    return seen(rank, part, None, {"0": number} | more.pop("begun", {}), **{"ago": 0.6, **more})
+
+
+def world(*ranks: Seen) -> dict[int, Seen]:
+    return dict(enumerate(ranks))
+
+
+def test_the_text_as_the_user_sees_it() -> None:
+    found = verdict(12, world(coll(0), over(1), coll(2), coll(3)))
+    assert str(found) == (
+        "● run 12 cannot finish: rank 1 (node 0, h0) has not entered all_reduce #17 [16] float32 of group world\n"
+        "  ranks 0, 2-3 wait in all_reduce at cell line 5 (0.6 s)\n"
+        "  rank 1 finished the cell 0.6 s ago\n"
+        "  → %dist interrupt  stop the run everywhere, namespaces kept, group re-formed\n"
+        "  → %%dist -r 1      let rank 1 join by calling the same collective"
+    )
+
+
+DIFFERENT = (coll(0, "broadcast"), coll(1), coll(2), coll(3))
+EARLIER = {r: (call("broadcast" if r == 2 else "all_reduce", 16, is_done=True), "all_gather") for r in ALL}
+EARLIER[2] = (EARLIER[2][0], "barrier")
+HALF = (coll(0, "broadcast"), coll(1, "broadcast"), coll(2), coll(3))
+
+CERTAIN = [
+    # ------------------------------------------------------------ nobody comes into a collective
+    (
+        "finished without it",
+        world(coll(0), over(1), coll(2), coll(3)),
+        "missing",
+        (1,),
+        "rank 1 (node 0, h0) has not entered",
+    ),
+    ("raised before it", world(coll(0), coll(1), coll(2), over(3, "failed", note="E: x")), "missing", (3,), "rank 3"),
+    ("two are over", world(coll(0), over(1), coll(2), over(3)), "missing", (1, 3), "ranks 1, 3 have not entered"),
+    ("not in the run", world(coll(0), coll(1), seen(2, "free"), seen(3, "free")), "missing", (2, 3), "ranks 2-3"),
+    (
+        "its process is gone",
+        world(coll(0), coll(1), coll(2), Seen("rank 3 (node 1, h1)", "lost")),
+        "missing",
+        (3,),
+        "rank 3",
+    ),
+    (
+        "one rank waits",
+        world(coll(0), over(1), over(2, number=17), over(3, number=17)),
+        "missing",
+        (1,),
+        "#17 [16] float32",
+    ),
+    (
+        "a barrier",
+        world(coll(0, "barrier", size=0), over(1), busy(2), busy(3)),
+        "missing",
+        (1,),
+        "barrier #17 of group world",
+    ),
+    ("others may come, one not", world(coll(0), over(1), busy(2), busy(3)), "missing", (1,), "rank 1"),
+    (
+        "in a subgroup",
+        world(coll(0, number=3, group="1"), over(1), busy(2), busy(3)),
+        "missing",
+        (1,),
+        "#3 [16] float32 of group tp",
+    ),
+    (
+        "a group without a name",
+        world(busy(0), busy(1), coll(2, number=1, group="2"), over(3)),
+        "missing",
+        (3,),
+        "of ranks 2-3",
+    ),
+    (
+        "a group that it does not have",
+        world(busy(0), over(1), coll(2, number=1, group="3"), busy(3)),
+        "missing",
+        (1,),
+        "dp",
+    ),
+    (
+        "left with an error",
+        world(coll(0), coll(1), coll(2), over(3, "failed", number=17, recent=(call(),))),
+        "missing",
+        (3,),
+        "rank 3 (node 1, h1) has left",
+    ),
+    (
+        "behind one that waits elsewhere",
+        world(coll(0), coll(1, number=2, group="3"), over(2), coll(3)),
+        "missing",
+        (2,),
+        "rank 2",
+    ),
+    (
+        "elsewhere in another run",
+        world(coll(0, part="elsewhere"), over(1), coll(2), coll(3)),
+        "missing",
+        (1,),
+        "rank 1",
+    ),
+    # ------------------------------------------------------------ different calls under one number
+    ("another operation", world(*DIFFERENT), "mismatch", (0,), "different collectives at #17"),
+    ("two against two", world(*HALF), "mismatch", ALL, "different collectives at #17"),
+    (
+        "another shape",
+        world(coll(0), coll(1, size=8), coll(2), coll(3)),
+        "mismatch",
+        (1,),
+        "all_reduce #17 of group world differs",
+    ),
+    ("another dtype", world(coll(0), coll(1), coll(2, dtypes=("int64",)), coll(3)), "mismatch", (2,), "in dtype"),
+    ("another root", world(*(coll(r, "broadcast", detail=f"src={r // 3}") for r in ALL)), "mismatch", (3,), "in root"),
+    (
+        "another reduction",
+        world(*(coll(r, detail=f"op={'MAX' if r == 1 else 'SUM'}") for r in ALL)),
+        "mismatch",
+        (1,),
+        "in reduction",
+    ),
+    (
+        "splits that do not fit",
+        world(
+            coll(0, "all_to_all_single", 1, "1", detail="splits=[1, 3]→[1, 3]"),
+            coll(1, "all_to_all_single", 1, "1", detail="splits=[2, 2]→[3, 1]"),
+            busy(2),
+            busy(3),
+        ),
+        "mismatch",
+        (0, 1),
+        "split sizes",
+    ),
+    (
+        "it began one earlier",
+        world(*(coll(r, EARLIER[r][1], size=0, recent=(EARLIER[r][0],)) for r in ALL)),
+        "mismatch",
+        (2,),
+        "at #16",
+    ),
+    (
+        "one has failed in it",
+        world(over(0, "failed", number=17, recent=(call(size=8),)), coll(1), coll(2), coll(3)),
+        "mismatch",
+        (0,),
+        "in size",
+    ),
+    (
+        "one is through",
+        world(over(0, number=17, recent=(call("broadcast", is_done=True),)), coll(1), coll(2), coll(3)),
+        "mismatch",
+        (0,),
+        "different collectives",
+    ),
+    # ------------------------------------------------------------ sends and receives
+    (
+        "recv from one that is over",
+        world(recv(0, 1), over(1), busy(2), busy(3)),
+        "transfer",
+        (1,),
+        "rank 1 (node 0, h0) has sent to rank 0, which waits in recv from rank 1",
+    ),
+    (
+        "send to one that is over",
+        world(send(0, 1), over(1), busy(2), busy(3)),
+        "transfer",
+        (1,),
+        "waits in send to rank 1",
+    ),
+    (
+        "irecv waited for",
+        world(moving(0, "irecv", 1), over(1), busy(2), busy(3)),
+        "transfer",
+        (1,),
+        "irecv from rank 1",
+    ),
+    (
+        "recv from any, all over",
+        world(recv(0, ANY), over(1), over(2), over(3)),
+        "transfer",
+        (1, 2, 3),
+        "no rank has sent",
+    ),
+    ("both receive", world(recv(0, 1), recv(1, 0), busy(2), busy(3)), "transfer", (0, 1), "cross each other's"),
+    ("both send", world(send(0, 1), send(1, 0), over(2), over(3)), "transfer", (0, 1), "(0 → 1 → 0)"),
+    ("tags that differ", world(send(0, 1, tag=7), recv(1, 0, tag=8), busy(2), busy(3)), "transfer", (0, 1), "cross"),
+    (
+        "a ring of receives",
+        world(recv(0, 3), recv(1, 0), recv(2, 1), recv(3, 2)),
+        "cycle",
+        ALL,
+        "wait for each other in a circle",
+    ),
+    ("recv against a collective", world(recv(0, 1), coll(1), busy(2), busy(3)), "cycle", (0, 1), "(0 → 1 → 0)"),
+    # ------------------------------------------------------------ circles of groups
+    (
+        "two groups the other way round",
+        world(busy(0), coll(1, number=1, group="3"), coll(2), coll(3)),
+        "cycle",
+        (1, 2),
+        "circle",
+    ),
+    ("behind a circle", world(recv(0, 1), recv(1, 0), recv(2, 0), busy(3)), "transfer", (0, 1), "ranks 0-1"),
+    # ------------------------------------------------------------ the store
+    ("new_group on some", world(store(0), over(1), store(2), store(3)), "store", (1,), "has not called new_group"),
+    ("new_group of some of them", world(store(0, needs=(0, 1)), over(1), over(2), over(3)), "store", (1,), "rank 1"),
+    (
+        "a key that nobody sets",
+        world(store(0, "store.wait", waits_for="key 'a'"), over(1), over(2), over(3)),
+        "store",
+        (1, 2, 3),
+        "at the store for key 'a'",
+    ),
+    ("new_group against a collective", world(store(0), coll(1), coll(2), coll(3)), "cycle", (0, 1), "circle"),
+]
+
+
+@pytest.mark.parametrize(("ranks", "kind", "culprits", "text"), [c[1:] for c in CERTAIN], ids=[c[0] for c in CERTAIN])
+def test_a_run_that_cannot_finish(ranks: dict[int, Seen], kind: str, culprits: tuple[int, ...], text: str) -> None:
+    found = verdict(12, ranks)
+    assert found is not None
+    assert (found.kind, found.culprits) == (kind, culprits)
+    assert found.is_certain
+    assert text in found.headline
+    assert all(ranks[r].is_blocked for r in found.waiting)
+    named = {r for r in found.culprits if f"rank {r}" in str(found)}
+    assert named or "ranks" in str(found)
+
+
+LEFT_ALONE = [
+    ("nobody is known", {}),
+    ("all compute", world(busy(0), busy(1), busy(2), busy(3))),
+    ("all are over", world(over(0), over(1), over(2), over(3))),
+    ("the last one is on its way", world(coll(0), coll(1), coll(2), busy(3))),
+    ("all are in it", world(coll(0), coll(1), coll(2), coll(3))),
+    ("one is through already", world(coll(0), coll(1), coll(2), over(3, number=17))),
+    ("one is further", world(coll(0), coll(1), coll(2), coll(3, number=18))),
+    (
+        "one has begun it asynchronously and ended",
+        world(coll(0), over(1, number=17, recent=(call(),)), coll(2), coll(3)),
+    ),
+    ("it is no member", world(coll(0, number=1, group="1"), coll(1, number=1, group="1"), over(2), over(3))),
+    ("the missing one runs another cell", world(coll(0), coll(1), coll(2), busy(3, part="elsewhere"))),
+    ("the missing one has not been seen", world(coll(0), coll(1), coll(2), Seen("rank 3", "running"))),
+    ("the missing one began a cell meanwhile", world(coll(0), coll(1), coll(2), Seen("rank 3", "elsewhere"))),
+    ("a message under way", world(recv(0, 1), send(1, 0), busy(2), busy(3))),
+    (
+        "an isend under way from one that is over",
+        world(recv(0, 1), over(1, recent=(Call("isend", "0", peer=0),)), busy(2), busy(3)),
+    ),
+    ("recv from any, one computes", world(recv(0, ANY), over(1), over(2), busy(3))),
+    ("recv from any, one sends", world(recv(0, ANY), over(1), over(2), send(3, 0))),
+    ("a pipeline behind one that computes", world(busy(0), recv(1, 0), recv(2, 1), recv(3, 2))),
+    ("new_group, one is on its way", world(store(0), busy(1), store(2), store(3))),
+    ("new_group of two, both there", world(store(0, needs=(0, 1)), store(1, needs=(0, 1)), over(2), over(3))),
+    ("a key that one may still set", world(store(0, "store.wait"), over(1), busy(2), over(3))),
+    (
+        "uneven splits that fit",
+        world(
+            coll(0, "all_to_all_single", 1, "1", detail="splits=[1, 3]→[1, 2]"),
+            coll(1, "all_to_all_single", 1, "1", detail="splits=[2, 2]→[3, 2]"),
+            busy(2),
+            busy(3),
+        ),
+    ),
+    ("the same elements in other shapes", world(coll(0, shapes=((4, 4),)), coll(1), coll(2), coll(3))),
+    (
+        "scatter, where only the root brings tensors",
+        world(coll(0, "scatter", size=4), *(coll(r, "scatter") for r in (1, 2, 3))),
+    ),
+    ("only another run's rank waits", world(coll(0, part="elsewhere"), over(1), over(2), over(3))),
+]
+
+
+@pytest.mark.parametrize("ranks", [c[1] for c in LEFT_ALONE], ids=[c[0] for c in LEFT_ALONE])
+def test_what_may_still_finish_is_left_alone(ranks: dict[int, Seen]) -> None:
+    assert verdict(12, ranks) is None
+
+
+def test_of_two_ranks_one_of_which_was_ended_by_its_c_code_the_calls_did_not_fit() -> None:
+    dead = Seen("rank 0 (node 0, h0)", "lost")
+    one = coll(1, number=3, group="1", size=7)
+    for left in (one, over(1, "failed", begun={"1": 3}, recent=(call(number=3, group="1", size=7, has_failed=True),))):
+        found = aborted(12, 0, world(dead, left, busy(2), busy(3)))
+        assert found is not None
+        assert (found.kind, found.culprits) == ("mismatch", (0, 1))
+        assert found.details == ("rank 1 calls all_reduce [7] float32 in group tp",)
+
+
+def test_ranks_that_agree_do_not_explain_why_another_was_ended() -> None:
+    dead = Seen("rank 0 (node 0, h0)", "lost")
+    assert aborted(12, 0, world(dead, coll(1), coll(2), coll(3))) is None
+    assert aborted(12, 0, world(dead, coll(1), coll(2, size=7), coll(3))).culprits == (2,)  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------- slow is not hung
+
+
+def test_who_is_waited_for_is_said_after_a_while_with_its_line() -> None:
+    ranks = world(coll(0, seconds=5.2), coll(1, seconds=5.0), busy(2, seconds=6.1), coll(3, seconds=4.9))
+    found = verdict(12, ranks)
+    assert found is not None
+    assert not found.is_certain
+    assert (found.kind, found.culprits, found.waiting) == ("slow", (2,), (0, 1))
+    assert found.headline == "run 12 waits: ranks 0-1 wait for rank 2 (node 1, h1)"
+    assert "rank 2 is at cell line 3: loader.next() (6.1 s, sleeping or waiting)" in found.details
+    assert verdict(12, ranks, slow_after=5.5) is None
+
+
+def test_the_far_end_of_a_chain_is_named() -> None:
+    found = verdict(12, world(busy(0, cpu=0.98), recv(1, 0, seconds=9), recv(2, 1, seconds=9), recv(3, 2, seconds=9)))
+    assert found is not None
+    assert (found.culprits, found.waiting) == ((0,), (1, 2, 3))
+    assert any("98 % CPU" in line for line in found.details)
+
+
+def test_a_rank_that_does_not_answer_is_slow_not_gone() -> None:
+    silent = seen(3, "running", Doing("silent", state="stopped by a signal (SIGSTOP)"))
+    found = verdict(12, world(coll(0, seconds=7), coll(1, seconds=7), coll(2, seconds=7), silent))
+    assert found is not None
+    assert not found.is_certain
+    assert "rank 3 does not answer: stopped by a signal (SIGSTOP)" in found.details
+
+
+@pytest.mark.parametrize("part", ["done", "failed", "free"])
+@pytest.mark.parametrize("look", [None, Looked("", Doing("silent", state="does not answer"), 0)])
+def test_a_rank_that_does_not_answer_may_have_entered_it_though_its_part_is_over(
+    part: Part, look: Looked | None
+) -> None:
+    """How far it came is not known: it is no culprit, and it is named once the others have waited for long."""
+    silent = Seen("rank 3 (node 1, h1)", part, look, 0.6)
+    assert verdict(12, world(coll(0), coll(1), coll(2), silent)) is None
+    assert verdict(12, world(store(0), store(1), store(2), silent)) is None
+    found = verdict(12, world(*(coll(r, seconds=7) for r in range(3)), silent))
+    assert found is None if look is None else (found is not None and not found.is_certain)
+
+
+def test_at_its_deadline_a_run_says_who_is_busy() -> None:
+    found = overdue(3, world(busy(0, seconds=60.4), over(1), busy(2, seconds=2.0, cpu=1.0), over(3)))
+    assert found is not None
+    assert found.headline == "run 3 waits: ranks 0, 2 are still busy"
+    assert found.details[0].startswith("rank 0 is at cell line 3")
+    assert overdue(3, world(over(0), over(1))) is None
+
+
+# ---------------------------------------------------------------- ways out, and how sure it is
+
+
+def test_only_free_ranks_can_join() -> None:
+    joined = verdict(12, world(coll(0), over(1), over(2), coll(3)))
+    assert joined is not None
+    assert [w.command for w in joined.ways] == ["%dist interrupt", "%%dist -r 1,2"]
+    for ranks in (
+        DIFFERENT,
+        (recv(0, 1), recv(1, 0), busy(2), busy(3)),
+        (coll(0), coll(1), coll(2), Seen("rank 3", "lost")),
+    ):
+        found = verdict(12, world(*ranks))
+        assert found is not None
+        assert [w.command for w in found.ways] == ["%dist interrupt"]
+
+
+def test_a_look_settles_what_is_numbered_only() -> None:
+    numbered, other = world(coll(0), over(1), coll(2), coll(3)), world(recv(0, 1), over(1), busy(2), busy(3))
+    for ranks, is_enough in ((numbered, True), (other, False)):
+        found = verdict(12, ranks)
+        assert found is not None
+        assert is_settled(found, ranks) is is_enough
+
+
+def test_who_may_move() -> None:
+    assert may_move(world(busy(0), recv(1, 0), recv(2, 1), over(3))) == {0, 1, 2}
+    assert may_move(world(recv(0, 1), recv(1, 0), recv(2, 0), over(3))) == set()
+    assert circle([0, 1, 2], world(recv(0, 1), recv(1, 2), recv(2, 1), over(3))) == [1, 2]

@@ -1,0 +1,15 @@
+"""Lacking: what this machine does not have. A user's run skips the test, with the reason; in CI it is a failure."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import pytest
+
+
+def lacking(reason: str) -> NoReturn:
+    """End the test for want of something that `.ci/run` installs, or that its machine has."""
+    if os.environ.get("JDIST_CI"):
+        pytest.fail(f"missing in CI: {reason}")
+    pytest.skip(reason)

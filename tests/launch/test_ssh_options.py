@@ -1,0 +1,62 @@
+"""What a start over ssh is made of, before anything is connected to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jdist.core.errors import UsageError
+from jdist.core.settings import Settings
+from jdist.launch.hosts import parse_hosts
+from jdist.launch.ssh.launcher import Options, SshLauncher, parse_options
+
+
+def settings(hosts: str, **given: Any) -> Settings:
+    return Settings(name="s", hosts=parse_hosts(hosts), **{"nnodes": 0, "launcher": "ssh", **given})
+
+
+@pytest.mark.parametrize(
+    ("hosts", "given", "counts"),
+    [
+        ("a:2,b:2", {}, (2, 2)),
+        ("a:2,b:1", {}, (2, 1)),
+        ("a:2,b:2", {"nproc_per_node": (2,)}, (2, 2)),
+        ("a:2,b:1", {"nproc_per_node": (2, 1), "nnodes": 2}, (2, 1)),
+        ("a,b", {"nproc_per_node": (2, 1)}, (2, 1)),
+        ("a,b", {"nproc_per_node": (4,)}, (4,)),
+        ("a,b", {}, ()),
+        ("a:4,b", {}, (4, 4)),
+        ("a:4,b", {"nproc_per_node": (4,)}, (4, 4)),
+    ],
+)
+def test_hosts_say_how_many_nodes_and_ranks(hosts: str, given: dict[str, Any], counts: tuple[int, ...]) -> None:
+    complete = SshLauncher.complete(settings(hosts, **given))
+    assert (complete.nnodes, complete.nproc_per_node) == (len(complete.hosts), counts)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "given", "why"),
+    [
+        ("a,b", {"nnodes": 3}, "--nnodes 3, but 2 hosts are named"),
+        ("a:2,b:1", {"nproc_per_node": (2,)}, "says 2 ranks on b, and b has 1 slots"),
+        ("a:2,b:1", {"nproc_per_node": (2, 1, 1)}, "names 3 nodes, but 2 hosts are named"),
+        ("a:2,b:1,c", {}, "how many ranks are to be on c"),
+        ("a", {"launcher_args": ("--pithon", "p")}, "unrecognized arguments: --pithon"),
+        ("a", {"launcher_args": ("b",)}, "to add it to a running cluster"),
+    ],
+)
+def test_what_does_not_fit_together(hosts: str, given: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        SshLauncher.complete(settings(hosts, **given))
+
+
+def test_hosts_are_needed() -> None:
+    with pytest.raises(UsageError, match="--hosts a:2,b:2 or --hostfile FILE"):
+        SshLauncher.complete(Settings(name="s", launcher="ssh"))
+
+
+def test_what_stands_after_the_dashes() -> None:
+    words = ["--python", "/p", "--directory", "/d", "-F", "f", "h"]
+    assert parse_options(words) == Options("/p", "/d", "f", "h")
+    assert parse_options([]) == Options()

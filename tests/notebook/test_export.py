@@ -1,0 +1,436 @@
+"""Export: cells of a session become one script, verbatim but for what a script cannot have, of which it is told."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jdist.client.history import BroadcastStep, CellStep, GroupStep, MeshStep, Remark, Step, ValueStep
+from jdist.core.errors import UsageError
+from jdist.notebook.export.ends import World
+from jdist.notebook.export.files import marked, write
+from jdist.notebook.export.provided import Provided
+from jdist.notebook.export.script import Script, compose, setup_first
+from jdist.notebook.export.source import indented
+from jdist.notebook.export.translation import Untranslatable, translate
+
+WORLD = World((2, 2), "gloo")
+
+
+def cell(code: str, number: int = 1, ranks: tuple[int, ...] = (0, 1, 2, 3), **more: Any) -> CellStep:
+    return CellStep(**{"number": number, "code": code, "ranks": ranks, "world_size": 4, "state": "done", **more})
+
+
+def script(*steps: Step, world: World = WORLD) -> Script:
+    """Composed, and Python."""
+    made = compose(steps, world, "train.py")
+    compile(made.text, "train.py", "exec")
+    return made
+
+
+def body(*steps: Step) -> str:
+    """What the script has between its head and its end, each cell's heading left out."""
+    text = script(*steps).text
+    between = text[text.index("# %%") : text.index("\ndist.destroy_process_group()")]
+    return "\n".join(line for line in between.splitlines() if not line.startswith("# %%")).strip("\n")
+
+
+# ---------------------------------------------------------------- one cell
+
+AS_IT_IS = [
+    "x = 1",
+    "t = torch.ones(3)  # as written\n\n\ndist.all_reduce(t)",
+    "def f(a):\n    '''Doc\n  string.'''\n    return a",
+    "try:\n    x = 1\nexcept ValueError as e:\n    raise RuntimeError from e\nfinally:\n    pass",
+    "for _ in range(3): pass",
+    "x = 5 % 2\ny = (x\n     % 3)",
+    "s = '''\n%time\n!ls\n'''",
+    "class A:\n    async def f(self):\n        await g()",
+    "match x:\n    case 1:\n        y = 2",
+]
+
+
+@pytest.mark.parametrize("code", AS_IT_IS)
+def test_what_is_python_stays_as_it_is(code: str) -> None:
+    assert translate(code, False, "run_1", Provided()).code == code
+    assert body(cell(code, is_shown=False)) == code
+
+
+SHOWN = [
+    ("t", "show(t)"),
+    ("x = 1\nx + 1  # two", "x = 1\nshow(x + 1)  # two"),
+    ("a, b", "show((a, b))"),
+    ("a,", "show((a,))"),
+    ("(a, b)", "show((a, b))"),
+    ("*a, b", "show((*a, b))"),
+    ("(a +\n b)", "show((a +\n b))"),
+    ("(x for x in y)", "show((x for x in y))"),
+    ("é = 'ü'; é, 'ß'  # µ", "é = 'ü'; show((é, 'ß'))  # µ"),
+    ("t;", "t;"),
+    ("t ; ", "t ; "),
+    ("if rank:\n    t", "if rank:\n    t"),
+    ("%time f(x)", "show(f(x))"),
+    ("%%time\nx = 1\nx", "# %%time\nx = 1\nshow(x)"),
+]
+
+
+@pytest.mark.parametrize(("code", "expected"), SHOWN)
+def test_the_value_that_a_cell_shows_is_printed(code: str, expected: str) -> None:
+    found = translate(code, True, "run_1", Provided())
+    assert found.code.strip() == expected.strip()
+    assert found.notes == ()
+
+
+def test_a_cell_without_a_value_prints_none() -> None:
+    assert body(cell("dist.barrier()", is_shown=False)) == "dist.barrier()"
+
+
+MAGICS = [
+    ("!ls -l", "shell('ls -l')", ""),
+    ("files = !ls", "files = shell_lines('ls')", ""),
+    ("!!ls", "shell_lines('ls')", ""),
+    ("%time x = f()", "x = f()", ""),
+    ("%cd /tmp", "os.chdir(os.path.expanduser('/tmp'))", ""),
+    ("%env A=b c", "os.environ['A'] = 'b c'", ""),
+    ("%set_env A 1", "os.environ['A'] = '1'", ""),
+    ("%matplotlib inline", "# %matplotlib inline  (left out)", ""),
+    ("x?", "# x?  (left out)", ""),
+    ("x??", "# x??  (left out)", ""),
+    ("!rm {name}", "# !rm {name}  (left out)", "!rm {name}: left out"),
+    ("!echo $HOME", "# !echo $HOME  (left out)", "!echo $HOME: left out"),
+    ("%cd {where}", "# %cd {where}  (left out)", "%cd {where}: left out"),
+    ("n = %sx ls", "# n = %sx ls  (left out)", "n = %sx ls: left out"),
+    ("%pip install einops", "# %pip install einops  (left out)", "%pip install einops: left out"),
+    ("%timeit f()", "# %timeit f()  (left out)", "%timeit f(): left out"),
+    ("ip = get_ipython()", "# ip = get_ipython()  (left out)", "ip = get_ipython()"),
+    ("if rank == 0:\n    %matplotlib inline", "if rank == 0:\n    # %matplotlib inline  (left out)\n    pass", ""),
+    ("if rank == 0:\n    !ls", "if rank == 0:\n    shell('ls')", ""),
+    ("if get_ipython():\n    x = 1\ny = 2", "# if get_ipython():\n#     x = 1  (left out)\ny = 2", "if get_ipython():"),
+    ("def f():\n    return get_ipython()", "def f():\n    # return get_ipython()  (left out)\n    pass", "get_ipython"),
+    ("x = 1\n%%time", "x = 1\n# %%time  (left out)", "%%time: left out"),
+    ("%%bash\nls", None, "%%bash"),
+    ("%%writefile a.py\nx = 1", None, "%%writefile"),
+    ("return 1", None, "no Python"),
+    ("x = = 1", None, "no Python"),
+    ("x = 1\0", None, "no Python"),
+    ("%%capture out\nx = 1", "# %%capture out\nx = 1", "what it hid"),
+    ("x = input()", "x = input()", "reads input()"),
+    ("breakpoint()", "breakpoint()", "calls breakpoint()"),
+    ("y = _ + Out[3]", "y = _ + Out[3]", "reads Out, _,"),
+    ("for _ in x:\n    y = _", "for _ in x:\n    y = _", ""),
+]
+
+
+@pytest.mark.parametrize(("code", "expected", "note"), MAGICS, ids=[m[0] for m in MAGICS])
+def test_what_only_a_notebook_does(code: str, expected: str | None, note: str) -> None:
+    if expected is None:
+        with pytest.raises(Untranslatable, match=note):
+            translate(code, False, "run_1", Provided())
+        return
+    found = translate(code, False, "run_1", Provided())
+    assert found.code.strip() == expected
+    assert (note in " ".join(found.notes)) if note else found.notes == ()
+
+
+def test_top_level_await_runs_in_a_coroutine_that_binds_the_cells_names() -> None:
+    code = "import asyncio\nrows = [i for i in range(3)]\nx = await asyncio.sleep(0, 'done')\nx, rows"
+    made = script(cell(code, 7))
+    namespace: dict[str, Any] = {"asyncio": __import__("asyncio")}
+    exec("event_loop = asyncio.new_event_loop()\nshow = print\n" + body(cell(code, 7)), namespace)
+    namespace["event_loop"].close()
+    assert (namespace["x"], namespace["rows"]) == ("done", [0, 1, 2])
+    assert "i" not in namespace
+    assert "import asyncio\nimport os" in made.text
+    assert made.warnings == ()
+
+
+def test_from_future_moves_to_the_top() -> None:
+    text = script(cell("x = 1"), cell("from __future__ import annotations\ndef f(a: Later): ...", 2)).text
+    assert text.index("from __future__") < text.index("import os")
+    assert "# from __future__ import annotations  (moved to the top)" in text
+
+
+# ---------------------------------------------------------------- indentation
+
+STRINGS = "x = '''a\nb\n  c''' + \"d\\\ne\"\nif x:\n    y = f'''{x}\nz'''\n# a comment\n\n(1,\n2)"
+
+
+@pytest.mark.parametrize("code", [*AS_IT_IS, STRINGS])
+def test_indenting_changes_no_value(code: str) -> None:
+    under = ast.parse(f"if 1:\n{indented(code)}").body[0]
+    assert isinstance(under, ast.If)
+    assert [ast.dump(s) for s in under.body] == [ast.dump(s) for s in ast.parse(code).body]
+
+
+@given(st.text("ab\n '\"\\#", max_size=40))
+def test_indenting_any_python_changes_no_value(text: str) -> None:
+    code = f"x = {text!r}\ny = '''{text}'''"
+    try:
+        expected = ast.parse(code).body
+    except (SyntaxError, ValueError):
+        return
+    under = ast.parse(f"if 1:\n{indented(code)}").body[0]
+    assert isinstance(under, ast.If)
+    assert [ast.dump(s) for s in under.body] == [ast.dump(s) for s in expected]
+
+
+# ---------------------------------------------------------------- the script
+
+STEPS = [
+    (cell("x = 1\ny = 2", ranks=(0, 1)), "if rank in (0, 1):\n    x = 1\n    y = 2"),
+    (cell("x = 1", ranks=(2,)), "if rank == 2:\n    x = 1"),
+    (cell("%matplotlib inline", ranks=(2,)), "# %matplotlib inline  (left out)"),
+    (GroupStep("tp", (1, 0)), 'groups["tp"] = dist.new_group([1, 0], group_desc="tp")'),
+    (
+        MeshStep(("dp", "tp"), (2, 2)),
+        'mesh = dist.init_device_mesh(device.type, (2, 2), mesh_dim_names=("dp", "tp"))',
+    ),
+    (MeshStep(("dp",), (4,)), 'mesh = dist.init_device_mesh(device.type, (4,), mesh_dim_names=("dp",))'),
+    (ValueStep("lr", (0, 1, 2, 3), "0.1", "float"), "lr = 0.1"),
+    (ValueStep("lr", (1,), "0.1", "float"), "if rank == 1:\n    lr = 0.1"),
+    (
+        ValueStep("b", (0, 1, 2, 3), "torch.tensor([1, 2], dtype=torch.int64)", "Tensor [2]", dim=0),
+        "b = torch.tensor([1, 2], dtype=torch.int64).tensor_split(4, dim=0)[rank]",
+    ),
+    (
+        ValueStep("b", (1, 3), "torch.tensor([1])", "Tensor [1]", dim=0),
+        "if rank in (1, 3):\n    b = torch.tensor([1]).tensor_split(2, dim=0)[[1, 3].index(rank)]",
+    ),
+    (
+        BroadcastStep("x", 1),
+        "passed_on = [x if rank == 1 else None]\ndist.broadcast_object_list(passed_on, src=1)\nx = passed_on[0]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("step", "expected"), STEPS)
+def test_a_step(step: Step, expected: str) -> None:
+    assert body(step) == expected
+    assert script(step).warnings == ()
+
+
+NOT_THERE = [
+    (cell("raise ValueError", state="failed", why="CellError: rank 2 failed: ValueError"), "rank 2 failed: ValueError"),
+    (cell("%%bash\nls"), "%%bash is something that only a notebook does"),
+    (cell("__import__('jdist.worker.script', fromlist=['x']).run('a.py', [], globals())"), "give that to torchrun"),
+    (ValueStep("x", (0, 1, 2, 3), "", "Tensor [1000]"), "the value (Tensor [1000]) is not in the script"),
+    (ValueStep("x", (0, 1, 2, 3), "[1, 2]", "list", dim=0), "the value (list) is not in the script"),
+    (Remark("ranks 2 removed"), "ranks 2 removed"),
+]
+
+
+@pytest.mark.parametrize(("step", "why"), NOT_THERE)
+def test_what_cannot_be_in_a_script_is_a_comment_and_a_warning(step: Step, why: str) -> None:
+    made = script(step)
+    assert len(made.warnings) == 1
+    assert why in made.warnings[0]
+    assert not [line for line in body(step).splitlines() if not line.startswith("#")]
+    if isinstance(step, CellStep):
+        assert (made.cells, made.left_out) == (0, 1)
+        for line in step.code.splitlines():
+            assert f"# {line}" in made.text
+
+
+def test_warnings_name_the_cell_as_the_user_sees_it() -> None:
+    made = script(cell("%pip install einops", 9, title="In [12]: %%dist -r 0"))
+    assert made.warnings == ("In [12]: %%dist -r 0 · run 9: %pip install einops: left out, it is a notebook's",)
+    assert "# %% In [12]: %%dist -r 0 · run 9\n" in made.text
+
+
+def test_cells_that_are_not_over_or_had_another_world_are_there_and_told_of() -> None:
+    made = script(cell("x = 1", state="running"), cell("y = 1", 2, ranks=(0, 1), world_size=2))
+    assert "had not ended" in made.warnings[0]
+    assert "in a world of 2, on ranks 0-1 of that" in made.warnings[1]
+    assert "\nx = 1\n" in made.text
+    assert "\ny = 1\n" in made.text
+
+
+def test_setup_cells_come_first_with_the_groups_that_they_may_need() -> None:
+    one, two = cell("a = 1", 1, is_setup=True), cell("b = 1", 3, is_setup=True)
+    other, group, mesh = cell("c = 1", 2), GroupStep("g", (0,)), MeshStep(("dp",), (4,))
+    assert setup_first([other, group, one, two, mesh]) == [group, one, two, other, mesh]
+    assert setup_first([other, mesh]) == [other, mesh]
+
+
+def test_a_world_of_another_size_is_refused_only_where_ranks_are_named() -> None:
+    assert "SystemExit" not in script(cell("x = 1"), ValueStep("lr", (0, 1, 2, 3), "0.1", "float")).text
+    for step in (cell("x = 1", ranks=(0,)), GroupStep("g", (0,)), MeshStep(("dp",), (4,))):
+        assert "if world_size != 4:" in script(step).text
+
+
+def test_the_head_has_what_the_cells_need_and_no_more() -> None:
+    plain = script(cell("x = 1")).text
+    assert not [w for w in ("show", "shell", "display", "groups", "asyncio", "subprocess") if w in plain]
+    assert "groups = {}" in script(cell("g = groups")).text
+    assert "def display(" in script(cell("display(x)", is_shown=False)).text
+    assert "def display(" not in script(cell("from IPython.display import display\ndisplay(x)")).text
+    assert "import subprocess" in script(cell("!ls")).text
+
+
+def test_a_cells_own_names_are_not_taken() -> None:
+    made = script(cell("def show(x): ...\nshell = 1"), cell("!ls", 2), cell("x", 3))
+    assert "\ndef show_(value):" in made.text
+    assert "\nshow_(x)\n" in made.text
+    assert "\nshell_('ls')\n" in made.text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "members"),
+    [
+        (tuple(range(512)), "range(0, 512)"),
+        (tuple(range(1, 512, 8)), "range(1, 506, 8)"),
+        ((0, 1, 2, 3), "(0, 1, 2, 3)"),
+        ((0, 1, 2, 3, 5), "(0, 1, 2, 3, 5)"),
+    ],
+)
+def test_many_ranks_are_a_range(ranks: tuple[int, ...], members: str) -> None:
+    large = World((8,) * 128, "gloo")
+    text = script(cell("x = 1", ranks=ranks, world_size=1024), GroupStep("g", ranks), world=large).text
+    assert f"\nif rank in {members}:\n" in text
+    assert tuple(eval(members)) == ranks
+    assert f"dist.new_group(list({members})" in text or f"dist.new_group({list(ranks)}" in text
+
+
+def test_a_cell_that_gives_rank_another_meaning_changes_no_condition() -> None:
+    text = script(cell("for rank in range(3): pass"), cell("x = 1", 2, ranks=(0, 2)), BroadcastStep("x", 0)).text
+    assert "if dist.get_rank() in (0, 2):" in text
+    assert "passed_on = [x if dist.get_rank() == 0 else None]" in text
+
+
+def test_cells_that_form_the_world_themselves_find_it_formed() -> None:
+    for code in ("dist.init_process_group('gloo')", "from torch.distributed import init_process_group"):
+        text = script(cell(code, is_shown=False)).text
+        assert text.index('\ndist.init_process_group("gloo")') < text.index("dist.init_process_group, ")
+        assert text.endswith("\nleave_world()\n")
+
+
+@pytest.mark.parametrize(
+    ("world", "says"),
+    [
+        (World((4,), "gloo"), ["one node with 4 ranks, backend gloo", "--standalone --nproc-per-node 4 train.py"]),
+        (World((1,), "gloo"), ["one node with 1 rank,"]),
+        (World((2, 2), "gloo"), ["2 nodes with 2 ranks each", "--nnodes 2 --nproc-per-node 2 --node-rank NODE"]),
+        (World((2, 1), "gloo"), ["--nproc-per-node 2 --node-rank 0", "--nproc-per-node 1 --node-rank 1"]),
+        (World((2,), "nccl"), ['device = torch.device("cuda", local_rank)', '("nccl", device_id=device)']),
+        (World((2,), "cpu:gloo,cuda:nccl"), ['dist.init_process_group("cpu:gloo,cuda:nccl")']),
+    ],
+)
+def test_the_head_says_how_it_is_run(world: World, says: list[str]) -> None:
+    made = script(cell("x = 1"), world=world)
+    for part in says:
+        assert part in made.text
+    assert ast.get_docstring(ast.parse(made.text)) is not None
+
+
+def test_what_is_no_longer_remembered_is_told() -> None:
+    assert "first 1,200 steps" in compose([cell("x = 1")], WORLD, forgotten=1200).warnings[0]
+
+
+@given(st.lists(st.sampled_from([c for c, *_ in (*SHOWN, *MAGICS)] + AS_IT_IS), max_size=6), st.booleans())
+def test_any_cells_make_python(codes: list[str], is_part: bool) -> None:
+    ranks = (0, 2) if is_part else (0, 1, 2, 3)
+    script(*(cell(code, n, ranks) for n, code in enumerate(codes, 1)))
+
+
+# ---------------------------------------------------------------- the file
+
+
+def test_a_file_that_export_wrote_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    write(str(path), "x = 1\n", force=False)
+    write(str(path), "x = 2\n", force=False)
+    assert path.read_text() == marked("x = 2\n")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.py"]
+
+
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [
+        ("mine = 1\n", "was not written by export"),
+        ("", "was not written by export"),
+        (marked("x = 1\n") + "y = 2\n", "was edited after export wrote it"),
+        (marked("x = 1\n").replace("x = 1", "x = 3"), "was edited after export wrote it"),
+        (marked("x = 1\n").replace("\n", "\r\n"), "export"),
+    ],
+)
+def test_the_users_own_work_is_not_overwritten(tmp_path: Path, there: str, why: str) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(there, newline="")
+    with pytest.raises(UsageError, match=f"{why}.*--force"):
+        write(str(path), "x = 2\n", force=False)
+    assert path.read_bytes() == there.encode()
+    write(str(path), "x = 2\n", force=True)
+    assert path.read_text() == marked("x = 2\n")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("absent/a.py", "folder"):
+        with pytest.raises(UsageError, match=name.partition("/")[0]):
+            write(str(tmp_path / name), "x = 1\n", force=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "link.py").symlink_to(tmp_path / "a.py")
+    write(str(tmp_path / "link.py"), "x = 1\n", force=False)
+    assert (tmp_path / "link.py").is_symlink()
+    assert (tmp_path / "a.py").read_text() == marked("x = 1\n")
+
+
+def test_a_whole_script() -> None:
+    """As a reader finds it."""
+    made = compose([cell("t = torch.ones(3) * rank\ndist.all_reduce(t)\nt", 1, title="In [3]: %%dist")], WORLD, "a.py")
+    assert made.text == textwrap.dedent('''\
+        """The cells of a jdist session on 2 nodes with 2 ranks each, backend gloo.
+
+        Run it on one machine, where node_rank is 0 everywhere:
+
+            torchrun --standalone --nproc-per-node 4 a.py
+
+        or on each node, with its number as NODE and the first one's address as HOST:
+
+            torchrun --nnodes 2 --nproc-per-node 2 --node-rank NODE --master-addr HOST --master-port 29500 a.py
+
+        What a cell showed as its value is printed by show(); pictures and tables
+        of the notebook are their text here.
+        """
+
+        import os
+
+        import torch
+        import torch.distributed as dist
+
+        # What every rank of the session has.
+        rank = int(os.environ["RANK"])
+        local_rank = int(os.environ["LOCAL_RANK"])
+        node_rank = int(os.environ["GROUP_RANK"])
+        world_size = int(os.environ["WORLD_SIZE"])
+        device = torch.device("cpu")
+        dist.init_process_group("gloo")
+
+
+        def show(value):
+            """Print a cell's last value, as the notebook showed it."""
+            if value is None:
+                return
+            try:
+                from IPython.lib.pretty import pretty
+            except ImportError:
+                pretty = repr
+            print(pretty(value))
+
+
+        # %% In [3]: %%dist · run 1
+        t = torch.ones(3) * rank
+        dist.all_reduce(t)
+        show(t)
+
+        dist.destroy_process_group()
+        ''')

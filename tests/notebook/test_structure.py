@@ -1,0 +1,218 @@
+"""The structure of a run's output: that it fits its schema, says all that the HTML says, and repeats nothing large."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jdist.core.outcome import ErrorInfo, Kind, Line, Outcome
+from jdist.core.ranks import RankSet
+from jdist.core.topology import Topology
+from jdist.core.verdict import Verdict, Way
+from jdist.notebook.mime import MIME, Alike, Run, Text
+from jdist.notebook.render import render
+from jdist.notebook.screen import weight
+from jdist.notebook.transcript import Transcript
+from jdist.notebook.view import RunView
+
+RANKS = (0, 1, 2, 3)
+SCHEMA = msgspec.json.schema(Run)
+PICTURE = base64.b64encode(os.urandom(30_000)).decode()
+
+
+def ok(duration: float = 0.03) -> Outcome:
+    return Outcome(kind="value", duration=duration)
+
+
+def failed(evalue: str = "bad", kind: Kind = "error", is_echo: bool = False) -> Outcome:
+    trace = ("\x1b[31mValueError\x1b[39m", "Cell line 5", f"ValueError: {evalue}")
+    error = ErrorInfo("ValueError", evalue, trace, 5, "  dist.all_reduce(t)", is_echo)
+    return Outcome(kind=kind, error=error, duration=1.0)
+
+
+def bundle(transcript: Transcript | None = None, **changes: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {"run": 12, "ranks": RANKS, "state": "done", "elapsed": 0.031, "cluster": "c"}
+    facts["outcomes"] = dict.fromkeys(RANKS, ok())
+    facts["topology"] = Topology((2, 2), ("alpha", "beta"))
+    facts["blocks"] = transcript.blocks() if transcript is not None else ()
+    return render(RunView(**(facts | changes)))
+
+
+def structure(transcript: Transcript | None = None, **changes: Any) -> dict[str, Any]:
+    found = bundle(transcript, **changes)[MIME]
+    jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
+    return dict(found)
+
+
+def cut_out(shown: dict[str, Any], piece: dict[str, int]) -> str:
+    """The piece of the HTML as JavaScript takes it: in UTF-16 units."""
+    units = shown["text/html"].encode("utf-16-le")
+    return str(units[2 * piece["start"] : 2 * (piece["start"] + piece["length"])].decode("utf-16-le"))
+
+
+def test_equal_lines_stand_once_and_neighbours_are_joined() -> None:
+    transcript = Transcript(RANKS)
+    for rank in RANKS:
+        transcript.feed_text([rank], "stdout", "one sentence\nand \x1b[31manother\x1b[0m\n")
+    transcript.feed_text([1], "stderr", "careful\n")
+    assert structure(transcript)["segments"] == [
+        {"kind": "text", "ranks": "0-3", "text": "one sentence\nand \x1b[31manother\x1b[0m"},
+        {"kind": "text", "ranks": "1", "text": "careful", "stderr": True},
+    ]
+
+
+def test_lines_that_differ_in_numbers_keep_each_ranks_own() -> None:
+    transcript = Transcript(RANKS)
+    for step in range(2):
+        for rank in RANKS:
+            transcript.feed_text([rank], "stdout", f"step {step} loss 0.{rank // 2}\n")
+    texts = [{"ranks": f"{r}-{r + 1}", "text": f"step 0 loss 0.{r // 2}\nstep 1 loss 0.{r // 2}"} for r in (0, 2)]
+    assert structure(transcript)["segments"] == [{"kind": "alike", "texts": texts}]
+
+
+def test_a_result_and_a_display_stand_with_their_ranks() -> None:
+    transcript = Transcript(RANKS)
+    transcript.feed_rich(RANKS, {"text/plain": "tensor([6.])"}, is_result=True)
+    transcript.feed_rich([0], {"text/plain": "x²", "text/latex": "$x^2$"})
+    transcript.feed_rich([1], {"text/plain": "spec", "application/vnd.vega.v5+json": {"mark": "bar"}})
+    assert structure(transcript)["segments"] == [
+        {"kind": "shown", "ranks": "0-3", "data": {"text/plain": "tensor([6.])"}, "is_result": True},
+        {"kind": "shown", "ranks": "0", "data": {"text/latex": "$x^2$", "text/plain": "x²"}},
+        {
+            "kind": "shown",
+            "ranks": "1",
+            "data": {"application/vnd.vega.v5+json": {"mark": "bar"}, "text/plain": "spec"},
+        },
+    ]
+
+
+@pytest.mark.parametrize("before", ["plain", "é", "🙂 and é\n🙂"])
+def test_pictures_tables_and_tracebacks_are_named_where_the_html_has_them(before: str) -> None:
+    transcript = Transcript(RANKS)
+    transcript.feed_text([0], "stdout", before + "\n")
+    transcript.feed_rich([1], {"text/plain": "<Figure>", "image/png": PICTURE})
+    transcript.feed_rich([0, 2], {"text/plain": "frame", "text/html": "<table><tr><td>🙂</td></tr></table>"})
+    shown = bundle(transcript, outcomes={**dict.fromkeys(RANKS, ok()), 3: failed()})
+    found = shown[MIME]
+    assert PICTURE not in json.dumps(found)
+    picture, table = found["segments"][1:]
+    assert (picture["ranks"], table["ranks"]) == ("1", "0,2")
+    assert cut_out(shown, picture["piece"]).startswith("<img ")
+    assert PICTURE in cut_out(shown, picture["piece"])
+    assert cut_out(shown, table["piece"]) == "<table><tr><td>🙂</td></tr></table>"
+    traceback = cut_out(shown, found["failures"][0]["traceback"])
+    assert traceback.startswith("<pre")
+    assert traceback.endswith("ValueError: bad</pre>")
+
+
+def test_ranks_alike_stand_together_and_times_are_rounded() -> None:
+    outcomes = {0: ok(0.0312), 1: ok(0.0308), 2: failed()}
+    assert structure(outcomes=outcomes, state="running", elapsed=12.34)["ranks"] == [
+        {"ranks": "0-1", "state": "value", "seconds": 0.031},
+        {"ranks": "2", "state": "error", "seconds": 1.0},
+        {"ranks": "3", "state": "running"},
+    ]
+    assert structure(outcomes={}, state="waiting")["ranks"] == [{"ranks": "0-3", "state": "waiting"}]
+
+
+def test_causes_come_before_their_echoes() -> None:
+    found = structure(outcomes={0: failed("broken pipe", is_echo=True), 1: ok(), 2: failed("bad"), 3: ok()})
+    heads = [(f["ranks"], f["headline"], f.get("is_echo", False)) for f in found["failures"]]
+    assert heads == [
+        ("2", "rank 2 (node 1, beta) failed: ValueError: bad", False),
+        ("0", "rank 0 (node 0, alpha) failed: ValueError: broken pipe", True),
+    ]
+    assert found["failures"][0]["place"] == "line 5: dist.all_reduce(t)"
+
+
+def test_a_verdict_has_ways_out_until_the_run_is_over() -> None:
+    way = Way("%dist interrupt", "stop the run")
+    verdict = Verdict(12, "absent", (1,), (0,), "rank 1 has not entered all_reduce #1", ("rank 0 waits",), (way,))
+    found = structure(verdict=verdict, state="running", outcomes={})["verdict"]
+    assert found == {
+        "headline": "run 12 cannot finish: rank 1 has not entered all_reduce #1",
+        "is_certain": True,
+        "details": ["rank 0 waits"],
+        "ways": [{"command": "%dist interrupt", "effect": "stop the run"}],
+    }
+    found = structure(verdict=verdict)["verdict"]
+    assert found["headline"].startswith("run 12 did not finish")
+    assert "ways" not in found
+
+
+def test_a_verdict_on_what_has_passed_says_that_the_run_finished() -> None:
+    verdict = Verdict(12, "mismatch", (1,), (), "all_reduce #1 differed", ("rank 1 calls it",), has_passed=True)
+    found = structure(verdict=verdict)["verdict"]
+    assert found["headline"] == "run 12 finished, but all_reduce #1 differed"
+    assert not found["is_certain"]
+    assert "all_reduce #1 differed" in verdict.in_hindsight
+
+
+def test_a_thousand_ranks_take_little_room() -> None:
+    many = tuple(range(1024))
+    outcomes = {r: ok(0.5 + r % 7 / 100) for r in many}
+    found = structure(ranks=many, outcomes=outcomes, topology=None)
+    assert len(found["ranks"]) == 7
+    outcomes = {r: failed(f"bad {chr(65 + r % 26)}{chr(65 + r // 26)}") for r in many}
+    found = structure(ranks=many, outcomes=outcomes, topology=None)
+    assert len(found["failures"]) == 12
+    assert found["more_failures"] == 1012
+
+
+def test_the_middle_of_long_output_is_a_gap() -> None:
+    transcript = Transcript(RANKS)
+    for i in range(20_000):
+        transcript.feed_text((0, 1), "stdout", f"line {i} of two\n")
+    found = structure(transcript)["segments"]
+    assert [s["kind"] for s in found] == ["text", "gap", "text"]
+    shown = sum(s["text"].count("\n") + 1 for s in found if s["kind"] == "text")
+    assert found[1]["text"].startswith(f"… {20_000 - shown:,} lines of each of ranks 0-1 left out")
+    assert shown > 4000
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from(RANKS), st.text(max_size=30), st.booleans()), max_size=30),
+    st.sampled_from([None, 0]),
+)
+def test_no_rank_loses_a_line_whatever_it_writes(steps: list[tuple[int, str, bool]], lead: int | None) -> None:
+    transcript = Transcript(RANKS)
+    for rank, text, is_stderr in steps:
+        transcript.feed_text([rank], "stderr" if is_stderr else "stdout", text + "\n")
+    transcript.close()
+    found = msgspec.convert(bundle(transcript, lead=lead, state="running")[MIME], Run)
+    said: dict[int, list[str]] = {rank: [] for rank in RANKS}
+    for segment in found.segments:
+        assert isinstance(segment, Text | Alike)
+        for each in [segment] if isinstance(segment, Text) else segment.texts:
+            for rank in RankSet.parse(each.ranks, Topology((4,), ("host",))):
+                said[rank] += each.text.split("\n")
+    for rank in RANKS:
+        assert said[rank] == [item.text for item in transcript.items(rank) if isinstance(item, Line)]
+
+
+def test_a_notebook_does_not_double_with_text_and_does_not_grow_with_pictures() -> None:
+    transcript = Transcript(RANKS)
+    for i in range(300):
+        for rank, (name, part) in enumerate(("aw", "bx", "cy", "dz")):
+            transcript.feed_text([rank], "stdout", f"epoch {i}: rank-{name} sees shard {part} of the data\n")
+    shown = bundle(transcript)
+    assert len(written(shown)) < 1.8 * len(written({m: v for m, v in shown.items() if m != MIME}))
+    transcript.feed_rich([1], {"text/plain": "<Figure>", "image/png": PICTURE * 10})
+    assert len(json.dumps(bundle(transcript)[MIME])) < len(json.dumps(shown[MIME])) + 200
+    letters = len(shown["text/plain"]) + len(shown["text/html"])
+    assert weight(shown) == letters + len(json.dumps(shown[MIME], ensure_ascii=False))
+
+
+def written(shown: dict[str, Any]) -> str:
+    """As a notebook file holds it."""
+    lines = {m: v.splitlines(keepends=True) if isinstance(v, str) else v for m, v in shown.items()}
+    return json.dumps(lines, indent=1, ensure_ascii=False)

@@ -1,0 +1,328 @@
+"""The merged view of a run: nothing lost, nothing moved to another rank, equal things once."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jdist.core.outcome import Item, Line, Rich, Skipped
+from jdist.notebook.alignment import MOST_VARIANTS
+from jdist.notebook.numbers import joined
+from jdist.notebook.transcript import Block, Transcript
+
+RANKS = (0, 1, 2, 3)
+
+
+def of_rank(blocks: list[Block], rank: int) -> list[Item]:
+    """What the view shows of this rank, in its order."""
+    return [part.item for block in blocks for part in block.parts if rank in part.ranks]
+
+
+def texts(blocks: list[Block], rank: int, stream: str | None = None) -> list[str]:
+    items = of_rank(blocks, rank)
+    return [i.text for i in items if isinstance(i, Line) and stream in (None, i.stream)]
+
+
+def shape(blocks: list[Block]) -> list[tuple[tuple[int, ...], list[str]]]:
+    return [(b.ranks, [getattr(p.item, "text", "") for p in b.parts]) for b in blocks]
+
+
+def fed(*steps: tuple[tuple[int, ...], str]) -> Transcript:
+    transcript = Transcript(RANKS)
+    for ranks, text in steps:
+        transcript.feed_text(ranks, "stdout", text)
+    return transcript
+
+
+line_texts = st.one_of(
+    st.sampled_from(["ok", "", "step 1", "step 2", "loss 0.1", "loss 0.2", "epoch 10 of 20 begins now", "a|b", "0"]),
+    st.text(st.characters(exclude_categories=["C"]), max_size=6),
+)
+rank_sets = st.sets(st.sampled_from(RANKS), min_size=1).map(lambda s: tuple(sorted(s)))
+
+
+@given(st.lists(st.tuples(rank_sets, st.sampled_from(["stdout", "stderr"]), line_texts), max_size=60))
+def test_each_ranks_lines_are_what_was_fed_for_any_interleaving(steps):
+    transcript = Transcript(RANKS)
+    expected = {rank: [] for rank in RANKS}
+    for ranks, stream, text in steps:
+        transcript.feed_text(ranks, stream, text + "\n")
+        for rank in ranks:
+            expected[rank].append((stream, text))
+    blocks = transcript.blocks()
+    for rank in RANKS:
+        assert [(i.stream, i.text) for i in of_rank(blocks, rank)] == expected[rank]
+        assert [(i.rank, i.stream, i.text) for i in transcript.items(rank)] == [(rank, *e) for e in expected[rank]]
+
+
+@given(st.lists(line_texts, max_size=25), st.data())
+def test_equal_sequences_become_one_for_any_interleaving(lines, data):
+    left = {rank: list(lines) for rank in RANKS}
+    transcript = Transcript(RANKS)
+    while ready := [rank for rank in RANKS if left[rank]]:
+        rank = data.draw(st.sampled_from(ready))
+        for _ in range(data.draw(st.integers(1, 6))):
+            if left[rank]:
+                transcript.feed_text([rank], "stdout", left[rank].pop(0) + "\n")
+    assert shape(transcript.blocks()) == [(RANKS, [line]) for line in lines]
+
+
+@given(st.lists(st.tuples(rank_sets, line_texts, st.booleans()), max_size=40), st.data())
+def test_text_may_come_in_any_pieces(steps, data):
+    whole, pieces = Transcript(RANKS), Transcript(RANKS)
+    for ranks, text, ends in steps:
+        full = text + ("\n" if ends else "")
+        whole.feed_text(ranks, "stdout", full)
+        cut = data.draw(st.integers(0, len(full)))
+        pieces.feed_text(ranks, "stdout", full[:cut])
+        pieces.feed_text(ranks, "stdout", full[cut:])
+    for rank in RANKS:
+        assert texts(whole.blocks(), rank) == texts(pieces.blocks(), rank)
+    whole.close()
+    for rank in RANKS:
+        assert [i.text for i in whole.items(rank)] == texts(whole.blocks(), rank)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["line", "rich", "clear", "clear later"]), rank_sets, line_texts), max_size=40)
+)
+def test_displays_and_clearing_keep_each_ranks_order(steps):
+    transcript = Transcript(RANKS)
+    model: dict[int, list[str]] = {rank: [] for rank in RANKS}
+    waiting: set[int] = set()
+    for what, ranks, text in steps:
+        if what in ("line", "rich"):
+            for rank in waiting & set(ranks):
+                model[rank] = []
+            waiting -= set(ranks)
+        if what == "line":
+            transcript.feed_text(ranks, "stdout", text + "\n")
+        elif what == "rich":
+            transcript.feed_rich(ranks, {"text/plain": text})
+        else:
+            transcript.feed_clear(ranks, wait=what == "clear later")
+        for rank in ranks:
+            if what in ("line", "rich"):
+                model[rank].append(text)
+            elif what == "clear":
+                model[rank] = []
+                waiting.discard(rank)
+            else:
+                waiting.add(rank)
+    for rank in RANKS:
+        shown = [i.text if isinstance(i, Line) else i.data["text/plain"] for i in of_rank(transcript.blocks(), rank)]
+        assert shown == model[rank]
+
+
+@given(st.lists(st.tuples(rank_sets, line_texts), max_size=40), st.lists(st.tuples(rank_sets, line_texts), max_size=20))
+def test_what_every_rank_has_passed_never_changes(first, second):
+    transcript = fed(*((ranks, text + "\n") for ranks, text in first), (RANKS, "here all ranks stand together\n"))
+    settled = transcript.blocks()
+    for ranks, text in second:
+        transcript.feed_text(ranks, "stdout", text + "\n")
+    assert transcript.blocks()[: len(settled)] == settled
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([((0,), "a\nb\n"), ((1,), "a\nb\n")], [((0, 1), ["a"]), ((0, 1), ["b"])]),
+        # what one rank alone says does not part the others' equal lines, whoever comes first
+        ([((0,), "a\nb\n"), ((1,), "mine\na\nb\n")], [((1,), ["mine"]), ((0, 1), ["a"]), ((0, 1), ["b"])]),
+        ([((1,), "mine\na\n"), ((0,), "a\n")], [((1,), ["mine"]), ((0, 1), ["a"])]),
+        # a rank that ran ahead of a line that all have passed is still joined
+        (
+            [((0,), "all\na\n"), ((1, 2, 3), "all\n"), ((1,), "mine\na\n")],
+            [(RANKS, ["all"]), ((1,), ["mine"]), ((0, 1), ["a"])],
+        ),
+        # what is not shared stays in the order of arrival
+        ([((0,), "red\n"), ((1,), "blue\n"), ((0,), "rose\n")], [((0,), ["red"]), ((1,), ["blue"]), ((0,), ["rose"])]),
+        # crossed order cannot be joined
+        ([((0,), "x\ny\n"), ((1,), "y\nx\n")], [((0,), ["x"]), ((0, 1), ["y"]), ((1,), ["x"])]),
+        ([((0,), "loss 0.1\n"), ((1,), "loss 0.2\n")], [((0, 1), ["loss 0.1", "loss 0.2"])]),
+        ([((0,), "loss 0.1\n"), ((1,), "lost 0.2\n")], [((0,), ["loss 0.1"]), ((1,), ["lost 0.2"])]),
+        # an equal line nearby is better than one that differs
+        ([((0,), "s 1\ns 2\n"), ((1,), "s 2\n")], [((0,), ["s 1"]), ((0, 1), ["s 2"])]),
+        ([((0,), "a|1\n"), ((1,), "a|2\n")], [((0,), ["a|1"]), ((1,), ["a|2"])]),
+        (
+            [((0,), "x" * 90 + " 1\n"), ((1,), "x" * 90 + " 2\n")],
+            [((0,), ["x" * 90 + " 1"]), ((1,), ["x" * 90 + " 2"])],
+        ),
+    ],
+)
+def test_what_is_joined(steps, expected):
+    assert shape(fed(*steps).blocks()) == expected
+
+
+def test_lines_that_differ_are_joined_for_at_most_eight_ranks():
+    transcript = Transcript(range(20))
+    for rank in range(20):
+        transcript.feed_text([rank], "stdout", f"loss {rank}\n")
+    assert [len(block.ranks) for block in transcript.blocks()] == [MOST_VARIANTS, MOST_VARIANTS, 4]
+    assert texts(transcript.blocks(), 13) == ["loss 13"]
+
+
+def test_equal_lines_are_joined_for_any_number_of_ranks():
+    transcript = Transcript(range(100))
+    for rank in range(100):
+        transcript.feed_text([rank], "stdout", "loss 1\n")
+    assert shape(transcript.blocks()) == [(tuple(range(100)), ["loss 1"])]
+
+
+def test_streams_are_kept_apart_in_the_order_of_arrival():
+    transcript = Transcript(RANKS)
+    transcript.feed_text(RANKS, "stdout", "same\n")
+    transcript.feed_text(RANKS, "stderr", "same\n")
+    transcript.feed_text(RANKS, "stdout", "last\n")
+    shown = [(b.ranks, b.parts[0].item.stream, b.parts[0].item.text) for b in transcript.blocks()]
+    assert shown == [(RANKS, "stdout", "same"), (RANKS, "stderr", "same"), (RANKS, "stdout", "last")]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        (["  0%\r 50%\r100%\n"], ["100%"]),
+        (["long one\rab\n"], ["abng one"]),
+        (["a\r\nb\r\n"], ["a", "b"]),
+        (["a\r", "\nb\n"], ["a", "b"]),
+        (["abc\b\bX\n"], ["aXc"]),
+        (["\b\bx\n"], ["x"]),
+        (["abcdef\r\x1b[K12\n"], ["12"]),
+        (["abcdef\x1b[2K\rx\n"], ["x"]),
+        (["abc\x1b[1D\x1b[1Kx\n"], ["  x"]),
+        (["ab\x1b[3Cx\n"], ["ab   x"]),
+        (["abc\x1b[1Gx\n"], ["xbc"]),
+        (["\x1b[31mred\x1b[0m plain\n"], ["\x1b[31mred\x1b[0m plain"]),
+        (["\x1b[3", "1mred\x1b", "[0m\n"], ["\x1b[31mred\x1b[0m"]),
+        (["\x1b[1;32mtwo\nlines\x1b[m\n"], ["\x1b[1;32mtwo\x1b[0m", "\x1b[1;32mlines\x1b[0m"]),
+        (["\x1b[31mabc\x1b[39m\rX\n"], ["X\x1b[31mbc\x1b[0m"]),
+        (["\x1b]0;title\x07text\n"], ["text"]),
+        (["a\x00b\x07c\td\n"], ["abc\td"]),
+        (["\x1b[38;5;208mo\x1b[4mo\x1b[0m\n"], ["\x1b[38;5;208moo\x1b[0m"]),
+        (["\n\n"], ["", ""]),
+    ],
+)
+def test_text_is_read_as_a_terminal_reads_it(pieces, lines):
+    transcript = fed(*(((0,), piece) for piece in pieces))
+    assert [item.text for item in transcript.items(0)] == lines
+
+
+def test_an_open_line_is_seen_while_it_grows_and_ends_with_close():
+    transcript = fed((RANKS, "done\n"), (RANKS, " 10%"), (RANKS, "\r 20%"), ((3,), "\r 30%"))
+    blocks = transcript.blocks()
+    assert [(b.is_live, b.ranks) for b in blocks] == [(False, RANKS), (True, RANKS)]
+    assert texts(blocks, 2) == ["done", " 20%"]
+    assert texts(blocks, 3) == ["done", " 30%"]
+    transcript.close([3])
+    assert [i.text for i in transcript.items(3)] == ["done", " 30%"]
+    assert [i.text for i in transcript.items(2)] == ["done"]
+    transcript.close()
+    assert not any(block.is_live for block in transcript.blocks())
+    assert texts(transcript.blocks(), 2) == ["done", " 20%"]
+
+
+def test_equal_displays_are_joined_and_others_are_not():
+    transcript = Transcript(RANKS)
+    transcript.feed_text([0], "stdout", "open")
+    transcript.feed_rich([0], {"text/plain": "6", "text/html": "<b>6</b>"}, is_result=True)
+    transcript.feed_rich([1, 2], {"text/html": "<b>6</b>", "text/plain": "6"}, is_result=True)
+    transcript.feed_rich([3], {"text/plain": "7", "text/html": "<b>7</b>"}, is_result=True)
+    transcript.feed_rich([3], {"text/plain": "6", "text/html": "<b>6</b>"})
+    blocks = transcript.blocks()
+    assert [b.ranks for b in blocks] == [(0,), (0, 1, 2), (3,), (3,)]
+    assert [i.is_result for i in of_rank(blocks, 3)] == [True, False]
+
+
+def test_an_update_changes_the_display_of_its_ranks_only():
+    transcript = Transcript(RANKS)
+    transcript.feed_rich(RANKS, {"text/plain": "0 %"}, display_id="bar")
+    transcript.feed_text(RANKS, "stdout", "after\n")
+    transcript.blocks()
+    assert transcript.feed_update([1], "bar", {"text/plain": "50 %"})
+    block = transcript.blocks()[0]
+    assert [(p.ranks, p.item.data["text/plain"]) for p in block.parts] == [((0, 2, 3), "0 %"), ((1,), "50 %")]
+    assert transcript.feed_update([0, 2, 3], "bar", {"text/plain": "50 %"})
+    assert [p.ranks for p in transcript.blocks()[0].parts] == [RANKS]
+    assert not transcript.feed_update(RANKS, "unknown", {"text/plain": "x"})
+
+
+def test_clearing_touches_no_other_rank_and_may_wait_for_the_next_output():
+    transcript = fed((RANKS, "frame\nopen"))
+    transcript.feed_clear([1])
+    assert texts(transcript.blocks(), 1) == []
+    assert texts(transcript.blocks(), 0) == ["frame", "open"]
+    transcript.feed_clear([0], wait=True)
+    assert texts(transcript.blocks(), 0) == ["frame", "open"]
+    transcript.feed_text([0], "stdout", "next\n")
+    assert texts(transcript.blocks(), 0) == ["next"]
+    assert texts(transcript.blocks(), 2) == ["frame", "open"]
+
+
+def test_a_snapshot_replaces_the_one_before_and_stands_last():
+    transcript = fed((RANKS, "first\nhalf"))
+    transcript.feed_tail(2, "stdout", 10, 100, "old\n")
+    transcript.feed_rich([2], {"text/plain": "figure"})
+    transcript.feed_tail(2, "stdout", 1234, 56789, "new\nnewest")
+    items = of_rank(transcript.blocks(), 2)
+    expected = ["first", "half", "figure", (1234, 56789), "new", "newest"]
+
+    def told(item):
+        if isinstance(item, Skipped):
+            return (item.lines, item.chars)
+        return item.text if isinstance(item, Line) else item.data["text/plain"]
+
+    assert [told(i) for i in items] == expected
+    transcript.close()
+    assert [told(i) for i in transcript.items(2)] == expected
+    assert texts(transcript.blocks(), 1) == ["first", "half"]
+
+
+def test_snapshots_of_several_ranks_are_joined():
+    transcript = Transcript(RANKS)
+    for rank in RANKS:
+        transcript.feed_tail(rank, "stdout", 5, 50, "alike\n")
+    assert [b.ranks for b in transcript.blocks()] == [RANKS, RANKS]
+
+
+def test_an_item_made_elsewhere_is_given_to_the_ranks_named():
+    transcript = Transcript(RANKS)
+    transcript.add([1, 2], Line(0, "stdout", "x"))
+    transcript.add([3], Rich(0, {"text/plain": "y"}))
+    transcript.add([3], Skipped(0, 3, 30))
+    assert [(b.ranks, b.parts[0].item.rank) for b in transcript.blocks()] == [((1, 2), 1), ((3,), 3), ((3,), 3)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["loss 0.1", "loss 0.2"], "loss 0.1 | 0.2"),
+        (["step 5 loss 0.1", "step 5 loss -2e-3"], "step 5 loss 0.1 | -2e-3"),
+        (["rank 0: nan", "rank 1: 3."], "rank 0 | 1: nan | 3."),
+        (["7", "7"], "7"),
+    ],
+)
+def test_joined_lines(lines, expected):
+    assert joined(lines) == expected
+
+
+@pytest.mark.parametrize("kind", ["equal", "alternating", "private", "few words", "one after the other"])
+def test_the_cost_grows_with_the_lines_and_not_faster(kind):
+    count = 20_000
+    made = {
+        "equal": lambda rank, i: f"step {i} done",
+        "alternating": lambda rank, i: f"all say {i}x" if i % 2 else f"{rank}x alone {i}x",
+        "private": lambda rank, i: f"{rank}x alone {i}x",
+        "few words": lambda rank, i: "abcdefg"[hash((rank, i)) % 7],
+        "one after the other": lambda rank, i: f"loss {i}.{rank}",
+    }[kind]
+    transcript = Transcript(RANKS)
+    chunks = [(r, i) for r in RANKS for i in range(0, count, 20)]
+    if kind != "one after the other":
+        chunks.sort(key=lambda chunk: chunk[1])
+    begun = time.process_time()
+    for rank, start in chunks:
+        transcript.feed_text([rank], "stdout", "".join(made(rank, i) + "\n" for i in range(start, start + 20)))
+    transcript.blocks()
+    assert time.process_time() - begun < 20  # takes one or two; a quadratic way takes minutes
+    assert texts(transcript.blocks(), 3) == [made(3, i) for i in range(count)]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+
+from msgspec import structs
+
+from jdist.core.examination import GpuUse
+from jdist.core.messages import ClusterFacts, GroupSpec, Looked, RankFacts, Surveyed
+from jdist.core.reports import Call, Doing, GroupProgress
+from jdist.core.verdict import Verdict, Way
+from jdist.server.pictures import changed_ranks, safe, summary, survey, timeless
+
+FACTS = ClusterFacts(
+    "c1", "ready", 2, "gloo", 2, (2, 1), ("alpha", "beta"), 3, {"odd": (1,)}, (("dp",), (3,)), cut_off=(1,)
+)
+
+
+def row(rank: int, run: int = 0, death_age: float = 0.0) -> RankFacts:
+    return RankFacts(rank, rank // 2, "alpha", 40 + rank, "running" if run else "idle", run, "", False, "", death_age)
+
+
+def found(*on_run: int) -> Surveyed:
+    rows = tuple(row(r, 7 if r in on_run else 0) for r in range(3))
+    verdict = Verdict(7, "missing", (1,), (0,), "rank 1 will not come", ways=(Way("%dist interrupt", "stops it"),))
+    runs = ((7, "running", (0, 1, 2), 1.5), (8, "queued", (0,), 0.0))
+    return Surveyed("q", FACTS, rows, runs, (GroupSpec((0, 2)),), (verdict,), ("node 1 is silent",))
+
+
+def looked(seconds: float = 1.0, op: str = "all_reduce") -> Looked:
+    doing = Doing("collective", op, 3, "dist.all_reduce(x)", seconds, 0.04, (Call(op, "0", 12),))
+    return Looked("cpu", doing, 5_000_000, (GroupProgress("0", (0, 1, 2), 12, 11, "world"),))
+
+
+def test_a_survey_for_the_browser() -> None:
+    picture = survey(found(0, 1), {0: looked()})
+    assert json.loads(json.dumps(picture)) == picture
+    assert picture["nodes"][1] == {"node": 1, "hostname": "beta", "is_here": True, "is_cut_off": True, "ranks": [2]}
+    assert [(r["number"], r["count"], r["done"]) for r in picture["runs"]] == [(7, 3, 1), (8, 1, 0)]
+    assert picture["ranks"][0]["doing"]["number"] == 12
+    assert picture["ranks"][0]["progress"] == [{"group": "world", "begun": 12, "ended": 11}]
+    assert picture["ranks"][1]["doing"] is None
+    assert picture["ranks"][1]["local_rank"] == 1
+    assert picture["verdicts"][0]["ways"] == [{"command": "%dist interrupt", "effect": "stops it"}]
+    assert picture["mesh"] == {"names": ["dp"], "sizes": [3]}
+
+
+def test_only_rows_that_say_something_new() -> None:
+    before = survey(found(0, 1), {0: looked(1.0)})
+    assert changed_ranks(before, survey(found(0, 1), {0: looked(2.0)})) == []
+    assert [r["rank"] for r in changed_ranks(before, survey(found(0), {0: looked(2.0, "broadcast")}))] == [0, 1]
+    assert [r["rank"] for r in changed_ranks({}, before)] == [0, 1, 2]
+    assert timeless(before) == timeless(survey(found(0, 1), {0: looked(9.0)}))
+    assert timeless(before) != timeless(survey(found(0, 1, 2), {0: looked(1.0)}))
+
+
+def test_what_a_rank_has_of_its_gpu() -> None:
+    use = GpuUse("GPU 0 (NVIDIA H200)", 80 << 30, 3 << 30, 1 << 30, 0.9)
+    busy = structs.replace(looked(), gpu=use)
+    before = survey(found(0, 1), {0: busy, 1: looked()})
+    row, other, _ = before["ranks"]
+    assert (row["gpu_name"], row["gpu_total"], row["gpu_used"], row["gpu_own"], row["gpu_busy"]) == (
+        "GPU 0 (NVIDIA H200)",
+        80 << 30,
+        3 << 30,
+        1 << 30,
+        0.9,
+    )
+    assert not any(key.startswith("gpu") for key in other)
+    kept = survey(found(), {}, before)["ranks"][0]
+    assert (kept["gpu_own"], "gpu_busy" in kept) == (1 << 30, False), "how busy it is, is known of a moment"
+    idle = survey(found(), {0: structs.replace(busy, doing=Doing("idle"))}, before)["ranks"][0]
+    assert (idle["gpu_own"], idle["gpu_busy"]) == (1 << 30, None)
+    gone = survey(found(), {0: looked()}, before)["ranks"][0]
+    assert "gpu_own" not in gone, "the driver does not tell any more"
+
+
+def test_no_join_line_is_shown() -> None:
+    text = "run this there: echo jdist1.abc-_=.Zz | jdist join --node-rank 1 -"
+    assert "abc" not in safe(text)
+    assert safe(text).endswith("| jdist join --node-rank 1 -")
+    assert "abc" not in json.dumps(summary("c1", "failed", reason=text))

@@ -1,0 +1,143 @@
+"""The door: one port for data and control; every byte arrives, and each end sees the other's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from jdist.wire.data import DataServer
+from jdist.wire.dialing import ping
+from jdist.wire.door import ZMTP, open_door
+from jdist.wire.keys import KeyPair
+from jdist.wire.sockets import Frames, Gate, Port, bind_tcp, dial_tcp, new_context
+
+DEADLINE = 20.0
+SERVER, FRIEND = KeyPair.make(), KeyPair.make()
+
+
+@asynccontextmanager
+async def house(control_port: int) -> AsyncIterator[int]:
+    """A data port with a door for that control port; the door's port."""
+    server = DataServer("c0ffee", lambda _name, _is_dead: None)
+    door = open_door("127.0.0.1")
+    try:
+        server.listen_at_door(door, control_port)
+        yield int(door.getsockname()[1])
+    finally:
+        server.close()
+
+
+def run(work: object) -> None:
+    asyncio.run(asyncio.wait_for(work, DEADLINE))  # type: ignore[arg-type]
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+def test_every_byte_passes_in_both_directions() -> None:
+    payload = bytes(range(256)) * 40_000
+
+    async def work() -> None:
+        echo = await asyncio.start_server(_echo, "127.0.0.1", 0)
+        async with house(echo.sockets[0].getsockname()[1]) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(ZMTP + payload)
+            assert await reader.readexactly(len(payload) + 1) == ZMTP + payload
+            writer.close()
+        echo.close()
+
+    run(work())
+
+
+def test_an_end_is_passed_on_either_way() -> None:
+    async def work() -> None:
+        ended = asyncio.Event()
+
+        async def inner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            first = await reader.read(2)
+            if first == ZMTP + b"x":
+                writer.close()  # the control port closes
+            else:
+                assert await reader.read() == b""  # the peer closes
+                ended.set()
+                writer.close()
+
+        server = await asyncio.start_server(inner, "127.0.0.1", 0)
+        async with house(server.sockets[0].getsockname()[1]) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(ZMTP + b"x")
+            assert await reader.read() == b""
+            writer.close()
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(ZMTP + b"y")
+            await writer.drain()
+            writer.close()
+            await ended.wait()
+        server.close()
+
+    run(work())
+
+
+def test_a_control_port_that_is_gone_closes_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+
+    async def work() -> None:
+        async with house(port) as door:
+            reader, writer = await asyncio.open_connection("127.0.0.1", door)
+            writer.write(ZMTP)
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
+
+    run(work())
+
+
+def test_messages_reach_the_control_port_through_the_door() -> None:
+    async def work() -> None:
+        context = new_context()
+        gate = Gate(context)
+        gate.allow([FRIEND.public], called="a-")
+        heard: asyncio.Queue[Frames] = asyncio.Queue()
+        control = bind_tcp(context, "127.0.0.1", SERVER, gate, heard.put_nowait)
+        async with house(control.tcp_port) as port:
+            socket = dial_tcp(context, ("127.0.0.1", port), SERVER.public, FRIEND, "a-1")
+            back: asyncio.Queue[Frames] = asyncio.Queue()
+            near = Port(socket, back.put_nowait)
+            near.send([b"x" * 3_000_000])
+            assert (await heard.get()) == [b"a-1", b"x" * 3_000_000]
+            control.send([b"a-1", b"y" * 3_000_000])
+            assert (await back.get()) == [b"y" * 3_000_000]
+            near.close()
+        control.close()
+        gate.close()
+        await asyncio.to_thread(context.term)
+
+    run(work())
+
+
+def test_only_this_cluster_answers_a_ping() -> None:
+    async def work() -> None:
+        async with house(1) as port:
+            assert await ping(("127.0.0.1", port), "c0ffee")
+            assert not await ping(("127.0.0.1", port), "beef")
+        assert not await ping(("127.0.0.1", port), "c0ffee", timeout=1.0)
+
+    run(work())
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_any_address_is_of_both_families() -> None:
+    with open_door("*") as door:
+        port = door.getsockname()[1]
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, port), timeout=DEADLINE).close()

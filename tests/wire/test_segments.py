@@ -1,0 +1,258 @@
+"""Segments: bulk bytes from one process of a host to another."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jdist.core.errors import ProtocolError, UsageError, ValueFailed
+from jdist.wire import segments
+from jdist.wire.segments import (
+    ALIGNMENT,
+    Probe,
+    Segment,
+    copy_into,
+    has_room,
+    layout,
+    split,
+    sweep,
+    sweep_dead,
+    sweep_handed_over,
+)
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """A cluster's name; fails the test that leaves one of its segments behind."""
+    name = f"t{secrets.token_hex(4)}"
+    yield name
+    assert sweep(name) == []
+
+
+def made(cluster: str, *pieces: bytes) -> Segment:
+    segment = Segment.create(cluster, layout([len(p) for p in pieces])[1])
+    segment.fill([memoryview(p) for p in pieces])
+    return segment
+
+
+@given(st.lists(st.integers(0, 300)))
+def test_layout_is_aligned_and_disjoint(sizes: list[int]) -> None:
+    offsets, total = layout(sizes)
+    ends = [start + size for start, size in zip(offsets, sizes, strict=True)]
+    assert all(start % ALIGNMENT == 0 for start in offsets)
+    assert all(end <= start for end, start in zip(ends, offsets[1:], strict=False))
+    assert total == max(ends, default=0)
+
+
+@given(st.lists(st.binary(max_size=200), max_size=6))
+def test_copy_into_and_split_are_inverse(pieces: list[bytes]) -> None:
+    sizes = [len(p) for p in pieces]
+    view = memoryview(bytearray(layout(sizes)[1]))
+    copy_into(view, [memoryview(p) for p in pieces])
+    assert [bytes(b) for b in split(view, sizes)] == pieces
+
+
+def test_too_short_memory_is_refused() -> None:
+    with pytest.raises(UsageError):
+        copy_into(memoryview(bytearray(3)), [memoryview(b"four")])
+    with pytest.raises(ProtocolError, match="3 bytes arrived where 4"):
+        split(memoryview(bytearray(3)), [4])
+
+
+def test_another_process_reads_what_was_filled(cluster: str) -> None:
+    with made(cluster, b"abc", b"", b"defg") as segment:
+        code = (
+            "import sys; from jdist.wire.segments import Segment, split\n"
+            "with Segment.open(sys.argv[1], int(sys.argv[2])) as s:\n"
+            "    print([bytes(b) for b in split(s.view, [3, 0, 4])])"
+        )
+        command = [sys.executable, "-c", code, segment.path, str(segment.nbytes)]
+        env = os.environ | {"PYTHONPATH": str(Path(segments.__file__).parents[2])}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=env, check=True)
+        segment.unlink()
+    assert done.stdout.strip() == "[b'abc', b'', b'defg']"
+
+
+def test_only_the_owner_may_read_it(cluster: str) -> None:
+    with made(cluster, b"secret") as segment:
+        assert Path(segment.path).stat().st_mode & 0o777 == 0o600
+        segment.unlink()
+
+
+def test_private_readers_do_not_see_each_others_writes(cluster: str) -> None:
+    with made(cluster, b"xyz") as segment:
+        one, two = (Segment.open(segment.path, 3) for _ in range(2))
+        shared = Segment.open(segment.path, 3, private=False)
+        segment.unlink()
+    with one, two, shared:
+        one.view[:] = b"111"
+        assert bytes(two.view) == b"xyz"
+        shared.view[:] = b"222"
+        assert bytes(one.view) == b"111"
+
+
+def test_a_segment_of_no_bytes(cluster: str) -> None:
+    with made(cluster, b"") as segment, Segment.open(segment.path, 0) as other:
+        assert len(segment.view) == len(other.view) == 0
+        segment.unlink()
+
+
+def test_memory_outlives_close_as_long_as_a_view_does(cluster: str) -> None:
+    segment = made(cluster, b"kept")
+    view = segment.view[1:]
+    segment.unlink()
+    segment.close()
+    segment.close()
+    assert bytes(view) == b"ept"
+    with pytest.raises(ValueError, match="closed"):
+        _ = segment.view
+
+
+def test_progress_counts_bytes_by_slices(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SLICE", 100)
+    buffers = [memoryview(bytes(250)), memoryview(bytes(30))]
+    told: list[int] = []
+    copy_into(memoryview(bytearray(1000)), buffers, told.append)
+    assert told == [100, 200, 250, 280]
+    told.clear()
+    with Segment.create(cluster, 1000) as segment:
+        segment.unlink()
+        segment.fill(buffers, told.append)
+    assert told == [100, 200, 250, 280]
+
+
+def test_what_does_not_fit_is_refused(cluster: str) -> None:
+    with Segment.create(cluster, 3) as segment:
+        segment.unlink()
+        with pytest.raises(UsageError, match="4 bytes do not fit"):
+            segment.fill([memoryview(b"four")])
+    assert has_room(1)
+    assert not has_room(1 << 60)
+    with pytest.raises(ValueFailed, match="no room on this host"):
+        Segment.create(cluster, 1 << 60)
+
+
+def test_without_shared_memory_the_temporary_directory_serves(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "_SHARED_MEMORY", str(tmp_path / "absent"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with made(cluster, b"here") as segment:
+        assert Path(segment.path).parent == tmp_path
+        assert bytes(segment.view) == b"here"
+        segment.unlink()
+
+
+def _link(path: Path, good: Path) -> None:
+    path.symlink_to(good)
+
+
+def _open_to_all(path: Path, good: Path) -> None:
+    path.write_bytes(good.read_bytes())
+    path.chmod(0o666)
+
+
+def _fifo(path: Path, good: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (_link, "cannot be opened"),
+        (_open_to_all, "others may read or write"),
+        (_fifo, "no regular file"),
+        (lambda path, good: path.touch(0o600), "0 bytes where 4"),
+        (lambda path, good: None, "No such file"),
+    ],
+)
+def test_a_strange_file_is_refused(cluster: str, tmp_path: Path, make: object, error: str) -> None:
+    with made(cluster, b"good") as segment:
+        path = tmp_path / f"jdist-x-{'0' * 32}"
+        make(path, Path(segment.path))  # type: ignore[operator]
+        with pytest.raises((ProtocolError, ValueFailed), match=error):
+            Segment.open(str(path), 4)
+        segment.unlink()
+
+
+def test_a_file_of_another_owner_is_refused(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with made(cluster, b"good") as segment:
+        monkeypatch.setattr(os, "geteuid", lambda: 123456)
+        with pytest.raises(ProtocolError, match="belongs to user"):
+            Segment.open(segment.path, 4)
+        monkeypatch.undo()
+        segment.unlink()
+
+
+def test_a_name_that_is_no_segments_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match="no segment"):
+        Segment.open("/etc/passwd", 4)
+    with pytest.raises(UsageError, match="cluster name"):
+        Segment.create("../up", 4)
+
+
+def test_sweep_takes_one_clusters_files_only(cluster: str) -> None:
+    other = f"{cluster}-more"
+    mine, probe, theirs = made(cluster, b"1"), Probe.create(cluster), made(other, b"2")
+    mine.close()
+    theirs.close()
+    assert sweep(cluster) == sorted([mine.path, probe.path])
+    assert sweep(other) == [theirs.path]
+
+
+def test_probe_is_here_only_while_its_file_is(cluster: str) -> None:
+    probe = Probe.create(cluster)
+    assert Probe(probe.path, probe.nonce).is_here()
+    assert not Probe(probe.path, "0" * len(probe.nonce)).is_here()
+    assert not Probe("/etc/passwd", probe.nonce).is_here()
+    probe.unlink()
+    probe.unlink()
+    assert not probe.is_here()
+
+
+def test_no_file_descriptor_is_left(cluster: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with made(cluster, b"abc") as segment, Segment.open(segment.path, 3) as other:
+        assert bytes(segment.view) == bytes(other.view)
+        segment.unlink()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_a_dead_process_left_is_swept_and_what_a_living_one_made_is_not(cluster: str) -> None:
+    code = (
+        "import sys\nfrom jdist.wire.segments import Probe, Segment\n"
+        f"kept = Segment.create({cluster!r}, 10)\n"
+        f"given = Segment.create({cluster!r}, 10)\n"
+        "given.hand_over(sys.argv[1])\n"
+        "print(kept.path, given.path, flush=True)\n"
+        "sys.stdin.readline()"
+    )
+    probe = Probe.create(cluster)
+    command = [sys.executable, "-c", code, probe.path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        kept, handed = child.stdout.readline().split()
+        assert sweep_dead(cluster) == []
+        child.kill()
+    assert sweep_dead(cluster) == [kept]
+    assert os.path.exists(handed)
+    assert probe.is_here()
+    assert sweep(cluster) == sorted([probe.path, handed])
+
+
+def test_what_was_handed_over_unheard_is_swept_by_its_new_owner_alone() -> None:
+    cluster = f"t{secrets.token_hex(4)}"
+    probe = Probe.create(cluster)
+    with Segment.create(cluster, 1000) as unheard, Segment.create(cluster, 1000) as others:
+        others.hand_over(f"jdist-{cluster}-{'0' * 8}{'1' * 8}{'2' * 16}")
+        assert sweep_handed_over(cluster) == [unheard.path]
+    assert sorted(sweep(cluster)) == sorted([probe.path, others.path])
