@@ -27,6 +27,7 @@ _ENV = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
+    "RAY_gcs_server_port_wait_time_s": f"{_UP:.0f}",
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "4",
@@ -38,7 +39,7 @@ import sys, logging, ray
 from ray._private.state import actors
 from ray.util import placement_group_table
 ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
-print(*(a["ActorClassName"] for a in actors().values() if a["State"] != "DEAD"))
+print(*(f"{a['ActorClassName']}:{a['Pid']}" for a in actors().values() if a["State"] != "DEAD"))
 print(*(p["name"] for p in placement_group_table().values() if p["state"] != "REMOVED"))
 """
 
@@ -119,8 +120,15 @@ class Rays:
                     os.kill(pid, signal.SIGKILL)
         started.wait()
 
+    def pids(self, actor: str) -> list[int]:
+        """The processes of the actors of this class that live; 0 where one is being started."""
+        return [int(a.split(":")[1]) for a in self._held() if a.startswith(f"{actor}:")]
+
     def held(self) -> list[str]:
         """Actors and placement groups that live."""
+        return [a.split(":")[0] for a in self._held()]
+
+    def _held(self) -> list[str]:
         done = subprocess.run([sys.executable, "-c", _HELD, self.address], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,6 +60,10 @@ def test_a_cluster_on_ray_outlives_its_kernel_gets_a_node_back_and_leaves_nothin
         assert cluster.run(ALL_REDUCE, timeout=PATIENCE).values == dict.fromkeys(range(4), 4.0)
         assert sorted(rays.held())[:3] == ["Keeper", "Node", "Node"]
         cluster.run("kept = rank")
+        (keeper,) = rays.pids("Keeper")
+        os.kill(keeper, signal.SIGKILL)
+        assert eventually(lambda: set(rays.pids("Keeper")) - {keeper, 0}, PATIENCE), "Ray starts it again"
+        assert cluster.pull("kept") == {r: r for r in range(4)}, "and nobody notices"
         lost = cluster.facts.hostnames[1]
         node = next(n for n in hosts.nodes if n.name == lost)
         rays.kill(node)
@@ -69,6 +74,8 @@ def test_a_cluster_on_ray_outlives_its_kernel_gets_a_node_back_and_leaves_nothin
         cluster.restart(ranks=[2, 3])
         found = cluster.run(f"{ALL_REDUCE}, globals().get('kept')", timeout=PATIENCE)
         assert found.values == {0: (4.0, 0), 1: (4.0, 1), 2: (4.0, None), 3: (4.0, None)}
+        cluster.add_node(1)
+        assert cluster.run(ALL_REDUCE, timeout=PATIENCE).values == dict.fromkeys(range(5), 5.0)
     finally:
         cluster.stop()
     assert rays.held() == []

@@ -4,6 +4,10 @@ It is a detached actor, so a notebook that ends leaves it alone, and it takes no
 agents have ended, when it is told to, or when the program that began it is gone before the launch was done.
 
 States of a node: *asked for* (its bundle is pending) → *starting* → *there* → *ended*, by its agent's end or its own.
+
+Ray ends what an actor has made as soon as that actor's process or node dies, and the keeper is on a node like any
+other. So placement group and nodes' actors are detached, too, and Ray starts the keeper again; it finds them by their
+names, and goes on. It ends for good by ``ray.kill`` only.
 """
 
 from __future__ import annotations
@@ -14,14 +18,21 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 import msgspec
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from jdist.launch.ray.launcher import Request, fitting
+from jdist.launch.ray.launcher import Request, fitting, name_of
 from jdist.wire.orphans import die_with_parent
 
 _LOOK = 0.5
@@ -52,6 +63,7 @@ class Node:
     def __init__(self) -> None:
         self._agent: asyncio.subprocess.Process | None = None
         self._said: collections.deque[str] = collections.deque(maxlen=_LINES)
+        self._reading: asyncio.Task[None] | None = None
 
     async def start(self, words: list[str], env: dict[str, str], cpus: float, line: str) -> None:
         """Start ``jdist join`` with the line on its standard input."""
@@ -69,15 +81,20 @@ class Node:
         if self._agent.stdin is not None:
             self._agent.stdin.write(line.encode() + b"\n")
             self._agent.stdin.close()
+        if self._agent.stdout is not None:
+            self._reading = asyncio.get_running_loop().create_task(self._read(self._agent.stdout))
 
     async def wait(self) -> tuple[int, str]:
-        """Until the agent has ended: its exit code, and what it said last."""
-        if self._agent is None or self._agent.stdout is None:
+        """Until the agent has ended: its exit code, and what it said last. One keeper after another may ask."""
+        if self._agent is None or self._reading is None:
             return 1, "it was not started"
-        while said := await self._agent.stdout.readline():
+        await asyncio.shield(self._reading)
+        return await self._agent.wait(), " / ".join(self._said)[-400:]
+
+    async def _read(self, lines: asyncio.StreamReader) -> None:
+        while said := await lines.readline():
             self._said.append(said.decode(errors="replace").strip())
             print(self._said[-1], flush=True)  # into Ray's log of this actor
-        return await self._agent.wait(), " / ".join(self._said)[-400:]
 
     async def end(self) -> None:
         """End the agent, and with it the node's ranks."""
@@ -97,14 +114,28 @@ class Keeper:
 
     def __init__(self, request: bytes):
         self._request = msgspec.json.decode(request, type=Request)
-        self._group: PlacementGroup | None = None
-        self._cpus = self._gpus = 0.0
-        self._nodes: dict[int, Any] = {}
+        self._name = name_of(self._request)
+        self._self = ray.get_runtime_context().current_actor
+        self._group = group_named(self._name)
+        bundle: dict[str, float] = self._group.bundle_specs[0] if self._group is not None else {}
+        self._cpus, self._gpus = bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
+        self._nodes = _nodes_of(self._name)
         self._waiting = ""
         self._failures: dict[int, str] = {}
         self._is_done = False
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
+        if self._group is not None:
+            self._self.resume.remote()  # which this cannot wait for: it is no coroutine
+
+    async def resume(self) -> None:
+        """Go on where the keeper that was lost with its node had been; a launch that was under way has failed."""
+        gone = f"its actor died with the node of the keeper {self._name}, or was not started yet"
+        self._failures = {n: gone for n in self._request.node_ranks if n not in self._nodes}
+        for node_rank, node in self._nodes.items():
+            self._keep(self._follow(node_rank, node))
+        await self._tell("", is_done=True)
+        self._keep(self._end_if_alone())
 
     # ------------------------------------------------------------ asked by talk
 
@@ -129,10 +160,7 @@ class Keeper:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_AGENT_END + 2):
                 await asyncio.gather(*ends, return_exceptions=True)  # a node may be gone
-        for node in self._nodes.values():
-            ray.kill(node)
-        if self._group is not None:
-            remove_placement_group(self._group)
+        self._leave_nothing()
 
     # ------------------------------------------------------------
 
@@ -177,7 +205,7 @@ class Keeper:
         bundle = {"CPU": self._cpus, "GPU": self._gpus}
         # A bundle of nothing is refused; of memory every node has a byte.
         asked = {k: v for k, v in bundle.items() if v} or {"memory": 1.0}
-        self._group = placement_group([asked] * nnodes, strategy="STRICT_SPREAD", name=r.label)
+        self._group = placement_group([asked] * nnodes, strategy="STRICT_SPREAD", name=self._name, lifetime="detached")
 
     def _row(self) -> dict[str, Any]:
         row: dict[str, Any] = placement_group_table(self._group)
@@ -190,7 +218,7 @@ class Keeper:
         free = _has(ray.available_resources())
         why = str(row.get("stats", {}).get("scheduling_state", "")).lower().replace("_", " ")
         return (
-            f"Ray's placement group {self._request.label} is {row.get('state', 'asked for').lower()}"
+            f"Ray's placement group {self._name} is {row.get('state', 'asked for').lower()}"
             f"{f' ({why})' if why else ''}: {len(self._request.node_ranks)} nodes with {each} each are asked for; "
             f"of Ray's nodes that have as much: {there}; free in all: {free}"
         )
@@ -206,7 +234,13 @@ class Keeper:
             placement_group=self._group, placement_group_bundle_index=self._request.node_ranks.index(node_rank)
         )
         kind: Any = ray.remote(Node)
-        node = kind.options(num_cpus=self._cpus, num_gpus=self._gpus, scheduling_strategy=strategy).remote()
+        node = kind.options(
+            name=f"node-{node_rank}-{time.time_ns()}@{self._name}",
+            lifetime="detached",
+            num_cpus=self._cpus,
+            num_gpus=self._gpus,
+            scheduling_strategy=strategy,
+        ).remote()
         self._nodes[node_rank] = node
         words = ["--node-rank", str(node_rank), *self._request.options]
         try:
@@ -217,21 +251,42 @@ class Keeper:
         self._keep(self._follow(node_rank, node))
 
     async def _follow(self, node_rank: int, node: Any) -> None:
-        """Until its agent ends. Without any agent there is nothing to keep."""
+        """Until its agent ends."""
         try:
             code, said = await node.wait.remote()
             self._failures[node_rank] = f"its agent ended with code {code}{f': {said}' if said else ''}"
         except Exception as e:
             self._failures[node_rank] = _reason(e)
         await self._tell()
+        await self._end_if_alone()
+
+    async def _end_if_alone(self) -> None:
+        """Without any agent there is nothing to keep."""
         if self._failures.keys() >= self._nodes.keys():
             await asyncio.sleep(_LINGER)
             if self._failures.keys() >= self._nodes.keys():
-                for other in self._nodes.values():
-                    ray.kill(other)
-                if self._group is not None:
-                    remove_placement_group(self._group)
-                os._exit(0)  # an actor that has nothing to answer has no other way to end itself
+                self._leave_nothing()
+                ray.kill(self._self)  # an actor that merely exits is started again
+
+    def _leave_nothing(self) -> None:
+        for node in self._nodes.values():
+            ray.kill(node)
+        if self._group is not None:
+            remove_placement_group(self._group)
+
+
+def group_named(name: str) -> PlacementGroup | None:
+    """A keeper's; whatever runs in it ends when it is removed."""
+    try:
+        return get_placement_group(name)
+    except ValueError:  # there is none
+        return None
+
+
+def _nodes_of(keeper: str) -> dict[int, Any]:
+    """The actors of its nodes that live, by node rank; of two, the one that was started last."""
+    named = sorted(n for n in ray.util.list_named_actors() if n.endswith(f"@{keeper}"))
+    return {int(n.split("-")[1]): ray.get_actor(n) for n in named}
 
 
 def _nodes(node_ranks: list[int]) -> str:

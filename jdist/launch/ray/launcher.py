@@ -59,6 +59,11 @@ class Request(msgspec.Struct, frozen=True):
     env: tuple[tuple[str, str], ...]
 
 
+def name_of(request: Request) -> str:
+    """The keeper's, and its placement group's."""
+    return request.label if request.is_first else f"{request.label}-n{request.node_ranks[0]}"
+
+
 class News(msgspec.Struct, frozen=True):
     """How it goes."""
 

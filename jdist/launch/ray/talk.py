@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 import ray
+from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from jdist.launch.ray.keeper import Keeper
-from jdist.launch.ray.launcher import KEEP, UNREACHED, News, Request
+from jdist.launch.ray.keeper import Keeper, group_named
+from jdist.launch.ray.launcher import KEEP, UNREACHED, News, Request, name_of
 
 _NAMESPACE = "jdist"
 _DIAL = 60.0
@@ -64,10 +65,6 @@ def _dial(address: str) -> None:
     ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
 
 
-def _name(request: Request) -> str:
-    return request.label if request.is_first else f"{request.label}-n{request.node_ranks[0]}"
-
-
 async def _launch(request: Request, lines: asyncio.StreamReader) -> None:
     is_new = request.what == "launch"
     _tell(News(waiting="Ray starts the keeper of this cluster's nodes"))
@@ -81,7 +78,7 @@ async def _launch(request: Request, lines: asyncio.StreamReader) -> None:
             is_kept = await _follow(keeper, lines)
     finally:
         if is_new and not is_kept:
-            await _end(keeper)
+            await _end(name_of(request), keeper)
 
 
 async def _follow(keeper: Any, lines: asyncio.StreamReader) -> bool:
@@ -104,11 +101,17 @@ async def _news(keeper: Any, known: Any) -> Any:
 
 
 def _new_keeper(request: Request) -> Any:
-    """On this host, if it is a node of Ray's: with it the controller is gone, too."""
+    """On this host, if Ray has room for it here. If it dies, Ray starts it again, and answers who asks it meanwhile."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     kind: Any = ray.remote(Keeper)
     options = kind.options(
-        name=_name(request), lifetime="detached", num_cpus=0, scheduling_strategy=here, max_concurrency=100
+        name=name_of(request),
+        lifetime="detached",
+        num_cpus=0,
+        scheduling_strategy=here,
+        max_concurrency=100,
+        max_restarts=-1,
+        max_task_retries=-1,
     )
     return options.remote(msgspec.json.encode(request))
 
@@ -130,21 +133,24 @@ def _names(request: Request) -> list[str]:
 
 async def _clear(request: Request) -> None:
     """Every keeper of the cluster, or those of one node that was added to it."""
-    wanted = [n for n in await asyncio.to_thread(_names, request) if request.is_first or n == _name(request)]
+    wanted = [n for n in await asyncio.to_thread(_names, request) if request.is_first or n == name_of(request)]
     for name in wanted:
-        await _end(ray.get_actor(name))
+        await _end(name, ray.get_actor(name))
     async with asyncio.timeout(_GONE):
         while set(await asyncio.to_thread(_names, request)) & set(wanted):  # noqa: ASYNC110 — nothing wakes a waiter
             await asyncio.sleep(0.1)
 
 
-async def _end(keeper: Any) -> None:
+async def _end(name: str, keeper: Any) -> None:
     try:
         async with asyncio.timeout(_KEEPER_END):
             await keeper.end.remote()
     except (TimeoutError, ray.exceptions.RayError):
-        _log("the keeper did not end its nodes; Ray ends them with it")
+        _log("the keeper did not end its nodes; Ray ends them with their placement group")
     ray.kill(keeper)
+    group = group_named(name)
+    if group is not None:
+        remove_placement_group(group)
 
 
 def _log(text: str) -> None:
