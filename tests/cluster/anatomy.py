@@ -62,4 +62,12 @@ def _children_writing_to(cluster: jdist.Cluster, node_rank: int, name: str) -> l
 
 def lives(pid: int) -> bool:
     """Whether the process is there, as more than a zombie."""
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return status(pid) not in ("", psutil.STATUS_ZOMBIE)
+
+
+def status(pid: int) -> str:
+    """psutil's word for it; "" where there is no such process."""
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.NoSuchProcess:
+        return ""

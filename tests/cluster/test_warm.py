@@ -30,10 +30,6 @@ def comm(pid: int) -> str:
         return ""
 
 
-def is_stopped(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() == psutil.STATUS_STOPPED
-
-
 def replace(cluster: jdist.Cluster, rank: int) -> int:
     """Kill the rank; its successor's pid."""
     pid = anatomy.worker(cluster, rank)
@@ -49,11 +45,11 @@ def test_a_warm_forkserver_takes_the_place_of_the_first(fresh_cluster: Callable[
     (first,) = called(agent, "jdist-fork")
     (coming,) = eventually(lambda: called(agent, "jdist-warm"), LONG)
     run = own.run("import time\nwhile True: time.sleep(0.01)", background=True)
-    assert eventually(lambda: is_stopped(coming)), "it works while a cell runs"
+    assert eventually(lambda: anatomy.status(coming) == psutil.STATUS_STOPPED), "it works while a cell runs"
     run.cancel()
     assert eventually(lambda: called(agent, "jdist-fork") == [coming], LONG)
     assert not anatomy.lives(first)
-    assert not is_stopped(coming)
+    assert anatomy.status(coming) != psutil.STATUS_STOPPED
     assert own.run(HAS, timeout=20).values == {0: False, 1: False}
     replace(own, 1)
     assert own.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
