@@ -16,7 +16,14 @@ import jdist
 from jdist.client.blocking import bridge
 from jdist.core.messages import Looked, Trace
 
-HOG = "import re\nre.match(r'(a+)+$', 'a' * 24 + 'b')"
+HOG = """
+import math, re, time
+began = time.perf_counter()
+re.match(r'(a+)+$', 'a' * 18 + 'b')
+seconds = time.perf_counter() - began
+re.match(r'(a+)+$', 'a' * (18 + math.ceil(math.log2(3 / seconds))) + 'b')
+"""
+"""One call that holds the GIL for 3 s or a little more: a letter doubles its time."""
 
 
 @pytest.fixture(scope="module")
