@@ -16,14 +16,33 @@ from namespaces import Bed, Node
 from waits import eventually
 
 NCPU = 4
-_RAY = (sys.executable, "-m", "ray.scripts.scripts")
+# Of a node of its own that is late Ray asks again without a pause, and gives up after 30 s whatever its settings say.
+_SCRIPT = """
+import sys, time
+from ray._private import services
+from ray.scripts.scripts import main
+
+def patient(*args, _ask=services.get_node, _until=time.monotonic() + float(sys.argv.pop(1))):
+    while True:
+        try:
+            return _ask(*args)
+        except RuntimeError:
+            if time.monotonic() > _until:
+                raise
+        time.sleep(0.5)
+
+services.get_node = patient
+main()
+"""
 _TRIES = 3
 _UP = 180.0
 """Seconds: each node of Ray's is half a dozen Python programs."""
+_RAY = (sys.executable, "-c", _SCRIPT, str(_UP))
 _MEMORY = str(80 * 2**20)
 # Ports that are said need not be found out, for which raylet gives its helpers 15 s.
 _PORTS = ("metrics-export", "dashboard-agent-grpc", "dashboard-agent-listen", "runtime-env-agent")
 _ENV = {
+    "RAY_AUTH_MODE": "disabled",  # a token in the user's home would be asked for by the head alone
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
