@@ -69,33 +69,39 @@ export class Clusters implements IDisposable {
     return this._problem;
   }
 
-  /** The cluster that is looked at: the one chosen, else the first. */
+  /** The cluster that is looked at: the one chosen, else the first there was; another that comes changes nothing. */
   get current(): ICluster | undefined {
-    return this._all.get(this._chosen) ?? this.all[0];
+    return this._all.get(this._chosen) ?? this._all.get(this._seen) ?? this.all[0];
   }
 
   /** Looks at this cluster from now on; at the first one while there is none of this name. */
   async choose(name: string): Promise<void> {
     this._chosen = name;
-    this._changed.emit({ name: '', notices: [] });
+    this._tell('');
     await this._loadCurrent();
   }
 
   /** Asks the server for everything again. */
   async refresh(): Promise<void> {
     const heard = new Map(this._heard);
+    const asked = ++this._asked;
     try {
       const found = await this.api.list();
-      if (this._isDisposed) {
-        return;
+      if (this._isDisposed || asked < this._answered) {
+        return; // a later question was answered first
       }
+      this._answered = asked;
       this._take(found, name => heard.get(name) !== this._heard.get(name));
       this._problem = null;
     } catch (error) {
+      if (asked < this._answered) {
+        return;
+      }
+      this._answered = asked;
       this._problem = error instanceof RequestError ? error : new RequestError(0, String(error));
     }
     this._isKnown = true;
-    this._changed.emit({ name: '', notices: [] });
+    this._tell('');
     await this._loadCurrent();
   }
 
@@ -121,6 +127,11 @@ export class Clusters implements IDisposable {
     this._loaded = '';
   }
 
+  private _tell(name: string, notices: string[] = []): void {
+    this._seen = this.current?.name ?? '';
+    this._changed.emit({ name, notices });
+  }
+
   private async _loadCurrent(): Promise<void> {
     const name = this.current?.name ?? '';
     if (this._problem || !name || name === this._loaded) {
@@ -141,7 +152,7 @@ export class Clusters implements IDisposable {
           break;
         }
       }
-      this._changed.emit({ name, notices: [] });
+      this._tell(name);
     } catch (error) {
       this._loaded = '';
       console.warn(`jdist: ${name}:`, error);
@@ -167,7 +178,7 @@ export class Clusters implements IDisposable {
         this._loaded = this._loaded === name ? '' : this._loaded;
       }
     }
-    this._changed.emit({ name, notices: change.notices });
+    this._tell(name, change.notices);
     void this._loadCurrent();
   }
 
@@ -176,6 +187,10 @@ export class Clusters implements IDisposable {
   /** How many events there were about each. */
   private _heard = new Map<string, number>();
   private _chosen = '';
+  private _seen = '';
+  /** How often the list has been asked for, and the last of these questions that has been answered. */
+  private _asked = 0;
+  private _answered = 0;
   /** The cluster whose ranks have been asked for. */
   private _loaded = '';
   private _isKnown = false;

@@ -13,9 +13,13 @@ from playwright.sync_api import Locator, Page, expect
 
 # A shortcut is known once the settings have been read, which is later than its command.
 HAS_SHORTCUT = "() => window.jupyterapp?.commands?.keyBindings.some(each => each.command === 'jdist:open-panel')"
-# What is opened before the layout has been restored may be closed by that; and where nothing was open, Lab opens its
-# launcher a moment later, which takes the focus.
-IS_RESTORED = "() => window.jupyterapp.restored.then(() => !!window.jupyterapp.shell.currentWidget)"
+# What is opened before the layout has been restored may be closed by that.
+IS_RESTORED = "() => window.jupyterapp.restored.then(() => true)"
+# Where nothing was open, Lab opens its launcher a moment later, which takes the focus.
+IS_SETTLED = """() => {
+  const { content } = window.jupyterapp.shell.currentWidget ?? {};
+  return !!content && (!content.hasClass('jp-Launcher') || content.node.contains(document.activeElement));
+}"""
 # A terminal is drawn on a canvas, so what stands there is not in the page's text.
 SHOWS = """text => {
   const buffer = window.jupyterapp?.shell?.currentWidget?.content?._term?.buffer?.active;
@@ -40,7 +44,8 @@ class Panelled:
     def open(self) -> None:
         """As by keyboard."""
         self.page.wait_for_function(HAS_SHORTCUT)
-        self.page.wait_for_function(IS_RESTORED)
+        self.page.evaluate(IS_RESTORED)
+        self.page.wait_for_function(IS_SETTLED)
         if not self.panel.is_visible():
             self.page.locator("body").press("Control+Alt+r")
         expect(self.panel).to_be_visible()

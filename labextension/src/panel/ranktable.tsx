@@ -79,6 +79,7 @@ function Table(props: ITable): JSX.Element {
   const now = Date.now();
   const scroller = React.useRef<HTMLDivElement>(null);
   const [active, setActive] = React.useState('');
+  const isFocusDue = React.useRef(false);
   const seen = useWindow(scroller, HEIGHT);
   const isNarrow = seen.width < NARROW;
   const shown = columns(cluster.ranks ?? [], view.isByNode, isNarrow, trans);
@@ -91,15 +92,23 @@ function Table(props: ITable): JSX.Element {
     drawn.push({ line: all[at], index: at }); // the one that has the focus stays, wherever it was scrolled to
   }
 
+  // At once, or the next key would come to nobody: the row that had the focus may be drawn no longer.
+  React.useLayoutEffect(() => {
+    if (isFocusDue.current) {
+      isFocusDue.current = false;
+      scroller.current?.querySelector<HTMLElement>(`[data-key="${active}"]`)?.focus();
+    }
+  });
+
   const go = (index: number, isExtending = false): void => {
     const to = Math.max(0, Math.min(all.length - 1, index));
     const line = all[to];
+    isFocusDue.current = to !== at;
     setActive(line.key);
     reveal(scroller.current, to);
     if (isExtending && 'row' in line) {
       choice.choose([...choice.ranks, line.row.rank]);
     }
-    requestAnimationFrame(() => scroller.current?.querySelector<HTMLElement>(`[data-key="${line.key}"]`)?.focus());
   };
 
   return (
