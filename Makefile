@@ -25,11 +25,12 @@ READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 HUB_PROXY := tests/hub/node_modules/.package-lock.json
 LAB := labextension/built/package.json
+LAB_TOOLS := labextension/node_modules/.package-lock.json
 LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension/style/* labextension/style/*/*) \
   $(shell find labextension/src -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab labextension lint docs bench soak clean
+.PHONY: help demo test test-lab lab labextension lint lint-lab docs bench soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -58,7 +59,7 @@ $(TOOLS): $(READY)
 demo: $(READY)
 	$(BIN)/python notebooks/show.py notebooks/01_first_cell.ipynb
 
-lint: $(TOOLS)
+lint: $(TOOLS) lint-lab
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -69,19 +70,33 @@ $(HUB_PROXY): tests/hub/package-lock.json
 	@command -v npm >/dev/null || { echo "no npm here: tests/hub will be skipped"; exit 0; }; \
 	  echo "npm ci --prefix tests/hub"; npm ci --silent --no-fund --no-audit --prefix tests/hub && touch $@
 
+# What follows needs npm. Without it, each target says what is left out; in CI, that is a failure.
+WITHOUT_NPM = command -v npm >/dev/null || { echo "no npm here: $(1)" >&2; [ -z "$$JDIST_CI" ]; exit; }
+
+# The compiler, the linter and the test runner of the JupyterLab extension.
+$(LAB_TOOLS): labextension/package-lock.json
+	@$(call WITHOUT_NPM,the tools of the JupyterLab extension are not installed); \
+	  echo "installing the tools of the JupyterLab extension; once, a minute"; \
+	  npm ci --silent --no-fund --no-audit --prefix labextension && touch $@
+
+lint-lab: $(LAB_TOOLS)
+	@$(call WITHOUT_NPM,the TypeScript of the JupyterLab extension is not linted); \
+	  echo "npm run lint --prefix labextension"; npm run lint --silent --prefix labextension
+
+test-lab: $(LAB_TOOLS)
+	@$(call WITHOUT_NPM,the unit tests of the JupyterLab extension are not run); \
+	  echo "npm test --prefix labextension"; npm test --silent --prefix labextension
+
 # The JupyterLab extension, linked into the environment. Without npm, JupyterLab works and lacks it.
-$(LAB): $(LAB_SOURCES) | $(READY)
-	@command -v npm >/dev/null || { echo "no npm here: JupyterLab will lack the extension"; exit 0; }; \
-	  echo "building the JupyterLab extension; the first time, its tools are fetched"; \
-	  { [ labextension/node_modules/.package-lock.json -nt labextension/package-lock.json ] || \
-	    npm ci --silent --no-fund --no-audit --prefix labextension; } && \
-	  npm run build --silent --prefix labextension && touch $@ && \
+$(LAB): $(LAB_SOURCES) $(LAB_TOOLS) | $(READY)
+	@$(call WITHOUT_NPM,JupyterLab will lack the extension); \
+	  echo "building the JupyterLab extension"; npm run build --silent --prefix labextension && touch $@ && \
 	  mkdir -p $(VENV)/share/jupyter/labextensions && \
 	  ln -sfn $(CURDIR)/labextension/built $(VENV)/share/jupyter/labextensions/jdist
 
 labextension: $(LAB)
 
-test: lint $(HUB_PROXY) $(LAB)
+test: lint test-lab $(HUB_PROXY) $(LAB)
 	$(BIN)/python -m pytest -m "not bench" $(PYTEST_ARGS)
 
 # JupyterLab refuses to run as root unless it is told to.

@@ -170,7 +170,9 @@ export class Acting {
     try {
       const answer = await what();
       if ((answer as { state?: string } | undefined)?.state === 'under way') {
-        Notification.info(this._trans.__('This takes a while; the panel shows what becomes of it.'), { autoClose: 5000 });
+        Notification.info(this._trans.__('This takes a while; the panel shows what becomes of it.'), {
+          autoClose: 5000
+        });
       }
     } catch (error) {
       Notification.error(error instanceof Error ? error.message : String(error), { autoClose: false });

@@ -127,7 +127,7 @@ export interface ILaunch {
   /** Of all clusters together; 0: any number. */
   max_ranks: number;
   ranks_here: number;
-  defaults: Record<string, unknown>;
+  defaults: Record<string, string | number>;
 }
 
 /** How a terminal is attached to a rank. */
@@ -227,12 +227,12 @@ export class Api {
     try {
       response = await ServerConnection.makeRequest(url, init, this._settings);
     } catch (error) {
-      throw new RequestError(0, `the Jupyter server does not answer: ${error}`);
+      throw new RequestError(0, `the Jupyter server does not answer: ${String(error)}`);
     }
     const text = await response.text();
     let data: { message?: string } | null = null;
     try {
-      data = JSON.parse(text || '{}');
+      data = JSON.parse(text || '{}') as { message?: string };
     } catch {
       // a proxy's page, or a server's that has no such route: said below
     }

@@ -220,5 +220,5 @@ function telling(settings: ServerConnection.ISettings, opened: () => void): Serv
       this.addEventListener('open', opened);
     }
   }
-  return { ...settings, WebSocket: Telling as typeof WebSocket };
+  return { ...settings, WebSocket: Telling };
 }

@@ -22,7 +22,7 @@ import { Acting } from './acting';
 import { ranksIcon } from './icons';
 import { IText, reader } from './reader';
 import { Tabs } from './tabs';
-import { Do } from './tokens';
+import { CommandIDs } from './tokens';
 
 type Args = ReadonlyPartialJSONObject;
 type Command = CommandRegistry.ICommandOptions;
@@ -49,7 +49,7 @@ export function addCommands(with_: ICommands): void {
   const all = { ...ofClusters(with_), ...ofRanks(with_), ...ofTexts(with_) };
   for (const [id, command] of Object.entries(all)) {
     app.commands.addCommand(id, command);
-    if (id !== Do.choose && id !== Do.insertCell) {
+    if (id !== CommandIDs.choose && id !== CommandIDs.insertCell) {
       palette?.addItem({ command: id, category: trans.__('Ranks') });
     }
   }
@@ -60,47 +60,47 @@ function ofClusters({ acting, trans, open, start }: ICommands): Record<string, C
   const isThere = (args: Args): boolean => acting.cluster(args) !== undefined;
   const isReady = (args: Args): boolean => acting.cluster(args)?.state === 'ready';
   return {
-    [Do.openPanel]: {
+    [CommandIDs.openPanel]: {
       label: trans.__('Show the ranks panel'),
       caption: trans.__('Clusters and their ranks'),
       icon: ranksIcon,
       execute: open
     },
-    [Do.start]: {
+    [CommandIDs.start]: {
       label: trans.__('Start a cluster…'),
       icon: addIcon,
       isEnabled: () => !clusters.problem,
       execute: () => acting.telling(start)
     },
-    [Do.choose]: {
-      label: args => trans.__('Look at cluster %1', String(args.cluster ?? '')),
-      execute: args => clusters.choose(String(args.cluster))
+    [CommandIDs.choose]: {
+      label: args => trans.__('Look at cluster %1', text(args.cluster)),
+      execute: args => clusters.choose(text(args.cluster))
     },
-    [Do.attach]: {
+    [CommandIDs.attach]: {
       label: trans.__('Attach this notebook to the cluster'),
       icon: linkIcon,
       isEnabled: isReady,
       execute: args => acting.attach(args, true)
     },
-    [Do.insertAttachCode]: {
+    [CommandIDs.insertAttachCode]: {
       label: trans.__('Insert code that attaches to the cluster'),
       icon: codeIcon,
       isEnabled: isReady,
       execute: args => acting.attach(args, false)
     },
-    [Do.stop]: {
+    [CommandIDs.stop]: {
       label: trans.__('Stop the cluster…'),
       icon: clearIcon,
       isEnabled: isThere,
       execute: args => acting.stop(args)
     },
-    [Do.revive]: {
+    [CommandIDs.revive]: {
       label: trans.__('Revive the cluster: start its controller again'),
       icon: runIcon,
       isEnabled: args => acting.cluster(args)?.state === 'orphaned',
       execute: args => acting.revive(args)
     },
-    [Do.refresh]: {
+    [CommandIDs.refresh]: {
       label: trans.__('Ask the server for its clusters again'),
       icon: refreshIcon,
       execute: () => clusters.refresh()
@@ -115,23 +115,31 @@ function ofRanks({ acting, trans }: ICommands): Record<string, Command> {
   };
   const isEnabled = (args: Args): boolean => acting.canAct(args);
   return {
-    [Do.interrupt]: {
+    [CommandIDs.interrupt]: {
       label: args => which(args, ranks => trans.__('Interrupt ranks %1', ranks), trans.__('Interrupt all ranks')),
       caption: args =>
-        which(args, ranks => trans.__('Interrupt ranks %1: variables are kept', ranks), trans.__('Interrupt all ranks: variables are kept')),
+        which(
+          args,
+          ranks => trans.__('Interrupt ranks %1: variables are kept', ranks),
+          trans.__('Interrupt all ranks: variables are kept')
+        ),
       icon: stopIcon,
       isEnabled,
       execute: args => acting.interrupt(args)
     },
-    [Do.restart]: {
+    [CommandIDs.restart]: {
       label: args => which(args, ranks => trans.__('Restart ranks %1…', ranks), trans.__('Restart all ranks…')),
       caption: args =>
-        which(args, ranks => trans.__('Restart ranks %1: variables are lost', ranks), trans.__('Restart all ranks: variables are lost')),
+        which(
+          args,
+          ranks => trans.__('Restart ranks %1: variables are lost', ranks),
+          trans.__('Restart all ranks: variables are lost')
+        ),
       icon: refreshIcon,
       isEnabled,
       execute: args => acting.restart(args)
     },
-    [Do.console]: {
+    [CommandIDs.console]: {
       label: trans.__('Console of a rank'),
       icon: consoleIcon,
       isEnabled,
@@ -143,7 +151,7 @@ function ofRanks({ acting, trans }: ICommands): Record<string, Command> {
         }
       }
     },
-    [Do.insertCell]: {
+    [CommandIDs.insertCell]: {
       label: args => trans.__('Insert a cell for ranks %1', acting.written(args) ?? trans.__('all')),
       icon: codeIcon,
       execute: args => {
@@ -154,13 +162,17 @@ function ofRanks({ acting, trans }: ICommands): Record<string, Command> {
   };
 }
 
+function text(value: unknown): string {
+  return typeof value === 'string' ? value : '';
+}
+
 /** Logs and stacks, in the main area; they are there again after a reload. */
 function ofTexts(with_: ICommands): Record<string, Command> {
   const { acting, trans } = with_;
   const isEnabled = (args: Args): boolean => acting.canAct(args);
   const kinds: { id: string; label: string; which: string; text: (name: string, rank: number) => IText }[] = [
     {
-      id: Do.logs,
+      id: CommandIDs.logs,
       label: trans.__('Log of a rank'),
       which: trans.__('Log of which rank?'),
       text: (name, rank) => ({
@@ -173,7 +185,7 @@ function ofTexts(with_: ICommands): Record<string, Command> {
       })
     },
     {
-      id: Do.stack,
+      id: CommandIDs.stack,
       label: trans.__('Stack of a rank'),
       which: trans.__('Stack of which rank?'),
       text: (name, rank) => ({
@@ -191,7 +203,7 @@ function ofTexts(with_: ICommands): Record<string, Command> {
         const ranks = await acting.pick(args, which);
         ranks.slice(0, MOST).forEach(rank => open(name, rank));
       };
-      return [id, { label, icon: id === Do.logs ? listIcon : treeViewIcon, isEnabled, execute }];
+      return [id, { label, icon: id === CommandIDs.logs ? listIcon : treeViewIcon, isEnabled, execute }];
     })
   );
 }

@@ -7,7 +7,7 @@ import { Signal } from '@lumino/signaling';
 
 import { Clusters } from './clusters';
 import { ranksIcon } from './icons';
-import { Do } from './tokens';
+import { CommandIDs } from './tokens';
 import * as words from './words';
 
 export function addRunning(
@@ -34,10 +34,10 @@ export function addRunning(
         labelTitle: () => words.line(each, trans),
         detail: () => words.line(each, trans),
         open: () => {
-          void commands.execute(Do.choose, { cluster: each.name });
-          void commands.execute(Do.openPanel);
+          void commands.execute(CommandIDs.choose, { cluster: each.name });
+          void commands.execute(CommandIDs.openPanel);
         },
-        shutdown: () => void commands.execute(Do.stop, { cluster: each.name })
+        shutdown: () => void commands.execute(CommandIDs.stop, { cluster: each.name })
       }));
   managers.add({
     name: trans.__('Clusters'),
@@ -45,7 +45,8 @@ export function addRunning(
     runningChanged: changed,
     refreshRunning: () => void clusters.refresh(),
     // asked for in Lab's own dialog already
-    shutdownAll: () => clusters.all.filter(each => each.state !== 'foreign').forEach(each => void clusters.api.stop(each.name)),
+    shutdownAll: () =>
+      clusters.all.filter(each => each.state !== 'foreign').forEach(each => void clusters.api.stop(each.name)),
     shutdownLabel: trans.__('Stop'),
     shutdownAllLabel: trans.__('Stop all'),
     shutdownAllConfirmationText: trans.__('Stop all clusters? Their ranks end, and their variables are lost.')

@@ -25,7 +25,7 @@ export function sign(mood: Mood): string {
 /** Which ranks a way out interrupts, as a user writes them, "" for all; undefined if it does something else. */
 export function interrupted(command: string): string | undefined {
   const found = /^%dist\s+interrupt(?:\s+(?:-r|--ranks)[\s=]*(\S+))?\s*$/.exec(command);
-  return found ? found[1] ?? '' : undefined;
+  return found ? (found[1] ?? '') : undefined;
 }
 
 /** What a cluster is at. */
@@ -176,7 +176,7 @@ export function gpu(row: IRank, trans: TranslationBundle): string {
 export function written(ranks: number[]): string {
   const sorted = [...new Set(ranks)].sort((a, b) => a - b);
   const parts: string[] = [];
-  for (let i = 0; i < sorted.length; ) {
+  for (let i = 0; i < sorted.length;) {
     let end = i;
     while (end + 1 < sorted.length && sorted[end + 1] === sorted[end] + 1) {
       end += 1;

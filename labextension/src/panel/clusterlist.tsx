@@ -13,7 +13,7 @@ import {
 import * as React from 'react';
 
 import { ICluster, RequestError } from '../api';
-import { Do } from '../tokens';
+import { CommandIDs } from '../tokens';
 import * as words from '../words';
 import { IContext, Section } from './section';
 import { State } from './state';
@@ -24,8 +24,8 @@ export class ClusterList extends Section {
     const { commands, trans } = context;
     const button = (id: string, icon: LabIcon, caption: string): CommandToolbarButton =>
       new CommandToolbarButton({ commands, id, icon, caption, label: '' });
-    this.toolbar.addItem('start', button(Do.start, addIcon, trans.__('Start a cluster')));
-    this.toolbar.addItem('refresh', button(Do.refresh, refreshIcon, trans.__('Ask the server again')));
+    this.toolbar.addItem('start', button(CommandIDs.start, addIcon, trans.__('Start a cluster')));
+    this.toolbar.addItem('refresh', button(CommandIDs.refresh, refreshIcon, trans.__('Ask the server again')));
   }
 
   protected render(): JSX.Element {
@@ -40,7 +40,7 @@ export class ClusterList extends Section {
       return (
         <div className="jdist-empty">
           <p>{trans.__('You have no clusters. Start one here, or by %dist start in a notebook.')}</p>
-          <button className="jp-mod-styled jp-mod-accept" onClick={() => this._does.act(Do.start)}>
+          <button className="jp-mod-styled jp-mod-accept" onClick={() => this._does.act(CommandIDs.start)}>
             {trans.__('Start a cluster…')}
           </button>
         </div>
@@ -80,21 +80,28 @@ function Item(props: IDoes & { cluster: ICluster; isCurrent: boolean }): JSX.Ele
         : trans.__('Give up the start of %1', name);
   return (
     <li className={isCurrent ? 'jdist-item jdist-mod-current' : 'jdist-item'} data-cluster={name}>
-      <button className="jdist-choose" aria-pressed={isCurrent} onClick={() => act(Do.choose, name)}>
+      <button className="jdist-choose" aria-pressed={isCurrent} onClick={() => act(CommandIDs.choose, name)}>
         <span className="jdist-name">{name}</span>
         <State state={words.clusterState(cluster, trans)} />
         <span className="jdist-size">{words.size(cluster, trans)}</span>
         {why ? <span className="jdist-why">{why}</span> : null}
       </button>
       <span className="jdist-acts">
-        {isReady && <Act icon={linkIcon} title={trans.__('Attach this notebook to %1', name)} does={Do.attach} {...props} />}
+        {isReady && (
+          <Act
+            icon={linkIcon}
+            title={trans.__('Attach this notebook to %1', name)}
+            does={CommandIDs.attach}
+            {...props}
+          />
+        )}
         {cluster.state === 'orphaned' && (
-          <button className="jdist-act jdist-mod-worded" onClick={() => act(Do.revive, name)}>
+          <button className="jdist-act jdist-mod-worded" onClick={() => act(CommandIDs.revive, name)}>
             <runIcon.react tag="span" aria-hidden="true" />
             {trans.__('Revive')}
           </button>
         )}
-        {cluster.state !== 'foreign' && <Act icon={closeIcon} title={stops} does={Do.stop} {...props} />}
+        {cluster.state !== 'foreign' && <Act icon={closeIcon} title={stops} does={CommandIDs.stop} {...props} />}
       </span>
     </li>
   );
@@ -120,7 +127,7 @@ function Trouble(props: IDoes & { problem: RequestError }): JSX.Element {
     <div className="jdist-empty" role="alert">
       <p>{cause(problem, trans)}</p>
       <p>{cure(problem, trans)}</p>
-      <button className="jp-mod-styled" onClick={() => act(Do.refresh)}>
+      <button className="jp-mod-styled" onClick={() => act(CommandIDs.refresh)}>
         {trans.__('Ask again')}
       </button>
     </div>

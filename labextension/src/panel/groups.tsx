@@ -32,7 +32,7 @@ export class Groups extends Section {
         {groups.length > 0 && (
           <ul className="jdist-list" aria-label={trans.__('Groups of %1', cluster.name)}>
             {groups.map(group => (
-              <Group key={`${group.name} ${group.ranks}`} {...group} choice={choice} trans={trans} />
+              <Group key={`${group.name} ${group.ranks.join()}`} {...group} choice={choice} trans={trans} />
             ))}
           </ul>
         )}
@@ -107,7 +107,10 @@ function Mesh(props: IChoosing & { cluster: ICluster; mesh: IMesh }): JSX.Elemen
           {names.length > 1 && <td />}
           {Array.from({ length: across }, (_, i) => (
             <th key={i} scope="col">
-              {head(`${last}=${i}`, rows.map(first => first + i))}
+              {head(
+                `${last}=${i}`,
+                rows.map(first => first + i)
+              )}
             </th>
           ))}
         </tr>
@@ -115,9 +118,7 @@ function Mesh(props: IChoosing & { cluster: ICluster; mesh: IMesh }): JSX.Elemen
       <tbody>
         {rows.map(first => (
           <tr key={first}>
-            {names.length > 1 && (
-              <th scope="row">{head(where(first, names, sizes), span(first, across))}</th>
-            )}
+            {names.length > 1 && <th scope="row">{head(where(first, names, sizes), span(first, across))}</th>}
             {span(first, across).map(rank => (
               <td key={rank}>
                 <Place rank={rank} row={ranks.get(rank)} isFirst={rank === 0} choice={choice} trans={trans} />

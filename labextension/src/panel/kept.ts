@@ -29,7 +29,7 @@ export async function keep(state: IStateDB | null, clusters: Clusters, choice: C
   }
   let written = JSON.stringify(kept);
   const write = new Debouncer(async () => {
-    const now: { [key: string]: any } = { cluster: clusters.current?.name ?? '', view: choice.view };
+    const now = { cluster: clusters.current?.name ?? '', view: { ...choice.view } };
     if (JSON.stringify(now) !== written) {
       written = JSON.stringify(now);
       await state.save(KEY, now);

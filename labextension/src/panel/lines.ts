@@ -100,7 +100,10 @@ function compared(a: number | string, b: number | string): number {
 
 /** Every word of the filter stands somewhere in the row, its host or the line of its cell; numbers alone are ranks. */
 function matches(row: IRank, filter: string, shown: IColumn[], now: number): boolean {
-  const sought = filter.toLowerCase().split(/\s+/).filter(each => each);
+  const sought = filter
+    .toLowerCase()
+    .split(/\s+/)
+    .filter(each => each);
   if (!sought.length) {
     return true;
   }

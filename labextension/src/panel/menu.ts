@@ -5,7 +5,7 @@ import { CommandRegistry } from '@lumino/commands';
 import { ReadonlyJSONObject } from '@lumino/coreutils';
 import { Menu } from '@lumino/widgets';
 
-import { Do } from '../tokens';
+import { CommandIDs } from '../tokens';
 
 /** Opens it where the pointer is; `args` are those of the commands. */
 export function openMenu(
@@ -17,11 +17,11 @@ export function openMenu(
   const menu = new Menu({ commands });
   menu.title.label = trans.__('Ranks');
   menu.node.setAttribute('aria-label', trans.__('What to do with the chosen ranks'));
-  [Do.interrupt, Do.restart].forEach(command => menu.addItem({ command, args }));
+  [CommandIDs.interrupt, CommandIDs.restart].forEach(command => menu.addItem({ command, args }));
   menu.addItem({ type: 'separator' });
-  [Do.logs, Do.stack, Do.console].forEach(command => menu.addItem({ command, args }));
+  [CommandIDs.logs, CommandIDs.stack, CommandIDs.console].forEach(command => menu.addItem({ command, args }));
   menu.addItem({ type: 'separator' });
-  menu.addItem({ command: Do.insertCell, args });
+  menu.addItem({ command: CommandIDs.insertCell, args });
   const before = document.activeElement as HTMLElement | null;
   menu.aboutToClose.connect(() => {
     requestAnimationFrame(() => {

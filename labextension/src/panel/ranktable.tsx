@@ -5,7 +5,7 @@ import { CommandToolbarButton, treeViewIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { ICluster, IRank } from '../api';
-import { Do } from '../tokens';
+import { CommandIDs } from '../tokens';
 import * as words from '../words';
 import { Choice } from './choice';
 import { columns, IColumn, Line, lines } from './lines';
@@ -23,8 +23,8 @@ export class RankTable extends Section {
   constructor(context: IContext) {
     super(context, 'ranks', context.trans.__('Ranks'));
     const { commands } = context;
-    this.toolbar.addItem('interrupt', new CommandToolbarButton({ commands, id: Do.interrupt, label: '' }));
-    this.toolbar.addItem('restart', new CommandToolbarButton({ commands, id: Do.restart, label: '' }));
+    this.toolbar.addItem('interrupt', new CommandToolbarButton({ commands, id: CommandIDs.interrupt, label: '' }));
+    this.toolbar.addItem('restart', new CommandToolbarButton({ commands, id: CommandIDs.restart, label: '' }));
   }
 
   protected render(): JSX.Element {
@@ -85,7 +85,10 @@ function Table(props: ITable): JSX.Element {
   const shown = columns(cluster.ranks ?? [], view.isByNode, isNarrow, trans);
   const all = lines(cluster, view, shown, now);
   const { first, last } = seen.of(all.length);
-  const at = Math.max(0, all.findIndex(each => each.key === active));
+  const at = Math.max(
+    0,
+    all.findIndex(each => each.key === active)
+  );
   const template = `${shown.map(each => each.width).join(' ')} 28px`;
   const drawn = all.map((line, index) => ({ line, index })).slice(first, last);
   if (at < all.length && (at < first || at >= last)) {
@@ -258,7 +261,12 @@ function Row(props: IRow): JSX.Element {
       }}
     >
       {shown.map(({ key, text, isNumber }) => (
-        <span key={key} role="gridcell" className={isNumber ? 'jdist-mod-number' : ''} title={hint(key, row, text(row, now), trans)}>
+        <span
+          key={key}
+          role="gridcell"
+          className={isNumber ? 'jdist-mod-number' : ''}
+          title={hint(key, row, text(row, now), trans)}
+        >
           {key === 'state' ? <State state={words.rankState(row, trans)} isWordless={isNarrow} /> : text(row, now)}
         </span>
       ))}
@@ -331,7 +339,10 @@ function choose(event: React.MouseEvent, line: Line, { all, at, choice }: IPlace
   }
 }
 
-function onKey(event: React.KeyboardEvent, place: IPlace & { go: (index: number, isExtending?: boolean) => void }): void {
+function onKey(
+  event: React.KeyboardEvent,
+  place: IPlace & { go: (index: number, isExtending?: boolean) => void }
+): void {
   const target = event.target as HTMLElement;
   if (!target.dataset.key) {
     return; // a button of the head

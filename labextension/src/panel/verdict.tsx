@@ -5,7 +5,7 @@ import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import * as React from 'react';
 
 import { IVerdict } from '../api';
-import { Do } from '../tokens';
+import { CommandIDs } from '../tokens';
 import { interrupted } from '../words';
 import { IContext, Section } from './section';
 
@@ -80,6 +80,6 @@ function Verdict(props: IProps): JSX.Element {
 function way(command: string, cluster: string): [string, ReadonlyPartialJSONObject] {
   const ranks = interrupted(command);
   return ranks === undefined
-    ? [Do.insertCell, { code: `${command}\n` }]
-    : [Do.interrupt, { cluster, ranks: ranks || 'all' }];
+    ? [CommandIDs.insertCell, { code: `${command}\n` }]
+    : [CommandIDs.interrupt, { cluster, ranks: ranks || 'all' }];
 }

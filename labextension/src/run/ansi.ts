@@ -21,7 +21,7 @@ export function writeAnsi(node: HTMLElement, text: string): void {
   let last = 0;
   for (const match of text.matchAll(SEQUENCE)) {
     write(node, text.slice(last, match.index), style);
-    last = match.index! + match[0].length;
+    last = match.index + match[0].length;
     if (match[2] === 'm') {
       style = after(style, match[1]);
     }
@@ -92,7 +92,13 @@ function afterOne(style: IStyle, code: number): IStyle {
 /** `5;n` and `2;r;g;b`: how many parameters they take, and the colour. */
 function extended(codes: number[]): [number, string] {
   if (codes[0] === 2) {
-    return [4, `rgb(${codes.slice(1, 4).map(c => Math.min(255, c || 0)).join(',')})`];
+    return [
+      4,
+      `rgb(${codes
+        .slice(1, 4)
+        .map(c => Math.min(255, c || 0))
+        .join(',')})`
+    ];
   }
   const n = codes[1] || 0;
   if (n < 16) {

@@ -25,7 +25,7 @@ export class FailureList extends Panel {
   show_(run: IRun, choice: Choice, source: ISource): void {
     const seen = (run.failures ?? []).filter(each => choice === 'all' || has(each.ranks, choice));
     const found = seen.map(each => ({ ...each, html: cut(source.html, each.traceback) }));
-    const more = choice === 'all' ? run.more_failures ?? 0 : 0;
+    const more = choice === 'all' ? (run.more_failures ?? 0) : 0;
     const key = JSON.stringify([found, more, source.trusted]);
     if (key === this._key) {
       return;

@@ -1,5 +1,7 @@
 /** What `application/vnd.jdist.run.v1+json` holds: jdist/notebook/mime.py, where each field is described. */
 
+import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+
 export const MIME = 'application/vnd.jdist.run.v1+json';
 export const VERSION = 1;
 
@@ -28,8 +30,8 @@ export interface IShown {
   kind: 'shown';
   ranks: string;
   piece?: IPiece;
-  data?: { [mime: string]: any };
-  metadata?: { [mime: string]: any };
+  data?: ReadonlyPartialJSONObject;
+  metadata?: ReadonlyPartialJSONObject;
   is_result?: boolean;
 }
 

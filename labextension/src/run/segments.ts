@@ -141,11 +141,13 @@ function keyOf(segment: Segment, choice: Choice, source: ISource): string {
   if (segment.kind !== 'shown') {
     return kind + JSON.stringify(segment);
   }
-  return [kind, source.trusted, JSON.stringify({ ...segment, piece: null }), cut(source.html, segment.piece)].join('\0');
+  return [kind, source.trusted, JSON.stringify({ ...segment, piece: null }), cut(source.html, segment.piece)].join(
+    '\0'
+  );
 }
 
 function ranksIn(segment: Segment): string {
-  return segment.kind === 'alike' ? segment.texts.map(each => each.ranks).join(',') : segment.ranks ?? '';
+  return segment.kind === 'alike' ? segment.texts.map(each => each.ranks).join(',') : (segment.ranks ?? '');
 }
 
 function isStderr(segment: Segment): boolean {

@@ -174,7 +174,7 @@ function choiceOf(tab: HTMLElement): Choice {
 function nextRow(tabs: HTMLElement[], at: number, step: 1 | -1): number {
   const { offsetTop, offsetLeft } = tabs[at];
   let i = at;
-  while (tabs[i] && tabs[i].offsetTop === offsetTop) {
+  while (tabs[i]?.offsetTop === offsetTop) {
     i += step;
   }
   if (!tabs[i]) {

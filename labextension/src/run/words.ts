@@ -4,7 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 
 import { IPart, RankState } from './model';
 
-export const SIGNS: { [state in RankState]: string } = {
+export const SIGNS: Record<RankState, string> = {
   waiting: '○',
   running: '▸',
   value: '✓',

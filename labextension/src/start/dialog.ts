@@ -6,7 +6,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 
 import { Clusters } from '../clusters';
-import { Do } from '../tokens';
+import { CommandIDs } from '../tokens';
 import { Form, IAsked, NOTHING, request } from './form';
 import { Waiting } from './waiting';
 
@@ -83,7 +83,7 @@ async function wait(name: string, with_: IStarting): Promise<string> {
         {
           label: trans.__('Attach'),
           caption: trans.__('Attach the open notebook to it'),
-          callback: () => void commands.execute(Do.attach, { cluster: name })
+          callback: () => void commands.execute(CommandIDs.attach, { cluster: name })
         }
       ]
     });

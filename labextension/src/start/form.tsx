@@ -88,7 +88,12 @@ export class Form extends ReactWidget {
         )}
         {asked.launcher === SSH
           ? this._text('hosts', trans.__('Hosts'), 'alpha,beta', trans.__('Names as ssh takes them, or a file of them'))
-          : this._text('nnodes', trans.__('Nodes'), usual('nnodes', asked.launcher === LOCAL ? '1' : trans.__('all')), '')}
+          : this._text(
+              'nnodes',
+              trans.__('Nodes'),
+              usual('nnodes', asked.launcher === LOCAL ? '1' : trans.__('all')),
+              ''
+            )}
         {this._text(
           'nproc_per_node',
           trans.__('Ranks per node'),

@@ -179,7 +179,7 @@ function paintCall(
     return;
   }
   context.textAlign = 'left';
-  if ((right - middle) > kind.op.length * LETTER + 6) {
+  if (right - middle > kind.op.length * LETTER + 6) {
     context.fillStyle = '#fff';
     context.fillText(kind.op, middle + 4, y + tall / 2);
   } else if (middle - start > kind.op.length * LETTER + 6) {

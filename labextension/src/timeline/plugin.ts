@@ -56,7 +56,7 @@ export const timeline: JupyterFrontEndPlugin<void> = {
       icon: ranksIcon,
       isEnabled: args => !!args.cluster || !!clusters.current,
       execute: async args => {
-        const cluster = String(args.cluster ?? clusters.current?.name ?? '');
+        const cluster = typeof args.cluster === 'string' ? args.cluster : (clusters.current?.name ?? '');
         const trace = await ask(cluster, Number(args.run ?? 0));
         const tab = tabOf(tracker, trace) ?? opened(trans);
         tab.jdist = { cluster, run: trace.data.run };

@@ -39,8 +39,8 @@ export interface ITraceData {
   kinds: IKind[];
   whom: string[];
   rows: IRow[];
-  absent: { [rank: string]: string };
-  columns: { [name: string]: string };
+  absent: Record<string, string>;
+  columns: Record<string, string>;
 }
 
 const OPEN = 1;
@@ -55,7 +55,7 @@ export class Trace {
 
   private constructor(
     readonly data: ITraceData,
-    columns: { [name: string]: ArrayBuffer }
+    columns: Record<string, ArrayBuffer>
   ) {
     this.began = new Uint32Array(columns.began);
     this.work = new Uint32Array(columns.work);

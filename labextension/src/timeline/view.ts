@@ -161,7 +161,7 @@ export class TimelineView extends Widget implements IUnderMouse {
     this.update();
   }
 
-  private _keys(shift: boolean): { [key: string]: () => void } {
+  private _keys(shift: boolean): Record<string, () => void> {
     const { start, end } = this.seen;
     const move = (part: number) => () => this.see(start + part * (end - start), end + part * (end - start));
     return {
@@ -254,7 +254,9 @@ export class TimelineView extends Widget implements IUnderMouse {
 
   private _centre(): number {
     const trace = this._trace!;
-    return this._chosen < 0 ? (this.seen.start + this.seen.end) / 2 : (trace.began[this._chosen] + trace.work[this._chosen]) / 2;
+    return this._chosen < 0
+      ? (this.seen.start + this.seen.end) / 2
+      : (trace.began[this._chosen] + trace.work[this._chosen]) / 2;
   }
 
   private _say(): void {
