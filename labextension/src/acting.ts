@@ -7,7 +7,7 @@ import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Widget } from '@lumino/widgets';
 
 import { Api, ICluster } from './api';
-import { Clusters } from './clusters';
+import { IClusters } from './tokens';
 import { insert } from './notebooks';
 import { Choice } from './panel/choice';
 import { Terminals } from './terminals';
@@ -17,7 +17,7 @@ type Args = ReadonlyPartialJSONObject;
 
 export class Acting {
   constructor(
-    readonly clusters: Clusters,
+    readonly clusters: IClusters,
     readonly choice: Choice,
     private readonly _notebooks: INotebookTracker | null,
     private readonly _terminals: Terminals,

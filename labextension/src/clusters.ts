@@ -5,6 +5,7 @@ import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { Api, ICluster, IRank, RequestError } from './api';
+import { IClusterChange, IClusters } from './tokens';
 
 /** The schema of the server's events: jdist/server/events.yaml. */
 const SCHEMA = 'https://schema.jupyter.org/jdist/cluster/v1';
@@ -20,19 +21,13 @@ interface IChange {
   notices: string[];
 }
 
-/** What has changed: the cluster's name ("": the list, or which is looked at), and what the user should be told. */
-export interface INews {
-  name: string;
-  notices: string[];
-}
-
 /**
  * The clusters by name, as the server last told them, and which of them is looked at.
  *
  * The list is asked for whenever the connection over which events come has been opened, since what happened before
  * nobody tells; a cluster's ranks once it is looked at. After that events say what changes.
  */
-export class Clusters implements IDisposable {
+export class Clusters implements IClusters, IDisposable {
   constructor(services: ServiceManager.IManager) {
     this.api = new Api(services.serverSettings);
     // A manager of our own, since Lab's does not say when its connection is there again.
@@ -46,7 +41,7 @@ export class Clusters implements IDisposable {
   readonly ready: Promise<void>;
 
   /** Something about a cluster, the list, `current` or `problem` is different. */
-  get changed(): ISignal<this, INews> {
+  get changed(): ISignal<this, IClusterChange> {
     return this._changed;
   }
 
@@ -196,7 +191,7 @@ export class Clusters implements IDisposable {
   private _isKnown = false;
   private _problem: RequestError | null = null;
   private _isDisposed = false;
-  private _changed = new Signal<this, INews>(this);
+  private _changed = new Signal<this, IClusterChange>(this);
 }
 
 /** Whether what is known is of the very cluster, with as many ranks, that the server tells of. */

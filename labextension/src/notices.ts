@@ -3,13 +3,13 @@
 import { Notification } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { Clusters } from './clusters';
+import { IClusters } from './tokens';
 
 /** Milliseconds that one stays. */
 const STAYS = 8000;
 
 export interface INotices {
-  clusters: Clusters;
+  clusters: IClusters;
   trans: TranslationBundle;
   isWanted: () => boolean;
   /** Shows the cluster in the panel. */

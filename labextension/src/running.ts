@@ -5,14 +5,13 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 import { Signal } from '@lumino/signaling';
 
-import { Clusters } from './clusters';
 import { ranksIcon } from './icons';
-import { CommandIDs } from './tokens';
+import { CommandIDs, IClusters } from './tokens';
 import * as words from './words';
 
 export function addRunning(
   managers: IRunningSessionManagers,
-  clusters: Clusters,
+  clusters: IClusters,
   commands: CommandRegistry,
   trans: TranslationBundle
 ): void {

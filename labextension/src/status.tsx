@@ -4,12 +4,12 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { Clusters } from './clusters';
+import { IClusters } from './tokens';
 import * as words from './words';
 
 export class Status extends ReactWidget {
   constructor(
-    private readonly _clusters: Clusters,
+    private readonly _clusters: IClusters,
     private readonly _open: () => void,
     private readonly _trans: TranslationBundle
   ) {

@@ -1,12 +1,41 @@
+/** The interface by which plugins share the user's clusters, and the names of the commands. */
+
 import { Token } from '@lumino/coreutils';
+import { ISignal } from '@lumino/signaling';
 
-import { Clusters } from './clusters';
+import { Api, ICluster, RequestError } from './api';
 
-/** This user's clusters, for the plugins that show them. */
-export type IClusters = Clusters;
-export const IClusters = new Token<IClusters>('jdist:IClusters', "This user's clusters, as the server tells them.");
+/** What has changed: the cluster's name ("": the list, or which cluster is shown), and what to tell the user. */
+export interface IClusterChange {
+  name: string;
+  notices: string[];
+}
 
-/** What can be done, each an entry of the command palette. `{ cluster, ranks }` say with what; else what is chosen. */
+/** This user's clusters, as the server last reported them, and the one of them that the panel shows. */
+export interface IClusters {
+  readonly api: Api;
+  /** Settled once the list has been requested for the first time; `problem` is set if that failed. */
+  readonly ready: Promise<void>;
+  /** A cluster, the list, `current` or `problem` has changed. */
+  readonly changed: ISignal<IClusters, IClusterChange>;
+  /** All clusters, sorted by name. */
+  readonly all: ICluster[];
+  /** Whether the first request for the list has been answered or refused. */
+  readonly isKnown: boolean;
+  /** Why there is no list; null if there is one. */
+  readonly problem: RequestError | null;
+  /** The cluster that is shown: the one chosen, else the first one known; it does not change when others appear. */
+  readonly current: ICluster | undefined;
+  get(name: string): ICluster | undefined;
+  /** Show this cluster from now on; the first one as long as there is none of this name. */
+  choose(name: string): Promise<void>;
+  /** Request everything from the server again. */
+  refresh(): Promise<void>;
+}
+
+export const IClusters = new Token<IClusters>('jdist:IClusters', "This user's clusters, as the server reports them.");
+
+/** The commands. Their arguments `{ cluster, ranks }` say for which ranks; the default is what the panel shows. */
 export const CommandIDs = {
   openPanel: 'jdist:open-panel',
   start: 'jdist:start',
@@ -21,5 +50,7 @@ export const CommandIDs = {
   restart: 'jdist:restart',
   logs: 'jdist:logs',
   stack: 'jdist:stack',
-  console: 'jdist:console'
+  console: 'jdist:console',
+  /** `{ cluster, run }`; run 0 is the last one. */
+  openTimeline: 'jdist:open-timeline'
 } as const;

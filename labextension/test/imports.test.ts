@@ -53,4 +53,8 @@ describe('imports', () => {
     expect(imports.get('index')).toContain('clusters');
     expect(cycleIn(imports)).toEqual([]);
   });
+
+  it('leave the interfaces free of their implementation', () => {
+    expect(importsIn(SOURCE).get('tokens')).not.toContain('clusters');
+  });
 });

@@ -2,7 +2,7 @@
 
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { Clusters } from '../clusters';
+import { IClusters } from '../tokens';
 
 /** How the table of ranks is shown. */
 export interface IView {
@@ -13,7 +13,7 @@ export interface IView {
 }
 
 export class Choice {
-  constructor(clusters: Clusters) {
+  constructor(clusters: IClusters) {
     clusters.changed.connect(() => {
       const current = clusters.current?.name ?? '';
       if (current !== this._cluster) {

@@ -11,7 +11,6 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 
 import { Acting } from '../acting';
-import { Clusters } from '../clusters';
 import { addCommands } from '../commands';
 import { tellNotices } from '../notices';
 import { addRunning } from '../running';
@@ -45,7 +44,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
   ],
   activate: (
     app: JupyterFrontEnd,
-    clusters: Clusters,
+    clusters: IClusters,
     translator: ITranslator | null,
     notebooks: INotebookTracker | null,
     palette: ICommandPalette | null,

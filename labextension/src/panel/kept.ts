@@ -3,7 +3,7 @@
 import { IStateDB } from '@jupyterlab/statedb';
 import { Debouncer } from '@lumino/polling';
 
-import { Clusters } from '../clusters';
+import { IClusters } from '../tokens';
 import { Choice, IView } from './choice';
 
 const KEY = 'jdist:panel';
@@ -16,7 +16,7 @@ interface IKept {
 }
 
 /** Takes it up, and keeps it from then on. */
-export async function keep(state: IStateDB | null, clusters: Clusters, choice: Choice): Promise<void> {
+export async function keep(state: IStateDB | null, clusters: IClusters, choice: Choice): Promise<void> {
   if (!state) {
     return;
   }

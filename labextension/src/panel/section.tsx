@@ -5,12 +5,12 @@ import { ReactWidget, Toolbar } from '@jupyterlab/ui-components';
 import { CommandRegistry } from '@lumino/commands';
 import { Message } from '@lumino/messaging';
 
-import { Clusters } from '../clusters';
+import { IClusters } from '../tokens';
 import { Choice } from './choice';
 
 /** What every section shows, and with what it acts. */
 export interface IContext {
-  clusters: Clusters;
+  clusters: IClusters;
   choice: Choice;
   commands: CommandRegistry;
   trans: TranslationBundle;

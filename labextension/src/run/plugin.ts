@@ -5,8 +5,7 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import { OPEN_TIMELINE } from '../timeline/plugin';
-import { IClusters } from '../tokens';
+import { CommandIDs, IClusters } from '../tokens';
 import { IRun, MIME } from './model';
 import { RunOutput } from './output';
 import { RankTabs } from './tabs';
@@ -31,7 +30,7 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load('jdist');
     const go = waysOut(clusters, notebooks, trans);
     const timeline = async ({ cluster, run }: IRun): Promise<void> => {
-      await app.commands.execute(OPEN_TIMELINE, { cluster, run });
+      await app.commands.execute(CommandIDs.openTimeline, { cluster, run });
     };
     rendermime.addFactory(
       {

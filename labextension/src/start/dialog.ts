@@ -5,8 +5,7 @@ import { IStateDB } from '@jupyterlab/statedb';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 
-import { Clusters } from '../clusters';
-import { CommandIDs } from '../tokens';
+import { CommandIDs, IClusters } from '../tokens';
 import { Form, IAsked, NOTHING, request } from './form';
 import { Waiting } from './waiting';
 
@@ -14,7 +13,7 @@ import { Waiting } from './waiting';
 const KEY = 'jdist:start';
 
 export interface IStarting {
-  clusters: Clusters;
+  clusters: IClusters;
   commands: CommandRegistry;
   state: IStateDB | null;
   trans: TranslationBundle;

@@ -6,7 +6,7 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { Message } from '@lumino/messaging';
 import * as React from 'react';
 
-import { Clusters } from '../clusters';
+import { IClusters } from '../tokens';
 import * as words from '../words';
 
 /** How a start has ended; "" while it is under way. */
@@ -14,7 +14,7 @@ export type End = '' | 'stands' | 'failed' | 'gone';
 
 export class Waiting extends ReactWidget {
   constructor(
-    private readonly _clusters: Clusters,
+    private readonly _clusters: IClusters,
     readonly name: string,
     private readonly _trans: TranslationBundle
   ) {

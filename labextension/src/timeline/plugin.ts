@@ -12,12 +12,10 @@ import { Panel } from '@lumino/widgets';
 import { RequestError } from '../api';
 import { ranksIcon } from '../icons';
 import { Tabs } from '../tabs';
-import { IClusters } from '../tokens';
+import { CommandIDs, IClusters } from '../tokens';
 import { ITraceData, Trace, TRACE_MIME, TRACE_VERSION } from './trace';
 import { TimelineView } from './view';
 
-/** Opens `{cluster, run}`; run 0 is the last one. */
-export const OPEN_TIMELINE = 'jdist:open-timeline';
 const HEIGHT = 320;
 
 type Tab = MainAreaWidget<TimelineView> & { jdist?: { cluster: string; run: number } };
@@ -50,7 +48,7 @@ export const timeline: JupyterFrontEndPlugin<void> = {
       const kernel = notebooks.currentWidget?.sessionContext.session?.kernel;
       return Trace.from(await asked(clusters, kernel, cluster, run));
     };
-    app.commands.addCommand(OPEN_TIMELINE, {
+    app.commands.addCommand(CommandIDs.openTimeline, {
       label: trans.__('Timeline of a Run'),
       caption: trans.__('Who waited for whom: the calls of torch.distributed in a run, by rank'),
       icon: ranksIcon,
@@ -73,9 +71,9 @@ export const timeline: JupyterFrontEndPlugin<void> = {
         tabs.activate(tab);
       }
     });
-    palette?.addItem({ command: OPEN_TIMELINE, category: trans.__('Ranks') });
+    palette?.addItem({ command: CommandIDs.openTimeline, category: trans.__('Ranks') });
     void restorer?.restore(tracker, {
-      command: OPEN_TIMELINE,
+      command: CommandIDs.openTimeline,
       args: tab => ({ cluster: tab.jdist?.cluster ?? '', run: tab.jdist?.run ?? 0 }),
       name: tab => `${tab.jdist?.cluster}:${tab.jdist?.run}`,
       when: clusters.ready
