@@ -43,7 +43,7 @@ from jdist.core.messages import (
     Welcome,
     WorkerUp,
 )
-from jdist.core.reports import Doing, GroupProgress
+from jdist.core.observation import Doing, GroupProgress
 from jdist.core.settings import BEAT
 from jdist.wire.frames import Unpacker
 from jdist.wire.invitations import JoinLine

@@ -17,8 +17,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from jdist.core.code import STAGING, Entry, Tree, is_inside
 from jdist.core.errors import UsageError
+from jdist.core.source_tree import STAGING, Entry, Tree, is_inside
 from jdist.wire.directories import code_directory, lock_file
 
 _BLOCK = 1 << 20

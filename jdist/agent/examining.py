@@ -20,8 +20,8 @@ from jdist.agent.forkserver import Fork
 from jdist.agent.kernels import Starter
 from jdist.agent.stores import watch_end
 from jdist.core.errors import LaunchError
-from jdist.core.examination import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
 from jdist.core.messages import NodeFacts
+from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
 from jdist.wire.reach import look_up
 
 _TOOL = 15.0

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import psutil
 
 from jdist.core.messages import Answer, Looked
-from jdist.core.reports import Doing
+from jdist.core.observation import Doing
 
 PATIENCE = 0.5
 """Seconds that a worker has for an answer."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from jdist.controller import mismatch
 from jdist.controller.context import Context
 from jdist.controller.runs import Run
-from jdist.core.agreement import agreed
+from jdist.core.call_signature import agreed
 from jdist.core.messages import Answer, Ask, Judged, Trace, Traced
+from jdist.core.observation import Call, Tally
 from jdist.core.ranks import RankSet, those
-from jdist.core.reports import Call, Tally
 from jdist.core.verdict import Verdict
 
 _PATIENCE = 1.0

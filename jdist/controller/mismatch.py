@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from jdist.controller.waiting import Ranks
-from jdist.core.agreement import SAME_SIZE, sizes
+from jdist.core.call_signature import SAME_SIZE, sizes
+from jdist.core.observation import Call
 from jdist.core.ranks import those
-from jdist.core.reports import Call
 
 _SPLITS = re.compile(r"splits=\[([\d, ]*)\]→\[([\d, ]*)\]")
 

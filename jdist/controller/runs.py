@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from jdist.core.messages import Done
-from jdist.core.reports import Tally
+from jdist.core.observation import Tally
 from jdist.core.verdict import Verdict
 
 _LAST_LOOK = 0.8

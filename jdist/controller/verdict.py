@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from jdist.controller import mismatch
 from jdist.controller.waiting import Ranks, Seen, circle, is_send, may_move, missing, needs
+from jdist.core.observation import ANY, Call, Kind
 from jdist.core.ranks import those
-from jdist.core.reports import ANY, Call, Kind
 from jdist.core.verdict import Verdict, VerdictKind, Way
 
 _KINDS: dict[Kind, VerdictKind] = {"collective": "missing", "transfer": "transfer", "store": "store"}

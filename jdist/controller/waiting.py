@@ -17,7 +17,7 @@ from typing import Literal
 from msgspec import Struct
 
 from jdist.core.messages import Looked
-from jdist.core.reports import ANY, Call, Doing, GroupProgress
+from jdist.core.observation import ANY, Call, Doing, GroupProgress
 
 Part = Literal["running", "done", "failed", "free", "elsewhere", "lost"]
 """running: in the run. done, failed: its part of the run is over. free: not in the run, and idle. elsewhere: in another

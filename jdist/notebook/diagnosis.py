@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable, Mapping
 
 from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
-from jdist.core.examination import UNLIMITED, NodeReport, Path
+from jdist.core.node_report import UNLIMITED, NodeReport, Path
 from jdist.core.ranks import RankSet
 from jdist.notebook.tables import table
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jdist.core.messages import ClusterFacts, Looked, RankFacts, Surveyed
+from jdist.core.observation import Doing
 from jdist.core.ranks import RankSet
-from jdist.core.reports import Doing
 from jdist.core.topology import Topology
 from jdist.core.verdict import Verdict
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 
 from jdist.core.errors import ConnectionLost
-from jdist.core.examination import Path
+from jdist.core.node_report import Path
 
 _PINGS = 12
 _PIECE = 1 << 20

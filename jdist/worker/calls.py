@@ -12,7 +12,7 @@ import bisect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jdist.core.reports import ANY, Call
+from jdist.core.observation import ANY, Call
 from jdist.worker.collectives import Entry
 from jdist.worker.notes import TRANSFERS, Named, Note, Seen
 

@@ -20,8 +20,8 @@ from msgspec import structs
 from tornado.ioloop import IOLoop
 
 from jdist.core.messages import AGENT_IDENTITY, MESSAGE_ID, Cell, Done
+from jdist.core.observation import Tally
 from jdist.core.outcome import ErrorInfo
-from jdist.core.reports import Tally
 from jdist.wire.frames import pack
 from jdist.worker.capture import FdCapture
 from jdist.worker.report import outcome_of

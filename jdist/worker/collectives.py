@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed.distributed_c10d as c10d
 from msgspec import Struct
 
-from jdist.core.reports import GroupProgress
+from jdist.core.observation import GroupProgress
 from jdist.worker.notes import Notes
 
 _OPS = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}

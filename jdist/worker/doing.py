@@ -9,7 +9,7 @@ from msgspec import structs
 from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.messages import Looked, Traced
-from jdist.core.reports import Call, Doing
+from jdist.core.observation import Call, Doing
 from jdist.worker.calls import Merging
 from jdist.worker.collectives import Recorder
 from jdist.worker.notes import Notes

@@ -7,7 +7,7 @@ import socket
 
 import msgspec
 
-from jdist.core.examination import TorchFacts
+from jdist.core.node_report import TorchFacts
 from jdist.wire.orphans import set_name
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import torch.distributed as dist
 from msgspec import Struct
 
+from jdist.core.observation import Kind
 from jdist.core.ranks import RankSet
-from jdist.core.reports import Kind
 from jdist.worker import cut, script
 from jdist.worker.blocked import cpu_seconds, is_idle, waits_for_a_thread
 from jdist.worker.collectives import Recorder

@@ -12,8 +12,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jdist.core.agreement import agreed
-from jdist.core.reports import Tally
+from jdist.core.call_signature import agreed
+from jdist.core.observation import Tally
 from jdist.worker.calls import Merging
 from jdist.worker.notes import TRANSFERS, Note, Notes, Record
 from jdist.worker.noting import THREAD

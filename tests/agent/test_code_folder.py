@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from jdist.agent.code import CodeFolder
-from jdist.core.code import Entry, Tree
 from jdist.core.errors import UsageError
+from jdist.core.source_tree import Entry, Tree
 from jdist.wire import directories
 
 CLUSTER = "0123456789ab"

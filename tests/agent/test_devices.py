@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.agent.devices import Device, Sight, read_devices, read_processes, use_of
-from jdist.core.examination import GpuUse
+from jdist.core.node_report import GpuUse
 
 MIB = 1 << 20
 GPUS = """\

@@ -16,7 +16,7 @@ from drivertool import DriverTool
 from jdist.agent.devices import Sight, read_devices, read_processes
 from jdist.agent.metering import Meter, Reading
 from jdist.core.messages import Answer, Looked, Message, Stalled
-from jdist.core.reports import Doing
+from jdist.core.observation import Doing
 
 PATIENCE = 20.0
 MIB = 1 << 20

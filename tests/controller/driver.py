@@ -44,8 +44,8 @@ from jdist.core.messages import (
     WorkerDown,
     WorkerUp,
 )
+from jdist.core.observation import Doing
 from jdist.core.outcome import ErrorInfo
-from jdist.core.reports import Doing
 from jdist.core.settings import Settings
 
 VERSION = "1.2.3"

@@ -7,7 +7,7 @@ from driver import Driver
 
 from jdist.controller.state import AgentSaid, PeerGone
 from jdist.core.messages import Answer, Ask, Done, Fault, Judged, RunEnded, Trace, Traced
-from jdist.core.reports import Call, Tally
+from jdist.core.observation import Call, Tally
 from jdist.core.verdict import Verdict
 
 ONE, OTHER = b"one", b"other"

@@ -20,7 +20,7 @@ from jdist.core.messages import (
     Survey,
     Surveyed,
 )
-from jdist.core.reports import Call, Doing, GroupProgress
+from jdist.core.observation import Call, Doing, GroupProgress
 
 ALL = (0, 1, 2, 3)
 

@@ -7,8 +7,8 @@ from test_looks import answer, stall
 
 from jdist.controller.state import AgentSaid
 from jdist.core.messages import Done, Form, Formed, Interrupt, Looked, Notice, Restart
+from jdist.core.observation import Call, Doing, GroupProgress
 from jdist.core.outcome import ErrorInfo
-from jdist.core.reports import Call, Doing, GroupProgress
 
 ALL = (0, 1, 2, 3)
 

@@ -13,7 +13,7 @@ import pytest
 from jdist.controller.verdict import aborted, is_settled, overdue, verdict
 from jdist.controller.waiting import Part, Seen, circle, may_move
 from jdist.core.messages import Looked
-from jdist.core.reports import ANY, Call, Doing, GroupProgress
+from jdist.core.observation import ANY, Call, Doing, GroupProgress
 
 ALL = (0, 1, 2, 3)
 GROUPS = {"0": ("world", ALL), "1": ("tp", (0, 1)), "2": ("", (2, 3)), "3": ("dp", (1, 2))}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from jdist.core.agreement import agreed
-from jdist.core.reports import Call
+from jdist.core.call_signature import agreed
+from jdist.core.observation import Call
 
 SUM = Call("all_reduce", "0", 3, ((4, 2),), ("float32",), "op=SUM")
 SPLIT = Call("all_to_all_single", "0", 3, ((4,),), ("float32",), "splits=[1, 3]→[2, 2]")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.core.code import Entry, Tree, is_inside, leads_inside
 from jdist.core.errors import UsageError
+from jdist.core.source_tree import Entry, Tree, is_inside, leads_inside
 
 DIGEST = bytes(32)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jdist.core.examination import GpuUse
 from jdist.core.messages import ClusterFacts, GroupSpec, Looked, RankFacts, Surveyed
-from jdist.core.reports import Call, Doing, GroupProgress
+from jdist.core.node_report import GpuUse
+from jdist.core.observation import Call, Doing, GroupProgress
 from jdist.core.topology import Mesh
 from jdist.core.verdict import Verdict, Way
 from jdist.notebook.panel import drawing

@@ -13,7 +13,7 @@ from jdist.client.trace.asking import assemble
 from jdist.client.trace.columns import MIME
 from jdist.client.trace.traces import Trace
 from jdist.core.messages import ClusterFacts, Traced
-from jdist.core.reports import Call
+from jdist.core.observation import Call
 from jdist.notebook.screen import Bundle
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import call

@@ -4,9 +4,9 @@ import json
 
 from msgspec import structs
 
-from jdist.core.examination import GpuUse
 from jdist.core.messages import ClusterFacts, GroupSpec, Looked, RankFacts, Surveyed
-from jdist.core.reports import Call, Doing, GroupProgress
+from jdist.core.node_report import GpuUse
+from jdist.core.observation import Call, Doing, GroupProgress
 from jdist.core.verdict import Verdict, Way
 from jdist.server.pictures import changed_ranks, safe, summary, survey, timeless
 

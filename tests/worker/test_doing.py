@@ -8,7 +8,7 @@ import pytest
 from ranks import Ranks
 
 from jdist.core.messages import Looked
-from jdist.core.reports import ANY
+from jdist.core.observation import ANY
 
 
 @pytest.fixture

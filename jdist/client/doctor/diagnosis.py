@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from jdist.core.examination import NodeReport, Path
+from jdist.core.node_report import NodeReport, Path
 
 Severity = Literal["breaks", "may break", "note"]
 SEVERITIES: tuple[Severity, ...] = ("breaks", "may break", "note")

@@ -11,7 +11,6 @@ from jdist.client.doctor import diagnosis
 from jdist.client.doctor.diagnosis import Diagnosis, Examination
 from jdist.client.doctor.findings import findings
 from jdist.client.link import Link
-from jdist.core.examination import NodeReport, Path
 from jdist.core.messages import (
     Clock,
     ClockAt,
@@ -26,6 +25,7 @@ from jdist.core.messages import (
     Reach,
     Reached,
 )
+from jdist.core.node_report import NodeReport, Path
 
 _EXAMINED = 120.0
 """Seconds for a node to answer, in which it may have to import torch."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from jdist.client.doctor.diagnosis import SEVERITIES, Examination, Finding
 from jdist.client.doctor.ways import ways
-from jdist.core.examination import UNLIMITED, NodeReport
+from jdist.core.node_report import UNLIMITED, NodeReport
 from jdist.core.ranks import RankSet
 
 _CLOCKS_APART = 0.5

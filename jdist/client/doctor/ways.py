@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 
 from jdist.client.doctor.diagnosis import Examination, Finding
-from jdist.core.examination import Path
+from jdist.core.node_report import Path
 from jdist.core.ranks import RankSet
 
 _FAR = 0.01

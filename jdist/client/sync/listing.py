@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jdist.client.sync.ignoring import Ignoring
-from jdist.core.code import Entry, Tree, leads_inside
 from jdist.core.errors import UsageError
+from jdist.core.source_tree import Entry, Tree, leads_inside
 
 _BLOCK = 1 << 20
 

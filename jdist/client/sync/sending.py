@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from jdist.client.link import Link, new_request
 from jdist.client.sync.listing import Source
-from jdist.core.code import Entry, Piece, Tree
 from jdist.core.errors import UsageError
 from jdist.core.messages import (
     Adopt,
@@ -34,6 +33,7 @@ from jdist.core.messages import (
     Settled,
     Store,
 )
+from jdist.core.source_tree import Entry, Piece, Tree
 from jdist.wire.dialing import put_segment
 from jdist.wire.segments import Segment
 

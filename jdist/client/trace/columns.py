@@ -33,8 +33,8 @@ from typing import Any
 
 from jdist.client.trace.report import Report, tensors_text
 from jdist.client.trace.timeline import Bar
+from jdist.core.observation import Call
 from jdist.core.ranks import RankSet
-from jdist.core.reports import Call
 
 MIME = "application/vnd.jdist.trace.v1+json"
 VERSION = 1

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jdist.core.messages import Traced
-from jdist.core.reports import ANY, Call
+from jdist.core.observation import ANY, Call
 
 _ROOT = re.compile(r"\b(src|dst)=(\d+)\b")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from jdist.client.trace.timeline import Bar, Row, Timeline
+from jdist.core.observation import Call
 from jdist.core.ranks import RankSet
-from jdist.core.reports import Call
 
 HEADS = ("rank", "node", "calls", "in calls", "waited", "made others wait", "longest wait")
 _WORTH_SAYING = 0.01

@@ -20,7 +20,7 @@ from msgspec import Struct
 from jdist.client.trace.clocks import Clocks
 from jdist.client.trace.matching import Meeting, awaited
 from jdist.core.messages import Traced
-from jdist.core.reports import Call
+from jdist.core.observation import Call
 
 
 class Bar(Struct, frozen=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 from jdist.client.trace import chrome, svg, text
 from jdist.client.trace.report import HEADS, Report
 from jdist.core.errors import UsageError
-from jdist.core.reports import Call
+from jdist.core.observation import Call
 
 _CELL = "padding:2px 12px 2px 0;vertical-align:top;text-align:"
 _NUMERIC = frozenset({"calls", "in calls", "waited", "made others wait"})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jdist.core.code import Piece, Tree
-from jdist.core.examination import NodeReport, Path
 from jdist.core.messages.base import Message, ProbeWire
 from jdist.core.messages.questions import Fault, Nothing, Progress
+from jdist.core.node_report import NodeReport, Path
+from jdist.core.source_tree import Piece, Tree
 
 
 class Clock(Message, frozen=True):

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from msgspec import field, structs
 
 from jdist.core.messages.base import Message, PayloadWire
+from jdist.core.observation import Tally
 from jdist.core.outcome import ErrorInfo
-from jdist.core.reports import Tally
 
 
 class Text(Message, frozen=True):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jdist.core.examination import GpuUse
 from jdist.core.messages.base import Message, Missing, PayloadWire, ProbeWire
-from jdist.core.reports import Call, Doing, GroupProgress
+from jdist.core.node_report import GpuUse
+from jdist.core.observation import Call, Doing, GroupProgress
 
 
 class Peek(Message, frozen=True):

@@ -8,7 +8,7 @@ import pytest
 from nodes import A100, CUDA, DISKS, GIB, H200, found, gpu_node, node, seen
 
 from jdist.client.doctor.diagnosis import Clock, Diagnosis, Finding
-from jdist.core.examination import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
+from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodes import found, node, way
 
-from jdist.core.examination import Path
+from jdist.core.node_report import Path
 
 DROPPED = {"kind": "timeout", "trouble": "no answer within 3 s: what is sent there is dropped on the way"}
 REFUSED = {"kind": "refused", "trouble": "the connection is refused there"}

@@ -14,7 +14,7 @@ from jdist.client.trace.matching import Meeting, match
 from jdist.client.trace.timeline import Timeline, timeline
 from jdist.client.trace.traces import Trace
 from jdist.core.messages import Answered, ClusterFacts, Looked, Traced
-from jdist.core.reports import Call, Doing, GroupProgress
+from jdist.core.observation import Call, Doing, GroupProgress
 
 EPOCH = 1_700_000_000.0
 """When every made-up cell began."""

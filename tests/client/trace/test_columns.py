@@ -14,7 +14,7 @@ from madeup import answer, call, noise, steps, trace
 from jdist.client.trace.columns import columns, nbytes
 from jdist.client.trace.traces import Trace
 from jdist.core.messages import Fault
-from jdist.core.reports import GroupProgress
+from jdist.core.observation import GroupProgress
 
 TYPES = {"began": "I", "work": "I", "ended": "I", "waited": "I", "kind": "H", "number": "I", "whom": "H", "last": "i"}
 TYPES |= {"meeting": "I", "flags": "B"}

@@ -9,7 +9,7 @@ from madeup import answer, call
 
 from jdist.client.trace.matching import Meeting, awaited, match
 from jdist.core.messages import Traced
-from jdist.core.reports import ANY, Call
+from jdist.core.observation import ANY, Call
 
 WORLD = {"0": (0, 1, 2)}
 

@@ -16,7 +16,7 @@ from jdist.client.trace.timeline import Bar
 from jdist.client.trace.traces import Trace
 from jdist.core.errors import UsageError
 from jdist.core.messages import Fault
-from jdist.core.reports import GroupProgress
+from jdist.core.observation import GroupProgress
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = "<b>tp</b>&\"'\x01]]>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from jdist.core.reports import Call
+from jdist.core.observation import Call
 
 SAME_SIZE = {"all_reduce", "broadcast", "reduce", "all_gather", "gather", "reduce_scatter"}
 SAME_SIZE |= {"all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"}
