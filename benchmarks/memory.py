@@ -10,7 +10,7 @@ from measuring.frontend import IDLE, FrontEnd, private_runtime
 from measuring.table import MEGABYTES, Pairs, Table, cannot_run
 
 import jdist
-from jdist.wire.keys import Connection
+from jdist.wire.transport.keys import Connection
 
 RANKS = 4
 WARM_TIMEOUT = 60.0

@@ -76,7 +76,7 @@ def _join(words: list[str]) -> int:
     if options.line.startswith("jdist1."):
         _hide(options.line, words)
     from jdist.agent.main import main as agent
-    from jdist.wire.invitations import exposure, find_line
+    from jdist.wire.transport.invitations import exposure, find_line
 
     line = "" if options.line == "-" else find_line(options.line)
     if exposed := exposure(options.line):

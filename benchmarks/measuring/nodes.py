@@ -45,9 +45,9 @@ from jdist.core.messages import (
 )
 from jdist.core.observation import Doing, GroupProgress
 from jdist.core.settings import BEAT
-from jdist.wire.frames import Unpacker
-from jdist.wire.invitations import JoinLine
-from jdist.wire.sockets import new_context
+from jdist.wire.transport.invitations import JoinLine
+from jdist.wire.transport.sockets import new_context
+from jdist.wire.values.frames import Unpacker
 
 _AT_ONCE = 16
 """Nodes that enrol side by side."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from jdist.launch.local import LocalLauncher
-from jdist.wire.invitations import JoinLine
+from jdist.wire.transport.invitations import JoinLine
 
 
 class LongWire:

@@ -36,7 +36,7 @@ from jdist.core.messages import (
     Settle,
     Store,
 )
-from jdist.wire.reach import Listener, reach
+from jdist.wire.bulk.probe import Listener, reach
 
 _LONGEST = 600.0
 """Seconds that a listener may be asked for."""

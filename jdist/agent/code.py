@@ -19,7 +19,7 @@ from pathlib import Path
 
 from jdist.core.errors import UsageError
 from jdist.core.source_tree import STAGING, Entry, Tree, is_inside
-from jdist.wire.directories import code_directory, lock_file
+from jdist.wire.transport.directories import code_directory, lock_file
 
 _BLOCK = 1 << 20
 _PLACE = ".jdist-place"

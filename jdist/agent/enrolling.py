@@ -14,11 +14,11 @@ from typing import Any
 import jdist
 from jdist.core.errors import LaunchError, ProtocolError
 from jdist.core.messages import PROTOCOL, Enrol, ToNewcomer, Turned
-from jdist.wire.dialing import ping
-from jdist.wire.frames import Unpacker, pack
-from jdist.wire.invitations import REFUSED, JoinLine, Way
-from jdist.wire.keys import KeyPair
-from jdist.wire.sockets import Frames, Port, Watch, dial_tcp
+from jdist.wire.transport.dialing import ping
+from jdist.wire.transport.invitations import REFUSED, JoinLine, Way
+from jdist.wire.transport.keys import KeyPair
+from jdist.wire.transport.sockets import Frames, Port, Watch, dial_tcp
+from jdist.wire.values.frames import Unpacker, pack
 
 _FIND_WITHIN = 8.0
 """Seconds for the controller to be reached."""

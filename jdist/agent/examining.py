@@ -22,7 +22,7 @@ from jdist.agent.stores import watch_end
 from jdist.core.errors import LaunchError
 from jdist.core.messages import NodeFacts
 from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
-from jdist.wire.reach import look_up
+from jdist.wire.bulk.probe import look_up
 
 _TOOL = 15.0
 """Seconds for nvidia-smi, which waits for the driver where no GPU is in use."""

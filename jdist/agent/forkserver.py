@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Struct
 
 from jdist.agent.cradle import Cradle
-from jdist.wire.orphans import die_with_parent, set_name
+from jdist.wire.processes import die_with_parent, set_name
 
 _ADOPTION = 5.0
 """Seconds within which a forked child must have become the agent's."""

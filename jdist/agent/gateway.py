@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from jdist.wire.dialing import dial_data
+from jdist.wire.transport.dialing import dial_data
 
 _NAME_LIMIT = 128
 

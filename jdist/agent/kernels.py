@@ -17,7 +17,7 @@ from jdist.agent.forkserver import Fork
 from jdist.agent.reaper import Reaper
 from jdist.agent.relay import KernelMessage, parse
 from jdist.core.messages import AGENT_IDENTITY
-from jdist.wire.sockets import SUB, Port, dial_ipc
+from jdist.wire.transport.sockets import SUB, Port, dial_ipc
 
 
 class Starter(Protocol):

@@ -69,12 +69,12 @@ from jdist.core.messages import (
 from jdist.core.ranks import RankSet
 from jdist.core.settings import BEAT, OUTPUT_DELAY
 from jdist.core.topology import Topology
-from jdist.wire import directories
-from jdist.wire.frames import Unpacker, pack
-from jdist.wire.invitations import JOINED, REFUSED, JoinLine, Way
-from jdist.wire.orphans import become_subreaper
-from jdist.wire.segments import sweep, sweep_dead
-from jdist.wire.sockets import new_context
+from jdist.wire.processes import become_subreaper
+from jdist.wire.transport import directories
+from jdist.wire.transport.invitations import JOINED, REFUSED, JoinLine, Way
+from jdist.wire.transport.sockets import new_context
+from jdist.wire.values.frames import Unpacker, pack
+from jdist.wire.values.segments import sweep, sweep_dead
 
 _LAST_WORDS = 0.5
 """Seconds for the last messages to leave."""

@@ -27,9 +27,9 @@ from jdist.core.messages import (
     Progress,
     Put,
 )
-from jdist.wire.dialing import get_segment
-from jdist.wire.invitations import Way
-from jdist.wire.segments import Probe, Segment
+from jdist.wire.transport.dialing import get_segment
+from jdist.wire.transport.invitations import Way
+from jdist.wire.values.segments import Probe, Segment
 
 
 class Questions:

@@ -18,9 +18,9 @@ from jdist.core.messages import (
     Settled,
     Store,
 )
-from jdist.wire.dialing import get_segment
-from jdist.wire.invitations import Way
-from jdist.wire.segments import Probe, Segment
+from jdist.wire.transport.dialing import get_segment
+from jdist.wire.transport.invitations import Way
+from jdist.wire.values.segments import Probe, Segment
 
 CodeOp = Compare | Store | Settle | Adopt
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from jdist.core.messages import Beat, Message, NoLifeline
 from jdist.core.settings import BEAT
-from jdist.wire.frames import pack
-from jdist.wire.invitations import Way
-from jdist.wire.keys import agent_name
-from jdist.wire.lifelines import Lifeline, dial_lifeline
-from jdist.wire.sockets import Frames, Port, Watch, dial_tcp
-from jdist.wire.streams import AGAIN, UNKNOWN, Stream, read_head
+from jdist.wire.transport.invitations import Way
+from jdist.wire.transport.keys import agent_name
+from jdist.wire.transport.liveness import Lifeline, dial_lifeline
+from jdist.wire.transport.sockets import Frames, Port, Watch, dial_tcp
+from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
+from jdist.wire.values.frames import pack
 
 _JOIN_GRACE = 10.0
 """Seconds without the controller before it has given this agent a place, and with it a grace of the cluster's own."""

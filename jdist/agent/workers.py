@@ -30,9 +30,9 @@ from jdist.agent.tasks import WORKER
 from jdist.agent.wish import Wish
 from jdist.core.errors import LaunchError
 from jdist.core.messages import BeRank, Message, Welcome, WorkerHello, WorkerMessage
-from jdist.wire.frames import Unpacker, pack
-from jdist.wire.segments import sweep_dead
-from jdist.wire.sockets import bind_ipc
+from jdist.wire.transport.sockets import bind_ipc
+from jdist.wire.values.frames import Unpacker, pack
+from jdist.wire.values.segments import sweep_dead
 
 _CHILDREN_END = 5.0
 """Seconds for killed children to be gone."""

@@ -20,7 +20,7 @@ from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.core.messages import ClusterFacts
 from jdist.core.topology import Mesh, Topology
-from jdist.wire.keys import Connection
+from jdist.wire.transport.keys import Connection
 
 P = ParamSpec("P")
 R = TypeVar("R")

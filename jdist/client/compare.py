@@ -14,7 +14,7 @@ from jdist.client.link import Link
 from jdist.core.errors import UsageError
 from jdist.core.messages import Digest, Digested, Element, Elementary, Fault
 from jdist.core.ranks import RankSet
-from jdist.wire.parts import bounds
+from jdist.wire.values.partition import bounds
 
 _BLOCKS = 64
 _TIMEOUT = 600.0

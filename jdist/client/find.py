@@ -13,8 +13,8 @@ from pathlib import Path
 from jupyter_core.paths import jupyter_runtime_dir
 
 from jdist.core.errors import ProtocolError, UsageError, nearest
-from jdist.wire.keys import CHARTER_AGE, Charter, Connection, charter_path, read_charter, read_connection
-from jdist.wire.orphans import has_ended
+from jdist.wire.processes import has_ended
+from jdist.wire.transport.keys import CHARTER_AGE, Charter, Connection, charter_path, read_charter, read_connection
 
 _CONNECT_TIMEOUT = 2.0
 

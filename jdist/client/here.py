@@ -12,8 +12,8 @@ from pathlib import Path
 from jdist.client.find import directory
 from jdist.core.errors import LaunchError
 from jdist.launch.reaper import reap
-from jdist.wire.invitations import JOINED, JoinLine, find_line
-from jdist.wire.orphans import has_ended
+from jdist.wire.processes import has_ended
+from jdist.wire.transport.invitations import JOINED, JoinLine, find_line
 
 _WITHIN = 60.0
 """Seconds for the agent to be let in: longer than it tries itself."""

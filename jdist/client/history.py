@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from jdist.client.run import CellRun
 from jdist.core.errors import JdistError
-from jdist.wire import tensors
+from jdist.wire.values import tensors
 
 MOST = 10_000
 """Steps that are remembered; of more, the newest."""

@@ -1,6 +1,6 @@
 """Link: one client's connection to a controller. Requests out, answers and events in; on an asyncio loop.
 
-A connection that breaks and is there again within TCP's patience loses nothing (see wire/streams).
+A connection that breaks and is there again within TCP's patience loses nothing (see wire/transport/streams).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from jdist.core.messages import (
     Surveyed,
     ToClient,
 )
-from jdist.wire.frames import Unpacker, pack
-from jdist.wire.keys import Connection
-from jdist.wire.lifelines import Lifeline, dial_lifeline
-from jdist.wire.sockets import Port, Watch, dial_tcp, new_context
-from jdist.wire.streams import AGAIN, UNKNOWN, Stream, read_head
+from jdist.wire.transport.keys import Connection
+from jdist.wire.transport.liveness import Lifeline, dial_lifeline
+from jdist.wire.transport.sockets import Port, Watch, dial_tcp, new_context
+from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
+from jdist.wire.values.frames import Unpacker, pack
 
 HELLO_TIMEOUT = 10.0
 _LAST_WORDS = 0.25

@@ -10,7 +10,7 @@ from jdist.client.link import Link
 from jdist.client.starting import Started, wait_formed
 from jdist.core.errors import UsageError
 from jdist.launch.base import Launcher, Plan, find_launcher
-from jdist.wire.keys import charter_path
+from jdist.wire.transport.keys import charter_path
 
 
 async def bring_back(link: Link, launcher: Launcher | None, node_ranks: Sequence[int], timeout: float) -> None:

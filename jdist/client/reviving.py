@@ -15,7 +15,7 @@ from jdist.client.link import Link
 from jdist.client.starting import start_controller_again
 from jdist.core.errors import ConnectionLost, LaunchError
 from jdist.core.messages import Message
-from jdist.wire.keys import Connection, connection_path, read_connection
+from jdist.wire.transport.keys import Connection, connection_path, read_connection
 
 _EXIT = 5.0
 """Seconds for a process that has closed its connections to be gone."""

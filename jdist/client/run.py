@@ -26,7 +26,7 @@ from jdist.core.outcome import Outcome
 from jdist.core.ranks import RankSet, those
 from jdist.core.topology import Topology
 from jdist.core.verdict import Verdict
-from jdist.wire.objects import Payload, decode
+from jdist.wire.values.objects import Payload, decode
 
 
 class Remote:

@@ -23,7 +23,7 @@ from jdist.core.ranks import RankSet
 from jdist.core.settings import ON_DEATH, Settings
 from jdist.launch.base import Launcher, Plan, find_launcher
 from jdist.launch.reaper import reap
-from jdist.wire.keys import Charter, read_connection
+from jdist.wire.transport.keys import Charter, read_connection
 
 _CONTROLLER_TIMEOUT = 30.0
 _CONTROLLER_END = 15.0

@@ -40,11 +40,11 @@ from jdist.core.messages import (
 )
 from jdist.core.ranks import those
 from jdist.core.settings import INLINE_LIMIT
-from jdist.wire.dialing import Receiver, put_segment
-from jdist.wire.frames import MAX_MESSAGE
-from jdist.wire.memory import fresh
-from jdist.wire.objects import Payload, decode, encode
-from jdist.wire.segments import Probe, Segment, layout, split
+from jdist.wire.transport.dialing import Receiver, put_segment
+from jdist.wire.values.buffers import fresh
+from jdist.wire.values.frames import MAX_MESSAGE
+from jdist.wire.values.objects import Payload, decode, encode
+from jdist.wire.values.segments import Probe, Segment, layout, split
 
 OnProgress = Callable[[str, int, int], None]
 """Called with what moves, bytes done, bytes in all."""

@@ -13,11 +13,11 @@ from collections.abc import Callable
 import jdist
 from jdist.core.errors import ProtocolError
 from jdist.core.messages import PROTOCOL, Enrol, Enrolled, Message, Turned
-from jdist.wire.addresses import own_addresses
-from jdist.wire.frames import Unpacker
-from jdist.wire.invitations import JoinLine
-from jdist.wire.keys import LOOPBACK, Charter, Invitation, agent_name
-from jdist.wire.sockets import Gate
+from jdist.wire.transport.addresses import own_addresses
+from jdist.wire.transport.invitations import JoinLine
+from jdist.wire.transport.keys import LOOPBACK, Charter, Invitation, agent_name
+from jdist.wire.transport.sockets import Gate
+from jdist.wire.values.frames import Unpacker
 
 _MOST_AGENTS = 4096
 """Keys of agents that are remembered; more only come if agents enrol in vain."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from jdist.core.errors import ProtocolError
 from jdist.core.messages import Message
-from jdist.wire.frames import pack
-from jdist.wire.sockets import Frames
-from jdist.wire.streams import KEPT_BYTES, MESSAGE, Overrun, Stream, read_head, unknown
+from jdist.wire.transport.sockets import Frames
+from jdist.wire.transport.streams import KEPT_BYTES, MESSAGE, Overrun, Stream, read_head, unknown
+from jdist.wire.values.frames import pack
 
 _MOST = 8192
 """Peers at a time."""

@@ -23,8 +23,8 @@ from msgspec import Struct
 import jdist
 from jdist.controller.server import Server
 from jdist.core.settings import Settings
-from jdist.wire import directories
-from jdist.wire.keys import (
+from jdist.wire.transport import directories
+from jdist.wire.transport.keys import (
     CHARTER_AGE,
     LOOPBACK,
     Charter,
@@ -36,7 +36,7 @@ from jdist.wire.keys import (
     write_charter,
     write_connection,
 )
-from jdist.wire.segments import sweep
+from jdist.wire.values.segments import sweep
 
 _QUEUE = 30 * 86400.0
 _DESCRIPTORS = 65536

@@ -33,13 +33,13 @@ from jdist.core.messages import (
     PassOn,
     Release,
 )
+from jdist.wire.bulk.server import DataServer
 from jdist.wire.complaints import Complaints
-from jdist.wire.data import DataServer
-from jdist.wire.door import open_door
-from jdist.wire.frames import Unpacker, pack
-from jdist.wire.keys import LOOPBACK, Charter
-from jdist.wire.segments import Probe
-from jdist.wire.sockets import Gate, bind_tcp, new_context
+from jdist.wire.transport.keys import LOOPBACK, Charter
+from jdist.wire.transport.public_port import open_door
+from jdist.wire.transport.sockets import Gate, bind_tcp, new_context
+from jdist.wire.values.frames import Unpacker, pack
+from jdist.wire.values.segments import Probe
 
 _AGENTS_END = 10.0
 """Seconds for the agents to end their workers and themselves once the cluster stops."""

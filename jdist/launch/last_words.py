@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.wire.invitations import REFUSED
+from jdist.wire.transport.invitations import REFUSED
 
 _MOST = 3
 """Lines."""

@@ -11,7 +11,7 @@ from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
 from jdist.core.messages import ClusterFacts, Looked, Message, Moved, Notice, Stopped, Surveyed
 from jdist.server import pictures
 from jdist.server.pictures import Picture
-from jdist.wire.keys import Connection
+from jdist.wire.transport.keys import Connection
 
 _PATIENCE = 3.0
 """Seconds for a controller to answer; one that does not is said to be silent."""

@@ -21,7 +21,7 @@ from jdist.server.onlooker import Onlooker
 from jdist.server.pictures import Picture, summary
 from jdist.server.policy import Policy
 from jdist.server.starts import KIND, Starts
-from jdist.wire.keys import Connection
+from jdist.wire.transport.keys import Connection
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from jdist.wire.orphans import die_with_parent
+from jdist.wire.processes import die_with_parent
 
 die_with_parent()
 module, _, function = sys.argv[1].partition(":")

@@ -45,8 +45,8 @@ from jdist.core.messages import (
     Traced,
 )
 from jdist.core.settings import INLINE_LIMIT
-from jdist.wire.objects import Payload, decode, encode
-from jdist.wire.segments import Segment, layout, split
+from jdist.wire.values.objects import Payload, decode, encode
+from jdist.wire.values.segments import Segment, layout, split
 from jdist.worker.completion import complete
 from jdist.worker.doing import Observer
 from jdist.worker.inspect import block_digests, describe, digests, element, evaluate

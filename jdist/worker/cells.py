@@ -22,7 +22,7 @@ from tornado.ioloop import IOLoop
 from jdist.core.messages import AGENT_IDENTITY, MESSAGE_ID, Cell, Done
 from jdist.core.observation import Tally
 from jdist.core.outcome import ErrorInfo
-from jdist.wire.frames import pack
+from jdist.wire.values.frames import pack
 from jdist.worker.capture import FdCapture
 from jdist.worker.report import outcome_of
 from jdist.worker.runs import Runs

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from jdist.core.errors import UsageError, nearest
-from jdist.wire import arrays, tensors
-from jdist.wire.parts import bounds
+from jdist.wire.values import arrays, tensors
+from jdist.wire.values.partition import bounds
 from jdist.worker.flat import chunks
 
 _SIZE = 16

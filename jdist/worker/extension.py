@@ -37,9 +37,9 @@ from jdist.core.messages import (
     WorkerHello,
 )
 from jdist.core.topology import Topology
-from jdist.wire.frames import Unpacker, pack
-from jdist.wire.orphans import set_name
-from jdist.wire.sockets import Port, dial_ipc, new_context
+from jdist.wire.processes import set_name
+from jdist.wire.transport.sockets import Port, dial_ipc, new_context
+from jdist.wire.values.frames import Unpacker, pack
 from jdist.worker import reform, sigint
 from jdist.worker.answers import Answerer
 from jdist.worker.capture import FdCapture

@@ -8,7 +8,7 @@ import socket
 import msgspec
 
 from jdist.core.node_report import TorchFacts
-from jdist.wire.orphans import set_name
+from jdist.wire.processes import set_name
 
 
 def main(spec_json: bytes) -> None:

@@ -16,7 +16,7 @@ import torch
 from msgspec import Struct
 
 from jdist.core.errors import UsageError, nearest
-from jdist.wire import tensors
+from jdist.wire.values import tensors
 from jdist.worker.digests import block_digests, digests, element
 from jdist.worker.flat import CHUNK, chunks
 

@@ -12,7 +12,7 @@ import msgspec
 from ipykernel.kernelapp import IPKernelApp
 from msgspec import Struct
 
-from jdist.wire.orphans import set_name
+from jdist.wire.processes import set_name
 from jdist.worker.capture import capture_stream
 from jdist.worker.channels import flush_when_needed, look_for_subscriber, note_greetings, pack_quickly
 from jdist.worker.extension import Extension

@@ -9,7 +9,7 @@ from typing import Any
 from jdist.core.messages import Done, PayloadWire
 from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import INLINE_LIMIT
-from jdist.wire.objects import encode, summarize
+from jdist.wire.values.objects import encode, summarize
 from jdist.worker import script
 
 _ECHOES = (

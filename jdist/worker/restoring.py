@@ -17,7 +17,7 @@ from msgspec import Struct
 from torch.nn.parallel import DistributedDataParallel
 
 from jdist.core.errors import JdistError, UsageError
-from jdist.wire.objects import Payload, decode, encode
+from jdist.wire.values.objects import Payload, decode, encode
 from jdist.worker.ddp import options_of, renew, wrap
 
 _CHUNK = 64 << 20

@@ -12,7 +12,7 @@ from datetime import timedelta
 import msgspec
 from msgspec import Struct
 
-from jdist.wire.orphans import set_name
+from jdist.wire.processes import set_name
 
 _BACKLOG = 2048
 

@@ -13,7 +13,7 @@ import pytest
 from jdist.agent.code import CodeFolder
 from jdist.core.errors import UsageError
 from jdist.core.source_tree import Entry, Tree
-from jdist.wire import directories
+from jdist.wire.transport import directories
 
 CLUSTER = "0123456789ab"
 

@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from jdist.agent import enrolling
-from jdist.wire.invitations import JoinLine
-from jdist.wire.keys import KeyPair
+from jdist.wire.transport.invitations import JoinLine
+from jdist.wire.transport.keys import KeyPair
 
 CLUSTER = "0123456789ab"
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")

@@ -12,12 +12,12 @@ import pytest
 from jdist.agent.enrolling import enrol
 from jdist.core.errors import LaunchError
 from jdist.core.messages import Enrolled, Turned
-from jdist.wire.data import DataServer
-from jdist.wire.door import open_door
-from jdist.wire.frames import pack
-from jdist.wire.invitations import JoinLine
-from jdist.wire.keys import KeyPair
-from jdist.wire.sockets import Frames, Gate, bind_tcp, new_context
+from jdist.wire.bulk.server import DataServer
+from jdist.wire.transport.invitations import JoinLine
+from jdist.wire.transport.keys import KeyPair
+from jdist.wire.transport.public_port import open_door
+from jdist.wire.transport.sockets import Frames, Gate, bind_tcp, new_context
+from jdist.wire.values.frames import pack
 
 DEADLINE = 60.0
 TRUE, LINE = KeyPair.make(), KeyPair.make()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jdist.client.compare import check
 from jdist.core.errors import UsageError
 from jdist.core.messages import Answered, Digest, Digested, Element, Elementary, Fault, Op
-from jdist.wire.parts import bounds
+from jdist.wire.values.partition import bounds
 
 Entry = tuple[str, list[Any]]
 """An entry's meta and its flat elements."""

@@ -14,7 +14,7 @@ import pytest
 
 from jdist.client import find
 from jdist.core.settings import Settings
-from jdist.wire.keys import (
+from jdist.wire.transport.keys import (
     CHARTER_AGE,
     Charter,
     Connection,

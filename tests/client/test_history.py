@@ -14,7 +14,7 @@ from jdist.client.run import CellRun
 from jdist.core.messages import Done, PayloadWire, RunEnded, Stopped
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
-from jdist.wire.objects import encode
+from jdist.wire.values.objects import encode
 
 
 def a_run(number: int = 1) -> CellRun:

@@ -11,7 +11,7 @@ from jdist.core.errors import CellError, CellInterrupted, CellTimeout, Connectio
 from jdist.core.messages import Done, Message, Notice, Output, PayloadWire, RunEnded, Started, Stopped, Text
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
-from jdist.wire.objects import encode
+from jdist.wire.values.objects import encode
 
 
 def payload(value: object) -> PayloadWire:

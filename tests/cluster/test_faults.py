@@ -20,7 +20,7 @@ from waits import eventually
 
 import jdist
 from jdist.client import find
-from jdist.wire.keys import charter_path, connection_path
+from jdist.wire.transport.keys import charter_path, connection_path
 
 if TYPE_CHECKING:
     from conftest import Traces

@@ -19,7 +19,7 @@ import jdist
 from jdist.client.here import join_here
 from jdist.client.starting import Progress, Waiting
 from jdist.core.messages import Notice
-from jdist.wire.invitations import JoinLine
+from jdist.wire.transport.invitations import JoinLine
 
 LINE = re.compile(r"echo (jdist1\.\S+) \| jdist join -")
 
@@ -149,7 +149,7 @@ def test_a_server_becomes_a_node(fresh_cluster: Callable[..., jdist.Cluster], te
 
 
 def test_what_is_no_line_of_this_cluster(tmp_path: Path) -> None:
-    nowhere = JoinLine("c0ffee", ("127.0.0.1",), 1, 1, "x" * 40, jdist.wire.keys.KeyPair.make()).encode()
+    nowhere = JoinLine("c0ffee", ("127.0.0.1",), 1, 1, "x" * 40, jdist.wire.transport.keys.KeyPair.make()).encode()
     code, text = Terminal(nowhere).end()
     assert code == 1
     assert "does not answer at port 1 of 127.0.0.1: is the cluster still there" in text

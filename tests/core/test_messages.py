@@ -29,7 +29,7 @@ from jdist.core.messages import (
     ToWorker,
     WorkerMessage,
 )
-from jdist.wire.frames import Unpacker, pack
+from jdist.wire.values.frames import Unpacker, pack
 
 DIRECTIONS = {
     "ClientMessage": ClientMessage,

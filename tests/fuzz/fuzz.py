@@ -23,7 +23,7 @@ from wire import Fuzz
 
 import jdist
 from jdist.client import find
-from jdist.wire.invitations import JoinLine
+from jdist.wire.transport.invitations import JoinLine
 
 ROUNDS = 200
 """Between two checks that the cluster still works."""

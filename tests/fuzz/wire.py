@@ -39,11 +39,11 @@ from jdist.core.messages import (
     StopCluster,
     ToNewcomer,
 )
-from jdist.wire.frames import Unpacker, pack
-from jdist.wire.invitations import JoinLine
-from jdist.wire.keys import Connection, KeyPair, agent_name
-from jdist.wire.sockets import Frames, Port, dial_tcp, new_context
-from jdist.wire.streams import MESSAGE
+from jdist.wire.transport.invitations import JoinLine
+from jdist.wire.transport.keys import Connection, KeyPair, agent_name
+from jdist.wire.transport.sockets import Frames, Port, dial_tcp, new_context
+from jdist.wire.transport.streams import MESSAGE
+from jdist.wire.values.frames import Unpacker, pack
 
 _HEAD = struct.Struct(">BQQQ")
 _ORDERS = (*(StopCluster, RemoveRanks, LeaveOut, Restart, AddNode, MakeGroup, MakeMesh, Interrupt, RunCell, Invite),)

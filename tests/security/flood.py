@@ -12,10 +12,10 @@ import msgspec
 import jdist
 from jdist.core.messages import PROTOCOL, ClientHello, Complete, RunCell, Survey
 from jdist.core.messages.questions import Ask
-from jdist.wire.frames import pack
-from jdist.wire.keys import Connection
-from jdist.wire.sockets import Port, dial_tcp, new_context
-from jdist.wire.streams import AGAIN, Stream
+from jdist.wire.transport.keys import Connection
+from jdist.wire.transport.sockets import Port, dial_tcp, new_context
+from jdist.wire.transport.streams import AGAIN, Stream
+from jdist.wire.values.frames import pack
 
 LARGE = 8 << 20
 

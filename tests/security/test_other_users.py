@@ -17,9 +17,9 @@ from attempts import TRY_CONTROL, TRY_FILES, TRY_PORTS
 
 import jdist
 from jdist.client import find
-from jdist.wire.invitations import JoinLine
-from jdist.wire.keys import charter_path, read_charter
-from jdist.wire.segments import Segment
+from jdist.wire.transport.invitations import JoinLine
+from jdist.wire.transport.keys import charter_path, read_charter
+from jdist.wire.values.segments import Segment
 
 pytestmark = pytest.mark.cluster
 

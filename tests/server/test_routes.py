@@ -16,7 +16,7 @@ from waits import eventually
 
 import jdist
 from jdist.client import find
-from jdist.wire.keys import connection_path, read_connection
+from jdist.wire.transport.keys import connection_path, read_connection
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("server", "traces")]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jdist.wire.segments import sweep
+from jdist.wire.values.segments import sweep
 
 
 @pytest.fixture

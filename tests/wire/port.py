@@ -10,10 +10,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from jdist.wire.data import DataServer
-from jdist.wire.dialing import Receiver
-from jdist.wire.memory import fresh
-from jdist.wire.segments import Segment
+from jdist.wire.bulk.server import DataServer
+from jdist.wire.transport.dialing import Receiver
+from jdist.wire.values.buffers import fresh
+from jdist.wire.values.segments import Segment
 
 DEADLINE = 20.0
 

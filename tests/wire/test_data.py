@@ -10,8 +10,9 @@ import socket
 import pytest
 from port import closed_without_a_word, in_thread, pull, run, serving, until
 
-from jdist.wire import data, newcomers
-from jdist.wire.dialing import dial_data, ping
+from jdist.wire.bulk import server
+from jdist.wire.transport import pending_connections
+from jdist.wire.transport.dialing import dial_data, ping
 
 
 @pytest.mark.parametrize("verb", ["PUT", "GET", "LIFE"])
@@ -97,8 +98,8 @@ def test_another_descriptor_than_is_left_does_not_end_the_port(cluster: str) -> 
 def test_a_flood_of_newcomers_makes_room_for_itself(cluster: str) -> None:
     async def scenario() -> None:
         async with serving(cluster) as port:
-            flood = [socket.create_connection(port.address) for _ in range(newcomers.MOST + 40)]
-            await until(lambda: len(port.server._newcomers) == newcomers.MOST)
+            flood = [socket.create_connection(port.address) for _ in range(pending_connections.MOST + 40)]
+            await until(lambda: len(port.server._newcomers) == pending_connections.MOST)
             assert await ping(port.address, cluster)
             assert await closed_without_a_word(flood[0])
             for sock in flood[1:]:
@@ -108,7 +109,7 @@ def test_a_flood_of_newcomers_makes_room_for_itself(cluster: str) -> None:
 
 
 def test_a_lifeline_that_nobody_dials_counts_as_broken(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "_LIFE_WITHIN", 0.01)
+    monkeypatch.setattr(server, "_LIFE_WITHIN", 0.01)
 
     async def scenario() -> None:
         async with serving(cluster) as port:

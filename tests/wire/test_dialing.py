@@ -9,8 +9,8 @@ import pytest
 from port import filled, in_thread, run, serving, until
 
 from jdist.core.errors import ConnectionLost
-from jdist.wire.dialing import Receiver, get_segment, put_segment, receive_into
-from jdist.wire.memory import fresh
+from jdist.wire.transport.dialing import Receiver, get_segment, put_segment, receive_into
+from jdist.wire.values.buffers import fresh
 
 
 @pytest.mark.parametrize("near", [False, True], ids=["far", "near"])

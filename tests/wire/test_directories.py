@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jdist.wire import directories
-from jdist.wire.orphans import pid_namespace
+from jdist.wire.processes import pid_namespace
+from jdist.wire.transport import directories
 
 CLUSTER = "0123456789ab"
 OTHER = "ba9876543210"

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from jdist.wire.data import DataServer
-from jdist.wire.dialing import ping
-from jdist.wire.door import ZMTP, open_door
-from jdist.wire.keys import KeyPair
-from jdist.wire.sockets import Frames, Gate, Port, bind_tcp, dial_tcp, new_context
+from jdist.wire.bulk.server import DataServer
+from jdist.wire.transport.dialing import ping
+from jdist.wire.transport.keys import KeyPair
+from jdist.wire.transport.public_port import ZMTP, open_door
+from jdist.wire.transport.sockets import Frames, Gate, Port, bind_tcp, dial_tcp, new_context
 
 DEADLINE = 20.0
 SERVER, FRIEND = KeyPair.make(), KeyPair.make()

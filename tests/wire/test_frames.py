@@ -23,8 +23,8 @@ from jdist.core.messages import (
     WorkerMessage,
     WorkerUp,
 )
-from jdist.wire import frames
-from jdist.wire.frames import Unpacker, pack
+from jdist.wire.values import frames
+from jdist.wire.values.frames import Unpacker, pack
 
 UNPACKERS = [Unpacker[Any](u) for u in (ClientMessage, ToClient, AgentMessage, ToAgent, WorkerMessage, ToWorker)]
 TAGS = ["RunCell", "Output", "Done", "Form", "Ask", "Beat", "Answer", "AgentHello", "nothing"]

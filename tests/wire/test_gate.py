@@ -8,8 +8,8 @@ import time
 import pytest
 
 from jdist.core.errors import ProtocolError
-from jdist.wire.keys import KeyPair, agent_name
-from jdist.wire.sockets import Frames, Gate, Port, Watch, bind_tcp, dial_tcp, new_context
+from jdist.wire.transport.keys import KeyPair, agent_name
+from jdist.wire.transport.sockets import Frames, Gate, Port, Watch, bind_tcp, dial_tcp, new_context
 
 SERVER, AGENT, GUEST = KeyPair.make(), KeyPair.make(), KeyPair.make()
 DEADLINE = 20.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jdist.core.errors import UsageError
-from jdist.wire.invitations import exposure, find_line
+from jdist.wire.transport.invitations import exposure, find_line
 
 
 def test_a_line_is_itself_or_what_a_file_holds(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdist.core.errors import ProtocolError, UsageError
-from jdist.wire.invitations import JoinLine
-from jdist.wire.keys import (
+from jdist.wire.transport.invitations import JoinLine
+from jdist.wire.transport.keys import (
     Connection,
     KeyPair,
     connection_path,

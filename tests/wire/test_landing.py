@@ -11,8 +11,8 @@ from port import closed_without_a_word, filled, in_thread, present, pull, run, s
 
 from jdist.core.errors import ConnectionLost
 from jdist.core.messages import ProbeWire
-from jdist.wire.dialing import dial_data, get_segment, put_segment, receive_into
-from jdist.wire.segments import Probe, Segment
+from jdist.wire.transport.dialing import dial_data, get_segment, put_segment, receive_into
+from jdist.wire.values.segments import Probe, Segment
 
 
 @pytest.mark.parametrize("size", [1, 4096, 3_000_001])

@@ -9,8 +9,8 @@ import struct
 import pytest
 from port import closed_without_a_word, run, serving, until
 
-from jdist.wire.dialing import dial_data
-from jdist.wire.lifelines import dial_lifeline
+from jdist.wire.transport.dialing import dial_data
+from jdist.wire.transport.liveness import dial_lifeline
 
 
 def ignore(_is_dead: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.wire.newcomers import Newcomers
+from jdist.wire.transport.pending_connections import Newcomers
 
 
 def test_the_oldest_of_too_many_is_ended() -> None:

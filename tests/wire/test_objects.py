@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from jdist.core.errors import ProtocolError, UsageError
-from jdist.wire import objects, parts
-from jdist.wire.objects import FORMAT, NotPicklable, NotRebuilt, Payload, ShardedValue, TooLarge, decode, encode
-from jdist.wire.segments import Segment, copy_into, layout, split
+from jdist.wire.values import objects, partition
+from jdist.wire.values.objects import FORMAT, NotPicklable, NotRebuilt, Payload, ShardedValue, TooLarge, decode, encode
+from jdist.wire.values.segments import Segment, copy_into, layout, split
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16),
@@ -238,7 +238,7 @@ def test_a_class_defined_in_a_cell_travels_by_value() -> None:
     exec("class Point:\n    def __init__(self, x): self.x = x\n    def twice(self): return self.x * 2", cell.__dict__)
     payload, buffers = encode(cell.Point(np.arange(1000.0)))
     code = (
-        "import sys, msgspec; from jdist.wire.objects import Payload, decode\n"
+        "import sys, msgspec; from jdist.wire.values.objects import Payload, decode\n"
         "payload, buffers = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=tuple[Payload, list[bytes]])\n"
         "print(decode(payload, buffers).twice()[[0, 1, 999]].tolist())"
     )
@@ -252,7 +252,7 @@ def test_a_class_defined_in_a_cell_travels_by_value() -> None:
 
 def test_importing_it_imports_no_torch() -> None:
     code = (
-        "import sys, jdist.wire.objects as o, jdist.wire.parts, jdist.wire.segments\n"
+        "import sys, jdist.wire.values.objects as o, jdist.wire.values.partition, jdist.wire.values.segments\n"
         "o.decode(*o.encode({'a': [1]}))\n"
         "print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
     )
@@ -380,36 +380,38 @@ def test_a_damaged_pickle_is_found_before_it_is_read(data: st.DataObject) -> Non
 def test_slices_are_tensor_splits_and_concatenate_joins_them(length: int, n: int, dim: int) -> None:
     shape = (length, 2) if dim == 0 else (2, length)
     tensor = torch.arange(length * 2).reshape(shape)
-    cuts = [parts.slice_along(tensor, dim, i, n) for i in range(n)]
+    cuts = [partition.slice_along(tensor, dim, i, n) for i in range(n)]
     assert all(torch.equal(a, b) for a, b in zip(cuts, torch.tensor_split(tensor, n, dim), strict=True))
-    assert torch.equal(parts.concatenate(cuts, dim), tensor)
-    arrays = [parts.slice_along(tensor.numpy(), dim, i, n) for i in range(n)]
-    assert np.array_equal(parts.concatenate(arrays, dim), tensor.numpy())
+    assert torch.equal(partition.concatenate(cuts, dim), tensor)
+    arrays = [partition.slice_along(tensor.numpy(), dim, i, n) for i in range(n)]
+    assert np.array_equal(partition.concatenate(arrays, dim), tensor.numpy())
     items = list(range(length))
-    assert parts.concatenate([parts.slice_along(items, 0, i, n) for i in range(n)]) == items
+    assert partition.concatenate([partition.slice_along(items, 0, i, n) for i in range(n)]) == items
 
 
 def test_parts_of_other_kinds() -> None:
     batch = {"x": torch.arange(4), "y": [1, 2, 3, 4]}
-    halves = [parts.slice_along(batch, 0, i, 2) for i in range(2)]
+    halves = [partition.slice_along(batch, 0, i, 2) for i in range(2)]
     assert halves[1]["y"] == [3, 4]
-    assert parts.concatenate(halves)["x"].tolist() == [0, 1, 2, 3]
-    assert parts.concatenate([torch.tensor(1), torch.tensor(2)]).tolist() == [1, 2]
-    assert parts.concatenate([1.5, 2.5]) == [1.5, 2.5]
+    assert partition.concatenate(halves)["x"].tolist() == [0, 1, 2, 3]
+    assert partition.concatenate([torch.tensor(1), torch.tensor(2)]).tolist() == [1, 2]
+    assert partition.concatenate([1.5, 2.5]) == [1.5, 2.5]
     frame = pd.DataFrame({"a": [1, 2, 3]})
-    pd.testing.assert_frame_equal(parts.concatenate([parts.slice_along(frame, 0, i, 2) for i in range(2)]), frame)
+    pd.testing.assert_frame_equal(
+        partition.concatenate([partition.slice_along(frame, 0, i, 2) for i in range(2)]), frame
+    )
 
 
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda: parts.slice_along(torch.ones(2), 1, 0, 2), "no dimension 1"),
-        (lambda: parts.slice_along([1], 1, 0, 2), "dimension 0 only"),
-        (lambda: parts.slice_along([1], 0, 2, 2), "no part 2 of 2"),
-        (lambda: parts.slice_along(3, 0, 0, 2), "int cannot be cut"),
-        (lambda: parts.concatenate([]), "no rank gave"),
-        (lambda: parts.concatenate([torch.ones(1), [1]]), "different kinds"),
-        (lambda: parts.concatenate([torch.ones(1, 2), torch.ones(1, 3)]), r"shapes \[1, 2\], \[1, 3\]"),
+        (lambda: partition.slice_along(torch.ones(2), 1, 0, 2), "no dimension 1"),
+        (lambda: partition.slice_along([1], 1, 0, 2), "dimension 0 only"),
+        (lambda: partition.slice_along([1], 0, 2, 2), "no part 2 of 2"),
+        (lambda: partition.slice_along(3, 0, 0, 2), "int cannot be cut"),
+        (lambda: partition.concatenate([]), "no rank gave"),
+        (lambda: partition.concatenate([torch.ones(1), [1]]), "different kinds"),
+        (lambda: partition.concatenate([torch.ones(1, 2), torch.ones(1, 3)]), r"shapes \[1, 2\], \[1, 3\]"),
     ],
 )
 def test_parts_that_do_not_exist(act: Any, message: str) -> None:

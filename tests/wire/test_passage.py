@@ -13,10 +13,10 @@ import pytest
 from port import DEADLINE, closed_without_a_word, filled, in_thread, pull, run, serving, until
 
 from jdist.core.errors import ConnectionLost
-from jdist.wire.dialing import Receiver, dial_data, put_segment, receive_into
-from jdist.wire.memory import fresh
-from jdist.wire.passage import copy, splice
-from jdist.wire.segments import sweep
+from jdist.wire.bulk.relay import copy, splice
+from jdist.wire.transport.dialing import Receiver, dial_data, put_segment, receive_into
+from jdist.wire.values.buffers import fresh
+from jdist.wire.values.segments import sweep
 
 
 @pytest.mark.parametrize("first", ["PUT", "GET"])

@@ -8,7 +8,7 @@ import threading
 import pytest
 from waits import eventually
 
-from jdist.wire.reach import Listener, look_up, reach
+from jdist.wire.bulk.probe import Listener, look_up, reach
 
 HERE = "127.0.0.1"
 

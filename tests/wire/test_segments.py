@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.core.errors import ProtocolError, UsageError, ValueFailed
-from jdist.wire import segments
-from jdist.wire.segments import (
+from jdist.wire.values import segments
+from jdist.wire.values.segments import (
     ALIGNMENT,
     Probe,
     Segment,
@@ -71,7 +71,7 @@ def test_too_short_memory_is_refused() -> None:
 def test_another_process_reads_what_was_filled(cluster: str) -> None:
     with made(cluster, b"abc", b"", b"defg") as segment:
         code = (
-            "import sys; from jdist.wire.segments import Segment, split\n"
+            "import sys; from jdist.wire.values.segments import Segment, split\n"
             "with Segment.open(sys.argv[1], int(sys.argv[2])) as s:\n"
             "    print([bytes(b) for b in split(s.view, [3, 0, 4])])"
         )
@@ -229,7 +229,7 @@ def test_no_file_descriptor_is_left(cluster: str) -> None:
 
 def test_what_a_dead_process_left_is_swept_and_what_a_living_one_made_is_not(cluster: str) -> None:
     code = (
-        "import sys\nfrom jdist.wire.segments import Probe, Segment\n"
+        "import sys\nfrom jdist.wire.values.segments import Probe, Segment\n"
         f"kept = Segment.create({cluster!r}, 10)\n"
         f"given = Segment.create({cluster!r}, 10)\n"
         "given.hand_over(sys.argv[1])\n"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import zmq
 
-from jdist.wire.keys import KeyPair
-from jdist.wire.sockets import Frames, Gate, Port, Watch, bind_ipc, bind_tcp, dial_ipc, dial_tcp, new_context
+from jdist.wire.transport.keys import KeyPair
+from jdist.wire.transport.sockets import Frames, Gate, Port, Watch, bind_ipc, bind_tcp, dial_ipc, dial_tcp, new_context
 
 DEADLINE = 20.0
 SERVER, FRIEND, STRANGER = KeyPair.make(), KeyPair.make(), KeyPair.make()
@@ -304,8 +304,8 @@ def test_a_watch_set_before_the_dial_hears_of_the_handshake_and_of_the_end() -> 
 
 AHEAD_AND_AWAY = """
 import asyncio, sys, time
-from jdist.wire.keys import KeyPair
-from jdist.wire.sockets import Gate, Port, bind_tcp, dial_tcp, new_context
+from jdist.wire.transport.keys import KeyPair
+from jdist.wire.transport.sockets import Gate, Port, bind_tcp, dial_tcp, new_context
 
 SERVER, FRIEND = KeyPair.make(), KeyPair.make()
 

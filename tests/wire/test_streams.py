@@ -9,7 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdist.core.errors import ProtocolError
-from jdist.wire.streams import AGAIN, BACK, MESSAGE, NOTE, UNKNOWN, Frames, Head, Overrun, Stream, read_head, unknown
+from jdist.wire.transport.streams import (
+    AGAIN,
+    BACK,
+    MESSAGE,
+    NOTE,
+    UNKNOWN,
+    Frames,
+    Head,
+    Overrun,
+    Stream,
+    read_head,
+    unknown,
+)
 
 
 class End:

@@ -20,8 +20,8 @@ from jdist.core.settings import Host, OnDeath, Settings
 from jdist.core.topology import parse_nproc
 from jdist.launch.base import Launcher, Plan, find_launcher
 from jdist.launch.hosts import parse_hosts
-from jdist.wire.keys import Charter, Connection, connection_path, read_connection
-from jdist.wire.segments import sweep_handed_over
+from jdist.wire.transport.keys import Charter, Connection, connection_path, read_connection
+from jdist.wire.values.segments import sweep_handed_over
 
 _STOP_TIMEOUT = 15.0
 

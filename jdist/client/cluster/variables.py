@@ -11,7 +11,7 @@ from jdist.client.expressions import split_names
 from jdist.client.history import BroadcastStep, Remark
 from jdist.client.values import OnProgress
 from jdist.core.errors import UsageError, ValueFailed
-from jdist.wire.parts import concatenate, slice_along
+from jdist.wire.values.partition import concatenate, slice_along
 
 _COLLECTIVE = "__import__('jdist.worker.collective', fromlist=['x'])"
 _RESTORING = "__import__('jdist.worker.restoring', fromlist=['x'])"

@@ -34,8 +34,8 @@ from jdist.core.messages import (
     Store,
 )
 from jdist.core.source_tree import Entry, Piece, Tree
-from jdist.wire.dialing import put_segment
-from jdist.wire.segments import Segment
+from jdist.wire.transport.dialing import put_segment
+from jdist.wire.values.segments import Segment
 
 _SMALL = 1 << 20
 """Bytes of a content that travels in a message."""

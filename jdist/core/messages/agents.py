@@ -220,7 +220,7 @@ class Welcome(Message, frozen=True):
 
 
 class NewLifeline(Message, frozen=True):
-    """A lifeline broke: dial another of this name (see wire/data)."""
+    """A lifeline broke: dial another of this name (see wire/bulk/server)."""
 
     name: str
 

@@ -54,7 +54,7 @@ class GroupSpec(Struct, frozen=True):
 
 
 class PayloadWire(Message, frozen=True):
-    """An encoded value (see wire/objects): description, and its raw buffers if they are small enough."""
+    """An encoded value (see wire/values/objects): description, and its raw buffers if they are small enough."""
 
     head: bytes
     sizes: tuple[int, ...]

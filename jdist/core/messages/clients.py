@@ -177,7 +177,7 @@ class ClusterFacts(Message, frozen=True):
 
 
 class Attached(Message, frozen=True):
-    """Answer to a hello; ``lifeline`` is what the peer names its lifeline connection with (see wire/data)."""
+    """Answer to a hello; ``lifeline`` is what the peer names its lifeline connection with (see wire/bulk/server)."""
 
     lifeline: str
     cluster: str

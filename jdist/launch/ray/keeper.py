@@ -33,7 +33,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from jdist.launch.ray.launcher import Request, fitting, name_of
-from jdist.wire.orphans import die_with_parent
+from jdist.wire.processes import die_with_parent
 
 _LOOK = 0.5
 """Between two looks at what Ray's scheduler has done: it wakes nobody."""

@@ -81,7 +81,7 @@ class Charter(Struct, frozen=True):
     keys: KeyPair
     for_clients: KeyPair
     door_port: int = 0
-    """See wire/door; 0: it is closed."""
+    """See wire/transport/public_port; 0: it is closed."""
     invitations: tuple[Invitation, ...] = ()
     agents: tuple[str, ...] = ()
     """Public keys of the agents that have enrolled."""

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from jdist.core.errors import UsageError
-from jdist.wire.keys import KeyPair
+from jdist.wire.transport.keys import KeyPair
 
 _PREFIX = "jdist1"
 JOINED = "enrolled with the controller at"

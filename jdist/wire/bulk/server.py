@@ -8,10 +8,10 @@ encrypted control port:
   in shared memory meanwhile (a :class:`Landing`, several).
   On the controller's own host, a GET of the first kind may come over a Unix socket, ``near``, too; what it receives
   is one byte and the PUT's connection, handed over: no hop in between is as fast as none.
-- ``LIFE``: a lifeline, once (see wire/lifelines).
+- ``LIFE``: a lifeline, once (see wire/transport/liveness).
 - ``PING``: the answer is ``k`` if NAME is this cluster's: somebody looks for its controller.
 
-What comes through the door (see wire/door) is either such a connection or one for the control port.
+What comes through the door (see wire/transport/public_port) is either such a connection or one for the control port.
 
 Only raw buffers of tensors and arrays pass here, as they do between the ranks themselves; whatever could run code when
 it is unpacked (pickles) travels in the encrypted messages.
@@ -29,14 +29,14 @@ from typing import Any
 
 from jdist.core.errors import JdistError
 from jdist.core.messages import ProbeWire
+from jdist.wire.bulk.receive import Landing
+from jdist.wire.bulk.relay import Passage
 from jdist.wire.complaints import Complaints
-from jdist.wire.dialing import MAGIC, STALL, is_same_user
-from jdist.wire.door import ZMTP, Joint, join_to
-from jdist.wire.landing import Landing
-from jdist.wire.lifelines import Lifeline
-from jdist.wire.newcomers import Newcomers
-from jdist.wire.passage import Passage
-from jdist.wire.segments import Probe
+from jdist.wire.transport.dialing import MAGIC, STALL, is_same_user
+from jdist.wire.transport.liveness import Lifeline
+from jdist.wire.transport.pending_connections import Newcomers
+from jdist.wire.transport.public_port import ZMTP, Joint, join_to
+from jdist.wire.values.segments import Probe
 
 _CONTROL = "control"
 """In place of a verb: the connection is for the control port."""

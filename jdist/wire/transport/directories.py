@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from jdist.wire.orphans import has_ended, pid_namespace
+from jdist.wire.processes import has_ended, pid_namespace
 
 _LONGEST = 42
 """Characters of the temporary directory's path: a Unix socket's own path may have 107."""

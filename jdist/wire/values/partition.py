@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jdist.core.errors import UsageError
-from jdist.wire import tensors
+from jdist.wire.values import tensors
 
 
 def bounds(length: int, index: int, parts: int) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from jdist.core.errors import ConnectionLost, ProtocolError
-from jdist.wire.dialing import receive_segment
-from jdist.wire.segments import Segment
+from jdist.wire.transport.dialing import receive_segment
+from jdist.wire.values.segments import Segment
 
 
 class Landing:

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from jdist.wire.dialing import MAGIC
+from jdist.wire.transport.dialing import MAGIC
 
 _PROBE_AFTER, _PROBE_EVERY, _PROBES = 5, 2, 3
 """Seconds and count of TCP's own probes: a network that is cut sends no end."""

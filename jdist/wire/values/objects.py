@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from jdist.core.errors import JdistError, ProtocolError
-from jdist.wire import arrays, tensors
+from jdist.wire.values import arrays, tensors
 
 FORMAT = 1
 """First byte of every head; the other side must read the same."""

@@ -23,7 +23,7 @@ from typing import Self
 from msgspec import Struct
 
 from jdist.core.errors import ProtocolError, UsageError, ValueFailed
-from jdist.wire.orphans import has_ended, pid_namespace
+from jdist.wire.processes import has_ended, pid_namespace
 
 ALIGNMENT = 64
 """Bytes: every buffer begins on a multiple of this, which suits every dtype and a cache line."""
@@ -141,7 +141,7 @@ class Segment:
 
     @property
     def view(self) -> memoryview:
-        """All the bytes, writable. Build on views of it, through :func:`jdist.wire.objects.decode`."""
+        """All the bytes, writable. Build on views of it, through :func:`jdist.wire.values.objects.decode`."""
         if self._view is None:
             if self._fd < 0:
                 raise ValueError(f"segment {self.path} is closed")

@@ -1,6 +1,6 @@
 """Dialing: what a process does at the controller's data port: it says what it comes for, then sends or receives bytes.
 
-A connection begins with one line, ``JDIST1 VERB NAME`` (see wire/data for the verbs).
+A connection begins with one line, ``JDIST1 VERB NAME`` (see wire/bulk/server for the verbs).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from jdist.core.errors import ConnectionLost
-from jdist.wire.segments import Segment
+from jdist.wire.values.segments import Segment
 
 MAGIC = b"JDIST1"
 STALL = 60.0

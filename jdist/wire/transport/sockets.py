@@ -18,7 +18,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from jdist.core.errors import ProtocolError
 from jdist.wire.complaints import Complaints
-from jdist.wire.keys import KeyPair
+from jdist.wire.transport.keys import KeyPair
 
 Frames = list[bytes]
 _BATCH = 64
@@ -27,7 +27,7 @@ _SILENCE = 5
 _CONNECT_MS = 3000
 _HANDSHAKE_MS = 10000
 _LARGEST = 65 << 20
-"""Bytes of a frame that a controller takes: what wire/frames lets through, and a margin. A connection that brings more
+"""Bytes of a frame that a controller takes: what wire/values/frames lets through, and a margin. A connection that brings more
 is ended."""
 _AHEAD = 16
 """Messages of one peer that may wait to be heard by a controller; TCP itself makes who is ahead of that wait."""
