@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from jdist.core.outcome import ErrorInfo, Outcome
     from jdist.notebook.export import export
     from jdist.notebook.panel.opening import panel
-    from jdist.worker.reform import on_reform
+    from jdist.worker.groups.on_reform import on_reform
 
 _HOMES = {
     **dict.fromkeys(("Cluster", "attach", "list_clusters", "start"), "jdist.client.blocking"),
     "AsyncCluster": "jdist.client.cluster",
     "CellRun": "jdist.client.run",
-    "on_reform": "jdist.worker.reform",
+    "on_reform": "jdist.worker.groups.on_reform",
     "export": "jdist.notebook.export",
     "panel": "jdist.notebook.panel.opening",
     "Trace": "jdist.client.trace.traces",

@@ -132,7 +132,7 @@ async def _ask_torch(starter: Starter, directory: Path) -> TorchFacts:
         try:
             spec = msgspec.json.encode(str(path))
             log = directory / "facts.log"
-            pid = await starter.start(Fork("jdist.worker.facts:main", spec, str(log), {}))
+            pid = await starter.start(Fork("jdist.worker.torch_facts:main", spec, str(log), {}))
             data = await asyncio.wait_for(_report_of(pid, reports), _TORCH)
         finally:
             path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from jdist.agent.nursery import WARM, preload, preload_environment
 from jdist.agent.preloaded import Preloaded
 from jdist.core.errors import LaunchError
 
-_WORKER = "jdist.worker.kernel:main"
+_WORKER = "jdist.worker.main:main"
 
 
 class FreshInterpreter:

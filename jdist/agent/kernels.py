@@ -108,7 +108,7 @@ class Kernel:
 
     async def start(self, starter: Starter, spec: dict[str, Any], env: dict[str, str]) -> None:
         """Start the process; ``on_exit`` is called once when it ends. Raises LaunchError."""
-        fork = Fork("jdist.worker.kernel:main", msgspec.json.encode(spec), self.place.raw_log, env)
+        fork = Fork("jdist.worker.main:main", msgspec.json.encode(spec), self.place.raw_log, env)
         self.pid = await starter.start(fork)
         self._pidfd = os.pidfd_open(self.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)

@@ -29,8 +29,8 @@ PRELOAD = (
     "IPython.core.ultratb",
     "stack_data",
     "pygments.formatters.terminal256",
-    "jdist.worker.kernel",
-    "jdist.worker.store",
+    "jdist.worker.main",
+    "jdist.worker.groups.store_process",
 )
 """What a worker needs before its first cell; imported once per node."""
 

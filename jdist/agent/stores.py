@@ -83,7 +83,9 @@ async def start_store(starter: Starter, directory: Path, host: str, port: int) -
         reports.bind(str(path))
         reports.setblocking(False)
         spec = msgspec.json.encode({"host": host, "port": port, "report_to": str(path)})
-        pid = await starter.start(Fork("jdist.worker.store:main", spec, str(directory / "store.log"), {}))
+        pid = await starter.start(
+            Fork("jdist.worker.groups.store_process:main", spec, str(directory / "store.log"), {})
+        )
         try:
             data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(reports, 4096), _TIMEOUT)
         except TimeoutError:

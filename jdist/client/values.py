@@ -268,7 +268,7 @@ class Carrier:
     # ------------------------------------------------------------ about values
 
     async def describe(self, name: str, ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
-        """``{rank: description}`` (see worker/inspect.Description), ``{"error": why}`` where there is none."""
+        """``{rank: description}`` (see worker/values/describe.Description), ``{"error": why}`` where there is none."""
         answers = await self._link.ask(ranks, Describe(name))
         return {
             r: msgspec.msgpack.decode(a.body) if isinstance(a, Described) else {"error": _reason(a)}

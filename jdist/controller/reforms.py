@@ -31,6 +31,6 @@ class Reforms:
             )
             c.tell_all(Notice(f"{text}; call them in a cell"))
             return
-        code = f"__import__('jdist.worker.reform', fromlist=['x']).call({c.generation})"
+        code = f"__import__('jdist.worker.groups.on_reform', fromlist=['x']).call({c.generation})"
         ranks = tuple(c.world.ranks)
         c.runs.add(Run(c.runs.new_number(), "", code, ranks, is_internal=True, purpose=ON_REFORM), first=True)

@@ -218,7 +218,10 @@ def test_a_step(step: Step, expected: str) -> None:
 NOT_THERE = [
     (cell("raise ValueError", state="failed", why="CellError: rank 2 failed: ValueError"), "rank 2 failed: ValueError"),
     (cell("%%bash\nls"), "%%bash is something that only a notebook does"),
-    (cell("__import__('jdist.worker.script', fromlist=['x']).run('a.py', [], globals())"), "give that to torchrun"),
+    (
+        cell("__import__('jdist.worker.cells.script', fromlist=['x']).run('a.py', [], globals())"),
+        "give that to torchrun",
+    ),
     (ValueStep("x", (0, 1, 2, 3), "", "Tensor [1000]"), "the value (Tensor [1000]) is not in the script"),
     (ValueStep("x", (0, 1, 2, 3), "[1, 2]", "list", dim=0), "the value (list) is not in the script"),
     (Remark("ranks 2 removed"), "ranks 2 removed"),

@@ -20,11 +20,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from jdist.core.messages import GroupSpec, Looked
-from jdist.worker.collectives import Recorder
-from jdist.worker.doing import Observer
-from jdist.worker.groups import FormReport, FormSpec, Groups
-from jdist.worker.interrupt import free_main
-from jdist.worker.runs import Runs
+from jdist.worker.escalation import free_main
+from jdist.worker.groups.registry import FormReport, FormSpec, Groups
+from jdist.worker.observe.flight_recorder import Recorder
+from jdist.worker.observe.observer import Observer
+from jdist.worker.observe.spans import Runs
 
 PRELOAD = [
     "torch",
@@ -32,9 +32,9 @@ PRELOAD = [
     "torch.distributed.fsdp",
     "torch.nn.parallel",
     "torch._dynamo",
-    "jdist.worker.groups",
-    "jdist.worker.interrupt",
-    "jdist.worker.doing",
+    "jdist.worker.groups.registry",
+    "jdist.worker.escalation",
+    "jdist.worker.observe.observer",
 ]
 DEADLINE = 30.0
 
@@ -296,9 +296,9 @@ class Ranks:
         return max(seconds for _, seconds in answers)
 
     def until(self, rank: int, condition: str, timeout: float = 5.0) -> None:
-        """Wait until an expression over ``at`` (worker/cut.Where of the main thread) is true."""
+        """Wait until an expression over ``at`` (worker/gloo/connections.Where of the main thread) is true."""
         code = (
-            "from jdist.worker.cut import where\n"
+            "from jdist.worker.gloo.connections import where\n"
             f"at = where(MAIN, lambda f: f.startswith('<cell'))\n_ = ({condition}, str(at))"
         )
         end = time.monotonic() + timeout

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from jdist.core.messages import Completed
-from jdist.worker.completion import complete
-from jdist.worker.telling import tell
+from jdist.worker.queries.completion import complete
+from jdist.worker.queries.introspection import tell
 
 
 class Odd:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from ranks import Ranks
 
-from jdist.worker.cut import connections_to, cut, endpoint, let_go, own_listeners, quiet
+from jdist.worker.gloo.connections import connections_to, cut, endpoint, let_go, own_listeners, quiet
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from ranks import Ranks
 
 from jdist.core.errors import LaunchError, UsageError
-from jdist.worker.handles import ON_REFORM
+from jdist.worker.groups.rebind import ON_REFORM
 
 STUCK = "dist.all_reduce(torch.ones(4))"
 

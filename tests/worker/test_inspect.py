@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdist.core.errors import UsageError
-from jdist.worker import flat, inspect
-from jdist.worker.digests import block_digests, digests, element
-from jdist.worker.flat import chunks
-from jdist.worker.inspect import describe, evaluate
+from jdist.worker.values import describe, flat
+from jdist.worker.values.describe import describe, evaluate
+from jdist.worker.values.digests import block_digests, digests, element
+from jdist.worker.values.flat import chunks
 
 NAMES = {
     "model": torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()),
@@ -119,8 +119,8 @@ def test_describe_tensor() -> None:
 
 
 def test_a_very_large_tensor_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspect, "CHUNK", 10)
-    monkeypatch.setattr(inspect, "_EXACT", 40)
+    monkeypatch.setattr(describe, "CHUNK", 10)
+    monkeypatch.setattr(describe, "_EXACT", 40)
     row = describe(torch.full((1000,), 2.0))
     assert row.sampled
     assert (row.mean, row.std) == (2.0, 0.0)
@@ -154,7 +154,7 @@ def test_describe_everything_else() -> None:
     assert describe(3).detail == "3"
     assert describe(None).type == "NoneType"
     assert describe(object()).length is None
-    again = msgspec.msgpack.decode(msgspec.msgpack.encode(row), type=inspect.Description)
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(row), type=describe.Description)
     assert again == row
 
 
@@ -270,11 +270,11 @@ def test_a_container_that_holds_itself() -> None:
 def test_digests_do_not_depend_on_the_process() -> None:
     code = (
         "from types import SimpleNamespace as N\n"
-        "from jdist.worker.digests import digests\n"
+        "from jdist.worker.values.digests import digests\n"
         "class C:\n    def __init__(self): self.x = {'a', 'b', 'c'}\n"
         "print(digests([C(), {'q', 'r', 's', 't'}, N(f=len, g=lambda x: x + 1, c=C), object(), (1, 'x'), b'y']))"
     )
-    root = Path(inspect.__file__).parents[2]
+    root = Path(describe.__file__).parents[2]
     command = [sys.executable, "-c", code]
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, env={"PYTHONHASHSEED": seed})

@@ -14,7 +14,7 @@ ALL_REDUCE = "t = torch.ones(1)\ndist.all_reduce(t)\n_ = t.item()"
 DYING = """
 import os, struct, torch.distributed as dist
 from jdist.worker import formation
-from jdist.worker.cut import own_listeners
+from jdist.worker.gloo.connections import own_listeners
 
 class Dying(dist.Store):
     '''Of gloo's two, the rank with the lower port waits: this one tells the highest there is, and is gone.'''

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jdist.worker import noting
+from jdist.worker.observe import call_log_codegen
 
 DEFAULT = object()
 
@@ -34,7 +34,7 @@ def both(original: Callable[..., Any]) -> tuple[Callable[..., Any], list[list[An
         "_kept": lambda v: ("kept", v),
         "_original_op": original,
     }
-    exec(noting.function("op", signature, is_counted=False), names)
+    exec(call_log_codegen.function("op", signature, is_counted=False), names)
     made = names["op"]
     optional = [p for p in signature.parameters.values() if p.default is not p.empty]
     made.__defaults__ = tuple(p.default for p in optional if p.kind is not p.KEYWORD_ONLY)
@@ -86,7 +86,12 @@ def test_a_note_has_its_places_and_what_is_described() -> None:
     made, notes = both(plain)
     made(1, src=2, group=5)
     (note,) = notes
-    assert (note[noting.OP], note[noting.THREAD], note[noting.STARTED], note[noting.ENDED]) == ("op", 7, 1, 2)
-    assert note[noting.CODE].co_filename == __file__
-    assert note[noting.WHAT :] == [("kept", 1), None, 2, ("kept", 5)]
-    assert noting.described(inspect.signature(plain)) == ("tensor", "src", "group")
+    assert (
+        note[call_log_codegen.OP],
+        note[call_log_codegen.THREAD],
+        note[call_log_codegen.STARTED],
+        note[call_log_codegen.ENDED],
+    ) == ("op", 7, 1, 2)
+    assert note[call_log_codegen.CODE].co_filename == __file__
+    assert note[call_log_codegen.WHAT :] == [("kept", 1), None, 2, ("kept", 5)]
+    assert call_log_codegen.described(inspect.signature(plain)) == ("tensor", "src", "group")

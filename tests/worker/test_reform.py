@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import jdist
-from jdist.worker import reform
+from jdist.worker.groups.registry import on_reform
 
 
 @pytest.fixture
 def on_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reform, "_functions", {})
-    monkeypatch.setattr(reform, "_rank", None)
-    reform.be_rank(3)
+    monkeypatch.setattr(on_reform, "_functions", {})
+    monkeypatch.setattr(on_reform, "_rank", None)
+    on_reform.be_rank(3)
 
 
 def test_outside_a_rank_there_is_nothing_to_call_it() -> None:
@@ -35,10 +35,10 @@ def test_functions_are_called_in_order_with_the_generation_or_nothing(on_a_rank:
         seen.append("two")
 
     jdist.on_reform(lambda *args: seen.append(args))
-    assert reform.is_wanted()
+    assert on_reform.is_wanted()
     one(0)
     seen.clear()
-    reform.call(7)
+    on_reform.call(7)
     assert seen == [("one", 7), "two", (7,)]
 
 
@@ -53,7 +53,7 @@ def test_another_of_the_same_name_takes_its_place(on_a_rank: None) -> None:
 
     jdist.on_reform(make(1))
     jdist.on_reform(make(2))
-    reform.call(1)
+    on_reform.call(1)
     assert seen == [2]
 
 
@@ -68,7 +68,7 @@ def test_one_that_raises_does_not_keep_the_others_from_being_called(
 
     jdist.on_reform(seen.append)
     with pytest.raises(ValueError, match="no such thing"):
-        reform.call(4)
+        on_reform.call(4)
     assert seen == [4]
     assert "failed on rank 3: ValueError: no such thing" in capsys.readouterr().out
 
@@ -77,4 +77,4 @@ def test_one_that_raises_does_not_keep_the_others_from_being_called(
 def test_what_cannot_be_called_is_refused_at_once(on_a_rank: None, wrong: Any) -> None:
     with pytest.raises(jdist.UsageError, match="on_reform"):
         jdist.on_reform(wrong)
-    assert not reform.is_wanted()
+    assert not on_reform.is_wanted()

@@ -8,7 +8,7 @@ import pytest
 from ranks import Ranks
 
 TALLY = (
-    "from jdist.worker.tallies import Tallies\n"
+    "from jdist.worker.observe.call_digest import Tallies\n"
     "found = Tallies(G.notes, O.merging, G.labels).of(R.find(0).began)\n"
     "_ = [(t.label, t.size, t.count, t.digest) for t in found]"
 )

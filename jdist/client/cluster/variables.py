@@ -13,8 +13,8 @@ from jdist.client.values import OnProgress
 from jdist.core.errors import UsageError, ValueFailed
 from jdist.wire.values.partition import concatenate, slice_along
 
-_COLLECTIVE = "__import__('jdist.worker.collective', fromlist=['x'])"
-_RESTORING = "__import__('jdist.worker.restoring', fromlist=['x'])"
+_COLLECTIVE = "__import__('jdist.worker.values.collective', fromlist=['x'])"
+_RESTORING = "__import__('jdist.worker.values.restore', fromlist=['x'])"
 
 
 class Variables(Cells):

@@ -65,7 +65,7 @@ class Describe(Message, frozen=True):
 
 
 class Described(Message, frozen=True):
-    """See worker/inspect.Description; encoded by it."""
+    """See worker/values/describe.Description; encoded by it."""
 
     body: bytes
 

@@ -117,7 +117,7 @@ class _Composer:
         part = _Part(heading, ranks=step.ranks)
         if step.state == "failed":
             return self._without(step, part, f"it failed: {step.why}")
-        if step.code.startswith("__import__('jdist.worker.script'"):
+        if step.code.startswith("__import__('jdist.worker.cells.script'"):
             return self._without(step, part, "it ran a whole script; give that to torchrun by itself")
         try:
             found = self._translated.get(id(step)) or translate(step.code, step.is_shown, "cell", self._provided)

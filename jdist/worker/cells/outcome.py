@@ -1,0 +1,108 @@
+"""Report of a cell's end: IPython's result as a Done message."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Any
+
+from jdist.core.messages import Done, PayloadWire
+from jdist.core.outcome import ErrorInfo
+from jdist.core.settings import INLINE_LIMIT
+from jdist.wire.values.objects import encode, summarize
+from jdist.worker.cells.runner import script
+
+_ECHOES = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "application timeout caused pair closure",
+    "socket closed",
+    "remote process exited or there was a network error",
+    "nccl communicator was aborted",
+)
+
+
+def outcome_of(result: Any, shell: Any, run: int, rank: int, duration: float) -> Done:
+    """``result`` is IPython's ExecutionResult, or None when the cell was cancelled before it had one."""
+    if result is None:
+        cancelled = ErrorInfo("KeyboardInterrupt", "the cell was stopped while it awaited something")
+        return Done(run, rank, "error", duration, error=cancelled)
+    error = result.error_before_exec or result.error_in_exec
+    if error is not None:
+        return Done(run, rank, "error", duration, error=error_info(error, shell))
+    payload, held = _value(result.result, shell)
+    return Done(run, rank, "value", duration, payload=payload, held=held)
+
+
+def _value(value: Any, shell: Any) -> tuple[PayloadWire | None, str]:
+    if value is None:
+        return None, ""
+    where = f"Out[{shell.execution_count - 1}]"
+    try:
+        payload, buffers = encode(value, limit=INLINE_LIMIT)
+    except Exception:  # too large, or the user's own __reduce__ fails: the value stays here, and pull() says why
+        return PayloadWire(b"", (), _size(value), _summary(value)), where
+    inline = tuple(bytes(b) for b in buffers)
+    return PayloadWire(payload.head, payload.sizes, payload.nbytes, payload.summary, inline), ""
+
+
+def _size(value: Any) -> int:
+    try:
+        return int(value.nbytes)
+    except Exception:  # most have none, and the user's own may be or do anything
+        return 0
+
+
+def _summary(value: Any) -> str:
+    try:
+        return _printable(summarize(value))
+    except Exception as e:  # the user's own __repr__ or __len__
+        return f"{type(value).__name__} (that cannot be described: {type(e).__name__})"
+
+
+def _printable(text: str) -> str:
+    """Without the lone surrogates that stand for the bytes of a name that is no UTF-8: they cannot be sent."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def error_info(error: BaseException, shell: Any) -> ErrorInfo:
+    """The exception with IPython's own rendering of its traceback, and the cell line it came through."""
+    line, source = _cell_line(error, shell)
+    evalue = _text_of(error)
+    return ErrorInfo(
+        ename=type(error).__name__,
+        evalue=_printable(evalue),
+        traceback=tuple(_printable(frame) for frame in shell._last_traceback or ()),
+        cell_line=line,
+        source=None if source is None else _printable(source),
+        is_echo=_is_echo(error, evalue),
+    )
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as e:  # the user's own __str__
+        return f"(an exception whose text raises {type(e).__name__})"
+
+
+def _is_echo(error: BaseException, text: str) -> bool:
+    """Does this say only that a peer's connection broke?"""
+    kind = type(error).__name__
+    return kind in ("RuntimeError", "DistBackendError", "DistNetworkError") and any(e in text.lower() for e in _ECHOES)
+
+
+def _cell_line(error: BaseException, shell: Any) -> tuple[int | None, str | None]:
+    """The innermost frame that is a cell's: its line number and text. Of a script: no number, its file in the text."""
+    if isinstance(error, SyntaxError):
+        return error.lineno, (error.text or "").strip() or None
+    cells = getattr(shell.compile, "_filename_map", {})
+    frames = traceback.extract_tb(error.__traceback__)
+    begun = next((i for i, f in enumerate(frames) if f.filename == script.__file__), len(frames))
+    inside = frames[begun + 1 :]
+    if inside:  # a script that %dist run runs
+        at = [f for f in inside if f.filename == inside[0].filename][-1]
+        return None, f"{os.path.basename(at.filename)} line {at.lineno}: {at.line}"
+    mine = [f for f in frames if f.filename in cells]
+    return (mine[-1].lineno, (mine[-1].line or "").strip() or None) if mine else (None, None)

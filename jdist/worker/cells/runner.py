@@ -1,0 +1,124 @@
+"""Cells: what the agent sends is run on the kernel's main thread, by ipykernel's own ``do_execute``.
+
+A request on the Jupyter shell channel would pass two more threads, and be followed by four messages to an agent that
+needs one of them; on a node, every rank pays that at the same moment. So a cell comes from jdist's thread straight to
+the main thread's loop. An attached console goes on using the shell channel; the kernel's lock keeps its cells and ours
+apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import structs
+from tornado.ioloop import IOLoop
+
+from jdist.core.messages import AGENT_IDENTITY, MESSAGE_ID, Cell, Done
+from jdist.core.observation import Tally
+from jdist.core.outcome import ErrorInfo
+from jdist.wire.values.frames import pack
+from jdist.worker.cells.fd_capture import FdCapture
+from jdist.worker.cells.outcome import outcome_of
+from jdist.worker.observe.spans import Runs
+
+
+class Cells:
+    """Runs one rank's cells and publishes their ends.
+
+    An end goes out on the kernel's iopub channel, so that it can never overtake the cell's output.
+    """
+
+    def __init__(self, kernel: Any, rank: int, captures: Sequence[FdCapture] = ()):
+        """On the main thread, before the kernel's loop starts."""
+        self._kernel = kernel
+        self.rank = rank
+        self._captures = captures
+        self._loop: asyncio.AbstractEventLoop = IOLoop.current().asyncio_loop  # type: ignore[attr-defined]
+        self._context = contextvars.copy_context()  # one for all cells: what one sets in it, the next finds
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cell: Cell | None = None
+        self._began = 0.0
+        self._last_begun = 0
+        self._last_ended = 0
+        self.runs = Runs()
+        self.tally: Callable[[float], tuple[Tally, ...]] = lambda _began: ()
+        """Sums up the collectives called since then."""
+        self.idle = threading.Event()
+        """Set by the end of a cell, cleared by the beginning of the next."""
+        kernel.shell.events.register("post_run_cell", self._note_end)
+
+    def is_due(self, run: int) -> bool:
+        """Whether the run is still on or has not begun, and no later one has."""
+        return self._last_ended < run and self._last_begun <= run
+
+    def put(self, cell: Cell) -> None:
+        """Have a cell run when those before it are over; from any thread."""
+        self._loop.call_soon_threadsafe(self._start, cell)
+        if self._kernel.eventloop is not None:
+            self._wake_toolkit()
+
+    def _wake_toolkit(self) -> None:
+        """Have the event loop that ``%gui`` runs in place of ours give way: it looks at ipykernel's own queue only."""
+        kernel = self._kernel
+        kernel.shell_channel_thread.io_loop.add_callback(kernel._post_dummy_stop_aborting_message, None)
+
+    def _start(self, cell: Cell) -> None:
+        task = self._loop.create_task(self._run(cell), context=self._context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, cell: Cell) -> None:
+        kernel = self._kernel
+        async with kernel._main_asyncio_lock:
+            kernel.set_parent([AGENT_IDENTITY.encode()], self._parent(cell))
+            kernel.pre_handler_hook()
+            self._cell, self._last_begun, self._began = cell, cell.run, time.monotonic()
+            self.idle.clear()
+            self.runs.begin(cell.run)
+            try:
+                await kernel.do_execute(cell.code, False, not cell.is_internal, {}, cell.allow_stdin)
+            except (Exception, KeyboardInterrupt):  # as ipykernel does: the kernel outlives it
+                kernel.log.exception("run %d ended outside the cell", cell.run)
+            finally:
+                kernel.post_handler_hook()
+                if self._last_ended < cell.run:
+                    error = ErrorInfo("KeyboardInterrupt", "the cell was stopped before it could say how it ended")
+                    self._end(Done(cell.run, self.rank, "error", self._seconds(), error=error))
+
+    def _parent(self, cell: Cell) -> dict[str, Any]:
+        """The request as whose children the cell's output travels."""
+        content = {"code": cell.code, "silent": False, "allow_stdin": cell.allow_stdin}
+        parent: dict[str, Any] = self._kernel.session.msg("execute_request", content)
+        parent["header"]["msg_id"] = parent["msg_id"] = f"{MESSAGE_ID}{cell.run}"
+        return parent
+
+    def _note_end(self, result: Any) -> None:
+        """IPython's word that a cell is over: ours, or one of a console, or one that a cell itself runs."""
+        cell = self._cell
+        if cell is None or (result is not None and result.info.raw_cell != cell.code):
+            return
+        for capture in self._captures:
+            capture.catch_up()
+        done = outcome_of(result, self._kernel.shell, cell.run, self.rank, self._seconds())
+        span = self.runs.find(cell.run)
+        self._end(structs.replace(done, tallies=self.tally(span.began)) if done.kind == "value" and span else done)
+
+    def _end(self, done: Done) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        kernel = self._kernel
+        parent = kernel.get_parent("shell")
+        kernel.session.send(kernel.iopub_socket, "jdist_done", {}, parent=parent, ident=b"jdist", buffers=[pack(done)])
+        self._cell = None
+        self.runs.end(done.run)
+        self._last_ended = done.run
+        self.idle.set()
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began

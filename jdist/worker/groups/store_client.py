@@ -1,0 +1,126 @@
+"""Rendezvous: the worker's client of the rendezvous store, and the ranks' meeting there before a group is made.
+
+One client lasts for the process: each new TCPStore connection makes both ends look each other's name up, which costs
+seconds where a name server drops packets. A spare is connected in the background for when the client's connection has
+been cut.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from jdist.core.errors import LaunchError
+from jdist.worker.gloo.connections import Endpoint, connections_to, cut
+
+if TYPE_CHECKING:
+    from torch.distributed import Store, TCPStore
+
+_CONNECT = timedelta(seconds=30)
+
+
+class StoreClient:
+    """This process's connection to the rendezvous store; callable from any thread."""
+
+    def __init__(self) -> None:
+        # Read by the resolver when a thread first looks a name up.
+        os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+        self._lock = threading.Lock()
+        self._at: tuple[str, int] = ("", 0)
+        self._client: TCPStore | None = None
+        self._client_ends: set[Endpoint] = set()
+        self._spare: TCPStore | None = None
+        self._spare_ends: set[Endpoint] = set()
+        self._opening: threading.Thread | None = None
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The store's port, once it has been connected to."""
+        return (self._at[1],) if self._at[1] else ()
+
+    def get(self, host: str, port: int) -> TCPStore:
+        """A client that works. Raises LaunchError when the store does not answer."""
+        opening = self._opening
+        if opening is not None and self._client is None:
+            opening.join(_CONNECT.total_seconds())
+        with self._lock:
+            if self._at != (host, port):
+                self._at, self._client, self._spare, self._spare_ends = (host, port), None, None, set()
+            if self._client is None and self._spare is not None:
+                self._client, self._client_ends = self._spare, self._spare_ends
+                self._spare, self._spare_ends = None, set()
+            if self._client is None:
+                before = connections_to(port)
+                self._client = _connect(host, port)
+                self._client_ends = connections_to(port) - before
+            client = self._client
+            wants_spare = self._spare is None
+        if wants_spare:
+            self._opening = threading.Thread(target=self._open_spare, args=(host, port), daemon=True)
+            self._opening.start()
+        return client
+
+    def cut(self) -> int:
+        """End whatever waits at the store, by cutting the client's connection; the spare takes its place."""
+        with self._lock:
+            if self._client is None:
+                return 0
+            others = {end for port in self.ports for end in connections_to(port)} - self._client_ends
+            self._client, self._client_ends = None, set()
+            return cut((), self.ports, keep=others)  # a spare that is being connected lives on
+
+    def _open_spare(self, host: str, port: int) -> None:
+        before = connections_to(port)
+        try:
+            spare = _connect(host, port)
+        except LaunchError:
+            return  # get() will connect by itself then, and report why it cannot
+        with self._lock:
+            if self._at == (host, port):
+                self._spare, self._spare_ends = spare, connections_to(port) - before
+
+
+def _connect(host: str, port: int) -> TCPStore:
+    import torch.distributed as dist
+
+    try:
+        return dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECT)
+    except RuntimeError as e:
+        reason = str(e).splitlines()[0]
+        raise LaunchError(f"the rendezvous store at {host}:{port} cannot be reached from here: {reason}") from e
+
+
+def meet(store: Store, rank: int, world_size: int, timeout: float) -> None:
+    """Wait until every rank has come here with the same store (a PrefixStore of the generation).
+
+    Raises LaunchError that names the ranks which have not come within ``timeout`` seconds.
+    """
+    began = time.monotonic()
+    keys = [f"here/{r}" for r in range(world_size)]
+    try:
+        store.set(keys[rank], "1")
+        store.wait(keys, timedelta(seconds=timeout))
+    except RuntimeError as e:
+        if time.monotonic() - began < timeout:
+            reason = str(e).splitlines()[0]
+            raise LaunchError(
+                f"rank {rank} lost the rendezvous store while the world was being formed: {reason}"
+            ) from e
+        absent = [r for r in range(world_size) if not store.check([keys[r]])]
+        who = ("rank " if len(absent) == 1 else "ranks ") + ", ".join(map(str, absent))
+        raise LaunchError(
+            f"rank {rank} waited {timeout:.0f} s for the world's {world_size} ranks; {who} did not come. "
+            "Look at their state with %dist status, then %dist restart them"
+        ) from e
+
+
+def sweep(store: TCPStore, generation: int) -> None:
+    """Delete the keys of the generations before ``generation``; for one rank to do, once all hold the new one."""
+    for key in store.list_keys():
+        prefix = key.split("/", 1)[0]
+        number = prefix.removeprefix("gen")
+        if prefix != number and number.isdecimal() and int(number) < generation:
+            store.delete_key(key)

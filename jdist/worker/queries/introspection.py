@@ -1,0 +1,87 @@
+"""Telling: what a rank's name is, in words: type, signature, documentation.
+
+It is done while cells run, so no value is printed that has to be brought from a device, or that a ``__repr__`` of the
+user's makes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from jdist.worker.queries.completion import find
+
+_LONGEST = 20_000
+_SHORT = 200
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_SIZED = (str, bytes, list, tuple, dict, set, frozenset)
+
+
+def tell(name: str, namespace: Mapping[str, Any], detail: int = 0) -> str:
+    """A few lines; "" if there is no such name."""
+    try:
+        found = find(name, namespace)
+    except Exception:  # also what a __getattr__ of the user's may raise
+        return ""
+    lines = {
+        "Type": _type(found),
+        "Signature": _signature(name, found),
+        "Value": _value(found),
+        "Length": str(len(found)) if isinstance(found, _SIZED) else "",
+        "File": _file(found),
+        "Docstring": "" if isinstance(found, (torch.Tensor, *_PLAIN)) else inspect.getdoc(found) or "",
+        "Source": _source(found) if detail else "",
+    }
+    text = "\n".join(_line(head, value) for head, value in lines.items() if value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… {len(text) - _LONGEST:,} characters more"
+
+
+def _line(head: str, text: str) -> str:
+    return f"{head}:\n{text}" if "\n" in text else f"{head + ':':<11}{text}"
+
+
+def _type(found: object) -> str:
+    kind = type(found)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _signature(name: str, found: object) -> str:
+    if not callable(found) or isinstance(found, torch.nn.Module):
+        return ""
+    try:
+        return f"{name}{inspect.signature(found)}"
+    except (ValueError, TypeError):
+        return ""
+
+
+def _value(found: object) -> str:
+    if isinstance(found, torch.Tensor):
+        dtype = str(found.dtype).removeprefix("torch.")
+        placements = getattr(found, "placements", None)
+        placed = f", placements {placements}" if placements is not None else ""
+        grad = ", requires grad" if found.requires_grad else ""
+        return f"{dtype} {list(found.shape)} on {found.device}{placed}{grad}"
+    if isinstance(found, _PLAIN):
+        text = repr(found[: _SHORT + 1]) if isinstance(found, str | bytes) else repr(found)
+        return text if len(text) <= _SHORT else text[:_SHORT] + "…"
+    return ""
+
+
+def _file(found: object) -> str:
+    """Not of what was defined in a cell: the name of that is another one on each rank."""
+    try:
+        path = inspect.getsourcefile(found) or ""  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return ""
+    return path if os.path.exists(path) else ""
+
+
+def _source(found: object) -> str:
+    try:
+        return inspect.getsource(found)  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return ""

@@ -1,0 +1,253 @@
+"""Answers to questions about a rank's namespace, given on a helper thread while cells may be running."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import psutil
+
+from jdist.core.errors import JdistError, UsageError
+from jdist.core.messages import (
+    Answered,
+    Complete,
+    Describe,
+    Described,
+    Digest,
+    Digested,
+    Element,
+    Elementary,
+    Fault,
+    Fetch,
+    Fetched,
+    Inspect,
+    Inspected,
+    Look,
+    Looked,
+    Missing,
+    Nothing,
+    Op,
+    PayloadWire,
+    Peek,
+    Peeked,
+    Progress,
+    Put,
+    Release,
+    Stack,
+    Stacked,
+    Trace,
+    Traced,
+)
+from jdist.core.settings import INLINE_LIMIT
+from jdist.wire.values.objects import Payload, decode, encode
+from jdist.wire.values.segments import Segment, layout, split
+from jdist.worker.observe.observer import Observer
+from jdist.worker.queries.completion import complete
+from jdist.worker.queries.introspection import tell
+from jdist.worker.values.describe import block_digests, describe, digests, element, evaluate
+
+if TYPE_CHECKING:
+    from jdist.worker.main import WorkerSpec
+
+_HELD_AT_MOST = 8
+_LARGEST_HEAD = 48 << 20
+"""Bytes of pickle that travel with a message; tensors and arrays are not among them."""
+_STREAM_TIMEOUT = 60.0
+"""Seconds without a byte moved before a transfer is given up."""
+_PROGRESS_EVERY = 0.1
+
+Say = Callable[[Progress], None]
+Buffers = list[memoryview]
+
+
+class Answerer:
+    """Holds what is needed to answer; one per worker."""
+
+    def __init__(self, spec: WorkerSpec, namespace: dict[str, Any], shell: Any, observer: Observer):
+        self._spec = spec
+        self.rank = spec.rank
+        self._namespace = namespace
+        self._shell = shell
+        self._held: OrderedDict[str, Buffers] = OrderedDict()
+        self._lock = threading.Lock()
+        self._observer = observer
+
+    def answer(self, op: Op, say: Say) -> Answered:
+        """The answer to one question; ``say`` reports progress of long ones. Errors become the asker's Fault."""
+        match op:
+            case Peek():
+                return self._peek(op)
+            case Fetch():
+                return self._fetch(op, say)
+            case Release():
+                self._take(op.handle)
+                return Nothing()
+            case Put():
+                return self._put(op)
+            case Describe():
+                return Described(msgspec.msgpack.encode(describe(evaluate(op.name, self._namespace))))
+            case Digest():
+                return self._digest(op)
+            case Element():
+                index, text = element(evaluate(op.expr, self._namespace), op.key, op.index)
+                return Elementary(tuple(index), text)
+            case Look():
+                return self._look(op)
+            case Stack():
+                return Stacked(self._observer.stack())
+            case Trace():
+                return self._trace(op)
+            case Complete():
+                return complete(op.code, op.cursor, self._namespace)
+            case Inspect():
+                return Inspected(tell(op.name, self._namespace, op.detail))
+            case _:
+                return Fault(f"a rank cannot answer {type(op).__name__}")
+
+    def _peek(self, peek: Peek) -> Peeked:
+        items: list[PayloadWire | Missing] = []
+        held: Buffers = []
+        limit = peek.inline_limit or INLINE_LIMIT
+        for name in peek.names:
+            try:
+                payload, buffers = encode(evaluate(name, self._namespace))
+            except Exception as e:  # the user's own attributes and __reduce__ run here
+                text = str(e) if isinstance(e, JdistError) else f"{type(e).__name__}: {e}"
+                items.append(Missing(text))
+                continue
+            if len(payload.head) > _LARGEST_HEAD:
+                size = f"{len(payload.head):,} bytes of pickle"
+                limited = f"the limit is {_LARGEST_HEAD:,}; pull it in parts, or as tensors"
+                items.append(Missing(f"{name} is {size}; {limited}"))
+            elif payload.nbytes <= limit:
+                items.append(_wire(payload, tuple(bytes(b) for b in buffers)))
+            else:
+                held.extend(buffers)
+                items.append(_wire(payload, None))
+        return Peeked(tuple(items), self._hold(held) if held else "", peek.probe is not None)
+
+    def _hold(self, buffers: Buffers) -> str:
+        handle = uuid.uuid4().hex
+        with self._lock:
+            self._held[handle] = buffers
+            while len(self._held) > _HELD_AT_MOST:
+                self._held.popitem(last=False)
+        return handle
+
+    def _take(self, handle: str) -> Buffers:
+        with self._lock:
+            buffers = self._held.pop(handle, None)
+        if buffers is None:
+            raise UsageError(f"rank {self.rank} does not hold that value any more; pull it again")
+        return buffers
+
+    def _fetch(self, fetch: Fetch, say: Say) -> Fetched:
+        buffers = self._take(fetch.handle)
+        total = layout([b.nbytes for b in buffers])[1]
+        moved = _throttle(say, total)
+        if fetch.probe is None:
+            self._stream(fetch.transfer, buffers, moved)
+            return Fetched("", total)
+        segment = Segment.create(self._spec.cluster, total)
+        try:
+            segment.fill(buffers, moved)
+            segment.hand_over(fetch.probe.path)
+        except BaseException:
+            segment.unlink()
+            raise
+        finally:
+            segment.close()
+        return Fetched(segment.path, total)
+
+    def _stream(self, transfer: str, buffers: Buffers, moved: Callable[[int], None]) -> None:
+        offsets, total = layout([b.nbytes for b in buffers])
+        with _data_connection(self._spec.handover_socket, transfer) as sock:
+            sent = 0
+            for offset, buffer in zip(offsets, buffers, strict=True):
+                sock.sendall(bytes(offset - sent))
+                sent = offset
+                for start in range(0, buffer.nbytes, 1 << 24):
+                    part = buffer[start : start + (1 << 24)]
+                    sock.sendall(part)
+                    sent += part.nbytes
+                    moved(sent)
+            sock.sendall(bytes(total - sent))
+            sock.shutdown(socket.SHUT_WR)
+            if sock.recv(1) != b"k":
+                raise UsageError("the controller did not confirm the transfer; pull again")
+
+    def _put(self, put: Put) -> Nothing:
+        for name in put.names:
+            if not name.isidentifier():
+                raise UsageError(f"{name!r} is no variable name")
+        values = self._put_values(put)
+        self._namespace.update(zip(put.names, values, strict=True))
+        return Nothing()
+
+    def _put_values(self, put: Put) -> list[Any]:
+        if not put.path:
+            return [decode(_payload(p), [bytearray(b) for b in p.buffers or ()]) for p in put.payloads]
+        segment = Segment.open(put.path, put.nbytes)  # mapped copy-on-write: no rank sees another's later changes
+        try:
+            views = iter(split(segment.view, [size for p in put.payloads for size in p.sizes]))
+            return [decode(_payload(p), [next(views) for _ in p.sizes]) for p in put.payloads]
+        finally:
+            segment.close()
+
+    def _digest(self, ask: Digest) -> Digested:
+        obj = evaluate(ask.expr, self._namespace)
+        if ask.blocks:
+            found = block_digests(obj, ask.key, ask.start, ask.stop, ask.blocks)
+            return Digested(tuple(("", "", d) for d in found))
+        return Digested(tuple(digests(obj)))
+
+    def _look(self, look: Look) -> Looked:
+        device = str(self._namespace.get("device", "cpu"))
+        return self._observer.look(device, psutil.Process().memory_info().rss, look.recent)
+
+    def _trace(self, trace: Trace) -> Traced | Fault:
+        found = self._observer.trace(trace.run)
+        if found is None:
+            which = f"run {trace.run}" if trace.run else "a run"
+            return Fault(f"rank {self.rank} remembers no calls of {which}")
+        return found
+
+
+def _wire(payload: Payload, buffers: tuple[bytes, ...] | None) -> PayloadWire:
+    return PayloadWire(payload.head, payload.sizes, payload.nbytes, payload.summary, buffers)
+
+
+def _payload(wire: PayloadWire) -> Payload:
+    return Payload(wire.head, wire.sizes, wire.nbytes, wire.summary)
+
+
+def _throttle(say: Say, total: int) -> Callable[[int], None]:
+    last = time.monotonic()
+
+    def moved(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _PROGRESS_EVERY:
+            last = time.monotonic()
+            say(Progress(done, total))
+
+    return moved
+
+
+def _data_connection(path: str, transfer: str) -> socket.socket:
+    """A connection to the controller's data port, dialled and introduced by the agent, handed over as a descriptor."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as handover:
+        handover.settimeout(_STREAM_TIMEOUT)
+        handover.connect(path)
+        handover.sendall(transfer.encode() + b"\n")
+        reply, fds, _, _ = socket.recv_fds(handover, 1024, 1)
+        if not fds:
+            raise UsageError(f"no way to the controller's data port: {reply.decode(errors='replace')}")
+    sock = socket.socket(fileno=fds[0])
+    sock.settimeout(_STREAM_TIMEOUT)
+    return sock

@@ -1,0 +1,281 @@
+"""Looking at a value where it is: find it by an expression, and describe it in one row of a table.
+
+Statistics run over chunks, so describing a 10 GB tensor takes megabytes; very large ones are sampled.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from msgspec import Struct
+
+from jdist.core.errors import UsageError, nearest
+from jdist.wire.values import tensors
+from jdist.worker.values.digests import block_digests, digests, element
+from jdist.worker.values.flat import CHUNK, chunks
+
+__all__ = ["Description", "block_digests", "describe", "digests", "element", "evaluate"]
+
+THUMB = 64
+"""A 2-D tensor of at most this many rows and columns is sent along as a picture."""
+_EXACT = 1 << 27
+"""Elements up to which every one is counted; of a larger tensor, as many in evenly spaced chunks."""
+
+
+class Description(Struct, frozen=True, kw_only=True):
+    """A value in one row. Numbers are None where they make no sense.
+
+    Mean, standard deviation (unbiased, as torch.std) and Euclidean norm leave NaN elements out and are those of this
+    rank's own part where the value is a DTensor.
+    """
+
+    type: str
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
+    device: str = ""
+    placement: str = ""
+    """Of a DTensor: ``"(Shard(dim=0), Replicate()) on mesh dp=2,tp=2"``."""
+    nbytes: int | None = None
+    """Bytes held here: of a DTensor the local part, of a Module its parameters and buffers."""
+    length: int | None = None
+    """Of a str, list, dict, …"""
+    mean: float | None = None
+    std: float | None = None
+    norm: float | None = None
+    nan_count: int | None = None
+    sampled: bool = False
+    """The four numbers above are those of a sample."""
+    detail: str = ""
+    """What else there is to say: a number's value, a Module's parameter count, a DataFrame's column dtypes."""
+    thumb: list[list[float]] | None = None
+    """The elements of a small 2-D tensor."""
+
+
+def evaluate(expr: str, namespace: Mapping[str, Any]) -> Any:
+    """The value of an expression such as ``model.layer1.weight`` or ``losses[-1]`` in a rank's namespace.
+
+    Raises UsageError that names what is missing and the nearest thing there is; what the user's own code raises
+    comes through.
+    """
+    try:
+        tree = ast.parse(expr.strip(), mode="eval")
+    except (SyntaxError, ValueError) as e:
+        raise UsageError(f"{expr!r} is no expression: {e.args[0]}") from None
+    names = dict(namespace)
+    missing = _missing_name(tree, names)
+    if missing is not None:
+        raise UsageError(f"there is no name {missing!r} on this rank{_nearest(missing, namespace)}")
+    try:
+        return eval(compile(tree, "<expression>", "eval"), names)  # noqa: S307  # the rank's owner wrote it
+    except AttributeError as e:
+        raise UsageError(_no_attribute(expr, e)) from e
+    except (KeyError, IndexError) as e:
+        raise UsageError(_no_item(expr, tree.body, names, e)) from e
+
+
+def describe(obj: Any) -> Description:
+    """One row about ``obj``; never raises for a kind it does not know."""
+    if tensors.is_tensor(obj):
+        return _describe_tensor(obj)
+    if isinstance(obj, torch.nn.Module):
+        return _describe_module(obj)
+    if _is_from("numpy", obj) and hasattr(obj, "dtype"):
+        return _describe_array(obj)
+    if _is_from("pandas", obj) and hasattr(obj, "shape"):
+        return _describe_frame(obj)
+    kind = type(obj).__name__
+    if obj is None or isinstance(obj, (bool, int, float, complex)):
+        return Description(type=kind, detail=_short(repr(obj)))
+    length = len(obj) if hasattr(type(obj), "__len__") else None
+    if isinstance(obj, (str, bytes)):
+        return Description(type=kind, length=length, detail=_short(repr(obj[:80])))
+    return Description(type=kind, length=length)
+
+
+def _missing_name(tree: ast.Expression, names: Mapping[str, Any]) -> str | None:
+    """The first name that is read, is bound nowhere, and is not bound by the expression itself."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    bound = {node.id for node in nodes if not isinstance(node.ctx, ast.Load)}
+    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    for node in nodes:
+        if node.id not in names and node.id not in bound and not hasattr(builtins, node.id):
+            return node.id
+    return None
+
+
+def _nearest(word: object, known: Iterable[object]) -> str:
+    """The nearest known word as a question, or the list of what there is if that is short."""
+    names = [str(k) for k in known if not str(k).startswith("_")]
+    text = nearest(str(word), names)
+    return text if len(names) <= 12 or "did you mean" in text else ""
+
+
+def _no_attribute(expr: str, error: AttributeError) -> str:
+    owner = error.obj
+    names = dir(owner) if owner is not None else []
+    if isinstance(owner, torch.nn.Module):
+        names = [name for name, _ in owner.named_children()] + names
+    close = nearest(str(error.name), names)
+    hint = close if "did you mean" in close else ""
+    return f"{expr}: a {type(owner).__name__} has no {error.name!r} on this rank{hint}"
+
+
+def _no_item(expr: str, node: ast.expr, names: dict[str, Any], error: LookupError) -> str:
+    """Says what the container has, if that can be seen without calling anything."""
+    inner = node
+    while isinstance(inner, (ast.Attribute, ast.Subscript)):
+        inner = inner.value
+    if isinstance(node, ast.Subscript) and isinstance(inner, ast.Name):
+        owner_text = ast.unparse(node.value)
+        try:
+            owner = evaluate(owner_text, names)
+        except UsageError as deeper:
+            return str(deeper)
+        if isinstance(error, KeyError) and isinstance(owner, Mapping):
+            return f"{owner_text} has no key {error.args[0]!r} on this rank{_nearest(error.args[0], owner)}"
+        if hasattr(owner, "__len__"):
+            return f"{expr}: {error}; {owner_text} has length {len(owner)} on this rank"
+    return f"{expr}: {type(error).__name__}: {error}"
+
+
+def _describe_tensor(tensor: torch.Tensor) -> Description:
+    placement, local, detail = "", tensor.detach(), ""
+    if tensors.is_dtensor(tensor):
+        local = tensor.to_local().detach()  # type: ignore[attr-defined]
+        placement, detail = _placement(tensor), f"local {list(local.shape)}"
+    elif local.layout != torch.strided:
+        detail = str(local.layout).removeprefix("torch.")
+    dense = local if local.layout == torch.strided else None
+    return Description(
+        type=type(tensor).__name__,
+        shape=tuple(tensor.shape),
+        dtype=tensors.dtype_name(tensor),
+        device=str(tensor.device),
+        placement=placement,
+        nbytes=tensors.nbytes(local) if tensors.is_plain(local) else None,
+        detail=detail,
+        thumb=_thumb(dense),
+        **_statistics(dense),
+    )
+
+
+def _placement(tensor: Any) -> str:
+    mesh = tensor.device_mesh
+    names = mesh.mesh_dim_names or [f"dim{i}" for i in range(mesh.ndim)]
+    sizes = ",".join(f"{name}={size}" for name, size in zip(names, mesh.shape, strict=True))
+    return f"({', '.join(map(repr, tensor.placements))}) on mesh {sizes}"
+
+
+def _describe_array(array: Any) -> Description:
+    numeric = array.dtype.kind in "biufc" and array.dtype.isnative and array.dtype.itemsize <= 16
+    tensor = None
+    if numeric and array.dtype.name not in ("longdouble", "clongdouble", "float128", "complex256"):
+        np = sys.modules["numpy"]
+        # torch knows neither negative strides nor read-only memory; such an array is copied.
+        fit = isinstance(array, np.ndarray) and array.flags.writeable and min(array.strides, default=0) >= 0
+        tensor = torch.from_numpy(np.asarray(array) if fit else np.array(array))
+    return Description(
+        type=type(array).__name__,
+        shape=tuple(array.shape),
+        dtype=str(array.dtype),
+        nbytes=int(array.nbytes),
+        thumb=_thumb(tensor),
+        **_statistics(tensor),
+    )
+
+
+def _describe_frame(frame: Any) -> Description:
+    if hasattr(frame, "columns"):
+        dtypes = ", ".join(f"{name} {dtype}" for name, dtype in zip(frame.columns, frame.dtypes, strict=True))
+        return Description(type=type(frame).__name__, shape=tuple(frame.shape), detail=_short(dtypes))
+    return Description(type=type(frame).__name__, shape=tuple(frame.shape), dtype=str(getattr(frame, "dtype", "")))
+
+
+def _describe_module(module: torch.nn.Module) -> Description:
+    parameters = list(module.parameters())
+    held = [*parameters, *module.buffers()]
+    count = sum(p.numel() for p in parameters)
+    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    frozen = f", {count - trained:,} of them frozen" if trained != count else ""
+    return Description(
+        type=type(module).__name__,
+        dtype=", ".join(sorted({tensors.dtype_name(p) for p in parameters})),
+        device=", ".join(sorted({str(t.device) for t in held})),
+        nbytes=sum(t.numel() * t.element_size() for t in held),
+        detail=f"{count:,} parameters{frozen}",
+    )
+
+
+def _statistics(tensor: torch.Tensor | None) -> dict[str, Any]:
+    """mean, std, norm, nan_count and sampled of a strided tensor; nothing where torch cannot compute with its dtype."""
+    if tensor is None or tensor.is_meta:
+        return {}
+    if not tensor.numel():
+        return {"nan_count": 0}
+    picked, sampled = _picked(tensor)
+    try:
+        # One row a chunk, and one wait for the device at the end.
+        rows = torch.stack([_moments(chunk) for chunk in picked]).tolist()
+    except (NotImplementedError, RuntimeError):
+        return {}
+    count, mean, m2, squares, nans = 0.0, 0.0, 0.0, 0.0, 0.0
+    for n, chunk_mean, chunk_m2, chunk_squares, chunk_nans in rows:
+        squares, nans = squares + chunk_squares, nans + chunk_nans
+        if n:  # Chan, Golub & LeVeque (1979): moments of a union from those of its parts
+            delta = chunk_mean - mean
+            m2 += chunk_m2 + delta * delta * count * n / (count + n)
+            mean += delta * n / (count + n)
+            count += n
+    found: dict[str, Any] = {"nan_count": int(nans), "sampled": sampled}
+    if count:
+        found["norm"] = math.sqrt(squares)
+        if not tensor.is_complex():
+            found["mean"] = mean
+            found["std"] = math.sqrt(m2 / (count - 1)) if count > 1 else None
+    return found
+
+
+def _picked(tensor: torch.Tensor) -> tuple[Iterable[torch.Tensor], bool]:
+    numel = tensor.numel()
+    if numel <= _EXACT:
+        return chunks(tensor, 0, numel), False
+    wanted = _EXACT // CHUNK
+    starts = [i * (numel - CHUNK) // (wanted - 1) for i in range(wanted)]
+    return (piece for start in starts for piece in chunks(tensor, start, start + CHUNK)), True
+
+
+def _moments(chunk: torch.Tensor) -> torch.Tensor:
+    """[count, mean, sum of squared deviations, sum of squares, NaN count] of a chunk, on its device."""
+    wide = torch.float32 if chunk.device.type == "mps" else torch.float64
+    size = (chunk.abs() if chunk.is_complex() else chunk).to(wide)
+    nan = size.isnan()
+    nans = nan.sum()
+    count = size.numel() - nans
+    kept = size.masked_fill(nan, 0)
+    mean = kept.sum() / count.clamp(min=1)
+    deviations = (kept - mean).masked_fill_(nan, 0)
+    return torch.stack([x.to(wide) for x in (count, mean, deviations.dot(deviations), kept.dot(kept), nans)])
+
+
+def _thumb(tensor: torch.Tensor | None) -> list[list[float]] | None:
+    if tensor is None or tensor.dim() != 2 or max(tensor.shape) > THUMB or not tensor.numel() or tensor.is_meta:
+        return None
+    try:
+        values: list[list[float]] = (tensor.abs() if tensor.is_complex() else tensor).double().tolist()
+    except (NotImplementedError, RuntimeError):
+        return None
+    return values
+
+
+def _is_from(package: str, obj: object) -> bool:
+    return type(obj).__module__.partition(".")[0] == package
+
+
+def _short(text: str, limit: int = 120) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

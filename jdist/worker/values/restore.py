@@ -1,0 +1,274 @@
+"""Restoring: what a fresh rank has lost, brought back from a replica, rank to rank; run as a cell on every rank.
+
+DDP brings a fresh rank's parameters in line, but not its optimizer: that would begin anew and drift away unseen. So
+names are restored together. What the fresh rank has made again already (by a setup cell, say) is filled in place, since
+other objects there may refer to it; what it lacks is sent whole, in one piece, so that an optimizer still steps the
+very parameters of the model it came with. DDP itself is no state: the module in it is restored and wrapped again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from msgspec import Struct
+from torch.nn.parallel import DistributedDataParallel
+
+from jdist.core.errors import JdistError, UsageError
+from jdist.wire.values.objects import Payload, decode, encode
+from jdist.worker.groups.ddp import options_of, renew, wrap
+
+_CHUNK = 64 << 20
+"""Bytes that travel in one send."""
+
+
+class Held(Struct, frozen=True):
+    """What a rank holds under a name: enough to tell whether another rank's state fits it."""
+
+    type: str
+    is_stateful: bool
+    parts: dict[str, str] = {}
+    """Entries of its state that must agree, by key."""
+
+
+class Item(Struct, frozen=True):
+    """How one name is restored: load (its state, in place), copy (a tensor, in place) or bind (the whole)."""
+
+    name: str
+    how: str
+    ddp: dict[str, Any] | None = None
+    """Wrap it in DDP with these options."""
+    group: str = ""
+    """torch's name of DDP's process group."""
+
+
+class Plan(Struct, frozen=True):
+    """What the source sends, or why it does not."""
+
+    refusal: str = ""
+    items: tuple[Item, ...] = ()
+    payload: Payload | None = None
+
+
+def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any]) -> dict[str, str]:
+    """Bring ``names`` of rank ``dst`` back from rank ``src``; on ``dst``, what was done to each.
+
+    To be called on every rank of the world. Raises UsageError on ``src`` when a name is missing or does not fit;
+    nothing has been changed then.
+    """
+    __tracebackhide__ = True
+    rank = dist.get_rank()
+    held = _tell({n: _held(namespace.get(n)) for n in names} if rank == dst else None, dst)
+    plan, buffers = Plan(), list[memoryview]()
+    if rank == src:
+        try:
+            plan, buffers = _pack(names, held, (src, dst), namespace)
+        except JdistError as e:
+            plan = Plan(str(e))
+    plan = _tell(plan, src)
+    if plan.refusal or plan.payload is None:
+        if rank == src:
+            raise UsageError(plan.refusal)
+        return {}
+    done: dict[str, str] = {}
+    if rank == src:
+        for buffer in buffers:
+            _send(buffer, dst)
+    elif rank == dst:
+        values = decode(plan.payload, [_receive(size, src) for size in plan.payload.sizes])
+        done = {item.name: _apply(item, values[item.name], namespace) for item in plan.items}
+    for item in plan.items:
+        if isinstance(ddp := namespace.get(item.name), DistributedDataParallel):
+            renew(ddp)
+    return done
+
+
+def _tell(value: Any, src: int) -> Any:
+    box = [value]
+    dist.broadcast_object_list(box, src=src)
+    return box[0]
+
+
+# ---------------------------------------------------------------- what is there
+
+
+def _held(obj: Any) -> Held | None:
+    """None for what is not there, which a None is as good as."""
+    if obj is None:
+        return None
+    obj = _inner(obj)
+    return Held(f"{type(obj).__module__}.{type(obj).__qualname__}", _is_stateful(obj), _parts(obj))
+
+
+def _inner(obj: Any) -> Any:
+    return obj.module if isinstance(obj, DistributedDataParallel) else obj
+
+
+def _is_stateful(obj: Any) -> bool:
+    return all(callable(getattr(type(obj), name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _parts(obj: Any) -> dict[str, str]:
+    if isinstance(obj, torch.Tensor):
+        return {"": _meta(obj)}
+    if isinstance(obj, torch.nn.Module):
+        return {k: _meta(v) if isinstance(v, torch.Tensor) else "" for k, v in obj.state_dict().items()}
+    if isinstance(obj, torch.optim.Optimizer):
+        return {f"group {i}": f"{len(g['params'])} parameters" for i, g in enumerate(obj.param_groups)}
+    return {}
+
+
+def _meta(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+# ---------------------------------------------------------------- on the source
+
+
+def _pack(
+    names: tuple[str, ...], held: dict[str, Held | None], ranks: tuple[int, int], namespace: dict[str, Any]
+) -> tuple[Plan, list[memoryview]]:
+    src, dst = ranks
+    missing = [n for n in names if n not in namespace]
+    if missing:
+        raise UsageError(f"rank {src} has no name {', '.join(map(repr, missing))}; nothing was restored")
+    items = tuple(_item(n, namespace[n], held[n], ranks) for n in names)
+    whole = {i.name: _inner(namespace[i.name]) for i in items if i.how == "bind"}
+    in_place = {i.name: _inner(namespace[i.name]) for i in items if i.how != "bind"}
+    for name, obj in whole.items():
+        _check_links(name, obj, whole, (dst, in_place))
+    loaded = {i.name: _inner(namespace[i.name]).state_dict() for i in items if i.how == "load"}
+    copied = {i.name: namespace[i.name].detach() for i in items if i.how == "copy"}
+    payload, buffers = encode({**whole, **loaded, **copied})
+    return Plan("", items, payload), buffers
+
+
+def _item(name: str, obj: Any, there: Held | None, ranks: tuple[int, int]) -> Item:
+    src, dst = ranks
+    here = _held(obj)
+    _check_whole(name, obj, src)
+    ddp, group = options_of(name, obj, ranks[1]) if isinstance(obj, DistributedDataParallel) else (None, "")
+    if here is None or there is None:
+        return Item(name, "bind", ddp, group)
+    if not here.is_stateful and not there.is_stateful:
+        return Item(name, "copy" if isinstance(obj, torch.Tensor) and here == there else "bind")
+    if here.type != there.type:
+        raise UsageError(
+            f"{name} is a {here.type} on rank {src} and a {there.type} on rank {dst}: neither fills the other. "
+            f"del {name} on rank {dst} to have the whole object sent"
+        )
+    for key in {**here.parts, **there.parts}:
+        one, other = here.parts.get(key, "not there"), there.parts.get(key, "not there")
+        if one != other:
+            raise UsageError(
+                f"{name} differs at {key!r}: {one} on rank {src}, {other} on rank {dst}; make it alike first"
+            )
+    return Item(name, "load", ddp, group)
+
+
+def _check_whole(name: str, obj: Any, src: int) -> None:
+    """A part of something is no replica of another part."""
+    inner = _inner(obj)
+    tensors = inner.state_dict().values() if isinstance(inner, torch.nn.Module) else _tensors(inner)
+    for tensor in tensors:
+        if any(p.is_shard() for p in getattr(tensor, "placements", ())):
+            raise UsageError(
+                f"{name} is sharded (DTensor): rank {src} holds a part of its own, and the lost part is nowhere else; "
+                "load it from a checkpoint on all ranks"
+            )
+
+
+def _tensors(obj: Any) -> list[torch.Tensor]:
+    """The tensors that an object is made of or steps, one level deep."""
+    if isinstance(obj, torch.nn.Module):
+        return [*obj.parameters(), *obj.buffers()]
+    if isinstance(obj, torch.optim.Optimizer):
+        return [p for g in obj.param_groups for p in g["params"]]
+    found: Iterable[Any] = obj.values() if isinstance(obj, dict) else obj if isinstance(obj, list | tuple) else (obj,)
+    return [t for t in found if isinstance(t, torch.Tensor)]
+
+
+def _check_links(name: str, obj: Any, whole: dict[str, Any], there: tuple[int, dict[str, Any]]) -> None:
+    """What is sent whole must bring along what it works on, else it would work on a copy of that."""
+    dst, in_place = there
+    if isinstance(obj, torch.optim.Optimizer):
+        needed = {id(t) for t in _tensors(obj)}
+        sent = {id(t) for o in whole.values() if o is not obj for t in _tensors(o)}
+        filled = [n for n, o in in_place.items() if needed & {id(t) for t in _tensors(o)}]
+    elif isinstance(optimizer := getattr(obj, "optimizer", None), torch.optim.Optimizer):
+        needed = {id(optimizer)}
+        sent = {id(o) for o in whole.values()}
+        filled = [n for n, o in in_place.items() if o is optimizer]
+    else:
+        return
+    if filled:
+        raise UsageError(
+            f"rank {dst} has its own {filled[0]} and no {name}: make {name} there from it first (a --setup cell does "
+            f"that), or del {filled[0]} there to have both sent whole"
+        )
+    if not needed <= sent:
+        raise UsageError(f"{name} works on something that is not restored with it; name that too (the model's name)")
+
+
+# ---------------------------------------------------------------- on the fresh rank
+
+
+def _apply(item: Item, value: Any, namespace: dict[str, Any]) -> str:
+    mine = namespace.get(item.name)
+    if item.how == "load":
+        _inner(mine).load_state_dict(value)
+        value, done = mine, "filled in place"
+    elif item.how == "copy" and isinstance(mine, torch.Tensor):
+        with torch.no_grad():
+            mine.copy_(value)
+        value, done = mine, "filled in place"
+    else:
+        value, done = _on_device(value, namespace.get("device")), "brought whole"
+    if item.ddp is not None and not isinstance(value, DistributedDataParallel):
+        value = wrap(value, item.ddp, item.group)
+    namespace[item.name] = value
+    return done
+
+
+def _on_device(value: Any, device: Any) -> Any:
+    """Values arrive on the CPU; a rank with a GPU works there."""
+    if device is None or device.type == "cpu":
+        return value
+    if isinstance(value, torch.Tensor | torch.nn.Module):
+        return value.to(device)
+    if isinstance(value, torch.optim.Optimizer):
+        value.load_state_dict(value.state_dict())  # moves the state to where the parameters are
+    return value
+
+
+# ---------------------------------------------------------------- the way between
+
+
+def _way() -> Any:
+    """The device through which bytes travel: the CPU where the world's backend takes that."""
+    kinds = {d.type for d in getattr(dist.group.WORLD, "_device_types", ())}
+    return (
+        torch.device("cpu") if "cpu" in kinds or not kinds else torch.device(kinds.pop(), torch.cuda.current_device())
+    )
+
+
+def _send(buffer: memoryview, dst: int) -> None:
+    source = torch.frombuffer(buffer if not buffer.readonly else bytearray(buffer), dtype=torch.uint8)
+    way = _way()
+    for chunk in source.split(_CHUNK):
+        dist.send(chunk.to(way), dst)
+
+
+def _receive(size: int, src: int) -> memoryview:
+    target = torch.empty(size, dtype=torch.uint8)
+    way = _way()
+    for chunk in target.split(_CHUNK):
+        if way.type == "cpu":
+            dist.recv(chunk, src)
+        else:
+            there = torch.empty_like(chunk, device=way)
+            dist.recv(there, src)
+            chunk.copy_(there)
+    return memoryview(target.numpy())  # type: ignore[arg-type,unused-ignore]
