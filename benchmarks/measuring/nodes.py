@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 import jdist
-from jdist.agent.enrolling import enrol
-from jdist.agent.health import node_facts
-from jdist.agent.uplink import Uplink
+from jdist.agent.link.controller_link import Uplink
+from jdist.agent.link.enrolment import enrol
+from jdist.agent.node.facts import node_facts
 from jdist.core.messages import (
     PROTOCOL,
     AgentHello,

@@ -21,25 +21,25 @@ from typing import Any
 import msgspec
 
 import jdist
-from jdist.agent.answering import NodeAnswers
-from jdist.agent.departure import why_terminated
-from jdist.agent.devices import Sight
-from jdist.agent.enrolling import enrol
-from jdist.agent.gateway import Gateway
-from jdist.agent.health import node_facts
-from jdist.agent.holdings import Holdings
-from jdist.agent.interpreters import FreshInterpreter
-from jdist.agent.kernels import Kernel, Starter
-from jdist.agent.metering import Meter
-from jdist.agent.nursery import Nursery
-from jdist.agent.questions import Questions
-from jdist.agent.relay import KernelMessage, Relay, read_request
-from jdist.agent.stores import StoreKeeper, watch_end
-from jdist.agent.syncing import Syncing
-from jdist.agent.uplink import Uplink
-from jdist.agent.warming import Warming
-from jdist.agent.wish import Wish, read_wish
-from jdist.agent.workers import House, Workers, under_its_rank
+from jdist.agent.code.sync import Syncing
+from jdist.agent.link.controller_link import Uplink
+from jdist.agent.link.data_gateway import Gateway
+from jdist.agent.link.enrolment import enrol
+from jdist.agent.link.leave_reason import why_terminated
+from jdist.agent.node.facts import node_facts
+from jdist.agent.node.gpus import Sight
+from jdist.agent.node.join_options import Wish, read_wish
+from jdist.agent.processes.kernel import Kernel, Starter
+from jdist.agent.processes.store_keeper import StoreKeeper, watch_end
+from jdist.agent.processes.workers import House, Workers, under_its_rank
+from jdist.agent.recovery_ledger import Holdings
+from jdist.agent.relay.gpu_meter import Meter
+from jdist.agent.relay.iopub import KernelMessage, Relay, read_request
+from jdist.agent.relay.node_queries import NodeAnswers
+from jdist.agent.relay.rank_queries import Questions
+from jdist.agent.starters.fork import Nursery
+from jdist.agent.starters.spawn import FreshInterpreter
+from jdist.agent.starters.warming import Warming
 from jdist.core.messages import (
     PROTOCOL,
     AgentHello,

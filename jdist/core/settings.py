@@ -51,7 +51,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How its agents were started, for one that has to be started again."""
     on_death: OnDeath = "replace"
     warm: bool = True
-    """While a node is idle, import ahead what its next workers' first optimizer would; see agent/warming."""
+    """While a node is idle, import ahead what its next workers' first optimizer would; see agent/starters/warming."""
 
     form_timeout: float = 120.0
     """For one forming of the world, once every worker is up."""

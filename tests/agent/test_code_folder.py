@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.agent.code import CodeFolder
+from jdist.agent.code.folder import CodeFolder
 from jdist.core.errors import UsageError
 from jdist.core.source_tree import Entry, Tree
 from jdist.wire.transport import directories

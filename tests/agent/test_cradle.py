@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from waits import eventually
 
-from jdist.agent import cradle as module
-from jdist.agent.cradle import Cradle
+from jdist.agent.starters import preforked as module
+from jdist.agent.starters.preforked import Cradle
 
 
 def fork(life: Callable[[], None]) -> int:

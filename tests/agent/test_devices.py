@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.agent.devices import Device, Sight, read_devices, read_processes, use_of
+from jdist.agent.node.gpus import Device, Sight, read_devices, read_processes, use_of
 from jdist.core.node_report import GpuUse
 
 MIB = 1 << 20

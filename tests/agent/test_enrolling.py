@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from jdist.agent import enrolling
+from jdist.agent.link import enrolment
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import KeyPair
 
@@ -38,7 +38,7 @@ async def chosen(answering: dict[str, asyncio.Event]) -> str:
     key = KeyPair.make()
     line = JoinLine(CLUSTER, HOSTS, port, port, key.public, key)
     try:
-        return await enrolling._first(line)
+        return await enrolment._first(line)
     finally:
         for each in (server, *others):
             each.close()
@@ -50,7 +50,7 @@ def test_an_earlier_address_that_answers_a_little_later_is_taken(monkeypatch: py
         soon.set()
         return await chosen({"127.0.0.1": soon, "127.0.0.3": soon})
 
-    monkeypatch.setattr(enrolling, "_HEAD_START", 20.0)
+    monkeypatch.setattr(enrolment, "_HEAD_START", 20.0)
     assert asyncio.run(play()) == "127.0.0.1"
 
 
@@ -67,4 +67,4 @@ def test_where_nobody_answers_there_is_none() -> None:
         key = KeyPair.make()
         port = s.getsockname()[1]
         line = JoinLine(CLUSTER, HOSTS, port, port, key.public, key)
-        assert asyncio.run(enrolling._first(line)) == ""
+        assert asyncio.run(enrolment._first(line)) == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.agent.environment import strip
+from jdist.agent.node.environment import strip
 
 KEPT = {
     "HOME": "/home/u",

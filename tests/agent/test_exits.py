@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from jdist.agent.exits import explain_exit
-from jdist.agent.oom import Verdict
+from jdist.agent.processes.exits import explain_exit
+from jdist.agent.processes.oom import Verdict
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jdist.agent.enrolling import enrol
+from jdist.agent.link.enrolment import enrol
 from jdist.core.errors import LaunchError
 from jdist.core.messages import Enrolled, Turned
 from jdist.wire.bulk.server import DataServer

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from drivertool import DriverTool
 
-from jdist.agent.devices import Sight, read_devices, read_processes
-from jdist.agent.metering import Meter, Reading
+from jdist.agent.node.gpus import Sight, read_devices, read_processes
+from jdist.agent.relay.gpu_meter import Meter, Reading
 from jdist.core.messages import Answer, Looked, Message, Stalled
 from jdist.core.observation import Doing
 

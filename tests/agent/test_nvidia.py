@@ -9,7 +9,7 @@ import pytest
 from drivertool import DriverTool
 from waits import eventually
 
-from jdist.agent import nvidia
+from jdist.agent.node import nvidia
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
-from jdist.agent import relay
-from jdist.agent.relay import KernelMessage, Relay, merge, parse
+from jdist.agent.relay.iopub import KernelMessage, Relay, iopub, merge, parse
 from jdist.core.messages import Clear, Display, Message, Output, OutputItem, Tail, Text
 
 Make = Callable[..., Any]
@@ -131,8 +130,8 @@ def test_passed_and_left_out_are_everything(
     assert tail.lines >= 0
     assert tail.chars >= 0
     assert passed.count("\n") <= limit
-    assert len(passed) <= limit * relay._CHARS_PER_LINE
-    assert len(tail.text) <= relay._TAIL_CHARS
+    assert len(passed) <= limit * iopub._CHARS_PER_LINE
+    assert len(tail.text) <= iopub._TAIL_CHARS
     assert tail.text or not whole[len(passed) :]
 
 

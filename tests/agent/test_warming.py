@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from jdist.agent.forkserver import Fork
-from jdist.agent.warming import Warming
+from jdist.agent.starters.forkserver import Fork
+from jdist.agent.starters.warming import Warming
 
 IDLE = 0.02
 

@@ -20,7 +20,7 @@ LINES = 100_000
 MESSAGES = 3000
 """More than zmq keeps for a listener unless it is told otherwise."""
 IOPUB = 2
-"""In the name of a kernel's socket, see jdist/agent/kernels.py."""
+"""In the name of a kernel's socket, see jdist/agent/processes/kernel.py."""
 WORLD = range(4)
 SAVED_CELL = 1 << 20
 """Bytes that a cell with four ranks' floods may take in the saved notebook."""

@@ -7,7 +7,7 @@ import torch
 from waits import eventually
 
 import jdist
-from jdist.agent import nvidia
+from jdist.agent.node import nvidia
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from driver import VERSION, Driver, facts
 
-from jdist.agent.holdings import Holdings
+from jdist.agent.recovery_ledger import Holdings
 from jdist.controller.state import AgentSaid
 from jdist.core.messages import (
     PROTOCOL,

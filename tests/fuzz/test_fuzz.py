@@ -10,7 +10,7 @@ import pytest
 from folding import fold
 
 import jdist
-from jdist.agent.relay import parse
+from jdist.agent.relay.iopub import parse
 from jdist.core.errors import ProtocolError
 
 SEED = 11

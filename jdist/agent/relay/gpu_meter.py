@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Struct
 
-from jdist.agent import nvidia
-from jdist.agent.devices import DEVICES, PROCESSES, Device, Sight, Taken, read_devices, read_processes, use_of
-from jdist.agent.kernels import Kernel
+from jdist.agent.node import nvidia
+from jdist.agent.node.gpus import DEVICES, PROCESSES, Device, Sight, Taken, read_devices, read_processes, use_of
+from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages import Answer, Looked, Message
 
 _TOOL = 5.0

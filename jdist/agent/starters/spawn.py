@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 
-from jdist.agent.forkserver import Fork
-from jdist.agent.nursery import WARM, preload, preload_environment
-from jdist.agent.preloaded import Preloaded
+from jdist.agent.starters.fork import WARM, preload, preload_environment
+from jdist.agent.starters.forkserver import Fork
+from jdist.agent.starters.prewarm import Preloaded
 from jdist.core.errors import LaunchError
 
 _WORKER = "jdist.worker.main:main"

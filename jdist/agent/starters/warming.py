@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from jdist.agent.kernels import Starter
+from jdist.agent.processes.kernel import Starter
 
 IDLE = 2.0
 """Seconds without a cell after which a node counts as idle."""

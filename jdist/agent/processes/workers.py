@@ -20,14 +20,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from jdist.agent.exits import explain_exit
-from jdist.agent.health import interface_environment
-from jdist.agent.kernels import Kernel, Place, Starter
-from jdist.agent.oom import OomWatch
-from jdist.agent.reaper import Reaper
-from jdist.agent.relay import KernelMessage
-from jdist.agent.tasks import WORKER
-from jdist.agent.wish import Wish
+from jdist.agent.node.facts import interface_environment
+from jdist.agent.node.join_options import Wish
+from jdist.agent.node.tasks import WORKER
+from jdist.agent.processes.exits import explain_exit
+from jdist.agent.processes.kernel import Kernel, Place, Starter
+from jdist.agent.processes.oom import OomWatch
+from jdist.agent.processes.reaper import Reaper
+from jdist.agent.relay.iopub import KernelMessage
 from jdist.core.errors import LaunchError
 from jdist.core.messages import BeRank, Message, Welcome, WorkerHello, WorkerMessage
 from jdist.wire.transport.sockets import bind_ipc

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from jdist.agent.kernels import Kernel
+from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages import Cell, Done, Form, Formed, GroupMade, GroupSpec, Held, HeldRank, Message, Renumber
 
 

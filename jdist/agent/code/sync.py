@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from jdist.agent.code import CodeFolder
+from jdist.agent.code.folder import CodeFolder
 from jdist.core.messages import (
     Adopt,
     Compare,

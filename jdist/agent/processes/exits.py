@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from jdist.agent.oom import Verdict
+from jdist.agent.processes.oom import Verdict
 
 _HINTS = {
     "somebody": "; no oom kill was counted",

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jdist.agent.examining import report_briefly, report_fully
-from jdist.agent.health import interface_environment
-from jdist.agent.kernels import Starter
-from jdist.agent.syncing import Syncing
+from jdist.agent.code.sync import Syncing
+from jdist.agent.node.facts import interface_environment
+from jdist.agent.processes.kernel import Starter
+from jdist.agent.relay.node_report import report_briefly, report_fully
 from jdist.core.errors import JdistError
 from jdist.core.messages import (
     Adopt,

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from jdist.agent.forkserver import Fork
-from jdist.agent.kernels import Starter
+from jdist.agent.processes.kernel import Starter
+from jdist.agent.starters.forkserver import Fork
 from jdist.core.errors import LaunchError
 from jdist.core.messages import Message, StartStore, StoreDown, StoreUp
 

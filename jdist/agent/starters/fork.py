@@ -15,8 +15,8 @@ import sys
 
 import msgspec
 
-from jdist.agent.forkserver import Fork, Succession
-from jdist.agent.preloaded import Preloaded, socket_pair
+from jdist.agent.starters.forkserver import Fork, Succession
+from jdist.agent.starters.prewarm import Preloaded, socket_pair
 from jdist.core.errors import LaunchError
 
 PRELOAD = (
@@ -92,7 +92,7 @@ class Nursery:
         spec = msgspec.msgpack.encode(Succession(os.getpid(), WARM))
         try:
             with theirs:
-                pid = await self._fork(Fork("jdist.agent.forkserver:succeed", spec, "", {}), theirs.fileno())
+                pid = await self._fork(Fork("jdist.agent.starters.forkserver:succeed", spec, "", {}), theirs.fileno())
             coming = self._coming = Preloaded(ours, pid)
         except (OSError, LaunchError) as e:
             ours.close()

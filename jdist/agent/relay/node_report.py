@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from jdist.agent import nvidia
-from jdist.agent.devices import mebibytes
-from jdist.agent.forkserver import Fork
-from jdist.agent.kernels import Starter
-from jdist.agent.stores import watch_end
+from jdist.agent.node import nvidia
+from jdist.agent.node.gpus import mebibytes
+from jdist.agent.processes.kernel import Starter
+from jdist.agent.processes.store_keeper import watch_end
+from jdist.agent.starters.forkserver import Fork
 from jdist.core.errors import LaunchError
 from jdist.core.messages import NodeFacts
 from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts

@@ -27,7 +27,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from jdist.agent.cradle import Cradle
+from jdist.agent.starters.preforked import Cradle
 from jdist.wire.processes import die_with_parent, set_name
 
 _ADOPTION = 5.0

@@ -13,9 +13,9 @@ import msgspec
 from jupyter_client.session import Session
 from msgspec import Struct
 
-from jdist.agent.forkserver import Fork
-from jdist.agent.reaper import Reaper
-from jdist.agent.relay import KernelMessage, parse
+from jdist.agent.processes.reaper import Reaper
+from jdist.agent.relay.iopub import KernelMessage, parse
+from jdist.agent.starters.forkserver import Fork
 from jdist.core.messages import AGENT_IDENTITY
 from jdist.wire.transport.sockets import SUB, Port, dial_ipc
 

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jdist.agent.forkserver import Fork, Forked, Loaded
+from jdist.agent.starters.forkserver import Fork, Forked, Loaded
 from jdist.core.errors import LaunchError
 
 _FORK_TIMEOUT = 30.0
 
 
 class Preloaded:
-    """One such process. Its socket's other end is in jdist/agent/forkserver."""
+    """One such process. Its socket's other end is in jdist/agent/starters/forkserver."""
 
     def __init__(self, ours: socket.socket, pid: int):
         self.pid = pid
@@ -41,7 +41,7 @@ class Preloaded:
         with theirs:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-P", "-m", "jdist.agent.forkserver", role),
+                    *(sys.executable, "-P", "-m", "jdist.agent.starters.forkserver", role),
                     *(str(theirs.fileno()), str(os.getpid()), *modules),
                 ],
                 pass_fds=[theirs.fileno()],

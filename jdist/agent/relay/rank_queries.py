@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from jdist.agent.kernels import Kernel
-from jdist.agent.metering import Meter
-from jdist.agent.relay import Relay
-from jdist.agent.silence import Silence
+from jdist.agent.processes.kernel import Kernel
+from jdist.agent.relay.gpu_meter import Meter
+from jdist.agent.relay.iopub import Relay
+from jdist.agent.relay.unresponsive import Silence
 from jdist.core.errors import JdistError
 from jdist.core.messages import (
     Answer,
