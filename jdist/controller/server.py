@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from jdist.controller.admission import Admission
-from jdist.controller.downlinks import Downlinks
+from jdist.controller.peers.keys import Admission
+from jdist.controller.peers.streams import Downlinks
 from jdist.controller.state import AgentSaid, ClientSaid, Event, Exit, Forget, PeerGone, Remark, State, Tick, ToPeer
 from jdist.core.errors import ProtocolError
 from jdist.core.messages import (

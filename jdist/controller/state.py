@@ -17,12 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jdist.controller.adoption import Adoption
-from jdist.controller.cells import Cells
-from jdist.controller.contact import Contact
-from jdist.controller.context import Context
-from jdist.controller.doubts import Doubts
-from jdist.controller.events import (
+from jdist.controller.membership.admission import Joining
+from jdist.controller.membership.formation import Forming
+from jdist.controller.membership.heartbeats import Contact
+from jdist.controller.membership.min_nodes import Shortfall
+from jdist.controller.membership.rank_loss import Losses
+from jdist.controller.membership.resizing import Resizing
+from jdist.controller.membership.takeover import Adoption
+from jdist.controller.model.context import Context
+from jdist.controller.model.events import (
     AgentSaid,
     ClientSaid,
     Event,
@@ -34,18 +37,15 @@ from jdist.controller.events import (
     Tick,
     ToPeer,
 )
-from jdist.controller.facts import Facts, Mark
-from jdist.controller.forming import Forming
-from jdist.controller.joining import Joining
-from jdist.controller.looks import Looks
-from jdist.controller.losses import Losses
-from jdist.controller.members import Node, World
-from jdist.controller.questions import Questions
-from jdist.controller.reforms import Reforms
-from jdist.controller.resizing import Resizing
-from jdist.controller.runs import RunBook
-from jdist.controller.setup import Setup
-from jdist.controller.shortfall import Shortfall
+from jdist.controller.model.runs import RunBook
+from jdist.controller.model.world import Node, World
+from jdist.controller.queries import Questions
+from jdist.controller.runs.lifecycle import Cells
+from jdist.controller.runs.on_reform import Reforms
+from jdist.controller.runs.rank_polling import Looks
+from jdist.controller.runs.setup_cells import Setup
+from jdist.controller.runs.silent_mismatch import Doubts
+from jdist.controller.status import Facts, Mark
 from jdist.core.messages import (
     PROTOCOL,
     AddNode,

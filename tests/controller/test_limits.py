@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from driver import VERSION, Driver, facts
 
-from jdist.controller import cells, questions
+from jdist.controller import queries
+from jdist.controller.model.runs import lifecycle
 from jdist.controller.state import AgentSaid
 from jdist.core.messages import (
     PROTOCOL,
@@ -25,7 +26,7 @@ from jdist.core.messages import (
 def test_so_many_cells_wait_and_no_more() -> None:
     d = Driver().ready()
     d.run((0,))
-    for n in range(cells._MOST_QUEUED):
+    for n in range(lifecycle._MOST_QUEUED):
         d._requests[f"q{n}"] = (0,)
         assert not any(isinstance(m, Refused) for m in d.say(RunCell(f"q{n}", "", (0,))))
     (refused,) = [m for m in d.say(RunCell("more", "", (0,))) if isinstance(m, Refused)]
@@ -35,7 +36,7 @@ def test_so_many_cells_wait_and_no_more() -> None:
 def test_so_many_questions_wait_and_no_more() -> None:
     d = Driver().ready()
     d.agents["a-0"].answers = False
-    for n in range(questions._MOST):
+    for n in range(queries._MOST):
         d.say(Ask(f"q{n}", (0,), Complete("", 0)))
     assert any(isinstance(m, Refused) for m in d.say(Ask("more", (0,), Complete("", 0))))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from driver import facts
 
-from jdist.controller.members import Node, Rank, World
+from jdist.controller.model.world import Node, Rank, World
 from jdist.core.messages import GroupSpec
 
 

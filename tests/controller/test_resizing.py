@@ -7,7 +7,7 @@ import random
 import pytest
 from driver import Agent, Driver, facts
 
-from jdist.controller.events import PeerGone
+from jdist.controller.model.events import PeerGone
 from jdist.core.messages import (
     AddNode,
     Answer,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.controller.runs import HaltReason, Run, RunBook
+from jdist.controller.model.runs import HaltReason, Run, RunBook
 from jdist.core.messages import Done
 from jdist.core.outcome import ErrorInfo
 

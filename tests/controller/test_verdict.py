@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jdist.controller.verdict import aborted, is_settled, overdue, verdict
-from jdist.controller.waiting import Part, Seen, circle, may_move
+from jdist.controller.verdict.decide import aborted, is_settled, overdue, verdict
+from jdist.controller.verdict.wait_graph import Part, Seen, circle, may_move
 from jdist.core.messages import Looked
 from jdist.core.observation import ANY, Call, Doing, GroupProgress
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jdist.controller import mismatch
-from jdist.controller.context import Context
-from jdist.controller.runs import Run
+from jdist.controller.model.context import Context
+from jdist.controller.model.runs import Run
+from jdist.controller.verdict.decide import mismatch
 from jdist.core.call_signature import agreed
 from jdist.core.messages import Answer, Ask, Judged, Trace, Traced
 from jdist.core.observation import Call, Tally

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from jdist.controller.events import Instruction, ToPeer
-from jdist.controller.members import World
-from jdist.controller.runs import RunBook
+from jdist.controller.model.events import Instruction, ToPeer
+from jdist.controller.model.runs import RunBook
+from jdist.controller.model.world import World
 from jdist.core.messages import WATCHING, Message, Phase, Refused
 from jdist.core.ranks import RankSet
 from jdist.core.settings import Settings
@@ -36,7 +36,7 @@ class Context:
         self.is_dirty = True
         """The world's process group is not there or may be out of step: it must be formed before a run starts."""
         self.reform_ended = False
-        """The functions called after a re-forming were ended before they were done; see controller/reforms."""
+        """The functions called after a re-forming were ended before they were done; see controller/runs/on_reform."""
         self.left_out: tuple[str, ...] = ()
         """Nodes that could not be had, and why."""
         self.ending = ""

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from jdist.controller.cells import Cells
-from jdist.controller.context import Context
-from jdist.controller.runs import Run
-from jdist.controller.verdict import aborted, is_settled, overdue, verdict
-from jdist.controller.waiting import Part, Seen
+from jdist.controller.model.context import Context
+from jdist.controller.model.runs import Run
+from jdist.controller.runs.lifecycle import Cells
+from jdist.controller.verdict.decide import aborted, is_settled, overdue, verdict
+from jdist.controller.verdict.wait_graph import Part, Seen
 from jdist.core.messages import Answer, Ask, Judged, Look, Looked, Notice, Stalled
 from jdist.core.ranks import those
 from jdist.core.verdict import Verdict

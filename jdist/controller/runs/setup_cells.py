@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jdist.controller.context import Context
-from jdist.controller.numbering import Numbering
-from jdist.controller.runs import SETUP, Run
+from jdist.controller.model.context import Context
+from jdist.controller.model.numbering import Numbering
+from jdist.controller.model.runs import SETUP, Run
 
 
 class Setup:

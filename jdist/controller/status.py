@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jdist.controller.contact import Contact
-from jdist.controller.context import Context
-from jdist.controller.forming import Forming
-from jdist.controller.members import Rank
+from jdist.controller.membership.formation import Forming
+from jdist.controller.membership.heartbeats import Contact
+from jdist.controller.model.context import Context
+from jdist.controller.model.world import Rank
 from jdist.core.messages import WATCHING, ClusterFacts, Moved, RankFacts, Surveyed
 from jdist.core.topology import Topology
 

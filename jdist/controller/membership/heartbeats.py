@@ -14,9 +14,9 @@ that is cut is its lifeline (wire/bulk/server): only the end of a process closes
 
 from __future__ import annotations
 
-from jdist.controller.context import Context
-from jdist.controller.losses import Losses
-from jdist.controller.members import Node
+from jdist.controller.membership.rank_loss import Losses
+from jdist.controller.model.context import Context
+from jdist.controller.model.world import Node
 from jdist.core.messages import NewLifeline, Notice
 
 

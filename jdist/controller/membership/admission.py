@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jdist.controller.adoption import Adoption
-from jdist.controller.context import Context
-from jdist.controller.counting import Counting, find_hosts
-from jdist.controller.events import Forget
-from jdist.controller.forming import Forming
-from jdist.controller.losses import Losses
-from jdist.controller.members import Node, World
-from jdist.controller.resizing import Resizing
+from jdist.controller.membership.formation import Forming
+from jdist.controller.membership.rank_loss import Losses
+from jdist.controller.membership.resizing import Resizing
+from jdist.controller.membership.takeover import Adoption
+from jdist.controller.membership.task_mode import Counting, find_hosts
+from jdist.controller.model.context import Context
+from jdist.controller.model.events import Forget
+from jdist.controller.model.world import Node, World
 from jdist.core.messages import PROTOCOL, AgentHello, Held, Notice, Turned, Welcome
 
 _MOST_RANKS = 4096

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jdist.controller.context import Context
-from jdist.controller.doubts import Doubts
-from jdist.controller.runs import ON_REFORM, HaltReason, Run
-from jdist.controller.setup import Setup
+from jdist.controller.model.context import Context
+from jdist.controller.model.runs import ON_REFORM, HaltReason, Run
+from jdist.controller.runs.setup_cells import Setup
+from jdist.controller.runs.silent_mismatch import Doubts
 from jdist.core.messages import (
     Accepted,
     Answer,

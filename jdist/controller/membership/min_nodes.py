@@ -6,8 +6,8 @@ here. The nodes that are here close up in their order before any rank has a numb
 
 from __future__ import annotations
 
-from jdist.controller.context import Context
-from jdist.controller.joining import Joining
+from jdist.controller.membership.admission import Joining
+from jdist.controller.model.context import Context
 from jdist.core.messages import Answer, LeaveOut, Notice, Resized
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jdist.controller.numbering import Numbering
+from jdist.controller.model.numbering import Numbering
 from jdist.core.messages import GroupSpec, NodeFacts, Task
 from jdist.core.topology import Topology
 

@@ -25,14 +25,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jdist.controller.context import Context
-from jdist.controller.forming import Forming
-from jdist.controller.looks import Looks
-from jdist.controller.losses import Losses
-from jdist.controller.members import Node
-from jdist.controller.numbering import Numbering
-from jdist.controller.questions import Questions
-from jdist.controller.setup import Setup
+from jdist.controller.membership.formation import Forming
+from jdist.controller.membership.rank_loss import Losses
+from jdist.controller.model.context import Context
+from jdist.controller.model.numbering import Numbering
+from jdist.controller.model.world import Node
+from jdist.controller.queries import Questions
+from jdist.controller.runs.rank_polling import Looks
+from jdist.controller.runs.setup_cells import Setup
 from jdist.core.messages import (
     AddNode,
     AgentHello,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from jdist.controller.waiting import Ranks
+from jdist.controller.verdict.wait_graph import Ranks
 from jdist.core.call_signature import SAME_SIZE, sizes
 from jdist.core.observation import Call
 from jdist.core.ranks import those

@@ -12,13 +12,13 @@ is adopted then; one whose place was taken meanwhile is turned away.
 
 from __future__ import annotations
 
-from jdist.controller.cells import Cells
-from jdist.controller.context import Context
-from jdist.controller.forming import Forming
-from jdist.controller.losses import Losses
-from jdist.controller.members import Node
-from jdist.controller.runs import Run
-from jdist.controller.setup import Setup
+from jdist.controller.membership.formation import Forming
+from jdist.controller.membership.rank_loss import Losses
+from jdist.controller.model.context import Context
+from jdist.controller.model.runs import Run
+from jdist.controller.model.world import Node
+from jdist.controller.runs.lifecycle import Cells
+from jdist.controller.runs.setup_cells import Setup
 from jdist.core.messages import AgentHello, Form, Held, HeldRank, NodeFacts, Notice
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")

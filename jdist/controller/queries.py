@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from jdist.controller.context import Context
-from jdist.controller.numbering import Numbering
+from jdist.controller.model.context import Context
+from jdist.controller.model.numbering import Numbering
 from jdist.core.messages import Answer, Ask, AskNodes, Fault, Fetch, NodeAnswer, Progress, Put
 
 _MOST = 4096

@@ -6,8 +6,8 @@ for that, and then nothing is called: it would not end.
 
 from __future__ import annotations
 
-from jdist.controller.context import Context
-from jdist.controller.runs import ON_REFORM, Run
+from jdist.controller.model.context import Context
+from jdist.controller.model.runs import ON_REFORM, Run
 from jdist.core.messages import Notice
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jdist.controller.cells import Cells
-from jdist.controller.context import Context
-from jdist.controller.numbering import Numbering
-from jdist.controller.reforms import Reforms
-from jdist.controller.setup import Setup
+from jdist.controller.model.context import Context
+from jdist.controller.model.numbering import Numbering
+from jdist.controller.runs.lifecycle import Cells
+from jdist.controller.runs.on_reform import Reforms
+from jdist.controller.runs.setup_cells import Setup
 from jdist.core.messages import (
     Answer,
     Answered,

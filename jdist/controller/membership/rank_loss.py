@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from jdist.controller.cells import Cells
-from jdist.controller.context import Context
-from jdist.controller.events import Forget
-from jdist.controller.forming import Forming
-from jdist.controller.members import Node, Rank
-from jdist.controller.questions import Questions
-from jdist.controller.setup import Setup
-from jdist.controller.verdict import lost
+from jdist.controller.membership.formation import Forming
+from jdist.controller.model.context import Context
+from jdist.controller.model.events import Forget
+from jdist.controller.model.world import Node, Rank
+from jdist.controller.queries import Questions
+from jdist.controller.runs.lifecycle import Cells
+from jdist.controller.runs.setup_cells import Setup
+from jdist.controller.verdict.decide import lost
 from jdist.core.messages import Done, Grouped, Judged, Notice, Replace, Restart, WorkerDown, WorkerUp
 from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import those, told_fresh

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jdist.controller.members import Node, World
+from jdist.controller.model.world import Node, World
 from jdist.core.messages import Task
 from jdist.core.settings import Settings
 
