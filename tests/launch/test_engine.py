@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jdist.core.errors import LaunchError
-from jdist.launch.engine import Engine, Log, clean_environment, ended_nodes, first_words, last_words
+from jdist.launch.launch_program import Engine, Log, clean_environment, ended_nodes, first_words, last_words
 
 SAID = [
     "--------------------------------------------------------------------------",

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from waits import eventually
 
-from jdist.launch.node import find_place, without_place
+from jdist.launch.node_runner import find_place, without_place
 
-PROGRAM = [sys.executable, "-P", "-m", "jdist.launch.node", "--place", "OMPI_COMM_WORLD_RANK,PMI_RANK"]
+PROGRAM = [sys.executable, "-P", "-m", "jdist.launch.node_runner", "--place", "OMPI_COMM_WORLD_RANK,PMI_RANK"]
 
 
 def test_a_place_is_found_and_not_told_on() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from jdist.core.errors import UsageError
 from jdist.core.settings import Host, Settings
-from jdist.launch.engine import node_command
+from jdist.launch.launch_program import node_command
 from jdist.launch.slurm.commands import (
     asked_nodes,
     batch_command,
@@ -74,7 +74,7 @@ def test_the_script_gives_the_line_to_the_step_and_the_step_nothing_of_the_jobs_
     subprocess.run(["sh"], input=script, text=True, env=env, check=True)
     said = log.read_text().splitlines()
     assert said[0].startswith("--jobid=4711 --overlap --nodes=3 --ntasks=3 ")
-    assert said[0].endswith("-m jdist.launch.node --place SLURM_NODEID --first 2 --no-fork")
+    assert said[0].endswith("-m jdist.launch.node_runner --place SLURM_NODEID --first 2 --no-fork")
     assert {"V=a 'b'", "SLURM_CONF=/c"} <= set(said)
     assert not [w for w in said if w.startswith(("SLURM_NTASKS", "SLURM_JOB_ID"))]
     assert said[-1] == f"read {LINE}"

@@ -16,8 +16,8 @@ import msgspec
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.settings import Host, Settings
 from jdist.launch.base import Launcher, Plan
-from jdist.launch.engine import Engine, Log, clean_environment, node_command
 from jdist.launch.hosts import parse_hosts, read_hostfile
+from jdist.launch.launch_program import Engine, Log, clean_environment, node_command
 from jdist.launch.mpi.commands import PLACES, Family, advice, asked_hosts, check_hosts, family_of, mpirun_command
 
 _PROGRAMS = ("mpirun", "mpiexec")

@@ -150,7 +150,7 @@ class RayLauncher(Launcher):
         try:
             self._talk = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-P", "-m", "jdist.launch.ray.talk"),
+                *("-P", "-m", "jdist.launch.ray.protocol"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

@@ -16,7 +16,7 @@ from jdist.core.errors import LaunchError, UsageError
 from jdist.core.settings import Settings
 from jdist.core.slurm import Job, describe_node, parse_accounting, parse_job
 from jdist.launch.base import Launcher, Plan
-from jdist.launch.engine import Engine, Log, clean_environment, node_command
+from jdist.launch.launch_program import Engine, Log, clean_environment, node_command
 from jdist.launch.slurm.commands import (
     asked_nodes,
     batch_command,

@@ -33,7 +33,7 @@ _TAIL = 2000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent until it ends. 0 whatever became of it, so that no engine ends the other nodes for it."""
-    parser = argparse.ArgumentParser("python -m jdist.launch.node", description=__doc__)
+    parser = argparse.ArgumentParser("python -m jdist.launch.node_runner", description=__doc__)
     parser.add_argument("--place", required=True, help="variables, the first of which that is set is the node's place")
     parser.add_argument("--first", type=int, default=0, help="node rank of place 0")
     parser.add_argument("--called", default="", help="variable that holds what the engine calls this node")

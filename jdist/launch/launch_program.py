@@ -19,7 +19,7 @@ from jdist.core.errors import LaunchError
 from jdist.launch.reaper import reap
 
 _NODE = re.compile(r"jdist node (\d+) \(([^)]*)\): (.*)")
-"""What launch/node says of a node."""
+"""What launch/node_runner says of a node."""
 _SECRETS = ("JUPYTERHUB_", "JPY_")
 _TAIL = 4
 _LOOK = 0.05
@@ -119,12 +119,12 @@ class Engine:
 
 def node_command(place: str, first: int, *more: str, fork: bool = True) -> list[str]:
     """What an engine runs on each node; ``place`` names the variables in which it says which node that is."""
-    command = [sys.executable, "-P", "-m", "jdist.launch.node", "--place", place, "--first", str(first), *more]
+    command = [sys.executable, "-P", "-m", "jdist.launch.node_runner", "--place", place, "--first", str(first), *more]
     return command if fork else [*command, "--no-fork"]
 
 
 def ended_nodes(lines: Sequence[str]) -> dict[int, str]:
-    """Why nodes have ended, from the lines in which launch/node says so; the first reason of each."""
+    """Why nodes have ended, from the lines in which launch/node_runner says so; the first reason of each."""
     found: dict[int, str] = {}
     for line in lines:
         match = _NODE.search(line)

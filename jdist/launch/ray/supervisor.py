@@ -45,7 +45,7 @@ _LINES = 5
 _NEWS = 10.0
 """Seconds until an answer to who waits for news, also if there are none."""
 _AGENT = (
-    "import sys; from jdist.commands import main; from jdist.launch.ray.keeper import tethered; tethered();"
+    "import sys; from jdist.commands import main; from jdist.launch.ray.supervisor import tethered; tethered();"
     " sys.exit(main(sys.argv[1:]))"
 )
 _RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID")

@@ -17,8 +17,8 @@ import ray
 from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from jdist.launch.ray.keeper import Keeper, group_named
 from jdist.launch.ray.launcher import KEEP, UNREACHED, News, Request, name_of
+from jdist.launch.ray.supervisor import Keeper, group_named
 
 _NAMESPACE = "jdist"
 _DIAL = 60.0
