@@ -21,7 +21,7 @@ from measuring.table import MILLISECONDS, Table, cannot_run, pairs
 import jdist
 from jdist.client.blocking import bridge
 from jdist.client.link import Link
-from jdist.client.values import Carrier
+from jdist.client.values.carrier import Carrier
 from jdist.core.messages import ProbeWire
 
 TURNS = 15

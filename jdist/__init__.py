@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jdist.client.blocking import Cluster, attach, list_clusters, start
     from jdist.client.cluster import AsyncCluster
     from jdist.client.run import CellRun
-    from jdist.client.trace.traces import Trace
+    from jdist.client.trace.trace import Trace
     from jdist.core.errors import (
         CellError,
         CellInterrupted,
@@ -44,7 +44,7 @@ _HOMES = {
     "on_reform": "jdist.worker.groups.on_reform",
     "export": "jdist.notebook.export",
     "panel": "jdist.notebook.panel.opening",
-    "Trace": "jdist.client.trace.traces",
+    "Trace": "jdist.client.trace.trace",
     **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),
     **dict.fromkeys(
         (

@@ -6,7 +6,7 @@ import html
 import time
 from collections.abc import Callable
 
-from jdist.client.starting import describe_missing
+from jdist.client.lifecycle.start import describe_missing
 from jdist.core.messages import ClusterFacts
 from jdist.notebook import bars
 from jdist.notebook.display import describe_start

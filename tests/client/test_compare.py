@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdist.client.compare import check
+from jdist.client.values.compare import check
 from jdist.core.errors import UsageError
 from jdist.core.messages import Answered, Digest, Digested, Element, Elementary, Fault, Op
 from jdist.wire.values.partition import bounds

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from jdist.client.fewer import Fewer, check
-from jdist.client.starting import Started, wait_formed
+from jdist.client.lifecycle.min_nodes import Fewer, check
+from jdist.client.lifecycle.start import Started, wait_formed
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages import ClusterFacts, LeaveOut, Message
 from jdist.core.settings import Settings

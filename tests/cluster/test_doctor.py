@@ -18,7 +18,7 @@ import jdist
 from jdist import commands
 from jdist.client import find
 from jdist.client.blocking import bridge
-from jdist.client.doctor.beforehand import examine_beforehand
+from jdist.client.doctor.preflight import examine_beforehand
 
 if TYPE_CHECKING:
     from conftest import Traces

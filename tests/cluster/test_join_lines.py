@@ -16,8 +16,8 @@ from cells import ALL_REDUCE
 from waits import eventually
 
 import jdist
-from jdist.client.here import join_here
-from jdist.client.starting import Progress, Waiting
+from jdist.client.lifecycle.join_here import join_here
+from jdist.client.lifecycle.start import Progress, Waiting
 from jdist.core.messages import Notice
 from jdist.wire.transport.invitations import JoinLine
 

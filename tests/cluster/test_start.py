@@ -19,7 +19,8 @@ from cells import ALL_REDUCE
 from waits import eventually
 
 import jdist
-from jdist.client import find, starting
+from jdist.client import find
+from jdist.client.lifecycle import start
 from jdist.core.messages import ClusterFacts
 from jdist.launch.local import LocalLauncher
 
@@ -183,9 +184,9 @@ def test_a_missing_node_is_named_and_waited_for_until_the_timeout(traces: Traces
     before = traces.snapshot()
     seen: list[str] = []
 
-    def on_progress(facts: starting.Progress) -> None:
+    def on_progress(facts: start.Progress) -> None:
         if isinstance(facts, ClusterFacts):
-            seen.append(starting.describe_missing(facts))
+            seen.append(start.describe_missing(facts))
 
     with pytest.raises(jdist.LaunchError) as caught:
         jdist.start(1, 2, backend="gloo", launcher=launcher_missing, timeout=4.0, on_progress=on_progress)
@@ -196,7 +197,7 @@ def test_a_missing_node_is_named_and_waited_for_until_the_timeout(traces: Traces
 
 
 def test_a_node_that_comes_late(fresh_cluster: Callable[..., jdist.Cluster], launcher_missing: str) -> None:
-    def on_progress(facts: starting.Progress) -> None:
+    def on_progress(facts: start.Progress) -> None:
         if isinstance(facts, ClusterFacts) and facts.hostnames[0] and not facts.hostnames[1] and not started:
             started.append(1)
             MissingNode.launched.start_the_missing(1)
@@ -225,7 +226,7 @@ def test_a_node_that_waits_for_long_is_not_given_up(
     """Longer than what a silent node is given."""
     here: list[tuple[str, ...]] = []
 
-    def on_progress(facts: starting.Progress) -> None:
+    def on_progress(facts: start.Progress) -> None:
         if not isinstance(facts, ClusterFacts):
             return
         here.append(facts.hostnames)

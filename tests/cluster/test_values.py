@@ -27,7 +27,7 @@ from waits import eventually
 import jdist
 from jdist.client.blocking import bridge
 from jdist.client.link import Link
-from jdist.client.values import Carrier
+from jdist.client.values.carrier import Carrier
 from jdist.core.messages import ProbeWire
 from jdist.notebook.screen import TerminalScreen
 from jdist.notebook.session import Session

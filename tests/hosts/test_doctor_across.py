@@ -10,8 +10,8 @@ from namespaces import Bed, Node
 
 import jdist
 from jdist.client.blocking import bridge
-from jdist.client.doctor.beforehand import examine_beforehand
 from jdist.client.doctor.diagnosis import Diagnosis
+from jdist.client.doctor.preflight import examine_beforehand
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jdist.client.trace.asking import assemble
+from jdist.client.trace.collect import assemble
 from jdist.client.trace.columns import MIME
-from jdist.client.trace.traces import Trace
+from jdist.client.trace.trace import Trace
 from jdist.core.messages import ClusterFacts, Traced
 from jdist.core.observation import Call
 from jdist.notebook.screen import Bundle

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from jdist.client.history import History
 from jdist.client.link import Link
-from jdist.client.values import Carrier
+from jdist.client.values.carrier import Carrier
 from jdist.core.errors import UsageError
 from jdist.core.messages import ClusterFacts, Message
 from jdist.core.ranks import RankSet

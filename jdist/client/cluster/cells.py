@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from jdist.client.active_runs import Underway
 from jdist.client.cluster.attachment import Attachment, Ranks
-from jdist.client.cluster.underway import Underway
 from jdist.client.expressions import script_cell
 from jdist.client.link import new_request
 from jdist.client.run import CellRun

@@ -11,8 +11,8 @@ from watchfiles import awatch
 
 from jdist.client.cluster.membership import Membership
 from jdist.client.history import Remark
-from jdist.client.sync.listing import Source
-from jdist.client.sync.sending import OnProgress, Sender, Synced
+from jdist.client.sync.tree import Source
+from jdist.client.sync.upload import OnProgress, Sender, Synced
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
 from jdist.core.messages import ClusterFacts, Message, Notice
 from jdist.core.source_tree import Tree

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jdist.client.cluster.attachment import Attachment
+from jdist.client.doctor.collect import examine
 from jdist.client.doctor.diagnosis import Diagnosis
-from jdist.client.doctor.examining import examine
 
 
 class Doctor(Attachment):

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from jdist.client import find, reviving, starting
+from jdist.client import find
 from jdist.client.cluster.cells import Cells
+from jdist.client.doctor.collect import examine_briefly
 from jdist.client.doctor.diagnosis import Finding
-from jdist.client.doctor.examining import examine_briefly
+from jdist.client.lifecycle import revive, start
 from jdist.client.link import Link
 from jdist.core.errors import JdistError, LaunchError, ProtocolError, UsageError
 from jdist.core.messages import WATCHING, ClusterFacts, InputRequest, Message, Moved, Notice, StopCluster, Stopped
@@ -65,7 +66,7 @@ class Life(Cells):
         min_nodes: int = 0,
         bind_host: str = "",
         kind: str = "python",
-        on_progress: Callable[[starting.Progress], None] | None = None,
+        on_progress: Callable[[start.Progress], None] | None = None,
         **limits: float,
     ) -> Self:
         """Start a cluster and form its world.
@@ -116,7 +117,7 @@ class Life(Cells):
         except TypeError as e:
             raise UsageError(f"start: {e}") from None
         self = cls()
-        started = await starting.launch(settings, self._on_event, kind)
+        started = await start.launch(settings, self._on_event, kind)
         self._adopt(started.link)
         self._launcher = started.launcher
         tell = on_progress or _write
@@ -137,10 +138,10 @@ class Life(Cells):
         return self
 
     async def _wait(
-        self, started: starting.Started, timeout: float | None, tell: Callable[[starting.Progress], None]
+        self, started: start.Started, timeout: float | None, tell: Callable[[start.Progress], None]
     ) -> None:
         """Until what was started is what was wanted: a world that is formed, and lives on. Raises LaunchError."""
-        await starting.wait_formed(started, timeout, tell)
+        await start.wait_formed(started, timeout, tell)
         await started.launcher.let_go()
         self.warnings = (await examine_briefly(self.link, self.facts)).findings
         for finding in self.warnings:
@@ -154,7 +155,7 @@ class Life(Cells):
         """
         self = cls()
         self._kind = kind
-        self._adopt(await reviving.attach(find.find(name), self._on_event, kind))
+        self._adopt(await revive.attach(find.find(name), self._on_event, kind))
         self._may_revive = True
         return self
 
@@ -179,7 +180,7 @@ class Life(Cells):
             self._carrier.close()
         lost.close()
         try:
-            link = await reviving.attach(lost.connection, self._on_event, self._kind, is_dead=True)
+            link = await revive.attach(lost.connection, self._on_event, self._kind, is_dead=True)
             sweep_handed_over(lost.connection.cluster)
             self._adopt(link)
         except (JdistError, OSError) as e:
@@ -262,8 +263,8 @@ class Life(Cells):
         self._tell(message)
 
 
-def _write(progress: starting.Progress) -> None:
-    if isinstance(progress, starting.Waiting) and progress.text:
+def _write(progress: start.Progress) -> None:
+    if isinstance(progress, start.Waiting) and progress.text:
         print(progress.text, file=sys.stderr)
 
 

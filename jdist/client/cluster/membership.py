@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jdist.client import relaunching, resizing
 from jdist.client.cluster.attachment import Ranks
 from jdist.client.cluster.life import Life
 from jdist.client.history import Remark
-from jdist.client.inviting import invite
+from jdist.client.lifecycle import relaunch, resize
+from jdist.client.lifecycle.invite import invite
 from jdist.client.link import new_request
 from jdist.core.errors import UsageError
 from jdist.core.messages import Resized, Restart
@@ -28,7 +28,7 @@ class Membership(Life):
         asked = chosen = self.select(ranks)
         gone = sorted({n for n in map(self.topology.place, chosen) if not self.facts.hostnames[n]})
         if gone:
-            await relaunching.bring_back(self.link, self._launcher, gone, REFORM_TIMEOUT)
+            await relaunch.bring_back(self.link, self._launcher, gone, REFORM_TIMEOUT)
             chosen = tuple(r for r in chosen if self.topology.place(r) not in gone)
         if chosen:
             await self.link.request(Restart(new_request(), chosen), REFORM_TIMEOUT)
@@ -62,8 +62,8 @@ class Membership(Life):
         """
         if nproc is not None and nproc < 1:
             raise UsageError(f"a node has at least one rank, not {nproc}")
-        wanted = resizing.Wanted(nproc or 0, launcher, tuple(launcher_args), fork)
-        resized, launched = await resizing.add_node(self.link, wanted, timeout)
+        wanted = resize.Wanted(nproc or 0, launcher, tuple(launcher_args), fork)
+        resized, launched = await resize.add_node(self.link, wanted, timeout)
         self._added.append(launched)
         self.history.add(Remark("a node added"))
         await self._settled()
@@ -78,6 +78,6 @@ class Membership(Life):
         if ranks is None:
             raise UsageError("say which ranks are to be removed; stop() ends them all")
         chosen = self.select(ranks)
-        resized = await resizing.remove(self.link, chosen)
+        resized = await resize.remove(self.link, chosen)
         self.history.add(Remark(f"{those(chosen)} removed"))
         return resized

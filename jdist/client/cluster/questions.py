@@ -7,8 +7,8 @@ import contextlib
 
 from jdist.client.cluster.attachment import Attachment, Ranks
 from jdist.client.link import new_request
-from jdist.client.trace import asking
-from jdist.client.trace.traces import Trace
+from jdist.client.trace import collect
+from jdist.client.trace.trace import Trace
 from jdist.core.errors import UsageError
 from jdist.core.messages import (
     Answer,
@@ -53,7 +53,7 @@ class Questions(Attachment):
 
         Notebooks draw it. A rank that does not answer is in its ``absent``. Raises UsageError when no rank knows of it.
         """
-        return await asking.ask(self.link, self.facts, run)
+        return await collect.ask(self.link, self.facts, run)
 
     async def stack(self, rank: int, timeout: float = 5.0) -> str:
         """The stack of a rank's main thread, as Python prints one; from the cell on, where one runs."""

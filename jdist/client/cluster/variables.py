@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from jdist.client import compare
 from jdist.client.cluster.attachment import Ranks
 from jdist.client.cluster.cells import Cells
 from jdist.client.expressions import split_names
 from jdist.client.history import BroadcastStep, Remark
-from jdist.client.values import OnProgress
+from jdist.client.values.carrier import OnProgress, compare
 from jdist.core.errors import UsageError, ValueFailed
 from jdist.wire.values.partition import concatenate, slice_along
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from jdist.client.doctor.diagnosis import SEVERITIES, Examination, Finding
-from jdist.client.doctor.ways import ways
+from jdist.client.doctor.network_paths import ways
 from jdist.core.node_report import UNLIMITED, NodeReport
 from jdist.core.ranks import RankSet
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from jdist.client.trace.lanes import lanes
+from jdist.client.trace.layout import lanes
 from jdist.client.trace.report import Report, title
 from jdist.client.trace.timeline import Bar, Row
 

@@ -21,7 +21,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from jdist.client.trace.matching import Meeting, awaited, needs_everyone
+from jdist.client.trace.match_calls import Meeting, awaited, needs_everyone
 from jdist.core.messages import Traced
 
 _CLIENT = ""

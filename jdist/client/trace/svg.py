@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from jdist.client.trace.lanes import Bin, crowd, lanes
+from jdist.client.trace.layout import Bin, crowd, lanes
 from jdist.client.trace.report import Report, seconds, title
 from jdist.client.trace.timeline import Bar, Row
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from jdist.client.trace.clocks import Clocks
-from jdist.client.trace.matching import Meeting, awaited
+from jdist.client.trace.match_calls import Meeting, awaited
 from jdist.core.messages import Traced
 from jdist.core.observation import Call
 

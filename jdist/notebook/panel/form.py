@@ -13,7 +13,7 @@ from typing import Any
 from jdist.client import find
 from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
-from jdist.client.starting import Progress, Waiting, describe_missing
+from jdist.client.lifecycle.start import Progress, Waiting, describe_missing
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages import ClusterFacts, Notice
 from jdist.launch.base import ENTRY_POINTS

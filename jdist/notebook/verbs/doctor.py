@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jdist.client.blocking import bridge
-from jdist.client.doctor.beforehand import examine_beforehand
 from jdist.client.doctor.diagnosis import Diagnosis
+from jdist.client.doctor.preflight import examine_beforehand
 from jdist.notebook.diagnosis import diagnosis_bundle
 from jdist.notebook.options import start_parser
 from jdist.notebook.screen import Shown, plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.client.here import join_here
+from jdist.client.lifecycle.join_here import join_here
 from jdist.notebook.options import Parser, count, seconds
 from jdist.notebook.session import Session
 from jdist.wire.transport.invitations import exposure

@@ -11,7 +11,7 @@ from typing import Any
 from jdist.client import find
 from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
-from jdist.client.starting import Progress, Waiting
+from jdist.client.lifecycle.start import Progress, Waiting
 from jdist.core.errors import UsageError
 from jdist.core.messages import ClusterFacts, Notice
 from jdist.core.ranks import RankSet

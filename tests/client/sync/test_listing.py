@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.client.sync.listing import Source
+from jdist.client.sync.tree import Source
 from jdist.core.errors import UsageError
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from jdist.client.trace.asking import assemble
 from jdist.client.trace.clocks import estimate
-from jdist.client.trace.matching import Meeting, match
+from jdist.client.trace.collect import assemble
+from jdist.client.trace.match_calls import Meeting, match
 from jdist.client.trace.timeline import Timeline, timeline
-from jdist.client.trace.traces import Trace
+from jdist.client.trace.trace import Trace
 from jdist.core.messages import Answered, ClusterFacts, Looked, Traced
 from jdist.core.observation import Call, Doing, GroupProgress
 

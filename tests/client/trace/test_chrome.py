@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from madeup import answer, call, noise, steps, trace
 
-from jdist.client.trace.traces import Trace
+from jdist.client.trace.trace import Trace
 from jdist.core.errors import UsageError
 from jdist.core.messages import Fault
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from madeup import EPOCH, answer, call, noise, shifted, steps, trace
 
 from jdist.client.trace.clocks import estimate
-from jdist.client.trace.matching import match
+from jdist.client.trace.match_calls import match
 from jdist.client.trace.timeline import timeline
 from jdist.core.messages import Traced
 

@@ -12,7 +12,7 @@ import pytest
 from madeup import answer, call, noise, steps, trace
 
 from jdist.client.trace.columns import columns, nbytes
-from jdist.client.trace.traces import Trace
+from jdist.client.trace.trace import Trace
 from jdist.core.messages import Fault
 from jdist.core.observation import GroupProgress
 

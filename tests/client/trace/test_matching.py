@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from madeup import answer, call
 
-from jdist.client.trace.matching import Meeting, awaited, match
+from jdist.client.trace.match_calls import Meeting, awaited, match
 from jdist.core.messages import Traced
 from jdist.core.observation import ANY, Call
 

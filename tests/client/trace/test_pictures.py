@@ -9,11 +9,11 @@ import xml.etree.ElementTree as ET
 import pytest
 from madeup import answer, call, noise, shifted, steps, trace
 
-from jdist.client.trace.lanes import crowd, lanes
+from jdist.client.trace.layout import crowd, lanes
 from jdist.client.trace.report import seconds
 from jdist.client.trace.svg import WIDTH
 from jdist.client.trace.timeline import Bar
-from jdist.client.trace.traces import Trace
+from jdist.client.trace.trace import Trace
 from jdist.core.errors import UsageError
 from jdist.core.messages import Fault
 from jdist.core.observation import GroupProgress

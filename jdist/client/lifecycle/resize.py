@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from jdist.client import find
-from jdist.client.inviting import invite
+from jdist.client.lifecycle.invite import invite
 from jdist.client.link import Link, new_request
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages import AddNode, Answer, Message, Placed, RemoveRanks, Resized

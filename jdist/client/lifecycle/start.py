@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from jdist.client.fewer import Fewer, check
 from jdist.client.find import connections, directory, remove_dead, restartable
+from jdist.client.lifecycle.min_nodes import Fewer, check
 from jdist.client.link import Link
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages import ClusterFacts, Message, Notice

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from jdist.client.cluster import AsyncCluster
+from jdist.client.doctor.collect import OnStep, examine
 from jdist.client.doctor.diagnosis import Diagnosis, Examination
-from jdist.client.doctor.examining import OnStep, examine
 from jdist.client.doctor.findings import findings
-from jdist.client.starting import Progress, Started, Waiting, describe_missing
+from jdist.client.lifecycle.start import Progress, Started, Waiting, describe_missing
 from jdist.core.errors import ConnectionLost, LaunchError
 from jdist.core.messages import ClusterFacts, Notice
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from jdist.client.link import Link, new_request
-from jdist.client.sync.listing import Source
+from jdist.client.sync.tree import Source
 from jdist.core.errors import UsageError
 from jdist.core.messages import (
     Adopt,

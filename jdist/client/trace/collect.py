@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from jdist.client.link import Link
 from jdist.client.trace.clocks import Clocks, estimate
-from jdist.client.trace.matching import Meeting, match
+from jdist.client.trace.match_calls import Meeting, match
 from jdist.client.trace.report import Report
 from jdist.client.trace.timeline import timeline
-from jdist.client.trace.traces import Trace
+from jdist.client.trace.trace import Trace
 from jdist.core import messages
 from jdist.core.errors import UsageError
 from jdist.core.messages import Answered, ClusterFacts, Fault, Look, Looked, Traced

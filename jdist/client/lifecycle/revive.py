@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable
 
 from jdist.client import find
+from jdist.client.lifecycle.start import start_controller_again
 from jdist.client.link import Link
-from jdist.client.starting import start_controller_again
 from jdist.core.errors import ConnectionLost, LaunchError
 from jdist.core.messages import Message
 from jdist.wire.transport.keys import Connection, connection_path, read_connection

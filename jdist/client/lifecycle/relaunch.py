@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jdist.client import find
-from jdist.client.inviting import invite
+from jdist.client.lifecycle.invite import invite
+from jdist.client.lifecycle.start import Started, wait_formed
 from jdist.client.link import Link
-from jdist.client.starting import Started, wait_formed
 from jdist.core.errors import UsageError
 from jdist.launch.base import Launcher, Plan, find_launcher
 from jdist.wire.transport.keys import charter_path

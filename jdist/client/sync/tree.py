@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jdist.client.sync.ignoring import Ignoring
+from jdist.client.sync.gitignore import Ignoring
 from jdist.core.errors import UsageError
 from jdist.core.source_tree import Entry, Tree, leads_inside
 
