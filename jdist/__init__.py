@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from jdist.core.outcome import ErrorInfo, Outcome
     from jdist.notebook.export import export
-    from jdist.notebook.panel.opening import panel
+    from jdist.notebook.panel.open import panel
     from jdist.worker.groups.on_reform import on_reform
 
 _HOMES = {
@@ -43,7 +43,7 @@ _HOMES = {
     "CellRun": "jdist.client.run",
     "on_reform": "jdist.worker.groups.on_reform",
     "export": "jdist.notebook.export",
-    "panel": "jdist.notebook.panel.opening",
+    "panel": "jdist.notebook.panel.open",
     "Trace": "jdist.client.trace.trace",
     **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),
     **dict.fromkeys(

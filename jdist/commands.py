@@ -52,7 +52,7 @@ def _main(words: list[str]) -> int:
 def _carry_out(words: list[str]) -> int:
     if words and words[0] == "join":
         return _join(words[1:])
-    from jdist.notebook.terminal_ui import COMMANDS, run_command
+    from jdist.notebook.cli import COMMANDS, run_command
 
     if not words or words[0] in ("-h", "--help"):
         print(_USAGE)

@@ -10,8 +10,8 @@ from typing import Any
 
 from jdist.commands import main
 from jdist.notebook import verbs
+from jdist.notebook.cli import COMMANDS
 from jdist.notebook.options import HelpWanted, cell_parser
-from jdist.notebook.terminal_ui import COMMANDS
 
 _COLUMNS = "84"
 

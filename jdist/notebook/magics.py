@@ -11,10 +11,10 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jdist.core.errors import UsageError
 from jdist.notebook import verbs
-from jdist.notebook.asking import RankNames
-from jdist.notebook.display import RunDisplay
+from jdist.notebook.completion.completer import RankNames
 from jdist.notebook.options import cell_parser, split_words
-from jdist.notebook.screen import NotebookScreen, TerminalScreen
+from jdist.notebook.output.display import RunDisplay
+from jdist.notebook.output.screen import NotebookScreen, TerminalScreen
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import values
 

@@ -9,7 +9,7 @@ from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.core.messages import Message, Notice
-from jdist.notebook.screen import Screen, plain
+from jdist.notebook.output.screen import Screen, plain
 
 
 class Session:

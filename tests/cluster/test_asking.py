@@ -15,8 +15,8 @@ from notebook import Notebook
 from waits import eventually
 
 import jdist
-from jdist.notebook.asking import RankNames
-from jdist.notebook.screen import TerminalScreen
+from jdist.notebook.completion.completer import RankNames
+from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import jdist
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.notebook.options import split_words
-from jdist.notebook.screen import TerminalScreen
+from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import call
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 
 from jdist.client.blocking import Cluster
-from jdist.notebook.display import RunDisplay
+from jdist.notebook.output.display import RunDisplay
 
 CELL = """
 import threading, time

@@ -14,7 +14,7 @@ from waits import eventually
 
 import jdist
 from jdist.core.messages import Message, Output, Tail, Text
-from jdist.notebook.display import RunDisplay
+from jdist.notebook.output.display import RunDisplay
 
 LINES = 100_000
 MESSAGES = 3000

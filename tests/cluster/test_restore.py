@@ -176,7 +176,7 @@ def test_several_fresh_ranks_at_once(own: jdist.Cluster) -> None:
 
 def test_the_verb(own: jdist.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     from jdist.notebook import verbs
-    from jdist.notebook.screen import TerminalScreen
+    from jdist.notebook.output.screen import TerminalScreen
     from jdist.notebook.session import Session
 
     own.run("a = rank\nb = [rank]")

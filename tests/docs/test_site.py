@@ -17,8 +17,8 @@ from lacking import lacking
 
 import jdist
 from jdist.notebook import verbs
+from jdist.notebook.cli import COMMANDS
 from jdist.notebook.options import HelpWanted, cell_parser
-from jdist.notebook.terminal_ui import COMMANDS
 from jdist.server.routes import ROUTES
 
 pytestmark = pytest.mark.slow

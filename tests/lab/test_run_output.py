@@ -18,9 +18,9 @@ from playwright.sync_api import Locator, expect
 import jdist
 from jdist.core.outcome import Outcome
 from jdist.core.topology import Topology
-from jdist.notebook.mime import MIME
-from jdist.notebook.render import RunView, render
-from jdist.notebook.transcript import Transcript
+from jdist.notebook.output.render import RunView, render
+from jdist.notebook.output.run_json_schema import MIME
+from jdist.notebook.output.transcript import Transcript
 
 pytestmark = pytest.mark.usefixtures("traces")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.commands import main
-from jdist.notebook.terminal_ui import COMMANDS
+from jdist.notebook.cli import COMMANDS
 
 
 @pytest.mark.parametrize("words", [[], ["--help"]])

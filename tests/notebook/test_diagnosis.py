@@ -10,7 +10,7 @@ from nodes import SOUND, gpu_node, node, seen, way
 
 from jdist.client.doctor.diagnosis import Diagnosis, Finding
 from jdist.client.doctor.findings import findings
-from jdist.notebook.diagnosis import diagnosis_bundle
+from jdist.notebook.text.doctor_text import diagnosis_bundle
 
 
 def shown(*reports: object, **rest: object) -> dict[str, str]:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from jdist.client.history import BroadcastStep, CellStep, GroupStep, MeshStep, Remark, Step, ValueStep
 from jdist.core.errors import UsageError
-from jdist.notebook.export.ends import World
+from jdist.notebook.export.bound_names import Provided
 from jdist.notebook.export.files import marked, write
-from jdist.notebook.export.provided import Provided
+from jdist.notebook.export.prologue import World
 from jdist.notebook.export.script import Script, compose, setup_first
 from jdist.notebook.export.source import indented
-from jdist.notebook.export.translation import Untranslatable, translate
+from jdist.notebook.export.translate import Untranslatable, translate
 
 WORLD = World((2, 2), "gloo")
 

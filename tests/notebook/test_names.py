@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.core.messages import Completed
-from jdist.notebook.names import Part, combine, is_for_ranks, put_together, ranks_part, spread
+from jdist.notebook.completion.names import Part, combine, is_for_ranks, put_together, ranks_part, spread
 
 
 @pytest.mark.parametrize(

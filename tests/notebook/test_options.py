@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jdist.core.errors import JdistError, UsageError
 from jdist.notebook.options import HelpWanted, cell_parser, ranks_parser, seconds, split_words, start_parser
-from jdist.notebook.screen import Bundle
+from jdist.notebook.output.screen import Bundle
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import VERBS, call
 

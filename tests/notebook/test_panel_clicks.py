@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jdist.notebook.panel.attention import Attention
-from jdist.notebook.panel.clicks import Apart, Delivery
+from jdist.notebook.panel.comm_thread import Apart, Delivery
+from jdist.notebook.panel.visibility import Attention
 
 
 def kernel(subshells: list[str] | None) -> Any:

@@ -13,8 +13,8 @@ from jdist.core.node_report import GpuUse
 from jdist.core.observation import Call, Doing, GroupProgress
 from jdist.core.topology import Mesh
 from jdist.core.verdict import Verdict, Way
-from jdist.notebook.panel import drawing
-from jdist.notebook.panel.drawing import PAGE, Sight
+from jdist.notebook.panel import html
+from jdist.notebook.panel.html import PAGE, Sight
 
 
 def facts(ranks: int = 4, **options: Any) -> ClusterFacts:
@@ -64,7 +64,7 @@ def words(markup: str) -> str:
 
 def test_the_header_names_everything() -> None:
     rows = [row(0, "running", 7), row(1, "running", 7), row(2), row(3)]
-    said = words(drawing.draw_header(Sight("live", "", surveyed(rows, ((7, "running", (0, 1, 2, 3), 12.4),)))))
+    said = words(html.draw_header(Sight("live", "", surveyed(rows, ((7, "running", (0, 1, 2, 3), 12.4),)))))
     for part in ("cluster lab", "4 ranks", "2 nodes", "gloo", "generation 3", "a cell runs", "run 7 on ranks 0-3"):
         assert part in said
     assert "2 of 4 done, 12 s" in said
@@ -75,12 +75,12 @@ def test_the_header_names_everything() -> None:
     [("live", "idle"), ("silent", "does not answer"), ("gone", "gone"), ("paused", "idle"), ("watching", "idle")],
 )
 def test_the_header_says_how_it_is(state: str, says: str) -> None:
-    assert words(drawing.draw_header(Sight(state, "", surveyed([row(0), row(1)])))).endswith(says)
+    assert words(html.draw_header(Sight(state, "", surveyed([row(0), row(1)])))).endswith(says)
 
 
 def test_a_world_that_is_formed_says_so() -> None:
     found = surveyed([row(0), row(1)], phase="forming", reason="waiting for node 1")
-    said = words(drawing.draw_header(Sight("live", "", found)))
+    said = words(html.draw_header(Sight("live", "", found)))
     assert "forming" in said
     assert "waiting for node 1" in said
 
@@ -96,14 +96,14 @@ def test_a_world_that_is_formed_says_so() -> None:
 )
 def test_the_footer_says_whether_it_is_kept_up_to_date(state: str, says: str) -> None:
     note = "nobody" if state in ("paused", "gone") else ""
-    assert says in words(drawing.draw_footer(Sight(state, note, surveyed([row(0), row(1)]))))
+    assert says in words(html.draw_footer(Sight(state, note, surveyed([row(0), row(1)]))))
 
 
 def test_a_rank_in_a_collective() -> None:
     call = Call("all_reduce", "0", 17)
     doing = Doing("collective", "all_reduce", 5, "dist.all_reduce(t)", 3.24, 0.87, (call,))
     looked = {1: Looked("cuda:1", doing, 224_000_000, (GroupProgress("0", (0, 1), 17, 16, "world"),), (), 7)}
-    said = words(drawing.draw_ranks(Sight("live", "", surveyed([row(0), row(1, "running", 7)]), looked)))
+    said = words(html.draw_ranks(Sight("live", "", surveyed([row(0), row(1, "running", 7)]), looked)))
     assert "1 0 a cuda:1 ▶ running (run 7) all_reduce #17 of world at line 5, 3.2 s 87% 224 MB" in said
     assert "Ranks 0-1 of 2: 1 idle, 1 running" in said
 
@@ -121,36 +121,36 @@ def test_a_rank_in_a_collective() -> None:
 )
 def test_what_a_rank_has_of_its_gpu(use: GpuUse | None, says: str) -> None:
     looked = {0: Looked("cuda:0", Doing("idle"), 224_000_000, gpu=use)}
-    said = words(drawing.draw_ranks(Sight("live", "", surveyed([row(0), row(1)], ()), looked)))
+    said = words(html.draw_ranks(Sight("live", "", surveyed([row(0), row(1)], ()), looked)))
     assert f"224 MB {says}".strip() in said
     assert ("GPU" in said) is bool(says)
     assert ("GPU memory" in said) is ("GiB" in says)
 
 
 def test_a_column_of_which_nobody_says_anything_is_left_out() -> None:
-    said = words(drawing.draw_ranks(Sight("live", "", surveyed([row(0), row(1)]))))
+    said = words(html.draw_ranks(Sight("live", "", surveyed([row(0), row(1)]))))
     assert "rank node state 0" in said
     dead = row(1, "gone", death="killed by SIGKILL")
-    said = words(drawing.draw_ranks(Sight("live", "", surveyed([row(0, line="epoch 3"), dead]))))
+    said = words(html.draw_ranks(Sight("live", "", surveyed([row(0, line="epoch 3"), dead]))))
     assert "rank node state last line lost" in said
     assert "✕ gone killed by SIGKILL" in said
 
 
 @pytest.mark.parametrize("state", ["idle", "running", "gone", "cut off", "starting"])
 def test_a_state_is_a_sign_and_a_word(state: str) -> None:
-    markup = drawing.draw_ranks(Sight("live", "", surveyed([row(0, state), row(1)])))
+    markup = html.draw_ranks(Sight("live", "", surveyed([row(0, state), row(1)])))
     assert re.search(rf"[^\x00-\x7f] {state}<", markup)
 
 
 def test_many_ranks_are_shown_in_pages_of_the_same_size() -> None:
     found = surveyed([row(rank) for rank in range(512)])
-    assert drawing.pages(512) == 512 // PAGE
+    assert html.pages(512) == 512 // PAGE
     for page in (0, 15):
-        markup = drawing.draw_ranks(Sight("live", "", found), page)
+        markup = html.draw_ranks(Sight("live", "", found), page)
         assert markup.count("<tr>") == PAGE + 1
         assert len(markup) < 40_000
     assert "Ranks 480-511 of 512: 512 idle" in words(markup)
-    assert (drawing.pages(0), drawing.pages(PAGE), drawing.pages(PAGE + 1)) == (1, 1, 2)
+    assert (html.pages(0), html.pages(PAGE), html.pages(PAGE + 1)) == (1, 1, 2)
 
 
 def test_groups_and_the_mesh() -> None:
@@ -161,23 +161,23 @@ def test_groups_and_the_mesh() -> None:
         groups={"tail": (2, 3), "dp=0": (0, 1), "dp=1": (2, 3)},
         mesh=(("dp", "tp"), (2, 2)),
     )
-    assert drawing.group_rows(found) == [
+    assert html.group_rows(found) == [
         ("world", "0-3", "the default group"),
         ("tail", "2-3", "named"),
         ("evens", "0,2", "made in a cell"),
         ("(no name)", "1,3", "made in a cell"),
     ]
-    assert "tp=0 tp=1 dp=0 0 1 dp=1 2 3" in words(drawing.draw_groups(found))
+    assert "tp=0 tp=1 dp=0 0 1 dp=1 2 3" in words(html.draw_groups(found))
 
 
 def test_a_mesh_of_three_dimensions_has_a_row_for_each_of_the_outer_ones() -> None:
-    said = words(drawing.draw_mesh(Mesh(("pp", "dp", "tp"), (2, 2, 3))))
+    said = words(html.draw_mesh(Mesh(("pp", "dp", "tp"), (2, 2, 3))))
     assert said == ("tp=0 tp=1 tp=2 pp=0 dp=0 0 1 2 pp=0 dp=1 3 4 5 pp=1 dp=0 6 7 8 pp=1 dp=1 9 10 11")
 
 
 def test_a_verdict() -> None:
     verdict = Verdict(3, "missing", (1,), (0,), "rank 1 has not entered it", ("rank 0 waits",), (Way("x", "y"),))
-    markup = drawing.draw_verdict(verdict)
+    markup = html.draw_verdict(verdict)
     assert 'role="alert"' in markup
     assert words(markup) == "● run 3 cannot finish: rank 1 has not entered it rank 0 waits"
 
@@ -194,21 +194,21 @@ def test_what_others_wrote_is_never_markup() -> None:
     found = Surveyed("q", found.facts, found.ranks, found.runs, found.groups, found.verdicts, (EVIL,))
     sight = Sight("paused", EVIL, found, looked)
     parts = [
-        drawing.draw_header(sight),
-        drawing.draw_footer(sight),
-        drawing.draw_ranks(sight),
-        drawing.draw_groups(found),
-        drawing.draw_verdict(verdict),
-        drawing.draw_message(EVIL, is_error=True),
-        drawing.draw_warning(EVIL),
-        drawing.draw_still(sight)["text/html"],
+        html.draw_header(sight),
+        html.draw_footer(sight),
+        html.draw_ranks(sight),
+        html.draw_groups(found),
+        html.draw_verdict(verdict),
+        html.draw_message(EVIL, is_error=True),
+        html.draw_warning(EVIL),
+        html.draw_still(sight)["text/html"],
     ]
     assert all("<script" not in part for part in parts)
     assert all("&lt;script" in part for part in parts)
 
 
 def test_where_no_widget_can_be_shown_there_is_a_table() -> None:
-    shown = drawing.draw_still(Sight("live", "", surveyed([row(0), row(1)])))
+    shown = html.draw_still(Sight("live", "", surveyed([row(0), row(1)])))
     assert "cluster lab · 2 ranks · gloo · idle" in shown["text/plain"]
     assert "○ idle" in shown["text/plain"]
     assert "shows no widgets" in shown["text/plain"]

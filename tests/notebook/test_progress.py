@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from jdist.core.messages import ClusterFacts
-from jdist.notebook import bars
-from jdist.notebook.moving import ProgressLine
-from jdist.notebook.screen import Bundle
-from jdist.notebook.startline import StartLine, start_part
+from jdist.notebook.output.screen import Bundle
+from jdist.notebook.text import progress_text
+from jdist.notebook.text.start_progress import StartLine, start_part
+from jdist.notebook.text.transfer_progress import ProgressLine
 
 
 class Clock:
@@ -139,17 +139,17 @@ def test_parts_that_are_moved_one_after_another_are_summed_up() -> None:
     ],
 )
 def test_amounts(count: float, text: str) -> None:
-    assert bars.amount(count) == text
+    assert progress_text.amount(count) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (125, "2 min 5 s"), (3840, "1 h 4 min")])
 def test_durations(seconds: float, text: str) -> None:
-    assert bars.duration(seconds) == text
+    assert progress_text.duration(seconds) == text
 
 
 @pytest.mark.parametrize("part", [-1, 0, 0.3, 1, 7])
 def test_a_bar_has_always_the_same_width(part: float) -> None:
-    assert len(bars.bar(part)) == 24
+    assert len(progress_text.bar(part)) == 24
 
 
 # ---------------------------------------------------------------- starts

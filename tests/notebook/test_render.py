@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.core.topology import Topology
-from jdist.notebook import ansi
-from jdist.notebook.body import IMAGES_LIMIT, left_out
-from jdist.notebook.failures import failures
-from jdist.notebook.mime import MIME
-from jdist.notebook.render import RunView, error_message, footer, render, table, thumb_svg
-from jdist.notebook.transcript import Transcript
+from jdist.notebook.output.blocks import IMAGES_LIMIT, left_out
+from jdist.notebook.output.failures import failures
+from jdist.notebook.output.render import RunView, error_message, footer, render, table, thumb_svg
+from jdist.notebook.output.run_json_schema import MIME
+from jdist.notebook.output.transcript import Transcript
+from jdist.notebook.text import ansi
 
 RANKS = (0, 1, 2, 3)
 TOPOLOGY = Topology((2, 2), ("alpha", "beta"))

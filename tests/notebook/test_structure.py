@@ -17,11 +17,11 @@ from jdist.core.outcome import ErrorInfo, Kind, Line, Outcome
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology
 from jdist.core.verdict import Verdict, Way
-from jdist.notebook.mime import MIME, Alike, Run, Text
-from jdist.notebook.render import render
-from jdist.notebook.screen import weight
-from jdist.notebook.transcript import Transcript
-from jdist.notebook.view import RunView
+from jdist.notebook.output.render import render
+from jdist.notebook.output.run_json_schema import MIME, Alike, Run, Text
+from jdist.notebook.output.run_view import RunView
+from jdist.notebook.output.screen import weight
+from jdist.notebook.output.transcript import Transcript
 
 RANKS = (0, 1, 2, 3)
 SCHEMA = msgspec.json.schema(Run)

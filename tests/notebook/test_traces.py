@@ -14,7 +14,7 @@ from jdist.client.trace.columns import MIME
 from jdist.client.trace.trace import Trace
 from jdist.core.messages import ClusterFacts, Traced
 from jdist.core.observation import Call
-from jdist.notebook.screen import Bundle
+from jdist.notebook.output.screen import Bundle
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import call
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.core.outcome import Item, Line, Rich, Skipped
-from jdist.notebook.alignment import MOST_VARIANTS
-from jdist.notebook.numbers import joined
-from jdist.notebook.transcript import Block, Transcript
+from jdist.notebook.output.alignment import MOST_VARIANTS
+from jdist.notebook.output.number_folding import joined
+from jdist.notebook.output.transcript import Block, Transcript
 
 RANKS = (0, 1, 2, 3)
 

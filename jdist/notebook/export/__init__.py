@@ -41,7 +41,7 @@ def export(cluster: Cluster, path: str, *, force: bool = False) -> Exported:
 def composed(cluster: Cluster, file: str) -> Script:
     """The script, for a file of that name. Raises UsageError if nothing was run."""
     from jdist.core.errors import UsageError
-    from jdist.notebook.export.ends import World
+    from jdist.notebook.export.prologue import World
     from jdist.notebook.export.script import compose
 
     history, topology = cluster.history, cluster.topology

@@ -7,7 +7,7 @@ import re
 
 from msgspec import Struct
 
-from jdist.notebook.export.provided import Provided
+from jdist.notebook.export.bound_names import Provided
 
 TRANSPARENT = {"time": "", "capture": "what it hid in the session is printed", "prun": ""}
 """Cell magics that run the cell as it is, and what is different without them."""

@@ -13,10 +13,10 @@ from msgspec import Struct
 from jdist.client.history import BroadcastStep, CellStep, GroupStep, MeshStep, Remark, Step, ValueStep
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh
-from jdist.notebook.export.ends import Ends, World
-from jdist.notebook.export.provided import Provided
+from jdist.notebook.export.bound_names import Provided
+from jdist.notebook.export.prologue import Ends, World
 from jdist.notebook.export.source import indented
-from jdist.notebook.export.translation import Translation, Untranslatable, translate
+from jdist.notebook.export.translate import Translation, Untranslatable, translate
 
 _FEW = 4
 """Ranks that are written one by one; of more, a range where they are one."""

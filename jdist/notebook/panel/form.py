@@ -17,11 +17,11 @@ from jdist.client.lifecycle.start import Progress, Waiting, describe_missing
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages import ClusterFacts, Notice
 from jdist.launch.base import ENTRY_POINTS
-from jdist.notebook.display import describe_start
 from jdist.notebook.options import split_words, start_parser
-from jdist.notebook.panel import drawing, parts
-from jdist.notebook.panel.clicks import Apart
-from jdist.notebook.verbs.life import split_at, start_options
+from jdist.notebook.output.display import describe_start
+from jdist.notebook.panel import html, widgets
+from jdist.notebook.panel.comm_thread import Apart
+from jdist.notebook.verbs.lifecycle import split_at, start_options
 
 _BACKENDS = [("as it fits", ""), ("gloo", "gloo"), ("nccl", "nccl"), ("mpi", "mpi")]
 _EVERY = 0.5
@@ -42,27 +42,27 @@ class Form:
 
     def _make(self) -> None:
         launchers = sorted({e.name for e in entry_points(group=ENTRY_POINTS)}, key=lambda name: (name != "local", name))
-        self._launcher = parts.choice("launcher", launchers, "how agents get onto the nodes")
-        self._nodes = parts.number("nodes", "how many nodes; with the local launcher all are on this machine")
-        self._nproc = parts.text("ranks per node", "one per GPU, else 2", "a number, or one per node: 2,1")
-        self._backend = parts.choice("backend", _BACKENDS, "of the process groups")
-        self._name = parts.text("name", "a free one", "the cluster's name")
-        self._more = parts.text("more", "--hosts a:2,b:2", "more options, as after %dist start")
-        self._message, self._command = parts.markup(), parts.markup()
+        self._launcher = widgets.choice("launcher", launchers, "how agents get onto the nodes")
+        self._nodes = widgets.number("nodes", "how many nodes; with the local launcher all are on this machine")
+        self._nproc = widgets.text("ranks per node", "one per GPU, else 2", "a number, or one per node: 2,1")
+        self._backend = widgets.choice("backend", _BACKENDS, "of the process groups")
+        self._name = widgets.text("name", "a free one", "the cluster's name")
+        self._more = widgets.text("more", "--hosts a:2,b:2", "more options, as after %dist start")
+        self._message, self._command = widgets.markup(), widgets.markup()
         for field in (self._launcher, self._nodes, self._nproc, self._backend, self._name, self._more):
             field.observe(self._apart.wrap(lambda _: self._tell_command()), "value")
         self._start_button = self._button("Start", "start this cluster", self._start, "play", "primary")
         self._give_up = self._button("Give up", "end what this start has begun", self._cancel, "stop")
-        parts.show(self._give_up, is_shown=False)
-        self._running = parts.row()
-        title = parts.markup()
-        title.value = drawing.draw_heading("No cluster is in use here: start one")
-        self.widget = parts.column(
+        widgets.show(self._give_up, is_shown=False)
+        self._running = widgets.row()
+        title = widgets.markup()
+        title.value = html.draw_heading("No cluster is in use here: start one")
+        self.widget = widgets.column(
             title,
-            parts.row(self._launcher, self._nodes, self._nproc),
-            parts.row(self._backend, self._name, self._more),
+            widgets.row(self._launcher, self._nodes, self._nproc),
+            widgets.row(self._backend, self._name, self._more),
             self._command,
-            parts.row(self._start_button, self._give_up),
+            widgets.row(self._start_button, self._give_up),
             self._running,
             self._message,
         )
@@ -74,7 +74,7 @@ class Form:
             except JdistError as e:
                 self._say(str(e), is_error=True)
 
-        return parts.button(text, tooltip, self._apart.wrap(click), icon, style)
+        return widgets.button(text, tooltip, self._apart.wrap(click), icon, style)
 
     def refresh(self) -> None:
         """Which clusters run may have changed."""
@@ -100,7 +100,7 @@ class Form:
             line = shlex.join(["%dist", "start", *self.words()])
         except UsageError as e:
             line = str(e)
-        self._command.value = drawing.draw_message(f"the same in a cell: {line}", is_error=False)
+        self._command.value = html.draw_message(f"the same in a cell: {line}", is_error=False)
 
     def _start(self) -> None:
         if self._starting is not None:
@@ -157,8 +157,8 @@ class Form:
             self._starting.cancel()
 
     def _is_busy(self, is_busy: bool) -> None:
-        parts.show(self._give_up, is_busy)
+        widgets.show(self._give_up, is_busy)
         self._start_button.disabled = is_busy
 
     def _say(self, text: str, *, is_error: bool = False) -> None:
-        self._message.value = drawing.draw_message(text, is_error)
+        self._message.value = html.draw_message(text, is_error)

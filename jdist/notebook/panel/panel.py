@@ -6,11 +6,11 @@ from typing import Any
 
 from jdist.client.blocking import Cluster
 from jdist.core.errors import JdistError
-from jdist.notebook.panel import parts
-from jdist.notebook.panel.board import Board
-from jdist.notebook.panel.clicks import Apart
-from jdist.notebook.panel.drawing import Sight, draw_still
+from jdist.notebook.panel import widgets
+from jdist.notebook.panel.cluster_panel import Board
+from jdist.notebook.panel.comm_thread import Apart
 from jdist.notebook.panel.form import Form
+from jdist.notebook.panel.html import Sight, draw_still
 from jdist.notebook.session import Session
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -34,7 +34,7 @@ class Panel:
         self._unfollow = session.follow(self._apart.wrap(self._use)) if session is not None else lambda: None
 
     def _make(self) -> None:
-        self.widget = parts.column()
+        self.widget = widgets.column()
         self.widget.layout.padding = "4px"
         self.widget.comm.on_close(lambda _: self.close())
         self.widget.observe(lambda change: self.close() if change["new"] is None else None, "comm")

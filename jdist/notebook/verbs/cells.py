@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from jdist.client.expressions import script_cell
 from jdist.core.errors import UsageError
-from jdist.notebook.display import RunDisplay
 from jdist.notebook.options import Parser, ranks_parser, seconds
+from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.session import Session
 
 Words = list[str]

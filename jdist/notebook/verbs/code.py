@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 from jdist.core.messages import Message, Notice
-from jdist.notebook.moving import ProgressLine
 from jdist.notebook.options import Parser
 from jdist.notebook.session import Session
+from jdist.notebook.text.transfer_progress import ProgressLine
 
 Words = list[str]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from jdist.client.blocking import bridge
 from jdist.client.doctor.diagnosis import Diagnosis
 from jdist.client.doctor.preflight import examine_beforehand
-from jdist.notebook.diagnosis import diagnosis_bundle
 from jdist.notebook.options import start_parser
-from jdist.notebook.screen import Shown, plain
+from jdist.notebook.output.screen import Shown, plain
 from jdist.notebook.session import Session
-from jdist.notebook.verbs.life import split_at, start_options
+from jdist.notebook.text.doctor_text import diagnosis_bundle
+from jdist.notebook.verbs.lifecycle import split_at, start_options
 
 Words = list[str]
 

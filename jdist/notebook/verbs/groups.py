@@ -5,7 +5,7 @@ from __future__ import annotations
 from jdist.core.messages import Surveyed
 from jdist.core.ranks import RankSet
 from jdist.notebook.options import Parser
-from jdist.notebook.render import table
+from jdist.notebook.output.render import table
 from jdist.notebook.session import Session
 
 Words = list[str]

@@ -9,10 +9,10 @@ from html import escape
 from jdist.core.messages import RankFacts, Surveyed
 from jdist.core.ranks import those, told_fresh
 from jdist.core.verdict import Verdict
-from jdist.notebook.doing import describe_doing, describe_gpu_load, describe_gpu_memory
 from jdist.notebook.options import Parser, count, ranks_parser
-from jdist.notebook.render import table
+from jdist.notebook.output.render import table
 from jdist.notebook.session import Session
+from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory
 
 Words = list[str]
 _HEADS = ("rank", "node", "device", "pid", "state", "doing", "memory", "GPU", "GPU memory", "last line", "lost")

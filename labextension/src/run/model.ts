@@ -1,4 +1,4 @@
-/** What `application/vnd.jdist.run.v1+json` holds: jdist/notebook/mime.py, where each field is described. */
+/** What `application/vnd.jdist.run.v1+json` holds: jdist/notebook/output/run_json_schema.py, where each field is described. */
 
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 

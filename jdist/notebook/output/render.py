@@ -12,14 +12,14 @@ from typing import Any
 from msgspec import structs
 
 from jdist.core.outcome import Line
-from jdist.notebook import ansi, markup
-from jdist.notebook.body import cut, html_body, plain_body, size
-from jdist.notebook.failures import Failure, advice, failures, headline, in_short, located, naming, split_echoes
-from jdist.notebook.mime import MIME
-from jdist.notebook.structure import structure
-from jdist.notebook.tables import table, thumb_svg
-from jdist.notebook.transcript import Block, Part
-from jdist.notebook.view import RunView
+from jdist.notebook.output.blocks import cut, html_body, plain_body, size
+from jdist.notebook.output.failures import Failure, advice, failures, headline, in_short, located, naming, split_echoes
+from jdist.notebook.output.run_json import structure
+from jdist.notebook.output.run_json_schema import MIME
+from jdist.notebook.output.run_view import RunView
+from jdist.notebook.output.transcript import Block, Part
+from jdist.notebook.text import ansi, markup
+from jdist.notebook.text.tables import table, thumb_svg
 
 __all__ = ["RunView", "error_message", "footer", "render", "table", "thumb_svg"]
 

@@ -31,10 +31,10 @@ from jdist.core.messages import (
     Text,
 )
 from jdist.core.verdict import Verdict
-from jdist.notebook.lines import LineStream
-from jdist.notebook.render import RunView, render
-from jdist.notebook.screen import Screen, Shown, plain, weight
-from jdist.notebook.transcript import Transcript
+from jdist.notebook.output.line_stream import LineStream
+from jdist.notebook.output.render import RunView, render
+from jdist.notebook.output.screen import Screen, Shown, plain, weight
+from jdist.notebook.output.transcript import Transcript
 
 _FIRST = 0.15
 """Seconds before a run that is not over is shown at all."""

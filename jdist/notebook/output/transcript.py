@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from jdist.core.outcome import Item, Line, Rich, Skipped
-from jdist.notebook.alignment import Alignment, Entry, Node
-from jdist.notebook.terminal import LineAssembler
+from jdist.notebook.output.alignment import Alignment, Entry, Node
+from jdist.notebook.output.terminal_emulator import LineAssembler
 
 Stream = Literal["stdout", "stderr"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from jdist.notebook.ansi import PLAIN, SEQUENCE, UNFINISHED, Style
+from jdist.notebook.text.ansi import PLAIN, SEQUENCE, UNFINISHED, Style
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LONGEST_SEQUENCE = 4096

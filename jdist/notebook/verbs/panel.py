@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jdist.notebook.options import Parser
-from jdist.notebook.panel.opening import open_panel
-from jdist.notebook.screen import plain
+from jdist.notebook.output.screen import plain
+from jdist.notebook.panel.open import open_panel
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import ranks
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from jdist.core.messages import Display, OutputItem, Tail, Text
 from jdist.core.ranks import RankSet
-from jdist.notebook.terminal import LineAssembler
+from jdist.notebook.output.terminal_emulator import LineAssembler
 
 
 class LineStream:

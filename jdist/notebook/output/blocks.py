@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from jdist.core.outcome import Item, Line, Rich, Skipped
 from jdist.core.ranks import RankSet
-from jdist.notebook import ansi, markup
-from jdist.notebook.failures import naming
-from jdist.notebook.numbers import joined
-from jdist.notebook.transcript import Block, Part
+from jdist.notebook.output.failures import naming
+from jdist.notebook.output.number_folding import joined
+from jdist.notebook.output.transcript import Block, Part
+from jdist.notebook.text import ansi, markup
 
 IMAGES_LIMIT = 2_000_000
 """Characters of images that one output holds."""

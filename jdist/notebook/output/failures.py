@@ -9,8 +9,8 @@ from msgspec import Struct
 from jdist.core.outcome import ErrorInfo, Kind, Outcome
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology
-from jdist.notebook import ansi
-from jdist.notebook.numbers import joined, numberless, skeleton
+from jdist.notebook.output.number_folding import joined, numberless, skeleton
+from jdist.notebook.text import ansi
 
 _URGENCY: Mapping[Kind, int] = {"lost": 0, "error": 1, "timeout": 2, "interrupted": 3, "value": 4}
 _LONGEST_MESSAGE = 1000

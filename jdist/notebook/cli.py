@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jdist.client import find
 from jdist.notebook import verbs
-from jdist.notebook.screen import TerminalScreen
+from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 
 _NAMES = (

@@ -15,8 +15,8 @@ from jdist.core.messages import Looked, RankFacts, Surveyed
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh
 from jdist.core.verdict import Verdict
-from jdist.notebook.doing import describe_doing, describe_gpu_load, describe_gpu_memory
-from jdist.notebook.tables import table
+from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory
+from jdist.notebook.text.tables import table
 
 PAGE = 32
 """Ranks on a page of the table."""

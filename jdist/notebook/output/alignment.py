@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 
 from jdist.core.outcome import Item, Line, Rich
-from jdist.notebook.numbers import skeleton
+from jdist.notebook.output.number_folding import skeleton
 
 _GAP = 1 << 128
 _CREDIT = 16

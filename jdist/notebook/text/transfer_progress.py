@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from jdist.notebook import bars
-from jdist.notebook.screen import Screen, Shown, plain
+from jdist.notebook.output.screen import Screen, Shown, plain
+from jdist.notebook.text import progress_text
 
 _FROM = 0.5
 """Seconds before it is shown at all."""
@@ -49,7 +49,9 @@ class ProgressLine:
             if self._is_over or not self._screen.is_live or now < self._next:
                 return
             self._next = now + _EVERY
-            bundle = bars.draw(what, done / total if total else 1.0, bars.transfer(done, total, self._rate(now)))
+            bundle = progress_text.draw(
+                what, done / total if total else 1.0, progress_text.transfer(done, total, self._rate(now))
+            )
             if self._shown is None:
                 self._shown = self._screen.show(bundle)
             else:
@@ -65,7 +67,7 @@ class ProgressLine:
         """All is done: ``text`` says what."""
         with self._lock:
             self._is_over = True
-            self._end(bars.total_line(text, self._moved, self._clock() - self._began) if self._shown else text)
+            self._end(progress_text.total_line(text, self._moved, self._clock() - self._began) if self._shown else text)
 
     def _end(self, text: str) -> None:
         if self._shown is None:

@@ -16,7 +16,7 @@ from IPython.utils.tokenutil import token_at_cursor
 
 from jdist.client.blocking import Cluster, bridge
 from jdist.core.errors import JdistError, UsageError
-from jdist.notebook.names import Part, combine, is_for_ranks, put_together, ranks_part, spread
+from jdist.notebook.completion.names import Part, combine, is_for_ranks, put_together, ranks_part, spread
 from jdist.notebook.options import HelpWanted, cell_parser, split_words
 from jdist.notebook.session import Session
 

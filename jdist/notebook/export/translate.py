@@ -15,7 +15,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from msgspec import Struct, structs
 
 from jdist.notebook.export import magics, source
-from jdist.notebook.export.provided import Provided
+from jdist.notebook.export.bound_names import Provided
 
 _HISTORY = re.compile(r"^(_{1,3}|_\d+|_i+|_i\d+|_[io]h|In|Out)$")
 _NOT_THERE = {

@@ -10,7 +10,7 @@ from msgspec import Struct
 from jdist.core.outcome import Outcome
 from jdist.core.topology import Topology
 from jdist.core.verdict import Verdict
-from jdist.notebook.transcript import Block
+from jdist.notebook.output.transcript import Block
 
 
 class RunView(Struct, frozen=True, kw_only=True):

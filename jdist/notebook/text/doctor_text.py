@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
 from jdist.core.node_report import UNLIMITED, NodeReport, Path
 from jdist.core.ranks import RankSet
-from jdist.notebook.tables import table
+from jdist.notebook.text.tables import table
 
 _COLUMNS = 6
 """So many nodes stand side by side; of more, each line says which nodes have what."""

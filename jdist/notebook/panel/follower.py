@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from jdist.client.cluster import AsyncCluster
 from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
 from jdist.core.messages import ClusterFacts, Looked, Message, Moved, Notice, Stopped, Surveyed
-from jdist.notebook.panel.drawing import Sight
+from jdist.notebook.panel.html import Sight
 
 _PATIENCE = 3.0
 """Seconds for a controller to answer."""

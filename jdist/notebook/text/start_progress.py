@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from jdist.client.lifecycle.start import describe_missing
 from jdist.core.messages import ClusterFacts
-from jdist.notebook import bars
-from jdist.notebook.display import describe_start
-from jdist.notebook.screen import Screen, Shown, plain
+from jdist.notebook.output.display import describe_start
+from jdist.notebook.output.screen import Screen, Shown, plain
+from jdist.notebook.text import progress_text
 
 _EVERY = 0.5
 """Seconds between two changes."""
@@ -49,7 +49,7 @@ class StartLine:
         self._next = now + _EVERY
         more = self._until if "" in facts.hostnames else ""
         text = describe_start(facts, now - self._began, describe_missing) + more
-        drawn = bars.draw("starting", start_part(facts), text)
+        drawn = progress_text.draw("starting", start_part(facts), text)
         if waiting:
             drawn["text/plain"] += f"\n{waiting}"
             drawn["text/html"] += f"<div>{html.escape(waiting)}</div>"

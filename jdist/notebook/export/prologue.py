@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from jdist.notebook.export.provided import Provided
-from jdist.notebook.export.translation import Translation
+from jdist.notebook.export.bound_names import Provided
+from jdist.notebook.export.translate import Translation
 
 _FORMING = ("init_process_group", "destroy_process_group")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 
-from jdist.notebook import ansi
+from jdist.notebook.text import ansi
 
 _PRE = (
     "margin:0;padding:0;border:0;background:none;color:inherit;white-space:pre-wrap;overflow-wrap:anywhere;"

@@ -11,11 +11,11 @@ from jdist.core.errors import JdistError, UsageError
 from jdist.core.ranks import those, told_fresh
 from jdist.core.verdict import Verdict
 from jdist.notebook.options import ranks_parser, split_words
-from jdist.notebook.panel import drawing, parts
-from jdist.notebook.panel.attention import Attention
-from jdist.notebook.panel.clicks import LATE, Apart, Delivery
-from jdist.notebook.panel.drawing import Sight
-from jdist.notebook.panel.lookout import Lookout
+from jdist.notebook.panel import html, widgets
+from jdist.notebook.panel.comm_thread import LATE, Apart, Delivery
+from jdist.notebook.panel.follower import Lookout
+from jdist.notebook.panel.html import Sight
+from jdist.notebook.panel.visibility import Attention
 
 _HINT = "all, 0-3,7, node=1, dp=0, !2"
 
@@ -41,32 +41,32 @@ class Board:
 
     def _make(self) -> None:
         self._header, self._warning, self._message, self._table, self._groups, self._footer = (
-            parts.markup() for _ in range(6)
+            widgets.markup() for _ in range(6)
         )
         self._attention = Attention(lambda: not self._delivery.is_late, self._nudge)
-        self._verdicts = parts.column()
-        self._ranks = parts.text("on ranks", _HINT, f"which ranks the buttons are for: {_HINT}", ["all"])
+        self._verdicts = widgets.column()
+        self._ranks = widgets.text("on ranks", _HINT, f"which ranks the buttons are for: {_HINT}", ["all"])
         self._ranks.style.description_width = "auto"
-        self._controls = parts.row(
+        self._controls = widgets.row(
             self._ranks,
             self._button("Interrupt", "stop what runs there; every namespace is kept", self._interrupt, "stop"),
             self._button("Restart …", "replace the ranks' processes; what they hold is lost", self._ask, "refresh"),
         )
-        self._question = parts.markup()
-        self._sure = parts.row(
+        self._question = widgets.markup()
+        self._sure = widgets.row(
             self._question,
             self._button("Restart them", "replace the processes now", self._restart, "refresh", "danger"),
             self._button("Keep them", "do nothing", self._forget),
         )
-        parts.show(self._sure, is_shown=False)
-        self._pager = parts.row(
+        widgets.show(self._sure, is_shown=False)
+        self._pager = widgets.row(
             self._button("Previous", "the ranks before these", lambda: self._turn(-1), "arrow-left"),
             self._button("Next", "the ranks after these", lambda: self._turn(1), "arrow-right"),
         )
-        heads = [parts.markup() for _ in range(2)]
+        heads = [widgets.markup() for _ in range(2)]
         for head, words in zip(heads, ("Ranks", "Groups"), strict=True):
-            head.value = drawing.draw_heading(words)
-        self.widget = parts.column(
+            head.value = html.draw_heading(words)
+        self.widget = widgets.column(
             self._header,
             self._warning,
             self._verdicts,
@@ -93,7 +93,7 @@ class Board:
                 self._say(str(e), is_error=True)
             self._warn()
 
-        return parts.button(text, tooltip, self._apart.wrap(click), icon, style)
+        return widgets.button(text, tooltip, self._apart.wrap(click), icon, style)
 
     # ------------------------------------------------------------ its life
 
@@ -130,13 +130,13 @@ class Board:
     def _draw(self, sight: Sight) -> None:
         self._sight = sight
         found = sight.found
-        self._header.value = drawing.draw_header(sight)
-        self._footer.value = drawing.draw_footer(sight)
-        self._groups.value = drawing.draw_groups(found)
+        self._header.value = html.draw_header(sight)
+        self._footer.value = html.draw_footer(sight)
+        self._groups.value = html.draw_groups(found)
         self._warn()
         self._draw_table()
         self._draw_verdicts(found.verdicts if found is not None else ())
-        parts.show(self._controls, sight.state != "gone")
+        widgets.show(self._controls, sight.state != "gone")
         if found is not None:
             names = ["all", *found.facts.groups, *(f"node={n}" for n in range(found.facts.topology.nnodes))]
             self._ranks.options = tuple(names)
@@ -152,16 +152,16 @@ class Board:
 
     def _warn(self) -> None:
         is_late = self._delivery.is_late and self._sight.state not in ("connecting", "gone")
-        self._warning.value = drawing.draw_warning(LATE) if is_late else ""
+        self._warning.value = html.draw_warning(LATE) if is_late else ""
 
     def _draw_table(self) -> None:
         count = len(self._sight.found.ranks) if self._sight.found is not None else 0
-        self._page = min(self._page, drawing.pages(count) - 1)
-        self._table.value = drawing.draw_ranks(self._sight, self._page)
-        parts.show(self._pager, drawing.pages(count) > 1)
+        self._page = min(self._page, html.pages(count) - 1)
+        self._table.value = html.draw_ranks(self._sight, self._page)
+        widgets.show(self._pager, html.pages(count) > 1)
         previous, following = self._pager.children
         previous.disabled = self._page == 0
-        following.disabled = self._page == drawing.pages(count) - 1
+        following.disabled = self._page == html.pages(count) - 1
 
     def _turn(self, by: int) -> None:
         self._page = max(0, self._page + by)
@@ -174,11 +174,11 @@ class Board:
             self._ways = ways
             self._verdicts.children = [self._verdict(verdict) for verdict in verdicts]
         for verdict, shown in zip(verdicts, self._verdicts.children, strict=True):
-            shown.children[0].value = drawing.draw_verdict(verdict)
+            shown.children[0].value = html.draw_verdict(verdict)
 
     def _verdict(self, verdict: Verdict) -> Any:
         ways = [self._way(way.command, way.effect) for way in verdict.ways]
-        return parts.column(parts.markup(), *ways)
+        return widgets.column(widgets.markup(), *ways)
 
     def _way(self, command: str, effect: str) -> Any:
         """One that runs a cell needs the cell."""
@@ -191,13 +191,13 @@ class Board:
                 lambda: self._interrupt_those(self._cluster.select(ranks.ranks, ranks.group)),
             )
         if verb != "%%dist":
-            return drawn(drawing.draw_message(f"→ {command}  {effect}", is_error=False))
-        code = parts.text("", "such as dist.barrier()", f"the cell for {command}: {effect}")
+            return drawn(html.draw_message(f"→ {command}  {effect}", is_error=False))
+        code = widgets.text("", "such as dist.barrier()", f"the cell for {command}: {effect}")
         ranks = ranks_parser("%%dist", "Ranks.").parse(rest)
-        return parts.row(self._button(f"{command}: {effect}", effect, lambda: self._run(code, ranks.ranks)), code)
+        return widgets.row(self._button(f"{command}: {effect}", effect, lambda: self._run(code, ranks.ranks)), code)
 
     def _say(self, text: str, *, is_error: bool = False) -> None:
-        self._message.value = drawing.draw_message(text, is_error)
+        self._message.value = html.draw_message(text, is_error)
 
     # ------------------------------------------------------------ what is done
 
@@ -215,8 +215,8 @@ class Board:
         """What is lost cannot be had back, so a second click is needed, and counts for these ranks only."""
         self._doubtful = self._chosen()
         lost = f"What {those(self._doubtful, 'holds')} will be lost."
-        self._question.value = drawing.draw_warning(lost)
-        parts.show(self._sure, is_shown=True)
+        self._question.value = html.draw_warning(lost)
+        widgets.show(self._sure, is_shown=True)
 
     def _restart(self) -> None:
         self._forget()
@@ -224,7 +224,7 @@ class Board:
         self._begin(f"restarting {those(ranks)}", _restart(self._cluster.asynchronous, ranks))
 
     def _forget(self) -> None:
-        parts.show(self._sure, is_shown=False)
+        widgets.show(self._sure, is_shown=False)
 
     def _run(self, code: Any, ranks: str) -> None:
         if not code.value.strip():
@@ -273,6 +273,6 @@ async def _run(cluster: AsyncCluster, code: str, ranks: tuple[int, ...]) -> str:
 
 def drawn(text: str) -> Any:
     """Something that is drawn once."""
-    made = parts.markup()
+    made = widgets.markup()
     made.value = text
     return made

@@ -12,10 +12,9 @@ from msgspec import Struct
 
 from jdist.core.outcome import Line, Rich, Skipped
 from jdist.core.ranks import RankSet
-from jdist.notebook import ansi
-from jdist.notebook.body import LONGEST_LINE, cut, fallback, fit, images_that_fit, richest, size, skipped_text
-from jdist.notebook.failures import Failure, failures, headline, located, split_echoes
-from jdist.notebook.mime import (
+from jdist.notebook.output.blocks import LONGEST_LINE, cut, fallback, fit, images_that_fit, richest, size, skipped_text
+from jdist.notebook.output.failures import Failure, failures, headline, located, split_echoes
+from jdist.notebook.output.run_json_schema import (
     VERSION,
     Alike,
     Failing,
@@ -31,8 +30,9 @@ from jdist.notebook.mime import (
     Text,
     WayOut,
 )
-from jdist.notebook.transcript import Block, Part
-from jdist.notebook.view import RunView
+from jdist.notebook.output.run_view import RunView
+from jdist.notebook.output.transcript import Block, Part
+from jdist.notebook.text import ansi
 
 MOST_FAILURES = 12
 _NOTICES = 4
