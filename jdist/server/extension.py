@@ -11,11 +11,11 @@ from jupyter_server.serverapp import ServerApp
 from traitlets import Dict, Int, List, Unicode
 
 from jdist.core.errors import UsageError
+from jdist.server.cluster_list import Roster
 from jdist.server.crossing import cross
-from jdist.server.pictures import Picture
 from jdist.server.policy import Policy
 from jdist.server.routes import ROUTES
-from jdist.server.watch import Roster
+from jdist.server.snapshots import Picture
 
 NAME = "jdist"
 SCHEMA = Path(__file__).with_name("events.yaml")

@@ -36,10 +36,10 @@ from jdist.client.cluster import AsyncCluster, Ranks
 from jdist.client.trace.columns import columns
 from jdist.core.errors import JdistError, UsageError
 from jdist.launch.base import ENTRY_POINTS
+from jdist.server.cluster_list import Roster
 from jdist.server.consoles import command_here
 from jdist.server.crossing import cross
-from jdist.server.pictures import safe
-from jdist.server.watch import Roster
+from jdist.server.snapshots import safe
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from jdist.core.messages import ClusterFacts, GroupSpec, Looked, RankFacts, Surv
 from jdist.core.node_report import GpuUse
 from jdist.core.observation import Call, Doing, GroupProgress
 from jdist.core.verdict import Verdict, Way
-from jdist.server.pictures import changed_ranks, safe, summary, survey, timeless
+from jdist.server.snapshots import changed_ranks, safe, summary, survey, timeless
 
 FACTS = ClusterFacts(
     "c1", "ready", 2, "gloo", 2, (2, 1), ("alpha", "beta"), 3, {"odd": (1,)}, (("dp",), (3,)), cut_off=(1,)

@@ -10,7 +10,7 @@ from browser import LONG, Browser
 from waits import eventually
 
 import jdist
-from jdist.server.news import INTERVAL
+from jdist.server.event_feed import INTERVAL
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("server", "traces")]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from jdist.server.news import INTERVAL, News
+from jdist.server.event_feed import INTERVAL, News
 
 
 def rows(*states: str) -> list[dict[str, Any]]:

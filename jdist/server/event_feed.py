@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from jdist.server.pictures import Picture, changed_ranks, safe, timeless
+from jdist.server.snapshots import Picture, changed_ranks, safe, timeless
 
 INTERVAL = 0.5
 """Seconds between two events about one cluster, at the least."""

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from jdist.client.cluster import AsyncCluster
 from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
 from jdist.core.messages import ClusterFacts, Looked, Message, Moved, Notice, Stopped, Surveyed
-from jdist.server import pictures
-from jdist.server.pictures import Picture
+from jdist.server import snapshots
+from jdist.server.snapshots import Picture
 from jdist.wire.transport.keys import Connection
 
 _PATIENCE = 3.0
@@ -160,7 +160,7 @@ class Onlooker:
     # ------------------------------------------------------------ pictures
 
     def _survey(self, found: Surveyed, looked: dict[int, Looked]) -> Picture:
-        return self._summary(found.facts.phase) | pictures.survey(found, looked, self.picture)
+        return self._summary(found.facts.phase) | snapshots.survey(found, looked, self.picture)
 
     def _silent(self) -> Picture:
         reason = f"its controller (process {self.connection.pid}) has not answered for {_PATIENCE:.0f} s"
@@ -168,4 +168,4 @@ class Onlooker:
 
     def _summary(self, state: str, reason: str = "") -> Picture:
         c = self.connection
-        return pictures.summary(c.name, state, cluster=c.cluster, version=c.version, reason=reason)
+        return snapshots.summary(c.name, state, cluster=c.cluster, version=c.version, reason=reason)

@@ -16,7 +16,7 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import Progress, Waiting, describe_missing
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages import ClusterFacts, Notice
-from jdist.server.pictures import Picture, safe, summary
+from jdist.server.snapshots import Picture, safe, summary
 
 KIND = "browser"
 """Of a client that starts a cluster for a browser, and lets go of it when it stands."""

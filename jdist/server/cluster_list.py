@@ -16,11 +16,11 @@ from msgspec import Struct
 from jdist.client import find
 from jdist.client.cluster import AsyncCluster
 from jdist.core.errors import ConnectionLost, UsageError
-from jdist.server.news import News
-from jdist.server.onlooker import Onlooker
-from jdist.server.pictures import Picture, summary
+from jdist.server.event_feed import News
+from jdist.server.follower import Onlooker
+from jdist.server.pending_starts import KIND, Starts
 from jdist.server.policy import Policy
-from jdist.server.starts import KIND, Starts
+from jdist.server.snapshots import Picture, summary
 from jdist.wire.transport.keys import Connection
 
 T = TypeVar("T")
