@@ -13,7 +13,8 @@ def script_cell(path: str, args: Sequence[str] = ()) -> str:
     script = Path(path).expanduser()
     if not script.is_file():
         raise UsageError(f"there is no script {path!r} here ({Path.cwd()})")
-    return f"__import__('jdist.worker.cells.script', fromlist=['x']).run({str(script.resolve())!r}, {list(args)!r}, globals())"
+    call = f"run({str(script.resolve())!r}, {list(args)!r}, globals())"
+    return f"__import__('jdist.worker.cells.script', fromlist=['x']).{call}"
 
 
 def split_names(text: str) -> tuple[str, ...]:

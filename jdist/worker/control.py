@@ -44,10 +44,11 @@ from jdist.worker.cells.autoreload import Reloading
 from jdist.worker.cells.fd_capture import FdCapture
 from jdist.worker.cells.runner import Cells
 from jdist.worker.escalation import free_main
-from jdist.worker.groups.registry import FormSpec, Groups, on_reform
+from jdist.worker.groups import on_reform
+from jdist.worker.groups.registry import FormSpec, Groups
+from jdist.worker.kernel import sigint
 from jdist.worker.kernel.shell import adapt
 from jdist.worker.kernel.tracebacks import render_once, shorten_interrupts
-from jdist.worker.main import sigint
 from jdist.worker.observe.call_digest import Tallies
 from jdist.worker.observe.flight_recorder import Recorder
 from jdist.worker.observe.observer import Observer

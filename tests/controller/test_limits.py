@@ -5,7 +5,7 @@ from __future__ import annotations
 from driver import VERSION, Driver, facts
 
 from jdist.controller import queries
-from jdist.controller.model.runs import lifecycle
+from jdist.controller.runs import lifecycle
 from jdist.controller.state import AgentSaid
 from jdist.core.messages import (
     PROTOCOL,
@@ -30,7 +30,7 @@ def test_so_many_cells_wait_and_no_more() -> None:
         d._requests[f"q{n}"] = (0,)
         assert not any(isinstance(m, Refused) for m in d.say(RunCell(f"q{n}", "", (0,))))
     (refused,) = [m for m in d.say(RunCell("more", "", (0,))) if isinstance(m, Refused)]
-    assert refused.reason == f"{cells._MOST_QUEUED} cells wait already; the cell was not run"
+    assert refused.reason == f"{lifecycle._MOST_QUEUED} cells wait already; the cell was not run"
 
 
 def test_so_many_questions_wait_and_no_more() -> None:

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdist.core.errors import UsageError
-from jdist.worker.values import describe, flat
+from jdist.worker.values import describe as describing
+from jdist.worker.values import flat
 from jdist.worker.values.describe import describe, evaluate
 from jdist.worker.values.digests import block_digests, digests, element
 from jdist.worker.values.flat import chunks
@@ -119,8 +120,8 @@ def test_describe_tensor() -> None:
 
 
 def test_a_very_large_tensor_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(describe, "CHUNK", 10)
-    monkeypatch.setattr(describe, "_EXACT", 40)
+    monkeypatch.setattr(describing, "CHUNK", 10)
+    monkeypatch.setattr(describing, "_EXACT", 40)
     row = describe(torch.full((1000,), 2.0))
     assert row.sampled
     assert (row.mean, row.std) == (2.0, 0.0)

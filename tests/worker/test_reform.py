@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import jdist
-from jdist.worker.groups.registry import on_reform
+from jdist.worker.groups import on_reform
 
 
 @pytest.fixture

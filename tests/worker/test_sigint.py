@@ -16,7 +16,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from jdist.worker.main import sigint
+from jdist.worker.kernel import sigint
 
 INSTALL = "from jdist.worker import sigint as _s\n_handler = _s.install(get_ipython().kernel)"
 

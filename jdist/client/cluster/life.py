@@ -13,7 +13,8 @@ from jdist.client import find
 from jdist.client.cluster.cells import Cells
 from jdist.client.doctor.collect import examine_briefly
 from jdist.client.doctor.diagnosis import Finding
-from jdist.client.lifecycle import revive, start
+from jdist.client.lifecycle import revive
+from jdist.client.lifecycle import start as starting
 from jdist.client.link import Link
 from jdist.core.errors import JdistError, LaunchError, ProtocolError, UsageError
 from jdist.core.messages import WATCHING, ClusterFacts, InputRequest, Message, Moved, Notice, StopCluster, Stopped
@@ -66,7 +67,7 @@ class Life(Cells):
         min_nodes: int = 0,
         bind_host: str = "",
         kind: str = "python",
-        on_progress: Callable[[start.Progress], None] | None = None,
+        on_progress: Callable[[starting.Progress], None] | None = None,
         **limits: float,
     ) -> Self:
         """Start a cluster and form its world.
@@ -117,7 +118,7 @@ class Life(Cells):
         except TypeError as e:
             raise UsageError(f"start: {e}") from None
         self = cls()
-        started = await start.launch(settings, self._on_event, kind)
+        started = await starting.launch(settings, self._on_event, kind)
         self._adopt(started.link)
         self._launcher = started.launcher
         tell = on_progress or _write
@@ -138,10 +139,10 @@ class Life(Cells):
         return self
 
     async def _wait(
-        self, started: start.Started, timeout: float | None, tell: Callable[[start.Progress], None]
+        self, started: starting.Started, timeout: float | None, tell: Callable[[starting.Progress], None]
     ) -> None:
         """Until what was started is what was wanted: a world that is formed, and lives on. Raises LaunchError."""
-        await start.wait_formed(started, timeout, tell)
+        await starting.wait_formed(started, timeout, tell)
         await started.launcher.let_go()
         self.warnings = (await examine_briefly(self.link, self.facts)).findings
         for finding in self.warnings:
@@ -263,8 +264,8 @@ class Life(Cells):
         self._tell(message)
 
 
-def _write(progress: start.Progress) -> None:
-    if isinstance(progress, start.Waiting) and progress.text:
+def _write(progress: starting.Progress) -> None:
+    if isinstance(progress, starting.Waiting) and progress.text:
         print(progress.text, file=sys.stderr)
 
 

@@ -8,7 +8,8 @@ from jdist.client.cluster.attachment import Ranks
 from jdist.client.cluster.cells import Cells
 from jdist.client.expressions import split_names
 from jdist.client.history import BroadcastStep, Remark
-from jdist.client.values.carrier import OnProgress, compare
+from jdist.client.values import compare
+from jdist.client.values.carrier import OnProgress
 from jdist.core.errors import UsageError, ValueFailed
 from jdist.wire.values.partition import concatenate, slice_along
 

@@ -8,8 +8,8 @@ A node's states, and what moves it on; nothing else does::
      └───────────anything is heard───────────┘
 
 A node that is cut off has lost nothing: its ranks run on, and what is said to it and by it meanwhile arrives in order
-when the network is there again (wire/transport/streams). A run that waits for it waits. What tells a dead agent from a network
-that is cut is its lifeline (wire/bulk/server): only the end of a process closes that in order.
+when the network is there again (wire/transport/streams). A run that waits for it waits. What tells a dead agent from a
+network that is cut is its lifeline (wire/bulk/server): only the end of a process closes that in order.
 """
 
 from __future__ import annotations

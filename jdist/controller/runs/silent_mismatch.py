@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from jdist.controller.model.context import Context
 from jdist.controller.model.runs import Run
-from jdist.controller.verdict.decide import mismatch
+from jdist.controller.verdict import mismatch
 from jdist.core.call_signature import agreed
 from jdist.core.messages import Answer, Ask, Judged, Trace, Traced
 from jdist.core.observation import Call, Tally

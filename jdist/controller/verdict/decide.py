@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jdist.controller.verdict.decide import mismatch
+from jdist.controller.verdict import mismatch
 from jdist.controller.verdict.wait_graph import Ranks, Seen, circle, is_send, may_move, missing, needs
 from jdist.core.observation import ANY, Call, Kind
 from jdist.core.ranks import those

@@ -143,7 +143,7 @@ class GroupMade(Message, frozen=True):
 
 
 class Stalled(Message, frozen=True):
-    """A rank's main thread has been blocked in the same place of torch.distributed for a moment (see worker/observe/stall_detector).
+    """A rank's main thread has been blocked in one place of torch.distributed for a moment.
 
     Said once for each place; what became of it is found out by looking.
     """

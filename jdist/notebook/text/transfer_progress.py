@@ -84,5 +84,5 @@ class ProgressLine:
         with self._lock:
             if not self._is_over and self._shown is not None:
                 done, total = self._last
-                self._end(f"stopped at {bars.amount(done)} of {bars.amount(total)}")
+                self._end(f"stopped at {progress_text.amount(done)} of {progress_text.amount(total)}")
             self._is_over = True

@@ -27,8 +27,8 @@ _SILENCE = 5
 _CONNECT_MS = 3000
 _HANDSHAKE_MS = 10000
 _LARGEST = 65 << 20
-"""Bytes of a frame that a controller takes: what wire/values/frames lets through, and a margin. A connection that brings more
-is ended."""
+"""Bytes of a frame that a controller accepts: the limit of wire/values/frames and a margin. A connection that brings
+more is closed."""
 _AHEAD = 16
 """Messages of one peer that may wait to be heard by a controller; TCP itself makes who is ahead of that wait."""
 _NOW = int(zmq.NOBLOCK)

@@ -10,7 +10,7 @@ from jdist.core.messages import Done, PayloadWire
 from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.objects import encode, summarize
-from jdist.worker.cells.runner import script
+from jdist.worker.cells import script
 
 _ECHOES = (
     "connection closed by peer",

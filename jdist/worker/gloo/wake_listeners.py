@@ -1,8 +1,9 @@
 """Knocking: freeing a rank that waits for a peer which will never connect to it.
 
 gloo connects a new group's ranks pair by pair: of two, the one with the lower address listens, and waits without a
-connection of its own, so there is nothing to cut (worker/gloo/connections). If the other rank died or was freed after it had told
-its address, that wait lasts for as long as torch's timeout. gloo's listener takes a connection for the one whose number
+connection of its own, so there is nothing to cut (worker/gloo/connections). If the other rank died or was freed after
+it had told its address, that wait lasts for as long as torch's timeout. gloo's listener takes a connection for the one
+whose number
 (its place among the listener's, 8 bytes) is read from it first: made from here, and closed, it ends the wait with
 "Connection closed by peer". One that comes before its number is waited for is kept for it.
 """

@@ -209,7 +209,7 @@ def _wrap_split_group(original: Callable[..., Any], held: Held) -> Callable[...,
 
 
 def _mark_store_waits() -> None:
-    """Give the store's blocking methods, which are C++, a Python frame by which worker/gloo/connections recognises them."""
+    """Give the store's blocking C++ methods a Python frame, by which worker/gloo/connections recognises them."""
     import torch.distributed as dist
 
     for name in _BLOCKING_STORE_METHODS:

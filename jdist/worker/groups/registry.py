@@ -19,6 +19,7 @@ from jdist.core.errors import LaunchError
 from jdist.core.messages import GroupSpec
 from jdist.worker.gloo.connections import Endpoint, let_go, own_listeners, quiet
 from jdist.worker.gloo.wake_listeners import Knocker
+from jdist.worker.groups import patches
 from jdist.worker.groups.formation import (
     FormReport,
     FormSpec,
@@ -31,7 +32,6 @@ from jdist.worker.groups.formation import (
     watchdog,
 )
 from jdist.worker.groups.rebind import ON_REFORM, Pairs, swap
-from jdist.worker.groups.registry import patches
 from jdist.worker.groups.store_client import StoreClient, sweep
 from jdist.worker.observe.call_log import Notes
 

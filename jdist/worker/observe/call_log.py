@@ -1,7 +1,7 @@
 """Notes: each call that a cell makes of torch.distributed's public functions, as the calling thread writes it down.
 
 torch's flight recorder knows no send, no recv and no root; it has no end of a call either. So functions that note
-each call stand in for the public names, at about a microsecond a call (their text is made in jdist/worker/observe/call_log_codegen.py):
+each call stand in for the public names, at about a microsecond a call (their text is made in call_log_codegen.py):
 nothing is worked out then that can be worked out when somebody asks. A note holds no tensor and no Work alive.
 """
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from jdist.core.observation import Kind
 from jdist.core.ranks import RankSet
-from jdist.worker.cells.runner import script
+from jdist.worker.cells import script
 from jdist.worker.gloo import connections
 from jdist.worker.observe.call_log import TRANSFERS, Note, Notes
 from jdist.worker.observe.flight_recorder import Recorder
