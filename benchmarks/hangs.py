@@ -14,7 +14,9 @@ from measuring.table import SECONDS, Pairs, Table
 from start import start_by_themselves
 
 import jdist
-from jdist.core.messages import Done, Judged, Message
+from jdist.core.messages.base import Message
+from jdist.core.messages.observation import Judged
+from jdist.core.messages.runs import Done
 
 TURNS = 7
 VERDICT_AIM = 1.0

@@ -22,7 +22,7 @@ import jdist
 from jdist.client.blocking import bridge
 from jdist.client.link import Link
 from jdist.client.values.carrier import Carrier
-from jdist.core.messages import ProbeWire
+from jdist.core.messages.base import ProbeWire
 
 TURNS = 15
 NBYTES = 100_000_000

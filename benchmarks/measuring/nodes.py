@@ -18,31 +18,13 @@ import jdist
 from jdist.agent.link.controller_link import Uplink
 from jdist.agent.link.enrolment import enrol
 from jdist.agent.node.facts import node_facts
-from jdist.core.messages import (
-    PROTOCOL,
-    AgentHello,
-    Answer,
-    Ask,
-    Cell,
-    Done,
-    Fault,
-    Form,
-    Formed,
-    Halt,
-    Look,
-    Looked,
-    Message,
-    NewLifeline,
-    Output,
-    Quit,
-    StartStore,
-    StoreUp,
-    Text,
-    ToAgent,
-    Turned,
-    Welcome,
-    WorkerUp,
-)
+from jdist.core.messages.base import PROTOCOL, Fault, Message
+from jdist.core.messages.groups import Form, Formed, StartStore, StoreUp
+from jdist.core.messages.membership import AgentHello, NewLifeline, Quit, Turned, Welcome, WorkerUp
+from jdist.core.messages.observation import Look, Looked
+from jdist.core.messages.output import Output, Text
+from jdist.core.messages.protocol import Answer, Ask, ToAgent
+from jdist.core.messages.runs import Cell, Done, Halt
 from jdist.core.observation import Doing, GroupProgress
 from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import JoinLine

@@ -40,32 +40,24 @@ from jdist.agent.relay.rank_queries import Questions
 from jdist.agent.starters.fork import Nursery
 from jdist.agent.starters.spawn import FreshInterpreter
 from jdist.agent.starters.warming import Warming
-from jdist.core.messages import (
-    PROTOCOL,
+from jdist.core.messages.base import PROTOCOL, Message
+from jdist.core.messages.code import Importable
+from jdist.core.messages.groups import Form, StartStore
+from jdist.core.messages.membership import (
     AgentHello,
-    Ask,
-    AskNodes,
-    Cell,
-    Done,
-    Form,
-    Halt,
-    Importable,
-    InputReply,
-    InputRequest,
     Leaving,
-    Message,
     NewLifeline,
     Quit,
     Renumber,
     Renumbered,
     Replace,
-    StartStore,
-    ToAgent,
     Turned,
     Welcome,
     WorkerDown,
     WorkerUp,
 )
+from jdist.core.messages.protocol import Ask, AskNodes, ToAgent
+from jdist.core.messages.runs import Cell, Done, Halt, InputReply, InputRequest
 from jdist.core.ranks import RankSet
 from jdist.core.settings import BEAT, OUTPUT_DELAY
 from jdist.core.topology import Topology

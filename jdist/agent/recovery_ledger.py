@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from jdist.agent.processes.kernel import Kernel
-from jdist.core.messages import Cell, Done, Form, Formed, GroupMade, GroupSpec, Held, HeldRank, Message, Renumber
+from jdist.core.messages.base import Message
+from jdist.core.messages.groups import Form, Formed, GroupMade, GroupSpec
+from jdist.core.messages.membership import Held, HeldRank, Renumber
+from jdist.core.messages.runs import Cell, Done
 
 
 @dataclass

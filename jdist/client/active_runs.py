@@ -8,18 +8,11 @@ import weakref
 from collections.abc import Callable, Iterator
 
 from jdist.client.run import CellRun
-from jdist.core.messages import (
-    Accepted,
-    Done,
-    InputRequest,
-    Judged,
-    Message,
-    Notice,
-    Output,
-    RunEnded,
-    Started,
-    Stopped,
-)
+from jdist.core.messages.base import Message
+from jdist.core.messages.observation import Judged
+from jdist.core.messages.output import Output
+from jdist.core.messages.runs import Accepted, Done, InputRequest, RunEnded, Started
+from jdist.core.messages.status import Notice, Stopped
 from jdist.core.topology import Topology
 
 

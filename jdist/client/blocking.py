@@ -18,7 +18,7 @@ from jdist.client.expressions import script_cell
 from jdist.client.history import History
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
-from jdist.core.messages import ClusterFacts
+from jdist.core.messages.status import ClusterFacts
 from jdist.core.topology import Mesh, Topology
 from jdist.wire.transport.keys import Connection
 

@@ -15,28 +15,10 @@ from typing import Any
 
 import jdist
 from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, UsageError
-from jdist.core.messages import (
-    PROTOCOL,
-    Accepted,
-    Answer,
-    Answered,
-    Ask,
-    AskNodes,
-    Attached,
-    ClientHello,
-    ClusterFacts,
-    Fault,
-    Message,
-    NodeAnswer,
-    NodeAnswered,
-    NodeOp,
-    Op,
-    Progress,
-    Refused,
-    Stopped,
-    Surveyed,
-    ToClient,
-)
+from jdist.core.messages.base import PROTOCOL, Fault, Message, Progress
+from jdist.core.messages.protocol import Answer, Answered, Ask, AskNodes, NodeAnswer, NodeAnswered, NodeOp, Op, ToClient
+from jdist.core.messages.runs import Accepted
+from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, Refused, Stopped, Surveyed
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.liveness import Lifeline, dial_lifeline
 from jdist.wire.transport.sockets import Port, Watch, dial_tcp, new_context

@@ -10,18 +10,11 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
-from jdist.core.messages import (
-    Done,
-    Judged,
-    Message,
-    Output,
-    PayloadWire,
-    RunEnded,
-    Started,
-    Stopped,
-    Tail,
-    Text,
-)
+from jdist.core.messages.base import Message, PayloadWire
+from jdist.core.messages.observation import Judged
+from jdist.core.messages.output import Output, Tail, Text
+from jdist.core.messages.runs import Done, RunEnded, Started
+from jdist.core.messages.status import Stopped
 from jdist.core.outcome import Outcome
 from jdist.core.ranks import RankSet, those
 from jdist.core.topology import Topology

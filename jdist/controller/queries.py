@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from jdist.controller.model.context import Context
 from jdist.controller.model.numbering import Numbering
-from jdist.core.messages import Answer, Ask, AskNodes, Fault, Fetch, NodeAnswer, Progress, Put
+from jdist.core.messages.base import Fault, Progress
+from jdist.core.messages.protocol import Answer, Ask, AskNodes, NodeAnswer
+from jdist.core.messages.values import Fetch, Put
 
 _MOST = 4096
 

@@ -17,22 +17,10 @@ from jdist.controller.peers.keys import Admission
 from jdist.controller.peers.streams import Downlinks
 from jdist.controller.state import AgentSaid, ClientSaid, Event, Exit, Forget, PeerGone, Remark, State, Tick, ToPeer
 from jdist.core.errors import ProtocolError
-from jdist.core.messages import (
-    AgentMessage,
-    Answer,
-    Answered,
-    Ask,
-    ClientMessage,
-    Fault,
-    Invite,
-    Invited,
-    Keep,
-    Message,
-    Nothing,
-    PassedAt,
-    PassOn,
-    Release,
-)
+from jdist.core.messages.base import Fault, Message, Nothing
+from jdist.core.messages.membership import Invite, Invited
+from jdist.core.messages.protocol import AgentMessage, Answer, Answered, Ask, ClientMessage
+from jdist.core.messages.values import Keep, PassedAt, PassOn, Release
 from jdist.wire.bulk.server import DataServer
 from jdist.wire.complaints import Complaints
 from jdist.wire.transport.keys import LOOPBACK, Charter

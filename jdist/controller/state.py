@@ -46,48 +46,27 @@ from jdist.controller.runs.rank_polling import Looks
 from jdist.controller.runs.setup_cells import Setup
 from jdist.controller.runs.silent_mismatch import Doubts
 from jdist.controller.status import Facts, Mark
-from jdist.core.messages import (
-    PROTOCOL,
+from jdist.core.messages.base import PROTOCOL, Message
+from jdist.core.messages.groups import Formed, FormFailed, GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp
+from jdist.core.messages.membership import (
     AddNode,
     AgentHello,
-    Answer,
-    Ask,
-    AskNodes,
-    Attached,
     Beat,
-    ClientHello,
-    Done,
-    Formed,
-    FormFailed,
-    GroupMade,
-    InputReply,
-    InputRequest,
-    Interrupt,
     LeaveOut,
     Leaving,
-    MakeGroup,
-    MakeMesh,
-    Message,
-    NodeAnswer,
     NoLifeline,
-    Notice,
-    Output,
-    Phase,
     Quit,
     RemoveRanks,
     Renumbered,
     Restart,
-    RunCell,
-    Stalled,
-    StopCluster,
-    Stopped,
-    StoreDown,
-    StoreUp,
-    Survey,
     WorkerDown,
     WorkerUp,
-    only_of,
 )
+from jdist.core.messages.observation import Stalled
+from jdist.core.messages.output import Output, only_of
+from jdist.core.messages.protocol import Answer, Ask, AskNodes, NodeAnswer
+from jdist.core.messages.runs import Done, InputReply, InputRequest, Interrupt, RunCell
+from jdist.core.messages.status import Attached, ClientHello, Notice, Phase, StopCluster, Stopped, Survey
 from jdist.core.settings import Settings
 
 __all__ = [

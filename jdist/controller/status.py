@@ -6,7 +6,7 @@ from jdist.controller.membership.formation import Forming
 from jdist.controller.membership.heartbeats import Contact
 from jdist.controller.model.context import Context
 from jdist.controller.model.world import Rank
-from jdist.core.messages import WATCHING, ClusterFacts, Moved, RankFacts, Surveyed
+from jdist.core.messages.status import WATCHING, ClusterFacts, Moved, RankFacts, Surveyed
 from jdist.core.topology import Topology
 
 _PACE = 0.1

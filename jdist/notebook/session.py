@@ -8,7 +8,8 @@ from typing import Any
 from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
-from jdist.core.messages import Message, Notice
+from jdist.core.messages.base import Message
+from jdist.core.messages.status import Notice
 from jdist.notebook.output.screen import Screen, plain
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 from jdist.client.cluster import AsyncCluster
 from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
-from jdist.core.messages import ClusterFacts, Looked, Message, Moved, Notice, Stopped, Surveyed
+from jdist.core.messages.base import Message
+from jdist.core.messages.observation import Looked
+from jdist.core.messages.status import ClusterFacts, Moved, Notice, Stopped, Surveyed
 from jdist.server import snapshots
 from jdist.server.snapshots import Picture
 from jdist.wire.transport.keys import Connection

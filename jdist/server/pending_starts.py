@@ -15,7 +15,7 @@ from jdist.client import find
 from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import Progress, Waiting, describe_missing
 from jdist.core.errors import JdistError, UsageError
-from jdist.core.messages import ClusterFacts, Notice
+from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.server.snapshots import Picture, safe, summary
 
 KIND = "browser"

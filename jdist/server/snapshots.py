@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jdist.core.messages import ClusterFacts, Looked, RankFacts, Surveyed
+from jdist.core.messages.observation import Looked
+from jdist.core.messages.status import ClusterFacts, RankFacts, Surveyed
 from jdist.core.observation import Doing
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology

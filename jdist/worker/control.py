@@ -17,25 +17,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jdist.core.errors import JdistError
-from jdist.core.messages import (
-    Answer,
-    Ask,
-    BeRank,
-    Cell,
-    Fault,
-    Form,
-    Formed,
-    FormFailed,
-    GroupMade,
-    GroupSpec,
-    Halt,
-    Importable,
-    Message,
-    Quit,
-    Stalled,
-    ToWorker,
-    WorkerHello,
-)
+from jdist.core.messages.base import Fault, Message
+from jdist.core.messages.code import Importable
+from jdist.core.messages.groups import Form, Formed, FormFailed, GroupMade, GroupSpec
+from jdist.core.messages.membership import BeRank, Quit, WorkerHello
+from jdist.core.messages.observation import Stalled
+from jdist.core.messages.protocol import Answer, Ask, ToWorker
+from jdist.core.messages.runs import Cell, Halt
 from jdist.core.topology import Topology
 from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context

@@ -11,7 +11,7 @@ import pytest
 
 from jdist.agent.link.enrolment import enrol
 from jdist.core.errors import LaunchError
-from jdist.core.messages import Enrolled, Turned
+from jdist.core.messages.membership import Enrolled, Turned
 from jdist.wire.bulk.server import DataServer
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import KeyPair

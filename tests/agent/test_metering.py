@@ -15,7 +15,9 @@ from drivertool import DriverTool
 
 from jdist.agent.node.gpus import Sight, read_devices, read_processes
 from jdist.agent.relay.gpu_meter import Meter, Reading
-from jdist.core.messages import Answer, Looked, Message, Stalled
+from jdist.core.messages.base import Message
+from jdist.core.messages.observation import Looked, Stalled
+from jdist.core.messages.protocol import Answer
 from jdist.core.observation import Doing
 
 PATIENCE = 20.0

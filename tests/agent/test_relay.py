@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from jupyter_client.session import Session
 
 from jdist.agent.relay.iopub import KernelMessage, Relay, iopub, merge, parse
-from jdist.core.messages import Clear, Display, Message, Output, OutputItem, Tail, Text
+from jdist.core.messages.base import Message
+from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
 
 Make = Callable[..., Any]
 STREAMS = ["stdout", "stderr"]

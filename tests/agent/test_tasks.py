@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.agent.node.tasks import WORKER, own_gpu, read_task
-from jdist.core.messages import Task
+from jdist.core.messages.membership import Task
 
 # As seen in the processes that each of them started: two hosts of two tasks, the third task.
 TORCHRUN = {

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from jdist.client.values.compare import check
 from jdist.core.errors import UsageError
-from jdist.core.messages import Answered, Digest, Digested, Element, Elementary, Fault, Op
+from jdist.core.messages.base import Fault
+from jdist.core.messages.protocol import Answered, Op
+from jdist.core.messages.values import Digest, Digested, Element, Elementary
 from jdist.wire.values.partition import bounds
 
 Entry = tuple[str, list[Any]]

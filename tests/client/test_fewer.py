@@ -12,7 +12,9 @@ import pytest
 from jdist.client.lifecycle.min_nodes import Fewer, check
 from jdist.client.lifecycle.start import Started, wait_formed
 from jdist.core.errors import LaunchError, UsageError
-from jdist.core.messages import ClusterFacts, LeaveOut, Message
+from jdist.core.messages.base import Message
+from jdist.core.messages.membership import LeaveOut
+from jdist.core.messages.status import ClusterFacts
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, Plan
 

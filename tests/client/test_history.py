@@ -11,7 +11,9 @@ import torch
 
 from jdist.client.history import BroadcastStep, CellStep, History, as_python
 from jdist.client.run import CellRun
-from jdist.core.messages import Done, PayloadWire, RunEnded, Stopped
+from jdist.core.messages.base import PayloadWire
+from jdist.core.messages.runs import Done, RunEnded
+from jdist.core.messages.status import Stopped
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
 from jdist.wire.values.objects import encode

@@ -8,7 +8,10 @@ import pytest
 
 from jdist.client.run import CellRun, Remote
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
-from jdist.core.messages import Done, Message, Notice, Output, PayloadWire, RunEnded, Started, Stopped, Text
+from jdist.core.messages.base import Message, PayloadWire
+from jdist.core.messages.output import Output, Text
+from jdist.core.messages.runs import Done, RunEnded, Started
+from jdist.core.messages.status import Notice, Stopped
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
 from jdist.wire.values.objects import encode

@@ -11,7 +11,9 @@ import pytest
 from waits import eventually
 
 import jdist
-from jdist.core.messages import Display, InputRequest, Message, Output
+from jdist.core.messages.base import Message
+from jdist.core.messages.output import Display, Output
+from jdist.core.messages.runs import InputRequest
 
 WORLD = range(4)
 

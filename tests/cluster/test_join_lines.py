@@ -18,7 +18,7 @@ from waits import eventually
 import jdist
 from jdist.client.lifecycle.join_here import join_here
 from jdist.client.lifecycle.start import Progress, Waiting
-from jdist.core.messages import Notice
+from jdist.core.messages.status import Notice
 from jdist.wire.transport.invitations import JoinLine
 
 LINE = re.compile(r"echo (jdist1\.\S+) \| jdist join -")

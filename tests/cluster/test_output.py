@@ -13,7 +13,8 @@ import zmq
 from waits import eventually
 
 import jdist
-from jdist.core.messages import Message, Output, Tail, Text
+from jdist.core.messages.base import Message
+from jdist.core.messages.output import Output, Tail, Text
 from jdist.notebook.output.display import RunDisplay
 
 LINES = 100_000

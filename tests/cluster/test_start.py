@@ -21,7 +21,7 @@ from waits import eventually
 import jdist
 from jdist.client import find
 from jdist.client.lifecycle import start
-from jdist.core.messages import ClusterFacts
+from jdist.core.messages.status import ClusterFacts
 from jdist.launch.local import LocalLauncher
 
 if TYPE_CHECKING:

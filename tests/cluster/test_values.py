@@ -28,7 +28,7 @@ import jdist
 from jdist.client.blocking import bridge
 from jdist.client.link import Link
 from jdist.client.values.carrier import Carrier
-from jdist.core.messages import ProbeWire
+from jdist.core.messages.base import ProbeWire
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import call

@@ -14,7 +14,7 @@ from waits import eventually
 
 import jdist
 from jdist.client.blocking import bridge
-from jdist.core.messages import Looked, Trace
+from jdist.core.messages.observation import Looked, Trace
 
 HOG = """
 import math, re, time

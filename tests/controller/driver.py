@@ -9,41 +9,28 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from jdist.controller.state import AgentSaid, ClientSaid, Event, Exit, Forget, PeerGone, State, Tick, ToPeer
-from jdist.core.messages import (
-    PROTOCOL,
+from jdist.core.messages.base import PROTOCOL, Message, Nothing
+from jdist.core.messages.groups import Form, Formed, StartStore, StoreUp
+from jdist.core.messages.membership import (
     AgentHello,
-    Answer,
-    Ask,
-    AskNodes,
     Beat,
-    Cell,
-    ClientHello,
-    ClockAt,
-    Done,
-    Form,
-    Formed,
-    Halt,
-    Look,
-    Looked,
-    Message,
     NewLifeline,
-    NodeAnswer,
     NodeFacts,
-    Nothing,
     Quit,
     Renumber,
     Renumbered,
     Replace,
-    RunCell,
-    RunEnded,
-    StartStore,
-    StoreUp,
     Task,
     Turned,
     Welcome,
     WorkerDown,
     WorkerUp,
 )
+from jdist.core.messages.nodes import ClockAt
+from jdist.core.messages.observation import Look, Looked
+from jdist.core.messages.protocol import Answer, Ask, AskNodes, NodeAnswer
+from jdist.core.messages.runs import Cell, Done, Halt, RunCell, RunEnded
+from jdist.core.messages.status import ClientHello
 from jdist.core.observation import Doing
 from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import Settings

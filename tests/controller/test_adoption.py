@@ -9,27 +9,11 @@ from driver import VERSION, Driver, facts
 
 from jdist.agent.recovery_ledger import Holdings
 from jdist.controller.state import AgentSaid
-from jdist.core.messages import (
-    PROTOCOL,
-    AgentHello,
-    Cell,
-    Done,
-    Form,
-    Formed,
-    GroupSpec,
-    Halt,
-    Held,
-    HeldRank,
-    Notice,
-    Renumber,
-    Replace,
-    StartStore,
-    Survey,
-    Surveyed,
-    Turned,
-    Welcome,
-    WorkerUp,
-)
+from jdist.core.messages.base import PROTOCOL
+from jdist.core.messages.groups import Form, Formed, GroupSpec, StartStore
+from jdist.core.messages.membership import AgentHello, Held, HeldRank, Renumber, Replace, Turned, Welcome, WorkerUp
+from jdist.core.messages.runs import Cell, Done, Halt
+from jdist.core.messages.status import Notice, Survey, Surveyed
 
 STORE = ("10.0.0.1", 4000)
 

@@ -6,21 +6,10 @@ import pytest
 from driver import Driver
 
 from jdist.controller.state import AgentSaid, PeerGone
-from jdist.core.messages import (
-    Beat,
-    Form,
-    Halt,
-    Interrupt,
-    Leaving,
-    NewLifeline,
-    NoLifeline,
-    Notice,
-    Replace,
-    Survey,
-    Surveyed,
-    Turned,
-    Welcome,
-)
+from jdist.core.messages.groups import Form
+from jdist.core.messages.membership import Beat, Leaving, NewLifeline, NoLifeline, Replace, Turned, Welcome
+from jdist.core.messages.runs import Halt, Interrupt
+from jdist.core.messages.status import Notice, Survey, Surveyed
 
 SETTINGS = {"beat_timeout": 3.0, "node_grace": 15.0, "interrupt_grace": 4.0}
 

@@ -6,28 +6,24 @@ import pytest
 from driver import Driver
 
 from jdist.controller.state import AgentSaid, PeerGone
-from jdist.core.messages import (
+from jdist.core.messages.base import Nothing
+from jdist.core.messages.groups import Form
+from jdist.core.messages.membership import Replace
+from jdist.core.messages.output import Output, Tail, Text
+from jdist.core.messages.protocol import Answer
+from jdist.core.messages.runs import (
     Accepted,
-    Answer,
     Cell,
     Done,
-    Form,
     Halt,
     InputReply,
     InputRequest,
     Interrupt,
-    Nothing,
-    Output,
-    Refused,
-    Replace,
     RunCell,
     RunEnded,
     Started,
-    Survey,
-    Surveyed,
-    Tail,
-    Text,
 )
+from jdist.core.messages.status import Refused, Survey, Surveyed
 from jdist.core.outcome import ErrorInfo
 
 

@@ -7,21 +7,10 @@ import pytest
 from driver import VERSION, Agent, Driver, facts
 
 from jdist.controller.state import AgentSaid
-from jdist.core.messages import (
-    PROTOCOL,
-    AgentHello,
-    ClusterFacts,
-    Form,
-    Held,
-    HeldRank,
-    RemoveRanks,
-    Renumber,
-    Survey,
-    Surveyed,
-    Task,
-    Turned,
-    Welcome,
-)
+from jdist.core.messages.base import PROTOCOL
+from jdist.core.messages.groups import Form
+from jdist.core.messages.membership import AgentHello, Held, HeldRank, RemoveRanks, Renumber, Task, Turned, Welcome
+from jdist.core.messages.status import ClusterFacts, Survey, Surveyed
 
 
 def tasks(d: Driver, size: int, hosts: tuple[str, ...], order: tuple[int, ...] = (), **says: int) -> list[Agent]:

@@ -6,7 +6,10 @@ import pytest
 from driver import Driver
 
 from jdist.controller.state import AgentSaid, PeerGone
-from jdist.core.messages import Answer, Ask, Done, Fault, Judged, RunEnded, Trace, Traced
+from jdist.core.messages.base import Fault
+from jdist.core.messages.observation import Judged, Trace, Traced
+from jdist.core.messages.protocol import Answer, Ask
+from jdist.core.messages.runs import Done, RunEnded
 from jdist.core.observation import Call, Tally
 from jdist.core.verdict import Verdict
 

@@ -6,10 +6,7 @@ import pytest
 from driver import Driver
 
 from jdist.controller.state import AgentSaid
-from jdist.core.messages import (
-    Answer,
-    Cell,
-    ClusterFacts,
+from jdist.core.messages.groups import (
     Form,
     Formed,
     FormFailed,
@@ -18,16 +15,14 @@ from jdist.core.messages import (
     GroupSpec,
     MakeGroup,
     MakeMesh,
-    Notice,
-    Refused,
-    Restart,
-    RunEnded,
     StartStore,
     StoreDown,
     StoreUp,
-    Survey,
-    Surveyed,
 )
+from jdist.core.messages.membership import Restart
+from jdist.core.messages.protocol import Answer
+from jdist.core.messages.runs import Cell, RunEnded
+from jdist.core.messages.status import ClusterFacts, Notice, Refused, Survey, Surveyed
 
 
 def test_the_first_generation_is_formed_on_every_rank_at_once() -> None:

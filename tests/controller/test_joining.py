@@ -7,7 +7,10 @@ import pytest
 from driver import VERSION, Driver, facts
 
 from jdist.controller.state import AgentSaid
-from jdist.core.messages import PROTOCOL, AgentHello, Beat, ClusterFacts, NodeFacts, Notice, StartStore, Turned, Welcome
+from jdist.core.messages.base import PROTOCOL
+from jdist.core.messages.groups import StartStore
+from jdist.core.messages.membership import AgentHello, Beat, NodeFacts, Turned, Welcome
+from jdist.core.messages.status import ClusterFacts, Notice
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])

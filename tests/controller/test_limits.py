@@ -7,20 +7,14 @@ from driver import VERSION, Driver, facts
 from jdist.controller import queries
 from jdist.controller.runs import lifecycle
 from jdist.controller.state import AgentSaid
-from jdist.core.messages import (
-    PROTOCOL,
-    AgentHello,
-    Ask,
-    ClientHello,
-    Complete,
-    Output,
-    Refused,
-    RunCell,
-    StoreUp,
-    Tail,
-    Text,
-    Turned,
-)
+from jdist.core.messages.base import PROTOCOL
+from jdist.core.messages.groups import StoreUp
+from jdist.core.messages.introspection import Complete
+from jdist.core.messages.membership import AgentHello, Turned
+from jdist.core.messages.output import Output, Tail, Text
+from jdist.core.messages.protocol import Ask
+from jdist.core.messages.runs import RunCell
+from jdist.core.messages.status import ClientHello, Refused
 
 
 def test_so_many_cells_wait_and_no_more() -> None:

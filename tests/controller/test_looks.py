@@ -6,20 +6,10 @@ import pytest
 from driver import Driver
 
 from jdist.controller.state import AgentSaid
-from jdist.core.messages import (
-    Answer,
-    Ask,
-    Halt,
-    Interrupt,
-    Judged,
-    Look,
-    Looked,
-    Notice,
-    RunEnded,
-    Stalled,
-    Survey,
-    Surveyed,
-)
+from jdist.core.messages.observation import Judged, Look, Looked, Stalled
+from jdist.core.messages.protocol import Answer, Ask
+from jdist.core.messages.runs import Halt, Interrupt, RunEnded
+from jdist.core.messages.status import Notice, Survey, Surveyed
 from jdist.core.observation import Call, Doing, GroupProgress
 
 ALL = (0, 1, 2, 3)

@@ -6,27 +6,10 @@ import pytest
 from driver import Driver
 
 from jdist.controller.state import AgentSaid, Tick
-from jdist.core.messages import (
-    Beat,
-    Cell,
-    ClusterFacts,
-    Done,
-    Form,
-    Halt,
-    Interrupt,
-    Notice,
-    Refused,
-    Replace,
-    Restart,
-    RunEnded,
-    StartStore,
-    StoreDown,
-    Survey,
-    Surveyed,
-    Welcome,
-    WorkerDown,
-    WorkerUp,
-)
+from jdist.core.messages.groups import Form, StartStore, StoreDown
+from jdist.core.messages.membership import Beat, Replace, Restart, Welcome, WorkerDown, WorkerUp
+from jdist.core.messages.runs import Cell, Done, Halt, Interrupt, RunEnded
+from jdist.core.messages.status import ClusterFacts, Notice, Refused, Survey, Surveyed
 
 
 def test_a_rank_that_dies_idle_is_replaced_and_the_world_formed_again() -> None:

@@ -6,7 +6,7 @@ import pytest
 from driver import facts
 
 from jdist.controller.model.world import Node, Rank, World
-from jdist.core.messages import GroupSpec
+from jdist.core.messages.groups import GroupSpec
 
 
 def world(*nproc: int | None) -> World:

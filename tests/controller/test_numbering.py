@@ -6,7 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.controller.model.numbering import Numbering
-from jdist.core.messages import Beat, Clear, Done, GroupSpec, Output, Tail, Text
+from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.membership import Beat
+from jdist.core.messages.output import Clear, Output, Tail, Text
+from jdist.core.messages.runs import Done
 
 NODE_OF = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
 

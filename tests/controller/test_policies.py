@@ -5,26 +5,13 @@ from __future__ import annotations
 import pytest
 from driver import Driver
 
-from jdist.core.messages import (
-    Answer,
-    Ask,
-    ClusterFacts,
-    Done,
-    Fault,
-    Interrupt,
-    MakeGroup,
-    Notice,
-    Peek,
-    Quit,
-    RankFacts,
-    Refused,
-    Replace,
-    Restart,
-    RunEnded,
-    Stopped,
-    Survey,
-    Surveyed,
-)
+from jdist.core.messages.base import Fault
+from jdist.core.messages.groups import MakeGroup
+from jdist.core.messages.membership import Quit, Replace, Restart
+from jdist.core.messages.protocol import Answer, Ask
+from jdist.core.messages.runs import Done, Interrupt, RunEnded
+from jdist.core.messages.status import ClusterFacts, Notice, RankFacts, Refused, Stopped, Survey, Surveyed
+from jdist.core.messages.values import Peek
 
 WHY = "killed by signal 9 (SIGKILL)"
 GONE = f"rank 2 (node 1, a-1) is gone: {WHY}; %dist restart -r 2 brings a fresh one"

@@ -5,24 +5,12 @@ from __future__ import annotations
 from driver import Driver
 
 from jdist.controller.state import AgentSaid, PeerGone
-from jdist.core.messages import (
-    Answer,
-    Ask,
-    AskNodes,
-    ClientHello,
-    Clock,
-    ClockAt,
-    ClusterFacts,
-    Fault,
-    Logs,
-    NodeAnswer,
-    Nothing,
-    Progress,
-    Refused,
-    RemoveRanks,
-    Restart,
-    Survey,
-)
+from jdist.core.messages.base import Fault, Nothing, Progress
+from jdist.core.messages.introspection import Logs
+from jdist.core.messages.membership import RemoveRanks, Restart
+from jdist.core.messages.nodes import Clock, ClockAt
+from jdist.core.messages.protocol import Answer, Ask, AskNodes, NodeAnswer
+from jdist.core.messages.status import ClientHello, ClusterFacts, Refused, Survey
 
 
 def quiet(d: Driver) -> Driver:

@@ -6,7 +6,11 @@ from driver import Driver
 from test_looks import answer, stall
 
 from jdist.controller.state import AgentSaid
-from jdist.core.messages import Done, Form, Formed, Interrupt, Looked, Notice, Restart
+from jdist.core.messages.groups import Form, Formed
+from jdist.core.messages.membership import Restart
+from jdist.core.messages.observation import Looked
+from jdist.core.messages.runs import Done, Interrupt
+from jdist.core.messages.status import Notice
 from jdist.core.observation import Call, Doing, GroupProgress
 from jdist.core.outcome import ErrorInfo
 

@@ -8,38 +8,27 @@ import pytest
 from driver import Agent, Driver, facts
 
 from jdist.controller.model.events import PeerGone
-from jdist.core.messages import (
+from jdist.core.messages.base import Message, Nothing
+from jdist.core.messages.groups import Form, GroupMade, GroupSpec, MakeGroup, MakeMesh, StartStore
+from jdist.core.messages.introspection import Logs
+from jdist.core.messages.membership import (
     AddNode,
-    Answer,
-    Ask,
-    Cell,
-    ClusterFacts,
-    Form,
-    GroupMade,
-    GroupSpec,
-    Logs,
-    Look,
-    MakeGroup,
-    MakeMesh,
-    Message,
-    Nothing,
-    Notice,
-    Output,
     Placed,
-    Put,
     Quit,
-    Refused,
     RemoveRanks,
     Renumber,
     Replace,
     Resized,
-    Stalled,
-    StartStore,
-    Text,
     Turned,
     Welcome,
     WorkerDown,
 )
+from jdist.core.messages.observation import Look, Stalled
+from jdist.core.messages.output import Output, Text
+from jdist.core.messages.protocol import Answer, Ask
+from jdist.core.messages.runs import Cell
+from jdist.core.messages.status import ClusterFacts, Notice, Refused
+from jdist.core.messages.values import Put
 
 
 def resized(d: Driver, client: str = "c-1") -> list[Resized]:

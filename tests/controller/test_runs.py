@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.controller.model.runs import HaltReason, Run, RunBook
-from jdist.core.messages import Done
+from jdist.core.messages.runs import Done
 from jdist.core.outcome import ErrorInfo
 
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 from driver import Driver
 
-from jdist.core.messages import (
-    Answer,
-    ClusterFacts,
-    LeaveOut,
-    Notice,
-    Refused,
-    Resized,
-    StartStore,
-    Turned,
-)
+from jdist.core.messages.groups import StartStore
+from jdist.core.messages.membership import LeaveOut, Resized, Turned
+from jdist.core.messages.protocol import Answer
+from jdist.core.messages.status import ClusterFacts, Notice, Refused
 
 
 def leave_out(d: Driver, *nodes: int) -> None:

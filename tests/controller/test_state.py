@@ -8,25 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdist.controller.state import AgentSaid, ClientSaid, PeerGone, Tick
-from jdist.core.messages import (
-    PROTOCOL,
-    WATCHING,
-    AgentHello,
-    Answer,
-    Beat,
-    ClientHello,
-    GroupMade,
-    GroupSpec,
-    Interrupt,
-    MakeGroup,
-    MakeMesh,
-    Moved,
-    Quit,
-    Refused,
-    Restart,
-    StopCluster,
-    Stopped,
-)
+from jdist.core.messages.base import PROTOCOL
+from jdist.core.messages.groups import GroupMade, GroupSpec, MakeGroup, MakeMesh
+from jdist.core.messages.membership import AgentHello, Beat, Quit, Restart
+from jdist.core.messages.protocol import Answer
+from jdist.core.messages.runs import Interrupt
+from jdist.core.messages.status import WATCHING, ClientHello, Moved, Refused, StopCluster, Stopped
 
 # ---------------------------------------------------------------- every order of events
 
@@ -300,7 +287,8 @@ def test_a_request_while_a_mesh_is_made_twice_is_answered_twice() -> None:
 
 
 def test_an_agent_speaks_for_its_own_ranks_only() -> None:
-    from jdist.core.messages import Done, WorkerDown
+    from jdist.core.messages.membership import WorkerDown
+    from jdist.core.messages.runs import Done
 
     d = Driver().ready()
     run = d.run((0, 3))

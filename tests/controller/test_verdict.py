@@ -12,7 +12,7 @@ import pytest
 
 from jdist.controller.verdict.decide import aborted, is_settled, overdue, verdict
 from jdist.controller.verdict.wait_graph import Part, Seen, circle, may_move
-from jdist.core.messages import Looked
+from jdist.core.messages.observation import Looked
 from jdist.core.observation import ANY, Call, Doing, GroupProgress
 
 ALL = (0, 1, 2, 3)

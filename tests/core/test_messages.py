@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import types
 from typing import Any, get_args
 
@@ -10,27 +12,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdist.core import messages
+import jdist.core.messages
 from jdist.core.errors import ProtocolError
-from jdist.core.messages import (
+from jdist.core.messages.base import Message, Missing, PayloadWire
+from jdist.core.messages.groups import Form
+from jdist.core.messages.membership import Beat, Enrol, ToNewcomer
+from jdist.core.messages.output import Output, OutputItem
+from jdist.core.messages.protocol import (
     AgentMessage,
     Answer,
+    Answered,
     Ask,
     ClientMessage,
-    Done,
-    Enrol,
-    Form,
-    Message,
-    Output,
-    RunCell,
+    NodeAnswered,
+    NodeOp,
+    Op,
     ToAgent,
     ToClient,
-    ToNewcomer,
     ToWorker,
     WorkerMessage,
 )
+from jdist.core.messages.runs import Done, RunCell
 from jdist.wire.values.frames import Unpacker, pack
 
+MODULES = [
+    importlib.import_module(f"jdist.core.messages.{m.name}") for m in pkgutil.iter_modules(jdist.core.messages.__path__)
+]
 DIRECTIONS = {
     "ClientMessage": ClientMessage,
     "ToClient": ToClient,
@@ -109,13 +116,9 @@ def test_a_message_of_another_direction_is_refused(direction: str) -> None:
 
 
 def test_every_message_has_a_direction_or_a_place_in_another() -> None:
-    inside = {
-        m
-        for u in (messages.Op, messages.Answered, messages.NodeOp, messages.NodeAnswered, messages.OutputItem)
-        for m in get_args(u)
-    }
-    pieces = {messages.Message, messages.PayloadWire, messages.Missing}
-    every = {c for c in vars(messages).values() if isinstance(c, type) and issubclass(c, Message)}
+    inside = {m for u in (Op, Answered, NodeOp, NodeAnswered, OutputItem) for m in get_args(u)}
+    pieces = {Message, PayloadWire, Missing}
+    every = {c for module in MODULES for c in vars(module).values() if isinstance(c, type) and issubclass(c, Message)}
     assert every - inside - pieces == {m for _, m in MEMBERS} - inside
 
 
@@ -132,4 +135,4 @@ def test_messages_cannot_be_changed() -> None:
 
 def test_a_field_that_a_later_version_adds_is_no_error() -> None:
     later = msgspec.msgpack.encode({"type": "Beat", "sent_at": 5.0})
-    assert Unpacker[Any](AgentMessage)(later) == messages.Beat()
+    assert Unpacker[Any](AgentMessage)(later) == Beat()

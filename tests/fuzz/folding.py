@@ -15,7 +15,8 @@ sys.path.append(str(Path(__file__).parents[1] / "controller"))
 from driver import VERSION, Driver
 
 from jdist.controller.state import AgentSaid, ClientSaid, PeerGone, Tick
-from jdist.core.messages import AgentMessage, ClientMessage, StopCluster
+from jdist.core.messages.protocol import AgentMessage, ClientMessage
+from jdist.core.messages.status import StopCluster
 
 STEPS = 400
 """In one world, before another is made."""

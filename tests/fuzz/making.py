@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from jdist.core.messages import PROTOCOL, AgentHello, ClientHello, Message
+from jdist.core.messages.base import PROTOCOL, Message
+from jdist.core.messages.membership import AgentHello
+from jdist.core.messages.status import ClientHello
 from jdist.wire.values.frames import pack
 
 NUMBERS = (0, 1, 2, 3, 4, -1, 5, 17, 255, 65_536, 2**31, 2**53, 2**63 - 1, -(2**63))

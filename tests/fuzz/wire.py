@@ -18,27 +18,23 @@ from making import Maker
 
 import jdist
 from jdist.core.errors import ProtocolError
-from jdist.core.messages import (
-    PROTOCOL,
+from jdist.core.messages.base import PROTOCOL
+from jdist.core.messages.groups import MakeGroup, MakeMesh
+from jdist.core.messages.membership import (
     AddNode,
     AgentHello,
-    AgentMessage,
-    ClientHello,
-    ClientMessage,
     Enrol,
     Enrolled,
-    Interrupt,
     Invite,
     LeaveOut,
-    MakeGroup,
-    MakeMesh,
     NodeFacts,
     RemoveRanks,
     Restart,
-    RunCell,
-    StopCluster,
     ToNewcomer,
 )
+from jdist.core.messages.protocol import AgentMessage, ClientMessage
+from jdist.core.messages.runs import Interrupt, RunCell
+from jdist.core.messages.status import ClientHello, StopCluster
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import Connection, KeyPair, agent_name
 from jdist.wire.transport.sockets import Frames, Port, dial_tcp, new_context

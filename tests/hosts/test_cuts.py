@@ -11,7 +11,7 @@ from namespaces import Bed
 from waits import eventually
 
 import jdist
-from jdist.core.messages import Notice
+from jdist.core.messages.status import Notice
 
 Start = Callable[..., jdist.Cluster]
 CUT = 5.0

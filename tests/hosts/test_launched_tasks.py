@@ -19,7 +19,7 @@ from tasking import JOIN, TaskLauncher, wait_all
 from waits import eventually
 
 import jdist
-from jdist.core.messages import Task
+from jdist.core.messages.membership import Task
 from jdist.launch.base import Launcher
 
 pytestmark = pytest.mark.timeout(240)  # every task imports torch for itself

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.core.messages import Completed
+from jdist.core.messages.introspection import Completed
 from jdist.notebook.completion.names import Part, combine, is_for_ranks, put_together, ranks_part, spread
 
 

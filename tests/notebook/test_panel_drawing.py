@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from jdist.core.messages import ClusterFacts, GroupSpec, Looked, RankFacts, Surveyed
+from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.observation import Looked
+from jdist.core.messages.status import ClusterFacts, RankFacts, Surveyed
 from jdist.core.node_report import GpuUse
 from jdist.core.observation import Call, Doing, GroupProgress
 from jdist.core.topology import Mesh

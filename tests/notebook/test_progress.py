@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jdist.core.messages import ClusterFacts
+from jdist.core.messages.status import ClusterFacts
 from jdist.notebook.output.screen import Bundle
 from jdist.notebook.text import progress_text
 from jdist.notebook.text.start_progress import StartLine, start_part

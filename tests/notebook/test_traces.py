@@ -12,7 +12,8 @@ import pytest
 from jdist.client.trace.collect import assemble
 from jdist.client.trace.columns import MIME
 from jdist.client.trace.trace import Trace
-from jdist.core.messages import ClusterFacts, Traced
+from jdist.core.messages.observation import Traced
+from jdist.core.messages.status import ClusterFacts
 from jdist.core.observation import Call
 from jdist.notebook.output.screen import Bundle
 from jdist.notebook.session import Session

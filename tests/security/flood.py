@@ -10,8 +10,11 @@ import uuid
 import msgspec
 
 import jdist
-from jdist.core.messages import PROTOCOL, ClientHello, Complete, RunCell, Survey
-from jdist.core.messages.questions import Ask
+from jdist.core.messages.base import PROTOCOL
+from jdist.core.messages.introspection import Complete
+from jdist.core.messages.protocol import Ask
+from jdist.core.messages.runs import RunCell
+from jdist.core.messages.status import ClientHello, Survey
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.sockets import Port, dial_tcp, new_context
 from jdist.wire.transport.streams import AGAIN, Stream

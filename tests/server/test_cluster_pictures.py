@@ -4,7 +4,9 @@ import json
 
 from msgspec import structs
 
-from jdist.core.messages import ClusterFacts, GroupSpec, Looked, RankFacts, Surveyed
+from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.observation import Looked
+from jdist.core.messages.status import ClusterFacts, RankFacts, Surveyed
 from jdist.core.node_report import GpuUse
 from jdist.core.observation import Call, Doing, GroupProgress
 from jdist.core.verdict import Verdict, Way

@@ -10,19 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdist.core.errors import ProtocolError
-from jdist.core.messages import (
-    AgentMessage,
-    Beat,
-    ClientMessage,
-    Done,
-    Message,
-    RunCell,
-    ToAgent,
-    ToClient,
-    ToWorker,
-    WorkerMessage,
-    WorkerUp,
-)
+from jdist.core.messages.base import Message
+from jdist.core.messages.membership import Beat, WorkerUp
+from jdist.core.messages.protocol import AgentMessage, ClientMessage, ToAgent, ToClient, ToWorker, WorkerMessage
+from jdist.core.messages.runs import Done, RunCell
 from jdist.wire.values import frames
 from jdist.wire.values.frames import Unpacker, pack
 

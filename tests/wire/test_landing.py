@@ -10,7 +10,7 @@ import pytest
 from port import closed_without_a_word, filled, in_thread, present, pull, run, serving, until
 
 from jdist.core.errors import ConnectionLost
-from jdist.core.messages import ProbeWire
+from jdist.core.messages.base import ProbeWire
 from jdist.wire.transport.dialing import dial_data, get_segment, put_segment, receive_into
 from jdist.wire.values.segments import Probe, Segment
 

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from jdist.core.messages import GroupSpec, Looked
+from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.observation import Looked
 from jdist.worker.escalation import free_main
 from jdist.worker.groups.registry import FormReport, FormSpec, Groups
 from jdist.worker.observe.flight_recorder import Recorder

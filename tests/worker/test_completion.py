@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from jdist.core.messages import Completed
+from jdist.core.messages.introspection import Completed
 from jdist.worker.queries.completion import complete
 from jdist.worker.queries.introspection import tell
 

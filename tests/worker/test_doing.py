@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from ranks import Ranks
 
-from jdist.core.messages import Looked
+from jdist.core.messages.observation import Looked
 from jdist.core.observation import ANY
 
 

@@ -6,18 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 from jdist.agent.code.folder import CodeFolder
-from jdist.core.messages import (
-    Adopt,
-    Compare,
-    Compared,
-    Importable,
-    Message,
-    NodeAnswered,
-    Nothing,
-    Settle,
-    Settled,
-    Store,
-)
+from jdist.core.messages.base import Message, Nothing
+from jdist.core.messages.code import Adopt, Compare, Compared, Importable, Settle, Settled, Store
+from jdist.core.messages.protocol import NodeAnswered
 from jdist.wire.transport.dialing import get_segment
 from jdist.wire.transport.invitations import Way
 from jdist.wire.values.segments import Probe, Segment

@@ -15,7 +15,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from jdist.core.messages import Beat, Message, NoLifeline
+from jdist.core.messages.base import Message
+from jdist.core.messages.membership import Beat, NoLifeline
 from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import Way
 from jdist.wire.transport.keys import agent_name

@@ -13,7 +13,8 @@ from typing import Any
 
 import jdist
 from jdist.core.errors import LaunchError, ProtocolError
-from jdist.core.messages import PROTOCOL, Enrol, ToNewcomer, Turned
+from jdist.core.messages.base import PROTOCOL
+from jdist.core.messages.membership import Enrol, ToNewcomer, Turned
 from jdist.wire.transport.dialing import ping
 from jdist.wire.transport.invitations import REFUSED, JoinLine, Way
 from jdist.wire.transport.keys import KeyPair

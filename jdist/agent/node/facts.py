@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from jdist.core.messages import NodeFacts
+from jdist.core.messages.membership import NodeFacts
 from jdist.wire.transport.addresses import address_towards
 
 

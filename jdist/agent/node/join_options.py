@@ -10,7 +10,7 @@ from msgspec import Struct
 from jdist.agent.node import environment
 from jdist.agent.node.facts import count_gpus
 from jdist.agent.node.tasks import own_gpu, read_task
-from jdist.core.messages import Task
+from jdist.core.messages.membership import Task
 
 
 class Wish(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from jdist.core.messages import Task
+from jdist.core.messages.membership import Task
 
 WORKER = "JDIST_WORKER"
 """Set in every worker. What else stands in a worker's environment is its own place in the world, and no launcher's."""

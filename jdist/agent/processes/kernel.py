@@ -16,7 +16,7 @@ from msgspec import Struct
 from jdist.agent.processes.reaper import Reaper
 from jdist.agent.relay.iopub import KernelMessage, parse
 from jdist.agent.starters.forkserver import Fork
-from jdist.core.messages import AGENT_IDENTITY
+from jdist.core.messages.base import AGENT_IDENTITY
 from jdist.wire.transport.sockets import SUB, Port, dial_ipc
 
 

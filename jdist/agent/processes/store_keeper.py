@@ -22,7 +22,8 @@ import msgspec
 from jdist.agent.processes.kernel import Starter
 from jdist.agent.starters.forkserver import Fork
 from jdist.core.errors import LaunchError
-from jdist.core.messages import Message, StartStore, StoreDown, StoreUp
+from jdist.core.messages.base import Message
+from jdist.core.messages.groups import StartStore, StoreDown, StoreUp
 
 _TIMEOUT = 60.0
 

@@ -29,7 +29,9 @@ from jdist.agent.processes.oom import OomWatch
 from jdist.agent.processes.reaper import Reaper
 from jdist.agent.relay.iopub import KernelMessage
 from jdist.core.errors import LaunchError
-from jdist.core.messages import BeRank, Message, Welcome, WorkerHello, WorkerMessage
+from jdist.core.messages.base import Message
+from jdist.core.messages.membership import BeRank, Welcome, WorkerHello
+from jdist.core.messages.protocol import WorkerMessage
 from jdist.wire.transport.sockets import bind_ipc
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.wire.values.segments import sweep_dead

@@ -20,7 +20,9 @@ from msgspec import Struct
 from jdist.agent.node import nvidia
 from jdist.agent.node.gpus import DEVICES, PROCESSES, Device, Sight, Taken, read_devices, read_processes, use_of
 from jdist.agent.processes.kernel import Kernel
-from jdist.core.messages import Answer, Looked, Message
+from jdist.core.messages.base import Message
+from jdist.core.messages.observation import Looked
+from jdist.core.messages.protocol import Answer
 
 _TOOL = 5.0
 """Seconds for the tool."""

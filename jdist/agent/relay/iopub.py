@@ -16,7 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from jdist.core.errors import ProtocolError
-from jdist.core.messages import MESSAGE_ID, Clear, Display, Message, Output, OutputItem, Tail, Text
+from jdist.core.messages.base import MESSAGE_ID, Message
+from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
 
 _DELIMITER = b"<IDS|MSG>"
 _LOG_NAME = re.compile(r"rank-(\d+)((?:\.old)?\.log)")

@@ -14,28 +14,11 @@ from jdist.agent.node.facts import interface_environment
 from jdist.agent.processes.kernel import Starter
 from jdist.agent.relay.node_report import report_briefly, report_fully
 from jdist.core.errors import JdistError
-from jdist.core.messages import (
-    Adopt,
-    AskNodes,
-    Clock,
-    ClockAt,
-    Compare,
-    Examine,
-    Examined,
-    Fault,
-    Listen,
-    Listening,
-    Message,
-    NodeAnswer,
-    NodeAnswered,
-    NodeFacts,
-    NodeOp,
-    Progress,
-    Reach,
-    Reached,
-    Settle,
-    Store,
-)
+from jdist.core.messages.base import Fault, Message, Progress
+from jdist.core.messages.code import Adopt, Compare, Settle, Store
+from jdist.core.messages.membership import NodeFacts
+from jdist.core.messages.nodes import Clock, ClockAt, Examine, Examined, Listen, Listening, Reach, Reached
+from jdist.core.messages.protocol import AskNodes, NodeAnswer, NodeAnswered, NodeOp
 from jdist.wire.bulk.probe import Listener, reach
 
 _LONGEST = 600.0

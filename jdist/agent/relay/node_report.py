@@ -20,7 +20,7 @@ from jdist.agent.processes.kernel import Starter
 from jdist.agent.processes.store_keeper import watch_end
 from jdist.agent.starters.forkserver import Fork
 from jdist.core.errors import LaunchError
-from jdist.core.messages import NodeFacts
+from jdist.core.messages.membership import NodeFacts
 from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
 from jdist.wire.bulk.probe import look_up
 

@@ -13,20 +13,11 @@ from jdist.agent.relay.gpu_meter import Meter
 from jdist.agent.relay.iopub import Relay
 from jdist.agent.relay.unresponsive import Silence
 from jdist.core.errors import JdistError
-from jdist.core.messages import (
-    Answer,
-    Ask,
-    Console,
-    ConsoleAt,
-    Fault,
-    Logs,
-    LogText,
-    Look,
-    Message,
-    Peek,
-    Progress,
-    Put,
-)
+from jdist.core.messages.base import Fault, Message, Progress
+from jdist.core.messages.introspection import Console, ConsoleAt, Logs, LogText
+from jdist.core.messages.observation import Look
+from jdist.core.messages.protocol import Answer, Ask
+from jdist.core.messages.values import Peek, Put
 from jdist.wire.transport.dialing import get_segment
 from jdist.wire.transport.invitations import Way
 from jdist.wire.values.segments import Probe, Segment

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import psutil
 
-from jdist.core.messages import Answer, Looked
+from jdist.core.messages.observation import Looked
+from jdist.core.messages.protocol import Answer
 from jdist.core.observation import Doing
 
 PATIENCE = 0.5

@@ -8,7 +8,8 @@ from jdist.client.history import History
 from jdist.client.link import Link
 from jdist.client.values.carrier import Carrier
 from jdist.core.errors import UsageError
-from jdist.core.messages import ClusterFacts, Message
+from jdist.core.messages.base import Message
+from jdist.core.messages.status import ClusterFacts
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh, Topology
 

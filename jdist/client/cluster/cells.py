@@ -11,7 +11,7 @@ from jdist.client.expressions import script_cell
 from jdist.client.link import new_request
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
-from jdist.core.messages import Accepted, InputReply, Interrupt, RunCell
+from jdist.core.messages.runs import Accepted, InputReply, Interrupt, RunCell
 
 
 class Cells(Attachment):

@@ -14,7 +14,8 @@ from jdist.client.history import Remark
 from jdist.client.sync.tree import Source
 from jdist.client.sync.upload import OnProgress, Sender, Synced
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
-from jdist.core.messages import ClusterFacts, Message, Notice
+from jdist.core.messages.base import Message
+from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.source_tree import Tree
 
 

@@ -6,7 +6,8 @@ from jdist.client.cluster.attachment import Attachment, Ranks
 from jdist.client.history import GroupStep, MeshStep
 from jdist.client.link import new_request
 from jdist.core.errors import UsageError
-from jdist.core.messages import Answer, Grouped, MakeGroup, MakeMesh
+from jdist.core.messages.groups import Grouped, MakeGroup, MakeMesh
+from jdist.core.messages.protocol import Answer
 from jdist.core.settings import REFORM_TIMEOUT
 from jdist.core.topology import Mesh
 

@@ -17,7 +17,9 @@ from jdist.client.lifecycle import revive
 from jdist.client.lifecycle import start as starting
 from jdist.client.link import Link
 from jdist.core.errors import JdistError, LaunchError, ProtocolError, UsageError
-from jdist.core.messages import WATCHING, ClusterFacts, InputRequest, Message, Moved, Notice, StopCluster, Stopped
+from jdist.core.messages.base import Message
+from jdist.core.messages.runs import InputRequest
+from jdist.core.messages.status import WATCHING, ClusterFacts, Moved, Notice, StopCluster, Stopped
 from jdist.core.settings import Host, OnDeath, Settings
 from jdist.core.topology import parse_nproc
 from jdist.launch.base import Launcher, Plan, find_launcher

@@ -11,7 +11,7 @@ from jdist.client.lifecycle import relaunch, resize
 from jdist.client.lifecycle.invite import invite
 from jdist.client.link import new_request
 from jdist.core.errors import UsageError
-from jdist.core.messages import Resized, Restart
+from jdist.core.messages.membership import Resized, Restart
 from jdist.core.ranks import those
 from jdist.core.settings import REFORM_TIMEOUT
 

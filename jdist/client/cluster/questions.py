@@ -10,27 +10,11 @@ from jdist.client.link import new_request
 from jdist.client.trace import collect
 from jdist.client.trace.trace import Trace
 from jdist.core.errors import UsageError
-from jdist.core.messages import (
-    Answer,
-    Answered,
-    Ask,
-    Complete,
-    Completed,
-    Console,
-    ConsoleAt,
-    Fault,
-    Inspect,
-    Inspected,
-    Logs,
-    LogText,
-    Look,
-    Looked,
-    Op,
-    Stack,
-    Stacked,
-    Survey,
-    Surveyed,
-)
+from jdist.core.messages.base import Fault
+from jdist.core.messages.introspection import Complete, Completed, Console, ConsoleAt, Inspect, Inspected, Logs, LogText
+from jdist.core.messages.observation import Look, Looked, Stack, Stacked
+from jdist.core.messages.protocol import Answer, Answered, Ask, Op
+from jdist.core.messages.status import Survey, Surveyed
 
 
 class Questions(Attachment):

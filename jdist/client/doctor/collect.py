@@ -11,20 +11,10 @@ from jdist.client.doctor import diagnosis
 from jdist.client.doctor.diagnosis import Diagnosis, Examination
 from jdist.client.doctor.findings import findings
 from jdist.client.link import Link
-from jdist.core.messages import (
-    Clock,
-    ClockAt,
-    ClusterFacts,
-    Examine,
-    Examined,
-    Fault,
-    Listen,
-    Listening,
-    NodeAnswered,
-    NodeOp,
-    Reach,
-    Reached,
-)
+from jdist.core.messages.base import Fault
+from jdist.core.messages.nodes import Clock, ClockAt, Examine, Examined, Listen, Listening, Reach, Reached
+from jdist.core.messages.protocol import NodeAnswered, NodeOp
+from jdist.core.messages.status import ClusterFacts
 from jdist.core.node_report import NodeReport, Path
 
 _EXAMINED = 120.0

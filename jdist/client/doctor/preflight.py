@@ -17,7 +17,7 @@ from jdist.client.doctor.diagnosis import Diagnosis, Examination
 from jdist.client.doctor.findings import findings
 from jdist.client.lifecycle.start import Progress, Started, Waiting, describe_missing
 from jdist.core.errors import ConnectionLost, LaunchError
-from jdist.core.messages import ClusterFacts, Notice
+from jdist.core.messages.status import ClusterFacts, Notice
 
 NODES_WITHIN = 120.0
 """Seconds for the nodes to come, unless the user says otherwise."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jdist.client.link import Link
 from jdist.core.errors import UsageError
-from jdist.core.messages import Invite, Invited
+from jdist.core.messages.membership import Invite, Invited
 
 
 async def invite(link: Link, *, is_remote: bool = True, seconds: float = 0.0, revokes: bool = False) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jdist.client.link import Link, new_request
 from jdist.core.errors import UsageError
-from jdist.core.messages import LeaveOut
+from jdist.core.messages.membership import LeaveOut
 from jdist.core.settings import Settings
 
 

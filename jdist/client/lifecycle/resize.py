@@ -13,7 +13,9 @@ from jdist.client import find
 from jdist.client.lifecycle.invite import invite
 from jdist.client.link import Link, new_request
 from jdist.core.errors import LaunchError, UsageError
-from jdist.core.messages import AddNode, Answer, Message, Placed, RemoveRanks, Resized
+from jdist.core.messages.base import Message
+from jdist.core.messages.membership import AddNode, Placed, RemoveRanks, Resized
+from jdist.core.messages.protocol import Answer
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, Plan, find_launcher
 

@@ -14,7 +14,7 @@ from jdist.client import find
 from jdist.client.lifecycle.start import start_controller_again
 from jdist.client.link import Link
 from jdist.core.errors import ConnectionLost, LaunchError
-from jdist.core.messages import Message
+from jdist.core.messages.base import Message
 from jdist.wire.transport.keys import Connection, connection_path, read_connection
 
 _EXIT = 5.0

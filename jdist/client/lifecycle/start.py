@@ -18,7 +18,8 @@ from jdist.client.find import connections, directory, remove_dead, restartable
 from jdist.client.lifecycle.min_nodes import Fewer, check
 from jdist.client.link import Link
 from jdist.core.errors import LaunchError, UsageError
-from jdist.core.messages import ClusterFacts, Message, Notice
+from jdist.core.messages.base import Message
+from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.ranks import RankSet
 from jdist.core.settings import ON_DEATH, Settings
 from jdist.launch.base import Launcher, Plan, find_launcher

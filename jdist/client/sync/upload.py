@@ -18,21 +18,10 @@ from msgspec import Struct
 from jdist.client.link import Link, new_request
 from jdist.client.sync.tree import Source
 from jdist.core.errors import UsageError
-from jdist.core.messages import (
-    Adopt,
-    Ask,
-    Compare,
-    Compared,
-    Fault,
-    Keep,
-    NodeAnswered,
-    NodeOp,
-    ProbeWire,
-    Release,
-    Settle,
-    Settled,
-    Store,
-)
+from jdist.core.messages.base import Fault, ProbeWire
+from jdist.core.messages.code import Adopt, Compare, Compared, Settle, Settled, Store
+from jdist.core.messages.protocol import Ask, NodeAnswered, NodeOp
+from jdist.core.messages.values import Keep, Release
 from jdist.core.source_tree import Entry, Piece, Tree
 from jdist.wire.transport.dialing import put_segment
 from jdist.wire.values.segments import Segment

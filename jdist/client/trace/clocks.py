@@ -22,7 +22,7 @@ from statistics import median
 from msgspec import Struct
 
 from jdist.client.trace.match_calls import Meeting, awaited, needs_everyone
-from jdist.core.messages import Traced
+from jdist.core.messages.observation import Traced
 
 _CLIENT = ""
 _Bounds = dict[tuple[str, str], float]

@@ -12,9 +12,12 @@ from jdist.client.trace.match_calls import Meeting, match
 from jdist.client.trace.report import Report
 from jdist.client.trace.timeline import timeline
 from jdist.client.trace.trace import Trace
-from jdist.core import messages
 from jdist.core.errors import UsageError
-from jdist.core.messages import Answered, ClusterFacts, Fault, Look, Looked, Traced
+from jdist.core.messages.base import Fault
+from jdist.core.messages.observation import Look, Looked, Traced
+from jdist.core.messages.observation import Trace as GetTrace
+from jdist.core.messages.protocol import Answered
+from jdist.core.messages.status import ClusterFacts
 from jdist.core.topology import Topology
 
 _TIMEOUT = 20.0
@@ -37,7 +40,7 @@ async def ask(link: Link, facts: ClusterFacts, run: int) -> Trace:
 
 async def _timed(link: Link, rank: int, run: int) -> tuple[Answered, tuple[float, float]]:
     sent = time.time()
-    answer = (await link.ask((rank,), messages.Trace(run), _TIMEOUT))[rank]
+    answer = (await link.ask((rank,), GetTrace(run), _TIMEOUT))[rank]
     return answer, (sent, time.time())
 
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from jdist.core.messages import Traced
+from jdist.core.messages.observation import Traced
 from jdist.core.observation import ANY, Call
 
 _ROOT = re.compile(r"\b(src|dst)=(\d+)\b")

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from jdist.client.trace.clocks import Clocks
 from jdist.client.trace.match_calls import Meeting, awaited
-from jdist.core.messages import Traced
+from jdist.core.messages.observation import Traced
 from jdist.core.observation import Call
 
 

@@ -18,23 +18,18 @@ import psutil
 
 from jdist.client.link import Link, new_request
 from jdist.core.errors import ConnectionLost, JdistError, UsageError, ValueFailed
-from jdist.core.messages import (
-    Answered,
-    Ask,
+from jdist.core.messages.base import Fault, Missing, PayloadWire, ProbeWire, Progress
+from jdist.core.messages.protocol import Answered, Ask
+from jdist.core.messages.values import (
     Describe,
     Described,
-    Fault,
     Fetch,
     Fetched,
     Keep,
-    Missing,
     PassedAt,
     PassOn,
-    PayloadWire,
     Peek,
     Peeked,
-    ProbeWire,
-    Progress,
     Put,
     Release,
 )

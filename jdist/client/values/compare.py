@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from jdist.client.link import Link
 from jdist.core.errors import UsageError
-from jdist.core.messages import Digest, Digested, Element, Elementary, Fault
+from jdist.core.messages.base import Fault
+from jdist.core.messages.values import Digest, Digested, Element, Elementary
 from jdist.core.ranks import RankSet
 from jdist.wire.values.partition import bounds
 

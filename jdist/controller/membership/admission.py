@@ -12,7 +12,9 @@ from jdist.controller.membership.task_mode import Counting, find_hosts
 from jdist.controller.model.context import Context
 from jdist.controller.model.events import Forget
 from jdist.controller.model.world import Node, World
-from jdist.core.messages import PROTOCOL, AgentHello, Held, Notice, Turned, Welcome
+from jdist.core.messages.base import PROTOCOL
+from jdist.core.messages.membership import AgentHello, Held, Turned, Welcome
+from jdist.core.messages.status import Notice
 
 _MOST_RANKS = 4096
 """Of one node: an agent that asks for more is out of its mind."""

@@ -13,9 +13,7 @@ from jdist.controller.model.numbering import Numbering
 from jdist.controller.runs.lifecycle import Cells
 from jdist.controller.runs.on_reform import Reforms
 from jdist.controller.runs.setup_cells import Setup
-from jdist.core.messages import (
-    Answer,
-    Answered,
+from jdist.core.messages.groups import (
     Form,
     Formed,
     FormFailed,
@@ -23,11 +21,12 @@ from jdist.core.messages import (
     GroupMade,
     MakeGroup,
     MakeMesh,
-    Notice,
     StartStore,
     StoreDown,
     StoreUp,
 )
+from jdist.core.messages.protocol import Answer, Answered
+from jdist.core.messages.status import Notice
 from jdist.core.ranks import RankSet
 
 _NEWS = 2.0

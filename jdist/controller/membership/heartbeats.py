@@ -17,7 +17,8 @@ from __future__ import annotations
 from jdist.controller.membership.rank_loss import Losses
 from jdist.controller.model.context import Context
 from jdist.controller.model.world import Node
-from jdist.core.messages import NewLifeline, Notice
+from jdist.core.messages.membership import NewLifeline
+from jdist.core.messages.status import Notice
 
 
 class Contact:

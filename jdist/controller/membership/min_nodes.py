@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from jdist.controller.membership.admission import Joining
 from jdist.controller.model.context import Context
-from jdist.core.messages import Answer, LeaveOut, Notice, Resized
+from jdist.core.messages.membership import LeaveOut, Resized
+from jdist.core.messages.protocol import Answer
+from jdist.core.messages.status import Notice
 
 
 class Shortfall:

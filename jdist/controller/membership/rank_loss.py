@@ -10,7 +10,11 @@ from jdist.controller.queries import Questions
 from jdist.controller.runs.lifecycle import Cells
 from jdist.controller.runs.setup_cells import Setup
 from jdist.controller.verdict.decide import lost
-from jdist.core.messages import Done, Grouped, Judged, Notice, Replace, Restart, WorkerDown, WorkerUp
+from jdist.core.messages.groups import Grouped
+from jdist.core.messages.membership import Replace, Restart, WorkerDown, WorkerUp
+from jdist.core.messages.observation import Judged
+from jdist.core.messages.runs import Done
+from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import those, told_fresh
 

@@ -33,18 +33,10 @@ from jdist.controller.model.world import Node
 from jdist.controller.queries import Questions
 from jdist.controller.runs.rank_polling import Looks
 from jdist.controller.runs.setup_cells import Setup
-from jdist.core.messages import (
-    AddNode,
-    AgentHello,
-    Answer,
-    Message,
-    Notice,
-    Placed,
-    Quit,
-    RemoveRanks,
-    Renumber,
-    Resized,
-)
+from jdist.core.messages.base import Message
+from jdist.core.messages.membership import AddNode, AgentHello, Placed, Quit, RemoveRanks, Renumber, Resized
+from jdist.core.messages.protocol import Answer
+from jdist.core.messages.status import Notice
 from jdist.core.ranks import RankSet
 
 

@@ -19,7 +19,9 @@ from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node
 from jdist.controller.runs.lifecycle import Cells
 from jdist.controller.runs.setup_cells import Setup
-from jdist.core.messages import AgentHello, Form, Held, HeldRank, NodeFacts, Notice
+from jdist.core.messages.groups import Form
+from jdist.core.messages.membership import AgentHello, Held, HeldRank, NodeFacts
+from jdist.core.messages.status import Notice
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
 _MOST_RANKS = 1 << 16

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 from jdist.controller.model.world import Node, World
-from jdist.core.messages import Task
+from jdist.core.messages.membership import Task
 from jdist.core.settings import Settings
 
 Kind = Literal["node", "rank"]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from jdist.controller.model.events import Instruction, ToPeer
 from jdist.controller.model.runs import RunBook
 from jdist.controller.model.world import World
-from jdist.core.messages import WATCHING, Message, Phase, Refused
+from jdist.core.messages.base import Message
+from jdist.core.messages.status import WATCHING, Phase, Refused
 from jdist.core.ranks import RankSet
 from jdist.core.settings import Settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jdist.core.messages import Message
+from jdist.core.messages.base import Message
 
 
 @dataclass(frozen=True)

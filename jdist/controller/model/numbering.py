@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jdist.core.messages import GroupSpec, Message, Output, OutputItem, Tail
+from jdist.core.messages.base import Message
+from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.output import Output, OutputItem, Tail
 
 
 class Numbering(Struct, frozen=True):

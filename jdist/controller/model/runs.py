@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from jdist.core.messages import Done
+from jdist.core.messages.runs import Done
 from jdist.core.observation import Tally
 from jdist.core.verdict import Verdict
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jdist.controller.model.numbering import Numbering
-from jdist.core.messages import GroupSpec, NodeFacts, Task
+from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.membership import NodeFacts, Task
 from jdist.core.topology import Topology
 
 RankState = Literal["starting", "up", "held", "gone"]

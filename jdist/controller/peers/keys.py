@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import jdist
 from jdist.core.errors import ProtocolError
-from jdist.core.messages import PROTOCOL, Enrol, Enrolled, Message, Turned
+from jdist.core.messages.base import PROTOCOL, Message
+from jdist.core.messages.membership import Enrol, Enrolled, Turned
 from jdist.wire.transport.addresses import own_addresses
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import LOOPBACK, Charter, Invitation, agent_name

@@ -6,25 +6,23 @@ from jdist.controller.model.context import Context
 from jdist.controller.model.runs import ON_REFORM, HaltReason, Run
 from jdist.controller.runs.setup_cells import Setup
 from jdist.controller.runs.silent_mismatch import Doubts
-from jdist.core.messages import (
+from jdist.core.messages.base import Nothing
+from jdist.core.messages.observation import Judged
+from jdist.core.messages.output import Output, Tail, Text
+from jdist.core.messages.protocol import Answer
+from jdist.core.messages.runs import (
     Accepted,
-    Answer,
     Cell,
     Done,
     Halt,
     InputReply,
     InputRequest,
     Interrupt,
-    Judged,
-    Nothing,
-    Notice,
-    Output,
     RunCell,
     RunEnded,
     Started,
-    Tail,
-    Text,
 )
+from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import RankSet
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jdist.controller.model.context import Context
 from jdist.controller.model.runs import ON_REFORM, Run
-from jdist.core.messages import Notice
+from jdist.core.messages.status import Notice
 
 
 class Reforms:

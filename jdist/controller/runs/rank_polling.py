@@ -19,7 +19,9 @@ from jdist.controller.model.runs import Run
 from jdist.controller.runs.lifecycle import Cells
 from jdist.controller.verdict.decide import aborted, is_settled, overdue, verdict
 from jdist.controller.verdict.wait_graph import Part, Seen
-from jdist.core.messages import Answer, Ask, Judged, Look, Looked, Notice, Stalled
+from jdist.core.messages.observation import Judged, Look, Looked, Stalled
+from jdist.core.messages.protocol import Answer, Ask
+from jdist.core.messages.status import Notice
 from jdist.core.ranks import those
 from jdist.core.verdict import Verdict
 

@@ -14,7 +14,8 @@ from jdist.controller.model.context import Context
 from jdist.controller.model.runs import Run
 from jdist.controller.verdict import mismatch
 from jdist.core.call_signature import agreed
-from jdist.core.messages import Answer, Ask, Judged, Trace, Traced
+from jdist.core.messages.observation import Judged, Trace, Traced
+from jdist.core.messages.protocol import Answer, Ask
 from jdist.core.observation import Call, Tally
 from jdist.core.ranks import RankSet, those
 from jdist.core.verdict import Verdict

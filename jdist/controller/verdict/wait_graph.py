@@ -16,7 +16,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from jdist.core.messages import Looked
+from jdist.core.messages.observation import Looked
 from jdist.core.observation import ANY, Call, Doing, GroupProgress
 
 Part = Literal["running", "done", "failed", "free", "elsewhere", "lost"]

@@ -1,11 +1,9 @@
-"""Nodes: questions that a node's agent answers for the node, and their answers: AskNodes.op and NodeAnswer.body."""
+"""Nodes: a node's clock, its report, and the network path from one node to another."""
 
 from __future__ import annotations
 
-from jdist.core.messages.base import Message, ProbeWire
-from jdist.core.messages.questions import Fault, Nothing, Progress
+from jdist.core.messages.base import Message
 from jdist.core.node_report import NodeReport, Path
-from jdist.core.source_tree import Piece, Tree
 
 
 class Clock(Message, frozen=True):
@@ -63,77 +61,3 @@ class Reached(Message, frozen=True):
     """How it went."""
 
     path: Path
-
-
-# ---------------------------------------------------------------- code
-
-
-class Compare(Message, frozen=True):
-    """Which contents of this tree are not on the node?"""
-
-    tree: Tree
-
-
-class Compared(Message, frozen=True):
-    """Digests of what it lacks. ``place`` is the same on nodes that share the folder ``path``."""
-
-    place: str
-    path: str
-    lacks: tuple[bytes, ...]
-
-
-class Store(Message, frozen=True):
-    """Keep contents until the tree is settled: small ones in ``pieces``, or a part of a large one as a transfer.
-
-    A transfer's bytes are in a segment at ``path`` that this host shares, or at the controller's data port.
-    """
-
-    tree: str
-    pieces: tuple[Piece, ...] = ()
-    digest: bytes = b""
-    offset: int = 0
-    nbytes: int = 0
-    transfer: str = ""
-    path: str = ""
-    probe: ProbeWire | None = None
-
-
-class Settle(Message, frozen=True):
-    """Make the folder be as the tree, from what was there and what was stored; then the ranks import from it."""
-
-    tree: Tree
-
-
-class Settled(Message, frozen=True):
-    """It is. ``changed`` and ``deleted``: paths in the tree."""
-
-    changed: tuple[str, ...]
-    deleted: tuple[str, ...]
-
-
-class Adopt(Message, frozen=True):
-    """The folder was settled by another node that shares it: the ranks import from it."""
-
-    name: str
-    is_package: bool
-    changed: tuple[str, ...]
-
-
-NodeOp = Clock | Examine | Listen | Reach | Compare | Store | Settle | Adopt
-NodeAnswered = ClockAt | Examined | Listening | Reached | Compared | Settled | Nothing | Progress | Fault
-
-
-class AskNodes(Message, frozen=True):
-    """A question to ``nodes``; each one's agent answers for itself."""
-
-    request: str
-    nodes: tuple[int, ...]
-    op: NodeOp
-
-
-class NodeAnswer(Message, frozen=True):
-    """One node's answer."""
-
-    request: str
-    node: int
-    body: NodeAnswered

@@ -1,4 +1,4 @@
-"""Output: what ranks of a run say, and how their parts of it end."""
+"""Output: what the ranks of a run print and display."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any, Literal
 
 from msgspec import field, structs
 
-from jdist.core.messages.base import Message, PayloadWire
-from jdist.core.observation import Tally
-from jdist.core.outcome import ErrorInfo
+from jdist.core.messages.base import Message
 
 
 class Text(Message, frozen=True):
@@ -69,30 +67,3 @@ def only_of(output: Output, own: Callable[[tuple[int, ...]], tuple[int, ...]]) -
         elif left and not isinstance(item, Tail):
             items.append(structs.replace(item, ranks=left))
     return Output(output.run, tuple(items))
-
-
-class Done(Message, frozen=True):
-    """One rank's part of a run is over.
-
-    ``kind`` is an :data:`~jdist.core.outcome.Kind`. The value is in ``payload``; if it is too large to travel unasked,
-    ``held`` is the expression under which it can be pulled.
-    """
-
-    run: int
-    rank: int
-    kind: str
-    duration: float = 0.0
-    payload: PayloadWire | None = None
-    held: str = ""
-    error: ErrorInfo | None = None
-    tallies: tuple[Tally, ...] = ()
-    """Of the groups in which it called collectives; empty where too many were called to remember them all."""
-
-
-class InputRequest(Message, frozen=True):
-    """A rank reads a line from the user."""
-
-    run: int
-    rank: int
-    prompt: str
-    is_password: bool

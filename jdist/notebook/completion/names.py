@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from jdist.core.messages import Completed
+from jdist.core.messages.introspection import Completed
 from jdist.core.ranks import RankSet
 
 _MAGIC = "%%dist"

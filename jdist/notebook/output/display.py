@@ -13,23 +13,11 @@ from collections.abc import Callable, Sequence
 
 from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
-from jdist.core.messages import (
-    Clear,
-    ClusterFacts,
-    Display,
-    Done,
-    InputRequest,
-    Judged,
-    Message,
-    Notice,
-    Output,
-    OutputItem,
-    RunEnded,
-    Started,
-    Stopped,
-    Tail,
-    Text,
-)
+from jdist.core.messages.base import Message
+from jdist.core.messages.observation import Judged
+from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
+from jdist.core.messages.runs import Done, InputRequest, RunEnded, Started
+from jdist.core.messages.status import ClusterFacts, Notice, Stopped
 from jdist.core.verdict import Verdict
 from jdist.notebook.output.line_stream import LineStream
 from jdist.notebook.output.render import RunView, render

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from jdist.core.messages import Display, OutputItem, Tail, Text
+from jdist.core.messages.output import Display, OutputItem, Tail, Text
 from jdist.core.ranks import RankSet
 from jdist.notebook.output.terminal_emulator import LineAssembler
 

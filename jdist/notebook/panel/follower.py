@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 
 from jdist.client.cluster import AsyncCluster
 from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
-from jdist.core.messages import ClusterFacts, Looked, Message, Moved, Notice, Stopped, Surveyed
+from jdist.core.messages.base import Message
+from jdist.core.messages.observation import Looked
+from jdist.core.messages.status import ClusterFacts, Moved, Notice, Stopped, Surveyed
 from jdist.notebook.panel.html import Sight
 
 _PATIENCE = 3.0

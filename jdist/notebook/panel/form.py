@@ -15,7 +15,7 @@ from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import Progress, Waiting, describe_missing
 from jdist.core.errors import JdistError, UsageError
-from jdist.core.messages import ClusterFacts, Notice
+from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.options import split_words, start_parser
 from jdist.notebook.output.display import describe_start

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from jdist.core.messages import Looked, RankFacts, Surveyed
+from jdist.core.messages.observation import Looked
+from jdist.core.messages.status import RankFacts, Surveyed
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh
 from jdist.core.verdict import Verdict

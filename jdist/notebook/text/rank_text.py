@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.core.messages import Looked
+from jdist.core.messages.observation import Looked
 from jdist.core.ranks import RankSet
 
 _GIB = 1 << 30

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from jdist.client.lifecycle.start import describe_missing
-from jdist.core.messages import ClusterFacts
+from jdist.core.messages.status import ClusterFacts
 from jdist.notebook.output.display import describe_start
 from jdist.notebook.output.screen import Screen, Shown, plain
 from jdist.notebook.text import progress_text

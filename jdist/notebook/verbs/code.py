@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from jdist.core.messages import Message, Notice
+from jdist.core.messages.base import Message
+from jdist.core.messages.status import Notice
 from jdist.notebook.options import Parser
 from jdist.notebook.session import Session
 from jdist.notebook.text.transfer_progress import ProgressLine

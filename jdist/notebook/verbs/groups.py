@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.core.messages import Surveyed
+from jdist.core.messages.status import Surveyed
 from jdist.core.ranks import RankSet
 from jdist.notebook.options import Parser
 from jdist.notebook.output.render import table

@@ -13,7 +13,7 @@ from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import Progress, Waiting
 from jdist.core.errors import UsageError
-from jdist.core.messages import ClusterFacts, Notice
+from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.ranks import RankSet
 from jdist.core.settings import Host
 from jdist.launch.hosts import read_hostfile

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
 
-from jdist.core.messages import RankFacts, Surveyed
+from jdist.core.messages.status import RankFacts, Surveyed
 from jdist.core.ranks import those, told_fresh
 from jdist.core.verdict import Verdict
 from jdist.notebook.options import Parser, count, ranks_parser

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any
 
 from jdist.core.errors import JdistError
-from jdist.core.messages import ProbeWire
+from jdist.core.messages.base import ProbeWire
 from jdist.wire.bulk.receive import Landing
 from jdist.wire.bulk.relay import Passage
 from jdist.wire.complaints import Complaints

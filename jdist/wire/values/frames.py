@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from jdist.core.errors import ProtocolError
-from jdist.core.messages import Message
+from jdist.core.messages.base import Message
 
 MAX_MESSAGE = 64 * 1024 * 1024
 """Bytes of one control message; larger things travel as data."""

@@ -6,7 +6,8 @@ import os
 import traceback
 from typing import Any
 
-from jdist.core.messages import Done, PayloadWire
+from jdist.core.messages.base import PayloadWire
+from jdist.core.messages.runs import Done
 from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.objects import encode, summarize

@@ -19,7 +19,8 @@ from typing import Any
 from msgspec import structs
 from tornado.ioloop import IOLoop
 
-from jdist.core.messages import AGENT_IDENTITY, MESSAGE_ID, Cell, Done
+from jdist.core.messages.base import AGENT_IDENTITY, MESSAGE_ID
+from jdist.core.messages.runs import Cell, Done
 from jdist.core.observation import Tally
 from jdist.core.outcome import ErrorInfo
 from jdist.wire.values.frames import pack

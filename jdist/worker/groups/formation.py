@@ -19,7 +19,7 @@ from zlib import crc32
 from msgspec import Struct
 
 from jdist.core.errors import LaunchError
-from jdist.core.messages import GroupSpec
+from jdist.core.messages.groups import GroupSpec
 from jdist.worker.gloo.connections import Endpoint, cut, own_listeners
 from jdist.worker.gloo.wake_listeners import Knocker
 from jdist.worker.groups.patches import FOREVER

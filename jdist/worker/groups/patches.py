@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from jdist.core.errors import UsageError
-from jdist.core.messages import GroupSpec
+from jdist.core.messages.groups import GroupSpec
 from jdist.worker.gloo.connections import STORE_WAITS, Endpoint, watch_recv_any
 from jdist.worker.groups.rebind import watch_ddp
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from jdist.core.errors import LaunchError
-from jdist.core.messages import GroupSpec
+from jdist.core.messages.groups import GroupSpec
 from jdist.worker.gloo.connections import Endpoint, let_go, own_listeners, quiet
 from jdist.worker.gloo.wake_listeners import Knocker
 from jdist.worker.groups import patches

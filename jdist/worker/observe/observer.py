@@ -8,7 +8,7 @@ import time
 from msgspec import structs
 from torch.distributed import distributed_c10d as c10d
 
-from jdist.core.messages import Looked, Traced
+from jdist.core.messages.observation import Looked, Traced
 from jdist.core.observation import Call, Doing
 from jdist.worker.observe.call_log import Notes
 from jdist.worker.observe.call_merge import Merging

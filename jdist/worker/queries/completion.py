@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jdist.core.messages import Completed
+from jdist.core.messages.introspection import Completed
 
 _MOST = 200
 _NAME = re.compile(r"(?:^|[^\w.\])}\"'])((?:[^\W\d]\w*\.)*)([^\W\d]\w*)?$")

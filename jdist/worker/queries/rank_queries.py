@@ -14,35 +14,23 @@ import msgspec
 import psutil
 
 from jdist.core.errors import JdistError, UsageError
-from jdist.core.messages import (
-    Answered,
-    Complete,
+from jdist.core.messages.base import Fault, Missing, Nothing, PayloadWire, Progress
+from jdist.core.messages.introspection import Complete, Inspect, Inspected
+from jdist.core.messages.observation import Look, Looked, Stack, Stacked, Trace, Traced
+from jdist.core.messages.protocol import Answered, Op
+from jdist.core.messages.values import (
     Describe,
     Described,
     Digest,
     Digested,
     Element,
     Elementary,
-    Fault,
     Fetch,
     Fetched,
-    Inspect,
-    Inspected,
-    Look,
-    Looked,
-    Missing,
-    Nothing,
-    Op,
-    PayloadWire,
     Peek,
     Peeked,
-    Progress,
     Put,
     Release,
-    Stack,
-    Stacked,
-    Trace,
-    Traced,
 )
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.objects import Payload, decode, encode

@@ -13,7 +13,9 @@ from jdist.client.trace.collect import assemble
 from jdist.client.trace.match_calls import Meeting, match
 from jdist.client.trace.timeline import Timeline, timeline
 from jdist.client.trace.trace import Trace
-from jdist.core.messages import Answered, ClusterFacts, Looked, Traced
+from jdist.core.messages.observation import Looked, Traced
+from jdist.core.messages.protocol import Answered
+from jdist.core.messages.status import ClusterFacts
 from jdist.core.observation import Call, Doing, GroupProgress
 
 EPOCH = 1_700_000_000.0

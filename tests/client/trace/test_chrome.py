@@ -12,7 +12,7 @@ from madeup import answer, call, noise, steps, trace
 
 from jdist.client.trace.trace import Trace
 from jdist.core.errors import UsageError
-from jdist.core.messages import Fault
+from jdist.core.messages.base import Fault
 
 Event = dict[str, Any]
 

@@ -12,7 +12,7 @@ from madeup import EPOCH, answer, call, noise, shifted, steps, trace
 from jdist.client.trace.clocks import estimate
 from jdist.client.trace.match_calls import match
 from jdist.client.trace.timeline import timeline
-from jdist.core.messages import Traced
+from jdist.core.messages.observation import Traced
 
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}
 Trips = dict[int, tuple[float, float]]

@@ -13,7 +13,7 @@ from madeup import answer, call, noise, steps, trace
 
 from jdist.client.trace.columns import columns, nbytes
 from jdist.client.trace.trace import Trace
-from jdist.core.messages import Fault
+from jdist.core.messages.base import Fault
 from jdist.core.observation import GroupProgress
 
 TYPES = {"began": "I", "work": "I", "ended": "I", "waited": "I", "kind": "H", "number": "I", "whom": "H", "last": "i"}

@@ -8,7 +8,7 @@ import pytest
 from madeup import answer, call
 
 from jdist.client.trace.match_calls import Meeting, awaited, match
-from jdist.core.messages import Traced
+from jdist.core.messages.observation import Traced
 from jdist.core.observation import ANY, Call
 
 WORLD = {"0": (0, 1, 2)}

@@ -15,7 +15,7 @@ from jdist.client.trace.svg import WIDTH
 from jdist.client.trace.timeline import Bar
 from jdist.client.trace.trace import Trace
 from jdist.core.errors import UsageError
-from jdist.core.messages import Fault
+from jdist.core.messages.base import Fault
 from jdist.core.observation import GroupProgress
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from madeup import answer, call, drawn, steps
 
 from jdist.client.trace.timeline import Bar, Timeline
-from jdist.core.messages import Traced
+from jdist.core.messages.observation import Traced
 
 WORLD = {"0": (0, 1, 2, 3)}
 

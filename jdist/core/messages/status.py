@@ -1,4 +1,4 @@
-"""Clients: what a client says to the controller, and what it hears."""
+"""Status: clients attach, and learn what the cluster, its ranks and its runs are doing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from jdist.core.messages.base import GroupSpec, Message
-from jdist.core.messages.nodes import AskNodes, NodeAnswer
-from jdist.core.messages.output import Done, InputRequest, Output
-from jdist.core.messages.questions import Answer, Ask
+from jdist.core.messages.base import Message
+from jdist.core.messages.groups import GroupSpec
 from jdist.core.topology import Topology
 from jdist.core.verdict import Verdict
 
@@ -26,116 +24,16 @@ class ClientHello(Message, frozen=True):
     pid: int
 
 
-class RunCell(Message, frozen=True):
-    """Run ``code`` on ``ranks``; ``timeout`` in seconds from its start."""
-
-    request: str
-    code: str
-    ranks: tuple[int, ...]
-    timeout: float | None = None
-    allow_stdin: bool = False
-    is_setup: bool = False
-    is_internal: bool = False
-    """jdist's own cell: not counted in ``Out``, not stored in history."""
-
-
-class Interrupt(Message, frozen=True):
-    """Stop what runs on ``ranks`` (empty: everywhere), or one run."""
-
-    request: str = ""
-    ranks: tuple[int, ...] = ()
-    run: int = 0
-
-
-class Restart(Message, frozen=True):
-    """Replace the processes of ``ranks``; their namespaces are lost."""
-
-    request: str
-    ranks: tuple[int, ...]
-
-
-class AddNode(Message, frozen=True):
-    """Open a place for one more node. Answered by Placed, and by Resized once its ranks are in the world."""
-
-    request: str
-    nproc: int = 0
-    """Its ranks; 0: as many as the last node has."""
-    timeout: float = 120.0
-    """Seconds for it to come."""
-
-
-class RemoveRanks(Message, frozen=True):
-    """End ``ranks`` for good and close the gaps that they leave in the numbering. Answered by Resized."""
-
-    request: str
-    ranks: tuple[int, ...]
-
-
-class LeaveOut(Message, frozen=True):
-    """Form the world without ``nodes``, which cannot be had (why, by node rank). Answered by Resized.
-
-    For a world that has not been numbered yet, and not for fewer nodes than it was started for at the least.
-    """
-
-    request: str
-    nodes: dict[int, str]
-
-
-class MakeGroup(Message, frozen=True):
-    """Make a named group over ``ranks``, and again after every re-forming."""
-
-    request: str
-    name: str
-    ranks: tuple[int, ...]
-
-
-class MakeMesh(Message, frozen=True):
-    """Make the named mesh, e.g. names ("dp", "tp"), sizes (2, 2)."""
-
-    request: str
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-
-
 class Survey(Message, frozen=True):
     """Send the whole surveyed state, ranks included."""
 
     request: str
 
 
-class InputReply(Message, frozen=True):
-    """What the user typed."""
-
-    run: int
-    rank: int
-    text: str
-
-
 class StopCluster(Message, frozen=True):
     """End everything."""
 
     request: str = ""
-
-
-ClientMessage = (
-    ClientHello
-    | RunCell
-    | Interrupt
-    | Restart
-    | AddNode
-    | RemoveRanks
-    | LeaveOut
-    | MakeGroup
-    | MakeMesh
-    | Survey
-    | InputReply
-    | StopCluster
-    | Ask
-    | AskNodes
-)
-
-
-# ---------------------------------------------------------------- controller ──► client
 
 
 Phase = Literal["gathering", "forming", "ready", "failed", "stopping"]
@@ -218,41 +116,11 @@ class Surveyed(Message, frozen=True):
     """A sentence for each node that is cut off."""
 
 
-class Accepted(Message, frozen=True):
-    """The run's number; ``behind`` are the runs it waits for."""
-
-    request: str
-    run: int
-    behind: tuple[int, ...] = ()
-
-
 class Refused(Message, frozen=True):
     """A request that cannot be done, and why."""
 
     request: str
     reason: str
-
-
-class Started(Message, frozen=True):
-    """The run has been sent to its ranks."""
-
-    run: int
-
-
-class RunEnded(Message, frozen=True):
-    """Every rank is done. ``reason``: "", "timeout" or "interrupted". ``seconds`` since it was started."""
-
-    run: int
-    reason: str
-    seconds: float
-    first_failure: int = -1
-
-
-class Judged(Message, frozen=True):
-    """Why a run does not move; None: what was said of it before holds no more."""
-
-    run: int
-    verdict: Verdict | None
 
 
 class Notice(Message, frozen=True):
@@ -270,23 +138,3 @@ class Stopped(Message, frozen=True):
     """The cluster is gone."""
 
     reason: str
-
-
-ToClient = (
-    Attached
-    | ClusterFacts
-    | Surveyed
-    | Accepted
-    | Refused
-    | Started
-    | Output
-    | Done
-    | RunEnded
-    | InputRequest
-    | Judged
-    | Notice
-    | Moved
-    | Answer
-    | NodeAnswer
-    | Stopped
-)

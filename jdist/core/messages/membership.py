@@ -1,14 +1,104 @@
-"""Agents and workers: what passes between the controller and a node, and inside the node."""
+"""Membership: nodes, workers and ranks join, leave, are replaced and are numbered."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from jdist.core.messages.base import GroupSpec, Message, NodeFacts
-from jdist.core.messages.clients import InputReply
-from jdist.core.messages.nodes import AskNodes, NodeAnswer
-from jdist.core.messages.output import Done, InputRequest, Output
-from jdist.core.messages.questions import Answer, Ask
+from jdist.core.messages.base import Message
+from jdist.core.messages.groups import Form, GroupSpec
+
+
+class NodeFacts(Struct, frozen=True):
+    """What an agent knows about its node before any worker runs."""
+
+    hostname: str
+    pid: int
+    python: str
+    torch: str
+    jdist: str
+    gpus: int
+    cpus: int
+    address: str
+    """The address of the interface that reaches the controller."""
+    reached: str = ""
+    """The controller's own, of which it may have several."""
+    network: str = ""
+    """The same for processes on one machine that have one network: containers may have one host name, or several."""
+    called: str = ""
+    """What its launcher calls it; "" if that says nothing."""
+    torch_build: str | None = None
+    """What its torch was built for: "CUDA 12.8", "ROCm 6.4", "CPU"; None where that is not known."""
+
+
+class Invite(Message, frozen=True):
+    """Ask the controller for a new line with which agents join."""
+
+    is_remote: bool = False
+    """For agents on other hosts, too."""
+    seconds: float = 0.0
+    """For which it can be used; 0: as the cluster's settings say."""
+    revokes: bool = False
+    """All lines before it are void."""
+
+
+class Invited(Message, frozen=True):
+    """The line. Keys are in it: it reaches an agent through its standard input."""
+
+    line: str
+
+
+class Placed(Message, frozen=True):
+    """A place is open for one more node."""
+
+    node_rank: int
+
+
+class Resized(Message, frozen=True):
+    """The world has another size and has been formed again; as text, what has changed, a line each."""
+
+    world_size: int
+    renumbered: dict[int, int]
+    """``{old rank: new rank}`` of every rank that lived on."""
+    added: tuple[int, ...]
+    """Ranks that are new; only setup cells have been run there."""
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.notes)
+
+
+class Restart(Message, frozen=True):
+    """Replace the processes of ``ranks``; their namespaces are lost."""
+
+    request: str
+    ranks: tuple[int, ...]
+
+
+class AddNode(Message, frozen=True):
+    """Open a place for one more node. Answered by Placed, and by Resized once its ranks are in the world."""
+
+    request: str
+    nproc: int = 0
+    """Its ranks; 0: as many as the last node has."""
+    timeout: float = 120.0
+    """Seconds for it to come."""
+
+
+class RemoveRanks(Message, frozen=True):
+    """End ``ranks`` for good and close the gaps that they leave in the numbering. Answered by Resized."""
+
+    request: str
+    ranks: tuple[int, ...]
+
+
+class LeaveOut(Message, frozen=True):
+    """Form the world without ``nodes``, which cannot be had (why, by node rank). Answered by Resized.
+
+    For a world that has not been numbered yet, and not for fewer nodes than it was started for at the least.
+    """
+
+    request: str
+    nodes: dict[int, str]
 
 
 class HeldRank(Struct, frozen=True):
@@ -99,59 +189,6 @@ class WorkerDown(Message, frozen=True):
     reason: str
 
 
-class StoreUp(Message, frozen=True):
-    """The rendezvous store listens."""
-
-    host: str
-    port: int
-
-
-class StoreDown(Message, frozen=True):
-    """The rendezvous store could not be started, or died."""
-
-    reason: str
-
-
-class Formed(Message, frozen=True):
-    """A rank holds the generation."""
-
-    rank: int
-    generation: int
-    device: str
-    listeners: tuple[tuple[str, int], ...]
-    notices: tuple[str, ...] = ()
-    wants_reform: bool = False
-    """It has functions that are to be called now that the world has been formed again."""
-
-
-class FormFailed(Message, frozen=True):
-    """A rank could not join the generation."""
-
-    rank: int
-    generation: int
-    reason: str
-
-
-class GroupMade(Message, frozen=True):
-    """A cell made a process group: its place in the rank's list, what it is, and the sockets it listens on."""
-
-    rank: int
-    generation: int
-    index: int
-    spec: GroupSpec
-    listeners: tuple[tuple[str, int], ...]
-
-
-class Stalled(Message, frozen=True):
-    """A rank's main thread has been blocked in one place of torch.distributed for a moment.
-
-    Said once for each place; what became of it is found out by looking.
-    """
-
-    rank: int
-    run: int
-
-
 class Renumbered(Message, frozen=True):
     """What the agent says from here on counts its ranks as the oldest Renumber did that it had not answered yet."""
 
@@ -168,31 +205,6 @@ class Leaving(Message, frozen=True):
 
 class Beat(Message, frozen=True):
     """The agent lives. One a second, whatever the number of ranks."""
-
-
-AgentMessage = (
-    AgentHello
-    | WorkerUp
-    | WorkerDown
-    | StoreUp
-    | StoreDown
-    | Formed
-    | FormFailed
-    | GroupMade
-    | Output
-    | Done
-    | InputRequest
-    | Answer
-    | NodeAnswer
-    | Stalled
-    | Renumbered
-    | NoLifeline
-    | Leaving
-    | Beat
-)
-
-
-# ---------------------------------------------------------------- controller ──► agent
 
 
 class Welcome(Message, frozen=True):
@@ -231,54 +243,6 @@ class Turned(Message, frozen=True):
     reason: str
 
 
-class StartStore(Message, frozen=True):
-    """Host the rendezvous store on this node. ``port`` 0: any."""
-
-    host: str
-    port: int
-
-
-class Cell(Message, frozen=True):
-    """Run this on these of your ranks."""
-
-    run: int
-    ranks: tuple[int, ...]
-    code: str
-    allow_stdin: bool
-    is_internal: bool
-    is_setup: bool = False
-
-
-class Halt(Message, frozen=True):
-    """Free these ranks from this run; ``listeners`` are the world's, ``grace`` seconds until a rank is given up."""
-
-    run: int
-    ranks: tuple[int, ...]
-    listeners: tuple[tuple[str, int], ...]
-    grace: float
-
-
-class Form(Message, frozen=True):
-    """Form a generation of the world."""
-
-    generation: int
-    ranks: tuple[int, ...]
-    backend: str
-    init_method: str
-    store_host: str
-    store_port: int
-    world_size: int
-    nproc_per_node: tuple[int, ...]
-    timeout: float
-    replay: tuple[GroupSpec, ...]
-    named: dict[str, tuple[int, ...]]
-    mesh: tuple[tuple[str, ...], tuple[int, ...]] | None
-    cut: tuple[tuple[str, int], ...]
-    """Sockets of the dead generation, cut before it is left."""
-    node_of: tuple[int, ...] = ()
-    """The node that each place is on; empty: each is one (see core/topology)."""
-
-
 class Replace(Message, frozen=True):
     """Kill the worker of ``rank`` and start a fresh one."""
 
@@ -307,24 +271,6 @@ class Quit(Message, frozen=True):
 
 
 ToNewcomer = Enrolled | Turned
-ToAgent = (
-    Welcome
-    | NewLifeline
-    | Turned
-    | StartStore
-    | Cell
-    | Halt
-    | Form
-    | Replace
-    | Renumber
-    | Ask
-    | AskNodes
-    | InputReply
-    | Quit
-)
-
-
-# ---------------------------------------------------------------- worker ──► agent ──► worker
 
 
 class WorkerHello(Message, frozen=True):
@@ -338,14 +284,3 @@ class BeRank(Message, frozen=True):
     """The worker has another rank from its next generation on."""
 
     rank: int
-
-
-class Importable(Message, frozen=True):
-    """Code that was synced: ``folders`` come first on the path; files at ``changed`` are to be read again."""
-
-    folders: tuple[str, ...]
-    changed: tuple[str, ...]
-
-
-WorkerMessage = WorkerHello | Formed | FormFailed | GroupMade | Answer | Stalled
-ToWorker = Cell | Halt | Form | Ask | BeRank | Importable | Quit

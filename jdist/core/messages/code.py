@@ -1,0 +1,64 @@
+"""Code: a local source tree is copied to the nodes and made importable on the ranks."""
+
+from __future__ import annotations
+
+from jdist.core.messages.base import Message, ProbeWire
+from jdist.core.source_tree import Piece, Tree
+
+
+class Compare(Message, frozen=True):
+    """Which contents of this tree are not on the node?"""
+
+    tree: Tree
+
+
+class Compared(Message, frozen=True):
+    """Digests of what it lacks. ``place`` is the same on nodes that share the folder ``path``."""
+
+    place: str
+    path: str
+    lacks: tuple[bytes, ...]
+
+
+class Store(Message, frozen=True):
+    """Keep contents until the tree is settled: small ones in ``pieces``, or a part of a large one as a transfer.
+
+    A transfer's bytes are in a segment at ``path`` that this host shares, or at the controller's data port.
+    """
+
+    tree: str
+    pieces: tuple[Piece, ...] = ()
+    digest: bytes = b""
+    offset: int = 0
+    nbytes: int = 0
+    transfer: str = ""
+    path: str = ""
+    probe: ProbeWire | None = None
+
+
+class Settle(Message, frozen=True):
+    """Make the folder be as the tree, from what was there and what was stored; then the ranks import from it."""
+
+    tree: Tree
+
+
+class Settled(Message, frozen=True):
+    """It is. ``changed`` and ``deleted``: paths in the tree."""
+
+    changed: tuple[str, ...]
+    deleted: tuple[str, ...]
+
+
+class Adopt(Message, frozen=True):
+    """The folder was settled by another node that shares it: the ranks import from it."""
+
+    name: str
+    is_package: bool
+    changed: tuple[str, ...]
+
+
+class Importable(Message, frozen=True):
+    """Code that was synced: ``folders`` come first on the path; files at ``changed`` are to be read again."""
+
+    folders: tuple[str, ...]
+    changed: tuple[str, ...]
