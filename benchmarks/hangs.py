@@ -15,8 +15,8 @@ from start import start_by_themselves
 
 import jdist
 from jdist.core.messages.base import Message
-from jdist.core.messages.observation import Judged
-from jdist.core.messages.runs import Done
+from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.runs import RankDone
 
 TURNS = 7
 VERDICT_AIM = 1.0
@@ -37,9 +37,9 @@ def hang(cluster: jdist.Cluster, code: str) -> tuple[float, float, float]:
 
     def watch(message: Message | None) -> None:
         nonlocal last_end
-        if isinstance(message, Done):
+        if isinstance(message, RankDone):
             last_end = time.perf_counter()
-        elif isinstance(message, Judged) and message.verdict is not None and message.verdict.is_certain:
+        elif isinstance(message, VerdictChanged) and message.verdict is not None and message.verdict.is_certain:
             judged.set()
 
     run.watch(watch)

@@ -18,14 +18,14 @@ import jdist
 from jdist.agent.link.controller_link import Uplink
 from jdist.agent.link.enrolment import enrol
 from jdist.agent.node.facts import node_facts
-from jdist.core.messages.base import PROTOCOL, Fault, Message
-from jdist.core.messages.groups import Form, Formed, StartStore, StoreUp
-from jdist.core.messages.membership import AgentHello, NewLifeline, Quit, Turned, Welcome, WorkerUp
-from jdist.core.messages.observation import Look, Looked
+from jdist.core.messages.base import PROTOCOL, Message, QueryFailed
+from jdist.core.messages.groups import FormWorld, StartStore, StoreUp, WorldFormed
+from jdist.core.messages.membership import AgentHello, LivenessRenewed, Rejected, Shutdown, Welcome, WorkerUp
+from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.output import Output, Text
-from jdist.core.messages.protocol import Answer, Ask, ToAgent
-from jdist.core.messages.runs import Cell, Done, Halt
-from jdist.core.observation import Doing, GroupProgress
+from jdist.core.messages.protocol import RankQuery, RankReply, ToAgent
+from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone
+from jdist.core.observation import Activity, GroupProgress
 from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.sockets import new_context
@@ -71,23 +71,23 @@ class Node:
         match message:
             case Welcome():
                 self._settle(message)
-            case NewLifeline():
+            case LivenessRenewed():
                 self._uplink.take_lifeline(message.name)
             case StartStore():
                 self._uplink.send(StoreUp("127.0.0.1", 29500))
-            case Form():
+            case FormWorld():
                 self._form(message)
-            case Cell():
+            case ExecuteCell():
                 self._run(message)
-            case Halt():
+            case AbortRun():
                 for rank in message.ranks:
-                    self._uplink.send(Done(message.run, rank, "interrupted"))
-            case Ask():
+                    self._uplink.send(RankDone(message.run, rank, "interrupted"))
+            case RankQuery():
                 for rank in message.ranks:
-                    self._uplink.send(Answer(message.request, rank, self._answer(message.op)))
-            case Turned():
+                    self._uplink.send(RankReply(message.request, rank, self._answer(message.op)))
+            case Rejected():
                 self._end(message.reason)
-            case Quit():
+            case Shutdown():
                 self._end("")
 
     def _settle(self, welcome: Welcome) -> None:
@@ -97,25 +97,25 @@ class Node:
         for n, incarnation in enumerate(welcome.incarnations):
             self._uplink.send(WorkerUp(self._first + n, 1000 + n, incarnation))
 
-    def _form(self, form: Form) -> None:
+    def _form(self, form: FormWorld) -> None:
         self._generation = form.generation
         self._world = tuple(range(form.world_size))
         for rank in form.ranks:
-            self._uplink.send(Formed(rank, form.generation, "cpu", (("127.0.0.1", 30000 + rank),)))
+            self._uplink.send(WorldFormed(rank, form.generation, "cpu", (("127.0.0.1", 30000 + rank),)))
 
-    def _run(self, cell: Cell) -> None:
+    def _run(self, cell: ExecuteCell) -> None:
         words = cell.code.split()
         for begin in range(0, int(words[1]) if words[:1] == ["lines"] else 0, _CHUNK):
             text = "".join(f"step {n} loss {n / 7}\n" for n in range(begin, begin + _CHUNK))
             self._uplink.send(Output(cell.run, (Text(cell.ranks, "stdout", text),)))
         for rank in cell.ranks:
-            self._uplink.send(Done(cell.run, rank, "value", 0.001))
+            self._uplink.send(RankDone(cell.run, rank, "value", 0.001))
 
     def _answer(self, op: object) -> Any:
-        if not isinstance(op, Look):
-            return Fault("this rank is made up")
+        if not isinstance(op, Observe):
+            return QueryFailed("this rank is made up")
         groups = (GroupProgress("0", self._world, 7, 7, "world"),)
-        return Looked("cpu", Doing("idle", seconds=1.0, cpu=0.0), 100_000_000, groups)
+        return Observation("cpu", Activity("idle", seconds=1.0, cpu=0.0), 100_000_000, groups)
 
 
 async def serve(line: JoinLine, nodes: int, nproc: int) -> None:

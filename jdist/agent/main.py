@@ -41,29 +41,29 @@ from jdist.agent.starters.fork import Nursery
 from jdist.agent.starters.spawn import FreshInterpreter
 from jdist.agent.starters.warming import Warming
 from jdist.core.messages.base import PROTOCOL, Message
-from jdist.core.messages.code import Importable
-from jdist.core.messages.groups import Form, StartStore
+from jdist.core.messages.code import CodeSynced
+from jdist.core.messages.groups import FormWorld, StartStore
 from jdist.core.messages.membership import (
     AgentHello,
-    Leaving,
-    NewLifeline,
-    Quit,
+    AgentLeaving,
+    LivenessRenewed,
+    Rejected,
     Renumber,
     Renumbered,
-    Replace,
-    Turned,
+    ReplaceWorker,
+    Shutdown,
     Welcome,
     WorkerDown,
     WorkerUp,
 )
-from jdist.core.messages.protocol import Ask, AskNodes, ToAgent
-from jdist.core.messages.runs import Cell, Done, Halt, InputReply, InputRequest
+from jdist.core.messages.protocol import NodeQuery, RankQuery, ToAgent
+from jdist.core.messages.runs import AbortRun, ExecuteCell, InputReply, InputRequest, RankDone
 from jdist.core.ranks import RankSet
 from jdist.core.settings import BEAT, OUTPUT_DELAY
 from jdist.core.topology import Topology
 from jdist.wire.processes import become_subreaper
 from jdist.wire.transport import directories
-from jdist.wire.transport.invitations import JOINED, REFUSED, JoinLine, Way
+from jdist.wire.transport.invitations import JOINED, REFUSED, Endpoint, JoinLine
 from jdist.wire.transport.sockets import new_context
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.wire.values.segments import sweep, sweep_dead
@@ -72,13 +72,13 @@ _LAST_WORDS = 0.5
 """Seconds for the last messages to leave."""
 
 _from_controller: Unpacker[Any] = Unpacker(ToAgent)
-_done: Unpacker[Done] = Unpacker(Done)
+_done: Unpacker[RankDone] = Unpacker(RankDone)
 
 
 class Agent:
     """One node's agent; or a task's, which is one rank."""
 
-    def __init__(self, context: Any, way: Way, starter: Starter, wish: Wish):
+    def __init__(self, context: Any, way: Endpoint, starter: Starter, wish: Wish):
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._begin_leaving)  # before there is a folder
         self._way = way
@@ -152,31 +152,31 @@ class Agent:
         match message:
             case Welcome():
                 self._settle(message)
-            case NewLifeline():
+            case LivenessRenewed():
                 self._uplink.take_lifeline(message.name)
-            case Turned():
+            case Rejected():
                 print(f"jdist agent: {REFUSED} {message.reason}", file=sys.stderr)
                 self._finish_with(1)
-            case Cell() | Form() | Halt():
-                if isinstance(message, Cell):
+            case ExecuteCell() | FormWorld() | AbortRun():
+                if isinstance(message, ExecuteCell):
                     self._warming.began(r for r in message.ranks if r in self._workers.kernels)
                 self._holdings.note(message)
                 self._workers.forward(message.ranks, data)
-            case Ask():
+            case RankQuery():
                 self._questions.take(message)
-            case AskNodes():
+            case NodeQuery():
                 self._node_answers.take(message)
             case InputReply():
                 if (kernel := self._workers.kernels.get(message.rank)) is not None:
                     kernel.reply_input(message.text)
-            case Replace():
+            case ReplaceWorker():
                 self._replace(message.rank, message.incarnation)
             case Renumber():
                 self._renumber(message)
             case StartStore():
                 node = f"node {self._welcome.node_rank if self._welcome else '?'}"
                 self._keep(self._store.start(message, message.host or self._address, node))
-            case Quit():
+            case Shutdown():
                 print("jdist agent: the cluster has been stopped, or this node removed from it", file=sys.stderr)
                 self._finish_with(0)
 
@@ -191,7 +191,7 @@ class Agent:
             self._keep(self._leave())
 
     async def _leave(self) -> None:
-        self._send(Leaving(await why_terminated(os.environ)))
+        self._send(AgentLeaving(await why_terminated(os.environ)))
         self._finish_with(0)
 
     def _settle(self, welcome: Welcome) -> None:
@@ -276,7 +276,7 @@ class Agent:
 
     def on_hello(self, kernel: Kernel) -> None:
         if self._syncing.folders:
-            self._workers.send(kernel.rank, Importable(self._syncing.folders, ()))
+            self._workers.send(kernel.rank, CodeSynced(self._syncing.folders, ()))
 
     def on_worker(self, message: Any) -> None:
         if not self._questions.is_late(message):

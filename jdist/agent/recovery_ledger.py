@@ -9,9 +9,9 @@ import msgspec
 
 from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages.base import Message
-from jdist.core.messages.groups import Form, Formed, GroupMade, GroupSpec
-from jdist.core.messages.membership import Held, HeldRank, Renumber
-from jdist.core.messages.runs import Cell, Done
+from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFormed
+from jdist.core.messages.membership import HeldGeneration, HeldRank, Renumber
+from jdist.core.messages.runs import ExecuteCell, RankDone
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
-        self._form: Form | None = None
+        self._form: FormWorld | None = None
         self._last_run = 0
         self._setup: dict[str, tuple[int, tuple[int, ...]]] = {}
 
@@ -59,16 +59,16 @@ class Holdings:
     def note(self, message: Message) -> None:
         """Something passes between the controller and a rank."""
         match message:
-            case Cell():
+            case ExecuteCell():
                 self._note_cell(message)
-            case Form():
+            case FormWorld():
                 self._form = message
                 for rank in self._of(message.ranks):
                     rank.groups, rank.listeners = list(message.replay), set()
-            case Done():
+            case RankDone():
                 for rank in self._of((message.rank,)):
                     rank.run = 0 if rank.run == message.run else rank.run
-            case Formed():
+            case WorldFormed():
                 for rank in self._of((message.rank,)):
                     rank.generation = message.generation
                     rank.listeners |= set(message.listeners)
@@ -79,7 +79,7 @@ class Holdings:
                         rank.groups.append(message.spec)
                         rank.listeners |= set(message.listeners)
 
-    def _note_cell(self, cell: Cell) -> None:
+    def _note_cell(self, cell: ExecuteCell) -> None:
         self._last_run = max(self._last_run, cell.run)
         for rank in self._of(cell.ranks):
             rank.run = cell.run
@@ -91,7 +91,7 @@ class Holdings:
     def _of(self, ranks: tuple[int, ...]) -> list[_Rank]:
         return [self._ranks[r] for r in ranks if r in self._ranks]
 
-    def describe(self, kernels: Mapping[int, Kernel], store: tuple[str, int] | None) -> Held:
+    def describe(self, kernels: Mapping[int, Kernel], store: tuple[str, int] | None) -> HeldGeneration:
         """All of it, as it is now, and where the rendezvous store listens."""
         ranks = []
         for number, rank in sorted(self._ranks.items()):
@@ -108,4 +108,4 @@ class Holdings:
             )
             ranks.append(held)
         setup = tuple((run, code, of) for code, (run, of) in self._setup.items())
-        return Held(tuple(ranks), self._form, store, self._last_run, setup)
+        return HeldGeneration(tuple(ranks), self._form, store, self._last_run, setup)

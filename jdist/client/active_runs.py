@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
-from jdist.core.messages.observation import Judged
+from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.output import Output
-from jdist.core.messages.runs import Accepted, Done, InputRequest, RunEnded, Started
+from jdist.core.messages.runs import InputRequest, RankDone, RunAccepted, RunEnded, RunStarted
 from jdist.core.messages.status import Notice, Stopped
 from jdist.core.topology import Topology
 
@@ -39,7 +39,7 @@ class Underway:
         finally:
             self._submitted.pop(request, None)
 
-    def take(self, accepted: Accepted) -> CellRun:
+    def take(self, accepted: RunAccepted) -> CellRun:
         """The run that was accepted, for who submitted it."""
         run = self._accepted.pop(accepted.run)
         run.behind = accepted.behind
@@ -48,15 +48,15 @@ class Underway:
     def hear(self, message: Message) -> None:
         """What is said of a run reaches it; that the cluster has stopped reaches all that are not over."""
         match message:
-            case Accepted():
+            case RunAccepted():
                 self._accept(message)
             case (
-                Started(number)
+                RunStarted(number)
                 | Output(number)
-                | Done(number)
+                | RankDone(number)
                 | RunEnded(number)
                 | InputRequest(number)
-                | Judged(number)
+                | VerdictChanged(number)
             ):
                 self._feed(number, message)
             case Notice() if message.run:
@@ -65,7 +65,7 @@ class Underway:
                 for number in list(self._runs):
                     self._feed(number, message)
 
-    def _accept(self, accepted: Accepted) -> None:
+    def _accept(self, accepted: RunAccepted) -> None:
         """The run exists before its first output arrives; one that nobody waits for any more is not to go on."""
         ranks = self._submitted.get(accepted.request)
         if ranks is None:

@@ -15,10 +15,20 @@ from typing import Any
 
 import jdist
 from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, UsageError
-from jdist.core.messages.base import PROTOCOL, Fault, Message, Progress
-from jdist.core.messages.protocol import Answer, Answered, Ask, AskNodes, NodeAnswer, NodeAnswered, NodeOp, Op, ToClient
-from jdist.core.messages.runs import Accepted
-from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, Refused, Stopped, Surveyed
+from jdist.core.messages.base import PROTOCOL, Message, Progress, QueryFailed
+from jdist.core.messages.protocol import (
+    NodeOp,
+    NodeQuery,
+    NodeReply,
+    NodeReplyBody,
+    RankOp,
+    RankQuery,
+    RankReply,
+    RankReplyBody,
+    ToClient,
+)
+from jdist.core.messages.runs import RunAccepted
+from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, StatusReport, Stopped
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.liveness import Lifeline, dial_lifeline
 from jdist.wire.transport.sockets import Port, Watch, dial_tcp, new_context
@@ -118,27 +128,27 @@ class Link:
                 raise ConnectionLost(
                     f"cluster {self.connection.name}: its controller has not answered for {timeout:.0f} s (%dist list)"
                 ) from None
-        if isinstance(answer, Answer) and isinstance(answer.body, Fault):
+        if isinstance(answer, RankReply) and isinstance(answer.body, QueryFailed):
             raise UsageError(answer.body.reason)
         return answer
 
     async def ask(
         self,
         ranks: tuple[int, ...],
-        op: Op,
+        op: RankOp,
         timeout: float = ANSWER_TIMEOUT,
         on_progress: Callable[[int, Progress], None] | None = None,
-    ) -> dict[int, Answered]:
+    ) -> dict[int, RankReplyBody]:
         """``op`` to each rank; ``{rank: answer}``.
 
         A rank that said nothing for ``timeout`` seconds after the last word on this question answers with a Fault.
         """
-        found: dict[int, Answered] = {}
+        found: dict[int, RankReplyBody] = {}
         request = new_request()
-        stream = self.answers(request, Ask(request, ranks, op), timeout)
+        stream = self.answers(request, RankQuery(request, ranks, op), timeout)
         try:
             async for answer in stream:
-                if not isinstance(answer, Answer):
+                if not isinstance(answer, RankReply):
                     continue
                 if isinstance(answer.body, Progress):
                     if on_progress is not None:
@@ -148,7 +158,9 @@ class Link:
                 if len(found) == max(1, len(ranks)):
                     break
         except TimeoutError:
-            silent = Fault(f"no answer for {timeout:.0f} s: its Python may be held by C code, or its node cut off")
+            silent = QueryFailed(
+                f"no answer for {timeout:.0f} s: its Python may be held by C code, or its node cut off"
+            )
             found.update({r: silent for r in ranks if r not in found})
         finally:
             await stream.aclose()
@@ -156,21 +168,21 @@ class Link:
 
     async def ask_nodes(
         self, nodes: Collection[int], op: NodeOp, timeout: float = ANSWER_TIMEOUT
-    ) -> dict[int, NodeAnswered]:
+    ) -> dict[int, NodeReplyBody]:
         """``op`` to each node's agent; ``{node: answer}``.
 
         One that said nothing for ``timeout`` seconds after the last word on this question answers with a Fault.
         """
-        found: dict[int, NodeAnswered] = {}
+        found: dict[int, NodeReplyBody] = {}
         request = new_request()
-        stream = self.answers(request, AskNodes(request, tuple(nodes), op), timeout)
+        stream = self.answers(request, NodeQuery(request, tuple(nodes), op), timeout)
         try:
             while len(found) < len(nodes):
                 answer = await anext(stream)
-                if isinstance(answer, NodeAnswer):
+                if isinstance(answer, NodeReply):
                     found[answer.node] = answer.body
         except TimeoutError:
-            silent = Fault(f"no answer for {timeout:.0f} s: its agent is stopped, or the node cut off")
+            silent = QueryFailed(f"no answer for {timeout:.0f} s: its agent is stopped, or the node cut off")
             found.update({n: silent for n in nodes if n not in found})
         finally:
             await stream.aclose()
@@ -187,7 +199,7 @@ class Link:
             self.send(message)
             while True:
                 answer = await asyncio.wait_for(queue.get(), timeout)
-                if isinstance(answer, Refused):
+                if isinstance(answer, RequestRefused):
                     raise UsageError(answer.reason)
                 if isinstance(answer, Stopped):
                     self._check()
@@ -225,7 +237,7 @@ class Link:
             case Attached():
                 self._hello = message
                 return
-            case Refused(request="") if not self._attached.done():
+            case RequestRefused(request="") if not self._attached.done():
                 self._attached.set_exception(ProtocolError(message.reason))
                 return
             case ClusterFacts():
@@ -236,8 +248,11 @@ class Link:
             case Stopped():
                 self._end(message.reason)
         name = getattr(message, "request", "")
-        if isinstance(message, Accepted | Refused | Surveyed | Answer | NodeAnswer) and name in self._waiting:
-            if isinstance(message, Accepted):
+        if (
+            isinstance(message, RunAccepted | RequestRefused | StatusReport | RankReply | NodeReply)
+            and name in self._waiting
+        ):
+            if isinstance(message, RunAccepted):
                 self._on_event(message)  # the run exists before its first output arrives
             self._waiting[name].put_nowait(message)
             return

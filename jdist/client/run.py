@@ -11,9 +11,9 @@ from typing import Any
 
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
-from jdist.core.messages.observation import Judged
+from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.output import Output, Tail, Text
-from jdist.core.messages.runs import Done, RunEnded, Started
+from jdist.core.messages.runs import RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Stopped
 from jdist.core.outcome import Outcome
 from jdist.core.ranks import RankSet, those
@@ -125,7 +125,7 @@ class CellRun:
             why = " at the deadline" if outcome.kind == "timeout" else ""
             if outcome.error is not None and outcome.error.ename == "NotRun":
                 return outcome.error.evalue
-            told = f"\n{self.verdict.in_hindsight}" if self.verdict is not None else ""
+            told = f"\n{self.verdict.final_text}" if self.verdict is not None else ""
             return f"{who} interrupted{why}; every namespace is kept{told}"
         alike = [r for r in failed if _same_cause(failed[r], outcome)]
         others = set(failed) - set(alike)
@@ -165,13 +165,13 @@ class CellRun:
                 self.on_late(message)
             return
         match message:
-            case Started():
+            case RunStarted():
                 self.state = "running"
             case Output():
                 self._note_text(message)
-            case Done():
+            case RankDone():
                 self.outcomes[message.rank] = self._outcome(message)
-            case Judged():
+            case VerdictChanged():
                 self.verdict = message.verdict
             case RunEnded():
                 self.state = "done"
@@ -213,7 +213,7 @@ class CellRun:
                     streams = self._text.setdefault(rank, {"stdout": [], "stderr": []})
                     streams[item.stream].append(item.text)
 
-    def _outcome(self, done: Done) -> Outcome:
+    def _outcome(self, done: RankDone) -> Outcome:
         text = self._text.get(done.rank, {"stdout": [], "stderr": []})
         return Outcome(
             kind=done.kind,  # type: ignore[arg-type]

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from jdist.controller.model.context import Context
 from jdist.controller.model.numbering import Numbering
-from jdist.core.messages.base import Fault, Progress
-from jdist.core.messages.protocol import Answer, Ask, AskNodes, NodeAnswer
-from jdist.core.messages.values import Fetch, Put
+from jdist.core.messages.base import Progress, QueryFailed
+from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
+from jdist.core.messages.values import BindNames, Fetch
 
 _MOST = 4096
 
@@ -39,7 +39,7 @@ class Questions:
         self._pending: dict[str, _Pending] = {}
         self._of_nodes: dict[str, _PendingNodes] = {}
 
-    def ask(self, client: str, ask: Ask) -> None:
+    def ask(self, client: str, ask: RankQuery) -> None:
         """Send the question on to the ranks' nodes; a rank without a process is answered for at once."""
         c = self._context
         if len(self._pending) >= _MOST:
@@ -49,13 +49,15 @@ class Questions:
         for number in dict.fromkeys(ask.ranks):
             rank = c.world.ranks.get(number)
             if rank is None or not rank.has_process:
-                c.send(client, Answer(ask.request, number, Fault(self._absence(number))))
+                c.send(client, RankReply(ask.request, number, QueryFailed(self._absence(number))))
             else:
                 reachable.add(number)
         if reachable:
-            self._pending[ask.request] = _Pending(client, {r: r for r in reachable}, isinstance(ask.op, Put | Fetch))
+            self._pending[ask.request] = _Pending(
+                client, {r: r for r in reachable}, isinstance(ask.op, BindNames | Fetch)
+            )
         for node_rank, ranks in c.world.by_node(tuple(sorted(reachable))).items():
-            c.send_to_node(node_rank, Ask(ask.request, ranks, ask.op))
+            c.send_to_node(node_rank, RankQuery(ask.request, ranks, ask.op))
 
     def _absence(self, number: int) -> str:
         rank = self._context.world.ranks.get(number)
@@ -68,7 +70,7 @@ class Questions:
         """Whether a client waits for an answer of this name."""
         return request in self._pending
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: RankReply) -> None:
         """Pass a rank's answer on to who asked."""
         pending = self._pending.get(answer.request)
         if pending is None or answer.rank not in pending.ranks:
@@ -83,26 +85,26 @@ class Questions:
     def answer_for(self, rank: int, reason: str) -> None:
         """A rank that is gone answers nothing any more."""
         for request in list(self._pending):
-            self.take(Answer(request, rank, Fault(reason)))
+            self.take(RankReply(request, rank, QueryFailed(reason)))
 
     # ------------------------------------------------------------ nodes
 
-    def ask_nodes(self, client: str, ask: AskNodes) -> None:
+    def ask_nodes(self, client: str, ask: NodeQuery) -> None:
         """Send the question on to the nodes' agents; a node that is not here is answered for at once."""
         c = self._context
         agents: dict[str, int] = {}
         for number in dict.fromkeys(ask.nodes):
             node = c.world.nodes.get(number)
             if node is None or not node.is_here:
-                c.send(client, NodeAnswer(ask.request, number, Fault(f"node {number} is not here")))
+                c.send(client, NodeReply(ask.request, number, QueryFailed(f"node {number} is not here")))
             else:
                 agents[node.agent] = number
         if agents:
             self._of_nodes[ask.request] = _PendingNodes(client, dict(agents))
         for agent, number in agents.items():
-            c.send(agent, AskNodes(ask.request, (number,), ask.op))
+            c.send(agent, NodeQuery(ask.request, (number,), ask.op))
 
-    def take_node(self, agent: str, answer: NodeAnswer) -> None:
+    def take_node(self, agent: str, answer: NodeReply) -> None:
         """Pass on what a node's agent answered to who asked."""
         pending = self._of_nodes.get(answer.request)
         if pending is None or agent not in pending.agents:
@@ -116,7 +118,7 @@ class Questions:
     def answer_for_node(self, agent: str, reason: str) -> None:
         """An agent that is gone answers nothing any more."""
         for request in list(self._of_nodes):
-            self.take_node(agent, NodeAnswer(request, 0, Fault(reason)))
+            self.take_node(agent, NodeReply(request, 0, QueryFailed(reason)))
 
     # ------------------------------------------------------------ both
 

@@ -17,10 +17,10 @@ from jdist.controller.peers.keys import Admission
 from jdist.controller.peers.streams import Downlinks
 from jdist.controller.state import AgentSaid, ClientSaid, Event, Exit, Forget, PeerGone, Remark, State, Tick, ToPeer
 from jdist.core.errors import ProtocolError
-from jdist.core.messages.base import Fault, Message, Nothing
+from jdist.core.messages.base import Ack, Message, QueryFailed
 from jdist.core.messages.membership import Invite, Invited
-from jdist.core.messages.protocol import AgentMessage, Answer, Answered, Ask, ClientMessage
-from jdist.core.messages.values import Keep, PassedAt, PassOn, Release
+from jdist.core.messages.protocol import AgentMessage, ClientMessage, RankQuery, RankReply, RankReplyBody
+from jdist.core.messages.values import Forward, ForwardedAt, Hold, Release
 from jdist.wire.bulk.server import DataServer
 from jdist.wire.complaints import Complaints
 from jdist.wire.transport.keys import LOOPBACK, Charter
@@ -162,8 +162,8 @@ class Server:
             self._on_client(peer, _from_client(data))
 
     def _on_client(self, client: str, message: Message) -> None:
-        if isinstance(message, Ask) and not message.ranks:
-            self._send(client, Answer(message.request, -1, self._answer(client, message)))
+        if isinstance(message, RankQuery) and not message.ranks:
+            self._send(client, RankReply(message.request, -1, self._answer(client, message)))
         else:
             self.feed(ClientSaid(client, message))
 
@@ -211,19 +211,19 @@ class Server:
     def _send(self, peer: str, message: Message) -> None:
         self._downlinks.send(peer, message)
 
-    def _answer(self, client: str, ask: Ask) -> Answered:
+    def _answer(self, client: str, ask: RankQuery) -> RankReplyBody:
         """Questions about bytes that pass through this process, and how to join."""
-        if isinstance(ask.op, PassOn | Keep) and self._data.is_full(client):
-            return Fault("this client has too many transfers under way")
+        if isinstance(ask.op, Forward | Hold) and self._data.is_full(client):
+            return QueryFailed("this client has too many transfers under way")
         match ask.op:
-            case PassOn(transfer, nbytes, probe):
+            case Forward(transfer, nbytes, probe):
                 self._data.pass_on(transfer, nbytes, client)
                 is_here = probe is not None and Probe(probe.path, probe.nonce).is_here()
-                return PassedAt(self._data.near if is_here else "")
-            case Keep(transfer, nbytes, probe, path) if path:
+                return ForwardedAt(self._data.near if is_here else "")
+            case Hold(transfer, nbytes, probe, path) if path:
                 if not self._data.offer(transfer, nbytes, probe, path, client):
-                    return Fault("another host")
-            case Keep(transfer, nbytes):
+                    return QueryFailed("another host")
+            case Hold(transfer, nbytes):
                 self._data.expect(transfer, nbytes, client)
             case Release(handle):
                 self._data.forget(handle)
@@ -233,10 +233,10 @@ class Server:
                 try:
                     return Invited(self.invite(is_remote=is_remote, seconds=seconds))
                 except OSError as e:
-                    return Fault(f"the controller cannot listen for other hosts: {e}")
+                    return QueryFailed(f"the controller cannot listen for other hosts: {e}")
             case _:
-                return Fault(f"the controller cannot answer {type(ask.op).__name__}")
-        return Nothing()
+                return QueryFailed(f"the controller cannot answer {type(ask.op).__name__}")
+        return Ack()
 
 
 def _name(identity: bytes) -> str:

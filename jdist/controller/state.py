@@ -47,26 +47,26 @@ from jdist.controller.runs.setup_cells import Setup
 from jdist.controller.runs.silent_mismatch import Doubts
 from jdist.controller.status import Facts, Mark
 from jdist.core.messages.base import PROTOCOL, Message
-from jdist.core.messages.groups import Formed, FormFailed, GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp
+from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
 from jdist.core.messages.membership import (
     AddNode,
     AgentHello,
-    Beat,
-    LeaveOut,
-    Leaving,
-    NoLifeline,
-    Quit,
+    AgentLeaving,
+    DropNodes,
+    Heartbeat,
+    LivenessLost,
     RemoveRanks,
     Renumbered,
     Restart,
+    Shutdown,
     WorkerDown,
     WorkerUp,
 )
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.output import Output, only_of
-from jdist.core.messages.protocol import Answer, Ask, AskNodes, NodeAnswer
-from jdist.core.messages.runs import Done, InputReply, InputRequest, Interrupt, RunCell
-from jdist.core.messages.status import Attached, ClientHello, Notice, Phase, StopCluster, Stopped, Survey
+from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
+from jdist.core.messages.runs import InputReply, InputRequest, Interrupt, RankDone, RunCell
+from jdist.core.messages.status import Attached, ClientHello, Notice, Phase, StatusRequest, StopCluster, Stopped
 from jdist.core.settings import Settings
 
 __all__ = [
@@ -84,9 +84,9 @@ __all__ = [
 ]
 
 
-_ORDINARY = Beat | Output | Done | InputRequest | Answer | NodeAnswer | Stalled
+_ORDINARY = Heartbeat | Output | RankDone | InputRequest | RankReply | NodeReply | Stalled
 """What agents say all the time."""
-_COMING = WorkerUp | Formed
+_COMING = WorkerUp | WorldFormed
 """What they say once for each rank that comes."""
 _MOST_CLIENTS = 1024
 
@@ -255,33 +255,33 @@ class State:
                 self._losses.worker_down(message)
             case Renumbered():
                 self._resizing.renumbered(node)
-            case NoLifeline():
+            case LivenessLost():
                 self._contact.renew_lifeline(node)
-            case NodeAnswer():
+            case NodeReply():
                 self._questions.take_node(node.agent, message)
-            case Leaving():
+            case AgentLeaving():
                 self._losses.node_gone(node, message.reason)
-            case StoreUp() | StoreDown() | Formed() | FormFailed() | GroupMade():
+            case StoreUp() | StoreDown() | WorldFormed() | WorldFailed() | GroupMade():
                 self._forming.hear(message)
-            case Output() | Done() | InputRequest() | Answer() | Stalled():
+            case Output() | RankDone() | InputRequest() | RankReply() | Stalled():
                 self._on_rank(message)
 
-    def _on_rank(self, message: Output | Done | InputRequest | Answer | Stalled) -> None:
+    def _on_rank(self, message: Output | RankDone | InputRequest | RankReply | Stalled) -> None:
         match message:
             case Output():
                 self._cells.pass_output(message)
-            case Done():
+            case RankDone():
                 self._cells.settle(message)
             case InputRequest():
                 self._cells.pass_input_request(message)
-            case Answer() if self._questions.is_asked(message.request):
+            case RankReply() if self._questions.is_asked(message.request):
                 self._questions.take(message)
-            case Answer():
+            case RankReply():
                 self._on_answer(message)
             case Stalled():
                 self._looks.stalled(message)
 
-    def _on_answer(self, answer: Answer) -> None:
+    def _on_answer(self, answer: RankReply) -> None:
         """To what the controller itself has asked."""
         explained = self._doubts.note(answer)
         if explained is not None:
@@ -312,17 +312,17 @@ class State:
                 self._resizing.add(client, message)
             case RemoveRanks():
                 self._resizing.remove(client, message)
-            case LeaveOut():
+            case DropNodes():
                 self._shortfall.leave_out(client, message)
             case MakeGroup():
                 self._forming.make_group(client, message)
             case MakeMesh():
                 self._forming.make_mesh(client, message)
-            case Survey():
+            case StatusRequest():
                 c.send(client, self._facts.survey(message.request))
-            case Ask():
+            case RankQuery():
                 self._questions.ask(client, message)
-            case AskNodes():
+            case NodeQuery():
                 self._questions.ask_nodes(client, message)
             case StopCluster():
                 self._stop("stopped by a client")
@@ -383,6 +383,6 @@ class State:
             return
         c.phase = "stopping"
         for node_rank in c.world.nodes:
-            c.send_to_node(node_rank, Quit())
+            c.send_to_node(node_rank, Shutdown())
         c.tell_all(Stopped(reason))
         c.out.append(Exit(reason))

@@ -6,7 +6,7 @@ from jdist.controller.membership.formation import Forming
 from jdist.controller.membership.heartbeats import Contact
 from jdist.controller.model.context import Context
 from jdist.controller.model.world import Rank
-from jdist.core.messages.status import WATCHING, ClusterFacts, Moved, RankFacts, Surveyed
+from jdist.core.messages.status import OBSERVER, ClusterFacts, RankFacts, RunsChanged, StatusReport
 from jdist.core.topology import Topology
 
 _PACE = 0.1
@@ -81,16 +81,16 @@ class Facts:
 
     def tell_moves(self) -> None:
         """The news of a run are its client's; those that look on hear that there are some."""
-        if WATCHING not in self._context.clients.values():
+        if OBSERVER not in self._context.clients.values():
             return
         runs = self._context.runs
         moves = [(r.number, r.halted, r.verdict) for r in runs.running.values()]
         seen = (moves, [r.number for r in runs.queued])
         if seen != self._moves:
             self._moves = seen
-            self._context.tell_watchers(Moved())
+            self._context.tell_watchers(RunsChanged())
 
-    def survey(self, request: str) -> Surveyed:
+    def survey(self, request: str) -> StatusReport:
         """Every rank's row, unfinished runs, and the groups that cells made."""
         c = self._context
         runs = [
@@ -102,7 +102,7 @@ class Facts:
         rows = tuple(self._row(rank, topology) for rank in c.world.ranks.values())
         verdicts = tuple(r.verdict for r in c.runs.running.values() if r.verdict is not None)
         groups, silences = c.world.common_groups(c.generation), self._contact.silences()
-        return Surveyed(request, self.now(), rows, tuple(runs), groups, verdicts, silences)
+        return StatusReport(request, self.now(), rows, tuple(runs), groups, verdicts, silences)
 
     def _row(self, rank: Rank, topology: Topology) -> RankFacts:
         c = self._context

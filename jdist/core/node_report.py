@@ -93,7 +93,7 @@ class NodeReport(Struct, frozen=True):
     """What could not be looked at, and why."""
 
 
-class Path(Struct, frozen=True):
+class NetworkPath(Struct, frozen=True):
     """The way from one node to another, as it was found by going it."""
 
     name: str

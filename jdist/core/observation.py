@@ -54,7 +54,7 @@ class GroupProgress(Struct, frozen=True, omit_defaults=True):
     """"world", the name it was made under, its description, or ""."""
 
 
-class Tally(Struct, frozen=True):
+class CallDigest(Struct, frozen=True):
     """The collectives that a rank called in a group during a run.
 
     Two ranks of the group whose counts are equal and whose digests differ did not call the same.
@@ -69,15 +69,15 @@ class Tally(Struct, frozen=True):
     digest: bytes
 
 
-Kind = Literal["idle", "python", "collective", "transfer", "store", "silent"]
+ActivityKind = Literal["idle", "python", "collective", "transfer", "store", "silent"]
 """idle: no cell runs. python: runs or sleeps, in nothing of torch.distributed. collective, transfer (send, recv), store
 (waits at the rendezvous store): blocked in it. silent: does not answer, so its process is stopped or holds the GIL."""
 
 
-class Doing(Struct, frozen=True, omit_defaults=True):
+class Activity(Struct, frozen=True, omit_defaults=True):
     """What the main thread does now, and for how long."""
 
-    kind: Kind
+    kind: ActivityKind
     op: str = ""
     """The operation it is blocked in (all_reduce, recv, new_group, store.wait), or the innermost Python function."""
     line: int | None = None

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-Kind = Literal["value", "error", "timeout", "interrupted", "lost"]
+OutcomeKind = Literal["value", "error", "timeout", "interrupted", "lost"]
 
 
 class ErrorInfo(Struct, frozen=True):
@@ -31,7 +31,7 @@ class Outcome(Struct, kw_only=True):
     (stopped at the run's deadline), ``interrupted`` (stopped by somebody) or ``lost`` (the process or node is gone).
     """
 
-    kind: Kind
+    kind: OutcomeKind
     value: Any = None
     error: ErrorInfo | None = None
     stdout: str = ""
@@ -44,7 +44,7 @@ class Outcome(Struct, kw_only=True):
         return self.kind == "value"
 
 
-class Line(Struct, frozen=True):
+class OutputLine(Struct, frozen=True):
     """Text a rank wrote: one line without its newline (``\\r`` already applied), in the order in which it came."""
 
     rank: int
@@ -52,7 +52,7 @@ class Line(Struct, frozen=True):
     text: str
 
 
-class Rich(Struct, frozen=True):
+class RichOutput(Struct, frozen=True):
     """Something displayed: a mime bundle (text/plain always there, text/html, image/png as base64, …)."""
 
     rank: int
@@ -62,7 +62,7 @@ class Rich(Struct, frozen=True):
     """The cell's last expression, as against a display() call."""
 
 
-class Skipped(Struct, frozen=True):
+class SkippedLines(Struct, frozen=True):
     """Stands for ``lines`` lines (``chars`` characters) of this rank left out here; the rank's log has them."""
 
     rank: int
@@ -70,4 +70,4 @@ class Skipped(Struct, frozen=True):
     chars: int
 
 
-Item = Line | Rich | Skipped
+OutputEntry = OutputLine | RichOutput | SkippedLines

@@ -25,7 +25,7 @@ _WORDS = {
 """By state: what became of a job."""
 
 
-class Job(Struct, frozen=True):
+class SlurmJob(Struct, frozen=True):
     """A job, as Slurm describes it."""
 
     number: str
@@ -82,7 +82,7 @@ class Job(Struct, frozen=True):
         return ""
 
 
-def parse_job(text: str) -> Job | None:
+def parse_job(text: str) -> SlurmJob | None:
     """The first job of ``scontrol show job -o``; None if there is none."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
@@ -93,7 +93,7 @@ def parse_job(text: str) -> Job | None:
     if not fields.get("JobId") or not fields.get("JobState"):
         return None
     nnodes = fields.get("NumNodes", "").partition("-")[0]
-    return Job(
+    return SlurmJob(
         number=fields["JobId"],
         state=fields["JobState"],
         reason=fields.get("Reason", "").replace("_", " "),
@@ -112,10 +112,10 @@ def describe_node(text: str) -> str:
     return f"{fields.get('NodeName', 'it')} is {fields.get('State', 'unknown')}{f': {reason[1]}' if reason else ''}"
 
 
-def parse_accounting(number: str, text: str) -> Job | None:
+def parse_accounting(number: str, text: str) -> SlurmJob | None:
     """The job in ``sacct -nPX -o State,ExitCode,Reason``, which remembers longer than the controller does."""
     words = text.strip().partition("\n")[0].split("|")
     if len(words) < 3 or not words[0]:
         return None
     reason = "" if words[2] in ("None", "") else words[2]
-    return Job(number, words[0].split()[0].rstrip("+"), reason, exit_code=words[1])  # "CANCELLED by 1000"
+    return SlurmJob(number, words[0].split()[0].rstrip("+"), reason, exit_code=words[1])  # "CANCELLED by 1000"

@@ -12,7 +12,7 @@ STAGING = ".jdist-staging"
 """The folder, in a tree's own, in which what has arrived waits to be put in place."""
 
 
-class Entry(Struct, frozen=True, array_like=True):
+class TreeEntry(Struct, frozen=True, array_like=True):
     """A file, or a link if it has a ``target``. ``path`` is relative to the tree's root, with slashes."""
 
     path: str
@@ -24,12 +24,12 @@ class Entry(Struct, frozen=True, array_like=True):
     """Relative to the link's own folder."""
 
 
-class Tree(Struct, frozen=True):
+class SourceTree(Struct, frozen=True):
     """All that a folder on a node is to hold."""
 
     name: str
     """Of the folder."""
-    entries: tuple[Entry, ...]
+    entries: tuple[TreeEntry, ...]
     is_package: bool = False
     """It is imported under its own name, not what is in it."""
 

@@ -13,7 +13,7 @@ send without its recv, or the other way round. store: a wait at the rendezvous s
 wait for each other in a circle. lost: a rank's process is gone. slow: ranks wait for a busy one, and may yet go on."""
 
 
-class Way(Struct, frozen=True):
+class Remedy(Struct, frozen=True):
     """A way out: what to type, and what it does."""
 
     command: str
@@ -25,13 +25,13 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 
     run: int
     kind: VerdictKind
-    culprits: tuple[int, ...]
+    responsible: tuple[int, ...]
     """The ranks that the others wait for; those of a mismatch's minority, or of a cycle."""
     waiting: tuple[int, ...]
     reason: str
     """One line, without the run's number."""
     details: tuple[str, ...] = ()
-    ways: tuple[Way, ...] = ()
+    ways: tuple[Remedy, ...] = ()
     op: str = ""
     group: str = ""
     number: int = 0
@@ -52,14 +52,14 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
         return f"run {self.run} {'cannot finish' if self.is_certain else 'waits'}: {self.reason}"
 
     @property
-    def headline_after(self) -> str:
+    def final_headline(self) -> str:
         """The first line once the run is over."""
         return self.headline if self.has_passed else f"run {self.run} did not finish: {self.reason}"
 
     @property
-    def in_hindsight(self) -> str:
+    def final_text(self) -> str:
         """What is shown once the run is over: no way out is needed any more."""
-        return "\n  ".join((f"● {self.headline_after}", *self.details))
+        return "\n  ".join((f"● {self.final_headline}", *self.details))
 
     def __str__(self) -> str:
         width = max((len(w.command) for w in self.ways), default=0)

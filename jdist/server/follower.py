@@ -9,8 +9,8 @@ from collections.abc import Callable
 from jdist.client.cluster import AsyncCluster
 from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
 from jdist.core.messages.base import Message
-from jdist.core.messages.observation import Looked
-from jdist.core.messages.status import ClusterFacts, Moved, Notice, Stopped, Surveyed
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.status import ClusterFacts, Notice, RunsChanged, StatusReport, Stopped
 from jdist.server import snapshots
 from jdist.server.snapshots import Picture
 from jdist.wire.transport.keys import Connection
@@ -112,7 +112,7 @@ class Onlooker:
     def _hear(self, message: Message) -> None:
         if isinstance(message, Notice):
             self._tell(self.name, True, message.text)
-        if isinstance(message, Notice | ClusterFacts | Moved | Stopped):
+        if isinstance(message, Notice | ClusterFacts | RunsChanged | Stopped):
             self._moved.set()
 
     async def _look_on(self, cluster: AsyncCluster) -> None:
@@ -137,7 +137,7 @@ class Onlooker:
         if any(state != "queued" for _, state, _, _ in found.runs):
             self._on_running()
 
-    async def _ask(self, cluster: AsyncCluster, *, is_close: bool) -> tuple[Surveyed, dict[int, Looked]]:
+    async def _ask(self, cluster: AsyncCluster, *, is_close: bool) -> tuple[StatusReport, dict[int, Observation]]:
         """``is_close``: ranks are asked what they do also while no cell runs."""
         found = await asyncio.wait_for(cluster.status(), _PATIENCE)
         is_wanted = is_close or (bool(found.runs) and self._is_watched())
@@ -161,7 +161,7 @@ class Onlooker:
 
     # ------------------------------------------------------------ pictures
 
-    def _survey(self, found: Surveyed, looked: dict[int, Looked]) -> Picture:
+    def _survey(self, found: StatusReport, looked: dict[int, Observation]) -> Picture:
         return self._summary(found.facts.phase) | snapshots.survey(found, looked, self.picture)
 
     def _silent(self) -> Picture:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jdist.core.messages.observation import Looked
-from jdist.core.messages.status import ClusterFacts, RankFacts, Surveyed
-from jdist.core.observation import Doing
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
+from jdist.core.observation import Activity
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology
 from jdist.core.verdict import Verdict
@@ -51,7 +51,7 @@ def facts(found: ClusterFacts) -> Picture:
     }
 
 
-def survey(found: Surveyed, looked: Mapping[int, Looked], before: Picture | None = None) -> Picture:
+def survey(found: StatusReport, looked: Mapping[int, Observation], before: Picture | None = None) -> Picture:
     """All that is known of a cluster; ``looked`` is what ranks said of themselves.
 
     Of a rank that was not asked, the device, its memory, the rank's and how far that is in its groups stay as they were
@@ -105,7 +105,7 @@ def _node_of(topology: Topology, place: int) -> int:
     return topology.node_of[place] if topology.node_of else place
 
 
-def rank(row: RankFacts, local_rank: int, looked: Looked | None, before: Picture) -> Picture:
+def rank(row: RankFacts, local_rank: int, looked: Observation | None, before: Picture) -> Picture:
     """A rank's row; ``before`` is its process's last one, {} if there was none."""
     picture = {
         "rank": row.rank,
@@ -138,7 +138,7 @@ def rank(row: RankFacts, local_rank: int, looked: Looked | None, before: Picture
     }
 
 
-def gpu(looked: Looked) -> Picture:
+def gpu(looked: Observation) -> Picture:
     """What the rank has of its GPU, sizes in bytes and shares from 0 to 1; {} where there is none.
 
     How busy it is, is known of a moment: of a rank that is idle, of which nobody asks again, it is left out.
@@ -150,7 +150,7 @@ def gpu(looked: Looked) -> Picture:
     return lasting | {"gpu_busy": None if looked.doing.kind == "idle" else use.busy}
 
 
-def doing(now: Doing, labels: Mapping[str, str]) -> Picture:
+def doing(now: Activity, labels: Mapping[str, str]) -> Picture:
     """What a rank's main thread does, and in which collective it is; ``labels`` of groups by torch's names."""
     call = now.calls[0] if now.calls else None
     return {
@@ -175,7 +175,7 @@ def verdict(found: Verdict) -> Picture:
         "is_certain": found.is_certain,
         "headline": found.headline,
         "details": list(found.details),
-        "culprits": list(found.culprits),
+        "responsible": list(found.responsible),
         "waiting": list(found.waiting),
         "ways": [{"command": way.command, "effect": way.effect} for way in found.ways],
     }

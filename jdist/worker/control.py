@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jdist.core.errors import JdistError
-from jdist.core.messages.base import Fault, Message
-from jdist.core.messages.code import Importable
-from jdist.core.messages.groups import Form, Formed, FormFailed, GroupMade, GroupSpec
-from jdist.core.messages.membership import BeRank, Quit, WorkerHello
+from jdist.core.messages.base import Message, QueryFailed
+from jdist.core.messages.code import CodeSynced
+from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFailed, WorldFormed
+from jdist.core.messages.membership import BeRank, Shutdown, WorkerHello
 from jdist.core.messages.observation import Stalled
-from jdist.core.messages.protocol import Answer, Ask, ToWorker
-from jdist.core.messages.runs import Cell, Halt
+from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
+from jdist.core.messages.runs import AbortRun, ExecuteCell
 from jdist.core.topology import Topology
 from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
@@ -112,20 +112,20 @@ class Extension:
     def _on_frames(self, frames: list[bytes]) -> None:
         message = _unpack(frames[-1])
         match message:
-            case Cell():
+            case ExecuteCell():
                 self._cells.put(message)
                 self._watch.expect(message.run)
-            case Form():
+            case FormWorld():
                 self._spawn(self._form, message)
-            case Halt():
+            case AbortRun():
                 self._spawn(self._halt, message)
-            case Ask():
+            case RankQuery():
                 self._spawn(self._answer, message)
             case BeRank():
                 self._be_rank(message.rank)
-            case Importable(folders, changed):
+            case CodeSynced(folders, changed):
                 self._reloading.note(folders, changed)
-            case Quit():
+            case Shutdown():
                 os._exit(0)
 
     def _be_rank(self, rank: int) -> None:
@@ -139,19 +139,21 @@ class Extension:
 
     # ------------------------------------------------------------ helper threads
 
-    def _form(self, form: Form) -> None:
+    def _form(self, form: FormWorld) -> None:
         rank = self._rank
         try:
             report = self._groups.form(self._form_spec(form, rank))
         except Exception as e:  # whatever torch raises is the reason to report
-            self._send(FormFailed(rank, form.generation, _reason(e)))
+            self._send(WorldFailed(rank, form.generation, _reason(e)))
             return
         self._generation = max(self._generation, form.generation)
-        formed = Formed(rank, form.generation, report.device, report.listeners, report.notices, on_reform.is_wanted())
+        formed = WorldFormed(
+            rank, form.generation, report.device, report.listeners, report.notices, on_reform.is_wanted()
+        )
         self._send(formed)
         self._observer.prepare()
 
-    def _form_spec(self, form: Form, rank: int) -> FormSpec:
+    def _form_spec(self, form: FormWorld, rank: int) -> FormSpec:
         topology = Topology(form.nproc_per_node, (), form.node_of)
         return FormSpec(
             generation=form.generation,
@@ -173,7 +175,7 @@ class Extension:
             cut=form.cut,
         )
 
-    def _halt(self, halt: Halt) -> None:
+    def _halt(self, halt: AbortRun) -> None:
         free_main(
             lambda: self._cells.is_due(halt.run),  # a later run is not to be stopped
             self._cells.idle,
@@ -182,13 +184,13 @@ class Extension:
             time.monotonic() + halt.grace,
         )
 
-    def _answer(self, ask: Ask) -> None:
+    def _answer(self, ask: RankQuery) -> None:
         rank = self._rank
         try:
-            body = self._answerer.answer(ask.op, lambda progress: self._send(Answer(ask.request, rank, progress)))
+            body = self._answerer.answer(ask.op, lambda progress: self._send(RankReply(ask.request, rank, progress)))
         except Exception as e:  # the user's own properties and reprs run here
-            body = Fault(_reason(e))
-        self._send(Answer(ask.request, rank, body))
+            body = QueryFailed(_reason(e))
+        self._send(RankReply(ask.request, rank, body))
 
 
 def _reason(error: Exception) -> str:

@@ -84,7 +84,7 @@ export interface IVerdict {
   is_certain: boolean;
   headline: string;
   details: string[];
-  culprits: number[];
+  responsible: number[];
   waiting: number[];
   ways: { command: string; effect: string }[];
 }

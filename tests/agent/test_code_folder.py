@@ -12,7 +12,7 @@ import pytest
 
 from jdist.agent.code.folder import CodeFolder
 from jdist.core.errors import UsageError
-from jdist.core.source_tree import Entry, Tree
+from jdist.core.source_tree import SourceTree, TreeEntry
 from jdist.wire.transport import directories
 
 CLUSTER = "0123456789ab"
@@ -30,13 +30,13 @@ def digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=32).digest()
 
 
-def tree(files: dict[str, bytes], executable: tuple[str, ...] = (), links: dict[str, str] | None = None) -> Tree:
-    entries = [Entry(p, len(d), digest(d), p in executable) for p, d in files.items()]
-    entries += [Entry(p, 0, b"", target=t) for p, t in (links or {}).items()]
-    return Tree("t", tuple(entries))
+def tree(files: dict[str, bytes], executable: tuple[str, ...] = (), links: dict[str, str] | None = None) -> SourceTree:
+    entries = [TreeEntry(p, len(d), digest(d), p in executable) for p, d in files.items()]
+    entries += [TreeEntry(p, 0, b"", target=t) for p, t in (links or {}).items()]
+    return SourceTree("t", tuple(entries))
 
 
-def send(folder: CodeFolder, wanted: Tree, files: dict[str, bytes]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def send(folder: CodeFolder, wanted: SourceTree, files: dict[str, bytes]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """As a client does: only what is lacking."""
     lacking = folder.lacks(wanted)
     for data in files.values():
@@ -122,7 +122,7 @@ def test_a_content_that_is_not_what_was_promised_changes_nothing(folder: CodeFol
 
 
 def test_paths_that_lead_out_are_refused_before_anything_is_done(folder: CodeFolder) -> None:
-    for bad in (Tree("..", ()), tree({"../x": b"1"}), tree({}, links={"a": "../../x"})):
+    for bad in (SourceTree("..", ()), tree({"../x": b"1"}), tree({}, links={"a": "../../x"})):
         with pytest.raises(UsageError):
             folder.lacks(bad)
         with pytest.raises(UsageError):

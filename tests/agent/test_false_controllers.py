@@ -11,7 +11,7 @@ import pytest
 
 from jdist.agent.link.enrolment import enrol
 from jdist.core.errors import LaunchError
-from jdist.core.messages.membership import Enrolled, Turned
+from jdist.core.messages.membership import Enrolled, Rejected
 from jdist.wire.bulk.server import DataServer
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import KeyPair
@@ -78,7 +78,7 @@ def test_the_true_one_lets_it_in() -> None:
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (pack(Turned("it is full")), "refused by the controller: it is full"),
+        (pack(Rejected("it is full")), "refused by the controller: it is full"),
         (b"\xff\xff", "the controller's answer cannot be read"),
     ],
 )

@@ -16,9 +16,9 @@ from drivertool import DriverTool
 from jdist.agent.node.gpus import Sight, read_devices, read_processes
 from jdist.agent.relay.gpu_meter import Meter, Reading
 from jdist.core.messages.base import Message
-from jdist.core.messages.observation import Looked, Stalled
-from jdist.core.messages.protocol import Answer
-from jdist.core.observation import Doing
+from jdist.core.messages.observation import Observation, Stalled
+from jdist.core.messages.protocol import RankReply
+from jdist.core.observation import Activity
 
 PATIENCE = 20.0
 MIB = 1 << 20
@@ -79,7 +79,7 @@ class Bed:
         self.meter = Meter(self.workers, sight, gpus, self.sent.append, driver)
 
     def answer(self, request: str, rank: int = 0, device: str = "cuda:0", kind: Any = "idle") -> None:
-        self.meter.pass_on(Answer(request, rank, Looked(device, Doing(kind), 1)))
+        self.meter.pass_on(RankReply(request, rank, Observation(device, Activity(kind), 1)))
 
     async def until(self, claim: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -162,7 +162,7 @@ def test_who_did_not_ask_is_not_told_and_does_not_wait(attempt: Try) -> None:
         bed.meter.want("q")
         bed.answer("look-1")
         bed.meter.pass_on(Stalled(0, 3))
-        assert [type(m) for m in bed.sent] == [Answer, Stalled]
+        assert [type(m) for m in bed.sent] == [RankReply, Stalled]
         assert bed.own(bed.sent[0]) is None
 
     attempt(act)

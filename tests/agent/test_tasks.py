@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.agent.node.tasks import WORKER, own_gpu, read_task
-from jdist.core.messages.membership import Task
+from jdist.core.messages.membership import LauncherTask
 
 # As seen in the processes that each of them started: two hosts of two tasks, the third task.
 TORCHRUN = {
@@ -52,18 +52,18 @@ BATCH_SCRIPT = {
 @pytest.mark.parametrize(
     ("environ", "task"),
     [
-        (TORCHRUN, Task("torchrun", 2, 4, 0, 2, 1)),
-        (OPENMPI, Task("mpirun", 2, 4, 0, 2)),
-        (SRUN, Task("srun", 2, 4, 0, 2, 1)),
-        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "3,1"}, Task("srun", 2, 4, 0, 1, 1)),
-        (MPICH, Task("mpiexec", 2, 4, 0, 2)),
-        (PLAIN, Task("the launcher", 2, 4)),
-        (SRUN | TORCHRUN, Task("torchrun", 2, 4, 0, 2, 1)),
-        (BATCH_SCRIPT | OPENMPI, Task("mpirun", 2, 4, 0, 2)),
-        (SRUN | MPICH | {"PMI_SIZE": "9"}, Task("srun", 2, 4, 0, 2, 1)),
+        (TORCHRUN, LauncherTask("torchrun", 2, 4, 0, 2, 1)),
+        (OPENMPI, LauncherTask("mpirun", 2, 4, 0, 2)),
+        (SRUN, LauncherTask("srun", 2, 4, 0, 2, 1)),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "3,1"}, LauncherTask("srun", 2, 4, 0, 1, 1)),
+        (MPICH, LauncherTask("mpiexec", 2, 4, 0, 2)),
+        (PLAIN, LauncherTask("the launcher", 2, 4)),
+        (SRUN | TORCHRUN, LauncherTask("torchrun", 2, 4, 0, 2, 1)),
+        (BATCH_SCRIPT | OPENMPI, LauncherTask("mpirun", 2, 4, 0, 2)),
+        (SRUN | MPICH | {"PMI_SIZE": "9"}, LauncherTask("srun", 2, 4, 0, 2, 1)),
     ],
 )
-def test_a_launchers_words_are_read(environ: dict[str, str], task: Task) -> None:
+def test_a_launchers_words_are_read(environ: dict[str, str], task: LauncherTask) -> None:
     assert read_task(environ) == task
 
 
@@ -87,16 +87,16 @@ def test_a_process_of_its_own_is_no_task(environ: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("task", "gpus", "environ", "gpu"),
     [
-        (Task("mpirun", 3, 4, 1, 2), 0, {}, -1),
-        (Task("mpirun", 3, 4, 1, 2), 2, {}, 1),
-        (Task("mpirun", 3, 4, 1, 2), 1, {}, -1),
-        (Task("mpirun", 3, 4, 1, 2), 1, {"CUDA_VISIBLE_DEVICES": "1"}, 0),
-        (Task("srun", 3, 4, 1, 2), 1, {"CUDA_VISIBLE_DEVICES": "0"}, -1),
-        (Task("srun", 3, 4, 1, 2), 1, {"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_PER_TASK": "1"}, 0),
-        (Task("srun", 3, 4, 3, 4), 2, {"SLURM_GPUS_PER_TASK": "2"}, 1),
-        (Task("srun", 3, 4, 0, 1), 8, {}, 0),
-        (Task("the launcher", 3, 4), 1, {}, 0),
+        (LauncherTask("mpirun", 3, 4, 1, 2), 0, {}, -1),
+        (LauncherTask("mpirun", 3, 4, 1, 2), 2, {}, 1),
+        (LauncherTask("mpirun", 3, 4, 1, 2), 1, {}, -1),
+        (LauncherTask("mpirun", 3, 4, 1, 2), 1, {"CUDA_VISIBLE_DEVICES": "1"}, 0),
+        (LauncherTask("srun", 3, 4, 1, 2), 1, {"CUDA_VISIBLE_DEVICES": "0"}, -1),
+        (LauncherTask("srun", 3, 4, 1, 2), 1, {"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_PER_TASK": "1"}, 0),
+        (LauncherTask("srun", 3, 4, 3, 4), 2, {"SLURM_GPUS_PER_TASK": "2"}, 1),
+        (LauncherTask("srun", 3, 4, 0, 1), 8, {}, 0),
+        (LauncherTask("the launcher", 3, 4), 1, {}, 0),
     ],
 )
-def test_the_gpu_of_a_task(task: Task, gpus: int, environ: dict[str, str], gpu: int) -> None:
+def test_the_gpu_of_a_task(task: LauncherTask, gpus: int, environ: dict[str, str], gpu: int) -> None:
     assert own_gpu(task, gpus, environ) == gpu

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from jdist.client.values.compare import check
 from jdist.core.errors import UsageError
-from jdist.core.messages.base import Fault
-from jdist.core.messages.protocol import Answered, Op
-from jdist.core.messages.values import Digest, Digested, Element, Elementary
+from jdist.core.messages.base import QueryFailed
+from jdist.core.messages.protocol import RankOp, RankReplyBody
+from jdist.core.messages.values import Digest, Digested, ElementRead, ReadElement
 from jdist.wire.values.partition import bounds
 
 Entry = tuple[str, list[Any]]
@@ -31,26 +31,26 @@ class Ranks:
 
     def __init__(self, held: dict[int, dict[str, Entry] | str]):
         self.held = held
-        self.asked: list[Op] = []
+        self.asked: list[RankOp] = []
 
-    async def ask(self, ranks: tuple[int, ...], op: Op, timeout: float = 30.0) -> dict[int, Answered]:
+    async def ask(self, ranks: tuple[int, ...], op: RankOp, timeout: float = 30.0) -> dict[int, RankReplyBody]:
         self.asked.append(op)
         return {r: self._answer(self.held[r], op) for r in ranks}
 
-    def _answer(self, held: dict[str, Entry] | str, op: Op) -> Answered:
+    def _answer(self, held: dict[str, Entry] | str, op: RankOp) -> RankReplyBody:
         if isinstance(held, str):
-            return Fault(held)
+            return QueryFailed(held)
         if isinstance(op, Digest) and not op.blocks:
             return Digested(tuple((key, meta, digest(values)) for key, (meta, values) in held.items()))
         if isinstance(op, Digest):
             part = held[op.key][1][op.start : op.stop]
             cuts = [bounds(len(part), i, op.blocks) for i in range(op.blocks)]
             return Digested(tuple(("", "", digest(part[a:b])) for a, b in cuts))
-        assert isinstance(op, Element)
+        assert isinstance(op, ReadElement)
         meta, values = held[op.key]
         sizes = [int(s) for s in meta.rpartition("[")[2][:-1].split(",") if s] if "[" in meta else []
         index = tuple(op.index // math.prod(sizes[i + 1 :]) % s for i, s in enumerate(sizes))
-        return Elementary(index, repr(values[op.index]))
+        return ElementRead(index, repr(values[op.index]))
 
 
 def tensor(values: list[Any], *shape: int) -> Entry:
@@ -139,7 +139,7 @@ def test_ranks_that_do_not_have_it_are_named() -> None:
 
 def test_a_value_that_changes_while_it_is_compared_is_told() -> None:
     class Changing(Ranks):
-        async def ask(self, ranks: tuple[int, ...], op: Op, timeout: float = 30.0) -> dict[int, Answered]:
+        async def ask(self, ranks: tuple[int, ...], op: RankOp, timeout: float = 30.0) -> dict[int, RankReplyBody]:
             answers = await super().ask(ranks, op, timeout)
             self.held = {r: {"": tensor([0] * 100)} for r in self.held}
             return answers

@@ -13,7 +13,7 @@ from jdist.client.lifecycle.min_nodes import Fewer, check
 from jdist.client.lifecycle.start import Started, wait_formed
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import LeaveOut
+from jdist.core.messages.membership import DropNodes
 from jdist.core.messages.status import ClusterFacts
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, Plan
@@ -26,11 +26,11 @@ class ToController:
 
     def __init__(self, hostnames: tuple[str, ...], generation: int = 0, refusal: str = ""):
         self.facts = msgspec.structs.replace(GATHERING, hostnames=hostnames, generation=generation)
-        self.asked: list[LeaveOut] = []
+        self.asked: list[DropNodes] = []
         self.refusal = refusal
 
     async def request(self, message: Message, timeout: float = 0.0) -> None:
-        assert isinstance(message, LeaveOut)
+        assert isinstance(message, DropNodes)
         self.asked.append(message)
         if self.refusal:
             raise UsageError(self.refusal)

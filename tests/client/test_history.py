@@ -12,7 +12,7 @@ import torch
 from jdist.client.history import BroadcastStep, CellStep, History, as_python
 from jdist.client.run import CellRun
 from jdist.core.messages.base import PayloadWire
-from jdist.core.messages.runs import Done, RunEnded
+from jdist.core.messages.runs import RankDone, RunEnded
 from jdist.core.messages.status import Stopped
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
@@ -23,12 +23,12 @@ def a_run(number: int = 1) -> CellRun:
     return CellRun(number, (0, 1), Topology((2,)), lambda _: None)
 
 
-def done(rank: int, value: object = None, error: ErrorInfo | None = None) -> Done:
+def done(rank: int, value: object = None, error: ErrorInfo | None = None) -> RankDone:
     if error is not None:
-        return Done(1, rank, "error", 0.1, error=error)
+        return RankDone(1, rank, "error", 0.1, error=error)
     payload, buffers = encode(value)
     wire = PayloadWire(payload.head, payload.sizes, payload.nbytes, payload.summary, tuple(bytes(b) for b in buffers))
-    return Done(1, rank, "value", 0.1, payload=None if value is None else wire)
+    return RankDone(1, rank, "value", 0.1, payload=None if value is None else wire)
 
 
 def ended() -> RunEnded:

@@ -10,7 +10,7 @@ from jdist.client.run import CellRun, Remote
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.output import Output, Text
-from jdist.core.messages.runs import Done, RunEnded, Started
+from jdist.core.messages.runs import RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Notice, Stopped
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
@@ -36,13 +36,13 @@ def run(*messages: Message, ranks: tuple[int, ...] = (0, 1)) -> CellRun:
 def test_a_run_from_its_start_to_its_end() -> None:
     r = run()
     assert (r.state, r.is_done) == ("queued", False)
-    r.feed(Started(7))
+    r.feed(RunStarted(7))
     assert (r.state, r.wait(0.0)) == ("running", False)
     r.feed(Output(7, (Text((0, 1), "stdout", "both\n"), Text((1,), "stderr", "one\n"))))
-    r.feed(Done(7, 1, "value", 0.5, payload([1, 2])))
+    r.feed(RankDone(7, 1, "value", 0.5, payload([1, 2])))
     assert r.values == {1: [1, 2]}
     assert not r.is_done
-    r.feed(Done(7, 0, "value", 0.6, payload(None)))
+    r.feed(RankDone(7, 0, "value", 0.6, payload(None)))
     r.feed(RunEnded(7, "", 1.5))
     assert r.wait(0.0)
     assert (r.state, r.seconds, r.first_failure, r.values) == ("done", 1.5, None, {0: None, 1: [1, 2]})
@@ -51,7 +51,7 @@ def test_a_run_from_its_start_to_its_end() -> None:
 
 
 def test_a_run_can_be_awaited() -> None:
-    r = run(Done(7, 0, "value"), Done(7, 1, "value"), RunEnded(7, "", 0.1))
+    r = run(RankDone(7, 0, "value"), RankDone(7, 1, "value"), RunEnded(7, "", 0.1))
 
     async def wait() -> CellRun:
         return await r
@@ -77,7 +77,7 @@ def test_cancel_asks_for_the_runs_interrupt() -> None:
     ],
 )
 def test_the_error_names_the_cause(ends: dict[int, str], kind: type[CellError], says: str) -> None:
-    r = run(*(Done(7, rank, k, error=error() if k in ("error", "lost") else None) for rank, k in ends.items()))
+    r = run(*(RankDone(7, rank, k, error=error() if k in ("error", "lost") else None) for rank, k in ends.items()))
     r.feed(RunEnded(7, "", 1.0, next((n for n, k in ends.items() if k in ("error", "lost")), -1)))
     with pytest.raises(kind) as e:
         r.check()
@@ -88,7 +88,7 @@ def test_the_error_names_the_cause(ends: dict[int, str], kind: type[CellError], 
 
 
 def test_an_interrupt_says_that_the_names_are_kept() -> None:
-    r = run(Done(7, 0, "interrupted", error=error("KeyboardInterrupt")), Done(7, 1, "interrupted"))
+    r = run(RankDone(7, 0, "interrupted", error=error("KeyboardInterrupt")), RankDone(7, 1, "interrupted"))
     r.feed(RunEnded(7, "interrupted", 1.0))
     with pytest.raises(CellInterrupted, match="ranks 0-1 were interrupted; every namespace is kept"):
         r.check()
@@ -96,13 +96,13 @@ def test_an_interrupt_says_that_the_names_are_kept() -> None:
 
 def test_a_cell_that_was_never_run_says_why() -> None:
     why = ErrorInfo("NotRun", "the cell was not run: node 1 (beta) is gone")
-    r = run(*(Done(7, rank, "interrupted", error=why) for rank in (0, 1)), RunEnded(7, "interrupted", 0.0))
+    r = run(*(RankDone(7, rank, "interrupted", error=why) for rank in (0, 1)), RunEnded(7, "interrupted", 0.0))
     with pytest.raises(CellInterrupted, match=r"^the cell was not run: node 1 \(beta\) is gone$"):
         r.check()
 
 
 def test_an_echo_is_not_named_as_the_cause() -> None:
-    r = run(Done(7, 0, "error", error=error("RuntimeError", echo=True)), Done(7, 1, "error", error=error()))
+    r = run(RankDone(7, 0, "error", error=error("RuntimeError", echo=True)), RankDone(7, 1, "error", error=error()))
     r.feed(RunEnded(7, "", 1.0))
     with pytest.raises(CellError, match=r"rank 1 .* failed"):
         r.check()
@@ -110,7 +110,7 @@ def test_an_echo_is_not_named_as_the_cause() -> None:
 
 def test_a_value_that_stayed_there_stands_as_a_remote() -> None:
     p, _ = encode(list(range(10)))
-    r = run(Done(7, 0, "value", payload=PayloadWire(p.head, p.sizes, 999, p.summary), held="_3"))
+    r = run(RankDone(7, 0, "value", payload=PayloadWire(p.head, p.sizes, 999, p.summary), held="_3"))
     value = r.values[0]
     assert isinstance(value, Remote)
     assert (value.rank, value.expr, value.nbytes) == (0, "_3", 999)
@@ -119,12 +119,12 @@ def test_a_value_that_stayed_there_stands_as_a_remote() -> None:
 
 def test_a_value_that_cannot_be_read_here_is_no_error_of_the_run() -> None:
     broken = PayloadWire(b"nonsense", (), 8, "Thing", ())
-    r = run(Done(7, 0, "value", payload=broken))
+    r = run(RankDone(7, 0, "value", payload=broken))
     assert "Thing, not readable here" in repr(r.values[0])
 
 
 def test_when_the_controller_is_gone_the_run_is_over_and_says_so() -> None:
-    r = run(Started(7), Done(7, 0, "value"), Stopped("its controller is gone"))
+    r = run(RunStarted(7), RankDone(7, 0, "value"), Stopped("its controller is gone"))
     assert (r.state, r.outcomes[0].kind, r.outcomes[1].kind) == ("done", "value", "lost")
     assert r.wait(1.0)
     with pytest.raises(ConnectionLost, match=r"run 7.*its controller is gone"):
@@ -133,10 +133,10 @@ def test_when_the_controller_is_gone_the_run_is_over_and_says_so() -> None:
 
 def test_a_late_watcher_hears_the_past_and_the_end() -> None:
     messages: list[Message] = [
-        Started(7),
+        RunStarted(7),
         Notice("n", 7),
-        Done(7, 0, "value"),
-        Done(7, 1, "value"),
+        RankDone(7, 0, "value"),
+        RankDone(7, 1, "value"),
         RunEnded(7, "", 1.0),
     ]
     r = run(*messages[:2])

@@ -27,7 +27,7 @@ JUDGED = 10.0
 class Hang(NamedTuple):
     code: str
     kind: str
-    culprits: tuple[int, ...]
+    responsible: tuple[int, ...]
     words: str
     """Somewhere in the verdict's text."""
 
@@ -101,7 +101,7 @@ def test_a_hang_names_its_culprit(ready: jdist.Cluster, name: str) -> None:
     hang = HANGS[name]
     run = ready.run(hang.code, background=True)
     found = judged(run)
-    assert (found.kind, found.culprits) == (hang.kind, hang.culprits), str(found)
+    assert (found.kind, found.responsible) == (hang.kind, hang.responsible), str(found)
     assert hang.words in str(found)
     assert run.state == "running"
     assert ready.status().verdicts == (found,)
@@ -132,7 +132,7 @@ def test_calls_that_do_not_fit_are_told_side_by_side(ready: jdist.Cluster, code:
     recovers(ready, run)
     if 2 not in died:
         assert (found.kind, what in found.headline) == ("mismatch", True), str(found)
-        assert 2 in found.culprits
+        assert 2 in found.responsible
         assert "rank 2 calls" in str(found)
 
 
@@ -141,7 +141,7 @@ def test_a_rank_that_raises_has_the_others_freed(ready: jdist.Cluster) -> None:
         ready.run("if rank == 2:\n    raise ValueError('no data')\ndist.all_reduce(torch.ones(1))\nrank")
     run = raised.value.run
     assert run.verdict is not None
-    assert (run.verdict.kind, run.verdict.culprits) == ("missing", (2,))
+    assert (run.verdict.kind, run.verdict.responsible) == ("missing", (2,))
     assert "ValueError: no data" in str(run.verdict)
     assert ready.run(ALL_REDUCE, timeout=20).values == dict.fromkeys(range(4), 4.0)
 
@@ -183,7 +183,7 @@ def test_whom_the_others_wait_for_is_said_after_a_while(ready: jdist.Cluster) ->
     run = ready.run("if rank == 2:\n    time.sleep(7)\ndist.all_reduce(torch.ones(1))", background=True, timeout=30)
     found = eventually(lambda: run.verdict, JUDGED)
     assert found, "slow, and nobody said so"
-    assert (found.kind, found.culprits, found.is_certain) == ("slow", (2,), False)
+    assert (found.kind, found.responsible, found.is_certain) == ("slow", (2,), False)
     assert "rank 2 is at cell line 2: time.sleep(7)" in str(found)
     assert run.wait(20)
     run.check()
@@ -203,7 +203,7 @@ def test_calls_that_gloo_lets_pass_although_they_do_not_fit(ready: jdist.Cluster
     assert run.values == {0: 0, 1: 1, 2: 2, 3: 3}, "nothing has failed"
     found = run.verdict
     assert found is not None, "the numbers are wrong, and nobody said so"
-    assert (found.kind, found.culprits, found.has_passed, found.is_certain) == ("mismatch", (2,), True, False)
+    assert (found.kind, found.responsible, found.has_passed, found.is_certain) == ("mismatch", (2,), True, False)
     assert f"finished, but {found.op} #{found.number} of group world differed between ranks in {what}" in str(found)
     assert [line.partition(" call")[0] for line in found.details] == ["ranks 0-1, 3", "rank 2"]
     assert all("(cell line 3)" in line for line in found.details)

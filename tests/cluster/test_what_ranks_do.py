@@ -14,7 +14,7 @@ from waits import eventually
 
 import jdist
 from jdist.client.blocking import bridge
-from jdist.core.messages.observation import Looked, Trace
+from jdist.core.messages.observation import GetTrace, Observation
 
 HOG = """
 import math, re, time
@@ -66,7 +66,7 @@ def test_a_stopped_worker_is_spoken_for(own: jdist.Cluster) -> None:
 
 def test_a_worker_that_holds_the_gil_is_spoken_for(own: jdist.Cluster) -> None:
     run = own.run(HOG, ranks=[0], background=True)
-    seen: list[Looked] = []
+    seen: list[Observation] = []
     assert eventually(lambda: seen.append(own.look([0])[0]) or seen[-1].doing.kind == "silent")
     doing = seen[-1].doing
     assert doing.state.startswith("does not answer: something holds the GIL")
@@ -87,7 +87,7 @@ def test_a_traceback_shows_torchs_functions_only(own: jdist.Cluster) -> None:
 
 def test_a_trace_comes_from_a_real_cell(own: jdist.Cluster) -> None:
     run = own.run("t = torch.ones(2)\ndist.all_reduce(t)\ndist.barrier()")
-    answers = bridge().call(own.asynchronous.link.ask((0, 1), Trace(run.number), 10.0))
+    answers = bridge().call(own.asynchronous.link.ask((0, 1), GetTrace(run.number), 10.0))
     for traced in answers.values():
         assert [(c.op, c.line, c.is_done) for c in traced.calls] == [("all_reduce", 2, True), ("barrier", 3, True)]
         assert traced.run == run.number

@@ -9,29 +9,29 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from jdist.controller.state import AgentSaid, ClientSaid, Event, Exit, Forget, PeerGone, State, Tick, ToPeer
-from jdist.core.messages.base import PROTOCOL, Message, Nothing
-from jdist.core.messages.groups import Form, Formed, StartStore, StoreUp
+from jdist.core.messages.base import PROTOCOL, Ack, Message
+from jdist.core.messages.groups import FormWorld, StartStore, StoreUp, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
-    Beat,
-    NewLifeline,
+    Heartbeat,
+    LauncherTask,
+    LivenessRenewed,
     NodeFacts,
-    Quit,
+    Rejected,
     Renumber,
     Renumbered,
-    Replace,
-    Task,
-    Turned,
+    ReplaceWorker,
+    Shutdown,
     Welcome,
     WorkerDown,
     WorkerUp,
 )
-from jdist.core.messages.nodes import ClockAt
-from jdist.core.messages.observation import Look, Looked
-from jdist.core.messages.protocol import Answer, Ask, AskNodes, NodeAnswer
-from jdist.core.messages.runs import Cell, Done, Halt, RunCell, RunEnded
+from jdist.core.messages.nodes import ClockReading
+from jdist.core.messages.observation import Observation, Observe
+from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
+from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone, RunCell, RunEnded
 from jdist.core.messages.status import ClientHello
-from jdist.core.observation import Doing
+from jdist.core.observation import Activity
 from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import Settings
 
@@ -51,11 +51,11 @@ class Agent:
     facts: NodeFacts
     nproc: int = 0
     wanted: int = -1
-    task: Task | None = None
+    task: LauncherTask | None = None
     says: deque[Message] = field(default_factory=deque)
     heard: list[Message] = field(default_factory=list)
     incarnations: dict[int, int] = field(default_factory=dict)
-    cells: dict[int, Cell] = field(default_factory=dict)
+    cells: dict[int, ExecuteCell] = field(default_factory=dict)
     """By rank: the cell that it runs."""
     lifeline: str = ""
     place: int = -1
@@ -79,11 +79,11 @@ class Agent:
                 self.cells = {}
                 for n, incarnation in enumerate(message.incarnations):
                     self._start(message.first_rank + n, incarnation)
-            case NewLifeline():
+            case LivenessRenewed():
                 self.lifeline = message.name
             case StartStore():
                 self.says.append(StoreUp(message.host or "10.0.0.1", message.port or 4000))
-            case Replace():
+            case ReplaceWorker():
                 self.cells.pop(message.rank, None)
                 self._start(message.rank, message.incarnation)
             case Renumber():
@@ -91,33 +91,35 @@ class Agent:
                 self.place = message.node_rank
                 self.incarnations = {new: self.incarnations[old] for old, new in message.ranks.items()}
                 self.says.append(Renumbered())
-            case Form() if self.forms:
+            case FormWorld() if self.forms:
                 for rank in message.ranks:
                     at = (("10.0.0.1", 5000 + rank),)
-                    self.says.append(Formed(rank, message.generation, "cpu", at, (), rank in self.wants))
-            case Cell():
+                    self.says.append(WorldFormed(rank, message.generation, "cpu", at, (), rank in self.wants))
+            case ExecuteCell():
                 for rank in message.ranks:
                     assert rank not in self.cells, f"rank {rank} got run {message.run} in {self.cells[rank].run}"
                     self.cells[rank] = message
                     if self.finishes:
                         self.finish(rank)
-            case Halt() if self.frees:
+            case AbortRun() if self.frees:
                 for rank in message.ranks:
                     if rank in self.cells and self.cells[rank].run == message.run:
                         self.finish(rank, "error")
-            case Ask() if self.answers:
+            case RankQuery() if self.answers:
                 for rank in message.ranks:
-                    body = Looked("cpu", Doing("python", "f", 1), 1) if isinstance(message.op, Look) else Nothing()
-                    self.says.append(Answer(message.request, rank, body))
-            case AskNodes() if self.answers:
-                self.says.append(NodeAnswer(message.request, message.nodes[0], ClockAt(1.0)))
-            case Quit():
+                    body = (
+                        Observation("cpu", Activity("python", "f", 1), 1) if isinstance(message.op, Observe) else Ack()
+                    )
+                    self.says.append(RankReply(message.request, rank, body))
+            case NodeQuery() if self.answers:
+                self.says.append(NodeReply(message.request, message.nodes[0], ClockReading(1.0)))
+            case Shutdown():
                 self.is_gone = True
 
     def finish(self, rank: int, kind: str = "value", *, echo: bool = False) -> None:
         cell = self.cells.pop(rank)
         error = ErrorInfo("ValueError", "x", is_echo=echo) if kind == "error" else None
-        self.says.append(Done(cell.run, rank, kind, 0.1, error=error))
+        self.says.append(RankDone(cell.run, rank, kind, 0.1, error=error))
 
     def kill(self, rank: int, reason: str = "killed by signal 9") -> None:
         self.cells.pop(rank, None)
@@ -134,7 +136,7 @@ class RunLog:
     """What a client was told about one of its runs."""
 
     ranks: tuple[int, ...]
-    done: list[Done] = field(default_factory=list)
+    done: list[RankDone] = field(default_factory=list)
     ended: list[RunEnded] = field(default_factory=list)
 
 
@@ -180,12 +182,12 @@ class Driver:
             return  # the client of a run that an earlier controller had; it is told nothing
         agent = self.agents.get(instruction.peer)
         if agent is not None:
-            if not isinstance(message, Turned):
+            if not isinstance(message, Rejected):
                 assert not agent.is_gone, f"{message} was sent to {agent.name}, which is gone"
             agent.hear(message)
             return
         self.inbox.setdefault(instruction.peer, []).append(message)
-        if isinstance(message, Done):
+        if isinstance(message, RankDone):
             self.runs.setdefault(message.run, RunLog(())).done.append(message)
         elif isinstance(message, RunEnded):
             self.runs.setdefault(message.run, RunLog(())).ended.append(message)
@@ -195,14 +197,14 @@ class Driver:
     def _note(self, message: Message) -> None:
         """What must hold of the order of instructions."""
         match message:
-            case Halt():
+            case AbortRun():
                 self._halted_since_formed = True
-            case Form():
+            case FormWorld():
                 assert message.generation >= self._generations[-1], "a generation went back"
                 self._generations.append(message.generation)
                 self._halted_since_formed = False
                 assert not self.state.runs.running, "a world was formed while a run was running"
-            case Cell():
+            case ExecuteCell():
                 assert not self._halted_since_formed, "a run was started in a generation that a halt has broken"
                 assert self.state.phase == "ready"
 
@@ -211,7 +213,7 @@ class Driver:
         busy = [r for run in self.state.runs.running.values() for r in run.pending]
         assert len(busy) == len(set(busy)), f"a rank has two runs: {sorted(busy)}"
         running = self.state.runs.running.values()
-        assert all(run.pending or run.doomed_until is not None or run.held_until is not None for run in running), (
+        assert all(run.pending or run.diagnose_until is not None or run.held_until is not None for run in running), (
             "a run that is over counts as running"
         )
         for log in self.runs.values():
@@ -261,7 +263,7 @@ class Driver:
             if beating:
                 for agent in self.agents.values():
                     if not agent.is_gone and not agent.is_cut_off and agent.lifeline:
-                        self.step(AgentSaid(agent.name, Beat()))
+                        self.step(AgentSaid(agent.name, Heartbeat()))
             self.settle()
             if self.now >= end or self.exits:
                 return

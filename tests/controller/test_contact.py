@@ -6,10 +6,18 @@ import pytest
 from driver import Driver
 
 from jdist.controller.state import AgentSaid, PeerGone
-from jdist.core.messages.groups import Form
-from jdist.core.messages.membership import Beat, Leaving, NewLifeline, NoLifeline, Replace, Turned, Welcome
-from jdist.core.messages.runs import Halt, Interrupt
-from jdist.core.messages.status import Notice, Survey, Surveyed
+from jdist.core.messages.groups import FormWorld
+from jdist.core.messages.membership import (
+    AgentLeaving,
+    Heartbeat,
+    LivenessLost,
+    LivenessRenewed,
+    Rejected,
+    ReplaceWorker,
+    Welcome,
+)
+from jdist.core.messages.runs import AbortRun, Interrupt
+from jdist.core.messages.status import Notice, StatusReport, StatusRequest
 
 SETTINGS = {"beat_timeout": 3.0, "node_grace": 15.0, "interrupt_grace": 4.0}
 
@@ -21,7 +29,7 @@ def cut(d: Driver, node: int) -> None:
 def heal(d: Driver, node: int) -> None:
     agent = d.agents[f"a-{node}"]
     agent.is_cut_off = False
-    d.step(AgentSaid(agent.name, Beat()))
+    d.step(AgentSaid(agent.name, Heartbeat()))
     d.settle()
 
 
@@ -40,8 +48,8 @@ def test_a_node_that_is_silent_for_a_while_loses_nothing() -> None:
     assert len(notices(d)) == 1
     assert notices(d)[0].startswith("node 1 (a-1) is cut off: last heard 3.")
     assert "its ranks are kept for" in notices(d)[0]
-    d.say(Survey("s"))
-    rows = d.told(Surveyed)[-1]
+    d.say(StatusRequest("s"))
+    rows = d.told(StatusReport)[-1]
     assert [r.state for r in rows.ranks] == ["running", "idle", "cut off", "cut off"]
     assert rows.facts.cut_off == (1,)
     assert set(d.state.runs.running) == {run, alone}
@@ -52,10 +60,10 @@ def test_a_node_that_is_silent_for_a_while_loses_nothing() -> None:
     d.finish(2)
     assert d.kinds(run) == {0: "value", 2: "value"}
     assert (d.state.phase, d.state.generation) == ("ready", 1)
-    assert not d.heard(Halt)
+    assert not d.heard(AbortRun)
     assert not d.forgotten
-    d.say(Survey("s"))
-    assert {r.state for r in d.told(Surveyed)[-1].ranks} == {"idle"}
+    d.say(StatusRequest("s"))
+    assert {r.state for r in d.told(StatusReport)[-1].ranks} == {"idle"}
     d.sleep(30.0)
     assert len(notices(d)) == 2
 
@@ -84,7 +92,7 @@ def test_an_agent_that_was_given_up_comes_back_with_fresh_ranks() -> None:
     d.sleep(20.0)
     agent = d.agents["a-1"]
     first = agent.lifeline
-    d.step(AgentSaid("a-1", Beat()))
+    d.step(AgentSaid("a-1", Heartbeat()))
     assert len([m for m in agent.heard if isinstance(m, Welcome)]) == 1, "a beat takes no place"
     d.greet(agent)
     d.step(PeerGone(first))  # it has dialled another in its place
@@ -106,7 +114,7 @@ def test_an_agent_whose_place_is_taken_is_turned_away() -> None:
     d.settle()
     assert d.state.generation == 2
     d.greet(d.agents["a-1"])
-    (turned,) = [m for m in d.agents["a-1"].heard if isinstance(m, Turned)]
+    (turned,) = [m for m in d.agents["a-1"].heard if isinstance(m, Rejected)]
     assert "are here already" in turned.reason
 
 
@@ -121,7 +129,7 @@ def test_a_rank_that_cannot_have_heard_of_an_interrupt_is_not_given_up() -> None
     d.sleep(7.0)
     heal(d, 1)
     assert d.kinds(run) == {0: "interrupted", 2: "interrupted"}
-    assert not d.heard(Replace)
+    assert not d.heard(ReplaceWorker)
     assert (d.state.phase, d.state.generation) == ("ready", 2)
 
 
@@ -135,9 +143,9 @@ def test_a_rank_gets_its_whole_grace_after_its_node_is_back() -> None:
     d.sleep(7.5)
     heal(d, 1)
     d.sleep(3.5)
-    assert not d.heard(Replace)
+    assert not d.heard(ReplaceWorker)
     d.sleep(5.0)
-    assert d.heard(Replace) == [Replace(2, 1)]
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
 
 
 def test_a_world_is_formed_across_a_cut_once_it_is_over() -> None:
@@ -148,7 +156,7 @@ def test_a_world_is_formed_across_a_cut_once_it_is_over() -> None:
     d.say(Interrupt("i"))
     d.settle()
     assert d.kinds(run) == {0: "interrupted"}
-    assert {f.generation for f in d.heard(Form)} == {1, 2}
+    assert {f.generation for f in d.heard(FormWorld)} == {1, 2}
     d.sleep(4.0)
     assert d.state.phase == "forming"
     heal(d, 1)
@@ -163,8 +171,8 @@ def test_a_lifeline_that_broke_is_replaced_and_costs_nothing(how: str) -> None:
     if how == "controller":
         d.step(PeerGone(first, is_dead=False))
     else:
-        d.step(AgentSaid("a-1", NoLifeline()))
-    (new,) = [m for m in agent.heard if isinstance(m, NewLifeline)]
+        d.step(AgentSaid("a-1", LivenessLost()))
+    (new,) = [m for m in agent.heard if isinstance(m, LivenessRenewed)]
     assert d.state.lifelines[new.name] == "a-1"
     d.step(PeerGone(first))
     assert d.state.world.is_complete, "the end of the old one tells nothing"
@@ -178,15 +186,15 @@ def test_an_agent_that_dies_while_it_is_cut_off_is_gone_when_that_is_known() -> 
     d.sleep(4.0)
     d.lose(d.agents["a-1"])
     assert notices(d)[-1].endswith("node 1 (a-1) is gone: its agent's process ended")
-    d.say(Survey("s"))
-    assert [r.state for r in d.told(Surveyed)[-1].ranks] == ["idle", "idle", "gone", "gone"]
-    assert d.told(Surveyed)[-1].facts.cut_off == ()
+    d.say(StatusRequest("s"))
+    assert [r.state for r in d.told(StatusReport)[-1].ranks] == ["idle", "idle", "gone", "gone"]
+    assert d.told(StatusReport)[-1].facts.cut_off == ()
 
 
 def test_an_agent_that_is_told_to_end_says_by_whom_and_its_run_with_it() -> None:
     d = Driver(**SETTINGS).ready()
     run = d.run()
-    d.step(AgentSaid("a-1", Leaving("its agent was ended by SIGTERM: job 7 has reached its time limit")))
+    d.step(AgentSaid("a-1", AgentLeaving("its agent was ended by SIGTERM: job 7 has reached its time limit")))
     d.lose(d.agents["a-1"])
     assert d.kinds(run)[2] == "lost"
     gone = "node 1 (a-1) is gone: its agent was ended by SIGTERM: job 7 has reached its time limit"

@@ -6,11 +6,11 @@ import pytest
 from driver import Driver
 
 from jdist.controller.state import AgentSaid, PeerGone
-from jdist.core.messages.base import Fault
-from jdist.core.messages.observation import Judged, Trace, Traced
-from jdist.core.messages.protocol import Answer, Ask
-from jdist.core.messages.runs import Done, RunEnded
-from jdist.core.observation import Call, Tally
+from jdist.core.messages.base import QueryFailed
+from jdist.core.messages.observation import GetTrace, RankTrace, VerdictChanged
+from jdist.core.messages.protocol import RankQuery, RankReply
+from jdist.core.messages.runs import RankDone, RunEnded
+from jdist.core.observation import Call, CallDigest
 from jdist.core.verdict import Verdict
 
 ONE, OTHER = b"one", b"other"
@@ -23,34 +23,34 @@ def driver() -> Driver:
     return d
 
 
-def tally(digest: bytes, count: int = 2, size: int = 4, group: str = "0", label: str = "world") -> Tally:
-    return Tally(group, label, size, count, digest)
+def tally(digest: bytes, count: int = 2, size: int = 4, group: str = "0", label: str = "world") -> CallDigest:
+    return CallDigest(group, label, size, count, digest)
 
 
-def finish(d: Driver, run: int, *tallies: Tally | None) -> None:
+def finish(d: Driver, run: int, *tallies: CallDigest | None) -> None:
     """The ranks end in their order, having called that."""
     for rank, own in enumerate(tallies):
         agent = d.agent_of(rank)
         agent.cells.pop(rank, None)
-        d.step(AgentSaid(agent.name, Done(run, rank, "value", 0.1, tallies=() if own is None else (own,))))
+        d.step(AgentSaid(agent.name, RankDone(run, rank, "value", 0.1, tallies=() if own is None else (own,))))
 
 
-def traced(run: int, *details: str, dtype: str = "float32") -> Traced:
+def traced(run: int, *details: str, dtype: str = "float32") -> RankTrace:
     calls = [Call("all_reduce", "0", 5 + n, ((4,),), (dtype,), detail, line=n + 1) for n, detail in enumerate(details)]
-    return Traced(run, tuple(calls), 1.0, 2.0, 3.0)
+    return RankTrace(run, tuple(calls), 1.0, 2.0, 3.0)
 
 
 def asked(d: Driver) -> dict[int, str]:
     """The request by rank."""
-    return {rank: a.request for a in d.heard(Ask) if isinstance(a.op, Trace) for rank in a.ranks}
+    return {rank: a.request for a in d.heard(RankQuery) if isinstance(a.op, GetTrace) for rank in a.ranks}
 
 
-def tell(d: Driver, rank: int, body: Traced | Fault) -> None:
-    d.step(AgentSaid(d.agent_of(rank).name, Answer(asked(d)[rank], rank, body)))
+def tell(d: Driver, rank: int, body: RankTrace | QueryFailed) -> None:
+    d.step(AgentSaid(d.agent_of(rank).name, RankReply(asked(d)[rank], rank, body)))
 
 
 def verdicts(d: Driver) -> list[Verdict | None]:
-    return [judged.verdict for judged in d.told(Judged)]
+    return [judged.verdict for judged in d.told(VerdictChanged)]
 
 
 def ended(d: Driver) -> list[int]:
@@ -82,12 +82,12 @@ def test_one_of_each_kind_is_asked_and_the_first_difference_is_told_before_the_e
         "  ranks 0-1, 3 call all_reduce [4] float32 op=SUM (cell line 2)",
         "  rank 2 calls all_reduce [4] float32 op=MAX (cell line 2)",
     ]
-    assert (found.kind, found.culprits, found.op, found.number) == ("mismatch", (2,), "all_reduce", 6)
+    assert (found.kind, found.responsible, found.op, found.number) == ("mismatch", (2,), "all_reduce", 6)
     assert (found.is_certain, found.has_passed, found.ways) == (False, True, ())
-    assert found.in_hindsight == str(found)
+    assert found.final_text == str(found)
     assert ended(d) == [run]
-    kinds = [type(m) for m in d.inbox["c-1"] if isinstance(m, Judged | RunEnded)]
-    assert kinds == [Judged, RunEnded]
+    kinds = [type(m) for m in d.inbox["c-1"] if isinstance(m, VerdictChanged | RunEnded)]
+    assert kinds == [VerdictChanged, RunEnded]
 
 
 def test_the_dtype_is_named_where_it_differs() -> None:
@@ -99,7 +99,7 @@ def test_the_dtype_is_named_where_it_differs() -> None:
     (found,) = verdicts(d)
     assert found is not None
     assert "differed between ranks in dtype" in found.reason
-    assert found.culprits == (0, 1, 2, 3), "two against two: nobody is in the minority"
+    assert found.responsible == (0, 1, 2, 3), "two against two: nobody is in the minority"
 
 
 def test_ranks_that_do_not_answer_hold_the_run_back_for_a_second() -> None:
@@ -113,7 +113,7 @@ def test_ranks_that_do_not_answer_hold_the_run_back_for_a_second() -> None:
     assert ended(d) == [run]
     (found,) = verdicts(d)
     assert found is not None
-    assert found.culprits == (3,)
+    assert found.responsible == (3,)
     assert "rank 3 has called other collectives in group world than ranks 0-2" in str(found)
 
 
@@ -121,7 +121,7 @@ def test_a_fault_is_an_answer_and_a_lost_node_none() -> None:
     d = driver()
     run = d.run()
     finish(d, run, tally(ONE), tally(OTHER), tally(ONE), tally(ONE))
-    tell(d, 0, Fault("no run is remembered"))
+    tell(d, 0, QueryFailed("no run is remembered"))
     assert not ended(d)
     lost = d.agent_of(1)
     lost.is_gone = True
@@ -139,7 +139,7 @@ def test_a_fault_is_an_answer_and_a_lost_node_none() -> None:
         pytest.param((tally(ONE), tally(OTHER, group="1"), tally(ONE), tally(ONE)), id="in groups of their own"),
     ],
 )
-def test_what_cannot_be_compared_is_not_doubted(tallies: tuple[Tally | None, ...]) -> None:
+def test_what_cannot_be_compared_is_not_doubted(tallies: tuple[CallDigest | None, ...]) -> None:
     d = driver()
     run = d.run()
     finish(d, run, *tallies)

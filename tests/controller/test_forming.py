@@ -7,10 +7,8 @@ from driver import Driver
 
 from jdist.controller.state import AgentSaid
 from jdist.core.messages.groups import (
-    Form,
-    Formed,
-    FormFailed,
-    Grouped,
+    FormWorld,
+    GroupCreated,
     GroupMade,
     GroupSpec,
     MakeGroup,
@@ -18,16 +16,18 @@ from jdist.core.messages.groups import (
     StartStore,
     StoreDown,
     StoreUp,
+    WorldFailed,
+    WorldFormed,
 )
 from jdist.core.messages.membership import Restart
-from jdist.core.messages.protocol import Answer
-from jdist.core.messages.runs import Cell, RunEnded
-from jdist.core.messages.status import ClusterFacts, Notice, Refused, Survey, Surveyed
+from jdist.core.messages.protocol import RankReply
+from jdist.core.messages.runs import ExecuteCell, RunEnded
+from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused, StatusReport, StatusRequest
 
 
 def test_the_first_generation_is_formed_on_every_rank_at_once() -> None:
     d = Driver(nnodes=2, nproc=(2, 1), init_method="env://").ready()
-    forms = d.heard(Form)
+    forms = d.heard(FormWorld)
     assert [(f.generation, f.ranks, f.world_size, f.nproc_per_node) for f in forms] == [
         (1, (0, 1), 3, (2, 1)),
         (1, (2,), 3, (2, 1)),
@@ -45,9 +45,9 @@ def test_nothing_is_formed_before_the_last_rank_is_up() -> None:
     agent = d.add_agent("a-0")
     while len(agent.says) > 1:
         d.deliver(agent)
-        assert not d.heard(Form)
+        assert not d.heard(FormWorld)
     d.deliver(agent)
-    assert d.heard(Form)
+    assert d.heard(FormWorld)
 
 
 def test_formed_of_another_generation_does_not_count() -> None:
@@ -55,9 +55,9 @@ def test_formed_of_another_generation_does_not_count() -> None:
     agent = d.add_agent("a-0", forms=False)
     d.settle()
     for rank, generation in ((0, 1), (0, 1), (1, 0), (1, 7)):
-        d.step(AgentSaid(agent.name, Formed(rank, generation, "cpu", ())))
+        d.step(AgentSaid(agent.name, WorldFormed(rank, generation, "cpu", ())))
     assert d.state.phase == "forming"
-    d.step(AgentSaid(agent.name, Formed(1, 1, "cpu", ())))
+    d.step(AgentSaid(agent.name, WorldFormed(1, 1, "cpu", ())))
     assert d.state.phase == "ready"
 
 
@@ -67,19 +67,19 @@ def test_a_rank_that_cannot_join_fails_the_world_and_a_restart_mends_it() -> Non
     agent = d.add_agent("a-0", forms=False)
     d.settle()
     first = d.run((0,))
-    d.step(AgentSaid(agent.name, FormFailed(1, 1, "no such interface")))
+    d.step(AgentSaid(agent.name, WorldFailed(1, 1, "no such interface")))
     d.sleep(3.0)
     assert d.state.phase == "failed"
     assert "rank 1 (node 0, a-0) could not join the world: no such interface" in d.told(ClusterFacts)[-1].reason
     assert d.kinds(first) == {0: "interrupted"}
     assert d.run((0,)) == 0, "a failed world takes no cells"
-    assert "no such interface" in d.told(Refused)[-1].reason
+    assert "no such interface" in d.told(RequestRefused)[-1].reason
     agent.forms = True
     d.say(Restart("again", (1,)))
     d.settle()
     assert d.state.phase == "ready"
     assert d.told(ClusterFacts)[-1].reason == ""
-    assert [a.request for a in d.told(Answer)] == ["again"]
+    assert [a.request for a in d.told(RankReply)] == ["again"]
 
 
 def test_a_forming_that_takes_too_long_fails_and_names_the_missing_ranks() -> None:
@@ -106,7 +106,7 @@ def test_a_rank_that_dies_while_the_world_is_formed_is_replaced_and_the_next_gen
     agent = d.add_agent("a-0", forms=False)
     d.settle()
     run = d.run((0,))
-    failed = FormFailed(0, 1, "Connection closed by peer")
+    failed = WorldFailed(0, 1, "Connection closed by peer")
     if others_notice_first:
         d.step(AgentSaid(agent.name, failed))
     agent.forms = True
@@ -176,13 +176,13 @@ def test_a_store_that_dies_and_is_replaced_while_the_world_is_formed_is_no_failu
     d.settle()
     run = d.run((0,))
     for rank in (0, 1):
-        d.step(AgentSaid("a-0", FormFailed(rank, 1, "rank lost the rendezvous store: Broken pipe")))
+        d.step(AgentSaid("a-0", WorldFailed(rank, 1, "rank lost the rendezvous store: Broken pipe")))
     d.sleep(1.0)
     agent.forms = True
     d.step(AgentSaid("a-0", StoreUp("10.0.0.1", 4001)))
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 2)
-    assert d.heard(Form)[-1].store_port == 4001
+    assert d.heard(FormWorld)[-1].store_port == 4001
     assert set(d.state.runs.running) == {run}
 
 
@@ -207,11 +207,11 @@ def test_a_named_group_and_a_mesh_come_with_the_next_generation() -> None:
     d.settle()
     d.say(MakeMesh("m", ("dp", "tp"), (2, 2)))
     d.settle()
-    last = d.heard(Form)[-1]
+    last = d.heard(FormWorld)[-1]
     assert (last.generation, last.named, last.mesh) == (3, {"odd": (1, 3)}, (("dp", "tp"), (2, 2)))
-    assert [(a.request, a.body) for a in d.told(Answer)] == [
-        ("g", Grouped("odd: ranks 1,3")),
-        ("m", Grouped("mesh dp=2, tp=2")),
+    assert [(a.request, a.body) for a in d.told(RankReply)] == [
+        ("g", GroupCreated("odd: ranks 1,3")),
+        ("m", GroupCreated("mesh dp=2, tp=2")),
     ]
     assert d.told(ClusterFacts)[-1].groups == {"odd": (1, 3)}
 
@@ -221,13 +221,13 @@ def test_a_group_asked_for_while_the_world_is_formed_is_answered_when_it_is_in_a
     agent = d.agents["a-0"]
     d.say(MakeGroup("one", "a", (0,)))
     d.say(MakeGroup("two", "b", (1,)))
-    assert [set(f.named) for f in d.heard(Form)] == [set(), {"a"}]
-    while not d.told(Answer):
+    assert [set(f.named) for f in d.heard(FormWorld)] == [set(), {"a"}]
+    while not d.told(RankReply):
         d.deliver(agent)
-    assert [a.request for a in d.told(Answer)] == ["one"]
+    assert [a.request for a in d.told(RankReply)] == ["one"]
     d.settle()
-    assert [a.request for a in d.told(Answer)] == ["one", "two"]
-    assert set(d.heard(Form)[-1].named) == {"a", "b"}
+    assert [a.request for a in d.told(RankReply)] == ["one", "two"]
+    assert set(d.heard(FormWorld)[-1].named) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_a_group_asked_for_while_the_world_is_formed_is_answered_when_it_is_in_a
 def test_a_group_mesh_or_restart_of_ranks_that_are_not_there_is_refused(message: MakeGroup) -> None:
     d = Driver().ready()
     d.say(message)
-    assert [r.request for r in d.told(Refused)] == ["x"]
-    assert "ranks 0-3" in d.told(Refused)[0].reason or "4" in d.told(Refused)[0].reason
+    assert [r.request for r in d.told(RequestRefused)] == ["x"]
+    assert "ranks 0-3" in d.told(RequestRefused)[0].reason or "4" in d.told(RequestRefused)[0].reason
     assert (d.state.phase, d.state.generation) == ("ready", 1), "a refused request changes nothing"
 
 
@@ -270,7 +270,7 @@ def test_a_group_in_a_world_that_cannot_be_formed_is_refused_at_once(state: str)
     else:
         d.lose(d.agents["a-1"])
     d.say(MakeGroup("g", "odd", (1,)))
-    assert [r.request for r in d.told(Refused)] == ["g"]
+    assert [r.request for r in d.told(RequestRefused)] == ["g"]
 
 
 def test_a_request_that_waits_for_a_node_that_leaves_is_refused() -> None:
@@ -278,8 +278,8 @@ def test_a_request_that_waits_for_a_node_that_leaves_is_refused() -> None:
     d.run((0,))
     d.say(MakeGroup("g", "odd", (1, 3)))
     d.lose(d.agents["a-1"])
-    assert [r.request for r in d.told(Refused)] == ["g"]
-    assert "node 1" in d.told(Refused)[0].reason
+    assert [r.request for r in d.told(RequestRefused)] == ["g"]
+    assert "node 1" in d.told(RequestRefused)[0].reason
 
 
 # ---------------------------------------------------------------- groups that cells made
@@ -296,17 +296,17 @@ def test_groups_that_all_ranks_made_are_made_again_in_order() -> None:
     for rank in (0, 1):
         made(d, rank, 0, 0, 1)
         made(d, rank, 1, 1)
-    d.say(Survey("s"))
-    assert [g.ranks for g in d.told(Surveyed)[-1].groups] == [(0, 1), (1,)]
+    d.say(StatusRequest("s"))
+    assert [g.ranks for g in d.told(StatusReport)[-1].groups] == [(0, 1), (1,)]
     d.say(MakeMesh("m", ("dp",), (2,)))
-    form = d.heard(Form)[-1]
+    form = d.heard(FormWorld)[-1]
     assert [g.ranks for g in form.replay] == [(0, 1), (1,)]
     assert set(form.cut) >= {("10.0.0.1", 5000), ("10.0.0.1", 5001), ("10.0.0.1", 6000), ("10.0.0.1", 6011)}
     d.settle()
     made(d, 0, 2, 0)
     made(d, 1, 2, 0)
     d.say(MakeMesh("m", ("dp",), (2,)))
-    form = d.heard(Form)[-1]
+    form = d.heard(FormWorld)[-1]
     assert [g.ranks for g in form.replay] == [(0, 1), (1,), (0,)]
     assert set(form.cut) == {("10.0.0.1", port) for port in (5000, 5001, 6002, 6012)}, "those of the last generation"
 
@@ -320,7 +320,7 @@ def test_a_group_that_only_some_ranks_made_is_left_out_with_all_after_it() -> No
     made(d, 2, 1, 0, 2)
     made(d, 2, 2, 1)
     d.say(MakeMesh("m", ("dp",), (3,)))
-    assert [g.ranks for g in d.heard(Form)[-1].replay] == [(0, 1)]
+    assert [g.ranks for g in d.heard(FormWorld)[-1].replay] == [(0, 1)]
 
 
 def test_a_group_of_an_earlier_generation_that_is_told_late_is_not_listed() -> None:
@@ -329,7 +329,7 @@ def test_a_group_of_an_earlier_generation_that_is_told_late_is_not_listed() -> N
     d.settle()
     made(d, 0, 0, 0, generation=1)
     d.say(MakeMesh("m", ("dp",), (1,)))
-    assert d.heard(Form)[-1].replay == ()
+    assert d.heard(FormWorld)[-1].replay == ()
 
 
 def test_a_fresh_rank_gets_the_groups_of_the_others() -> None:
@@ -339,11 +339,11 @@ def test_a_fresh_rank_gets_the_groups_of_the_others() -> None:
     d.agents["a-0"].kill(1)
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 2)
-    assert [g.ranks for g in d.heard(Form)[-1].replay] == [(0, 1)]
+    assert [g.ranks for g in d.heard(FormWorld)[-1].replay] == [(0, 1)]
     made(d, 1, 1, 0)
     made(d, 0, 1, 0)
-    d.say(Survey("s"))
-    assert [g.ranks for g in d.told(Surveyed)[-1].groups] == [(0, 1), (0,)]
+    d.say(StatusRequest("s"))
+    assert [g.ranks for g in d.told(StatusReport)[-1].groups] == [(0, 1), (0,)]
 
 
 # ---------------------------------------------------------------- setup cells
@@ -394,14 +394,14 @@ def test_a_rank_that_dies_between_its_setup_cells_runs_each_of_them_once() -> No
     for _ in range(2):
         d.run((0,), is_setup=True)
         d.finish(0)
-    codes = [c.code for c in d.heard(Cell)]
+    codes = [c.code for c in d.heard(ExecuteCell)]
     agent.kill(0)
     d.settle()
     agent.kill(0)
     d.settle()
     while agent.cells:
         d.finish(0)
-    assert [c.code for c in d.heard(Cell)] == [*codes, codes[0], *codes]
+    assert [c.code for c in d.heard(ExecuteCell)] == [*codes, codes[0], *codes]
 
 
 def test_a_setup_cell_that_fails_on_a_fresh_rank_is_told_to_everybody() -> None:

@@ -9,7 +9,7 @@ from driver import VERSION, Driver, facts
 from jdist.controller.state import AgentSaid
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import StartStore
-from jdist.core.messages.membership import AgentHello, Beat, NodeFacts, Turned, Welcome
+from jdist.core.messages.membership import AgentHello, Heartbeat, NodeFacts, Rejected, Welcome
 from jdist.core.messages.status import ClusterFacts, Notice
 
 
@@ -63,7 +63,7 @@ def test_an_agent_that_does_not_fit_is_turned_away(hello: AgentHello, reason: st
     bad = d.add_agent("a-bad", hello=False)
     d.step(AgentSaid("a-bad", hello))
     (turned,) = bad.heard
-    assert isinstance(turned, Turned)
+    assert isinstance(turned, Rejected)
     assert reason in turned.reason
     assert reason in d.told(Notice)[-1].text
     d.add_agent("a-other")
@@ -83,7 +83,7 @@ def test_one_agent_too_many_is_told_so() -> None:
     d = Driver().ready()
     extra = d.add_agent("a-extra")
     (turned,) = extra.heard
-    assert isinstance(turned, Turned)
+    assert isinstance(turned, Rejected)
     assert "all 2 nodes of cluster c1 are here" in turned.reason
 
 
@@ -100,7 +100,7 @@ def test_an_agent_that_says_hello_twice_takes_one_place() -> None:
 def test_a_stranger_has_to_say_hello() -> None:
     d = Driver().ready()
     stranger = d.add_agent("a-old", hello=False)
-    d.step(AgentSaid("a-old", Beat()))
+    d.step(AgentSaid("a-old", Heartbeat()))
     assert d.forgotten == ["a-old"]
     assert not stranger.heard
 

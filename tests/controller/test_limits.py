@@ -10,11 +10,11 @@ from jdist.controller.state import AgentSaid
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import StoreUp
 from jdist.core.messages.introspection import Complete
-from jdist.core.messages.membership import AgentHello, Turned
+from jdist.core.messages.membership import AgentHello, Rejected
 from jdist.core.messages.output import Output, Tail, Text
-from jdist.core.messages.protocol import Ask
+from jdist.core.messages.protocol import RankQuery
 from jdist.core.messages.runs import RunCell
-from jdist.core.messages.status import ClientHello, Refused
+from jdist.core.messages.status import ClientHello, RequestRefused
 
 
 def test_so_many_cells_wait_and_no_more() -> None:
@@ -22,8 +22,8 @@ def test_so_many_cells_wait_and_no_more() -> None:
     d.run((0,))
     for n in range(lifecycle._MOST_QUEUED):
         d._requests[f"q{n}"] = (0,)
-        assert not any(isinstance(m, Refused) for m in d.say(RunCell(f"q{n}", "", (0,))))
-    (refused,) = [m for m in d.say(RunCell("more", "", (0,))) if isinstance(m, Refused)]
+        assert not any(isinstance(m, RequestRefused) for m in d.say(RunCell(f"q{n}", "", (0,))))
+    (refused,) = [m for m in d.say(RunCell("more", "", (0,))) if isinstance(m, RequestRefused)]
     assert refused.reason == f"{lifecycle._MOST_QUEUED} cells wait already; the cell was not run"
 
 
@@ -31,14 +31,14 @@ def test_so_many_questions_wait_and_no_more() -> None:
     d = Driver().ready()
     d.agents["a-0"].answers = False
     for n in range(queries._MOST):
-        d.say(Ask(f"q{n}", (0,), Complete("", 0)))
-    assert any(isinstance(m, Refused) for m in d.say(Ask("more", (0,), Complete("", 0))))
+        d.say(RankQuery(f"q{n}", (0,), Complete("", 0)))
+    assert any(isinstance(m, RequestRefused) for m in d.say(RankQuery("more", (0,), Complete("", 0))))
 
 
 def test_a_node_that_asks_for_too_much_is_turned_away() -> None:
     d = Driver(1, ())
     sent = d.step(AgentSaid("a-9", AgentHello(PROTOCOL, VERSION, facts(), 1 << 40)))
-    assert any(isinstance(m, Turned) and "at most" in m.reason for m in sent)
+    assert any(isinstance(m, Rejected) and "at most" in m.reason for m in sent)
 
 
 def test_a_client_has_one_lifeline_however_often_it_says_hello() -> None:

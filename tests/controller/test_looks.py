@@ -6,11 +6,11 @@ import pytest
 from driver import Driver
 
 from jdist.controller.state import AgentSaid
-from jdist.core.messages.observation import Judged, Look, Looked, Stalled
-from jdist.core.messages.protocol import Answer, Ask
-from jdist.core.messages.runs import Halt, Interrupt, RunEnded
-from jdist.core.messages.status import Notice, Survey, Surveyed
-from jdist.core.observation import Call, Doing, GroupProgress
+from jdist.core.messages.observation import Observation, Observe, Stalled, VerdictChanged
+from jdist.core.messages.protocol import RankQuery, RankReply
+from jdist.core.messages.runs import AbortRun, Interrupt, RunEnded
+from jdist.core.messages.status import Notice, StatusReport, StatusRequest
+from jdist.core.observation import Activity, Call, GroupProgress
 
 ALL = (0, 1, 2, 3)
 
@@ -29,22 +29,22 @@ def stall(d: Driver, rank: int, run: int) -> None:
 
 def asked(d: Driver) -> int:
     """How many looks have begun."""
-    return len({a.request for a in d.heard(Ask) if isinstance(a.op, Look)})
+    return len({a.request for a in d.heard(RankQuery) if isinstance(a.op, Observe)})
 
 
-def look(begun: int, ended: int, kind: str = "collective", seconds: float = 0.4) -> Looked:
+def look(begun: int, ended: int, kind: str = "collective", seconds: float = 0.4) -> Observation:
     call = Call("all_reduce", "0", begun) if kind == "collective" else Call("recv", "0", peer=1, started=100.0)
-    blocked = Doing(kind, call.op, 3, seconds=seconds, calls=(call,))  # type: ignore[arg-type]
-    doing = blocked if begun > ended or kind == "transfer" else Doing("python", "f", 2, "f()")
-    return Looked("cpu", doing, 1, (GroupProgress("0", ALL, begun, ended, "world"),))
+    blocked = Activity(kind, call.op, 3, seconds=seconds, calls=(call,))  # type: ignore[arg-type]
+    doing = blocked if begun > ended or kind == "transfer" else Activity("python", "f", 2, "f()")
+    return Observation("cpu", doing, 1, (GroupProgress("0", ALL, begun, ended, "world"),))
 
 
-def answer(d: Driver, **looks: Looked) -> None:
+def answer(d: Driver, **looks: Observation) -> None:
     """The ranks r0=..., r1=... answer the latest look; the agents may be slow, so time does not pass."""
-    request = d.heard(Ask)[-1].request
+    request = d.heard(RankQuery)[-1].request
     for name, body in looks.items():
         rank = int(name[1:])
-        d.step(AgentSaid(d.agent_of(rank).name, Answer(request, rank, body)))
+        d.step(AgentSaid(d.agent_of(rank).name, RankReply(request, rank, body)))
 
 
 WAITS, HERE, BUSY = look(5, 4), look(5, 5), look(4, 4)
@@ -63,14 +63,14 @@ def test_a_blocked_rank_has_everybody_asked_and_the_verdict_is_told() -> None:
     run = d.run()
     d.finish(1)
     stall(d, 0, run)
-    assert sorted(r for a in d.heard(Ask) for r in a.ranks) == [0, 1, 2, 3]
+    assert sorted(r for a in d.heard(RankQuery) for r in a.ranks) == [0, 1, 2, 3]
     answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
-    (told,) = d.told(Judged)
+    (told,) = d.told(VerdictChanged)
     assert told.verdict is not None
-    assert (told.run, told.verdict.kind, told.verdict.culprits) == (run, "missing", (1,))
-    d.say(Survey("s"))
-    assert d.told(Surveyed)[-1].verdicts == (told.verdict,)
-    assert not d.heard(Halt), "the user may let rank 1 join"
+    assert (told.run, told.verdict.kind, told.verdict.responsible) == (run, "missing", (1,))
+    d.say(StatusRequest("s"))
+    assert d.told(StatusReport)[-1].verdicts == (told.verdict,)
+    assert not d.heard(AbortRun), "the user may let rank 1 join"
 
 
 def test_the_same_verdict_is_told_once_and_taken_back_when_the_run_moves() -> None:
@@ -82,15 +82,15 @@ def test_the_same_verdict_is_told_once_and_taken_back_when_the_run_moves() -> No
     d.sleep(1.0)
     assert asked(d) == 2
     answer(d, r0=look(5, 4, seconds=1.4), r1=BUSY, r2=WAITS, r3=WAITS)
-    assert len(d.told(Judged)) == 1
+    assert len(d.told(VerdictChanged)) == 1
     d.sleep(1.0)
     answer(d, r0=HERE, r1=HERE, r2=HERE, r3=HERE)
-    assert d.told(Judged)[-1] == Judged(run, None)
+    assert d.told(VerdictChanged)[-1] == VerdictChanged(run, None)
     d.sleep(60)
     assert asked(d) == 3, "nobody is blocked any more"
 
 
-SILENT = Looked("", Doing("silent", state="does not answer"), 0)
+SILENT = Observation("", Activity("silent", state="does not answer"), 0)
 
 
 def next_look(d: Driver) -> None:
@@ -102,21 +102,21 @@ def next_look(d: Driver) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"r0": SILENT, "r2": SILENT, "r3": SILENT}])
-def test_a_look_that_ranks_did_not_answer_takes_nothing_back_and_is_not_the_last(given: dict[str, Looked]) -> None:
+def test_a_look_that_ranks_did_not_answer_takes_nothing_back_and_is_not_the_last(given: dict[str, Observation]) -> None:
     """A rank says only once that it is blocked; on an overloaded machine its answer comes too late now and then."""
     d = driver()
     run = d.run()
     d.finish(1)
     stall(d, 0, run)
     answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
-    (told,) = d.told(Judged)
+    (told,) = d.told(VerdictChanged)
     for _ in range(5):
         next_look(d)
         answer(d, r1=BUSY, **given)
     next_look(d)
-    assert d.told(Judged) == [told]
+    assert d.told(VerdictChanged) == [told]
     answer(d, r0=HERE, r1=HERE, r2=HERE, r3=HERE)
-    assert d.told(Judged) == [told, Judged(run, None)]
+    assert d.told(VerdictChanged) == [told, VerdictChanged(run, None)]
 
 
 def test_a_finished_rank_that_does_not_answer_is_not_accused_and_is_asked_again() -> None:
@@ -126,10 +126,10 @@ def test_a_finished_rank_that_does_not_answer_is_not_accused_and_is_asked_again(
     d.finish(1)
     stall(d, 0, run)
     answer(d, r0=WAITS, r1=SILENT, r2=WAITS, r3=WAITS)
-    assert not d.told(Judged)
+    assert not d.told(VerdictChanged)
     next_look(d)
     answer(d, r0=WAITS, r1=HERE, r2=WAITS, r3=WAITS)
-    assert not d.told(Judged), "it had left the collective"
+    assert not d.told(VerdictChanged), "it had left the collective"
     d = driver()
     run = d.run()
     d.finish(1)
@@ -137,13 +137,13 @@ def test_a_finished_rank_that_does_not_answer_is_not_accused_and_is_asked_again(
     answer(d, r0=WAITS, r1=SILENT, r2=WAITS, r3=WAITS)
     next_look(d)
     answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
-    (told,) = d.told(Judged)
+    (told,) = d.told(VerdictChanged)
     assert told.verdict is not None
-    assert (told.verdict.kind, told.verdict.culprits) == ("missing", (1,))
+    assert (told.verdict.kind, told.verdict.responsible) == ("missing", (1,))
     next_look(d)
     late = look(5, 4, seconds=9.0)
     answer(d, r0=late, r1=SILENT, r2=late, r3=late)
-    assert d.told(Judged) == [told], "nothing new is known of it"
+    assert d.told(VerdictChanged) == [told], "nothing new is known of it"
 
 
 def test_a_first_look_that_nobody_answered_is_done_again() -> None:
@@ -152,11 +152,11 @@ def test_a_first_look_that_nobody_answered_is_done_again() -> None:
     d.finish(1)
     stall(d, 0, run)
     next_look(d)
-    assert not d.told(Judged)
+    assert not d.told(VerdictChanged)
     answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
-    (told,) = d.told(Judged)
+    (told,) = d.told(VerdictChanged)
     assert told.verdict is not None
-    assert told.verdict.culprits == (1,)
+    assert told.verdict.responsible == (1,)
 
 
 def test_a_run_that_comes_to_a_good_end_keeps_no_verdict() -> None:
@@ -167,7 +167,7 @@ def test_a_run_that_comes_to_a_good_end_keeps_no_verdict() -> None:
     answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
     for rank in (0, 2, 3):
         d.finish(rank)
-    assert [j.verdict is None for j in d.told(Judged)] == [False, True]
+    assert [j.verdict is None for j in d.told(VerdictChanged)] == [False, True]
     assert d.told(RunEnded)[-1].run == run
 
 
@@ -177,7 +177,7 @@ def test_ranks_that_can_only_wait_for_a_failed_one_are_freed() -> None:
     d.finish(1, "error")
     stall(d, 0, run)
     answer(d, r0=WAITS, r1=BUSY, r2=BUSY, r3=WAITS)
-    assert {h.run for h in d.heard(Halt)} == {run}
+    assert {h.run for h in d.heard(AbortRun)} == {run}
     d.settle()
     assert d.kinds(run) == {1: "error", 0: "interrupted", 2: "interrupted", 3: "interrupted"}
     assert d.told(RunEnded)[-1].first_failure == 1
@@ -189,12 +189,12 @@ def test_the_end_of_a_part_is_looked_at_at_once() -> None:
     run = d.run()
     stall(d, 0, run)
     answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
-    assert (asked(d), d.told(Judged)) == (1, [])
+    assert (asked(d), d.told(VerdictChanged)) == (1, [])
     d.finish(1)
     d.sleep(0.0)
     assert asked(d) == 2
     answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
-    assert len(d.told(Judged)) == 1
+    assert len(d.told(VerdictChanged)) == 1
 
 
 def test_a_part_that_ended_after_the_question_proves_nothing() -> None:
@@ -205,7 +205,7 @@ def test_a_part_that_ended_after_the_question_proves_nothing() -> None:
     answer(d, r1=BUSY, r0=WAITS)
     d.finish(1)
     answer(d, r2=WAITS, r3=WAITS)
-    assert d.told(Judged) == []
+    assert d.told(VerdictChanged) == []
     d.sleep(0.0)
     assert asked(d) == 2, "it is looked at again"
 
@@ -219,7 +219,7 @@ def test_a_cell_that_began_and_ended_after_the_question_proves_nothing() -> None
     d.run((1,))
     d.finish(1)
     answer(d, r2=WAITS)
-    assert d.told(Judged)[-1].verdict.culprits == (3,)  # type: ignore[union-attr]
+    assert d.told(VerdictChanged)[-1].verdict.responsible == (3,)  # type: ignore[union-attr]
 
 
 def test_a_rank_that_runs_another_cell_may_still_come() -> None:
@@ -229,7 +229,7 @@ def test_a_rank_that_runs_another_cell_may_still_come() -> None:
     d.run((1,))
     stall(d, 0, run)
     answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
-    assert d.told(Judged) == []
+    assert d.told(VerdictChanged) == []
 
 
 def test_a_look_ends_without_the_ranks_that_do_not_answer() -> None:
@@ -238,9 +238,9 @@ def test_a_look_ends_without_the_ranks_that_do_not_answer() -> None:
     d.finish(1)
     stall(d, 0, run)
     answer(d, r0=WAITS, r1=BUSY)
-    assert d.told(Judged) == []
+    assert d.told(VerdictChanged) == []
     d.sleep(1.0)
-    assert d.told(Judged)[-1].verdict.culprits == (1,)  # type: ignore[union-attr]
+    assert d.told(VerdictChanged)[-1].verdict.responsible == (1,)  # type: ignore[union-attr]
 
 
 def test_what_is_not_numbered_must_be_seen_twice() -> None:
@@ -251,11 +251,11 @@ def test_what_is_not_numbered_must_be_seen_twice() -> None:
     stall(d, 0, run)
     waits = look(4, 4, "transfer")
     answer(d, r0=waits, r1=BUSY, r2=BUSY, r3=BUSY)
-    assert d.told(Judged) == []
+    assert d.told(VerdictChanged) == []
     d.sleep(0.25)
     assert asked(d) == 2
     answer(d, r0=waits, r1=BUSY, r2=BUSY, r3=BUSY)
-    assert d.told(Judged)[-1].verdict.kind == "transfer"  # type: ignore[union-attr]
+    assert d.told(VerdictChanged)[-1].verdict.kind == "transfer"  # type: ignore[union-attr]
 
 
 def test_a_slow_rank_is_named_after_a_while_and_the_text_follows_the_clock() -> None:
@@ -269,8 +269,8 @@ def test_a_slow_rank_is_named_after_a_while_and_the_text_follows_the_clock() -> 
         waits = look(5, 4, seconds=seconds)
         answer(d, r0=waits, r1=BUSY, r2=waits, r3=waits)
         d.sleep(1.0)
-    assert [j.verdict.kind for j in d.told(Judged) if j.verdict] == ["slow", "slow"]
-    assert not d.heard(Halt)
+    assert [j.verdict.kind for j in d.told(VerdictChanged) if j.verdict] == ["slow", "slow"]
+    assert not d.heard(AbortRun)
 
 
 def test_before_its_deadline_a_run_is_looked_at_whatever_its_ranks_do() -> None:
@@ -279,9 +279,9 @@ def test_before_its_deadline_a_run_is_looked_at_whatever_its_ranks_do() -> None:
     d.sleep(9.2)
     assert asked(d) == 1
     answer(d, r0=BUSY, r1=BUSY, r2=BUSY, r3=BUSY)
-    assert d.told(Judged)[-1].verdict.culprits == ALL  # type: ignore[union-attr]
+    assert d.told(VerdictChanged)[-1].verdict.responsible == ALL  # type: ignore[union-attr]
     d.sleep(0.8)
-    assert {h.run for h in d.heard(Halt)} == {run}
+    assert {h.run for h in d.heard(AbortRun)} == {run}
 
 
 def test_a_halted_run_is_not_judged() -> None:
@@ -291,7 +291,7 @@ def test_a_halted_run_is_not_judged() -> None:
     stall(d, 0, run)
     d.say(Interrupt("i"))
     answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
-    assert d.told(Judged) == []
+    assert d.told(VerdictChanged) == []
 
 
 def test_a_setup_cell_that_waits_for_the_others_is_stopped() -> None:
@@ -306,7 +306,7 @@ def test_a_setup_cell_that_waits_for_the_others_is_stopped() -> None:
     stall(d, 3, replay.number)
     answer(d, r0=look(0, 0), r1=look(0, 0), r2=look(0, 0), r3=look(1, 0))
     assert "the setup cell could not be run again on fresh rank 3 alone: ranks 0-2" in d.told(Notice)[-1].text
-    assert {h.run for h in d.heard(Halt)} == {replay.number}
+    assert {h.run for h in d.heard(AbortRun)} == {replay.number}
 
 
 def test_a_rank_that_its_c_code_ended_is_explained_by_calls_that_do_not_fit() -> None:
@@ -314,16 +314,16 @@ def test_a_rank_that_its_c_code_ended_is_explained_by_calls_that_do_not_fit() ->
     run = d.run()
     d.agent_of(3).kill(3, "killed by signal 6 (SIGABRT)")
     d.settle()
-    assert not d.heard(Halt), "first the others are looked at"
+    assert not d.heard(AbortRun), "first the others are looked at"
     d.sleep(0.0)
     for rank in (0, 1, 2):
         call = Call("all_reduce", "0", 5, ((4,),), ("float64" if rank == 2 else "float32",))
-        doing = Doing("collective", "all_reduce", 3, calls=(call,))
-        answer(d, **{f"r{rank}": Looked("cpu", doing, 1, (GroupProgress("0", ALL, 5, 4, "world"),))})
-    assert {h.run for h in d.heard(Halt)} == {run}
-    verdict = d.told(Judged)[-1].verdict
+        doing = Activity("collective", "all_reduce", 3, calls=(call,))
+        answer(d, **{f"r{rank}": Observation("cpu", doing, 1, (GroupProgress("0", ALL, 5, 4, "world"),))})
+    assert {h.run for h in d.heard(AbortRun)} == {run}
+    verdict = d.told(VerdictChanged)[-1].verdict
     assert verdict is not None
-    assert (verdict.kind, verdict.culprits) == ("mismatch", (2,))
+    assert (verdict.kind, verdict.responsible) == ("mismatch", (2,))
     assert "rank 3 (node 1, a-1) is lost: killed by signal 6 (SIGABRT)" in verdict.details
 
 
@@ -334,12 +334,12 @@ def test_a_run_whose_ranks_have_all_failed_is_explained_before_it_ends() -> None
     d.finish(1, "error")
     assert d.told(RunEnded) == []
     call = Call("all_reduce", "1", 5, ((7,),), ("float32",), started=2.0, is_done=True, has_failed=True)
-    last = Looked("cpu", Doing("idle"), 1, (GroupProgress("1", (0, 1), 5, 5, "low"),), (call,))
+    last = Observation("cpu", Activity("idle"), 1, (GroupProgress("1", (0, 1), 5, 5, "low"),), (call,))
     d.sleep(0.0)
     answer(d, r1=last, r2=BUSY, r3=BUSY)
-    verdict = d.told(Judged)[-1].verdict
+    verdict = d.told(VerdictChanged)[-1].verdict
     assert verdict is not None
-    assert (verdict.kind, verdict.culprits) == ("mismatch", (0, 1))
+    assert (verdict.kind, verdict.responsible) == ("mismatch", (0, 1))
     assert d.told(RunEnded)[-1].run == run
 
 
@@ -357,7 +357,7 @@ def test_a_lost_rank_is_the_verdict() -> None:
     run = d.run()
     d.agent_of(3).kill(3)
     d.settle()
-    told = d.told(Judged)[0]
+    told = d.told(VerdictChanged)[0]
     assert told.verdict is not None
-    assert (told.run, told.verdict.kind, told.verdict.culprits) == (run, "lost", (3,))
+    assert (told.run, told.verdict.kind, told.verdict.responsible) == (run, "lost", (3,))
     assert "killed by signal 9" in told.verdict.headline

@@ -6,24 +6,24 @@ import pytest
 from driver import Driver
 
 from jdist.controller.state import AgentSaid, Tick
-from jdist.core.messages.groups import Form, StartStore, StoreDown
-from jdist.core.messages.membership import Beat, Replace, Restart, Welcome, WorkerDown, WorkerUp
-from jdist.core.messages.runs import Cell, Done, Halt, Interrupt, RunEnded
-from jdist.core.messages.status import ClusterFacts, Notice, Refused, Survey, Surveyed
+from jdist.core.messages.groups import FormWorld, StartStore, StoreDown
+from jdist.core.messages.membership import Heartbeat, ReplaceWorker, Restart, Welcome, WorkerDown, WorkerUp
+from jdist.core.messages.runs import AbortRun, ExecuteCell, Interrupt, RankDone, RunEnded
+from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused, StatusReport, StatusRequest
 
 
 def test_a_rank_that_dies_idle_is_replaced_and_the_world_formed_again() -> None:
     d = Driver().ready()
     d.agent_of(2).kill(2, "exited with code 3")
     d.settle()
-    assert d.heard(Replace) == [Replace(2, 1)]
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
     assert [n.text for n in d.told(Notice)[-2:]] == [
         "rank 2 (node 1, a-1) is lost: exited with code 3",
         "rank 2 is fresh: its namespace is lost",
     ]
     assert (d.state.phase, d.state.generation) == ("ready", 2)
-    d.say(Survey("s"))
-    assert [r.fresh for r in d.told(Surveyed)[-1].ranks] == [False, False, True, False]
+    d.say(StatusRequest("s"))
+    assert [r.fresh for r in d.told(StatusReport)[-1].ranks] == [False, False, True, False]
 
 
 def test_a_rank_that_dies_in_a_run_ends_it_for_all_its_ranks() -> None:
@@ -49,9 +49,9 @@ def test_a_rank_that_dies_while_it_is_being_halted_is_lost_and_replaced_once() -
     d.settle()
     d.finish(0, "error")
     assert d.kinds(run) == {0: "interrupted", 2: "lost"}
-    assert len(d.heard(Halt)) == 2
+    assert len(d.heard(AbortRun)) == 2
     d.sleep(20.0)
-    assert d.heard(Replace) == [Replace(2, 1)]
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
 
 
 def test_words_of_a_process_that_was_replaced_do_not_count() -> None:
@@ -60,11 +60,11 @@ def test_words_of_a_process_that_was_replaced_do_not_count() -> None:
     agent.starts_workers = False
     agent.kill(1)
     d.settle()
-    for message in (WorkerUp(1, 99, 0), WorkerDown(1, 0, "again"), Done(1, 1, "value")):
+    for message in (WorkerUp(1, 99, 0), WorkerDown(1, 0, "again"), RankDone(1, 1, "value")):
         d.step(AgentSaid("a-0", message))
     assert d.state.phase == "ready"
     assert d.state.generation == 1
-    assert len(d.heard(Replace)) == 1
+    assert len(d.heard(ReplaceWorker)) == 1
     d.step(AgentSaid("a-0", WorkerUp(1, 99, 1)))
     d.settle()
     assert d.state.generation == 2
@@ -78,7 +78,7 @@ def test_restart_replaces_the_ranks_and_answers_when_the_world_stands() -> None:
     d.settle()
     assert d.kinds(run) == {3: "lost", 0: "interrupted"}
     assert (d.state.phase, d.state.generation) == ("ready", 2)
-    assert d.heard(Replace) == [Replace(3, 1)]
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(3, 1)]
 
 
 def test_restart_of_a_rank_whose_replacement_is_on_its_way() -> None:
@@ -90,7 +90,7 @@ def test_restart_of_a_rank_whose_replacement_is_on_its_way() -> None:
     agent.starts_workers = True
     d.say(Restart("r", (1,)))
     d.settle()
-    assert d.heard(Replace) == [Replace(1, 1), Replace(1, 2)]
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(1, 1), ReplaceWorker(1, 2)]
     assert (d.state.phase, d.state.generation) == ("ready", 2)
 
 
@@ -117,18 +117,18 @@ def test_a_node_that_is_gone_loses_its_ranks_and_frees_the_others(how: str) -> N
         d.lose(d.agents["a-1"])
     else:
         d.now += 6.0
-        d.step(AgentSaid("a-0", Beat()))
+        d.step(AgentSaid("a-0", Heartbeat()))
         d.step(Tick())
         d.agents["a-1"].is_gone = True
     d.settle()
     assert d.kinds(run) == {0: "interrupted", 2: "lost"}
     assert d.kinds(alone) == {}
     assert d.kinds(queued) == {0: "interrupted"}, "what waits for a world that is gone is not left waiting"
-    assert "node 1 (a-1)" in str(next(e.error for e in d.told(Done) if e.run == queued))
+    assert "node 1 (a-1)" in str(next(e.error for e in d.told(RankDone) if e.run == queued))
     facts = d.told(ClusterFacts)[-1]
     assert (facts.phase, facts.hostnames, facts.ready) == ("gathering", ("a-0", ""), 2)
     assert d.run((0,)) == 0
-    assert "node 1 (a-1) is gone" in d.told(Refused)[-1].reason
+    assert "node 1 (a-1) is gone" in d.told(RequestRefused)[-1].reason
     d.finish(1)
     assert d.kinds(alone) == {1: "value"}
     assert d.state.generation == 1
@@ -209,5 +209,5 @@ def test_no_cell_goes_to_a_rank_that_does_not_hold_the_generation() -> None:
     d.settle()
     d.run((0,))
     d.sleep(5.0)
-    assert not d.heard(Cell)
-    assert {f.generation for f in d.heard(Form)} == {1}
+    assert not d.heard(ExecuteCell)
+    assert {f.generation for f in d.heard(FormWorld)} == {1}

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from jdist.controller.model.numbering import Numbering
 from jdist.core.messages.groups import GroupSpec
-from jdist.core.messages.membership import Beat
+from jdist.core.messages.membership import Heartbeat
 from jdist.core.messages.output import Clear, Output, Tail, Text
-from jdist.core.messages.runs import Done
+from jdist.core.messages.runs import RankDone
 
 NODE_OF = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
 
@@ -52,9 +52,9 @@ def test_groups_keep_their_place_and_those_that_lose_a_member_are_gone() -> None
 
 def test_what_an_agent_said_in_the_old_numbers() -> None:
     numbering = without(3)
-    assert numbering.message(Done(7, 4, "value")) == Done(7, 3, "value")
-    assert numbering.message(Done(7, 3, "value")) is None
-    assert numbering.message(Beat()) == Beat()
+    assert numbering.message(RankDone(7, 4, "value")) == RankDone(7, 3, "value")
+    assert numbering.message(RankDone(7, 3, "value")) is None
+    assert numbering.message(Heartbeat()) == Heartbeat()
     said = Output(
         7, (Text((2, 3, 5), "stdout", "x"), Clear((3,)), Tail(3, "stdout", 1, 1, "t"), Tail(4, "stdout", 1, 1, "u"))
     )

@@ -5,21 +5,29 @@ from __future__ import annotations
 import pytest
 from driver import Driver
 
-from jdist.core.messages.base import Fault
+from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.groups import MakeGroup
-from jdist.core.messages.membership import Quit, Replace, Restart
-from jdist.core.messages.protocol import Answer, Ask
-from jdist.core.messages.runs import Done, Interrupt, RunEnded
-from jdist.core.messages.status import ClusterFacts, Notice, RankFacts, Refused, Stopped, Survey, Surveyed
-from jdist.core.messages.values import Peek
+from jdist.core.messages.membership import ReplaceWorker, Restart, Shutdown
+from jdist.core.messages.protocol import RankQuery, RankReply
+from jdist.core.messages.runs import Interrupt, RankDone, RunEnded
+from jdist.core.messages.status import (
+    ClusterFacts,
+    Notice,
+    RankFacts,
+    RequestRefused,
+    StatusReport,
+    StatusRequest,
+    Stopped,
+)
+from jdist.core.messages.values import Evaluate
 
 WHY = "killed by signal 9 (SIGKILL)"
 GONE = f"rank 2 (node 1, a-1) is gone: {WHY}; %dist restart -r 2 brings a fresh one"
 
 
 def rows(d: Driver) -> dict[int, RankFacts]:
-    d.say(Survey("s"))
-    return {r.rank: r for r in d.told(Surveyed)[-1].ranks}
+    d.say(StatusRequest("s"))
+    return {r.rank: r for r in d.told(StatusReport)[-1].ranks}
 
 
 def kill(d: Driver, *ranks: int) -> None:
@@ -52,7 +60,7 @@ def test_wait_leaves_the_place_empty_and_says_how_to_fill_it() -> None:
     d = Driver(on_death="wait").ready()
     kill(d, 2)
     d.sleep(100.0)
-    assert d.heard(Replace) == []
+    assert d.heard(ReplaceWorker) == []
     assert (d.state.phase, d.state.generation) == ("gathering", 1)
     facts = d.told(ClusterFacts)[-1]
     assert (facts.ready, facts.reason) == (3, GONE)
@@ -71,12 +79,12 @@ def test_wait_frees_the_survivors_and_refuses_what_needs_the_rank() -> None:
     assert d.kinds(run) == {0: "interrupted", 2: "lost"}
     assert d.told(RunEnded)[-1].reason == "lost"
     assert d.kinds(queued) == {0: "interrupted"}
-    assert GONE in str(next(e.error for e in d.told(Done) if e.run == queued))
-    assert {r.request: r.reason for r in d.told(Refused)} == {"g": GONE}
+    assert GONE in str(next(e.error for e in d.told(RankDone) if e.run == queued))
+    assert {r.request: r.reason for r in d.told(RequestRefused)} == {"g": GONE}
     assert d.run((0,)) == 0
-    assert GONE in d.told(Refused)[-1].reason
+    assert GONE in d.told(RequestRefused)[-1].reason
     d.say(MakeGroup("g2", "other", (0, 1)))
-    assert d.told(Refused)[-1].reason == GONE
+    assert d.told(RequestRefused)[-1].reason == GONE
 
 
 def test_wait_lets_a_run_on_other_ranks_go_on_and_answers_questions() -> None:
@@ -85,11 +93,11 @@ def test_wait_lets_a_run_on_other_ranks_go_on_and_answers_questions() -> None:
     kill(d, 2)
     d.finish(3)
     assert d.kinds(other) == {3: "value"}
-    d.say(Ask("q", (2, 3), Peek(("x",))))
+    d.say(RankQuery("q", (2, 3), Evaluate(("x",))))
     d.settle()
-    found = {a.rank: a.body for a in d.told(Answer)}
-    assert found[2] == Fault(f"rank 2 (node 1, a-1) has no process now: {WHY}")
-    assert not isinstance(found[3], Fault)
+    found = {a.rank: a.body for a in d.told(RankReply)}
+    assert found[2] == QueryFailed(f"rank 2 (node 1, a-1) has no process now: {WHY}")
+    assert not isinstance(found[3], QueryFailed)
 
 
 def test_wait_ends_with_a_restart_which_runs_the_setup_cells() -> None:
@@ -100,9 +108,9 @@ def test_wait_ends_with_a_restart_which_runs_the_setup_cells() -> None:
     kill(d, 2)
     d.say(Restart("r", (2,)))
     d.settle()
-    assert d.heard(Replace) == [Replace(2, 1)]
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
     assert (d.state.phase, d.state.generation) == ("ready", 2)
-    assert [a.request for a in d.told(Answer)] == ["r"]
+    assert [a.request for a in d.told(RankReply)] == ["r"]
     assert d.agent_of(2).cells[2].code == code
     d.finish(2)
     assert rows(d)[2].fresh
@@ -113,9 +121,9 @@ def test_a_restart_that_leaves_places_empty_is_refused_and_changes_nothing() -> 
     d = Driver(on_death="wait").ready()
     kill(d, 1, 2)
     d.say(Restart("r", (2,)))
-    assert "rank 1 (node 0, a-0) is gone" in d.told(Refused)[-1].reason
-    assert "%dist restart -r 1-2 brings fresh ones" in d.told(Refused)[-1].reason
-    assert d.heard(Replace) == []
+    assert "rank 1 (node 0, a-0) is gone" in d.told(RequestRefused)[-1].reason
+    assert "%dist restart -r 1-2 brings fresh ones" in d.told(RequestRefused)[-1].reason
+    assert d.heard(ReplaceWorker) == []
     d.say(Restart("r2", (1, 2)))
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 2)
@@ -130,7 +138,7 @@ def test_wait_while_the_world_is_formed() -> None:
     kill(d, 0)
     d.sleep(200.0)
     assert d.state.phase == "gathering", "an empty place has no deadline"
-    assert d.told(Refused)[-1].request == "r"
+    assert d.told(RequestRefused)[-1].request == "r"
     d.agents["a-0"].forms = True
     d.say(Restart("r2", (0,)))
     d.settle()
@@ -144,7 +152,7 @@ def test_a_rank_that_is_given_up_is_replaced_under_wait_too() -> None:
     d.run((2,))
     d.say(Interrupt("i"))
     d.sleep(20.0)
-    assert d.heard(Replace) == [Replace(2, 1)]
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
     assert d.state.phase == "ready"
 
 
@@ -177,7 +185,7 @@ def test_stop_ends_the_cluster_and_tells_every_client_why(how: str) -> None:
         (stopped,) = d.told(Stopped, client)
         assert all(w in stopped.reason for w in words)
     assert d.exits == [stopped.reason]
-    assert any(isinstance(m, Quit) for m in d.agents["a-0"].heard)
+    assert any(isinstance(m, Shutdown) for m in d.agents["a-0"].heard)
     assert d.state.phase == "stopping"
 
 

@@ -6,12 +6,12 @@ from driver import Driver
 from test_looks import answer, stall
 
 from jdist.controller.state import AgentSaid
-from jdist.core.messages.groups import Form, Formed
+from jdist.core.messages.groups import FormWorld, WorldFormed
 from jdist.core.messages.membership import Restart
-from jdist.core.messages.observation import Looked
-from jdist.core.messages.runs import Done, Interrupt
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.runs import Interrupt, RankDone
 from jdist.core.messages.status import Notice
-from jdist.core.observation import Call, Doing, GroupProgress
+from jdist.core.observation import Activity, Call, GroupProgress
 from jdist.core.outcome import ErrorInfo
 
 ALL = (0, 1, 2, 3)
@@ -92,7 +92,7 @@ def test_an_error_is_told_with_the_rank_and_changes_nothing_else() -> None:
     run = d.agent_of(1).cells[1].run
     d.agent_of(1).cells.pop(1)
     error = ErrorInfo("ValueError", "no such file", cell_line=3)
-    d.step(AgentSaid("a-0", Done(run, 1, "error", 0.1, error=error)))
+    d.step(AgentSaid("a-0", RankDone(run, 1, "error", 0.1, error=error)))
     told = d.told(Notice)[-1].text
     assert told == "a function of jdist.on_reform failed on rank 1 (node 0, a-0) at line 3: ValueError: no such file"
     for rank in (0, 2, 3):
@@ -131,9 +131,9 @@ def test_one_that_waits_for_ranks_which_are_done_is_ended_and_says_why() -> None
     run = d.agent_of(0).cells[0].run
     d.finish(0)
     stall(d, 3, run)
-    blocked = Doing("collective", "all_reduce", 3, seconds=0.4, calls=(Call("all_reduce", "0", 1),))
-    waits = Looked("cpu", blocked, 1, (GroupProgress("0", ALL, 1, 0, "world"),))
-    free = Looked("cpu", Doing("idle"), 1, (GroupProgress("0", ALL, 0, 0, "world"),))
+    blocked = Activity("collective", "all_reduce", 3, seconds=0.4, calls=(Call("all_reduce", "0", 1),))
+    waits = Observation("cpu", blocked, 1, (GroupProgress("0", ALL, 1, 0, "world"),))
+    free = Observation("cpu", Activity("idle"), 1, (GroupProgress("0", ALL, 0, 0, "world"),))
     answer(d, r0=free, r1=waits, r2=waits, r3=waits)
     d.settle()
     told = [n.text for n in d.told(Notice) if "on_reform was ended" in n.text]
@@ -149,5 +149,5 @@ def test_the_generation_is_the_new_one_after_a_restart() -> None:
     d.say(Restart("r", (3,)))
     d.settle()
     assert calling(d) == [0, 1, 2, 3]
-    assert f".call({d.heard(Form)[-1].generation})" in d.agent_of(3).cells[3].code
-    assert Formed(0, 1, "cpu", ()).wants_reform is False
+    assert f".call({d.heard(FormWorld)[-1].generation})" in d.agent_of(3).cells[3].code
+    assert WorldFormed(0, 1, "cpu", ()).wants_reform is False

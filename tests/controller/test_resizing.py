@@ -8,35 +8,35 @@ import pytest
 from driver import Agent, Driver, facts
 
 from jdist.controller.model.events import PeerGone
-from jdist.core.messages.base import Message, Nothing
-from jdist.core.messages.groups import Form, GroupMade, GroupSpec, MakeGroup, MakeMesh, StartStore
+from jdist.core.messages.base import Ack, Message
+from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, MakeGroup, MakeMesh, StartStore
 from jdist.core.messages.introspection import Logs
 from jdist.core.messages.membership import (
     AddNode,
-    Placed,
-    Quit,
+    PlaceOpened,
+    Rejected,
     RemoveRanks,
     Renumber,
-    Replace,
+    ReplaceWorker,
     Resized,
-    Turned,
+    Shutdown,
     Welcome,
     WorkerDown,
 )
-from jdist.core.messages.observation import Look, Stalled
+from jdist.core.messages.observation import Observe, Stalled
 from jdist.core.messages.output import Output, Text
-from jdist.core.messages.protocol import Answer, Ask
-from jdist.core.messages.runs import Cell
-from jdist.core.messages.status import ClusterFacts, Notice, Refused
-from jdist.core.messages.values import Put
+from jdist.core.messages.protocol import RankQuery, RankReply
+from jdist.core.messages.runs import ExecuteCell
+from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused
+from jdist.core.messages.values import BindNames
 
 
 def resized(d: Driver, client: str = "c-1") -> list[Resized]:
-    return [a.body for a in d.told(Answer, client) if isinstance(a.body, Resized)]
+    return [a.body for a in d.told(RankReply, client) if isinstance(a.body, Resized)]
 
 
 def refusal(d: Driver) -> str:
-    return d.told(Refused)[-1].reason
+    return d.told(RequestRefused)[-1].reason
 
 
 def add(d: Driver, name: str = "a-2", nproc: int = 0, **options: object) -> Agent:
@@ -55,9 +55,9 @@ def facts_of(d: Driver) -> ClusterFacts:
     return d.told(ClusterFacts)[-1]
 
 
-def forms(d: Driver) -> dict[str, Form]:
+def forms(d: Driver) -> dict[str, FormWorld]:
     """The last Form that each agent got."""
-    found = {n: [m for m in a.heard if isinstance(m, Form)] for n, a in d.agents.items()}
+    found = {n: [m for m in a.heard if isinstance(m, FormWorld)] for n, a in d.agents.items()}
     return {n: f[-1] for n, f in found.items() if f}
 
 
@@ -72,7 +72,7 @@ def test_a_node_more_gets_the_highest_ranks_and_the_world_is_formed_with_them() 
     assert [r.rank for r in d.state.world.ranks.values() if r.node_rank == 2] == [4, 5]
     assert forms(d)["a-2"].ranks == (4, 5)
     assert {f.world_size for f in forms(d).values()} == {6}
-    assert not d.heard(Replace), "the others keep their processes"
+    assert not d.heard(ReplaceWorker), "the others keep their processes"
     assert agent.place == 2
     (answer,) = resized(d)
     assert answer == Resized(
@@ -85,7 +85,7 @@ def test_a_node_more_gets_the_highest_ranks_and_the_world_is_formed_with_them() 
 def test_the_place_is_told_at_once_and_the_number_of_ranks_is_as_asked() -> None:
     d = Driver().ready()
     d.say(AddNode("add", 3))
-    assert [a.body for a in d.told(Answer)] == [Placed(2)]
+    assert [a.body for a in d.told(RankReply)] == [PlaceOpened(2)]
     d.add_agent("a-2", wanted=2, nproc=1)
     d.settle()
     assert facts_of(d).nproc_per_node == (2, 2, 3)
@@ -104,7 +104,7 @@ def test_cells_that_begin_before_the_node_comes_are_run_to_their_end_first() -> 
         d.finish(rank)
     assert d.runs[run].ended
     assert resized(d)
-    assert {c.run for c in d.heard(Cell)} == {run, later}
+    assert {c.run for c in d.heard(ExecuteCell)} == {run, later}
 
 
 def test_an_agent_that_waits_for_a_cell_to_end_is_kept_or_told() -> None:
@@ -119,7 +119,7 @@ def test_an_agent_that_waits_for_a_cell_to_end_is_kept_or_told() -> None:
     assert len(d.state.world.ranks) == 4
     d.sleep(15.0)
     assert refusal(d) == f"no agent came for node 2 within 30 s between two cells: run {run} is running"
-    assert isinstance(agent.heard[-1], Turned)
+    assert isinstance(agent.heard[-1], Rejected)
     for rank in range(4):
         d.finish(rank)
     assert d.kinds(run) == dict.fromkeys(range(4), "value")
@@ -148,7 +148,7 @@ def test_a_look_that_is_under_way_is_over_before_ranks_are_counted_anew() -> Non
     d.agent_of(0).says.append(Stalled(0, run))
     d.settle()
     d.sleep(0.1)
-    assert [a for a in d.heard(Ask) if isinstance(a.op, Look)]
+    assert [a for a in d.heard(RankQuery) if isinstance(a.op, Observe)]
     for rank in range(6):
         d.finish(rank)
     assert d.runs[run].ended
@@ -175,11 +175,11 @@ def test_setup_cells_of_all_ranks_are_replayed_on_the_new_ones_and_later_ones_to
     d.run((0,), is_setup=True)
     d.settle()
     add(d, finishes=True)
-    replayed = [m for m in d.agents["a-2"].heard if isinstance(m, Cell)]
+    replayed = [m for m in d.agents["a-2"].heard if isinstance(m, ExecuteCell)]
     assert [(c.ranks, c.is_internal) for c in replayed] == [((4, 5), True)]
     d.agent_of(5).kill(5)
     d.settle()
-    replayed = [m for m in d.agents["a-2"].heard if isinstance(m, Cell)]
+    replayed = [m for m in d.agents["a-2"].heard if isinstance(m, ExecuteCell)]
     assert [c.ranks for c in replayed] == [((4, 5)), (5,)]
 
 
@@ -198,16 +198,16 @@ def test_a_mesh_is_gone_in_a_world_of_another_size_and_a_group_stays() -> None:
 def test_an_agent_that_nobody_waits_for_is_turned_away_as_before() -> None:
     d = Driver().ready()
     late = d.add_agent("a-2")
-    assert [m for m in late.heard if isinstance(m, Turned)]
+    assert [m for m in late.heard if isinstance(m, Rejected)]
     d.say(AddNode("add"))
     other = d.add_agent("a-3", wanted=7)
-    assert [m for m in other.heard if isinstance(m, Turned)]
+    assert [m for m in other.heard if isinstance(m, Rejected)]
 
 
 def test_an_agent_that_does_not_fit_refuses_the_request_too() -> None:
     d = Driver().ready()
     agent = add(d, facts=facts("old", torch="2.6.0"))
-    assert [m for m in agent.heard if isinstance(m, Turned)]
+    assert [m for m in agent.heard if isinstance(m, Rejected)]
     assert "torch 2.6.0" in refusal(d)
     assert d.state.phase == "ready"
     assert add(d, "a-3").place == 2
@@ -218,7 +218,7 @@ def test_a_place_to_which_nobody_comes_is_closed() -> None:
     d.say(AddNode("add", timeout=30.0))
     d.sleep(31.0)
     assert refusal(d) == "no agent came for node 2 within 30 s"
-    assert [m for m in d.add_agent("a-2").heard if isinstance(m, Turned)]
+    assert [m for m in d.add_agent("a-2").heard if isinstance(m, Rejected)]
     assert d.run()
 
 
@@ -263,7 +263,7 @@ def test_the_ranks_behind_a_removed_one_close_up() -> None:
     (answer,) = resized(d)
     assert answer.renumbered == {0: 0, 1: 1, 2: 2, 4: 3, 5: 4}
     assert str(answer) == "rank 3 is removed; the world has 5\nrank 4 is now rank 3\nrank 5 is now rank 4"
-    assert not d.heard(Replace)
+    assert not d.heard(ReplaceWorker)
     run = d.run((3, 4))
     d.finish(3)
     d.finish(4)
@@ -274,7 +274,7 @@ def test_a_node_without_ranks_is_released_and_the_next_take_its_place() -> None:
     d = Driver(3).ready()
     remove(d, 2, 3)
     assert d.agents["a-1"].is_gone
-    assert isinstance(d.agents["a-1"].heard[-1], Quit)
+    assert isinstance(d.agents["a-1"].heard[-1], Shutdown)
     assert d.agents["a-2"].place == 1
     assert facts_of(d).hostnames == ("a-0", "a-2")
     assert resized(d)[0].notes == (
@@ -355,7 +355,7 @@ def test_not_where_mpirun_has_numbered_the_ranks(message: Message) -> None:
 def test_not_while_a_value_moves() -> None:
     d = Driver().ready()
     d.agents["a-1"].answers = False
-    d.say(Ask("put", (2, 3), Put((), ())))
+    d.say(RankQuery("put", (2, 3), BindNames((), ())))
     remove(d, 1)
     assert refusal(d) == "a value is being moved from or to ranks 2-3; remove ranks when it is there"
 
@@ -418,7 +418,7 @@ def test_setup_cells_follow_their_ranks() -> None:
     before = len(d.agents["a-2"].heard)
     d.agent_of(3).kill(3)
     d.settle()
-    replayed = [m for m in d.agents["a-2"].heard[before:] if isinstance(m, Cell)]
+    replayed = [m for m in d.agents["a-2"].heard[before:] if isinstance(m, ExecuteCell)]
     assert [c.ranks for c in replayed] == [(3,), (3,)], "what was run on the old rank 4, and on all"
 
 
@@ -435,7 +435,7 @@ def test_what_an_agent_says_before_it_has_heard_is_in_the_old_numbers() -> None:
     assert [r.last_line for r in d.state.world.ranks.values()] == ["", "", "", "late words", "late words"]
     d.deliver(agent)
     assert [r.rank for r in d.state.world.ranks.values() if r.is_fresh] == [3], "old rank 4"
-    assert d.heard(Replace) == [Replace(3, 1)]
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(3, 1)]
     d.settle()
     assert not d.state.world.nodes[2].unanswered
     assert d.state.phase == "ready"
@@ -462,12 +462,12 @@ def test_a_question_is_answered_under_the_number_that_was_asked() -> None:
     agent = d.agents["a-2"]
     agent.answers = False
     d.agents["a-1"].answers = False
-    d.say(Ask("q", (3, 5), Logs(3)))
+    d.say(RankQuery("q", (3, 5), Logs(3)))
     remove(d, 3)
-    assert "rank 3 (node 1, a-1) has been removed" in str(d.told(Answer)[-2].body)
-    agent.says.append(Answer("q", 4, Nothing()))
+    assert "rank 3 (node 1, a-1) has been removed" in str(d.told(RankReply)[-2].body)
+    agent.says.append(RankReply("q", 4, Ack()))
     d.settle()
-    assert d.told(Answer)[-1] == Answer("q", 5, Nothing())
+    assert d.told(RankReply)[-1] == RankReply("q", 5, Ack())
 
 
 def test_other_clients_are_told_at_once() -> None:
@@ -485,7 +485,7 @@ def test_an_agent_that_was_given_up_and_removed_gets_no_place_that_is_anothers()
     d.sleep(30.0)
     remove(d, 2, 3)
     d.greet(agent)
-    assert [m for m in agent.heard if isinstance(m, Turned)]
+    assert [m for m in agent.heard if isinstance(m, Rejected)]
     assert d.agents["a-2"].place == 1
 
 

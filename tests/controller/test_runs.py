@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.controller.model.runs import HaltReason, Run, RunBook
-from jdist.core.messages.runs import Done
+from jdist.core.messages.runs import RankDone
 from jdist.core.outcome import ErrorInfo
 
 
@@ -48,7 +48,7 @@ def test_blockers_are_the_runs_in_the_way() -> None:
     book = queued((0, 1), (1, 2), (0,))
     assert [book.blockers(r) for r in book.queued] == [(), (1,), (1,)]
     start(book)
-    book.running[1].settle(Done(1, 0, "value"), 0.0)
+    book.running[1].settle(RankDone(1, 0, "value"), 0.0)
     assert [book.blockers(r) for r in book.queued] == [(1,), ()]
 
 
@@ -64,7 +64,7 @@ def test_each_rank_runs_its_cells_one_at_a_time_and_in_order(wanted: list[tuple[
         assert len(busy) == len(set(busy))
         assert busy, "a queue in which nothing moves"
         run = random.choice(list(book.running.values()))  # type: ignore[attr-defined]
-        run.settle(Done(run.number, random.choice(sorted(run.pending)), "value"), 0.0)  # type: ignore[attr-defined]
+        run.settle(RankDone(run.number, random.choice(sorted(run.pending)), "value"), 0.0)  # type: ignore[attr-defined]
         if run.is_over:
             del book.running[run.number]
     for rank, numbers in order.items():
@@ -93,7 +93,7 @@ def running(*ranks: int) -> Run:
 def test_what_a_halted_runs_ranks_say_counts_under_its_reason(halted: HaltReason, said: str, counted: str) -> None:
     run = running(0)
     run.halted = halted
-    settled = run.settle(Done(1, 0, said), 0.0)
+    settled = run.settle(RankDone(1, 0, said), 0.0)
     assert settled is not None
     assert settled.kind == run.kinds[0] == counted
     assert run.is_over
@@ -114,7 +114,7 @@ def test_the_first_failure(ends: list[tuple[int, str, bool]], halted: HaltReason
     run = running(0, 1)
     run.halted = halted
     for rank, kind, is_echo in ends:
-        run.settle(Done(1, rank, kind, error=ErrorInfo("E", "", is_echo=is_echo)), 0.0)
+        run.settle(RankDone(1, rank, kind, error=ErrorInfo("E", "", is_echo=is_echo)), 0.0)
     assert run.first_failure == first
 
 

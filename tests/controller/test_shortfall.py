@@ -6,18 +6,18 @@ import pytest
 from driver import Driver
 
 from jdist.core.messages.groups import StartStore
-from jdist.core.messages.membership import LeaveOut, Resized, Turned
-from jdist.core.messages.protocol import Answer
-from jdist.core.messages.status import ClusterFacts, Notice, Refused
+from jdist.core.messages.membership import DropNodes, Rejected, Resized
+from jdist.core.messages.protocol import RankReply
+from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused
 
 
 def leave_out(d: Driver, *nodes: int) -> None:
-    d.say(LeaveOut("less", {n: f"reason {n}" for n in nodes}))
+    d.say(DropNodes("less", {n: f"reason {n}" for n in nodes}))
     d.settle()
 
 
 def refusals(d: Driver) -> list[str]:
-    return [m.reason for m in d.told(Refused)]
+    return [m.reason for m in d.told(RequestRefused)]
 
 
 def test_the_world_is_formed_with_those_that_are_here_and_the_others_are_told_of() -> None:
@@ -33,7 +33,7 @@ def test_the_world_is_formed_with_those_that_are_here_and_the_others_are_told_of
     facts = d.told(ClusterFacts)[-1]
     assert (facts.nnodes, facts.nproc_per_node, facts.hostnames) == (2, (3, 4), ("a-2", "a-3"))
     assert facts.left_out == ("node 0 was left out: reason 0", "node 1 was left out: reason 1")
-    (answer,) = [a.body for a in d.told(Answer) if isinstance(a.body, Resized)]
+    (answer,) = [a.body for a in d.told(RankReply) if isinstance(a.body, Resized)]
     assert answer.world_size == 7
     assert answer.notes[-1] == "the world is formed with 2 of 4 nodes: node 0 is a-2, node 1 is a-3"
     assert any("reason 1" in n.text for n in d.told(Notice))
@@ -47,7 +47,7 @@ def test_a_node_that_comes_after_it_was_left_out_is_turned_away() -> None:
     d.add_agent("a-2", wanted=2)
     leave_out(d, 1)
     late = d.add_agent("a-1", wanted=1)
-    assert [type(m) for m in late.heard] == [Turned]
+    assert [type(m) for m in late.heard] == [Rejected]
     d.settle()
     assert d.state.phase == "ready"
 

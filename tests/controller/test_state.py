@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from jdist.controller.state import AgentSaid, ClientSaid, PeerGone, Tick
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import GroupMade, GroupSpec, MakeGroup, MakeMesh
-from jdist.core.messages.membership import AgentHello, Beat, Quit, Restart
-from jdist.core.messages.protocol import Answer
+from jdist.core.messages.membership import AgentHello, Heartbeat, Restart, Shutdown
+from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import Interrupt
-from jdist.core.messages.status import WATCHING, ClientHello, Moved, Refused, StopCluster, Stopped
+from jdist.core.messages.status import OBSERVER, ClientHello, RequestRefused, RunsChanged, StopCluster, Stopped
 
 # ---------------------------------------------------------------- every order of events
 
@@ -112,7 +112,7 @@ class Story:
         self.d.now += seconds
         for agent in self._live():
             if agent.lifeline:
-                self.d.step(AgentSaid(agent.name, Beat()))
+                self.d.step(AgentSaid(agent.name, Heartbeat()))
         for _ in range(3):
             wakeup = self.d.state.next_wakeup()
             if wakeup is None or wakeup > self.d.now:
@@ -144,7 +144,7 @@ class Story:
         assert not d.state.runs.queued
         for number, log in d.runs.items():
             assert len(log.ended) == 1, f"run {number} has no end"
-        answered = {m.request for m in d.told(Answer) + d.told(Refused)}
+        answered = {m.request for m in d.told(RankReply) + d.told(RequestRefused)}
         assert {r for r in self.requests if r not in answered} == set()
 
 
@@ -188,7 +188,7 @@ def test_a_client_stops_the_cluster_and_nothing_is_done_any_more() -> None:
     d.attach("c-2")
     d.run()
     d.say(StopCluster())
-    assert [a.heard[-1] for a in d.agents.values()] == [Quit(), Quit()]
+    assert [a.heard[-1] for a in d.agents.values()] == [Shutdown(), Shutdown()]
     assert d.told(Stopped) == d.told(Stopped, "c-2") == [Stopped("stopped by a client")]
     assert d.exits == ["stopped by a client"]
     for event in (
@@ -218,15 +218,15 @@ def test_a_cluster_nobody_uses_ends() -> None:
     assert not d.exits
     d.sleep(1.0)
     assert d.exits == ["no client for 100 s"]
-    assert d.agents["a-0"].heard[-1] == Quit()
+    assert d.agents["a-0"].heard[-1] == Shutdown()
 
 
 def test_who_looks_on_keeps_no_cluster_and_hears_that_runs_move() -> None:
     d = Driver(idle_timeout=100.0).ready()
-    d.step(ClientSaid("c-9", ClientHello(PROTOCOL, VERSION, WATCHING, 1)))
+    d.step(ClientSaid("c-9", ClientHello(PROTOCOL, VERSION, OBSERVER, 1)))
 
     def moved() -> int:
-        return len(d.told(Moved, "c-9"))
+        return len(d.told(RunsChanged, "c-9"))
 
     d.run((0,))
     assert moved() == 1
@@ -237,7 +237,7 @@ def test_who_looks_on_keeps_no_cluster_and_hears_that_runs_move() -> None:
     d.finish(0)
     d.sleep(5.0)
     assert moved() == 4
-    assert not d.told(Moved), "who runs cells hears of them in other ways"
+    assert not d.told(RunsChanged), "who runs cells hears of them in other ways"
     d.step(PeerGone(next(name for name, peer in d.state.lifelines.items() if peer == "c-1")))
     d.sleep(99.0)
     assert not d.exits
@@ -283,16 +283,16 @@ def test_a_request_while_a_mesh_is_made_twice_is_answered_twice() -> None:
     for name in ("m1", "m2"):
         d.say(MakeMesh(name, ("dp", "tp"), (2, 2)))
     d.settle()
-    assert [a.request for a in d.told(Answer)] == ["m1", "m2"]
+    assert [a.request for a in d.told(RankReply)] == ["m1", "m2"]
 
 
 def test_an_agent_speaks_for_its_own_ranks_only() -> None:
     from jdist.core.messages.membership import WorkerDown
-    from jdist.core.messages.runs import Done
+    from jdist.core.messages.runs import RankDone
 
     d = Driver().ready()
     run = d.run((0, 3))
-    for message in (Done(run, 3, "value"), WorkerDown(3, 0, "x"), WorkerDown(77, 0, "x")):
+    for message in (RankDone(run, 3, "value"), WorkerDown(3, 0, "x"), WorkerDown(77, 0, "x")):
         d.step(AgentSaid("a-0", message))
     assert d.kinds(run) == {}
     assert (d.state.phase, d.state.generation) == ("ready", 1)

@@ -12,8 +12,8 @@ import pytest
 
 from jdist.controller.verdict.decide import aborted, is_settled, overdue, verdict
 from jdist.controller.verdict.wait_graph import Part, Seen, circle, may_move
-from jdist.core.messages.observation import Looked
-from jdist.core.observation import ANY, Call, Doing, GroupProgress
+from jdist.core.messages.observation import Observation
+from jdist.core.observation import ANY, Activity, Call, GroupProgress
 
 ALL = (0, 1, 2, 3)
 GROUPS = {"0": ("world", ALL), "1": ("tp", (0, 1)), "2": ("", (2, 3)), "3": ("dp", (1, 2))}
@@ -25,7 +25,7 @@ def call(op: str = "all_reduce", number: int = 17, group: str = "0", size: int =
 
 
 def seen(
-    rank: int, part: Part = "running", doing: Doing | None = None, begun: dict[str, int] | None = None, **more: Any
+    rank: int, part: Part = "running", doing: Activity | None = None, begun: dict[str, int] | None = None, **more: Any
 ) -> Seen:
     """A rank that has ended 16 collectives of the world and none of the others, unless ``begun`` says more."""
     begun = {"0": 16} | (begun or {})
@@ -35,7 +35,7 @@ def seen(
         for g, (label, ranks) in GROUPS.items()
         if rank in ranks
     )
-    look = Looked("cpu", doing or Doing("idle"), 1, progress, more.pop("recent", ()))
+    look = Observation("cpu", doing or Activity("idle"), 1, progress, more.pop("recent", ()))
     return Seen(f"rank {rank} (node {rank // 2}, h{rank // 2})", part, look, **more)
 
 
@@ -44,19 +44,19 @@ def coll(
 ) -> Seen:
     seconds, recent = more.pop("seconds", 0.6), more.pop("recent", ())
     one = call(op, number, group, **more)
-    doing = Doing("collective", op, 5, seconds=seconds, calls=(one,))
+    doing = Activity("collective", op, 5, seconds=seconds, calls=(one,))
     return seen(rank, part, doing, {group: number}, recent=recent)
 
 
 def busy(rank: int, number: int = 16, **more: Any) -> Seen:
-    doing = Doing("python", "f", 3, "loader.next()", more.pop("seconds", 6.0), more.pop("cpu", 0.0))
+    doing = Activity("python", "f", 3, "loader.next()", more.pop("seconds", 6.0), more.pop("cpu", 0.0))
     return seen(rank, more.pop("part", "running"), doing, {"0": number}, **more)
 
 
 def moving(rank: int, op: str, peer: int, **more: Any) -> Seen:
     part, seconds = more.pop("part", "running"), more.pop("seconds", 0.6)
     one = Call(op, "0", peer=peer, **more)
-    return seen(rank, part, Doing("transfer", op, 2, seconds=seconds, calls=(one,)))
+    return seen(rank, part, Activity("transfer", op, 2, seconds=seconds, calls=(one,)))
 
 
 def recv(rank: int, peer: int, **more: Any) -> Seen:
@@ -68,7 +68,7 @@ def send(rank: int, peer: int, **more: Any) -> Seen:
 
 
 def store(rank: int, op: str = "new_group", **more: Any) -> Seen:
-    return seen(rank, "running", Doing("store", op, 4, seconds=0.6, **more))
+    return seen(rank, "running", Activity("store", op, 4, seconds=0.6, **more))
 
 
 def over(rank: int, part: Part = "done", number: int = 16, **more: Any) -> Seen:
@@ -286,15 +286,17 @@ CERTAIN = [
 ]
 
 
-@pytest.mark.parametrize(("ranks", "kind", "culprits", "text"), [c[1:] for c in CERTAIN], ids=[c[0] for c in CERTAIN])
-def test_a_run_that_cannot_finish(ranks: dict[int, Seen], kind: str, culprits: tuple[int, ...], text: str) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "kind", "responsible", "text"), [c[1:] for c in CERTAIN], ids=[c[0] for c in CERTAIN]
+)
+def test_a_run_that_cannot_finish(ranks: dict[int, Seen], kind: str, responsible: tuple[int, ...], text: str) -> None:
     found = verdict(12, ranks)
     assert found is not None
-    assert (found.kind, found.culprits) == (kind, culprits)
+    assert (found.kind, found.responsible) == (kind, responsible)
     assert found.is_certain
     assert text in found.headline
     assert all(ranks[r].is_blocked for r in found.waiting)
-    named = {r for r in found.culprits if f"rank {r}" in str(found)}
+    named = {r for r in found.responsible if f"rank {r}" in str(found)}
     assert named or "ranks" in str(found)
 
 
@@ -354,14 +356,14 @@ def test_of_two_ranks_one_of_which_was_ended_by_its_c_code_the_calls_did_not_fit
     for left in (one, over(1, "failed", begun={"1": 3}, recent=(call(number=3, group="1", size=7, has_failed=True),))):
         found = aborted(12, 0, world(dead, left, busy(2), busy(3)))
         assert found is not None
-        assert (found.kind, found.culprits) == ("mismatch", (0, 1))
+        assert (found.kind, found.responsible) == ("mismatch", (0, 1))
         assert found.details == ("rank 1 calls all_reduce [7] float32 in group tp",)
 
 
 def test_ranks_that_agree_do_not_explain_why_another_was_ended() -> None:
     dead = Seen("rank 0 (node 0, h0)", "lost")
     assert aborted(12, 0, world(dead, coll(1), coll(2), coll(3))) is None
-    assert aborted(12, 0, world(dead, coll(1), coll(2, size=7), coll(3))).culprits == (2,)  # type: ignore[union-attr]
+    assert aborted(12, 0, world(dead, coll(1), coll(2, size=7), coll(3))).responsible == (2,)  # type: ignore[union-attr]
 
 
 # ---------------------------------------------------------------- slow is not hung
@@ -372,7 +374,7 @@ def test_who_is_waited_for_is_said_after_a_while_with_its_line() -> None:
     found = verdict(12, ranks)
     assert found is not None
     assert not found.is_certain
-    assert (found.kind, found.culprits, found.waiting) == ("slow", (2,), (0, 1))
+    assert (found.kind, found.responsible, found.waiting) == ("slow", (2,), (0, 1))
     assert found.headline == "run 12 waits: ranks 0-1 wait for rank 2 (node 1, h1)"
     assert "rank 2 is at cell line 3: loader.next() (6.1 s, sleeping or waiting)" in found.details
     assert verdict(12, ranks, slow_after=5.5) is None
@@ -381,12 +383,12 @@ def test_who_is_waited_for_is_said_after_a_while_with_its_line() -> None:
 def test_the_far_end_of_a_chain_is_named() -> None:
     found = verdict(12, world(busy(0, cpu=0.98), recv(1, 0, seconds=9), recv(2, 1, seconds=9), recv(3, 2, seconds=9)))
     assert found is not None
-    assert (found.culprits, found.waiting) == ((0,), (1, 2, 3))
+    assert (found.responsible, found.waiting) == ((0,), (1, 2, 3))
     assert any("98 % CPU" in line for line in found.details)
 
 
 def test_a_rank_that_does_not_answer_is_slow_not_gone() -> None:
-    silent = seen(3, "running", Doing("silent", state="stopped by a signal (SIGSTOP)"))
+    silent = seen(3, "running", Activity("silent", state="stopped by a signal (SIGSTOP)"))
     found = verdict(12, world(coll(0, seconds=7), coll(1, seconds=7), coll(2, seconds=7), silent))
     assert found is not None
     assert not found.is_certain
@@ -394,9 +396,9 @@ def test_a_rank_that_does_not_answer_is_slow_not_gone() -> None:
 
 
 @pytest.mark.parametrize("part", ["done", "failed", "free"])
-@pytest.mark.parametrize("look", [None, Looked("", Doing("silent", state="does not answer"), 0)])
+@pytest.mark.parametrize("look", [None, Observation("", Activity("silent", state="does not answer"), 0)])
 def test_a_rank_that_does_not_answer_may_have_entered_it_though_its_part_is_over(
-    part: Part, look: Looked | None
+    part: Part, look: Observation | None
 ) -> None:
     """How far it came is not known: it is no culprit, and it is named once the others have waited for long."""
     silent = Seen("rank 3 (node 1, h1)", part, look, 0.6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.core.errors import UsageError
-from jdist.core.source_tree import Entry, Tree, is_inside, leads_inside
+from jdist.core.source_tree import SourceTree, TreeEntry, is_inside, leads_inside
 
 DIGEST = bytes(32)
 
@@ -21,30 +21,30 @@ def test_paths_that_stay(path: str) -> None:
 def test_paths_that_do_not(path: str) -> None:
     assert not is_inside(path)
     with pytest.raises(UsageError, match="is no path in t"):
-        Tree("t", (Entry(path, 0, DIGEST),)).check()
+        SourceTree("t", (TreeEntry(path, 0, DIGEST),)).check()
 
 
 @pytest.mark.parametrize(("path", "target"), [("a", "b"), ("a/b", "../c"), ("a/b/c", "../../d"), ("a", "x/../b")])
 def test_links_that_stay(path: str, target: str) -> None:
     assert leads_inside(path, target)
-    Tree("t", (Entry(path, 0, b"", target=target),)).check()
+    SourceTree("t", (TreeEntry(path, 0, b"", target=target),)).check()
 
 
 @pytest.mark.parametrize(("path", "target"), [("a", "../b"), ("a/b", "../../c"), ("a", "/etc/passwd"), ("a", "b\0")])
 def test_links_that_lead_out(path: str, target: str) -> None:
     assert not leads_inside(path, target)
     with pytest.raises(UsageError, match="leads out of t"):
-        Tree("t", (Entry(path, 0, b"", target=target),)).check()
+        SourceTree("t", (TreeEntry(path, 0, b"", target=target),)).check()
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "/a", "."])
 def test_names_that_are_no_folder_of_their_own(name: str) -> None:
     with pytest.raises(UsageError, match="is no name of a folder"):
-        Tree(name, ()).check()
+        SourceTree(name, ()).check()
 
 
 def test_the_staging_folder_is_nobodys_and_a_file_has_a_digest() -> None:
     with pytest.raises(UsageError, match="is no path"):
-        Tree("t", (Entry(".jdist-staging/x", 0, DIGEST),)).check()
+        SourceTree("t", (TreeEntry(".jdist-staging/x", 0, DIGEST),)).check()
     with pytest.raises(UsageError, match="without a digest"):
-        Tree("t", (Entry("a", 1, b"short"),)).check()
+        SourceTree("t", (TreeEntry("a", 1, b"short"),)).check()

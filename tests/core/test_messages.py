@@ -14,25 +14,25 @@ from hypothesis import strategies as st
 
 import jdist.core.messages
 from jdist.core.errors import ProtocolError
-from jdist.core.messages.base import Message, Missing, PayloadWire
-from jdist.core.messages.groups import Form
-from jdist.core.messages.membership import Beat, Enrol, ToNewcomer
+from jdist.core.messages.base import Message, PayloadWire, ValueMissing
+from jdist.core.messages.groups import FormWorld
+from jdist.core.messages.membership import Enrol, Heartbeat, ToUnauthenticated
 from jdist.core.messages.output import Output, OutputItem
 from jdist.core.messages.protocol import (
     AgentMessage,
-    Answer,
-    Answered,
-    Ask,
     ClientMessage,
-    NodeAnswered,
     NodeOp,
-    Op,
+    NodeReplyBody,
+    RankOp,
+    RankQuery,
+    RankReply,
+    RankReplyBody,
     ToAgent,
     ToClient,
     ToWorker,
     WorkerMessage,
 )
-from jdist.core.messages.runs import Done, RunCell
+from jdist.core.messages.runs import RankDone, RunCell
 from jdist.wire.values.frames import Unpacker, pack
 
 MODULES = [
@@ -46,7 +46,7 @@ DIRECTIONS = {
     "WorkerMessage": WorkerMessage,
     "ToWorker": ToWorker,
     "Enrol": Enrol,
-    "ToNewcomer": ToNewcomer,
+    "ToNewcomer": ToUnauthenticated,
 }
 MEMBERS = [(name, member) for name, union in DIRECTIONS.items() for member in get_args(union) or (union,)]
 
@@ -99,7 +99,11 @@ def test_every_message_arrives_as_it_was_sent(direction: str, member: type[Messa
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.one_of(structs(RunCell), structs(Output), structs(Done), structs(Form), structs(Ask), structs(Answer)))
+@given(
+    st.one_of(
+        structs(RunCell), structs(Output), structs(RankDone), structs(FormWorld), structs(RankQuery), structs(RankReply)
+    )
+)
 def test_the_large_ones_with_all_their_fields(message: Message) -> None:
     union = next(u for u in DIRECTIONS.values() if type(message) in get_args(u))
     assert Unpacker[Any](union)(pack(message)) == message
@@ -116,8 +120,8 @@ def test_a_message_of_another_direction_is_refused(direction: str) -> None:
 
 
 def test_every_message_has_a_direction_or_a_place_in_another() -> None:
-    inside = {m for u in (Op, Answered, NodeOp, NodeAnswered, OutputItem) for m in get_args(u)}
-    pieces = {Message, PayloadWire, Missing}
+    inside = {m for u in (RankOp, RankReplyBody, NodeOp, NodeReplyBody, OutputItem) for m in get_args(u)}
+    pieces = {Message, PayloadWire, ValueMissing}
     every = {c for module in MODULES for c in vars(module).values() if isinstance(c, type) and issubclass(c, Message)}
     assert every - inside - pieces == {m for _, m in MEMBERS} - inside
 
@@ -134,5 +138,5 @@ def test_messages_cannot_be_changed() -> None:
 
 
 def test_a_field_that_a_later_version_adds_is_no_error() -> None:
-    later = msgspec.msgpack.encode({"type": "Beat", "sent_at": 5.0})
-    assert Unpacker[Any](AgentMessage)(later) == Beat()
+    later = msgspec.msgpack.encode({"type": "Heartbeat", "sent_at": 5.0})
+    assert Unpacker[Any](AgentMessage)(later) == Heartbeat()

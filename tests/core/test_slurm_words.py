@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.core.slurm import Job, describe_node, parse_accounting, parse_job
+from jdist.core.slurm import SlurmJob, describe_node, parse_accounting, parse_job
 
 SHOWN = (
     "JobId=3 JobName=my job UserId=root(0) GroupId=root(0) MCS_label=N/A Account=(null) JobState={state} "
@@ -14,14 +14,16 @@ SHOWN = (
 )
 
 
-def shown(state: str, reason: str = "None", code: str = "0:0", start: str = "Unknown", nnodes: str = "3") -> Job:
+def shown(state: str, reason: str = "None", code: str = "0:0", start: str = "Unknown", nnodes: str = "3") -> SlurmJob:
     job = parse_job(SHOWN.format(state=state, reason=reason, code=code, start=start, nodes="bed[1-3]", nnodes=nnodes))
     assert job is not None
     return job
 
 
 def test_a_job_is_parsed() -> None:
-    assert shown("RUNNING") == Job("3", "RUNNING", nodes="bed[1-3]", nnodes=3, exit_code="0:0", time_limit="00:01:00")
+    assert shown("RUNNING") == SlurmJob(
+        "3", "RUNNING", nodes="bed[1-3]", nnodes=3, exit_code="0:0", time_limit="00:01:00"
+    )
     assert shown("PENDING", nnodes="3-3").nnodes == 3
 
 
@@ -73,7 +75,7 @@ def test_what_is_no_job(text: str) -> None:
         (shown("REVOKED"), "over", "job 3 is REVOKED (REVOKED)", ""),
     ],
 )
-def test_states_in_words(job: Job, phase: str, words: str, advice: str) -> None:
+def test_states_in_words(job: SlurmJob, phase: str, words: str, advice: str) -> None:
     assert (job.phase, job.describe(), job.advice()) == (phase, words, advice)
 
 

@@ -23,14 +23,14 @@ from jdist.core.messages.groups import MakeGroup, MakeMesh
 from jdist.core.messages.membership import (
     AddNode,
     AgentHello,
+    DropNodes,
     Enrol,
     Enrolled,
     Invite,
-    LeaveOut,
     NodeFacts,
     RemoveRanks,
     Restart,
-    ToNewcomer,
+    ToUnauthenticated,
 )
 from jdist.core.messages.protocol import AgentMessage, ClientMessage
 from jdist.core.messages.runs import Interrupt, RunCell
@@ -42,10 +42,10 @@ from jdist.wire.transport.streams import MESSAGE
 from jdist.wire.values.frames import Unpacker, pack
 
 _HEAD = struct.Struct(">BQQQ")
-_ORDERS = (*(StopCluster, RemoveRanks, LeaveOut, Restart, AddNode, MakeGroup, MakeMesh, Interrupt, RunCell, Invite),)
+_ORDERS = (*(StopCluster, RemoveRanks, DropNodes, Restart, AddNode, MakeGroup, MakeMesh, Interrupt, RunCell, Invite),)
 """What a client may well want, and would get: nothing that is dropped."""
 _clients: Unpacker[Any] = Unpacker(ClientMessage)
-_newcomers: Unpacker[Any] = Unpacker(ToNewcomer)
+_newcomers: Unpacker[Any] = Unpacker(ToUnauthenticated)
 _FACTS = NodeFacts("fuzz", 1, "3.11.0", "2.0", jdist.__version__, 0, 1, "127.0.0.1")
 DEADLINE = 20.0
 

@@ -19,7 +19,7 @@ from tasking import JOIN, TaskLauncher, wait_all
 from waits import eventually
 
 import jdist
-from jdist.core.messages.membership import Task
+from jdist.core.messages.membership import LauncherTask
 from jdist.launch.base import Launcher
 
 pytestmark = pytest.mark.timeout(240)  # every task imports torch for itself
@@ -152,7 +152,7 @@ def test_a_batch_script_is_not_the_task_of_its_job(hosts: Bed, slurm: Slurm) -> 
 def test_mpichs_tasks_know_their_numbers() -> None:
     command = [program("mpiexec.hydra"), "-np", "2", sys.executable, "-c", WHO]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LONG).stdout.splitlines()
-    assert sorted(said) == [str(Task("mpiexec", r, 2, r, 2)) for r in range(2)]
+    assert sorted(said) == [str(LauncherTask("mpiexec", r, 2, r, 2)) for r in range(2)]
 
 
 def torchrun(bed: Bed, per_node: int, path: str) -> list[list[str]]:

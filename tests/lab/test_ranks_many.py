@@ -162,7 +162,7 @@ def test_themes(lab: Lab, shown: Panelled, theme: str) -> None:
         "is_certain": True,
         "headline": "run 7 cannot finish: rank 3 has not entered all_reduce #12",
         "details": ["ranks 0-2 wait in all_reduce at cell line 3 (5.0 s)"],
-        "culprits": [3],
+        "responsible": [3],
         "waiting": [0, 1, 2],
         "ways": [{"command": "%dist interrupt", "effect": "stop the run everywhere"}],
     }

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from jdist.core.messages.groups import GroupSpec
-from jdist.core.messages.observation import Looked
-from jdist.core.messages.status import ClusterFacts, RankFacts, Surveyed
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
 from jdist.core.node_report import GpuUse
-from jdist.core.observation import Call, Doing, GroupProgress
+from jdist.core.observation import Activity, Call, GroupProgress
 from jdist.core.topology import Mesh
-from jdist.core.verdict import Verdict, Way
+from jdist.core.verdict import Remedy, Verdict
 from jdist.notebook.panel import html
 from jdist.notebook.panel.html import PAGE, Sight
 
@@ -39,9 +39,9 @@ def row(rank: int, state: str = "idle", run: int = 0, **options: Any) -> RankFac
     )
 
 
-def surveyed(rows: list[RankFacts], runs: tuple[Any, ...] = (), **options: Any) -> Surveyed:
+def surveyed(rows: list[RankFacts], runs: tuple[Any, ...] = (), **options: Any) -> StatusReport:
     groups, verdicts = options.pop("made", ()), options.pop("verdicts", ())
-    return Surveyed("q", facts(max(2, len(rows)), **options), tuple(rows), runs, groups, verdicts)
+    return StatusReport("q", facts(max(2, len(rows)), **options), tuple(rows), runs, groups, verdicts)
 
 
 def words(markup: str) -> str:
@@ -103,8 +103,8 @@ def test_the_footer_says_whether_it_is_kept_up_to_date(state: str, says: str) ->
 
 def test_a_rank_in_a_collective() -> None:
     call = Call("all_reduce", "0", 17)
-    doing = Doing("collective", "all_reduce", 5, "dist.all_reduce(t)", 3.24, 0.87, (call,))
-    looked = {1: Looked("cuda:1", doing, 224_000_000, (GroupProgress("0", (0, 1), 17, 16, "world"),), (), 7)}
+    doing = Activity("collective", "all_reduce", 5, "dist.all_reduce(t)", 3.24, 0.87, (call,))
+    looked = {1: Observation("cuda:1", doing, 224_000_000, (GroupProgress("0", (0, 1), 17, 16, "world"),), (), 7)}
     said = words(html.draw_ranks(Sight("live", "", surveyed([row(0), row(1, "running", 7)]), looked)))
     assert "1 0 a cuda:1 ▶ running (run 7) all_reduce #17 of world at line 5, 3.2 s 87% 224 MB" in said
     assert "Ranks 0-1 of 2: 1 idle, 1 running" in said
@@ -122,7 +122,7 @@ def test_a_rank_in_a_collective() -> None:
     ],
 )
 def test_what_a_rank_has_of_its_gpu(use: GpuUse | None, says: str) -> None:
-    looked = {0: Looked("cuda:0", Doing("idle"), 224_000_000, gpu=use)}
+    looked = {0: Observation("cuda:0", Activity("idle"), 224_000_000, gpu=use)}
     said = words(html.draw_ranks(Sight("live", "", surveyed([row(0), row(1)], ()), looked)))
     assert f"224 MB {says}".strip() in said
     assert ("GPU" in said) is bool(says)
@@ -178,7 +178,7 @@ def test_a_mesh_of_three_dimensions_has_a_row_for_each_of_the_outer_ones() -> No
 
 
 def test_a_verdict() -> None:
-    verdict = Verdict(3, "missing", (1,), (0,), "rank 1 has not entered it", ("rank 0 waits",), (Way("x", "y"),))
+    verdict = Verdict(3, "missing", (1,), (0,), "rank 1 has not entered it", ("rank 0 waits",), (Remedy("x", "y"),))
     markup = html.draw_verdict(verdict)
     assert 'role="alert"' in markup
     assert words(markup) == "● run 3 cannot finish: rank 1 has not entered it rank 0 waits"
@@ -188,12 +188,12 @@ EVIL = "<script>alert('&')</script>"
 
 
 def test_what_others_wrote_is_never_markup() -> None:
-    looked = {0: Looked(EVIL, Doing("python", EVIL), 1)}
+    looked = {0: Observation(EVIL, Activity("python", EVIL), 1)}
     made = (GroupSpec((0, 1), None, EVIL),)
     verdict = Verdict(1, "slow", (0,), (1,), EVIL, (EVIL,))
     rows = [row(0, EVIL, 1, line=EVIL, death=EVIL), row(1)]
     found = surveyed(rows, ((1, EVIL, (0,), 1.0),), made=made, verdicts=(verdict,), reason=EVIL, hostnames=(EVIL, "b"))
-    found = Surveyed("q", found.facts, found.ranks, found.runs, found.groups, found.verdicts, (EVIL,))
+    found = StatusReport("q", found.facts, found.ranks, found.runs, found.groups, found.verdicts, (EVIL,))
     sight = Sight("paused", EVIL, found, looked)
     parts = [
         html.draw_header(sight),

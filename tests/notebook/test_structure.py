@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdist.core.outcome import ErrorInfo, Kind, Line, Outcome
+from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind, OutputLine
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology
-from jdist.core.verdict import Verdict, Way
+from jdist.core.verdict import Remedy, Verdict
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json_schema import MIME, Alike, Run, Text
 from jdist.notebook.output.run_view import RunView
@@ -32,7 +32,7 @@ def ok(duration: float = 0.03) -> Outcome:
     return Outcome(kind="value", duration=duration)
 
 
-def failed(evalue: str = "bad", kind: Kind = "error", is_echo: bool = False) -> Outcome:
+def failed(evalue: str = "bad", kind: OutcomeKind = "error", is_echo: bool = False) -> Outcome:
     trace = ("\x1b[31mValueError\x1b[39m", "Cell line 5", f"ValueError: {evalue}")
     error = ErrorInfo("ValueError", evalue, trace, 5, "  dist.all_reduce(t)", is_echo)
     return Outcome(kind=kind, error=error, duration=1.0)
@@ -134,7 +134,7 @@ def test_causes_come_before_their_echoes() -> None:
 
 
 def test_a_verdict_has_ways_out_until_the_run_is_over() -> None:
-    way = Way("%dist interrupt", "stop the run")
+    way = Remedy("%dist interrupt", "stop the run")
     verdict = Verdict(12, "absent", (1,), (0,), "rank 1 has not entered all_reduce #1", ("rank 0 waits",), (way,))
     found = structure(verdict=verdict, state="running", outcomes={})["verdict"]
     assert found == {
@@ -153,7 +153,7 @@ def test_a_verdict_on_what_has_passed_says_that_the_run_finished() -> None:
     found = structure(verdict=verdict)["verdict"]
     assert found["headline"] == "run 12 finished, but all_reduce #1 differed"
     assert not found["is_certain"]
-    assert "all_reduce #1 differed" in verdict.in_hindsight
+    assert "all_reduce #1 differed" in verdict.final_text
 
 
 def test_a_thousand_ranks_take_little_room() -> None:
@@ -196,7 +196,7 @@ def test_no_rank_loses_a_line_whatever_it_writes(steps: list[tuple[int, str, boo
             for rank in RankSet.parse(each.ranks, Topology((4,), ("host",))):
                 said[rank] += each.text.split("\n")
     for rank in RANKS:
-        assert said[rank] == [item.text for item in transcript.items(rank) if isinstance(item, Line)]
+        assert said[rank] == [item.text for item in transcript.items(rank) if isinstance(item, OutputLine)]
 
 
 def test_a_notebook_does_not_double_with_text_and_does_not_grow_with_pictures() -> None:

@@ -12,7 +12,7 @@ import pytest
 from jdist.client.trace.collect import assemble
 from jdist.client.trace.columns import MIME
 from jdist.client.trace.trace import Trace
-from jdist.core.messages.observation import Traced
+from jdist.core.messages.observation import RankTrace
 from jdist.core.messages.status import ClusterFacts
 from jdist.core.observation import Call
 from jdist.notebook.output.screen import Bundle
@@ -49,7 +49,7 @@ class Cluster:
         self.asked.append(run)
         calls = (Call("barrier", "0", 1, started=1.0, ended=2.0, is_done=True),)
         facts = ClusterFacts("c1", "ready", 1, "gloo", 1, (1,), ("a",), 1)
-        return assemble({0: Traced(3, calls, 0.0, 3.0, 4.0)}, {0: (4.0, 4.0)}, {}, facts, run)
+        return assemble({0: RankTrace(3, calls, 0.0, 3.0, 4.0)}, {0: (4.0, 4.0)}, {}, facts, run)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.core.outcome import Item, Line, Rich, Skipped
+from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.output.alignment import MOST_VARIANTS
 from jdist.notebook.output.number_folding import joined
 from jdist.notebook.output.transcript import Block, Transcript
@@ -14,14 +14,14 @@ from jdist.notebook.output.transcript import Block, Transcript
 RANKS = (0, 1, 2, 3)
 
 
-def of_rank(blocks: list[Block], rank: int) -> list[Item]:
+def of_rank(blocks: list[Block], rank: int) -> list[OutputEntry]:
     """What the view shows of this rank, in its order."""
     return [part.item for block in blocks for part in block.parts if rank in part.ranks]
 
 
 def texts(blocks: list[Block], rank: int, stream: str | None = None) -> list[str]:
     items = of_rank(blocks, rank)
-    return [i.text for i in items if isinstance(i, Line) and stream in (None, i.stream)]
+    return [i.text for i in items if isinstance(i, OutputLine) and stream in (None, i.stream)]
 
 
 def shape(blocks: list[Block]) -> list[tuple[tuple[int, ...], list[str]]]:
@@ -111,7 +111,9 @@ def test_displays_and_clearing_keep_each_ranks_order(steps):
             else:
                 waiting.add(rank)
     for rank in RANKS:
-        shown = [i.text if isinstance(i, Line) else i.data["text/plain"] for i in of_rank(transcript.blocks(), rank)]
+        shown = [
+            i.text if isinstance(i, OutputLine) else i.data["text/plain"] for i in of_rank(transcript.blocks(), rank)
+        ]
         assert shown == model[rank]
 
 
@@ -268,9 +270,9 @@ def test_a_snapshot_replaces_the_one_before_and_stands_last():
     expected = ["first", "half", "figure", (1234, 56789), "new", "newest"]
 
     def told(item):
-        if isinstance(item, Skipped):
+        if isinstance(item, SkippedLines):
             return (item.lines, item.chars)
-        return item.text if isinstance(item, Line) else item.data["text/plain"]
+        return item.text if isinstance(item, OutputLine) else item.data["text/plain"]
 
     assert [told(i) for i in items] == expected
     transcript.close()
@@ -287,9 +289,9 @@ def test_snapshots_of_several_ranks_are_joined():
 
 def test_an_item_made_elsewhere_is_given_to_the_ranks_named():
     transcript = Transcript(RANKS)
-    transcript.add([1, 2], Line(0, "stdout", "x"))
-    transcript.add([3], Rich(0, {"text/plain": "y"}))
-    transcript.add([3], Skipped(0, 3, 30))
+    transcript.add([1, 2], OutputLine(0, "stdout", "x"))
+    transcript.add([3], RichOutput(0, {"text/plain": "y"}))
+    transcript.add([3], SkippedLines(0, 3, 30))
     assert [(b.ranks, b.parts[0].item.rank) for b in transcript.blocks()] == [((1, 2), 1), ((3,), 3), ((3,), 3)]
 
 

@@ -12,9 +12,9 @@ import msgspec
 import jdist
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.introspection import Complete
-from jdist.core.messages.protocol import Ask
+from jdist.core.messages.protocol import RankQuery
 from jdist.core.messages.runs import RunCell
-from jdist.core.messages.status import ClientHello, Survey
+from jdist.core.messages.status import ClientHello, StatusRequest
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.sockets import Port, dial_tcp, new_context
 from jdist.wire.transport.streams import AGAIN, Stream
@@ -39,9 +39,9 @@ async def flood(connection: Connection, kind: str, seconds: float) -> int:
             case "large rubbish":
                 frames = [b"\0" * 25, b"\xff" * LARGE]
             case "surveys":
-                frames = stream.message(pack(Survey(f"r{number}" + "x" * 50_000)))
+                frames = stream.message(pack(StatusRequest(f"r{number}" + "x" * 50_000)))
             case "questions":
-                frames = stream.message(pack(Ask(f"r{number}" + "x" * 5_000, (0,), Complete("", 0))))
+                frames = stream.message(pack(RankQuery(f"r{number}" + "x" * 5_000, (0,), Complete("", 0))))
             case _:
                 frames = stream.note(kind=AGAIN)
         sent += sum(map(len, frames))

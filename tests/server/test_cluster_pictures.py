@@ -5,11 +5,11 @@ import json
 from msgspec import structs
 
 from jdist.core.messages.groups import GroupSpec
-from jdist.core.messages.observation import Looked
-from jdist.core.messages.status import ClusterFacts, RankFacts, Surveyed
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
 from jdist.core.node_report import GpuUse
-from jdist.core.observation import Call, Doing, GroupProgress
-from jdist.core.verdict import Verdict, Way
+from jdist.core.observation import Activity, Call, GroupProgress
+from jdist.core.verdict import Remedy, Verdict
 from jdist.server.snapshots import changed_ranks, safe, summary, survey, timeless
 
 FACTS = ClusterFacts(
@@ -21,16 +21,16 @@ def row(rank: int, run: int = 0, death_age: float = 0.0) -> RankFacts:
     return RankFacts(rank, rank // 2, "alpha", 40 + rank, "running" if run else "idle", run, "", False, "", death_age)
 
 
-def found(*on_run: int) -> Surveyed:
+def found(*on_run: int) -> StatusReport:
     rows = tuple(row(r, 7 if r in on_run else 0) for r in range(3))
-    verdict = Verdict(7, "missing", (1,), (0,), "rank 1 will not come", ways=(Way("%dist interrupt", "stops it"),))
+    verdict = Verdict(7, "missing", (1,), (0,), "rank 1 will not come", ways=(Remedy("%dist interrupt", "stops it"),))
     runs = ((7, "running", (0, 1, 2), 1.5), (8, "queued", (0,), 0.0))
-    return Surveyed("q", FACTS, rows, runs, (GroupSpec((0, 2)),), (verdict,), ("node 1 is silent",))
+    return StatusReport("q", FACTS, rows, runs, (GroupSpec((0, 2)),), (verdict,), ("node 1 is silent",))
 
 
-def looked(seconds: float = 1.0, op: str = "all_reduce") -> Looked:
-    doing = Doing("collective", op, 3, "dist.all_reduce(x)", seconds, 0.04, (Call(op, "0", 12),))
-    return Looked("cpu", doing, 5_000_000, (GroupProgress("0", (0, 1, 2), 12, 11, "world"),))
+def looked(seconds: float = 1.0, op: str = "all_reduce") -> Observation:
+    doing = Activity("collective", op, 3, "dist.all_reduce(x)", seconds, 0.04, (Call(op, "0", 12),))
+    return Observation("cpu", doing, 5_000_000, (GroupProgress("0", (0, 1, 2), 12, 11, "world"),))
 
 
 def test_a_survey_for_the_browser() -> None:
@@ -70,7 +70,7 @@ def test_what_a_rank_has_of_its_gpu() -> None:
     assert not any(key.startswith("gpu") for key in other)
     kept = survey(found(), {}, before)["ranks"][0]
     assert (kept["gpu_own"], "gpu_busy" in kept) == (1 << 30, False), "how busy it is, is known of a moment"
-    idle = survey(found(), {0: structs.replace(busy, doing=Doing("idle"))}, before)["ranks"][0]
+    idle = survey(found(), {0: structs.replace(busy, doing=Activity("idle"))}, before)["ranks"][0]
     assert (idle["gpu_own"], idle["gpu_busy"]) == (1 << 30, None)
     gone = survey(found(), {0: looked()}, before)["ranks"][0]
     assert "gpu_own" not in gone, "the driver does not tell any more"

@@ -22,7 +22,7 @@ def test_a_run_from_its_beginning_to_its_end(browser: Browser, cluster: jdist.Cl
         begun = events.until(lambda e: e["name"] == "shared" and e["cluster"]["runs"])
         assert begun["cluster"]["runs"][0]["number"] == run.number
         judged = events.until(lambda e: e["name"] == "shared" and e["cluster"]["verdicts"])
-        assert judged["cluster"]["verdicts"][0]["culprits"] == [3]
+        assert judged["cluster"]["verdicts"][0]["responsible"] == [3]
         ranks = {row["rank"]: row for event in events.seen for row in event["ranks"]}
         assert ranks[0]["state"] == "running"
         if not ranks[0]["doing"]:

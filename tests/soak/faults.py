@@ -127,7 +127,7 @@ def _goes_wrong(cluster: jdist.Cluster, rng: random.Random, kind: str, instead: 
         run.wait(WAIT)  # gloo has ended a process: whose call did not fit is said when the others have been looked at
     report.lost = {r for r, o in run.outcomes.items() if o.kind == "lost"}
     if run.verdict is not None:
-        report.verdict = "right" if rank in run.verdict.culprits else "wrong"
+        report.verdict = "right" if rank in run.verdict.responsible else "wrong"
         if report.verdict == "wrong" and run.verdict.kind == "lost" and "SIGABRT" in run.verdict.reason:
             report.verdict = "aborted"  # by gloo, on a rank that did nothing wrong; nobody is left who could tell more
         if report.verdict == "wrong":
@@ -205,7 +205,7 @@ def killed(cluster: jdist.Cluster, rng: random.Random) -> Report:
     report.to_freedom = time.monotonic() - began
     if run is not None:
         verdict = run.verdict
-        report.verdict = "missing" if verdict is None else "right" if verdict.culprits == (rank,) else "wrong"
+        report.verdict = "missing" if verdict is None else "right" if verdict.responsible == (rank,) else "wrong"
         if report.verdict != "right":
             report.wrong.append(f"rank {rank} was killed, the verdict is {verdict}")
     return report
@@ -264,7 +264,7 @@ def killed_agent(cluster: jdist.Cluster, rng: random.Random) -> Report:
         run.cancel()
     report.to_freedom = time.monotonic() - began
     verdict = run.verdict
-    report.verdict = "missing" if verdict is None else "right" if set(verdict.culprits) <= ranks else "wrong"
+    report.verdict = "missing" if verdict is None else "right" if set(verdict.responsible) <= ranks else "wrong"
     if report.verdict != "right":
         report.wrong.append(f"ranks {sorted(ranks)} died with their agent, the verdict is {verdict}")
     cluster.restart(sorted(ranks))

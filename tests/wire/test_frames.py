@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import Beat, WorkerUp
+from jdist.core.messages.membership import Heartbeat, WorkerUp
 from jdist.core.messages.protocol import AgentMessage, ClientMessage, ToAgent, ToClient, ToWorker, WorkerMessage
-from jdist.core.messages.runs import Done, RunCell
+from jdist.core.messages.runs import RankDone, RunCell
 from jdist.wire.values import frames
 from jdist.wire.values.frames import Unpacker, pack
 
@@ -72,8 +72,8 @@ def test_a_message_with_some_bytes_changed(data: st.DataObject) -> None:
         b"\x81\xa4type\xa2\xff\xfe",
         b"\x82\xa4type\xa8WorkerUp\xa4rank\xa1x",
         b"\x81\xa4type\x05",
-        pack(Beat())[:-1],
-        pack(Done(1, 0, "value")) + b"x",
+        pack(Heartbeat())[:-1],
+        pack(RankDone(1, 0, "value")) + b"x",
         b'{"type": "Beat"}',
     ],
 )
@@ -97,4 +97,4 @@ def test_what_is_missing_is_named() -> None:
 def test_a_single_type_serves_as_a_union_of_one() -> None:
     assert Unpacker[Any](WorkerUp)(pack(WorkerUp(1, 2, 3))) == WorkerUp(1, 2, 3)
     with pytest.raises(ProtocolError):
-        Unpacker[Any](WorkerUp)(pack(Beat()))
+        Unpacker[Any](WorkerUp)(pack(Heartbeat()))

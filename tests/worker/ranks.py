@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from jdist.core.messages.groups import GroupSpec
-from jdist.core.messages.observation import Looked
+from jdist.core.messages.observation import Observation
 from jdist.worker.escalation import free_main
 from jdist.worker.groups.registry import FormReport, FormSpec, Groups
 from jdist.worker.observe.flight_recorder import Recorder
@@ -273,12 +273,12 @@ class Ranks:
         }
         return FormSpec(**{**known, **fields})
 
-    def look(self, rank: int, recent: int = 0) -> Looked:
+    def look(self, rank: int, recent: int = 0) -> Observation:
         """What the rank is doing now."""
-        found: Looked = self.side(rank, f"_ = O.look('cpu', 1, {recent})")
+        found: Observation = self.side(rank, f"_ = O.look('cpu', 1, {recent})")
         return found
 
-    def comes_to(self, rank: int, claim: Callable[[Looked], bool], timeout: float = 10.0) -> Looked:
+    def comes_to(self, rank: int, claim: Callable[[Observation], bool], timeout: float = 10.0) -> Observation:
         """Look until the claim is true of what the rank says."""
         end = time.monotonic() + timeout
         while True:

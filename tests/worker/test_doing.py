@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from ranks import Ranks
 
-from jdist.core.messages.observation import Looked
+from jdist.core.messages.observation import Observation
 from jdist.core.observation import ANY
 
 
@@ -51,7 +51,7 @@ COLLECTIVES = {
 }
 
 
-def _is_in_its_last_part(at: Looked, before: int) -> bool:
+def _is_in_its_last_part(at: Observation, before: int) -> bool:
     """A collective may be several of gloo's, one after the other, and a look may fall between two of them."""
     return bool(at.doing.calls) and at.doing.calls[0].number == at.groups[0].begun > at.groups[0].ended == before
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jdist.core.errors import UsageError
-from jdist.core.source_tree import STAGING, Entry, Tree, is_inside
+from jdist.core.source_tree import STAGING, SourceTree, TreeEntry, is_inside
 from jdist.wire.transport.directories import code_directory, lock_file
 
 _BLOCK = 1 << 20
@@ -86,13 +86,13 @@ class CodeFolder:
 
     # ------------------------------------------------------------ what is there
 
-    def lacks(self, tree: Tree) -> tuple[bytes, ...]:
+    def lacks(self, tree: SourceTree) -> tuple[bytes, ...]:
         """Digests of the contents that are in no file of the tree here, nor staged whole. Raises UsageError."""
         tree.check()
         wanted = {e.digest for e in tree.entries if not e.target}
         return tuple(sorted(wanted - set(self._contents(tree))))
 
-    def _contents(self, tree: Tree) -> dict[bytes, Path]:
+    def _contents(self, tree: SourceTree) -> dict[bytes, Path]:
         """Where contents that the tree wants are now."""
         root = self.path / tree.name
         wanted = {e.digest for e in tree.entries if not e.target}
@@ -130,7 +130,7 @@ class CodeFolder:
         finally:
             os.close(fd)
 
-    def settle(self, tree: Tree) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def settle(self, tree: SourceTree) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Make the folder be as the tree: (changed, deleted) paths in it. Raises UsageError, OSError with the path."""
         tree.check()
         root = self.path / tree.name
@@ -152,7 +152,7 @@ class CodeFolder:
             shutil.rmtree(staging, ignore_errors=True)
         return tuple(changed), tuple(deleted)
 
-    def _gather(self, tree: Tree, staging: Path) -> None:
+    def _gather(self, tree: SourceTree, staging: Path) -> None:
         """Every content that is needed is staged and proved, before anything is changed."""
         root = self.path / tree.name
         here = {path: self._digest(root / path) for path in map(str, _relative(root))}
@@ -168,7 +168,7 @@ class CodeFolder:
             else:
                 raise UsageError(f"{entry.path} did not arrive")
 
-    def _put(self, root: Path, staging: Path, entry: Entry) -> bool:
+    def _put(self, root: Path, staging: Path, entry: TreeEntry) -> bool:
         """One entry into its place; whether that changed something."""
         path = root / entry.path
         try:

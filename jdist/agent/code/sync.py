@@ -6,20 +6,28 @@ import asyncio
 from collections.abc import Callable
 
 from jdist.agent.code.folder import CodeFolder
-from jdist.core.messages.base import Message, Nothing
-from jdist.core.messages.code import Adopt, Compare, Compared, Importable, Settle, Settled, Store
-from jdist.core.messages.protocol import NodeAnswered
+from jdist.core.messages.base import Ack, Message
+from jdist.core.messages.code import (
+    AdoptTree,
+    ApplyTree,
+    CodeSynced,
+    CompareTree,
+    StorePieces,
+    TreeApplied,
+    TreeCompared,
+)
+from jdist.core.messages.protocol import NodeReplyBody
 from jdist.wire.transport.dialing import get_segment
-from jdist.wire.transport.invitations import Way
+from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.values.segments import Probe, Segment
 
-CodeOp = Compare | Store | Settle | Adopt
+CodeOp = CompareTree | StorePieces | ApplyTree | AdoptTree
 
 
 class Syncing:
     """``tell`` reaches every worker of this node."""
 
-    def __init__(self, way: Way, tell: Callable[[Message], object]):
+    def __init__(self, way: Endpoint, tell: Callable[[Message], object]):
         self._way = way
         self._tell = tell
         self._folder = CodeFolder(way.cluster)
@@ -30,31 +38,31 @@ class Syncing:
         """For the import path of workers that start from now on."""
         return self._folder.folders if self._folder.is_used else ()
 
-    async def answer(self, op: CodeOp, progress: Callable[[int], None]) -> NodeAnswered:
+    async def answer(self, op: CodeOp, progress: Callable[[int], None]) -> NodeReplyBody:
         """Raises OSError, JdistError."""
         match op:
-            case Store():
+            case StorePieces():
                 await asyncio.to_thread(self._store, op, progress)
-                return Nothing()
-            case Compare(tree):
+                return Ack()
+            case CompareTree(tree):
                 async with self._lock:
                     lacks = await asyncio.to_thread(self._folder.lacks, tree)
-                return Compared(self._folder.place, str(self._folder.path), lacks)
-            case Settle(tree):
+                return TreeCompared(self._folder.place, str(self._folder.path), lacks)
+            case ApplyTree(tree):
                 async with self._lock:
                     changed, deleted = await asyncio.to_thread(self._folder.settle, tree)
                 self._adopt(tree.name, tree.is_package, changed)
-                return Settled(changed, deleted)
-            case Adopt(name, is_package, changed):
+                return TreeApplied(changed, deleted)
+            case AdoptTree(name, is_package, changed):
                 self._adopt(name, is_package, changed)
-                return Nothing()
+                return Ack()
 
     def _adopt(self, name: str, is_package: bool, changed: tuple[str, ...]) -> None:
         self._folder.adopt(name, is_package)
         root = self._folder.path / name
-        self._tell(Importable(self._folder.folders, tuple(str(root / path) for path in changed)))
+        self._tell(CodeSynced(self._folder.folders, tuple(str(root / path) for path in changed)))
 
-    def _store(self, op: Store, progress: Callable[[int], None]) -> None:
+    def _store(self, op: StorePieces, progress: Callable[[int], None]) -> None:
         for piece in op.pieces:
             self._folder.store(op.tree, piece.digest, piece.offset, piece.data)
         if not op.transfer:

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import Beat, NoLifeline
+from jdist.core.messages.membership import Heartbeat, LivenessLost
 from jdist.core.settings import BEAT
-from jdist.wire.transport.invitations import Way
+from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.transport.keys import agent_name
 from jdist.wire.transport.liveness import Lifeline, dial_lifeline
 from jdist.wire.transport.sockets import Frames, Port, Watch, dial_tcp
@@ -41,7 +41,7 @@ class Uplink:
     def __init__(
         self,
         context: Any,
-        way: Way,
+        way: Endpoint,
         hello: Callable[[], Message],
         on_message: Callable[[bytes], None],
         on_given_up: Callable[[str], None],
@@ -73,7 +73,7 @@ class Uplink:
 
     def beat(self) -> None:
         """Say that this agent lives; once a second."""
-        self._port.send(self._stream.note(pack(Beat())))
+        self._port.send(self._stream.note(pack(Heartbeat())))
         if self._loop.time() - self._last_heard > _SILENCE:
             self._miss()
 
@@ -132,14 +132,14 @@ class Uplink:
             self._lifeline = await dial_lifeline((self._way.host, self._way.data_port), name, self._lifeline_ended)
         except OSError:
             await asyncio.sleep(BEAT)  # the network is cut: no use in asking for the next one at once
-            self.send(NoLifeline())
+            self.send(LivenessLost())
 
     def _lifeline_ended(self, is_dead: bool) -> None:
         """The controller's process is gone, whatever is still underway from it; or the connection broke."""
         if is_dead:
             self._miss()
         else:
-            self.send(NoLifeline())
+            self.send(LivenessLost())
 
     def close(self, linger: float) -> None:
         """Messages already queued get ``linger`` seconds to leave. The lifeline ends with the process."""

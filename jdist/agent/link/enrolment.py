@@ -14,9 +14,9 @@ from typing import Any
 import jdist
 from jdist.core.errors import LaunchError, ProtocolError
 from jdist.core.messages.base import PROTOCOL
-from jdist.core.messages.membership import Enrol, ToNewcomer, Turned
+from jdist.core.messages.membership import Enrol, Rejected, ToUnauthenticated
 from jdist.wire.transport.dialing import ping
-from jdist.wire.transport.invitations import REFUSED, JoinLine, Way
+from jdist.wire.transport.invitations import REFUSED, Endpoint, JoinLine
 from jdist.wire.transport.keys import KeyPair
 from jdist.wire.transport.sockets import Frames, Port, Watch, dial_tcp
 from jdist.wire.values.frames import Unpacker, pack
@@ -31,10 +31,10 @@ _ANSWER_WITHIN = 15.0
 
 _VOID = "the join line has expired or was revoked; `%dist invite` in the notebook prints another"
 
-_answer: Unpacker[Any] = Unpacker(ToNewcomer)
+_answer: Unpacker[Any] = Unpacker(ToUnauthenticated)
 
 
-async def enrol(context: Any, line: JoinLine) -> Way:
+async def enrol(context: Any, line: JoinLine) -> Endpoint:
     """Raises LaunchError: it cannot be reached, or lets nobody in with this line."""
     way = line.way(await _find(line), line.key)
     own = KeyPair.make()
@@ -50,7 +50,7 @@ async def enrol(context: Any, line: JoinLine) -> Way:
         except ProtocolError as e:
             answer(f"the controller's answer cannot be read: {e}")
         else:
-            answer(f"{REFUSED} {message.reason}" if isinstance(message, Turned) else "")
+            answer(f"{REFUSED} {message.reason}" if isinstance(message, Rejected) else "")
 
     watches: list[Watch] = []
 

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 from collections.abc import Mapping
 
-from jdist.core.slurm import Job, parse_job
+from jdist.core.slurm import SlurmJob, parse_job
 
 _ASK = 2.0
 """Seconds for Slurm's answer: it gives a job some time between SIGTERM and SIGKILL, 30 s unless set otherwise."""
@@ -24,7 +24,7 @@ async def why_terminated(environ: Mapping[str, str]) -> str:
     return f"{reason}: {job.describe()}{'; ' if advice else ''}{advice}"
 
 
-async def _ask(number: str) -> Job | None:
+async def _ask(number: str) -> SlurmJob | None:
     """What Slurm says now. It ends all processes of a job, more than once, and so perhaps the one that asks it."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _ASK

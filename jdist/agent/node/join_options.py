@@ -10,7 +10,7 @@ from msgspec import Struct
 from jdist.agent.node import environment
 from jdist.agent.node.facts import count_gpus
 from jdist.agent.node.tasks import own_gpu, read_task
-from jdist.core.messages.membership import Task
+from jdist.core.messages.membership import LauncherTask
 
 
 class Wish(Struct, frozen=True):
@@ -20,7 +20,7 @@ class Wish(Struct, frozen=True):
     """Ranks on this node; 0: as the controller says."""
     node_rank: int = -1
     """-1: any."""
-    task: Task | None = None
+    task: LauncherTask | None = None
     """If a launcher has started it together with others."""
     launcher: dict[str, str] = {}
     """The variables by which a process finds that launcher again."""

@@ -21,8 +21,8 @@ from jdist.agent.node import nvidia
 from jdist.agent.node.gpus import DEVICES, PROCESSES, Device, Sight, Taken, read_devices, read_processes, use_of
 from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages.base import Message
-from jdist.core.messages.observation import Looked
-from jdist.core.messages.protocol import Answer
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.protocol import RankReply
 
 _TOOL = 5.0
 """Seconds for the tool."""
@@ -76,7 +76,7 @@ class Meter:
         self._ask = ask
         self._loop = asyncio.get_running_loop()
         self._wanted: OrderedDict[str, None] = OrderedDict()
-        self._held: list[Answer] = []
+        self._held: list[RankReply] = []
         self._timer: asyncio.TimerHandle | None = None
         self._reading: Reading | None = None
         self._began = float("-inf")
@@ -109,7 +109,7 @@ class Meter:
 
     def pass_on(self, message: Message) -> None:
         """Send what a rank says, or its agent in its place; what waits for the driver, later."""
-        if not isinstance(message, Answer) or not isinstance(message.body, Looked):
+        if not isinstance(message, RankReply) or not isinstance(message.body, Observation):
             self._send(message)
             return
         kernel = self._kernels.get(message.rank)
@@ -171,10 +171,10 @@ class Meter:
         else:
             self.flush()
 
-    def _filled(self, answer: Answer) -> Answer:
+    def _filled(self, answer: RankReply) -> RankReply:
         kernel, reading, looked = self._kernels.get(answer.rank), self._reading, answer.body
         is_old = self._loop.time() - self._began > _OLD
-        if kernel is None or reading is None or is_old or not isinstance(looked, Looked):
+        if kernel is None or reading is None or is_old or not isinstance(looked, Observation):
             return answer
         number = _number(kernel)
         bound = None if number is None else self._sight.find(number, reading.devices)

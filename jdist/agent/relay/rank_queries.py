@@ -13,13 +13,13 @@ from jdist.agent.relay.gpu_meter import Meter
 from jdist.agent.relay.iopub import Relay
 from jdist.agent.relay.unresponsive import Silence
 from jdist.core.errors import JdistError
-from jdist.core.messages.base import Fault, Message, Progress
+from jdist.core.messages.base import Message, Progress, QueryFailed
 from jdist.core.messages.introspection import Console, ConsoleAt, Logs, LogText
-from jdist.core.messages.observation import Look
-from jdist.core.messages.protocol import Answer, Ask
-from jdist.core.messages.values import Peek, Put
+from jdist.core.messages.observation import Observe
+from jdist.core.messages.protocol import RankQuery, RankReply
+from jdist.core.messages.values import BindNames, Evaluate
 from jdist.wire.transport.dialing import get_segment
-from jdist.wire.transport.invitations import Way
+from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.values.segments import Probe, Segment
 
 
@@ -28,7 +28,7 @@ class Questions:
 
     def __init__(
         self,
-        way: Way,
+        way: Endpoint,
         relay: Relay,
         kernels: Mapping[int, Kernel],
         meter: Meter,
@@ -44,31 +44,31 @@ class Questions:
         self._brought: dict[str, tuple[Segment, set[int]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, ask: Ask) -> None:
+    def take(self, ask: RankQuery) -> None:
         """Route a question from the controller."""
         op = ask.op
-        if isinstance(op, Put) and op.path and not _is_here(op):
+        if isinstance(op, BindNames) and op.path and not _is_here(op):
             task = asyncio.get_running_loop().create_task(self._bring(ask, op))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
-        if isinstance(op, Peek) and op.probe is not None and not _is_here(op):
+        if isinstance(op, Evaluate) and op.probe is not None and not _is_here(op):
             op = msgspec.structs.replace(op, probe=None)
-        if isinstance(op, Look) and op.with_gpu:
+        if isinstance(op, Observe) and op.with_gpu:
             self._meter.want(ask.request)
         for rank in ask.ranks:
             match op:
                 case Logs():
                     text = self._relay.read_log(rank, op.lines)
-                    self._send(Answer(ask.request, rank, LogText(text, str(self._relay.log_path(rank)))))
+                    self._send(RankReply(ask.request, rank, LogText(text, str(self._relay.log_path(rank)))))
                 case Console():
-                    self._send(Answer(ask.request, rank, self._console(rank)))
+                    self._send(RankReply(ask.request, rank, self._console(rank)))
                 case _:
-                    self._forward(rank, Ask(ask.request, (rank,), op))
+                    self._forward(rank, RankQuery(ask.request, (rank,), op))
 
     def is_late(self, message: Message) -> bool:
         """Whether this is an answer that the agent has given in the rank's place."""
-        return isinstance(message, Answer) and self._silence.is_late(message)
+        return isinstance(message, RankReply) and self._silence.is_late(message)
 
     def renumber(self, numbers: Mapping[int, int]) -> None:
         """Ranks have other numbers, ``{old: new}``."""
@@ -79,7 +79,7 @@ class Questions:
     def note(self, message: Message) -> None:
         """An answer passes on its way up: a value that was brought for these ranks may go when all have it."""
         if (
-            not isinstance(message, Answer)
+            not isinstance(message, RankReply)
             or message.request not in self._brought
             or isinstance(message.body, Progress)
         ):
@@ -90,39 +90,41 @@ class Questions:
             del self._brought[message.request]
             segment.unlink()
 
-    def _console(self, rank: int) -> ConsoleAt | Fault:
+    def _console(self, rank: int) -> ConsoleAt | QueryFailed:
         kernel = self._kernels.get(rank)
         if kernel is None:
-            return Fault("this rank has no process now; see %dist status")
+            return QueryFailed("this rank has no process now; see %dist status")
         return ConsoleAt(socket.gethostname(), str(kernel.place.connection_file))
 
-    def _forward(self, rank: int, ask: Ask) -> None:
+    def _forward(self, rank: int, ask: RankQuery) -> None:
         if not self._to_worker(rank, ask):
-            answer = Answer(ask.request, rank, Fault("this rank has no process now; see %dist status"))
+            answer = RankReply(ask.request, rank, QueryFailed("this rank has no process now; see %dist status"))
             self.note(answer)
             self._send(answer)
-        elif isinstance(ask.op, Look) and rank in self._kernels:
+        elif isinstance(ask.op, Observe) and rank in self._kernels:
             self._silence.expect(ask.request, rank, self._kernels[rank].pid)
 
-    async def _bring(self, ask: Ask, put: Put) -> None:
+    async def _bring(self, ask: RankQuery, put: BindNames) -> None:
         port = (self._way.host, self._way.data_port)
         loop = asyncio.get_running_loop()
 
         def say(done: int) -> None:
-            progress = Answer(ask.request, ask.ranks[0], Progress(done, put.nbytes))
+            progress = RankReply(ask.request, ask.ranks[0], Progress(done, put.nbytes))
             loop.call_soon_threadsafe(self._send, progress)
 
         try:
             segment = await asyncio.to_thread(get_segment, port, put.transfer, self._way.cluster, put.nbytes, say)
         except (OSError, JdistError) as e:
             for rank in ask.ranks:
-                self._send(Answer(ask.request, rank, Fault(f"the value did not reach {socket.gethostname()}: {e}")))
+                self._send(
+                    RankReply(ask.request, rank, QueryFailed(f"the value did not reach {socket.gethostname()}: {e}"))
+                )
             return
         segment.close()
         self._brought[ask.request] = (segment, set(ask.ranks))
         for rank in ask.ranks:
-            self._forward(rank, Ask(ask.request, (rank,), msgspec.structs.replace(put, path=segment.path)))
+            self._forward(rank, RankQuery(ask.request, (rank,), msgspec.structs.replace(put, path=segment.path)))
 
 
-def _is_here(op: Peek | Put) -> bool:
+def _is_here(op: Evaluate | BindNames) -> bool:
     return op.probe is not None and Probe(op.probe.path, op.probe.nonce).is_here()

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import psutil
 
-from jdist.core.messages.observation import Looked
-from jdist.core.messages.protocol import Answer
-from jdist.core.observation import Doing
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.protocol import RankReply
+from jdist.core.observation import Activity
 
 PATIENCE = 0.5
 """Seconds that a worker has for an answer."""
@@ -36,7 +36,7 @@ class _Before(NamedTuple):
 class Silence:
     """Questions that workers have not answered yet. On the agent's asyncio loop."""
 
-    def __init__(self, send: Callable[[Answer], object]):
+    def __init__(self, send: Callable[[RankReply], object]):
         self._send = send
         self._waiting: dict[_Key, _Before] = {}
         self._spoken_for: OrderedDict[_Key, None] = OrderedDict()
@@ -54,7 +54,7 @@ class Silence:
         self._waiting.clear()
         self._spoken_for.clear()
 
-    def is_late(self, answer: Answer) -> bool:
+    def is_late(self, answer: RankReply) -> bool:
         """Note an answer that came; whether it is to be dropped, since the agent has given it."""
         key = (answer.request, answer.rank)
         before = self._waiting.pop(key, None)
@@ -70,7 +70,7 @@ class Silence:
         share = max(0.0, _cpu(pid) - before.cpu) / (asyncio.get_running_loop().time() - before.at)
         state, rss = _state(pid, share)
         request, rank = key
-        self._send(Answer(request, rank, Looked("", Doing("silent", cpu=share, state=state), rss)))
+        self._send(RankReply(request, rank, Observation("", Activity("silent", cpu=share, state=state), rss)))
 
 
 def _cpu(pid: int) -> float:

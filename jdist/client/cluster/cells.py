@@ -11,7 +11,7 @@ from jdist.client.expressions import script_cell
 from jdist.client.link import new_request
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
-from jdist.core.messages.runs import Accepted, InputReply, Interrupt, RunCell
+from jdist.core.messages.runs import InputReply, Interrupt, RunAccepted, RunCell
 
 
 class Cells(Attachment):
@@ -72,7 +72,7 @@ class Cells(Attachment):
         message = RunCell(new_request(), code, ranks, timeout, allow_stdin, setup, internal)
         with self._underway.awaiting(message.request, ranks):
             accepted = await self.link.request(message)
-        if not isinstance(accepted, Accepted):
+        if not isinstance(accepted, RunAccepted):
             raise UsageError(f"an unexpected answer: {accepted}")
         run = self._underway.take(accepted)
         if not internal:

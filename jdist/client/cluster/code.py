@@ -16,7 +16,7 @@ from jdist.client.sync.upload import OnProgress, Sender, Synced
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import ClusterFacts, Notice
-from jdist.core.source_tree import Tree
+from jdist.core.source_tree import SourceTree
 
 
 class Code(Membership):
@@ -25,7 +25,7 @@ class Code(Membership):
     def __init__(self) -> None:
         super().__init__()
         self._sources: dict[str, Source] = {}
-        self._last: dict[str, Tree] = {}
+        self._last: dict[str, SourceTree] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._syncing = asyncio.Lock()
         self._seen_nodes: tuple[str, ...] = ()

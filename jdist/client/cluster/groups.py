@@ -6,8 +6,8 @@ from jdist.client.cluster.attachment import Attachment, Ranks
 from jdist.client.history import GroupStep, MeshStep
 from jdist.client.link import new_request
 from jdist.core.errors import UsageError
-from jdist.core.messages.groups import Grouped, MakeGroup, MakeMesh
-from jdist.core.messages.protocol import Answer
+from jdist.core.messages.groups import GroupCreated, MakeGroup, MakeMesh
+from jdist.core.messages.protocol import RankReply
 from jdist.core.settings import REFORM_TIMEOUT
 from jdist.core.topology import Mesh
 
@@ -33,4 +33,4 @@ class Groups(Attachment):
 
     async def _grouped(self, message: MakeGroup | MakeMesh) -> str:
         answer = await self.link.request(message, REFORM_TIMEOUT)
-        return answer.body.text if isinstance(answer, Answer) and isinstance(answer.body, Grouped) else ""
+        return answer.body.text if isinstance(answer, RankReply) and isinstance(answer.body, GroupCreated) else ""

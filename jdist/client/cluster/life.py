@@ -19,7 +19,7 @@ from jdist.client.link import Link
 from jdist.core.errors import JdistError, LaunchError, ProtocolError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import InputRequest
-from jdist.core.messages.status import WATCHING, ClusterFacts, Moved, Notice, StopCluster, Stopped
+from jdist.core.messages.status import OBSERVER, ClusterFacts, Notice, RunsChanged, StopCluster, Stopped
 from jdist.core.settings import Host, OnDeath, Settings
 from jdist.core.topology import parse_nproc
 from jdist.launch.base import Launcher, Plan, find_launcher
@@ -169,9 +169,9 @@ class Life(Cells):
         Watchers hear Moved when a run begins or ends, or has another verdict. Raises ConnectionLost, ProtocolError.
         """
         self = cls()
-        self._kind = WATCHING
+        self._kind = OBSERVER
         link = Link(connection, self._on_event)
-        await link.open(WATCHING)
+        await link.open(OBSERVER)
         self._adopt(link)
         return self
 
@@ -251,7 +251,7 @@ class Life(Cells):
                 self._underway.hear(message)
             case _:
                 self._underway.hear(message)
-                if isinstance(message, Notice | ClusterFacts | InputRequest | Moved):
+                if isinstance(message, Notice | ClusterFacts | InputRequest | RunsChanged):
                     self._tell(message)
 
     def _on_stopped(self, message: Stopped) -> None:

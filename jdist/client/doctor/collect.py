@@ -11,11 +11,20 @@ from jdist.client.doctor import diagnosis
 from jdist.client.doctor.diagnosis import Diagnosis, Examination
 from jdist.client.doctor.findings import findings
 from jdist.client.link import Link
-from jdist.core.messages.base import Fault
-from jdist.core.messages.nodes import Clock, ClockAt, Examine, Examined, Listen, Listening, Reach, Reached
-from jdist.core.messages.protocol import NodeAnswered, NodeOp
+from jdist.core.messages.base import QueryFailed
+from jdist.core.messages.nodes import (
+    ClockReading,
+    Listen,
+    Listening,
+    NodeReported,
+    PathProbed,
+    ProbePath,
+    ReadClock,
+    ReportNode,
+)
+from jdist.core.messages.protocol import NodeOp, NodeReplyBody
 from jdist.core.messages.status import ClusterFacts
-from jdist.core.node_report import NodeReport, Path
+from jdist.core.node_report import NetworkPath, NodeReport
 
 _EXAMINED = 120.0
 """Seconds for a node to answer, in which it may have to import torch."""
@@ -49,7 +58,7 @@ class _Nodes:
     def here(self) -> list[int]:
         return sorted(self._places)
 
-    async def ask(self, nodes: Iterable[int], op: NodeOp, timeout: float) -> dict[int, NodeAnswered]:
+    async def ask(self, nodes: Iterable[int], op: NodeOp, timeout: float) -> dict[int, NodeReplyBody]:
         """``{node: answer}``."""
         by_place = {self._places[n]: n for n in nodes}
         answers = await self._link.ask_nodes(list(by_place), op, timeout)
@@ -62,11 +71,11 @@ async def examine(link: Link, facts: ClusterFacts, burst: float, on_step: OnStep
     here, absent = nodes.here, dict(nodes.absent)
     on_step(f"looking at {len(here)} nodes")
     reports: dict[int, NodeReport] = {}
-    for node, answer in (await nodes.ask(here, Examine(), _EXAMINED)).items():
-        if isinstance(answer, Examined):
+    for node, answer in (await nodes.ask(here, ReportNode(), _EXAMINED)).items():
+        if isinstance(answer, NodeReported):
             reports[node] = answer.report
         else:
-            absent[node] = answer.reason if isinstance(answer, Fault) else f"it answers {type(answer).__name__}"
+            absent[node] = answer.reason if isinstance(answer, QueryFailed) else f"it answers {type(answer).__name__}"
     clocks = await _clocks(nodes, sorted(reports))
     paths = await _paths(nodes, dict(sorted(reports.items())), burst, on_step)
     size = sum(facts.nproc_per_node)
@@ -82,8 +91,8 @@ async def examine_briefly(link: Link, facts: ClusterFacts) -> Diagnosis:
 
     async def ask(node: int) -> None:
         asked = time.time()
-        answer = (await nodes.ask((node,), Examine(is_brief=True), _ANSWERED))[node]
-        if isinstance(answer, Examined):
+        answer = (await nodes.ask((node,), ReportNode(is_brief=True), _ANSWERED))[node]
+        if isinstance(answer, NodeReported):
             reports[node] = answer.report
             clocks[node] = _offset(asked, answer.now, time.time())
 
@@ -99,8 +108,8 @@ async def _clocks(nodes: _Nodes, numbers: Iterable[int]) -> dict[int, diagnosis.
     for node in numbers:
         for _ in range(_CLOCK_LOOKS):
             asked = time.time()
-            answer = (await nodes.ask((node,), Clock(), _ANSWERED))[node]
-            if not isinstance(answer, ClockAt):
+            answer = (await nodes.ask((node,), ReadClock(), _ANSWERED))[node]
+            if not isinstance(answer, ClockReading):
                 break
             found = _offset(asked, answer.now, time.time())
             if node not in best or found.error < best[node].error:
@@ -114,7 +123,7 @@ def _offset(asked: float, there: float, heard: float) -> diagnosis.Clock:
 
 async def _paths(
     nodes: _Nodes, reports: Mapping[int, NodeReport], burst: float, on_step: OnStep
-) -> dict[tuple[int, int], Path]:
+) -> dict[tuple[int, int], NetworkPath]:
     """Every ordered pair, in rounds in which each node goes one way and is reached on one: none disturbs another."""
     numbers = list(reports)
     rounds = len(numbers) - 1
@@ -124,26 +133,28 @@ async def _paths(
     token = secrets.token_hex(16)
     lasting = rounds * (4 * _CONNECT + burst + _ANSWERED)
     ports: dict[int, int] = {}
-    paths: dict[tuple[int, int], Path] = {}
+    paths: dict[tuple[int, int], NetworkPath] = {}
     deaf: dict[int, str] = {}
     for node, answer in (await nodes.ask(numbers, Listen(token, lasting), _ANSWERED)).items():
         if isinstance(answer, Listening):
             ports[node] = answer.port
         else:
-            deaf[node] = answer.reason if isinstance(answer, Fault) else "no listener"
+            deaf[node] = answer.reason if isinstance(answer, QueryFailed) else "no listener"
 
     async def go(asker: int, node: int) -> None:
         there = reports[node]
         if node in deaf:
-            paths[asker, node] = Path(there.hostname, (), "", f"nothing can listen there: {deaf[node]}", "broken")
+            paths[asker, node] = NetworkPath(
+                there.hostname, (), "", f"nothing can listen there: {deaf[node]}", "broken"
+            )
             return
-        op = Reach(there.hostname, there.address, ports[node], token, _CONNECT, burst)
+        op = ProbePath(there.hostname, there.address, ports[node], token, _CONNECT, burst)
         answer = (await nodes.ask((asker,), op, 4 * _CONNECT + burst + _ANSWERED))[asker]
-        if isinstance(answer, Reached):
+        if isinstance(answer, PathProbed):
             paths[asker, node] = answer.path
         else:
-            why = answer.reason if isinstance(answer, Fault) else "no answer"
-            paths[asker, node] = Path(there.hostname, (), "", why, "broken")
+            why = answer.reason if isinstance(answer, QueryFailed) else "no answer"
+            paths[asker, node] = NetworkPath(there.hostname, (), "", why, "broken")
 
     try:
         for step in range(1, len(numbers)):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from jdist.core.node_report import NodeReport, Path
+from jdist.core.node_report import NetworkPath, NodeReport
 
 Severity = Literal["breaks", "may break", "note"]
 SEVERITIES: tuple[Severity, ...] = ("breaks", "may break", "note")
@@ -37,7 +37,7 @@ class Examination(Struct, frozen=True):
 
     nodes: Mapping[int, NodeReport]
     clocks: Mapping[int, Clock]
-    paths: Mapping[tuple[int, int], Path]
+    paths: Mapping[tuple[int, int], NetworkPath]
     absent: Mapping[int, str]
     """Nodes that could not be examined, and why."""
     world_size: int = 0

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 
 from jdist.client.doctor.diagnosis import Examination, Finding
-from jdist.core.node_report import Path
+from jdist.core.node_report import NetworkPath
 from jdist.core.ranks import RankSet
 
 _FAR = 0.01
@@ -17,7 +17,7 @@ _UNEVEN = 4.0
 """So many times slower than most ways are."""
 _EXAMPLE = 100e6
 
-Ways = dict[tuple[int, int], Path]
+Ways = dict[tuple[int, int], NetworkPath]
 
 
 def ways(seen: Examination) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jdist.client.link import Link, new_request
 from jdist.core.errors import UsageError
-from jdist.core.messages.membership import LeaveOut
+from jdist.core.messages.membership import DropNodes
 from jdist.core.settings import Settings
 
 
@@ -52,7 +52,7 @@ class Fewer:
 
     async def _leave_out(self, nodes: dict[int, str]) -> bool:
         try:
-            await self._link.request(LeaveOut(new_request(), nodes))
+            await self._link.request(DropNodes(new_request(), nodes))
         except UsageError:
             return False  # somebody has come or gone meanwhile, or too few are here
         self._left = set(nodes)

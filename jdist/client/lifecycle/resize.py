@@ -14,8 +14,8 @@ from jdist.client.lifecycle.invite import invite
 from jdist.client.link import Link, new_request
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import AddNode, Placed, RemoveRanks, Resized
-from jdist.core.messages.protocol import Answer
+from jdist.core.messages.membership import AddNode, PlaceOpened, RemoveRanks, Resized
+from jdist.core.messages.protocol import RankReply
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, Plan, find_launcher
 
@@ -55,7 +55,7 @@ async def add_node(link: Link, wanted: Wanted, timeout: float) -> tuple[Resized,
     message = AddNode(request, wanted.nproc, timeout)
     async with contextlib.aclosing(link.answers(request, message, timeout)) as answers:
         placed = _body(await anext(answers))
-        if not isinstance(placed, Placed):
+        if not isinstance(placed, PlaceOpened):
             raise UsageError(f"an unexpected answer: {placed}")
         log = str(find.directory() / f"jdist-{link.connection.name}.log")
         launcher = kind(Plan(settings, log, first=placed.node_rank, nnodes=1))
@@ -103,4 +103,4 @@ async def _known(line: str) -> str:
 
 
 def _body(answer: Message) -> object:
-    return answer.body if isinstance(answer, Answer) else answer
+    return answer.body if isinstance(answer, RankReply) else answer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jdist.client.sync.gitignore import Ignoring
 from jdist.core.errors import UsageError
-from jdist.core.source_tree import Entry, Tree, leads_inside
+from jdist.core.source_tree import SourceTree, TreeEntry, leads_inside
 
 _BLOCK = 1 << 20
 
@@ -32,14 +32,14 @@ class Source:
             raise UsageError(f"sync {path}: the whole file system is no code; name a folder")
         self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}
 
-    def list(self) -> Tree:
+    def list(self) -> SourceTree:
         """What is there now. Raises UsageError naming a file that cannot be read or a link that leads out."""
         paths = [self.path] if self.is_file else sorted(self._walk())
         entries = tuple(filter(None, map(self._entry, paths)))
         is_package = not self.is_file and (self.path / "__init__.py").is_file()
-        return Tree(self.name, entries, is_package)
+        return SourceTree(self.name, entries, is_package)
 
-    def where(self, entry: Entry) -> Path:
+    def where(self, entry: TreeEntry) -> Path:
         """The entry's file here."""
         return self.root / entry.path
 
@@ -54,16 +54,16 @@ class Source:
                 if not ignoring.ignores(here / name, False):
                     yield here / name
 
-    def _entry(self, path: Path) -> Entry | None:
+    def _entry(self, path: Path) -> TreeEntry | None:
         """None for what is no file, or went while it was looked at."""
         relative = path.relative_to(self.root).as_posix()
         try:
             found = path.lstat()
             if stat.S_ISLNK(found.st_mode):
-                return Entry(relative, 0, b"", target=self._target(path, relative))
+                return TreeEntry(relative, 0, b"", target=self._target(path, relative))
             if not stat.S_ISREG(found.st_mode):
                 return None
-            return Entry(relative, found.st_size, self._digest(path, found), bool(found.st_mode & stat.S_IXUSR))
+            return TreeEntry(relative, found.st_size, self._digest(path, found), bool(found.st_mode & stat.S_IXUSR))
         except FileNotFoundError:
             return None
         except OSError as e:

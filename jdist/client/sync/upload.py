@@ -18,11 +18,11 @@ from msgspec import Struct
 from jdist.client.link import Link, new_request
 from jdist.client.sync.tree import Source
 from jdist.core.errors import UsageError
-from jdist.core.messages.base import Fault, ProbeWire
-from jdist.core.messages.code import Adopt, Compare, Compared, Settle, Settled, Store
-from jdist.core.messages.protocol import Ask, NodeAnswered, NodeOp
-from jdist.core.messages.values import Keep, Release
-from jdist.core.source_tree import Entry, Piece, Tree
+from jdist.core.messages.base import ProbeWire, QueryFailed
+from jdist.core.messages.code import AdoptTree, ApplyTree, CompareTree, StorePieces, TreeApplied, TreeCompared
+from jdist.core.messages.protocol import NodeOp, NodeReplyBody, RankQuery
+from jdist.core.messages.values import Hold, Release
+from jdist.core.source_tree import Piece, SourceTree, TreeEntry
 from jdist.wire.transport.dialing import put_segment
 from jdist.wire.values.segments import Segment
 
@@ -77,9 +77,9 @@ class Sender:
         self._done = 0
         self._total = 0
 
-    async def send(self, tree: Tree, nodes: Sequence[int]) -> Synced:
+    async def send(self, tree: SourceTree, nodes: Sequence[int]) -> Synced:
         """Raises UsageError naming the node and, where it is about one, the file; nothing has been changed there."""
-        found = {n: a for n, a in (await self._ask(nodes, Compare(tree))).items() if isinstance(a, Compared)}
+        found = {n: a for n, a in (await self._ask(nodes, CompareTree(tree))).items() if isinstance(a, TreeCompared)}
         sharing: dict[str, list[int]] = {}
         for node in sorted(found):
             sharing.setdefault(found[node].place, []).append(node)
@@ -93,20 +93,20 @@ class Sender:
         await self._send_all(sent.values(), lacking)
         changed: set[str] = set()
         deleted: set[str] = set()
-        for node, answer in (await self._ask(leaders, Settle(tree))).items():
-            if isinstance(answer, Settled):
+        for node, answer in (await self._ask(leaders, ApplyTree(tree))).items():
+            if isinstance(answer, TreeApplied):
                 changed |= set(answer.changed)
                 deleted |= set(answer.deleted)
                 followers = next(g for g in sharing.values() if g[0] == node)[1:]
-                await self._ask(followers, Adopt(tree.name, tree.is_package, answer.changed))
+                await self._ask(followers, AdoptTree(tree.name, tree.is_package, answer.changed))
         first = found[leaders[0]]
         folder = first.path if tree.is_package else os.path.join(first.path, tree.name)
         counts = (len(tree.entries), len(sent), self._total)
         return Synced(tree.name, folder, *counts, tuple(sorted(changed)), tuple(sorted(deleted)), tuple(nodes))
 
-    async def _send_all(self, entries: Iterable[Entry], lacking: dict[bytes, list[int]]) -> None:
-        small: dict[tuple[int, ...], list[Entry]] = {}
-        large: list[Entry] = []
+    async def _send_all(self, entries: Iterable[TreeEntry], lacking: dict[bytes, list[int]]) -> None:
+        small: dict[tuple[int, ...], list[TreeEntry]] = {}
+        large: list[TreeEntry] = []
         for entry in entries:
             if entry.size <= _SMALL:
                 small.setdefault(tuple(lacking[entry.digest]), []).append(entry)
@@ -120,7 +120,7 @@ class Sender:
                 for offset in range(0, entry.size, _PART):
                     group.create_task(self._send_part(entry, offset, lacking[entry.digest], gate))
 
-    async def _send_small(self, entries: Iterable[Entry], nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
+    async def _send_small(self, entries: Iterable[TreeEntry], nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
         pieces: list[Piece] = []
         for entry in entries:
             pieces.append(Piece(entry.digest, 0, await asyncio.to_thread(_read, self._source.where(entry), 0, _SMALL)))
@@ -132,10 +132,10 @@ class Sender:
 
     async def _store(self, pieces: list[Piece], nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
         async with gate:
-            await self._ask(nodes, Store(self._source.name, tuple(pieces)))
+            await self._ask(nodes, StorePieces(self._source.name, tuple(pieces)))
         self._note(sum(len(p.data) for p in pieces))
 
-    async def _send_part(self, entry: Entry, offset: int, nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
+    async def _send_part(self, entry: TreeEntry, offset: int, nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
         async with gate:
             data = await asyncio.to_thread(_read, self._source.where(entry), offset, min(_PART, entry.size - offset))
             if not data:
@@ -144,7 +144,7 @@ class Sender:
             transfer = uuid.uuid4().hex
             try:
                 await asyncio.to_thread(segment.fill, [memoryview(data)])
-                part = Store(
+                part = StorePieces(
                     self._source.name,
                     digest=entry.digest,
                     offset=offset,
@@ -158,17 +158,17 @@ class Sender:
                 segment.close()
                 segment.unlink()
                 if not self._link.lost:
-                    self._link.send(Ask(new_request(), (), Release(transfer)))
+                    self._link.send(RankQuery(new_request(), (), Release(transfer)))
         self._note(len(data))
 
-    async def _pass(self, part: Store, segment: Segment, nodes: Sequence[int]) -> None:
+    async def _pass(self, part: StorePieces, segment: Segment, nodes: Sequence[int]) -> None:
         """To nodes of this host in the segment itself, to others through the controller."""
-        keep = Keep(part.transfer, part.nbytes, self._probe, segment.path)
+        keep = Hold(part.transfer, part.nbytes, self._probe, segment.path)
         offered = (await self._link.ask((), keep))[-1]
-        if not isinstance(offered, Fault):
+        if not isinstance(offered, QueryFailed):
             await self._ask(nodes, part)
             return
-        await self._link.ask((), Keep(part.transfer, part.nbytes))  # another host than the controller's: it gets a copy
+        await self._link.ask((), Hold(part.transfer, part.nbytes))  # another host than the controller's: it gets a copy
         c = self._link.connection
         async with asyncio.TaskGroup() as group:
             group.create_task(self._ask(nodes, part))
@@ -178,10 +178,10 @@ class Sender:
         self._done += nbytes
         self._on_progress(self._source.name, self._done, self._total)
 
-    async def _ask(self, nodes: Sequence[int], op: NodeOp) -> dict[int, NodeAnswered]:
+    async def _ask(self, nodes: Sequence[int], op: NodeOp) -> dict[int, NodeReplyBody]:
         """Raises UsageError when a node cannot."""
         answers = await self._link.ask_nodes(nodes, op, _QUIET) if nodes else {}
-        failed = {n: a.reason for n, a in sorted(answers.items()) if isinstance(a, Fault)}
+        failed = {n: a.reason for n, a in sorted(answers.items()) if isinstance(a, QueryFailed)}
         if failed:
             each = "; ".join(f"node {n} ({self._names[n]}): {reason}" for n, reason in failed.items())
             raise UsageError(f"sync {self._source.path}: {each}")

@@ -22,7 +22,7 @@ from statistics import median
 from msgspec import Struct
 
 from jdist.client.trace.match_calls import Meeting, awaited, needs_everyone
-from jdist.core.messages.observation import Traced
+from jdist.core.messages.observation import RankTrace
 
 _CLIENT = ""
 _Bounds = dict[tuple[str, str], float]
@@ -46,7 +46,7 @@ class Clocks(Struct, frozen=True):
 
 
 def estimate(
-    traced: Mapping[int, Traced],
+    traced: Mapping[int, RankTrace],
     meetings: Sequence[Meeting],
     hosts: Mapping[int, str],
     trips: Mapping[int, tuple[float, float]],
@@ -78,7 +78,7 @@ def _joins(closed: _Bounds, names: Sequence[str]) -> bool:
 
 
 def _from_trips(
-    traced: Mapping[int, Traced], hosts: Mapping[int, str], trips: Mapping[int, tuple[float, float]]
+    traced: Mapping[int, RankTrace], hosts: Mapping[int, str], trips: Mapping[int, tuple[float, float]]
 ) -> _Bounds:
     bounds: _Bounds = {}
     for rank, (sent, received) in trips.items():
@@ -89,7 +89,7 @@ def _from_trips(
     return bounds
 
 
-def _from_ends(traced: Mapping[int, Traced], meetings: Sequence[Meeting], hosts: Mapping[int, str]) -> _Bounds:
+def _from_ends(traced: Mapping[int, RankTrace], meetings: Sequence[Meeting], hosts: Mapping[int, str]) -> _Bounds:
     bounds: _Bounds = {}
     for meeting in meetings:
         starts: dict[str, float] = {}
@@ -131,7 +131,7 @@ def _close(bounds: _Bounds, names: Sequence[str]) -> _Bounds:
 
 
 def _differences(
-    traced: Mapping[int, Traced], meetings: Sequence[Meeting], hosts: Mapping[int, str], base: str
+    traced: Mapping[int, RankTrace], meetings: Sequence[Meeting], hosts: Mapping[int, str], base: str
 ) -> dict[str, float]:
     """By how much collectives' ends on each host are later than on ``base``, by their clocks: the median."""
     found: dict[str, list[float]] = {}

@@ -13,10 +13,9 @@ from jdist.client.trace.report import Report
 from jdist.client.trace.timeline import timeline
 from jdist.client.trace.trace import Trace
 from jdist.core.errors import UsageError
-from jdist.core.messages.base import Fault
-from jdist.core.messages.observation import Look, Looked, Traced
-from jdist.core.messages.observation import Trace as GetTrace
-from jdist.core.messages.protocol import Answered
+from jdist.core.messages.base import QueryFailed
+from jdist.core.messages.observation import GetTrace, Observation, Observe, RankTrace
+from jdist.core.messages.protocol import RankReplyBody
 from jdist.core.messages.status import ClusterFacts
 from jdist.core.topology import Topology
 
@@ -32,29 +31,31 @@ async def ask(link: Link, facts: ClusterFacts, run: int) -> Trace:
     topology = facts.topology
     ranks = tuple(range(topology.world_size))
     traces = asyncio.gather(*(_timed(link, rank, run) for rank in ranks))
-    timed, looks = await asyncio.gather(traces, link.ask(ranks, Look(), _TIMEOUT))
+    timed, looks = await asyncio.gather(traces, link.ask(ranks, Observe(), _TIMEOUT))
     answers = {rank: answer for rank, (answer, _) in zip(ranks, timed, strict=True)}
     trips = {rank: trip for rank, (_, trip) in zip(ranks, timed, strict=True)}
-    return assemble(answers, trips, {r: a for r, a in looks.items() if isinstance(a, Looked)}, facts, run)
+    return assemble(answers, trips, {r: a for r, a in looks.items() if isinstance(a, Observation)}, facts, run)
 
 
-async def _timed(link: Link, rank: int, run: int) -> tuple[Answered, tuple[float, float]]:
+async def _timed(link: Link, rank: int, run: int) -> tuple[RankReplyBody, tuple[float, float]]:
     sent = time.time()
     answer = (await link.ask((rank,), GetTrace(run), _TIMEOUT))[rank]
     return answer, (sent, time.time())
 
 
 def assemble(
-    answers: Mapping[int, Answered],
+    answers: Mapping[int, RankReplyBody],
     trips: Mapping[int, tuple[float, float]],
-    looks: Mapping[int, Looked],
+    looks: Mapping[int, Observation],
     facts: ClusterFacts,
     run: int = 0,
 ) -> Trace:
     """The trace of what ranks answered; ``looks`` give the groups' members and names. Raises UsageError."""
     topology = facts.topology
-    found = {r: a for r, a in sorted(answers.items()) if isinstance(a, Traced)}
-    absent = {r: a.reason if isinstance(a, Fault) else str(a) for r, a in sorted(answers.items()) if r not in found}
+    found = {r: a for r, a in sorted(answers.items()) if isinstance(a, RankTrace)}
+    absent = {
+        r: a.reason if isinstance(a, QueryFailed) else str(a) for r, a in sorted(answers.items()) if r not in found
+    }
     number = run or max((a.run for a in found.values()), default=0)
     traced = {r: a for r, a in found.items() if a.run == number and number}
     if not traced:
@@ -77,7 +78,7 @@ def assemble(
 
 
 def _clocks(
-    traced: Mapping[int, Traced],
+    traced: Mapping[int, RankTrace],
     meetings: list[Meeting],
     topology: Topology,
     trips: Mapping[int, tuple[float, float]],

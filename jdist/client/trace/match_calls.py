@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from jdist.core.messages.observation import Traced
+from jdist.core.messages.observation import RankTrace
 from jdist.core.observation import ANY, Call
 
 _ROOT = re.compile(r"\b(src|dst)=(\d+)\b")
@@ -45,7 +45,7 @@ def needs_everyone(call: Call) -> bool:
 
 
 def match(
-    traced: Mapping[int, Traced], members: Mapping[str, Iterable[int]], elsewhere: Iterable[int] = ()
+    traced: Mapping[int, RankTrace], members: Mapping[str, Iterable[int]], elsewhere: Iterable[int] = ()
 ) -> list[Meeting]:
     """Every collective and message of a run, each call in exactly one.
 
@@ -56,7 +56,7 @@ def match(
 
 
 def _collectives(
-    traced: Mapping[int, Traced], members: Mapping[str, Iterable[int]], elsewhere: frozenset[int]
+    traced: Mapping[int, RankTrace], members: Mapping[str, Iterable[int]], elsewhere: frozenset[int]
 ) -> list[Meeting]:
     found: dict[tuple[str, int, int], Meeting] = defaultdict(Meeting)
     seen: dict[str, set[int]] = {name: set(ranks) for name, ranks in members.items()}
@@ -87,12 +87,12 @@ def _collectives(
     return list(found.values()) + alone
 
 
-def _is_kept(trace: Traced, moment: float) -> bool:
+def _is_kept(trace: RankTrace, moment: float) -> bool:
     """Would a call of that moment still be among the calls?"""
     return not trace.left_out or bool(trace.calls and trace.calls[0].started <= moment)
 
 
-def _messages(traced: Mapping[int, Traced]) -> list[Meeting]:
+def _messages(traced: Mapping[int, RankTrace]) -> list[Meeting]:
     """The n-th send from one rank to another with a tag meets the n-th recv there: gloo and NCCL keep that order.
 
     Where older calls were left out, they are counted from the newest instead. A recv from any rank takes the oldest
@@ -128,7 +128,7 @@ def _messages(traced: Mapping[int, Traced]) -> list[Meeting]:
 
 
 def _from_anyone(
-    traced: Mapping[int, Traced],
+    traced: Mapping[int, RankTrace],
     sends: dict[tuple[str, int, int, int], list[int]],
     recvs: dict[tuple[str, int, int, int], list[int]],
 ) -> list[Meeting]:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from jdist.client.trace.clocks import Clocks
 from jdist.client.trace.match_calls import Meeting, awaited
-from jdist.core.messages.observation import Traced
+from jdist.core.messages.observation import RankTrace
 from jdist.core.observation import Call
 
 
@@ -91,7 +91,7 @@ class Timeline(Struct, frozen=True):
 
 
 def timeline(
-    traced: Mapping[int, Traced], meetings: Sequence[Meeting], hosts: Mapping[int, str], clocks: Clocks
+    traced: Mapping[int, RankTrace], meetings: Sequence[Meeting], hosts: Mapping[int, str], clocks: Clocks
 ) -> Timeline:
     """The timeline of what ranks answered; ``hosts`` by rank."""
     offset = {r: clocks.offsets[hosts[r]] for r in traced}
@@ -112,7 +112,7 @@ def timeline(
     return Timeline(run, tuple(rows), span, zero, caused, clocks)
 
 
-def _row(rank: int, trace: Traced, shift: float, parts: Sequence[tuple[int, Meeting, dict[int, float]]]) -> Row:
+def _row(rank: int, trace: RankTrace, shift: float, parts: Sequence[tuple[int, Meeting, dict[int, float]]]) -> Row:
     over = (trace.now if trace.ended is None else trace.ended) + shift
     bars, waited_to = [], -math.inf
     for i, (call, (number, meeting, entries)) in enumerate(zip(trace.calls, parts, strict=True)):

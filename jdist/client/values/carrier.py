@@ -18,19 +18,19 @@ import psutil
 
 from jdist.client.link import Link, new_request
 from jdist.core.errors import ConnectionLost, JdistError, UsageError, ValueFailed
-from jdist.core.messages.base import Fault, Missing, PayloadWire, ProbeWire, Progress
-from jdist.core.messages.protocol import Answered, Ask
+from jdist.core.messages.base import PayloadWire, ProbeWire, Progress, QueryFailed, ValueMissing
+from jdist.core.messages.protocol import RankQuery, RankReplyBody
 from jdist.core.messages.values import (
+    BindNames,
     Describe,
     Described,
+    Evaluate,
+    Evaluated,
     Fetch,
     Fetched,
-    Keep,
-    PassedAt,
-    PassOn,
-    Peek,
-    Peeked,
-    Put,
+    Forward,
+    ForwardedAt,
+    Hold,
     Release,
 )
 from jdist.core.ranks import those
@@ -78,13 +78,13 @@ class Carrier:
         """``{name: {rank: value}}``. Raises ValueFailed naming the ranks that gave none; the rest is on the error."""
         found: dict[str, dict[int, Any]] = {n: {} for n in names}
         errors: dict[int, str] = {}
-        held: dict[int, Peeked] = {}
-        for rank, answer in (await self._link.ask(ranks, Peek(names, probe=self._probe_wire))).items():
-            if not isinstance(answer, Peeked):
+        held: dict[int, Evaluated] = {}
+        for rank, answer in (await self._link.ask(ranks, Evaluate(names, probe=self._probe_wire))).items():
+            if not isinstance(answer, Evaluated):
                 errors[rank] = _reason(answer)
                 continue
             for name, item in zip(names, answer.items, strict=True):
-                if isinstance(item, Missing):
+                if isinstance(item, ValueMissing):
                     errors[rank] = "; ".join(filter(None, (errors.get(rank), item.reason)))
                 elif item.buffers is not None:
                     _decode_into(found[name], errors, rank, item, [bytearray(b) for b in item.buffers])
@@ -98,7 +98,7 @@ class Carrier:
     async def _fetch_all(
         self,
         names: tuple[str, ...],
-        held: dict[int, Peeked],
+        held: dict[int, Evaluated],
         found: dict[str, dict[int, Any]],
         errors: dict[int, str],
         on_progress: OnProgress | None,
@@ -121,7 +121,7 @@ class Carrier:
 
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def fetch(rank: int, peeked: Peeked) -> None:
+        async def fetch(rank: int, peeked: Evaluated) -> None:
             async with gate:
                 try:
                     await self._fetch(names, rank, peeked, found, errors, progress)
@@ -137,7 +137,7 @@ class Carrier:
         self,
         names: tuple[str, ...],
         rank: int,
-        peeked: Peeked,
+        peeked: Evaluated,
         found: dict[str, dict[int, Any]],
         errors: dict[int, str],
         progress: RankProgress,
@@ -166,27 +166,31 @@ class Carrier:
         """A held value's buffers in memory of this process, received while the rank sends them."""
         memory = fresh(layout(sizes)[1])
         transfer = uuid.uuid4().hex
-        pass_on = PassOn(transfer, len(memory), self._probe_wire)
+        pass_on = Forward(transfer, len(memory), self._probe_wire)
         passing = asyncio.create_task(self._link.ask((), pass_on))  # said first, known first
         fetch = Fetch(handle, transfer=transfer)
         fetching = asyncio.create_task(self._link.ask((rank,), fetch, on_progress=progress))
         try:
             passed = (await passing)[-1]
-            if not isinstance(passed, PassedAt):
+            if not isinstance(passed, ForwardedAt):
                 raise UsageError(_reason(passed))
             c = self._link.connection
             receiver = Receiver((c.host, c.data_port), transfer, memory, passed.near)
             await self._receive_by(receiver, fetching, rank)
         except BaseException:
             with contextlib.suppress(ConnectionLost):
-                self._link.send(Ask(new_request(), (), Release(transfer)))  # it frees the rank; no answer is awaited
+                self._link.send(
+                    RankQuery(new_request(), (), Release(transfer))
+                )  # it frees the rank; no answer is awaited
             raise
         finally:
             passing.cancel()
             fetching.cancel()
         return split(memory, sizes)
 
-    async def _receive_by(self, receiver: Receiver, fetching: asyncio.Task[dict[int, Answered]], rank: int) -> None:
+    async def _receive_by(
+        self, receiver: Receiver, fetching: asyncio.Task[dict[int, RankReplyBody]], rank: int
+    ) -> None:
         getting = asyncio.ensure_future(asyncio.to_thread(receiver.run))
         try:
             await asyncio.wait({getting, fetching}, return_when=asyncio.FIRST_COMPLETED)
@@ -212,12 +216,12 @@ class Carrier:
         total = sum(b.nbytes for b in buffers)
         if total <= INLINE_LIMIT:
             payloads = tuple(_wire(p, tuple(bytes(b) for b in bs)) for p, bs in encoded)
-            answers = await self._link.ask(ranks, Put(names, payloads))
+            answers = await self._link.ask(ranks, BindNames(names, payloads))
         else:
             answers = await self._push_bulk(
                 names, tuple(_wire(p, None) for p, _ in encoded), buffers, ranks, on_progress
             )
-        errors = {r: _reason(a) for r, a in answers.items() if isinstance(a, Fault)}
+        errors = {r: _reason(a) for r, a in answers.items() if isinstance(a, QueryFailed)}
         if errors:
             raise _failed(f"push {', '.join(names)}", {}, errors)
 
@@ -228,7 +232,7 @@ class Carrier:
         buffers: list[memoryview],
         ranks: tuple[int, ...],
         on_progress: OnProgress | None,
-    ) -> dict[int, Answered]:
+    ) -> dict[int, RankReplyBody]:
         total = layout([b.nbytes for b in buffers])[1]
         segment = Segment.create(self._cluster, total)
         transfer = uuid.uuid4().hex
@@ -239,10 +243,10 @@ class Carrier:
 
         try:
             await asyncio.to_thread(segment.fill, buffers, progress)
-            put = Put(names, payloads, segment.path, total, self._probe_wire, transfer)
-            offered = (await self._link.ask((), Keep(transfer, total, self._probe_wire, segment.path)))[-1]
-            if isinstance(offered, Fault):  # the controller is on another host: it gets a copy for the nodes
-                await self._link.ask((), Keep(transfer, total))
+            put = BindNames(names, payloads, segment.path, total, self._probe_wire, transfer)
+            offered = (await self._link.ask((), Hold(transfer, total, self._probe_wire, segment.path)))[-1]
+            if isinstance(offered, QueryFailed):  # the controller is on another host: it gets a copy for the nodes
+                await self._link.ask((), Hold(transfer, total))
                 return await self._put_through(put, ranks, segment)
             return await self._link.ask(ranks, put, timeout=_PUT_TIMEOUT)
         finally:
@@ -250,7 +254,7 @@ class Carrier:
             segment.unlink()
             await self._link.ask((), Release(transfer))
 
-    async def _put_through(self, put: Put, ranks: tuple[int, ...], segment: Segment) -> dict[int, Answered]:
+    async def _put_through(self, put: BindNames, ranks: tuple[int, ...], segment: Segment) -> dict[int, RankReplyBody]:
         """Send a segment's bytes to the controller while the nodes already fetch them from there."""
         c = self._link.connection
         asking = asyncio.create_task(self._link.ask(ranks, put, timeout=_PUT_TIMEOUT))
@@ -271,12 +275,12 @@ class Carrier:
         }
 
 
-def _held_size(peeked: Peeked) -> int:
+def _held_size(peeked: Evaluated) -> int:
     return sum(i.nbytes for i in peeked.items if isinstance(i, PayloadWire) and i.buffers is None)
 
 
 def _reason(answer: object) -> str:
-    return answer.reason if isinstance(answer, Fault) else f"an unexpected answer ({type(answer).__name__})"
+    return answer.reason if isinstance(answer, QueryFailed) else f"an unexpected answer ({type(answer).__name__})"
 
 
 def _check_heads(names: tuple[str, ...], payloads: list[Payload]) -> None:

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from jdist.client.link import Link
 from jdist.core.errors import UsageError
-from jdist.core.messages.base import Fault
-from jdist.core.messages.values import Digest, Digested, Element, Elementary
+from jdist.core.messages.base import QueryFailed
+from jdist.core.messages.values import Digest, Digested, ElementRead, ReadElement
 from jdist.core.ranks import RankSet
 from jdist.wire.values.partition import bounds
 
@@ -73,7 +73,7 @@ async def check(link: Link, expr: str, ranks: tuple[int, ...]) -> Check:
 
 async def _digests(link: Link, op: Digest, ranks: tuple[int, ...]) -> dict[int, tuple[tuple[str, str, str], ...]]:
     answers = await link.ask(ranks, op, timeout=_TIMEOUT)
-    errors = {r: a.reason for r, a in answers.items() if isinstance(a, Fault)}
+    errors = {r: a.reason for r, a in answers.items() if isinstance(a, QueryFailed)}
     if errors:
         raise UsageError("; ".join(f"rank {r}: {why}" for r, why in sorted(errors.items())))
     return {r: a.entries for r, a in answers.items() if isinstance(a, Digested)}
@@ -95,9 +95,9 @@ async def _narrow(
             return None, dict.fromkeys(ranks, "equal now: it changed while it was compared")
         low, high = bounds(stop - start, first, blocks)
         start, stop = start + low, start + high
-    answers = await link.ask(ranks, Element(expr, key, start))
-    texts = {r: a.text if isinstance(a, Elementary) else str(a) for r, a in answers.items()}
-    index = next((a.index for a in answers.values() if isinstance(a, Elementary)), None)
+    answers = await link.ask(ranks, ReadElement(expr, key, start))
+    texts = {r: a.text if isinstance(a, ElementRead) else str(a) for r, a in answers.items()}
+    index = next((a.index for a in answers.values() if isinstance(a, ElementRead)), None)
     return index if numel else None, texts
 
 

@@ -13,7 +13,7 @@ from jdist.controller.model.context import Context
 from jdist.controller.model.events import Forget
 from jdist.controller.model.world import Node, World
 from jdist.core.messages.base import PROTOCOL
-from jdist.core.messages.membership import AgentHello, Held, Turned, Welcome
+from jdist.core.messages.membership import AgentHello, HeldGeneration, Rejected, Welcome
 from jdist.core.messages.status import Notice
 
 _MOST_RANKS = 4096
@@ -119,7 +119,7 @@ class Joining:
 
     def _turn(self, agent: str, hello: AgentHello, refusal: str) -> None:
         c = self._context
-        c.send(agent, Turned(refusal))
+        c.send(agent, Rejected(refusal))
         c.out.append(Forget(agent))
         c.tell_all(Notice(f"a node ({hello.facts.hostname}) was refused: {refusal}"))
 
@@ -194,7 +194,7 @@ class Joining:
         self._welcome(node)
         self._losses.mend()
 
-    def _welcome(self, node: Node, kept: Held | None = None) -> None:
+    def _welcome(self, node: Node, kept: HeldGeneration | None = None) -> None:
         """Give the node its place, with fresh workers or those that it kept."""
         c = self._context
         first = c.world.topology.first_rank(node.node_rank)

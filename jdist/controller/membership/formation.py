@@ -14,18 +14,18 @@ from jdist.controller.runs.lifecycle import Cells
 from jdist.controller.runs.on_reform import Reforms
 from jdist.controller.runs.setup_cells import Setup
 from jdist.core.messages.groups import (
-    Form,
-    Formed,
-    FormFailed,
-    Grouped,
+    FormWorld,
+    GroupCreated,
     GroupMade,
     MakeGroup,
     MakeMesh,
     StartStore,
     StoreDown,
     StoreUp,
+    WorldFailed,
+    WorldFormed,
 )
-from jdist.core.messages.protocol import Answer, Answered
+from jdist.core.messages.protocol import RankReply, RankReplyBody
 from jdist.core.messages.status import Notice
 from jdist.core.ranks import RankSet
 
@@ -40,7 +40,7 @@ class _Request:
 
     client: str
     name: str
-    body: Answered
+    body: RankReplyBody
 
 
 class Forming:
@@ -74,7 +74,7 @@ class Forming:
         has_gpus = bool(nodes) and all(n.has_gpus for n in nodes)
         return "cpu:gloo,cuda:nccl" if has_gpus else "gloo"
 
-    def hear(self, message: StoreUp | StoreDown | Formed | FormFailed | GroupMade) -> None:
+    def hear(self, message: StoreUp | StoreDown | WorldFormed | WorldFailed | GroupMade) -> None:
         """What agents and ranks say about it."""
         match message:
             case StoreUp():
@@ -82,9 +82,9 @@ class Forming:
             case StoreDown():
                 self._store, self._store_failed = None, True
                 self.fail(message.reason)
-            case Formed():
+            case WorldFormed():
                 self._formed(message)
-            case FormFailed():
+            case WorldFailed():
                 self._form_failed(message)
             case GroupMade():
                 self._group_made(message)
@@ -127,7 +127,7 @@ class Forming:
             return
         self.named[message.name] = message.ranks
         self._context.is_dirty = True
-        self.await_next(client, message.request, Grouped(f"{message.name}: ranks {RankSet(message.ranks)}"))
+        self.await_next(client, message.request, GroupCreated(f"{message.name}: ranks {RankSet(message.ranks)}"))
 
     def make_mesh(self, client: str, message: MakeMesh) -> None:
         """Make the mesh with the next generation."""
@@ -144,7 +144,7 @@ class Forming:
             return
         self.mesh = (message.names, message.sizes)
         self._context.is_dirty = True
-        self.await_next(client, message.request, Grouped(f"mesh {text}"))
+        self.await_next(client, message.request, GroupCreated(f"mesh {text}"))
 
     def _refusal(self) -> str:
         c = self._context
@@ -152,7 +152,7 @@ class Forming:
             return f"the world is not formed: {c.reason}; %dist restart tries again"
         return c.missing_nodes() or c.missing_ranks() or ("" if c.world.ranks else c.unknown_ranks(()))
 
-    def await_next(self, client: str, request: str, body: Answered) -> None:
+    def await_next(self, client: str, request: str, body: RankReplyBody) -> None:
         """Answer the request with ``body`` once the next generation to be begun is formed."""
         self._waiting.append(_Request(client, request, body))
 
@@ -209,7 +209,7 @@ class Forming:
         self._began = c.now
         self.deadline = c.now + c.settings.form_timeout
         for node_rank in c.world.nodes:
-            form = Form(
+            form = FormWorld(
                 generation=c.generation,
                 ranks=c.world.topology.ranks_at(node_rank),
                 backend=self.backend,
@@ -232,7 +232,7 @@ class Forming:
 
     # ------------------------------------------------------------ its end
 
-    def _formed(self, message: Formed) -> None:
+    def _formed(self, message: WorldFormed) -> None:
         c = self._context
         rank = c.world.ranks[message.rank]
         rank.listeners |= set(message.listeners)
@@ -254,12 +254,12 @@ class Forming:
         self.deadline = None
         self.init_seconds = c.now - self._began
         for request in self._underway:
-            c.send(request.client, Answer(request.name, -1, request.body))
+            c.send(request.client, RankReply(request.name, -1, request.body))
         self._underway = []
         self._reforms.queue()
         self._setup.queue_replays()  # ahead of them
 
-    def _form_failed(self, message: FormFailed) -> None:
+    def _form_failed(self, message: WorldFailed) -> None:
         c = self._context
         if message.generation != c.generation or message.rank not in self._joining or self.deadline is None:
             return

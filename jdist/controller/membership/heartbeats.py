@@ -17,7 +17,7 @@ from __future__ import annotations
 from jdist.controller.membership.rank_loss import Losses
 from jdist.controller.model.context import Context
 from jdist.controller.model.world import Node
-from jdist.core.messages.membership import NewLifeline
+from jdist.core.messages.membership import LivenessRenewed
 from jdist.core.messages.status import Notice
 
 
@@ -49,7 +49,7 @@ class Contact:
         """Let its agent dial another lifeline; no earlier one tells anything any more."""
         c = self._context
         c.drop_lifelines(node.agent)
-        c.send(node.agent, NewLifeline(c.new_lifeline(node.agent)))
+        c.send(node.agent, LivenessRenewed(c.new_lifeline(node.agent)))
 
     def meet_deadlines(self) -> None:
         """Say which nodes are cut off, and give up those that have been for too long."""

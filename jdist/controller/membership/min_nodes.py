@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from jdist.controller.membership.admission import Joining
 from jdist.controller.model.context import Context
-from jdist.core.messages.membership import LeaveOut, Resized
-from jdist.core.messages.protocol import Answer
+from jdist.core.messages.membership import DropNodes, Resized
+from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import Notice
 
 
@@ -20,7 +20,7 @@ class Shortfall:
         self._context = context
         self._joining = joining
 
-    def leave_out(self, client: str, message: LeaveOut) -> None:
+    def leave_out(self, client: str, message: DropNodes) -> None:
         """Number the ranks of those that are here."""
         c = self._context
         reason = self._refusal(message)
@@ -35,9 +35,9 @@ class Shortfall:
         notes = (*c.left_out, f"the world is formed with {world.nnodes} of {world.nnodes + len(missing)} nodes: {here}")
         c.tell_all(Notice("; ".join(notes)))
         self._joining.number()
-        c.send(client, Answer(message.request, -1, Resized(len(world.ranks), {}, (), notes)))
+        c.send(client, RankReply(message.request, -1, Resized(len(world.ranks), {}, (), notes)))
 
-    def _refusal(self, message: LeaveOut) -> str:
+    def _refusal(self, message: DropNodes) -> str:
         c = self._context
         if c.world.ranks:
             return "all nodes have come; %dist remove takes ranks out of the world"

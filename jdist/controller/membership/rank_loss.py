@@ -10,10 +10,10 @@ from jdist.controller.queries import Questions
 from jdist.controller.runs.lifecycle import Cells
 from jdist.controller.runs.setup_cells import Setup
 from jdist.controller.verdict.decide import lost
-from jdist.core.messages.groups import Grouped
-from jdist.core.messages.membership import Replace, Restart, WorkerDown, WorkerUp
-from jdist.core.messages.observation import Judged
-from jdist.core.messages.runs import Done
+from jdist.core.messages.groups import GroupCreated
+from jdist.core.messages.membership import ReplaceWorker, Restart, WorkerDown, WorkerUp
+from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.runs import RankDone
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import those, told_fresh
@@ -97,12 +97,12 @@ class Losses:
         run = c.runs.run_on(rank.rank)
         if run is not None:
             seconds = c.now - (run.started_at or c.now)
-            self._cells.settle(Done(run.number, rank.rank, "lost", seconds, error=ErrorInfo("RankLost", reason)))
+            self._cells.settle(RankDone(run.number, rank.rank, "lost", seconds, error=ErrorInfo("RankLost", reason)))
             run.verdict = lost(run.number, rank.rank, where, reason)
-            c.send(run.client, Judged(run.number, run.verdict))
+            c.send(run.client, VerdictChanged(run.number, run.verdict))
             if _ABORT in reason and run.pending:
-                run.doomed_until = c.now + _EXPLAINED
-                run.look_by(c.now)
+                run.diagnose_until = c.now + _EXPLAINED
+                run.poll_no_later_than(c.now)
             else:
                 self._cells.halt(run, "lost")
 
@@ -116,7 +116,7 @@ class Losses:
         self._setup.drop_replays(rank.rank)
         if fresh.is_fresh:
             c.tell_all(Notice(told_fresh((rank.rank,))))
-        c.send_to_node(rank.node_rank, Replace(rank.rank, fresh.incarnation))
+        c.send_to_node(rank.node_rank, ReplaceWorker(rank.rank, fresh.incarnation))
 
     # ------------------------------------------------------------ ranks that are given up
 
@@ -154,7 +154,7 @@ class Losses:
                 self._lose(rank, "restarted by the user", is_wanted=True)
             self._replace(rank)
         self.mend()
-        self._forming.await_next(client, message.request, Grouped(f"{those(message.ranks, 'is')} fresh"))
+        self._forming.await_next(client, message.request, GroupCreated(f"{those(message.ranks, 'is')} fresh"))
 
     def _left_out(self, ranks: tuple[int, ...]) -> str:
         """Why the world could not be formed with these replaced: other places are empty, too. "" if it could."""

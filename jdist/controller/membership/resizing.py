@@ -34,8 +34,8 @@ from jdist.controller.queries import Questions
 from jdist.controller.runs.rank_polling import Looks
 from jdist.controller.runs.setup_cells import Setup
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import AddNode, AgentHello, Placed, Quit, RemoveRanks, Renumber, Resized
-from jdist.core.messages.protocol import Answer
+from jdist.core.messages.membership import AddNode, AgentHello, PlaceOpened, RemoveRanks, Renumber, Resized, Shutdown
+from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import Notice
 from jdist.core.ranks import RankSet
 
@@ -86,7 +86,7 @@ class Resizing:
         place = c.world.nnodes
         until = c.now + message.timeout
         self._opening = _Opening(client, message.request, place, message.nproc, until, message.timeout)
-        c.send(client, Answer(message.request, -1, Placed(place)))
+        c.send(client, RankReply(message.request, -1, PlaceOpened(place)))
 
     def _refusal_to_add(self, client: str) -> str:
         c = self._context
@@ -212,7 +212,7 @@ class Resizing:
     def _tell_agents(self, numbering: Numbering, released: list[Node]) -> None:
         c = self._context
         for node in released:
-            c.send(node.agent, Quit())
+            c.send(node.agent, Shutdown())
             self._questions.answer_for_node(node.agent, f"{node.name} has been released")
         shape = c.world.topology
         for node in c.world.nodes.values():

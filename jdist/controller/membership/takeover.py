@@ -19,8 +19,8 @@ from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node
 from jdist.controller.runs.lifecycle import Cells
 from jdist.controller.runs.setup_cells import Setup
-from jdist.core.messages.groups import Form
-from jdist.core.messages.membership import AgentHello, Held, HeldRank, NodeFacts
+from jdist.core.messages.groups import FormWorld
+from jdist.core.messages.membership import AgentHello, HeldGeneration, HeldRank, NodeFacts
 from jdist.core.messages.status import Notice
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
@@ -64,7 +64,7 @@ class Adoption:
         self.deadline = c.now + c.settings.node_grace
         self._take_form(form)
 
-    def _take_form(self, form: Form) -> None:
+    def _take_form(self, form: FormWorld) -> None:
         self._context.generation = max(self._context.generation, form.generation)
         self._forming.named = dict(form.named)
         self._forming.mesh = form.mesh
@@ -76,7 +76,7 @@ class Adoption:
             return False  # and if it has not heard of the world's size, nobody can tell which ranks it holds
         return form.nproc_per_node == self._context.world.topology.nproc_per_node
 
-    def adopt(self, node: Node, held: Held) -> None:
+    def adopt(self, node: Node, held: HeldGeneration) -> None:
         """The node has been given its old place: take its ranks as they are."""
         c = self._context
         self._awaited.discard(node.node_rank)
@@ -149,7 +149,7 @@ class Adoption:
         )
 
 
-def _makes_sense(form: Form) -> bool:
+def _makes_sense(form: FormWorld) -> bool:
     """Whether there can be a world of that shape: an agent says so, and the whole world would be laid out by it."""
     nodes, counts = form.node_of, form.nproc_per_node
     is_counted = bool(counts) and min(counts) >= 0 and sum(counts) <= _MOST_RANKS

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 from jdist.controller.model.world import Node, World
-from jdist.core.messages.membership import Task
+from jdist.core.messages.membership import LauncherTask
 from jdist.core.settings import Settings
 
 Kind = Literal["node", "rank"]
@@ -24,7 +24,7 @@ class Counting:
         self._settings = settings
         self._world = world
 
-    def refusal(self, task: Task | None, nproc: int = 0) -> str:
+    def refusal(self, task: LauncherTask | None, nproc: int = 0) -> str:
         """Why an agent that was started like this, for ``nproc`` ranks, has no place among those here; "" if it has.
 
         The first agent decides what the others are to be.
@@ -46,13 +46,13 @@ class Counting:
             return self._mixture(task)
         return ""
 
-    def is_rank(self, task: Task | None) -> bool:
+    def is_rank(self, task: LauncherTask | None) -> bool:
         """Whether the task is one rank. Asked of one that was not refused."""
         if self._world.ranks:
             return task is not None and self._world.is_by_task
         return task is not None and self._kind(task) == "rank"
 
-    def _kind(self, task: Task | None) -> Kind | None:
+    def _kind(self, task: LauncherTask | None) -> Kind | None:
         if task is None or task.size == self._settings.nnodes:
             return "node"
         return "rank" if task.size == self._world_size else None
@@ -63,7 +63,7 @@ class Counting:
         counts, nnodes = self._settings.nproc_per_node, self._settings.nnodes
         return sum(counts) if len(counts) == nnodes else counts[0] * nnodes if counts else 0
 
-    def _misfit(self, task: Task) -> str:
+    def _misfit(self, task: LauncherTask) -> str:
         settings, size = self._settings, self._world_size
         nodes = f"{settings.nnodes} node{'s' * (settings.nnodes > 1)}"
         counts = "+".join(map(str, settings.nproc_per_node))
@@ -71,7 +71,7 @@ class Counting:
         ways = f"start {settings.nnodes} (one a node)" + (f" or {size} (one a rank)" if size else "")
         return f"{task.launcher} started {task.size} tasks; cluster {settings.name} waits for {nodes}{ranks}: {ways}"
 
-    def _mixture(self, task: Task | None) -> str:
+    def _mixture(self, task: LauncherTask | None) -> str:
         first = next(iter(self._world.nodes.values()))
         name = self._settings.name
         if task is None or not first.is_task:

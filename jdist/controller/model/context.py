@@ -8,7 +8,7 @@ from jdist.controller.model.events import Instruction, ToPeer
 from jdist.controller.model.runs import RunBook
 from jdist.controller.model.world import World
 from jdist.core.messages.base import Message
-from jdist.core.messages.status import WATCHING, Phase, Refused
+from jdist.core.messages.status import OBSERVER, Phase, RequestRefused
 from jdist.core.ranks import RankSet
 from jdist.core.settings import Settings
 
@@ -56,12 +56,12 @@ class Context:
     @property
     def is_attended(self) -> bool:
         """Whether somebody is attached who does more than look on."""
-        return any(kind != WATCHING for kind in self.clients.values())
+        return any(kind != OBSERVER for kind in self.clients.values())
 
     def tell_watchers(self, message: Message) -> None:
         """To every client that looks on."""
         for client, kind in self.clients.items():
-            if kind == WATCHING:
+            if kind == OBSERVER:
                 self.send(client, message)
 
     def tell_all(self, message: Message) -> None:
@@ -72,7 +72,7 @@ class Context:
 
     def refuse(self, client: str, request: str, reason: str) -> None:
         """Say that a request cannot be done."""
-        self.send(client, Refused(request, reason))
+        self.send(client, RequestRefused(request, reason))
 
     def new_lifeline(self, peer: str) -> str:
         """A name under which the peer's lifeline may come."""

@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from jdist.core.messages.runs import Done
-from jdist.core.observation import Tally
+from jdist.core.messages.runs import RankDone
+from jdist.core.observation import CallDigest
 from jdist.core.verdict import Verdict
 
 _LAST_LOOK = 0.8
@@ -53,18 +53,18 @@ class Run:
     """When each rank's part was over."""
     failures: dict[int, str] = field(default_factory=dict)
     """"ValueError: no such file", by rank."""
-    doomed_until: float | None = None
+    diagnose_until: float | None = None
     """A rank of it is lost, and the others are freed once they have been looked at, by then at the latest."""
     is_stalled: bool = False
     """A rank of it is blocked, or was at the last look."""
-    look_at: float | None = None
+    poll_at: float | None = None
     """When the ranks are to be asked what they do."""
-    last_look_at: float | None = None
+    final_poll_at: float | None = None
     """The same, so that the end at its deadline can be explained."""
-    suspicion: object = None
+    unconfirmed: object = None
     """What the last look found and the next has to confirm."""
     verdict: Verdict | None = None
-    tallies: dict[int, tuple[Tally, ...]] = field(default_factory=dict)
+    tallies: dict[int, tuple[CallDigest, ...]] = field(default_factory=dict)
     """What each rank called."""
     held_until: float | None = None
     """All its ranks have ended, and it is being found out what they called; it ends then at the latest."""
@@ -96,11 +96,11 @@ class Run:
             return (self.held_until,)
         return (self.give_up_at,) if self.halted else (self.deadline,)
 
-    def look_by(self, when: float) -> None:
+    def poll_no_later_than(self, when: float) -> None:
         """Have the ranks asked at this time at the latest."""
-        self.look_at = when if self.look_at is None else min(when, self.look_at)
+        self.poll_at = when if self.poll_at is None else min(when, self.poll_at)
 
-    def settle(self, done: Done, now: float) -> Done | None:
+    def settle(self, done: RankDone, now: float) -> RankDone | None:
         """Note a rank's end; the Done to pass on, or None if this rank had ended already."""
         if done.rank not in self.pending:
             return None
@@ -168,7 +168,7 @@ class RunBook:
         run.deadline = None if run.timeout is None else now + run.timeout
         run.pending = set(run.ranks)
         if run.timeout is not None:
-            run.last_look_at = now + max(run.timeout / 2, run.timeout - _LAST_LOOK)
+            run.final_poll_at = now + max(run.timeout / 2, run.timeout - _LAST_LOOK)
         self.last_on.update(dict.fromkeys(run.ranks, run.number))
         self.running[run.number] = run
 

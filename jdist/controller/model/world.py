@@ -7,7 +7,7 @@ from typing import Literal
 
 from jdist.controller.model.numbering import Numbering
 from jdist.core.messages.groups import GroupSpec
-from jdist.core.messages.membership import NodeFacts, Task
+from jdist.core.messages.membership import LauncherTask, NodeFacts
 from jdist.core.topology import Topology
 
 RankState = Literal["starting", "up", "held", "gone"]
@@ -30,7 +30,7 @@ class Node:
     """Of its first workers: more than one when it has some that are void."""
     unanswered: list[Numbering] = field(default_factory=list)
     """Numberings that its agent may not have heard of yet: what it says meanwhile is in older numbers."""
-    task: Task | None = None
+    task: LauncherTask | None = None
     """Where the place is a launcher's task, and one rank."""
     host: int | None = None
     """Which of the tasks' hosts it is on, once all are here."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import jdist
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import PROTOCOL, Message
-from jdist.core.messages.membership import Enrol, Enrolled, Turned
+from jdist.core.messages.membership import Enrol, Enrolled, Rejected
 from jdist.wire.transport.addresses import own_addresses
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import LOOPBACK, Charter, Invitation, agent_name
@@ -90,14 +90,14 @@ class Admission:
         try:
             newcomer: Enrol = _from_newcomer(data)
         except ProtocolError:
-            return Turned(f"it speaks another protocol than jdist {jdist.__version__}, which the controller has")
+            return Rejected(f"it speaks another protocol than jdist {jdist.__version__}, which the controller has")
         if (newcomer.protocol, newcomer.version) != (PROTOCOL, self._charter.version):
             theirs = f"it has jdist {newcomer.version} (protocol {newcomer.protocol})"
-            return Turned(f"{theirs}, the controller {self._charter.version} ({PROTOCOL})")
+            return Rejected(f"{theirs}, the controller {self._charter.version} ({PROTOCOL})")
         if len(newcomer.key) != _KEY_LENGTH or newcomer.key == self._charter.for_clients.public:
-            return Turned("it has no key of its own")
+            return Rejected("it has no key of its own")
         if any(newcomer.key == i.key.public for i in self.invitations):
-            return Turned("it has no key of its own")
+            return Rejected("it has no key of its own")
         if newcomer.key in self.agents:
             return Enrolled()
         if len(self.agents) >= _MOST_AGENTS:

@@ -6,21 +6,21 @@ from jdist.controller.model.context import Context
 from jdist.controller.model.runs import ON_REFORM, HaltReason, Run
 from jdist.controller.runs.setup_cells import Setup
 from jdist.controller.runs.silent_mismatch import Doubts
-from jdist.core.messages.base import Nothing
-from jdist.core.messages.observation import Judged
+from jdist.core.messages.base import Ack
+from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.output import Output, Tail, Text
-from jdist.core.messages.protocol import Answer
+from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import (
-    Accepted,
-    Cell,
-    Done,
-    Halt,
+    AbortRun,
+    ExecuteCell,
     InputReply,
     InputRequest,
     Interrupt,
+    RankDone,
+    RunAccepted,
     RunCell,
     RunEnded,
-    Started,
+    RunStarted,
 )
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
@@ -62,7 +62,7 @@ class Cells:
             message.is_internal,
         )
         c.runs.add(run)
-        c.send(client, Accepted(message.request, run.number, c.runs.blockers(run)))
+        c.send(client, RunAccepted(message.request, run.number, c.runs.blockers(run)))
 
     def _refusal(self, message: RunCell) -> str:
         c = self._context
@@ -88,10 +88,12 @@ class Cells:
             c.runs.start(run, c.now)
             if run.is_setup:
                 self._setup.remember(run)
-            c.send(run.client, Started(run.number))
+            c.send(run.client, RunStarted(run.number))
             is_setup = run.is_setup or run.is_replay
             for node_rank, ranks in c.world.by_node(run.ranks).items():
-                c.send_to_node(node_rank, Cell(run.number, ranks, run.code, run.allow_stdin, run.is_internal, is_setup))
+                c.send_to_node(
+                    node_rank, ExecuteCell(run.number, ranks, run.code, run.allow_stdin, run.is_internal, is_setup)
+                )
 
     # ------------------------------------------------------------ while it runs
 
@@ -134,7 +136,7 @@ class Cells:
 
     # ------------------------------------------------------------ the end
 
-    def settle(self, done: Done) -> None:
+    def settle(self, done: RankDone) -> None:
         """A rank's part of a run is over; with the last one, so is the run."""
         c = self._context
         run = c.runs.running.get(done.run)
@@ -149,17 +151,17 @@ class Cells:
         self.end_if_over(run)
         for other in c.runs.running.values():
             if other.is_stalled:
-                other.look_by(c.now)  # it may have waited for this rank
+                other.poll_no_later_than(c.now)  # it may have waited for this rank
 
     def end_if_over(self, run: Run) -> None:
         """With its last rank a run is over, unless it has still to be explained."""
         c = self._context
-        if not run.is_over or (run.doomed_until is not None and not run.halted) or self._doubts.hold_back(run):
+        if not run.is_over or (run.diagnose_until is not None and not run.halted) or self._doubts.hold_back(run):
             return
         del c.runs.running[run.number]
         has_ended_well = all(kind == "value" for kind in run.kinds.values())
         if run.verdict is not None and has_ended_well and not run.verdict.has_passed:
-            c.send(run.client, Judged(run.number, None))
+            c.send(run.client, VerdictChanged(run.number, None))
         c.send(run.client, RunEnded(run.number, run.reason, c.now - (run.started_at or c.now), run.first_failure))
 
     def interrupt(self, client: str, message: Interrupt) -> None:
@@ -173,7 +175,7 @@ class Cells:
             if message.run in (0, run.number) and (not wanted or wanted & set(run.ranks)) and not run.is_own:
                 self._end_queued(run)
         if message.request:
-            c.send(client, Answer(message.request, -1, Nothing()))
+            c.send(client, RankReply(message.request, -1, Ack()))
 
     def halt(self, run: Run, reason: HaltReason) -> None:
         """Free every rank that is still in the run, once."""
@@ -186,7 +188,7 @@ class Cells:
         c.is_dirty = True
         listeners = c.world.listeners()
         for node_rank, ranks in c.world.by_node(tuple(sorted(run.pending))).items():
-            c.send_to_node(node_rank, Halt(run.number, ranks, listeners, c.settings.interrupt_grace))
+            c.send_to_node(node_rank, AbortRun(run.number, ranks, listeners, c.settings.interrupt_grace))
 
     def end_stuck_reforms(self) -> None:
         """The functions called after a re-forming have nobody who could let them go on: freed when that is certain."""
@@ -207,7 +209,7 @@ class Cells:
         c = self._context
         c.runs.queued.remove(run)
         for rank in run.ranks:
-            c.send(run.client, Done(run.number, rank, "interrupted", error=error))
+            c.send(run.client, RankDone(run.number, rank, "interrupted", error=error))
         c.send(run.client, RunEnded(run.number, "interrupted", 0.0))
 
     # ------------------------------------------------------------ time

@@ -19,8 +19,8 @@ from jdist.controller.model.runs import Run
 from jdist.controller.runs.lifecycle import Cells
 from jdist.controller.verdict.decide import aborted, is_settled, overdue, verdict
 from jdist.controller.verdict.wait_graph import Part, Seen
-from jdist.core.messages.observation import Judged, Look, Looked, Stalled
-from jdist.core.messages.protocol import Answer, Ask
+from jdist.core.messages.observation import Observation, Observe, Stalled, VerdictChanged
+from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.status import Notice
 from jdist.core.ranks import those
 from jdist.core.verdict import Verdict
@@ -48,7 +48,7 @@ class _Round:
     asked: set[int]
     began: dict[int, tuple[int, bool]]
     """The run that each rank began last, and whether it was still in it, when the look began."""
-    answers: dict[int, Looked] = field(default_factory=dict)
+    answers: dict[int, Observation] = field(default_factory=dict)
 
 
 class Looks:
@@ -65,7 +65,7 @@ class Looks:
         run = self._context.runs.running.get(message.run)
         if run is not None and not run.halted and message.rank in run.pending:
             run.is_stalled = True
-            run.look_by(self._context.now)
+            run.poll_no_later_than(self._context.now)
 
     def next_wakeup(self) -> float | None:
         """When the look under way is over at the latest, or when the next one is due."""
@@ -74,7 +74,7 @@ class Looks:
         return min((t for run in self._context.runs.running.values() for t in self._times(run)), default=None)
 
     def _times(self, run: Run) -> list[float]:
-        return [] if run.halted else [t for t in (run.look_at, run.last_look_at) if t is not None]
+        return [] if run.halted else [t for t in (run.poll_at, run.final_poll_at) if t is not None]
 
     def look(self) -> None:
         """Begin a look if one is due, end one that is overdue."""
@@ -92,23 +92,23 @@ class Looks:
         began = {number: self._position(number) for number in c.world.ranks}
         self._round = _Round(f"look-{self._last}", c.now + _PATIENCE, set(alive), began)
         for run in c.runs.running.values():
-            run.look_at = None
-            if run.last_look_at is not None and c.now >= run.last_look_at:
-                run.last_look_at = None
+            run.poll_at = None
+            if run.final_poll_at is not None and c.now >= run.final_poll_at:
+                run.final_poll_at = None
         for node_rank, ranks in c.world.by_node(alive).items():
-            c.send_to_node(node_rank, Ask(self._round.name, ranks, Look(_RECENT)))
+            c.send_to_node(node_rank, RankQuery(self._round.name, ranks, Observe(_RECENT)))
 
     def _position(self, rank: int) -> tuple[int, bool]:
         """The run that the rank began last, and whether it is still in it."""
         return self._context.runs.last_on.get(rank, 0), self._context.runs.run_on(rank) is not None
 
-    def note(self, answer: Answer) -> None:
+    def note(self, answer: RankReply) -> None:
         """A rank said what it does."""
         current = self._round
         if current is None or answer.request != current.name or answer.rank not in current.asked:
             return
         current.asked.discard(answer.rank)
-        if isinstance(answer.body, Looked):
+        if isinstance(answer.body, Observation):
             current.answers[answer.rank] = answer.body
         if not current.asked:
             self._judge()
@@ -121,7 +121,7 @@ class Looks:
         if current is None:
             return
         for run in list(c.runs.running.values()):
-            if not run.halted and (run.is_stalled or run.doomed_until is not None or self._is_nearly_due(run)):
+            if not run.halted and (run.is_stalled or run.diagnose_until is not None or self._is_nearly_due(run)):
                 self._judge_run(run, {number: self._seen(number, run, current) for number in c.world.ranks})
 
     def _is_nearly_due(self, run: Run) -> bool:
@@ -145,7 +145,7 @@ class Looks:
             )
         return self._over(rank, run, where, look)
 
-    def _over(self, rank: int, run: Run, where: str, look: Looked | None) -> Seen:
+    def _over(self, rank: int, run: Run, where: str, look: Observation | None) -> Seen:
         if rank not in run.ended_at:
             return Seen(where, "free", look)
         ago = self._context.now - run.ended_at[rank]
@@ -154,7 +154,7 @@ class Looks:
 
     def _judge_run(self, run: Run, seen: dict[int, Seen]) -> None:
         c = self._context
-        if run.doomed_until is not None:
+        if run.diagnose_until is not None:
             self._end_doomed(run, seen)
             return
         is_nearly_due = self._is_nearly_due(run)
@@ -166,33 +166,33 @@ class Looks:
         run.is_stalled = bool(waits) or (run.is_stalled and bool(unknown))
         if found is not None and found.is_certain and not is_settled(found, seen):
             calls = tuple((r, c.op, c.started) for r in found.waiting for c in seen[r].doing.calls)
-            if run.suspicion != (found.kind, found.culprits, calls):
-                run.suspicion = (found.kind, found.culprits, calls)
-                run.look_by(c.now + _AGAIN)
+            if run.unconfirmed != (found.kind, found.responsible, calls):
+                run.unconfirmed = (found.kind, found.responsible, calls)
+                run.poll_no_later_than(c.now + _AGAIN)
                 return
         if unknown and run.is_stalled and (found is None or _stands(run.verdict, found, unknown)):
-            run.look_by(c.now + _SHOWN)
+            run.poll_no_later_than(c.now + _SHOWN)
             return
         self._tell(run, found)
         if run.halted:
             return
         if found is not None:
-            run.look_by(c.now + _SHOWN)
+            run.poll_no_later_than(c.now + _SHOWN)
         elif waits:
-            run.look_by(c.now + max(_AGAIN, SLOW - max(waits)))
+            run.poll_no_later_than(c.now + max(_AGAIN, SLOW - max(waits)))
 
     def _end_doomed(self, run: Run, seen: dict[int, Seen]) -> None:
         """A rank is lost. That the calls did not fit explains more than that; then the others are freed."""
         told = run.verdict
         has_moved = any(s.part == "elsewhere" and s.look is None for r, s in seen.items() if r in run.ranks)
-        if has_moved and run.doomed_until is not None and self._context.now < run.doomed_until:
-            run.look_by(self._context.now)  # a rank has failed meanwhile: what in, is seen at the next look
+        if has_moved and run.diagnose_until is not None and self._context.now < run.diagnose_until:
+            run.poll_no_later_than(self._context.now)  # a rank has failed meanwhile: what in, is seen at the next look
             return
-        found = aborted(run.number, told.culprits[0], seen) if told is not None else None
+        found = aborted(run.number, told.responsible[0], seen) if told is not None else None
         if found is not None and told is not None:
             run.verdict = structs.replace(found, details=(*found.details, told.reason), ways=())
-            self._context.send(run.client, Judged(run.number, run.verdict))
-        run.doomed_until = None
+            self._context.send(run.client, VerdictChanged(run.number, run.verdict))
+        run.diagnose_until = None
         self._cells.halt(run, "lost")
         self._cells.end_if_over(run)
 
@@ -206,27 +206,27 @@ class Looks:
         stands = found is not None and found.is_certain and run.verdict is not None and _is_same(found, run.verdict)
         if not stands and found != run.verdict:
             run.verdict = found
-            c.send(run.client, Judged(run.number, found))
+            c.send(run.client, VerdictChanged(run.number, found))
         if found is None or not found.is_certain:
             return
         if run.is_replay:
             ranks = those(run.ranks)
             text = f"the setup cell could not be run again on fresh {ranks} alone: {found.reason}; what all ranks must"
             c.tell_all(Notice(f"{text} call together belongs in a cell that they all run again"))
-        if run.is_replay or any(run.kinds.get(r) == "error" for r in found.culprits):
+        if run.is_replay or any(run.kinds.get(r) == "error" for r in found.responsible):
             self._cells.halt(run, "failed")
 
 
 def _stands(told: Verdict | None, found: Verdict, unknown: set[int]) -> bool:
     """Whether a certain verdict still holds: one of whom it tells does not answer, and no other is certain."""
-    return told is not None and told.is_certain and not found.is_certain and not unknown.isdisjoint(told.culprits)
+    return told is not None and told.is_certain and not found.is_certain and not unknown.isdisjoint(told.responsible)
 
 
 def _is_same(one: Verdict, other: Verdict) -> bool:
     """But for the seconds."""
-    return (one.kind, one.culprits, one.waiting, one.reason) == (
+    return (one.kind, one.responsible, one.waiting, one.reason) == (
         other.kind,
-        other.culprits,
+        other.responsible,
         other.waiting,
         other.reason,
     )

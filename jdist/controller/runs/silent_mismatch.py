@@ -14,9 +14,9 @@ from jdist.controller.model.context import Context
 from jdist.controller.model.runs import Run
 from jdist.controller.verdict import mismatch
 from jdist.core.call_signature import agreed
-from jdist.core.messages.observation import Judged, Trace, Traced
-from jdist.core.messages.protocol import Answer, Ask
-from jdist.core.observation import Call, Tally
+from jdist.core.messages.observation import GetTrace, RankTrace, VerdictChanged
+from jdist.core.messages.protocol import RankQuery, RankReply
+from jdist.core.observation import Call, CallDigest
 from jdist.core.ranks import RankSet, those
 from jdist.core.verdict import Verdict
 
@@ -62,7 +62,7 @@ class Doubts:
         del self._open[run.number]
         run.held_until = None
         run.verdict = _verdict(run.number, doubt)
-        self._context.send(run.client, Judged(run.number, run.verdict))
+        self._context.send(run.client, VerdictChanged(run.number, run.verdict))
         return False
 
     def _begin(self, run: Run) -> None:
@@ -77,23 +77,23 @@ class Doubts:
         doubt = _Doubt(f"doubt-{self._last}", tally.group, tally.label, kinds, set(asked))
         self._open[run.number] = doubt
         for node_rank, ranks in c.world.by_node(asked).items():
-            c.send_to_node(node_rank, Ask(doubt.name, ranks, Trace(run.number)))
+            c.send_to_node(node_rank, RankQuery(doubt.name, ranks, GetTrace(run.number)))
 
-    def note(self, answer: Answer) -> Run | None:
+    def note(self, answer: RankReply) -> Run | None:
         """A rank told its calls, or cannot: the run that this was about."""
         for number, doubt in self._open.items():
             if doubt.name == answer.request and answer.rank in doubt.asked:
                 doubt.asked.discard(answer.rank)
-                if isinstance(answer.body, Traced):
+                if isinstance(answer.body, RankTrace):
                     own = [call for call in answer.body.calls if call.group == doubt.group and call.number]
                     doubt.calls[answer.rank] = {call.number: call for call in own}
                 return self._context.runs.running.get(number)
         return None
 
 
-def _differing(tallies: Mapping[int, tuple[Tally, ...]]) -> tuple[Tally, Kinds] | None:
+def _differing(tallies: Mapping[int, tuple[CallDigest, ...]]) -> tuple[CallDigest, Kinds] | None:
     """The first group all of whose ranks called equally much there, but not the same."""
-    groups: dict[str, dict[int, Tally]] = {}
+    groups: dict[str, dict[int, CallDigest]] = {}
     for rank, own in sorted(tallies.items()):
         for tally in own:
             groups.setdefault(tally.group, {})[rank] = tally
@@ -118,15 +118,15 @@ def _verdict(run: int, doubt: _Doubt) -> Verdict:
         calls = {rank: told[rank][number] for rank in told}
         if len({agreed(call) for call in calls.values()}) > 1:
             return _of_call(run, number, {r: calls[first] for first, ranks in kinds.items() for r in ranks}, label)
-    culprits = tuple(sorted(rank for ranks in doubt.kinds[1:] for rank in ranks))
-    reason = f"{those(culprits, 'has')} called other collectives in group {label} than {those(doubt.kinds[0])}"
-    return Verdict(run, "mismatch", culprits, (), f"{reason}: what they left is wrong", group=label, has_passed=True)
+    responsible = tuple(sorted(rank for ranks in doubt.kinds[1:] for rank in ranks))
+    reason = f"{those(responsible, 'has')} called other collectives in group {label} than {those(doubt.kinds[0])}"
+    return Verdict(run, "mismatch", responsible, (), f"{reason}: what they left is wrong", group=label, has_passed=True)
 
 
 def _of_call(run: int, number: int, calls: Mapping[int, Call], label: str) -> Verdict:
     found = mismatch.compare(number, calls, sorted(calls))
     parties = found.parties if found is not None else ()
-    culprits = parties[-1][0] if parties and len(parties[0][0]) > len(parties[-1][0]) else tuple(sorted(calls))
+    responsible = parties[-1][0] if parties and len(parties[0][0]) > len(parties[-1][0]) else tuple(sorted(calls))
     op = next(iter(calls.values())).op
     if found is None or found.what == "operation":
         reason = f"the ranks of group {label} were in different collectives at #{number}"
@@ -134,4 +134,4 @@ def _of_call(run: int, number: int, calls: Mapping[int, Call], label: str) -> Ve
         reason = f"{op} #{number} of group {label} differed between ranks in {found.what}"
     details = mismatch.lines(found) if found is not None else ()
     reason = f"{reason}: what it left is wrong"
-    return Verdict(run, "mismatch", culprits, (), reason, details, (), op, label, number, has_passed=True)
+    return Verdict(run, "mismatch", responsible, (), reason, details, (), op, label, number, has_passed=True)

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from jdist.controller.verdict import mismatch
 from jdist.controller.verdict.wait_graph import Ranks, Seen, circle, is_send, may_move, missing, needs
-from jdist.core.observation import ANY, Call, Kind
+from jdist.core.observation import ANY, ActivityKind, Call
 from jdist.core.ranks import those
-from jdist.core.verdict import Verdict, VerdictKind, Way
+from jdist.core.verdict import Remedy, Verdict, VerdictKind
 
-_KINDS: dict[Kind, VerdictKind] = {"collective": "missing", "transfer": "transfer", "store": "store"}
-_INTERRUPT = Way("%dist interrupt", "stop the run everywhere, namespaces kept, group re-formed")
+_KINDS: dict[ActivityKind, VerdictKind] = {"collective": "missing", "transfer": "transfer", "store": "store"}
+_INTERRUPT = Remedy("%dist interrupt", "stop the run everywhere, namespaces kept, group re-formed")
 _SETTLED = 0.2
 """Seconds in a collective from which on its rank counts as waiting, not as passing through."""
 _SLEEPING = 0.05
@@ -70,8 +70,8 @@ def aborted(run: int, rank: int, ranks: Ranks) -> Verdict | None:
     lines = tuple(f"rank {r} calls {mismatch.describe(c)} in group {_label(c, r, ranks)}" for r, c in partners.items())
     what = "that" if len(partners) == 1 else "one"
     reason = f"rank {rank} was ended by its C++ code in a call that did not fit {what} of {those(partners)}"
-    culprits = tuple(sorted({rank, *partners}))
-    return Verdict(run, "mismatch", culprits, tuple(partners), reason, lines, (_INTERRUPT,))
+    responsible = tuple(sorted({rank, *partners}))
+    return Verdict(run, "mismatch", responsible, tuple(partners), reason, lines, (_INTERRUPT,))
 
 
 def _last_call(seen: Seen) -> Call | None:
@@ -101,7 +101,7 @@ def _mismatch(run: int, blocked: Iterable[int], ranks: Ranks) -> Verdict | None:
                 continue
             label = _label(call, rank, ranks)
             parties = found.parties
-            culprits = parties[-1][0] if len(parties[0][0]) > len(parties[-1][0]) else _all(p[0] for p in parties)
+            responsible = parties[-1][0] if len(parties[0][0]) > len(parties[-1][0]) else _all(p[0] for p in parties)
             waiting = tuple(r for r in blocked if any(c.group == call.group for c in ranks[r].doing.calls))
             if found.what == "operation":
                 reason = f"the ranks of group {label} are in different collectives at #{found.number}"
@@ -110,7 +110,7 @@ def _mismatch(run: int, blocked: Iterable[int], ranks: Ranks) -> Verdict | None:
                 reason = f"{op} #{found.number} of group {label} differs between ranks in {found.what}"
             lines = mismatch.lines(found)
             return Verdict(
-                run, "mismatch", culprits, waiting, reason, lines, (_INTERRUPT,), call.op, label, found.number
+                run, "mismatch", responsible, waiting, reason, lines, (_INTERRUPT,), call.op, label, found.number
             )
     return None
 
@@ -129,16 +129,16 @@ def _stuck(run: int, stuck: list[int], ranks: Ranks) -> Verdict:
     if not rooted:
         return _cycle(run, stuck, ranks)
     first = max(rooted, key=lambda r: (sum(_same_wait(r, o, ranks) for o in rooted), -r))
-    culprits = tuple(absent[first])
+    responsible = tuple(absent[first])
     seen = ranks[first]
     call = seen.doing.calls[0] if seen.doing.calls else None
     label = _label(call, first, ranks) if call is not None else ""
     number = call.number if call is not None else 0
-    lines = (*_waiting_lines(stuck, first, ranks), *(_whereabouts(m, ranks[m]) for m in culprits))
-    ways = (_INTERRUPT, *_join(culprits, ranks, seen.doing.kind))
-    reason = _absence(first, culprits, call, label, ranks)
+    lines = (*_waiting_lines(stuck, first, ranks), *(_whereabouts(m, ranks[m]) for m in responsible))
+    ways = (_INTERRUPT, *_join(responsible, ranks, seen.doing.kind))
+    reason = _absence(first, responsible, call, label, ranks)
     return Verdict(
-        run, _KINDS[seen.doing.kind], culprits, tuple(stuck), reason, lines, ways, seen.doing.op, label, number
+        run, _KINDS[seen.doing.kind], responsible, tuple(stuck), reason, lines, ways, seen.doing.op, label, number
     )
 
 
@@ -152,15 +152,15 @@ def _same_wait(one: int, other: int, ranks: Ranks) -> bool:
     return [(c.group, c.number, c.peer) for c in a.calls] == [(c.group, c.number, c.peer) for c in b.calls]
 
 
-def _absence(rank: int, culprits: tuple[int, ...], call: Call | None, label: str, ranks: Ranks) -> str:
+def _absence(rank: int, responsible: tuple[int, ...], call: Call | None, label: str, ranks: Ranks) -> str:
     doing = ranks[rank].doing
-    who = ranks[culprits[0]].where if len(culprits) == 1 else those(culprits)
-    have = "has" if len(culprits) == 1 else "have"
+    who = ranks[responsible[0]].where if len(responsible) == 1 else those(responsible)
+    have = "has" if len(responsible) == 1 else "have"
     if doing.kind == "collective" and call is not None:
-        entered = "has not entered" if len(culprits) == 1 else "have not entered"
+        entered = "has not entered" if len(responsible) == 1 else "have not entered"
         if all(
             ranks[c].part == "failed" and (p := ranks[c].progress(call.group)) and p.begun >= call.number
-            for c in culprits
+            for c in responsible
         ):
             entered = f"{have} left"
         return f"{who} {entered} {_named(call, label)}"
@@ -174,13 +174,13 @@ def _absence(rank: int, culprits: tuple[int, ...], call: Call | None, label: str
     return f"{those([rank], 'waits')} at the store for {what}"
 
 
-def _join(culprits: tuple[int, ...], ranks: Ranks, kind: Kind) -> tuple[Way, ...]:
-    able = [c for c in culprits if ranks[c].is_over and ranks[c].part != "lost"]
-    if not able or len(able) < len(culprits):
+def _join(responsible: tuple[int, ...], ranks: Ranks, kind: ActivityKind) -> tuple[Remedy, ...]:
+    able = [c for c in responsible if ranks[c].is_over and ranks[c].part != "lost"]
+    if not able or len(able) < len(responsible):
         return ()
     what = {"collective": "the same collective", "transfer": "the other half", "store": "the same"}[kind]
     names = ",".join(map(str, able))
-    return (Way(f"%%dist -r {names}", f"let {those(able)} join by calling {what}"),)
+    return (Remedy(f"%%dist -r {names}", f"let {those(able)} join by calling {what}"),)
 
 
 def _cycle(run: int, stuck: list[int], ranks: Ranks) -> Verdict:

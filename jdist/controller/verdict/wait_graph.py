@@ -16,8 +16,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from jdist.core.messages.observation import Looked
-from jdist.core.observation import ANY, Call, Doing, GroupProgress
+from jdist.core.messages.observation import Observation
+from jdist.core.observation import ANY, Activity, Call, GroupProgress
 
 Part = Literal["running", "done", "failed", "free", "elsewhere", "lost"]
 """running: in the run. done, failed: its part of the run is over. free: not in the run, and idle. elsewhere: in another
@@ -32,7 +32,7 @@ class Seen(Struct, frozen=True):
     where: str
     """"rank 1 (node 0, hostname)"."""
     part: Part
-    look: Looked | None = None
+    look: Observation | None = None
     """None: nothing is known but its part."""
     ago: float = 0.0
     """Seconds since its part was over."""
@@ -50,8 +50,8 @@ class Seen(Struct, frozen=True):
         return self.part in ("done", "failed", "free", "lost") and not self.is_unknown
 
     @property
-    def doing(self) -> Doing:
-        return self.look.doing if self.look is not None else Doing("silent")
+    def doing(self) -> Activity:
+        return self.look.doing if self.look is not None else Activity("silent")
 
     @property
     def is_blocked(self) -> bool:

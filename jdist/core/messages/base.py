@@ -37,13 +37,13 @@ class ProbeWire(Struct, frozen=True):
     nonce: str
 
 
-class Missing(Message, frozen=True):
+class ValueMissing(Message, frozen=True):
     """Why a name could not be pulled from a rank."""
 
     reason: str
 
 
-class Fault(Message, frozen=True):
+class QueryFailed(Message, frozen=True):
     """Why a question has no answer."""
 
     reason: str
@@ -56,5 +56,5 @@ class Progress(Message, frozen=True):
     total: int
 
 
-class Nothing(Message, frozen=True):
+class Ack(Message, frozen=True):
     """Done; there is nothing to say."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from jdist.core.messages.base import Message, ProbeWire
-from jdist.core.source_tree import Piece, Tree
+from jdist.core.source_tree import Piece, SourceTree
 
 
-class Compare(Message, frozen=True):
+class CompareTree(Message, frozen=True):
     """Which contents of this tree are not on the node?"""
 
-    tree: Tree
+    tree: SourceTree
 
 
-class Compared(Message, frozen=True):
+class TreeCompared(Message, frozen=True):
     """Digests of what it lacks. ``place`` is the same on nodes that share the folder ``path``."""
 
     place: str
@@ -20,7 +20,7 @@ class Compared(Message, frozen=True):
     lacks: tuple[bytes, ...]
 
 
-class Store(Message, frozen=True):
+class StorePieces(Message, frozen=True):
     """Keep contents until the tree is settled: small ones in ``pieces``, or a part of a large one as a transfer.
 
     A transfer's bytes are in a segment at ``path`` that this host shares, or at the controller's data port.
@@ -36,20 +36,20 @@ class Store(Message, frozen=True):
     probe: ProbeWire | None = None
 
 
-class Settle(Message, frozen=True):
+class ApplyTree(Message, frozen=True):
     """Make the folder be as the tree, from what was there and what was stored; then the ranks import from it."""
 
-    tree: Tree
+    tree: SourceTree
 
 
-class Settled(Message, frozen=True):
+class TreeApplied(Message, frozen=True):
     """It is. ``changed`` and ``deleted``: paths in the tree."""
 
     changed: tuple[str, ...]
     deleted: tuple[str, ...]
 
 
-class Adopt(Message, frozen=True):
+class AdoptTree(Message, frozen=True):
     """The folder was settled by another node that shares it: the ranks import from it."""
 
     name: str
@@ -57,7 +57,7 @@ class Adopt(Message, frozen=True):
     changed: tuple[str, ...]
 
 
-class Importable(Message, frozen=True):
+class CodeSynced(Message, frozen=True):
     """Code that was synced: ``folders`` come first on the path; files at ``changed`` are to be read again."""
 
     folders: tuple[str, ...]

@@ -19,7 +19,7 @@ class GroupSpec(Struct, frozen=True):
     """It has lost a member for good and is not made again. Its place is kept, since torch names groups by counting."""
 
 
-class Grouped(Message, frozen=True):
+class GroupCreated(Message, frozen=True):
     """A group or mesh has been made."""
 
     text: str
@@ -54,7 +54,7 @@ class StoreDown(Message, frozen=True):
     reason: str
 
 
-class Formed(Message, frozen=True):
+class WorldFormed(Message, frozen=True):
     """A rank holds the generation."""
 
     rank: int
@@ -66,7 +66,7 @@ class Formed(Message, frozen=True):
     """It has functions that are to be called now that the world has been formed again."""
 
 
-class FormFailed(Message, frozen=True):
+class WorldFailed(Message, frozen=True):
     """A rank could not join the generation."""
 
     rank: int
@@ -91,7 +91,7 @@ class StartStore(Message, frozen=True):
     port: int
 
 
-class Form(Message, frozen=True):
+class FormWorld(Message, frozen=True):
     """Form a generation of the world."""
 
     generation: int

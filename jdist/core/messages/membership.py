@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from jdist.core.messages.base import Message
-from jdist.core.messages.groups import Form, GroupSpec
+from jdist.core.messages.groups import FormWorld, GroupSpec
 
 
 class NodeFacts(Struct, frozen=True):
@@ -47,7 +47,7 @@ class Invited(Message, frozen=True):
     line: str
 
 
-class Placed(Message, frozen=True):
+class PlaceOpened(Message, frozen=True):
     """A place is open for one more node."""
 
     node_rank: int
@@ -91,7 +91,7 @@ class RemoveRanks(Message, frozen=True):
     ranks: tuple[int, ...]
 
 
-class LeaveOut(Message, frozen=True):
+class DropNodes(Message, frozen=True):
     """Form the world without ``nodes``, which cannot be had (why, by node rank). Answered by Resized.
 
     For a world that has not been numbered yet, and not for fewer nodes than it was started for at the least.
@@ -116,11 +116,11 @@ class HeldRank(Struct, frozen=True):
     listeners: tuple[tuple[str, int], ...] = ()
 
 
-class Held(Struct, frozen=True):
+class HeldGeneration(Struct, frozen=True):
     """What a node holds: all that another controller needs to go on with it."""
 
     ranks: tuple[HeldRank, ...]
-    form: Form | None
+    form: FormWorld | None
     """The last one: the world's shape, named groups and mesh."""
     store: tuple[str, int] | None
     last_run: int
@@ -128,7 +128,7 @@ class Held(Struct, frozen=True):
     """``(run, code, ranks)`` of the cells that were remembered here, oldest first."""
 
 
-class Task(Struct, frozen=True):
+class LauncherTask(Struct, frozen=True):
     """A process among those that a launcher such as mpirun, srun or torchrun has started together."""
 
     launcher: str
@@ -167,9 +167,9 @@ class AgentHello(Message, frozen=True):
     nproc: int = 0
     node_rank: int = -1
     """The place it had, if it had one and comes back."""
-    held: Held | None = None
+    held: HeldGeneration | None = None
     """What it has under an earlier controller, or did before it was given up."""
-    task: Task | None = None
+    task: LauncherTask | None = None
     """If a launcher has started it together with others."""
 
 
@@ -193,17 +193,17 @@ class Renumbered(Message, frozen=True):
     """What the agent says from here on counts its ranks as the oldest Renumber did that it had not answered yet."""
 
 
-class NoLifeline(Message, frozen=True):
+class LivenessLost(Message, frozen=True):
     """The agent's lifeline broke, or could not be dialled: it needs the name of another."""
 
 
-class Leaving(Message, frozen=True):
+class AgentLeaving(Message, frozen=True):
     """The agent was told from outside to end, and does; ``reason`` says by whom, as far as it knows."""
 
     reason: str
 
 
-class Beat(Message, frozen=True):
+class Heartbeat(Message, frozen=True):
     """The agent lives. One a second, whatever the number of ranks."""
 
 
@@ -231,19 +231,19 @@ class Welcome(Message, frozen=True):
     """The workers get to see the launcher's variables: by them MPI finds the launcher again."""
 
 
-class NewLifeline(Message, frozen=True):
+class LivenessRenewed(Message, frozen=True):
     """A lifeline broke: dial another of this name (see wire/bulk/server)."""
 
     name: str
 
 
-class Turned(Message, frozen=True):
+class Rejected(Message, frozen=True):
     """The agent is not wanted, and why."""
 
     reason: str
 
 
-class Replace(Message, frozen=True):
+class ReplaceWorker(Message, frozen=True):
     """Kill the worker of ``rank`` and start a fresh one."""
 
     rank: int
@@ -266,11 +266,11 @@ class Renumber(Message, frozen=True):
     """As in Form."""
 
 
-class Quit(Message, frozen=True):
+class Shutdown(Message, frozen=True):
     """End the workers and yourself."""
 
 
-ToNewcomer = Enrolled | Turned
+ToUnauthenticated = Enrolled | Rejected
 
 
 class WorkerHello(Message, frozen=True):

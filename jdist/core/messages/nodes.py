@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from jdist.core.messages.base import Message
-from jdist.core.node_report import NodeReport, Path
+from jdist.core.node_report import NetworkPath, NodeReport
 
 
-class Clock(Message, frozen=True):
+class ReadClock(Message, frozen=True):
     """What time is it?"""
 
 
-class ClockAt(Message, frozen=True):
+class ClockReading(Message, frozen=True):
     """The node's wall clock, seconds since the epoch."""
 
     now: float
 
 
-class Examine(Message, frozen=True):
+class ReportNode(Message, frozen=True):
     """What is on the node? ``is_brief``: only what is known at once."""
 
     is_brief: bool = False
 
 
-class Examined(Message, frozen=True):
+class NodeReported(Message, frozen=True):
     """What was found."""
 
     report: NodeReport
@@ -44,7 +44,7 @@ class Listening(Message, frozen=True):
     port: int
 
 
-class Reach(Message, frozen=True):
+class ProbePath(Message, frozen=True):
     """Go the way to another node, which listens: look up its name, connect, measure."""
 
     hostname: str
@@ -57,7 +57,7 @@ class Reach(Message, frozen=True):
     """Seconds for which bandwidth is measured; 0: not at all."""
 
 
-class Reached(Message, frozen=True):
+class PathProbed(Message, frozen=True):
     """How it went."""
 
-    path: Path
+    path: NetworkPath

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from jdist.core.messages.base import Message
 from jdist.core.node_report import GpuUse
-from jdist.core.observation import Call, Doing, GroupProgress
+from jdist.core.observation import Activity, Call, GroupProgress
 from jdist.core.verdict import Verdict
 
 
-class Look(Message, frozen=True):
+class Observe(Message, frozen=True):
     """What is the rank doing? ``recent``: how many of each group's last calls are wanted as well.
 
     ``with_gpu``: what it has of its GPU is wanted, too, which its agent finds out.
@@ -18,14 +18,14 @@ class Look(Message, frozen=True):
     with_gpu: bool = False
 
 
-class Looked(Message, frozen=True):
+class Observation(Message, frozen=True):
     """What the rank is doing, seen from outside its main thread, and how far it is in each group.
 
     An agent answers for a rank that does not answer in time: ``doing.kind`` is "silent" then, and no more is known.
     """
 
     device: str
-    doing: Doing
+    doing: Activity
     rss: int
     """Bytes."""
     groups: tuple[GroupProgress, ...] = ()
@@ -37,23 +37,23 @@ class Looked(Message, frozen=True):
     """None: there is none, nobody asked, or the driver does not tell."""
 
 
-class Stack(Message, frozen=True):
+class GetStack(Message, frozen=True):
     """Where is the rank's main thread, frame by frame?"""
 
 
-class Stacked(Message, frozen=True):
+class StackText(Message, frozen=True):
     """As Python prints a stack, the innermost frame last; from the cell on, where one runs."""
 
     text: str
 
 
-class Trace(Message, frozen=True):
+class GetTrace(Message, frozen=True):
     """Which calls of torch.distributed did the rank make in ``run`` (0: in its last)?"""
 
     run: int = 0
 
 
-class Traced(Message, frozen=True):
+class RankTrace(Message, frozen=True):
     """Its calls, oldest first. Times are the wall clock of the rank's host, seconds since the epoch."""
 
     run: int
@@ -66,7 +66,7 @@ class Traced(Message, frozen=True):
     """Older calls that are not kept any more."""
 
 
-class Judged(Message, frozen=True):
+class VerdictChanged(Message, frozen=True):
     """Why a run does not move; None: what was said of it before holds no more."""
 
     run: int

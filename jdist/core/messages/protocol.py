@@ -9,98 +9,126 @@
 
 from __future__ import annotations
 
-from jdist.core.messages.base import Fault, Message, Nothing, Progress
-from jdist.core.messages.code import Adopt, Compare, Compared, Importable, Settle, Settled, Store
+from jdist.core.messages.base import Ack, Message, Progress, QueryFailed
+from jdist.core.messages.code import (
+    AdoptTree,
+    ApplyTree,
+    CodeSynced,
+    CompareTree,
+    StorePieces,
+    TreeApplied,
+    TreeCompared,
+)
 from jdist.core.messages.groups import (
-    Form,
-    Formed,
-    FormFailed,
-    Grouped,
+    FormWorld,
+    GroupCreated,
     GroupMade,
     MakeGroup,
     MakeMesh,
     StartStore,
     StoreDown,
     StoreUp,
+    WorldFailed,
+    WorldFormed,
 )
 from jdist.core.messages.introspection import Complete, Completed, Console, ConsoleAt, Inspect, Inspected, Logs, LogText
 from jdist.core.messages.membership import (
     AddNode,
     AgentHello,
-    Beat,
+    AgentLeaving,
     BeRank,
+    DropNodes,
+    Heartbeat,
     Invite,
     Invited,
-    LeaveOut,
-    Leaving,
-    NewLifeline,
-    NoLifeline,
-    Placed,
-    Quit,
+    LivenessLost,
+    LivenessRenewed,
+    PlaceOpened,
+    Rejected,
     RemoveRanks,
     Renumber,
     Renumbered,
-    Replace,
+    ReplaceWorker,
     Resized,
     Restart,
-    Turned,
+    Shutdown,
     Welcome,
     WorkerDown,
     WorkerHello,
     WorkerUp,
 )
-from jdist.core.messages.nodes import Clock, ClockAt, Examine, Examined, Listen, Listening, Reach, Reached
-from jdist.core.messages.observation import Judged, Look, Looked, Stack, Stacked, Stalled, Trace, Traced
+from jdist.core.messages.nodes import (
+    ClockReading,
+    Listen,
+    Listening,
+    NodeReported,
+    PathProbed,
+    ProbePath,
+    ReadClock,
+    ReportNode,
+)
+from jdist.core.messages.observation import (
+    GetStack,
+    GetTrace,
+    Observation,
+    Observe,
+    RankTrace,
+    StackText,
+    Stalled,
+    VerdictChanged,
+)
 from jdist.core.messages.output import Output
 from jdist.core.messages.runs import (
-    Accepted,
-    Cell,
-    Done,
-    Halt,
+    AbortRun,
+    ExecuteCell,
     InputReply,
     InputRequest,
     Interrupt,
+    RankDone,
+    RunAccepted,
     RunCell,
     RunEnded,
-    Started,
+    RunStarted,
 )
 from jdist.core.messages.status import (
     Attached,
     ClientHello,
     ClusterFacts,
-    Moved,
     Notice,
-    Refused,
+    RequestRefused,
+    RunsChanged,
+    StatusReport,
+    StatusRequest,
     StopCluster,
     Stopped,
-    Survey,
-    Surveyed,
 )
 from jdist.core.messages.values import (
+    BindNames,
     Describe,
     Described,
     Digest,
     Digested,
-    Element,
-    Elementary,
+    ElementRead,
+    Evaluate,
+    Evaluated,
     Fetch,
     Fetched,
-    Keep,
-    PassedAt,
-    PassOn,
-    Peek,
-    Peeked,
-    Put,
+    Forward,
+    ForwardedAt,
+    Hold,
+    ReadElement,
     Release,
 )
 
-NodeOp = Clock | Examine | Listen | Reach | Compare | Store | Settle | Adopt
+NodeOp = ReadClock | ReportNode | Listen | ProbePath | CompareTree | StorePieces | ApplyTree | AdoptTree
 
 
-NodeAnswered = ClockAt | Examined | Listening | Reached | Compared | Settled | Nothing | Progress | Fault
+NodeReplyBody = (
+    ClockReading | NodeReported | Listening | PathProbed | TreeCompared | TreeApplied | Ack | Progress | QueryFailed
+)
 
 
-class AskNodes(Message, frozen=True):
+class NodeQuery(Message, frozen=True):
     """A question to ``nodes``; each one's agent answers for itself."""
 
     request: str
@@ -108,73 +136,73 @@ class AskNodes(Message, frozen=True):
     op: NodeOp
 
 
-class NodeAnswer(Message, frozen=True):
+class NodeReply(Message, frozen=True):
     """One node's answer."""
 
     request: str
     node: int
-    body: NodeAnswered
+    body: NodeReplyBody
 
 
-Op = (
-    Peek
+RankOp = (
+    Evaluate
     | Fetch
     | Release
-    | Put
+    | BindNames
     | Describe
     | Digest
-    | Element
-    | Look
-    | Stack
-    | Trace
+    | ReadElement
+    | Observe
+    | GetStack
+    | GetTrace
     | Complete
     | Inspect
     | Logs
     | Console
-    | PassOn
-    | Keep
+    | Forward
+    | Hold
     | Invite
 )
 
 
-Answered = (
-    Peeked
+RankReplyBody = (
+    Evaluated
     | Fetched
     | Described
     | Digested
-    | Elementary
-    | Looked
-    | Stacked
-    | Traced
+    | ElementRead
+    | Observation
+    | StackText
+    | RankTrace
     | Completed
     | Inspected
     | LogText
     | ConsoleAt
-    | PassedAt
-    | Grouped
+    | ForwardedAt
+    | GroupCreated
     | Invited
-    | Placed
+    | PlaceOpened
     | Resized
-    | Nothing
+    | Ack
     | Progress
-    | Fault
+    | QueryFailed
 )
 
 
-class Ask(Message, frozen=True):
+class RankQuery(Message, frozen=True):
     """A question to ``ranks``; each answers for itself. Ranks: empty means the controller is asked."""
 
     request: str
     ranks: tuple[int, ...]
-    op: Op
+    op: RankOp
 
 
-class Answer(Message, frozen=True):
+class RankReply(Message, frozen=True):
     """One rank's answer (-1: the controller's)."""
 
     request: str
     rank: int
-    body: Answered
+    body: RankReplyBody
 
 
 ClientMessage = (
@@ -184,33 +212,33 @@ ClientMessage = (
     | Restart
     | AddNode
     | RemoveRanks
-    | LeaveOut
+    | DropNodes
     | MakeGroup
     | MakeMesh
-    | Survey
+    | StatusRequest
     | InputReply
     | StopCluster
-    | Ask
-    | AskNodes
+    | RankQuery
+    | NodeQuery
 )
 
 
 ToClient = (
     Attached
     | ClusterFacts
-    | Surveyed
-    | Accepted
-    | Refused
-    | Started
+    | StatusReport
+    | RunAccepted
+    | RequestRefused
+    | RunStarted
     | Output
-    | Done
+    | RankDone
     | RunEnded
     | InputRequest
-    | Judged
+    | VerdictChanged
     | Notice
-    | Moved
-    | Answer
-    | NodeAnswer
+    | RunsChanged
+    | RankReply
+    | NodeReply
     | Stopped
 )
 
@@ -221,40 +249,40 @@ AgentMessage = (
     | WorkerDown
     | StoreUp
     | StoreDown
-    | Formed
-    | FormFailed
+    | WorldFormed
+    | WorldFailed
     | GroupMade
     | Output
-    | Done
+    | RankDone
     | InputRequest
-    | Answer
-    | NodeAnswer
+    | RankReply
+    | NodeReply
     | Stalled
     | Renumbered
-    | NoLifeline
-    | Leaving
-    | Beat
+    | LivenessLost
+    | AgentLeaving
+    | Heartbeat
 )
 
 
 ToAgent = (
     Welcome
-    | NewLifeline
-    | Turned
+    | LivenessRenewed
+    | Rejected
     | StartStore
-    | Cell
-    | Halt
-    | Form
-    | Replace
+    | ExecuteCell
+    | AbortRun
+    | FormWorld
+    | ReplaceWorker
     | Renumber
-    | Ask
-    | AskNodes
+    | RankQuery
+    | NodeQuery
     | InputReply
-    | Quit
+    | Shutdown
 )
 
 
-WorkerMessage = WorkerHello | Formed | FormFailed | GroupMade | Answer | Stalled
+WorkerMessage = WorkerHello | WorldFormed | WorldFailed | GroupMade | RankReply | Stalled
 
 
-ToWorker = Cell | Halt | Form | Ask | BeRank | Importable | Quit
+ToWorker = ExecuteCell | AbortRun | FormWorld | RankQuery | BeRank | CodeSynced | Shutdown

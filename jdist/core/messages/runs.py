@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from jdist.core.messages.base import Message, PayloadWire
-from jdist.core.observation import Tally
+from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
 
 
-class Done(Message, frozen=True):
+class RankDone(Message, frozen=True):
     """One rank's part of a run is over.
 
     ``kind`` is an :data:`~jdist.core.outcome.Kind`. The value is in ``payload``; if it is too large to travel unasked,
@@ -21,7 +21,7 @@ class Done(Message, frozen=True):
     payload: PayloadWire | None = None
     held: str = ""
     error: ErrorInfo | None = None
-    tallies: tuple[Tally, ...] = ()
+    tallies: tuple[CallDigest, ...] = ()
     """Of the groups in which it called collectives; empty where too many were called to remember them all."""
 
 
@@ -63,7 +63,7 @@ class InputReply(Message, frozen=True):
     text: str
 
 
-class Accepted(Message, frozen=True):
+class RunAccepted(Message, frozen=True):
     """The run's number; ``behind`` are the runs it waits for."""
 
     request: str
@@ -71,7 +71,7 @@ class Accepted(Message, frozen=True):
     behind: tuple[int, ...] = ()
 
 
-class Started(Message, frozen=True):
+class RunStarted(Message, frozen=True):
     """The run has been sent to its ranks."""
 
     run: int
@@ -86,7 +86,7 @@ class RunEnded(Message, frozen=True):
     first_failure: int = -1
 
 
-class Cell(Message, frozen=True):
+class ExecuteCell(Message, frozen=True):
     """Run this on these of your ranks."""
 
     run: int
@@ -97,7 +97,7 @@ class Cell(Message, frozen=True):
     is_setup: bool = False
 
 
-class Halt(Message, frozen=True):
+class AbortRun(Message, frozen=True):
     """Free these ranks from this run; ``listeners`` are the world's, ``grace`` seconds until a rank is given up."""
 
     run: int

@@ -11,7 +11,7 @@ from jdist.core.messages.groups import GroupSpec
 from jdist.core.topology import Topology
 from jdist.core.verdict import Verdict
 
-WATCHING = "server"
+OBSERVER = "observer"
 """Kind of a client that only looks on: it does not keep a cluster from its idle end, and hears of runs by Moved."""
 
 
@@ -24,7 +24,7 @@ class ClientHello(Message, frozen=True):
     pid: int
 
 
-class Survey(Message, frozen=True):
+class StatusRequest(Message, frozen=True):
     """Send the whole surveyed state, ranks included."""
 
     request: str
@@ -100,7 +100,7 @@ class RankFacts(Struct, frozen=True):
     """Seconds since then."""
 
 
-class Surveyed(Message, frozen=True):
+class StatusReport(Message, frozen=True):
     """Answer to Survey."""
 
     request: str
@@ -116,7 +116,7 @@ class Surveyed(Message, frozen=True):
     """A sentence for each node that is cut off."""
 
 
-class Refused(Message, frozen=True):
+class RequestRefused(Message, frozen=True):
     """A request that cannot be done, and why."""
 
     request: str
@@ -130,7 +130,7 @@ class Notice(Message, frozen=True):
     run: int = 0
 
 
-class Moved(Message, frozen=True):
+class RunsChanged(Message, frozen=True):
     """To those that look on: a run has been accepted, has begun or ended, or has another verdict; a Survey tells."""
 
 

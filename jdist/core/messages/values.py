@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jdist.core.messages.base import Message, Missing, PayloadWire, ProbeWire
+from jdist.core.messages.base import Message, PayloadWire, ProbeWire, ValueMissing
 
 
-class Peek(Message, frozen=True):
+class Evaluate(Message, frozen=True):
     """What are these expressions? Small values come back whole; large ones are held and described."""
 
     names: tuple[str, ...]
@@ -14,10 +14,10 @@ class Peek(Message, frozen=True):
     """The asker's, to find out which ranks share its host."""
 
 
-class Peeked(Message, frozen=True):
+class Evaluated(Message, frozen=True):
     """One entry per name: the payload (buffers None: held for Fetch under ``handle``), or why not."""
 
-    items: tuple[PayloadWire | Missing, ...]
+    items: tuple[PayloadWire | ValueMissing, ...]
     handle: str = ""
     is_near: bool = False
     """The rank sees the asker's probe: a segment is the way."""
@@ -45,7 +45,7 @@ class Release(Message, frozen=True):
     handle: str
 
 
-class Put(Message, frozen=True):
+class BindNames(Message, frozen=True):
     """Bind names. Buffers are inline, or in a segment at ``path`` that this host shares, laid out one after another."""
 
     names: tuple[str, ...]
@@ -84,7 +84,7 @@ class Digested(Message, frozen=True):
     entries: tuple[tuple[str, str, str], ...]
 
 
-class Element(Message, frozen=True):
+class ReadElement(Message, frozen=True):
     """One flat element of one entry."""
 
     expr: str
@@ -92,14 +92,14 @@ class Element(Message, frozen=True):
     index: int
 
 
-class Elementary(Message, frozen=True):
+class ElementRead(Message, frozen=True):
     """Its index as the tensor's index, and its repr."""
 
     index: tuple[int, ...]
     text: str
 
 
-class PassOn(Message, frozen=True):
+class Forward(Message, frozen=True):
     """Ask the controller to pass on a transfer's bytes at its data port, from the one PUT to the one GET of them."""
 
     transfer: str
@@ -107,7 +107,7 @@ class PassOn(Message, frozen=True):
     probe: ProbeWire | None = None
 
 
-class PassedAt(Message, frozen=True):
+class ForwardedAt(Message, frozen=True):
     """Where to GET them: ``near``, a Unix socket in the abstract namespace, if the asker shares the controller's host
     and may have the very connection of the PUT; "": at the data port.
     """
@@ -115,7 +115,7 @@ class PassedAt(Message, frozen=True):
     near: str
 
 
-class Keep(Message, frozen=True):
+class Hold(Message, frozen=True):
     """Ask the controller to keep a transfer's bytes for the nodes' GETs: those of the segment at ``path`` (a Fault on
     another host than its owner's), or without a path those of a PUT to come.
     """

@@ -14,7 +14,7 @@ import msgspec
 
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.settings import Settings
-from jdist.core.slurm import Job, describe_node, parse_accounting, parse_job
+from jdist.core.slurm import SlurmJob, describe_node, parse_accounting, parse_job
 from jdist.launch.base import Launcher, Plan
 from jdist.launch.launch_program import Engine, Log, clean_environment, node_command
 from jdist.launch.slurm.commands import (
@@ -55,7 +55,7 @@ class SlurmLauncher(Launcher):
         self._env = step_environment(clean_environment(plan.settings.env))
         self._submitted = ""
         self._submitting: asyncio.Task[str] | None = None
-        self._job: Job | None = None
+        self._job: SlurmJob | None = None
         self._steps: dict[int, Engine] = {}
         """By node rank, of those that were started from here."""
         self._log: Log | None = None
@@ -194,7 +194,7 @@ class SlurmLauncher(Launcher):
             self._job = await self._show(number) or self._job
         self._looked = time.monotonic()
 
-    async def _show(self, number: str) -> Job | None:
+    async def _show(self, number: str) -> SlurmJob | None:
         """The job now, or what became of it; None if Slurm has forgotten it."""
         try:
             job = parse_job(await self._call(["scontrol", "show", "job", number, "-o"]))
@@ -218,7 +218,7 @@ class SlurmLauncher(Launcher):
             nodes += await self._expand(job)
         return nodes
 
-    async def _expand(self, job: Job) -> list[str]:
+    async def _expand(self, job: SlurmJob) -> list[str]:
         return (await self._call(["scontrol", "show", "hostnames", job.nodes])).split() if job.nodes else []
 
     async def _owner(self, numbers: Sequence[str], node: str) -> str:
@@ -273,7 +273,7 @@ def _step_end(step: Engine | None) -> str:
     return f"srun ended with code {step.status}{': ' if said else ''}{said}"
 
 
-def _allocated(number: str) -> Job:
+def _allocated(number: str) -> SlurmJob:
     """The job that this runs in, or that the user named. Raises UsageError if it has no nodes (any more)."""
     try:
         job = parse_job(_call(["scontrol", "show", "job", number, "-o"], step_environment(os.environ), ""))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 
-from jdist.core.outcome import Item, Line, Rich
+from jdist.core.outcome import OutputEntry, OutputLine, RichOutput
 from jdist.notebook.output.number_folding import skeleton
 
 _GAP = 1 << 128
@@ -35,7 +35,7 @@ class Entry:
 
     __slots__ = ("_likeness", "item", "key", "reach")
 
-    def __init__(self, item: Item, key: Hashable, reach: int):
+    def __init__(self, item: OutputEntry, key: Hashable, reach: int):
         self.item = item
         self.key = key
         self.reach = reach
@@ -50,7 +50,7 @@ class Entry:
         """
         if self._likeness is None:
             self._likeness = None, 0, 0
-            if isinstance(self.item, Line) and (found := skeleton(self.item.text)) is not None:
+            if isinstance(self.item, OutputLine) and (found := skeleton(self.item.text)) is not None:
                 self._likeness = ("like", self.item.stream, found[0]), found[1], len(found[0])
         return self._likeness
 
@@ -87,7 +87,7 @@ class Node:
         if not self.varied and entry.key == self.first.key:
             return True
         if len(self.members) >= MOST_VARIANTS:
-            return isinstance(entry.item, Rich) and entry.key == self.first.key
+            return isinstance(entry.item, RichOutput) and entry.key == self.first.key
         like, numbers, rest = entry.likeness
         if like is None:
             return entry.key == self.first.key
@@ -210,7 +210,7 @@ class Alignment:
         return found
 
     def _is_closed(self, node: Node) -> bool:
-        is_line = node.first is not None and isinstance(node.first.item, Line)
+        is_line = node.first is not None and isinstance(node.first.item, OutputLine)
         full = node.varied and is_line and len(node.members) >= MOST_VARIANTS
         return node.is_dead or full or node.label <= self._settled.label
 

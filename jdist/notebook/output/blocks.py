@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from jdist.core.outcome import Item, Line, Rich, Skipped
+from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.core.ranks import RankSet
 from jdist.notebook.output.failures import naming
 from jdist.notebook.output.number_folding import joined
@@ -89,7 +89,7 @@ def left_out(lines: int, ranks: Iterable[int], what: str = "line") -> str:
     return f"… {lines:,} {noun} of {whose} left out; %dist logs -r {shown} shows {'it' if lines == 1 else 'them'}"
 
 
-def skipped_text(item: Skipped, ranks: tuple[int, ...]) -> str:
+def skipped_text(item: SkippedLines, ranks: tuple[int, ...]) -> str:
     """What stands for lines that were left out."""
     return left_out(item.lines, ranks) if item.lines else left_out(item.chars, ranks, "character")
 
@@ -147,10 +147,10 @@ def _notes(dropped: Sequence[Block]) -> list[str]:
     for block in dropped:
         for part in block.parts:
             for rank in part.ranks:
-                if isinstance(part.item, Rich):
+                if isinstance(part.item, RichOutput):
                     displays[rank] += 1
                 else:
-                    lines[rank] += part.item.lines if isinstance(part.item, Skipped) else 1
+                    lines[rank] += part.item.lines if isinstance(part.item, SkippedLines) else 1
     return _counted(lines, "line") + _counted(displays, "display")
 
 
@@ -173,9 +173,9 @@ def _line_text(block: Block) -> str:
     """The text of a block of lines, one for all of its ranks."""
     if len(block.parts) == 1:
         item = block.parts[0].item
-        return item.text if isinstance(item, Line) else ""
+        return item.text if isinstance(item, OutputLine) else ""
     items = [block.of(rank) for rank in block.ranks]
-    return joined([item.text for item in items if isinstance(item, Line)])
+    return joined([item.text for item in items if isinstance(item, OutputLine)])
 
 
 def _indented(lead: str, text: str) -> str:
@@ -185,7 +185,7 @@ def _indented(lead: str, text: str) -> str:
 
 def _plain_chunk(block: Block) -> Chunk:
     first = block.parts[0].item
-    if isinstance(first, Line):
+    if isinstance(first, OutputLine):
         text = f"{prefix(block.ranks)} {ansi.strip(cut(_line_text(block), LONGEST_LINE))}"
     else:
         text = "\n".join(_plain_part(part) for part in block.parts)
@@ -194,14 +194,14 @@ def _plain_chunk(block: Block) -> Chunk:
 
 def _plain_part(part: Part) -> str:
     lead = prefix(part.ranks)
-    if isinstance(part.item, Skipped):
+    if isinstance(part.item, SkippedLines):
         return f"{lead} {skipped_text(part.item, part.ranks)}"
     return f"{lead} {_indented(lead, ansi.strip(fallback(part.item)))}"
 
 
-def fallback(item: Item) -> str:
+def fallback(item: OutputEntry) -> str:
     """The text that stands for a display where nothing richer can be shown."""
-    if not isinstance(item, Rich):
+    if not isinstance(item, RichOutput):
         return ""
     text = item.data.get("text/plain")
     return (
@@ -211,7 +211,7 @@ def fallback(item: Item) -> str:
 
 def _html_chunk(block: Block, images: set[int]) -> Chunk:
     first = block.parts[0].item
-    if isinstance(first, Line):
+    if isinstance(first, OutputLine):
         return _html_line(block, first.stream == "stderr")
     parts = [_html_part(part, images) for part in block.parts]
     if all(part.is_text for part in parts):
@@ -228,10 +228,10 @@ def _html_line(block: Block, is_stderr: bool) -> Chunk:
 
 def _html_part(part: Part, images: set[int]) -> Chunk:
     lead = prefix(part.ranks)
-    if isinstance(part.item, Skipped):
+    if isinstance(part.item, SkippedLines):
         note = f"{markup.prefix(lead)} {html.escape(skipped_text(part.item, part.ranks))}"
         return Chunk(note, size(note))
-    if isinstance(part.item, Rich):
+    if isinstance(part.item, RichOutput):
         shown = richest(part.item, images)
         if shown is not None:
             around = markup.shown_by(markup.prefix(lead), shown.content, shown.lines == 1)
@@ -241,7 +241,7 @@ def _html_part(part: Part, images: set[int]) -> Chunk:
     return Chunk(content, size(content), text.count("\n") + 1)
 
 
-def richest(item: Rich, images: set[int]) -> Chunk | None:
+def richest(item: RichOutput, images: set[int]) -> Chunk | None:
     """The richest of what the bundle offers; None when that is its plain text. ``images``: :func:`images_that_fit`."""
     data = item.data
     if "text/html" in data:
@@ -262,11 +262,11 @@ def richest(item: Rich, images: set[int]) -> Chunk | None:
     return None
 
 
-def _alt(item: Rich) -> str:
+def _alt(item: RichOutput) -> str:
     return ansi.strip(str(item.data.get("text/plain", "picture")))[:200]
 
 
-def _image(item: Rich, mime: str) -> str:
+def _image(item: RichOutput, mime: str) -> str:
     content = item.data[mime]
     text = content if isinstance(content, str) else str(content)
     encoded = base64.b64encode(text.encode()).decode() if mime == "image/svg+xml" else "".join(text.split())
@@ -275,7 +275,7 @@ def _image(item: Rich, mime: str) -> str:
     return markup.picture(mime, encoded, _alt(item), width, height)
 
 
-def _no_image(item: Rich, mime: str) -> str:
+def _no_image(item: RichOutput, mime: str) -> str:
     length = len(str(item.data[mime]))
     return markup.muted(
         f"{_alt(item)}: {mime} of {length:,} characters left out, the run's pictures pass {IMAGES_LIMIT:,}"
@@ -289,8 +289,8 @@ def images_that_fit(blocks: Sequence[Block]) -> set[int]:
     for block in reversed(blocks):
         for part in block.parts:
             item = part.item
-            mime = next((m for m in _IMAGES if m in item.data), None) if isinstance(item, Rich) else None
-            if mime is not None and isinstance(item, Rich):
+            mime = next((m for m in _IMAGES if m in item.data), None) if isinstance(item, RichOutput) else None
+            if mime is not None and isinstance(item, RichOutput):
                 room -= len(str(item.data[mime])) * (4 if mime == "image/svg+xml" else 3) // 3 + 4
                 if room >= 0:
                     chosen.add(id(item))

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
-from jdist.core.messages.observation import Judged
+from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
-from jdist.core.messages.runs import Done, InputRequest, RunEnded, Started
+from jdist.core.messages.runs import InputRequest, RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import ClusterFacts, Notice, Stopped
 from jdist.core.verdict import Verdict
 from jdist.notebook.output.line_stream import LineStream
@@ -144,15 +144,15 @@ class RunDisplay:
             case Output():
                 for item in event.items:
                     self._take_output(item)
-            case Done():
+            case RankDone():
                 self._transcript.close([event.rank])
-            case Started():
+            case RunStarted():
                 self._is_waiting = False
                 self._notices = [n for n in self._notices if not n.startswith("waits for run")]
                 self._began = time.monotonic()
             case Notice():
                 self._notices.append(event.text)
-            case Judged(_, verdict) if verdict is not None and not self._screen.is_live:
+            case VerdictChanged(_, verdict) if verdict is not None and not self._screen.is_live:
                 self._screen.show(plain(str(verdict)))
             case Stopped():
                 self._notices.append(f"nothing more is heard of the cluster: {event.reason}")

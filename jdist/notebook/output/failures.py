@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from jdist.core.outcome import ErrorInfo, Kind, Outcome
+from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology
 from jdist.notebook.output.number_folding import joined, numberless, skeleton
 from jdist.notebook.text import ansi
 
-_URGENCY: Mapping[Kind, int] = {"lost": 0, "error": 1, "timeout": 2, "interrupted": 3, "value": 4}
+_URGENCY: Mapping[OutcomeKind, int] = {"lost": 0, "error": 1, "timeout": 2, "interrupted": 3, "value": 4}
 _LONGEST_MESSAGE = 1000
 """Characters of an exception's own message that are shown; the traceback and the rank's log have the rest."""
 _LONGEST_RANKS = 60
@@ -22,7 +22,7 @@ _LONGEST_RANKS = 60
 class Failure(Struct, frozen=True):
     """Ranks on which the same thing went wrong. ``error`` is the first rank's; ``messages`` all ranks', in order."""
 
-    kind: Kind
+    kind: OutcomeKind
     ranks: tuple[int, ...]
     error: ErrorInfo | None
     messages: tuple[str, ...]

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from jdist.core.outcome import Line
+from jdist.core.outcome import OutputLine
 from jdist.notebook.output.blocks import cut, html_body, plain_body, size
 from jdist.notebook.output.failures import Failure, advice, failures, headline, in_short, located, naming, split_echoes
 from jdist.notebook.output.run_json import structure
@@ -210,7 +210,7 @@ def _html_output(view: RunView, room: int) -> str:
     share = room // 2 // max(1, min(len(others), 16)) - 700
     for ranks in others[:15]:
         blocks = _only(view.blocks, ranks)
-        lines = sum(isinstance(part.item, Line) for block in blocks for part in block.parts)
+        lines = sum(isinstance(part.item, OutputLine) for block in blocks for part in block.parts)
         summary = f"{naming(ranks)} · {lines:,} line{'' if lines == 1 else 's'}"
         out += markup.details(summary, html_body(blocks, share))
     if len(others) > 15:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from jdist.core.outcome import Line, Rich, Skipped
+from jdist.core.outcome import OutputLine, RichOutput, SkippedLines
 from jdist.core.ranks import RankSet
 from jdist.notebook.output.blocks import LONGEST_LINE, cut, fallback, fit, images_that_fit, richest, size, skipped_text
 from jdist.notebook.output.failures import Failure, failures, headline, located, split_echoes
@@ -138,7 +138,7 @@ def _segments(blocks: Sequence[Block], limit: int, find: Find) -> list[Segment]:
 
 
 def _block_segments(block: Block, images: set[int], find: Find) -> Iterator[Segment]:
-    lines = [(part.ranks, part.item) for part in block.parts if isinstance(part.item, Line)]
+    lines = [(part.ranks, part.item) for part in block.parts if isinstance(part.item, OutputLine)]
     if lines:
         is_stderr = lines[0][1].stream == "stderr"
         texts = [Said(_written(ranks), cut(line.text, LONGEST_LINE)) for ranks, line in lines]
@@ -146,13 +146,13 @@ def _block_segments(block: Block, images: set[int], find: Find) -> Iterator[Segm
         return
     for part in block.parts:
         who = _written(part.ranks)
-        if isinstance(part.item, Skipped):
+        if isinstance(part.item, SkippedLines):
             yield Gap(skipped_text(part.item, part.ranks), who)
-        elif isinstance(part.item, Rich):
+        elif isinstance(part.item, RichOutput):
             yield _shown(part, part.item, images, find)
 
 
-def _shown(part: Part, item: Rich, images: set[int], find: Find) -> Shown:
+def _shown(part: Part, item: RichOutput, images: set[int], find: Find) -> Shown:
     who = _written(part.ranks)
     data: dict[str, Any] = {mime: str(item.data[mime]) for mime in _INLINE if mime in item.data}
     data |= {m: v for m, v in item.data.items() if m.endswith("json") and m != _NOT_HERE}
@@ -244,7 +244,7 @@ def _finding(view: RunView, most: int) -> Finding | None:
     if v is None:
         return None
     is_over = view.state == "done"
-    first = v.headline_after if is_over else v.headline
+    first = v.final_headline if is_over else v.headline
     ways = [] if is_over else [WayOut(way.command, way.effect) for way in v.ways]
     details = [cut(ansi.strip(line), most) for line in v.details[:_DETAILS]]
     return Finding(cut(ansi.strip(first), most), v.is_certain, details, ways)

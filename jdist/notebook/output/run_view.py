@@ -42,4 +42,4 @@ class RunView(Struct, frozen=True, kw_only=True):
         """The verdict in words: once the run is over, without ways out of it."""
         if self.verdict is None:
             return ""
-        return self.verdict.in_hindsight if self.state == "done" else str(self.verdict)
+        return self.verdict.final_text if self.state == "done" else str(self.verdict)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from jdist.core.outcome import Item, Line, Rich, Skipped
+from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.output.alignment import Alignment, Entry, Node
 from jdist.notebook.output.terminal_emulator import LineAssembler
 
@@ -25,7 +25,7 @@ class Part(Struct, frozen=True):
     """The same item on ``ranks`` (ascending); ``item.rank`` is the first of them."""
 
     ranks: tuple[int, ...]
-    item: Item
+    item: OutputEntry
 
 
 class Block(Struct, frozen=True):
@@ -40,13 +40,13 @@ class Block(Struct, frozen=True):
     is_live: bool = False
     """Not finished: an open line, or the newest lines of a rank past its cap."""
 
-    def of(self, rank: int) -> Item | None:
+    def of(self, rank: int) -> OutputEntry | None:
         """This rank's item, or None."""
         return next((part.item for part in self.parts if rank in part.ranks), None)
 
 
 class _Tail(Struct, frozen=True):
-    skipped: Skipped
+    skipped: SkippedLines
     lines: tuple[str, ...]
 
 
@@ -61,7 +61,7 @@ class Transcript:
         self._shown: dict[tuple[int, str], list[Node]] = {}
         self._to_clear: set[int] = set()
 
-    def add(self, ranks: Sequence[int], item: Item) -> None:
+    def add(self, ranks: Sequence[int], item: OutputEntry) -> None:
         """Adds a finished item to each of these ranks; the item's own ``rank`` is not looked at."""
         self._add(self._ready(ranks), _entry(item))
 
@@ -91,7 +91,7 @@ class Transcript:
         self._close_lines(ready)
         if not ready:
             return
-        nodes = self._add(ready, _entry(Rich(ready[0], dict(data), dict(metadata or {}), is_result)))
+        nodes = self._add(ready, _entry(RichOutput(ready[0], dict(data), dict(metadata or {}), is_result)))
         if display_id is not None:
             for rank, node in zip(ready, nodes, strict=True):
                 self._shown.setdefault((rank, display_id), []).append(node)
@@ -102,7 +102,7 @@ class Transcript:
         """New content for these ranks' displays of this id. False when none of them is in this transcript."""
         found = False
         for rank in sorted(set(ranks)):
-            entry = _entry(Rich(rank, dict(data), dict(metadata or {})))
+            entry = _entry(RichOutput(rank, dict(data), dict(metadata or {})))
             for node in self._shown.get((rank, display_id), ()):
                 self._alignment.replace(node, rank, _as_result_like(entry, node.members[rank].item))
                 found = True
@@ -125,7 +125,7 @@ class Transcript:
         assembler = LineAssembler()
         lines = assembler.feed(tail_text)
         last = assembler.current
-        skipped = Skipped(rank, lines_skipped, chars_skipped)
+        skipped = SkippedLines(rank, lines_skipped, chars_skipped)
         self._tails[rank, stream] = _Tail(skipped, (*lines, last) if last else tuple(lines))
 
     def close(self, ranks: Iterable[int] | None = None) -> None:
@@ -140,7 +140,7 @@ class Transcript:
         """The merged view, oldest first; what is not finished stands at the end."""
         return [_block(node) for node in self._alignment] + self._live_blocks()
 
-    def items(self, rank: int) -> list[Item]:
+    def items(self, rank: int) -> list[OutputEntry]:
         """What this rank has finished, in its own order."""
         return [_with_rank(entry.item, rank) for entry in self._alignment.chain(rank)]
 
@@ -193,15 +193,15 @@ class Transcript:
         return [_block(node, is_live=True) for node in live]
 
 
-def _tail_items(rank: int, stream: Stream, tail: _Tail) -> list[Item]:
+def _tail_items(rank: int, stream: Stream, tail: _Tail) -> list[OutputEntry]:
     skipped = [tail.skipped] if tail.skipped.lines or tail.skipped.chars else []
-    return [*skipped, *(Line(rank, stream, line) for line in tail.lines)]
+    return [*skipped, *(OutputLine(rank, stream, line) for line in tail.lines)]
 
 
-def _entry(item: Item) -> Entry:
-    if isinstance(item, Line):
+def _entry(item: OutputEntry) -> Entry:
+    if isinstance(item, OutputLine):
         return _text_entry(item.stream, item.text)
-    if isinstance(item, Skipped):
+    if isinstance(item, SkippedLines):
         return Entry(item, ("skipped", item.lines, item.chars), reach=8)
     return Entry(item, ("rich", item.is_result, _digest(item)), reach=10_000)
 
@@ -210,22 +210,22 @@ def _entry(item: Item) -> Entry:
 def _text_entry(stream: Stream, text: str) -> Entry:
     """A short line is looked for nearby only: ``ok`` may mean another ok, a whole sentence hardly another sentence."""
     reach = max(8, len(text.strip()) ** 2)
-    return Entry(Line(-1, stream, text), (stream, text), reach)
+    return Entry(OutputLine(-1, stream, text), (stream, text), reach)
 
 
-def _digest(item: Rich) -> bytes:
+def _digest(item: RichOutput) -> bytes:
     content = msgspec.json.encode([item.data, item.metadata], order="deterministic", enc_hook=repr)
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _as_result_like(entry: Entry, old: Item) -> Entry:
+def _as_result_like(entry: Entry, old: OutputEntry) -> Entry:
     """The entry, a result if the display that it replaces was one."""
-    if isinstance(entry.item, Rich) and isinstance(old, Rich) and old.is_result:
+    if isinstance(entry.item, RichOutput) and isinstance(old, RichOutput) and old.is_result:
         return _entry(msgspec.structs.replace(entry.item, is_result=True))
     return entry
 
 
-def _with_rank(item: Item, rank: int) -> Item:
+def _with_rank(item: OutputEntry, rank: int) -> OutputEntry:
     return item if item.rank == rank else msgspec.structs.replace(item, rank=rank)
 
 

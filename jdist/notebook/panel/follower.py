@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from jdist.client.cluster import AsyncCluster
 from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
 from jdist.core.messages.base import Message
-from jdist.core.messages.observation import Looked
-from jdist.core.messages.status import ClusterFacts, Moved, Notice, Stopped, Surveyed
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.status import ClusterFacts, Notice, RunsChanged, StatusReport, Stopped
 from jdist.notebook.panel.html import Sight
 
 _PATIENCE = 3.0
@@ -107,7 +107,7 @@ class Lookout:
         return observer
 
     def _hear(self, message: Message) -> None:
-        if isinstance(message, Notice | ClusterFacts | Moved | Stopped):
+        if isinstance(message, Notice | ClusterFacts | RunsChanged | Stopped):
             self._moved.set()
 
     async def _look_on(self, observer: AsyncCluster) -> None:
@@ -149,7 +149,7 @@ class Lookout:
         else:
             self._tell("paused", _NOBODY, found)
 
-    async def _look(self, observer: AsyncCluster, found: Surveyed) -> Mapping[int, Looked]:
+    async def _look(self, observer: AsyncCluster, found: StatusReport) -> Mapping[int, Observation]:
         alive = [row.rank for row in found.ranks if row.pid and row.state != "cut off"]
         if not alive or found.facts.phase != "ready":
             return {}
@@ -159,7 +159,7 @@ class Lookout:
             return {}
 
     def _tell(
-        self, state: str, note: str, found: Surveyed | None = None, looked: Mapping[int, Looked] | None = None
+        self, state: str, note: str, found: StatusReport | None = None, looked: Mapping[int, Observation] | None = None
     ) -> None:
         """Show what is known now; of a cluster that does not answer, what was known last."""
         if found is None:

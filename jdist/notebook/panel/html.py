@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from jdist.core.messages.observation import Looked
-from jdist.core.messages.status import RankFacts, Surveyed
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh
 from jdist.core.verdict import Verdict
@@ -41,8 +41,8 @@ class Sight(Struct, frozen=True):
     """connecting, live, watching (nothing runs, so nothing is asked), paused, silent (no answer) or gone."""
     note: str = ""
     """Why."""
-    found: Surveyed | None = None
-    looked: Mapping[int, Looked] = {}
+    found: StatusReport | None = None
+    looked: Mapping[int, Observation] = {}
     """What ranks said of themselves, by rank."""
 
 
@@ -66,7 +66,7 @@ def draw_header(sight: Sight) -> str:
     return _box("".join(f"<div>{line}</div>" for line in lines))
 
 
-def _phase(found: Surveyed) -> str:
+def _phase(found: StatusReport) -> str:
     if found.facts.phase != "ready":
         return found.facts.phase
     return "a cell runs" if found.runs else "idle"
@@ -134,7 +134,7 @@ def _tally(ranks: Iterable[RankFacts]) -> str:
     return ", ".join(f"{n} {state}" for state, n in sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def _row(row: RankFacts, look: Looked | None) -> dict[str, str]:
+def _row(row: RankFacts, look: Observation | None) -> dict[str, str]:
     run = f" (run {row.run})" if row.run else ""
     cells = {
         "rank": str(row.rank),
@@ -169,7 +169,7 @@ def _field(head: str, text: str) -> str:
 # ---------------------------------------------------------------- groups
 
 
-def group_rows(found: Surveyed) -> list[tuple[str, str, str]]:
+def group_rows(found: StatusReport) -> list[tuple[str, str, str]]:
     """``(name, ranks, how it was made)`` of the world, of named groups and of those that cells made."""
     named = {name: ranks for name, ranks in found.facts.groups.items() if "=" not in name}
     rows = [("world", str(RankSet(range(found.facts.topology.world_size))), "the default group")]
@@ -179,7 +179,7 @@ def group_rows(found: Surveyed) -> list[tuple[str, str, str]]:
     return rows
 
 
-def draw_groups(found: Surveyed | None) -> str:
+def draw_groups(found: StatusReport | None) -> str:
     """The groups, and the mesh as a grid of ranks."""
     if found is None:
         return ""

@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable, Mapping
 
 from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
-from jdist.core.node_report import UNLIMITED, NodeReport, Path
+from jdist.core.node_report import UNLIMITED, NetworkPath, NodeReport
 from jdist.core.ranks import RankSet
 from jdist.notebook.text.tables import table
 
@@ -126,7 +126,7 @@ def _ways(seen: Examination) -> dict[str, str]:
     return table(["from \\ to", *(f"node {n}" for n in nodes)], rows)
 
 
-def _way(path: Path | None) -> str:
+def _way(path: NetworkPath | None) -> str:
     if path is None:
         return "?"
     if path.trouble:
@@ -141,7 +141,7 @@ def _rate(bandwidth: float) -> str:
     return f", {bandwidth / 1e9:.2f} GB/s" if bandwidth >= 1e8 else f", {bandwidth / 1e6:.1f} MB/s"
 
 
-def _summary(paths: Mapping[tuple[int, int], Path]) -> dict[str, str]:
+def _summary(paths: Mapping[tuple[int, int], NetworkPath]) -> dict[str, str]:
     good = [p for p in paths.values() if not p.trouble]
     times = sorted(p.round_trip for p in good)
     rates = sorted(p.bandwidth for p in good if p.bandwidth)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from jdist.core.messages.observation import Looked
+from jdist.core.messages.observation import Observation
 from jdist.core.ranks import RankSet
 
 _GIB = 1 << 30
 
 
-def describe_doing(look: Looked) -> str:
+def describe_doing(look: Observation) -> str:
     """``"all_reduce #17 of world at line 5, 3.2 s"``."""
     doing = look.doing
     if doing.kind == "silent":
@@ -20,7 +20,7 @@ def describe_doing(look: Looked) -> str:
     return f"{doing.op}{number}{line}, {doing.seconds:.1f} s"
 
 
-def describe_gpu_memory(look: Looked) -> str:
+def describe_gpu_memory(look: Observation) -> str:
     """``"1.2 of 141 GiB"``; "by all" where the driver tells only what everybody has; "" where there is no GPU."""
     gpu = look.gpu
     if gpu is None or not (gpu.total or gpu.own):
@@ -30,6 +30,6 @@ def describe_gpu_memory(look: Looked) -> str:
     return f"{taken:.1f}{total} GiB{' by all' if gpu.own is None else ''}"
 
 
-def describe_gpu_load(look: Looked) -> str:
+def describe_gpu_load(look: Observation) -> str:
     """``"97%"``; "" where it is not known."""
     return "" if look.gpu is None or look.gpu.busy is None else f"{look.gpu.busy:.0%}"

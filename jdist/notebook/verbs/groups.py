@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.core.messages.status import Surveyed
+from jdist.core.messages.status import StatusReport
 from jdist.core.ranks import RankSet
 from jdist.notebook.options import Parser
 from jdist.notebook.output.render import table
@@ -35,7 +35,7 @@ def groups(s: Session, words: Words) -> None:
     """list groups and the mesh"""
     Parser("%dist groups", "Named groups and the mesh.").parse(words)
     cluster = s.cluster
-    found: Surveyed = cluster.status()
+    found: StatusReport = cluster.status()
     rows: list[list[object]] = [["world", RankSet(cluster.ranks), "the default group"]]
     rows += [[n, RankSet(r), "named"] for n, r in found.facts.groups.items()]
     named = set(found.facts.groups)

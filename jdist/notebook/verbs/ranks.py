@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
 
-from jdist.core.messages.status import RankFacts, Surveyed
+from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.ranks import those, told_fresh
 from jdist.core.verdict import Verdict
 from jdist.notebook.options import Parser, count, ranks_parser
@@ -24,7 +24,7 @@ def status(s: Session, words: Words) -> None:
     """per rank: node, device, pid, state, run, current operation, memory, its GPU's, last line"""
     Parser("%dist status", "Every rank's row.").parse(words)
     cluster = s.cluster
-    found: Surveyed = cluster.status()
+    found: StatusReport = cluster.status()
     alive = [r.rank for r in found.ranks if r.pid and r.state != "cut off"]
     looks = cluster.look(alive) if alive else {}
     rows = []

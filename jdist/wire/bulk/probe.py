@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 
 from jdist.core.errors import ConnectionLost
-from jdist.core.node_report import Path
+from jdist.core.node_report import NetworkPath
 
 _PINGS = 12
 _PIECE = 1 << 20
@@ -103,7 +103,7 @@ class Listener:
         peer.sendall(_TAIL.pack(got, max(1, time.monotonic_ns() - began)))
 
 
-def reach(name: str, target: tuple[str, int], token: str, timeout: float, burst: float) -> Path:
+def reach(name: str, target: tuple[str, int], token: str, timeout: float, burst: float) -> NetworkPath:
     """The way to a listener at ``target``, and what ``name``, its host's, is found to mean here.
 
     ``timeout`` seconds for looking up and again for connecting; ``burst`` seconds of sending. Raises nothing: what
@@ -118,7 +118,7 @@ def reach(name: str, target: tuple[str, int], token: str, timeout: float, burst:
             found["bandwidth"] = _bandwidth(target, token, timeout, burst)
     except (OSError, ConnectionLost) as e:
         kind, trouble = _explain(e, timeout)
-    return Path(name, addresses, name_trouble, trouble, kind, **found)
+    return NetworkPath(name, addresses, name_trouble, trouble, kind, **found)
 
 
 def look_up(name: str, timeout: float) -> tuple[tuple[str, ...], str]:

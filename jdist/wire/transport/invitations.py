@@ -27,7 +27,7 @@ REFUSED = "refused by the controller:"
 _CHECKSUM = 4
 
 
-class Way(Struct, frozen=True):
+class Endpoint(Struct, frozen=True):
     """How an agent reaches its controller, and proves itself there."""
 
     cluster: str
@@ -68,9 +68,9 @@ class JoinLine(Struct, frozen=True, array_like=True):
         except (ValueError, msgspec.DecodeError):
             raise UsageError("the join line is damaged; copy it again, whole") from None
 
-    def way(self, host: str, key: KeyPair) -> Way:
+    def way(self, host: str, key: KeyPair) -> Endpoint:
         """At one of the hosts, with a key of one's own."""
-        return Way(self.cluster, host, self.control_port, self.data_port, self.server_key, key)
+        return Endpoint(self.cluster, host, self.control_port, self.data_port, self.server_key, key)
 
 
 def find_line(word: str) -> str:

@@ -7,7 +7,7 @@ import traceback
 from typing import Any
 
 from jdist.core.messages.base import PayloadWire
-from jdist.core.messages.runs import Done
+from jdist.core.messages.runs import RankDone
 from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.objects import encode, summarize
@@ -24,16 +24,16 @@ _ECHOES = (
 )
 
 
-def outcome_of(result: Any, shell: Any, run: int, rank: int, duration: float) -> Done:
+def outcome_of(result: Any, shell: Any, run: int, rank: int, duration: float) -> RankDone:
     """``result`` is IPython's ExecutionResult, or None when the cell was cancelled before it had one."""
     if result is None:
         cancelled = ErrorInfo("KeyboardInterrupt", "the cell was stopped while it awaited something")
-        return Done(run, rank, "error", duration, error=cancelled)
+        return RankDone(run, rank, "error", duration, error=cancelled)
     error = result.error_before_exec or result.error_in_exec
     if error is not None:
-        return Done(run, rank, "error", duration, error=error_info(error, shell))
+        return RankDone(run, rank, "error", duration, error=error_info(error, shell))
     payload, held = _value(result.result, shell)
-    return Done(run, rank, "value", duration, payload=payload, held=held)
+    return RankDone(run, rank, "value", duration, payload=payload, held=held)
 
 
 def _value(value: Any, shell: Any) -> tuple[PayloadWire | None, str]:

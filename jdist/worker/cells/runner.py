@@ -20,8 +20,8 @@ from msgspec import structs
 from tornado.ioloop import IOLoop
 
 from jdist.core.messages.base import AGENT_IDENTITY, MESSAGE_ID
-from jdist.core.messages.runs import Cell, Done
-from jdist.core.observation import Tally
+from jdist.core.messages.runs import ExecuteCell, RankDone
+from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
 from jdist.wire.values.frames import pack
 from jdist.worker.cells.fd_capture import FdCapture
@@ -43,12 +43,12 @@ class Cells:
         self._loop: asyncio.AbstractEventLoop = IOLoop.current().asyncio_loop  # type: ignore[attr-defined]
         self._context = contextvars.copy_context()  # one for all cells: what one sets in it, the next finds
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cell: Cell | None = None
+        self._cell: ExecuteCell | None = None
         self._began = 0.0
         self._last_begun = 0
         self._last_ended = 0
         self.runs = Runs()
-        self.tally: Callable[[float], tuple[Tally, ...]] = lambda _began: ()
+        self.tally: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
         """Sums up the collectives called since then."""
         self.idle = threading.Event()
         """Set by the end of a cell, cleared by the beginning of the next."""
@@ -58,7 +58,7 @@ class Cells:
         """Whether the run is still on or has not begun, and no later one has."""
         return self._last_ended < run and self._last_begun <= run
 
-    def put(self, cell: Cell) -> None:
+    def put(self, cell: ExecuteCell) -> None:
         """Have a cell run when those before it are over; from any thread."""
         self._loop.call_soon_threadsafe(self._start, cell)
         if self._kernel.eventloop is not None:
@@ -69,12 +69,12 @@ class Cells:
         kernel = self._kernel
         kernel.shell_channel_thread.io_loop.add_callback(kernel._post_dummy_stop_aborting_message, None)
 
-    def _start(self, cell: Cell) -> None:
+    def _start(self, cell: ExecuteCell) -> None:
         task = self._loop.create_task(self._run(cell), context=self._context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, cell: Cell) -> None:
+    async def _run(self, cell: ExecuteCell) -> None:
         kernel = self._kernel
         async with kernel._main_asyncio_lock:
             kernel.set_parent([AGENT_IDENTITY.encode()], self._parent(cell))
@@ -90,9 +90,9 @@ class Cells:
                 kernel.post_handler_hook()
                 if self._last_ended < cell.run:
                     error = ErrorInfo("KeyboardInterrupt", "the cell was stopped before it could say how it ended")
-                    self._end(Done(cell.run, self.rank, "error", self._seconds(), error=error))
+                    self._end(RankDone(cell.run, self.rank, "error", self._seconds(), error=error))
 
-    def _parent(self, cell: Cell) -> dict[str, Any]:
+    def _parent(self, cell: ExecuteCell) -> dict[str, Any]:
         """The request as whose children the cell's output travels."""
         content = {"code": cell.code, "silent": False, "allow_stdin": cell.allow_stdin}
         parent: dict[str, Any] = self._kernel.session.msg("execute_request", content)
@@ -110,7 +110,7 @@ class Cells:
         span = self.runs.find(cell.run)
         self._end(structs.replace(done, tallies=self.tally(span.began)) if done.kind == "value" and span else done)
 
-    def _end(self, done: Done) -> None:
+    def _end(self, done: RankDone) -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         kernel = self._kernel

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jdist.core.call_signature import agreed
-from jdist.core.observation import Tally
+from jdist.core.observation import CallDigest
 from jdist.worker.observe.call_log import TRANSFERS, Note, Notes, Record
 from jdist.worker.observe.call_log_codegen import THREAD
 from jdist.worker.observe.call_merge import Merging
@@ -29,7 +29,7 @@ class Tallies:
         self._merging = merging
         self._labels = labels
 
-    def of(self, began: float) -> tuple[Tally, ...]:
+    def of(self, began: float) -> tuple[CallDigest, ...]:
         """Of the calls since ``began``, seconds of the wall clock, by group. A group in which several threads called is
         left out: their order is nobody's intention.
         """
@@ -39,7 +39,7 @@ class Tallies:
         merging = self._merging()
         labels = {**self._labels(), merging.world: "world"}
         return tuple(
-            Tally(name, labels.get(name, ""), len(merging.ranks(name)), len(calls.order), calls.digest())
+            CallDigest(name, labels.get(name, ""), len(merging.ranks(name)), len(calls.order), calls.digest())
             for name, calls in _by_group(records, merging).items()
             if len(calls.threads) == 1
         )

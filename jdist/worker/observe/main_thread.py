@@ -21,7 +21,7 @@ from typing import Any
 import torch.distributed as dist
 from msgspec import Struct
 
-from jdist.core.observation import Kind
+from jdist.core.observation import ActivityKind
 from jdist.core.ranks import RankSet
 from jdist.worker.cells import script
 from jdist.worker.gloo import connections
@@ -45,7 +45,7 @@ Key = tuple[Any, ...]
 class Place(Struct, frozen=True):
     """Where the main thread is. ``key`` is the same as long as it is in this very call, or at this cell line."""
 
-    kind: Kind
+    kind: ActivityKind
     key: Key
     op: str
     line: int | None
@@ -113,7 +113,7 @@ class MainThread:
         line, source, here = self._cell(frames)
         note = self._notes.open(self._ident)
         if note is not None:
-            kind: Kind = "transfer" if note.op in TRANSFERS else "collective"
+            kind: ActivityKind = "transfer" if note.op in TRANSFERS else "collective"
             return _Sample(Place(kind, (note.op, note.started), note.op, line, source, note, True), None, at, cpu)
         waiting = next((f for f in frames[:3] if connections.waits_for_store(f, is_top=f is frame)), None)
         if waiting is not None:
@@ -154,7 +154,7 @@ class MainThread:
             return None
         is_transfer = note in pending if note is not None else not self._recorder.is_in_flight()
         key = (id(frame), frame.f_lasti, self._recorder.status, len(pending))
-        kind: Kind = "transfer" if is_transfer else "collective"
+        kind: ActivityKind = "transfer" if is_transfer else "collective"
         return Place(
             kind,
             key,

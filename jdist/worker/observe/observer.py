@@ -8,8 +8,8 @@ import time
 from msgspec import structs
 from torch.distributed import distributed_c10d as c10d
 
-from jdist.core.messages.observation import Looked, Traced
-from jdist.core.observation import Call, Doing
+from jdist.core.messages.observation import Observation, RankTrace
+from jdist.core.observation import Activity, Call
 from jdist.worker.observe.call_log import Notes
 from jdist.worker.observe.call_merge import Merging
 from jdist.worker.observe.flight_recorder import Recorder
@@ -43,7 +43,7 @@ class Observer:
         self._cpu_share()
         return place
 
-    def look(self, device: str, rss: int, recent: int) -> Looked:
+    def look(self, device: str, rss: int, recent: int) -> Observation:
         """The answer to a Look; ``recent`` calls of each group.
 
         The main thread goes on meanwhile. So how far it is in its groups is read last: it may be ahead of the call that
@@ -54,7 +54,7 @@ class Observer:
         doing = self._idle() if place is None else self._doing(place)
         groups = self._recorder.progress(exact=recent > 0)
         calls = self._recent(recent) if recent else []
-        return Looked(device, doing, rss, groups, tuple(calls), run)
+        return Observation(device, doing, rss, groups, tuple(calls), run)
 
     def stack(self) -> str:
         """Where the main thread is, frame by frame."""
@@ -66,7 +66,7 @@ class Observer:
         if self._runs.current:
             self._recorder.entries()
 
-    def trace(self, run: int) -> Traced | None:
+    def trace(self, run: int) -> RankTrace | None:
         """The calls of a run's cell; None if it is not remembered."""
         span = self._runs.find(run)
         if span is None:
@@ -78,7 +78,7 @@ class Observer:
         within = [n for n in notes if began <= n.started <= ended]
         left_out = self._notes.left_out if within and within[0] is notes[0] else 0
         calls = self.merging().merge(within, entries)
-        return Traced(span.run, tuple(calls), span.began, span.ended, now, left_out)
+        return RankTrace(span.run, tuple(calls), span.began, span.ended, now, left_out)
 
     def merging(self) -> Merging:
         """The groups as they are now."""
@@ -90,22 +90,22 @@ class Observer:
 
     # ------------------------------------------------------------ now
 
-    def _idle(self) -> Doing:
+    def _idle(self) -> Activity:
         span = self._runs.find(0)
         ended = span.ended if span is not None else None
-        return Doing("idle", seconds=max(0.0, time.time() - ended) if ended else 0.0, cpu=self._cpu_share())
+        return Activity("idle", seconds=max(0.0, time.time() - ended) if ended else 0.0, cpu=self._cpu_share())
 
-    def _doing(self, place: Place) -> Doing:
+    def _doing(self, place: Place) -> Activity:
         seconds, cpu = self._seconds_in(place), self._cpu_share()
         calls: tuple[Call, ...] = ()
         op = place.op
         if place.kind in ("collective", "transfer"):
             calls = self._calls(place)
             if not self._main.is_at(place):  # what was read then may be of a later call
-                return Doing("python", place.op, place.line, place.source, cpu=cpu)
+                return Activity("python", place.op, place.line, place.source, cpu=cpu)
             op = calls[0].op if calls else op
             seconds = max(0.0, time.time() - calls[0].started) if calls else seconds
-        return Doing(place.kind, op, place.line, place.source, seconds, cpu, calls, place.needs, place.waits_for)
+        return Activity(place.kind, op, place.line, place.source, seconds, cpu, calls, place.needs, place.waits_for)
 
     def _calls(self, place: Place) -> tuple[Call, ...]:
         merging = self.merging()

@@ -14,22 +14,22 @@ import msgspec
 import psutil
 
 from jdist.core.errors import JdistError, UsageError
-from jdist.core.messages.base import Fault, Missing, Nothing, PayloadWire, Progress
+from jdist.core.messages.base import Ack, PayloadWire, Progress, QueryFailed, ValueMissing
 from jdist.core.messages.introspection import Complete, Inspect, Inspected
-from jdist.core.messages.observation import Look, Looked, Stack, Stacked, Trace, Traced
-from jdist.core.messages.protocol import Answered, Op
+from jdist.core.messages.observation import GetStack, GetTrace, Observation, Observe, RankTrace, StackText
+from jdist.core.messages.protocol import RankOp, RankReplyBody
 from jdist.core.messages.values import (
+    BindNames,
     Describe,
     Described,
     Digest,
     Digested,
-    Element,
-    Elementary,
+    ElementRead,
+    Evaluate,
+    Evaluated,
     Fetch,
     Fetched,
-    Peek,
-    Peeked,
-    Put,
+    ReadElement,
     Release,
 )
 from jdist.core.settings import INLINE_LIMIT
@@ -66,40 +66,40 @@ class Answerer:
         self._lock = threading.Lock()
         self._observer = observer
 
-    def answer(self, op: Op, say: Say) -> Answered:
+    def answer(self, op: RankOp, say: Say) -> RankReplyBody:
         """The answer to one question; ``say`` reports progress of long ones. Errors become the asker's Fault."""
         match op:
-            case Peek():
+            case Evaluate():
                 return self._peek(op)
             case Fetch():
                 return self._fetch(op, say)
             case Release():
                 self._take(op.handle)
-                return Nothing()
-            case Put():
+                return Ack()
+            case BindNames():
                 return self._put(op)
             case Describe():
                 return Described(msgspec.msgpack.encode(describe(evaluate(op.name, self._namespace))))
             case Digest():
                 return self._digest(op)
-            case Element():
+            case ReadElement():
                 index, text = element(evaluate(op.expr, self._namespace), op.key, op.index)
-                return Elementary(tuple(index), text)
-            case Look():
+                return ElementRead(tuple(index), text)
+            case Observe():
                 return self._look(op)
-            case Stack():
-                return Stacked(self._observer.stack())
-            case Trace():
+            case GetStack():
+                return StackText(self._observer.stack())
+            case GetTrace():
                 return self._trace(op)
             case Complete():
                 return complete(op.code, op.cursor, self._namespace)
             case Inspect():
                 return Inspected(tell(op.name, self._namespace, op.detail))
             case _:
-                return Fault(f"a rank cannot answer {type(op).__name__}")
+                return QueryFailed(f"a rank cannot answer {type(op).__name__}")
 
-    def _peek(self, peek: Peek) -> Peeked:
-        items: list[PayloadWire | Missing] = []
+    def _peek(self, peek: Evaluate) -> Evaluated:
+        items: list[PayloadWire | ValueMissing] = []
         held: Buffers = []
         limit = peek.inline_limit or INLINE_LIMIT
         for name in peek.names:
@@ -107,18 +107,18 @@ class Answerer:
                 payload, buffers = encode(evaluate(name, self._namespace))
             except Exception as e:  # the user's own attributes and __reduce__ run here
                 text = str(e) if isinstance(e, JdistError) else f"{type(e).__name__}: {e}"
-                items.append(Missing(text))
+                items.append(ValueMissing(text))
                 continue
             if len(payload.head) > _LARGEST_HEAD:
                 size = f"{len(payload.head):,} bytes of pickle"
                 limited = f"the limit is {_LARGEST_HEAD:,}; pull it in parts, or as tensors"
-                items.append(Missing(f"{name} is {size}; {limited}"))
+                items.append(ValueMissing(f"{name} is {size}; {limited}"))
             elif payload.nbytes <= limit:
                 items.append(_wire(payload, tuple(bytes(b) for b in buffers)))
             else:
                 held.extend(buffers)
                 items.append(_wire(payload, None))
-        return Peeked(tuple(items), self._hold(held) if held else "", peek.probe is not None)
+        return Evaluated(tuple(items), self._hold(held) if held else "", peek.probe is not None)
 
     def _hold(self, buffers: Buffers) -> str:
         handle = uuid.uuid4().hex
@@ -170,15 +170,15 @@ class Answerer:
             if sock.recv(1) != b"k":
                 raise UsageError("the controller did not confirm the transfer; pull again")
 
-    def _put(self, put: Put) -> Nothing:
+    def _put(self, put: BindNames) -> Ack:
         for name in put.names:
             if not name.isidentifier():
                 raise UsageError(f"{name!r} is no variable name")
         values = self._put_values(put)
         self._namespace.update(zip(put.names, values, strict=True))
-        return Nothing()
+        return Ack()
 
-    def _put_values(self, put: Put) -> list[Any]:
+    def _put_values(self, put: BindNames) -> list[Any]:
         if not put.path:
             return [decode(_payload(p), [bytearray(b) for b in p.buffers or ()]) for p in put.payloads]
         segment = Segment.open(put.path, put.nbytes)  # mapped copy-on-write: no rank sees another's later changes
@@ -195,15 +195,15 @@ class Answerer:
             return Digested(tuple(("", "", d) for d in found))
         return Digested(tuple(digests(obj)))
 
-    def _look(self, look: Look) -> Looked:
+    def _look(self, look: Observe) -> Observation:
         device = str(self._namespace.get("device", "cpu"))
         return self._observer.look(device, psutil.Process().memory_info().rss, look.recent)
 
-    def _trace(self, trace: Trace) -> Traced | Fault:
+    def _trace(self, trace: GetTrace) -> RankTrace | QueryFailed:
         found = self._observer.trace(trace.run)
         if found is None:
             which = f"run {trace.run}" if trace.run else "a run"
-            return Fault(f"rank {self.rank} remembers no calls of {which}")
+            return QueryFailed(f"rank {self.rank} remembers no calls of {which}")
         return found
 
 

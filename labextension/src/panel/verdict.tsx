@@ -42,7 +42,7 @@ interface IProps {
 
 function Verdict(props: IProps): JSX.Element {
   const { verdict, trans, choose, take } = props;
-  const { headline, details, culprits, waiting, ways, is_certain } = verdict;
+  const { headline, details, responsible, waiting, ways, is_certain } = verdict;
   return (
     <section className={`jdist-judged jdist-mod-${is_certain ? 'bad' : 'busy'}`}>
       <p className="jdist-headline">
@@ -61,8 +61,8 @@ function Verdict(props: IProps): JSX.Element {
         ))}
       </p>
       <p className="jdist-choices">
-        {culprits.length > 0 && (
-          <button className="jdist-link" onClick={() => choose(culprits)}>
+        {responsible.length > 0 && (
+          <button className="jdist-link" onClick={() => choose(responsible)}>
             {trans.__('Show who is waited for')}
           </button>
         )}

@@ -9,7 +9,7 @@ import msgspec
 
 from jdist.client.doctor.diagnosis import Clock, Examination, Finding
 from jdist.client.doctor.findings import findings
-from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NodeReport, Path, TorchFacts
+from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NetworkPath, NodeReport, TorchFacts
 
 GIB = 1 << 30
 H200 = Gpu("NVIDIA H200", 141 * GIB, 0)
@@ -49,10 +49,10 @@ def gpu_node(number: int = 0, **changes: Any) -> NodeReport:
     return node(number, **{**fitted, **changes})
 
 
-def way(number: int, **changes: Any) -> Path:
+def way(number: int, **changes: Any) -> NetworkPath:
     """The way to a node."""
     there = node(number)
-    sound = Path(there.hostname, (there.address,), "", round_trip=0.0001, bandwidth=1e9)
+    sound = NetworkPath(there.hostname, (there.address,), "", round_trip=0.0001, bandwidth=1e9)
     return msgspec.structs.replace(sound, **changes)
 
 

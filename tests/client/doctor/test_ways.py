@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodes import found, node, way
 
-from jdist.core.node_report import Path
+from jdist.core.node_report import NetworkPath
 
 DROPPED = {"kind": "timeout", "trouble": "no answer within 3 s: what is sent there is dropped on the way"}
 REFUSED = {"kind": "refused", "trouble": "the connection is refused there"}
@@ -53,7 +53,7 @@ def test_a_name_that_means_another_address_is_said_with_both() -> None:
 
 
 def test_names_that_several_nodes_share_are_nobodys_trouble() -> None:
-    other = Path("x", ("127.0.1.1",), "", round_trip=0.0001, bandwidth=1e9)
+    other = NetworkPath("x", ("127.0.1.1",), "", round_trip=0.0001, bandwidth=1e9)
     assert found(node(0, hostname="x"), node(1, hostname="x"), paths={(0, 1): other, (1, 0): other}) == ()
 
 

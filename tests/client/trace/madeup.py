@@ -13,10 +13,10 @@ from jdist.client.trace.collect import assemble
 from jdist.client.trace.match_calls import Meeting, match
 from jdist.client.trace.timeline import Timeline, timeline
 from jdist.client.trace.trace import Trace
-from jdist.core.messages.observation import Looked, Traced
-from jdist.core.messages.protocol import Answered
+from jdist.core.messages.observation import Observation, RankTrace
+from jdist.core.messages.protocol import RankReplyBody
 from jdist.core.messages.status import ClusterFacts
-from jdist.core.observation import Call, Doing, GroupProgress
+from jdist.core.observation import Activity, Call, GroupProgress
 
 EPOCH = 1_700_000_000.0
 """When every made-up cell began."""
@@ -30,12 +30,12 @@ def call(op: str, started: float, ended: float | None = None, **more: Any) -> Ca
     return Call(op=op, started=EPOCH + started, ended=None if ended is None else EPOCH + ended, **fields)
 
 
-def answer(*calls: Call, ended: float | None = 10.0, now: float = 20.0, left_out: int = 0, run: int = 3) -> Traced:
+def answer(*calls: Call, ended: float | None = 10.0, now: float = 20.0, left_out: int = 0, run: int = 3) -> RankTrace:
     over = None if ended is None else EPOCH + ended
-    return Traced(run, calls, EPOCH, over, EPOCH + now, left_out)
+    return RankTrace(run, calls, EPOCH, over, EPOCH + now, left_out)
 
 
-def shifted(trace: Traced, skew: float) -> Traced:
+def shifted(trace: RankTrace, skew: float) -> RankTrace:
     """The same by a clock that shows so much more."""
     calls = tuple(
         msgspec.structs.replace(c, started=c.started + skew, ended=None if c.ended is None else c.ended + skew)
@@ -45,14 +45,14 @@ def shifted(trace: Traced, skew: float) -> Traced:
     return msgspec.structs.replace(trace, calls=calls, began=trace.began + skew, ended=ended, now=trace.now + skew)
 
 
-def drawn(traced: dict[int, Traced], members: dict[str, tuple[int, ...]] | None = None, **more: Any) -> Timeline:
+def drawn(traced: dict[int, RankTrace], members: dict[str, tuple[int, ...]] | None = None, **more: Any) -> Timeline:
     """The timeline of ranks on one host."""
     hosts = dict.fromkeys(traced, "a")
     meetings: list[Meeting] = match(traced, members or {}, **more)
     return timeline(traced, meetings, hosts, estimate(traced, meetings, hosts, {}))
 
 
-def steps(world: int, number: int, compute: Callable[[int, int], float], cost: float = 0.002) -> dict[int, Traced]:
+def steps(world: int, number: int, compute: Callable[[int, int], float], cost: float = 0.002) -> dict[int, RankTrace]:
     """Each step every rank computes for as long as it is said, and then all reduce: blocking, ended all at once."""
     free = dict.fromkeys(range(world), 0.0)
     calls: dict[int, list[Call]] = {r: [] for r in free}
@@ -80,18 +80,18 @@ def facts(nproc: tuple[int, ...], hosts: tuple[str, ...], backend: str = "gloo")
     return ClusterFacts(**{f.name: plain.get(f.type, ()) for f in needed} | known)
 
 
-def looked(*groups: GroupProgress) -> Looked:
-    return Looked("cpu", Doing("idle"), 0, groups)
+def looked(*groups: GroupProgress) -> Observation:
+    return Observation("cpu", Activity("idle"), 0, groups)
 
 
 def trace(
-    answers: dict[int, Answered],
+    answers: dict[int, RankReplyBody],
     nproc: tuple[int, ...],
     hosts: tuple[str, ...],
     groups: tuple[GroupProgress, ...] = (),
     **more: Any,
 ) -> Trace:
     """The trace of answers that were half a millisecond on their way, each way."""
-    trips = {r: (a.now - 0.0005, a.now + 0.0005) for r, a in answers.items() if isinstance(a, Traced)}
+    trips = {r: (a.now - 0.0005, a.now + 0.0005) for r, a in answers.items() if isinstance(a, RankTrace)}
     trips = more.pop("trips", trips)
     return assemble(answers, trips, {0: looked(*groups)}, facts(nproc, hosts, more.pop("backend", "gloo")), **more)

@@ -12,7 +12,7 @@ from madeup import answer, call, noise, steps, trace
 
 from jdist.client.trace.trace import Trace
 from jdist.core.errors import UsageError
-from jdist.core.messages.base import Fault
+from jdist.core.messages.base import QueryFailed
 
 Event = dict[str, Any]
 
@@ -94,7 +94,7 @@ def test_arrows_lead_from_the_last_to_those_who_waited(tmp_path: Path) -> None:
 
 def test_what_is_unfinished_or_missing(tmp_path: Path) -> None:
     stuck = answer(call("barrier", 2, None, is_done=False), ended=None, now=9, left_out=7)
-    found = saved(trace({0: stuck, 1: answer(ended=1), 2: Fault("gone")}, (3,), ("a",)), tmp_path)
+    found = saved(trace({0: stuck, 1: answer(ended=1), 2: QueryFailed("gone")}, (3,), ("a",)), tmp_path)
     barrier = next(e for e in found["traceEvents"] if e["name"] == "barrier")
     assert barrier["args"]["end"] == "in flight"
     assert found["otherData"]["absent"] == {"2": "gone"}

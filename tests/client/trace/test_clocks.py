@@ -12,13 +12,13 @@ from madeup import EPOCH, answer, call, noise, shifted, steps, trace
 from jdist.client.trace.clocks import estimate
 from jdist.client.trace.match_calls import match
 from jdist.client.trace.timeline import timeline
-from jdist.core.messages.observation import Traced
+from jdist.core.messages.observation import RankTrace
 
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}
 Trips = dict[int, tuple[float, float]]
 
 
-def skewed(traced: dict[int, Traced], skews: dict[str, float], seed: int = 0) -> tuple[dict[int, Traced], Trips]:
+def skewed(traced: dict[int, RankTrace], skews: dict[str, float], seed: int = 0) -> tuple[dict[int, RankTrace], Trips]:
     """The ranks' answers by their hosts' clocks, and trips of some milliseconds each way."""
     made = random.Random(seed)
     trips = {r: (t.now - made.random() * 0.02, t.now + made.random() * 0.02) for r, t in traced.items()}
@@ -71,8 +71,8 @@ def test_a_clock_that_was_set_is_noticed() -> None:
     traced, trips = skewed(steps(6, 8, noise(3, 0.1)), {"a": 0.0, "b": 0.0, "c": 0.0})
     later = shifted(traced[2], 5.0)
     halves = traced[2].calls[:4] + later.calls[4:]
-    traced[2] = Traced(3, halves, traced[2].began, later.ended, later.now)
-    traced[3] = Traced(3, traced[3].calls[:4] + shifted(traced[3], 5.0).calls[4:], EPOCH, None, later.now)
+    traced[2] = RankTrace(3, halves, traced[2].began, later.ended, later.now)
+    traced[3] = RankTrace(3, traced[3].calls[:4] + shifted(traced[3], 5.0).calls[4:], EPOCH, None, later.now)
     found = estimate(traced, match(traced, {}), HOSTS, trips)
     assert found.moved
     assert found.offsets["b"] == pytest.approx(5.0, abs=0.05), "what the clocks show now is what the answers say"

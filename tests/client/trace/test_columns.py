@@ -13,7 +13,7 @@ from madeup import answer, call, noise, steps, trace
 
 from jdist.client.trace.columns import columns, nbytes
 from jdist.client.trace.trace import Trace
-from jdist.core.messages.base import Fault
+from jdist.core.messages.base import QueryFailed
 from jdist.core.observation import GroupProgress
 
 TYPES = {"began": "I", "work": "I", "ended": "I", "waited": "I", "kind": "H", "number": "I", "whom": "H", "last": "i"}
@@ -56,7 +56,7 @@ def test_every_call_is_there_with_its_times_and_for_whom_it_waited() -> None:
 def test_a_call_that_never_ended_and_a_rank_that_never_came_are_said() -> None:
     world = GroupProgress("0", (0, 1, 2), 1, 0, "world")
     stuck = call("all_reduce", 1.0, None, is_done=False)
-    found = trace({0: answer(stuck, ended=None), 1: answer(), 2: Fault("died")}, (3,), ("box",), (world,))
+    found = trace({0: answer(stuck, ended=None), 1: answer(), 2: QueryFailed("died")}, (3,), ("box",), (world,))
     data = columns(found.report)
     held = unpacked(data)
     assert held["flags"][0] & 1

@@ -8,7 +8,7 @@ import pytest
 from madeup import answer, call
 
 from jdist.client.trace.match_calls import Meeting, awaited, match
-from jdist.core.messages.observation import Traced
+from jdist.core.messages.observation import RankTrace
 from jdist.core.observation import ANY, Call
 
 WORLD = {"0": (0, 1, 2)}
@@ -54,7 +54,7 @@ def test_a_collective_without_a_number_meets_nobody() -> None:
         (None, set()),  # nothing is known of a rank that does not answer
     ],
 )
-def test_who_is_missing(third: Traced | None, missing: set[int]) -> None:
+def test_who_is_missing(third: RankTrace | None, missing: set[int]) -> None:
     second = call("barrier", 3, None, number=2, is_done=False)
     traced = {0: answer(second), 1: answer(second)} | ({} if third is None else {2: third})
     found = next(m for m in match(traced, WORLD) if m.calls.keys() == {0, 1})

@@ -15,7 +15,7 @@ from jdist.client.trace.svg import WIDTH
 from jdist.client.trace.timeline import Bar
 from jdist.client.trace.trace import Trace
 from jdist.core.errors import UsageError
-from jdist.core.messages.base import Fault
+from jdist.core.messages.base import QueryFailed
 from jdist.core.observation import GroupProgress
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -120,7 +120,9 @@ def test_what_is_left_out_is_said() -> None:
 
 
 def test_a_rank_that_is_gone_is_named_and_the_others_are_drawn() -> None:
-    found = trace({0: answer(call("barrier", 1, 2)), 1: Fault("rank 1 (node 0, a) has no process now")}, (2,), ("a",))
+    found = trace(
+        {0: answer(call("barrier", 1, 2)), 1: QueryFailed("rank 1 (node 0, a) has no process now")}, (2,), ("a",)
+    )
     assert found.absent == {1: "rank 1 (node 0, a) has no process now"}
     assert "1 rank, rank 1 missing" in repr(found)
     assert "has no process now" in repr(found)
@@ -139,13 +141,13 @@ def test_a_rank_whose_last_run_was_another_had_no_part() -> None:
     [
         ({0: answer(run=0), 1: answer(run=0)}, 0, "no cell has run"),
         (
-            {0: Fault("it keeps runs 4 to 9"), 1: Fault("it keeps runs 4 to 9")},
+            {0: QueryFailed("it keeps runs 4 to 9"), 1: QueryFailed("it keeps runs 4 to 9")},
             2,
             "nothing is known of run 2: it keeps runs 4 to 9. ",
         ),
     ],
 )
-def test_nothing_to_draw(answers: dict[int, Fault], run: int, message: str) -> None:
+def test_nothing_to_draw(answers: dict[int, QueryFailed], run: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         trace(dict(answers), (2,), ("a",), run=run)
 

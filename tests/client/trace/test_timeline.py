@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from madeup import answer, call, drawn, steps
 
 from jdist.client.trace.timeline import Bar, Timeline
-from jdist.core.messages.observation import Traced
+from jdist.core.messages.observation import RankTrace
 
 WORLD = {"0": (0, 1, 2, 3)}
 
@@ -118,5 +118,5 @@ def test_a_run_without_calls() -> None:
 
 
 def test_nobody() -> None:
-    none: dict[int, Traced] = {}
+    none: dict[int, RankTrace] = {}
     assert drawn(none).rows == ()
