@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
-from jdist.agent.relay.iopub import KernelMessage, Relay, iopub, merge, parse
+from jdist.agent.relay import iopub
+from jdist.agent.relay.iopub import KernelMessage, Relay, merge, parse
 from jdist.core.messages.base import Message
 from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
 

@@ -29,7 +29,7 @@ from jdist.core.messages.membership import (
 from jdist.core.messages.nodes import ClockReading
 from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
-from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone, RunCell, RunEnded
+from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone, RunAccepted, RunCell, RunEnded
 from jdist.core.messages.status import ClientHello
 from jdist.core.observation import Activity
 from jdist.core.outcome import ErrorInfo
@@ -191,8 +191,8 @@ class Driver:
             self.runs.setdefault(message.run, RunLog(())).done.append(message)
         elif isinstance(message, RunEnded):
             self.runs.setdefault(message.run, RunLog(())).ended.append(message)
-        elif type(message).__name__ == "Accepted":
-            self.runs.setdefault(message.run, RunLog(())).ranks = self._requests[message.request]  # type: ignore[attr-defined]
+        elif isinstance(message, RunAccepted):
+            self.runs.setdefault(message.run, RunLog(())).ranks = self._requests[message.request]
 
     def _note(self, message: Message) -> None:
         """What must hold of the order of instructions."""

@@ -14,7 +14,7 @@ import pytest
 import jdist
 from jdist.launch.ssh.remote import _command
 
-FOOTHOLD = Path(jdist.__file__).parent / "launch" / "ssh" / "foothold.py"
+FOOTHOLD = Path(jdist.__file__).parent / "launch" / "ssh" / "bootstrap.py"
 MARK = "mark "
 
 

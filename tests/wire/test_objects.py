@@ -243,7 +243,7 @@ def test_a_class_defined_in_a_cell_travels_by_value() -> None:
         "print(decode(payload, buffers).twice()[[0, 1, 999]].tolist())"
     )
     sent = msgspec.msgpack.encode((payload, [bytes(b) for b in buffers]))
-    root = Path(objects.__file__).parents[2]
+    root = Path(objects.__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", code], input=sent, capture_output=True, timeout=60, cwd=root, check=False
     )
@@ -256,7 +256,7 @@ def test_importing_it_imports_no_torch() -> None:
         "o.decode(*o.encode({'a': [1]}))\n"
         "print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
     )
-    root = Path(objects.__file__).parents[2]
+    root = Path(objects.__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, cwd=root, check=True
     )

@@ -76,7 +76,7 @@ def test_another_process_reads_what_was_filled(cluster: str) -> None:
             "    print([bytes(b) for b in split(s.view, [3, 0, 4])])"
         )
         command = [sys.executable, "-c", code, segment.path, str(segment.nbytes)]
-        env = os.environ | {"PYTHONPATH": str(Path(segments.__file__).parents[2])}
+        env = os.environ | {"PYTHONPATH": str(Path(segments.__file__).parents[3])}
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=env, check=True)
         segment.unlink()
     assert done.stdout.strip() == "[b'abc', b'', b'defg']"

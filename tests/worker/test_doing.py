@@ -303,7 +303,7 @@ def test_looks_that_are_under_way_at_once_read_the_recorder_one_after_the_other(
         most, found = world.side(
             0,
             "import threading, time\n"
-            "from jdist.worker import collectives\n"
+            "from jdist.worker.observe import flight_recorder as collectives\n"
             "original, reading, most = collectives._dump, [], []\n"
             "def dump(*what):\n"
             "    if not what[0]: return original(*what)\n"

@@ -155,7 +155,7 @@ def test_describe_everything_else() -> None:
     assert describe(3).detail == "3"
     assert describe(None).type == "NoneType"
     assert describe(object()).length is None
-    again = msgspec.msgpack.decode(msgspec.msgpack.encode(row), type=describe.Description)
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(row), type=describing.Description)
     assert again == row
 
 
@@ -275,7 +275,7 @@ def test_digests_do_not_depend_on_the_process() -> None:
         "class C:\n    def __init__(self): self.x = {'a', 'b', 'c'}\n"
         "print(digests([C(), {'q', 'r', 's', 't'}, N(f=len, g=lambda x: x + 1, c=C), object(), (1, 'x'), b'y']))"
     )
-    root = Path(describe.__file__).parents[2]
+    root = Path(describing.__file__).parents[3]
     command = [sys.executable, "-c", code]
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, env={"PYTHONHASHSEED": seed})

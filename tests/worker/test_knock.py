@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(60)
 ALL_REDUCE = "t = torch.ones(1)\ndist.all_reduce(t)\n_ = t.item()"
 DYING = """
 import os, struct, torch.distributed as dist
-from jdist.worker import formation
+from jdist.worker.groups import formation
 from jdist.worker.gloo.connections import own_listeners
 
 class Dying(dist.Store):

@@ -18,7 +18,7 @@ from jupyter_client.manager import KernelManager
 
 from jdist.worker.kernel import sigint
 
-INSTALL = "from jdist.worker import sigint as _s\n_handler = _s.install(get_ipython().kernel)"
+INSTALL = "from jdist.worker.kernel import sigint as _s\n_handler = _s.install(get_ipython().kernel)"
 
 
 class Kernel:

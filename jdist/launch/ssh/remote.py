@@ -94,7 +94,7 @@ class RemoteAgent:
     # ------------------------------------------------------------ starting
 
     async def _start(self, connection: asyncssh.SSHClientConnection) -> None:
-        foothold = importlib.resources.files("jdist.launch.ssh").joinpath("foothold.py").read_bytes()
+        foothold = importlib.resources.files("jdist.launch.ssh").joinpath("bootstrap.py").read_bytes()
         host = self._wanted.host
         pythons = [host.python] if host.python else [sys.executable, "python3"]
         self._process = process = await connection.create_process(_command(pythons, len(foothold)), encoding=None)
