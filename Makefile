@@ -23,7 +23,7 @@ SOAK ?= --faults 200
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
-HUB_PROXY := tests/hub/node_modules/.package-lock.json
+HUB_PROXY := tests/support/hub/node_modules/.package-lock.json
 LAB := labextension/built/package.json
 LAB_TOOLS := labextension/node_modules/.package-lock.json
 LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension/style/* labextension/style/*/*) \
@@ -65,10 +65,10 @@ lint: $(TOOLS) lint-lab
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The proxy of the JupyterHub in tests/hub. Without npm those tests say what they lack.
-$(HUB_PROXY): tests/hub/package-lock.json
-	@command -v npm >/dev/null || { echo "no npm here: tests/hub will be skipped"; exit 0; }; \
-	  echo "npm ci --prefix tests/hub"; npm ci --silent --no-fund --no-audit --prefix tests/hub && touch $@
+# The proxy of the JupyterHub in tests/system/hub. Without npm those tests say what they lack.
+$(HUB_PROXY): tests/support/hub/package-lock.json
+	@command -v npm >/dev/null || { echo "no npm here: tests/system/hub will be skipped"; exit 0; }; \
+	  echo "npm ci --prefix tests/support/hub"; npm ci --silent --no-fund --no-audit --prefix tests/support/hub && touch $@
 
 # What follows needs npm. Without it, each target says what is left out; in CI, that is a failure.
 WITHOUT_NPM = command -v npm >/dev/null || { echo "no npm here: $(1)" >&2; [ -z "$$JDIST_CI" ]; exit; }
@@ -110,8 +110,8 @@ bench: $(TOOLS)
 	@for bench in benchmarks/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
 
 soak: $(TOOLS)
-	$(BIN)/python tests/soak/soak.py $(SOAK)
+	PYTHONPATH=tests $(BIN)/python -m support.soak.soak $(SOAK)
 
 clean:
-	rm -rf $(VENV) labextension/built labextension/lib labextension/node_modules tests/hub/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist site
+	rm -rf $(VENV) labextension/built labextension/lib labextension/node_modules tests/support/hub/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist site
 	find jdist tests benchmarks notebooks -name __pycache__ -type d -prune -exec rm -rf {} +

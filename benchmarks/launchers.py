@@ -21,12 +21,12 @@ from measuring.table import SECONDS, Table, cannot_run, pairs
 import jdist
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "hosts")]
+sys.path.insert(0, str(TESTS))
 
-from namespaces import NNODES, Bed  # noqa: E402
-from rays import Rays  # noqa: E402
-from slurmd import PROGRAMS, Slurm  # noqa: E402
-from sshd import Sshd  # noqa: E402
+from support.hosts.namespaces import NNODES, Bed  # noqa: E402
+from support.hosts.rays import Rays  # noqa: E402
+from support.hosts.slurmd import PROGRAMS, Slurm  # noqa: E402
+from support.hosts.sshd import Sshd  # noqa: E402
 
 TURNS = 3
 REDUCE = "t = torch.ones(1); dist.all_reduce(t); t.item()"

@@ -8,165 +8,23 @@ descriptor, shared memory, a connection file or an agent's folder. What belongs 
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import shutil
 import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import zmq
-from waits import eventually
 
 import jdist
-from jdist.client import find
 from jdist.client.blocking import bridge
 from jdist.client.link import _shared_context
-
-SHARED_MEMORY = Path("/dev/shm")
-IDLE_TIMEOUT = 60.0
-"""Seconds after which a cluster ends by itself whose test run was killed."""
-ALL_REDUCE = "_h = torch.ones(1); dist.all_reduce(_h); _h.item()"
-
-
-class Traces:
-    """What this test run has on the machine."""
-
-    def __init__(self, runtime: Path):
-        self.runtime = runtime
-        self.exempt: set[int] = set()
-        """Processes whose descendants belong to a cluster that lives on."""
-        self.exempt_files: set[str] = set()
-        """What this process itself keeps for such a cluster."""
-        self._mark = f"JUPYTER_RUNTIME_DIR={runtime}".encode()
-        self._clusters: set[str] = set()
-
-    def note_clusters(self) -> None:
-        """Remember the clusters that run now, so that their shared memory is known as this run's."""
-        self._clusters |= {c.cluster for c in find.connections().values()}
-
-    def processes(self) -> dict[int, str]:
-        """``{pid: command line}`` of everything that inherited this run's folder, this process and zombies left out."""
-        found: dict[int, str] = {}
-        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-            with contextlib.suppress(OSError):
-                if pid != os.getpid() and self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
-        return found
-
-    def zombies(self) -> dict[int, str]:
-        """Dead children of this process that nobody waited for, and their names."""
-        children = psutil.Process().children()
-        return {c.pid: c.name() for c in children if c.is_running() and c.status() == psutil.STATUS_ZOMBIE}
-
-    def files(self) -> set[str]:
-        """Shared memory, connection files and agents' folders."""
-        shared = {str(p) for c in self._clusters for p in SHARED_MEMORY.glob(f"jdist-{c}-*")}
-        own = {str(p) for p in self.runtime.glob("jdist-*") if p.suffix != ".log"}
-        return shared | own
-
-    def excess(self, before: Snapshot) -> dict[str, Any]:
-        """What there is now and was not then; empty if nothing."""
-        gc.collect()
-        exempt = self._exempt_tree()
-        known = before.processes.keys() | exempt
-        fds = {fd: _target(fd) for fd in os.listdir("/proc/self/fd")}
-        found = {
-            "processes": {p: c for p, c in self.processes().items() if p not in known},
-            "zombies": {p: name for p, name in self.zombies().items() if p not in before.zombies.keys() | exempt},
-            "files": {f for f in self.files() - before.files - self.exempt_files if _owner(f) not in exempt},
-            "threads": {t for t in threading.enumerate() if not t.daemon and t not in before.threads},
-            "fds": sorted(fds.values()) if len(fds) > before.fds else [],
-        }
-        return {kind: what for kind, what in found.items() if what}
-
-    def _exempt_tree(self) -> set[int]:
-        tree: set[int] = set()
-        for pid in self.exempt:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                tree |= {pid, *(c.pid for c in psutil.Process(pid).children(recursive=True))}
-        return tree
-
-    def snapshot(self) -> Snapshot:
-        gc.collect()
-        return Snapshot(self)
-
-
-class Snapshot:
-    """What was there at a moment."""
-
-    def __init__(self, traces: Traces):
-        self.processes = traces.processes()
-        self.zombies = traces.zombies()
-        self.files = traces.files()
-        self.threads = set(threading.enumerate())
-        self.fds = len(os.listdir("/proc/self/fd"))
-
-
-def _owner(path: str) -> int:
-    """The process that made a segment; 0 for other files."""
-    return int(path[-24:-16], 16) if Path(path).parent == SHARED_MEMORY else 0
-
-
-def _target(fd: str) -> str:
-    with contextlib.suppress(OSError):
-        return f"{fd} -> {os.readlink(f'/proc/self/fd/{fd}')}"
-    return fd
-
-
-class SharedCluster:
-    """Two nodes of two ranks with gloo, for every test that does not break it. Made anew after one that did."""
-
-    def __init__(self, traces: Traces):
-        self._traces = traces
-        self._cluster: jdist.Cluster | None = None
-        self._broken: jdist.JdistError | None = None
-
-    def get(self) -> jdist.Cluster:
-        if self._broken is not None:
-            pytest.fail(f"the shared cluster could not be started: {self._broken}")
-        if self._cluster is None:
-            self._start()
-        assert self._cluster is not None
-        return self._cluster
-
-    def _start(self) -> None:
-        try:
-            self._cluster = jdist.start(
-                nproc_per_node=2, nnodes=2, backend="gloo", name="shared", timeout=60, idle_timeout=IDLE_TIMEOUT
-            )
-        except jdist.JdistError as e:
-            self._broken = e
-            raise
-        self._traces.note_clusters()
-        self._traces.exempt = {self._cluster.asynchronous.link.connection.pid, *node_pids(self._cluster)}
-
-    def check(self) -> None:
-        """The world is whole and idle."""
-        cluster = self.get()
-        try:
-            assert not cluster.status().runs  # first: a run of the test's own that goes on would hold the next one up
-            assert cluster.run(ALL_REDUCE, timeout=20).values == dict.fromkeys(range(4), 4.0)
-            assert {r.state for r in cluster.status().ranks} == {"idle"}
-        except BaseException:
-            self.end()
-            raise
-
-    def end(self) -> None:
-        cluster, self._cluster = self._cluster, None
-        self._traces.exempt = set()
-        if cluster is not None:
-            cluster.stop()
-
-
-def node_pids(cluster: jdist.Cluster) -> set[int]:
-    """The agents' pids: their workers' parents."""
-    return {psutil.Process(r.pid).ppid() for r in cluster.status().ranks if r.pid}
+from support.leaks import Traces
+from support.shared_cluster import IDLE_TIMEOUT, SharedCluster
+from support.waits import eventually
 
 
 @pytest.fixture(scope="session")

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from IPython.core.completer import CompletionContext
-from notebook import Notebook
-from waits import eventually
 
 import jdist
 from jdist.notebook.completion.completer import RankNames
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
+from support.notebook import Notebook
+from support.waits import eventually
 
 if TYPE_CHECKING:
-    from conftest import Traces
+    from support.leaks import Traces
 
 LONG = 30.0
 SOON = 10.0

@@ -8,12 +8,12 @@ import threading
 from typing import Any
 
 import pytest
-from waits import eventually
 
 import jdist
 from jdist.core.messages.base import Message
 from jdist.core.messages.output import Display, Output
 from jdist.core.messages.runs import InputRequest
+from support.waits import eventually
 
 WORLD = range(4)
 

@@ -9,19 +9,19 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import anatomy
 import pytest
 import torch
-from waits import eventually
 
 import jdist
 from jdist import commands
 from jdist.client import find
 from jdist.client.blocking import bridge
 from jdist.client.doctor.preflight import examine_beforehand
+from support import anatomy
+from support.waits import eventually
 
 if TYPE_CHECKING:
-    from conftest import Traces
+    from support.leaks import Traces
 
 
 def test_every_node_and_every_way_is_examined(cluster: jdist.Cluster) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import anatomy
 import psutil
 import pytest
-from waits import eventually
 
 import jdist
+from support import anatomy
+from support.waits import eventually
 
 if TYPE_CHECKING:
-    from conftest import Traces
+    from support.leaks import Traces
 
 SUM = "t = torch.ones(1) * (rank + 1); dist.all_reduce(t); t.item()"
 WHO = "rank, dist.get_rank(), world_size, dist.get_world_size(), local_rank, node_rank"

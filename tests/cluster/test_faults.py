@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import anatomy
 import pytest
-from cells import ALL_REDUCE
-from waits import eventually
 
 import jdist
 from jdist.client import find
 from jdist.wire.transport.keys import charter_path, connection_path
+from support import anatomy
+from support.cells import ALL_REDUCE
+from support.waits import eventually
 
 if TYPE_CHECKING:
-    from conftest import Traces
+    from support.leaks import Traces
 
 AGENT_GRACE = 0.5
 SLACK = 5.0

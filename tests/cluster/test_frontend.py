@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anatomy
 import pytest
-from notebook import Notebook
-from waits import eventually
 
 import jdist
 from jdist.client import find
+from support import anatomy
+from support.notebook import Notebook
+from support.waits import eventually
 
 if TYPE_CHECKING:
-    from conftest import Traces
+    from support.leaks import Traces
 
 NAME = "front"
 

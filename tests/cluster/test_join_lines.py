@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cells import ALL_REDUCE
-from waits import eventually
 
 import jdist
 from jdist.client.lifecycle.join_here import join_here
 from jdist.client.lifecycle.start import Progress, Waiting
 from jdist.core.messages.status import Notice
 from jdist.wire.transport.invitations import JoinLine
+from support.cells import ALL_REDUCE
+from support.waits import eventually
 
 LINE = re.compile(r"echo (jdist1\.\S+) \| jdist join -")
 

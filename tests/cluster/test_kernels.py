@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
-from waits import eventually
 
 import jdist
+from support.waits import eventually
 
 
 class Console:

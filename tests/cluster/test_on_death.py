@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anatomy
 import pytest
-from cells import ALL_REDUCE
-from waits import eventually
 
 import jdist
 from jdist.client import find
 from jdist.notebook import verbs
 from jdist.notebook.session import Session
+from support import anatomy
+from support.cells import ALL_REDUCE
+from support.waits import eventually
 
 if TYPE_CHECKING:
-    from conftest import Traces
+    from support.leaks import Traces
 
 LIMITS = {"agent_grace": 0.5, "interrupt_grace": 3.0}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import anatomy
 import pytest
-from waits import eventually
 
 import jdist
+from support import anatomy
+from support.waits import eventually
 
 if TYPE_CHECKING:
-    from conftest import Traces
+    from support.leaks import Traces
 
 GIVE = """
 import jdist, threading

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import zmq
-from waits import eventually
 
 import jdist
 from jdist.core.messages.base import Message
 from jdist.core.messages.output import Output, Tail, Text
 from jdist.notebook.output.display import RunDisplay
+from support.waits import eventually
 
 LINES = 100_000
 MESSAGES = 3000

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from waits import eventually
 
 import jdist
 from jdist.client.blocking import bridge
 from jdist.notebook.panel.cluster_panel import Board
 from jdist.notebook.panel.follower import Lookout
 from jdist.notebook.panel.html import Sight
+from support.waits import eventually
 
 LONG = 20.0
 SLEEP = "import time\nfor _ in range(600): time.sleep(0.1)"

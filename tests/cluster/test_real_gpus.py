@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from waits import eventually
 
 import jdist
 from jdist.agent.node import nvidia
+from support.waits import eventually
 
 pytestmark = [
     pytest.mark.gpu,

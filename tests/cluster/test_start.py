@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 import torch
-from cells import ALL_REDUCE
-from waits import eventually
 
 import jdist
 from jdist.client import find
 from jdist.client.lifecycle import start
 from jdist.core.messages.status import ClusterFacts
 from jdist.launch.local import LocalLauncher
+from support.cells import ALL_REDUCE
+from support.waits import eventually
 
 if TYPE_CHECKING:
-    from conftest import Traces
+    from support.leaks import Traces
 
 
 class MissingNode(LocalLauncher):

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from waits import eventually
 
 import jdist
 from jdist import commands
+from support.waits import eventually
 
 Start = Callable[..., jdist.Cluster]
 

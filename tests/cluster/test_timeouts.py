@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from waits import eventually
 
 import jdist
+from support.waits import eventually
 
 WORLD = range(4)
 STUCK = {

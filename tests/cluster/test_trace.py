@@ -10,9 +10,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from waits import eventually
 
 import jdist
+from support.waits import eventually
 
 SLEEP = 0.3
 SLOW = f"""import time

@@ -15,14 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anatomy
 import numpy as np
 import pandas as pd
 import psutil
 import pytest
 import torch
-from lacking import lacking
-from waits import eventually
 
 import jdist
 from jdist.client.blocking import bridge
@@ -32,6 +29,9 @@ from jdist.core.messages.base import ProbeWire
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import call
+from support import anatomy, elsewhere
+from support.lacking import lacking
+from support.waits import eventually
 
 WORLD = range(4)
 DTYPES = [
@@ -328,7 +328,7 @@ def test_a_client_that_shares_no_memory(cluster: jdist.Cluster, tmp_path: Path) 
     if not prefix:
         lacking("this user may not make a mount namespace (unshare --mount)")
     cluster.run("far = torch.full((3_000_017,), rank + 1, dtype=torch.bfloat16)")
-    script = str(Path(__file__).with_name("elsewhere.py"))
+    script = elsewhere.__file__
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [*prefix, sys.executable, script, cluster.name],

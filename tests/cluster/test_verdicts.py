@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from cells import ALL_REDUCE
-from waits import eventually
 
 import jdist
 from jdist.core.verdict import Verdict
+from support.cells import ALL_REDUCE
+from support.waits import eventually
 
 SETUP = """
 import time

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import anatomy
 import psutil
 import pytest
-from cells import ALL_REDUCE
-from waits import eventually
 
 import jdist
+from support import anatomy
+from support.cells import ALL_REDUCE
+from support.waits import eventually
 
 HAS = "import sys; 'torch._dynamo' in sys.modules"
 LONG = 60.0

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import anatomy
 import pytest
-from waits import eventually
 
 import jdist
 from jdist.client.blocking import bridge
 from jdist.core.messages.observation import GetTrace, Observation
+from support import anatomy
+from support.waits import eventually
 
 HOG = """
 import math, re, time

@@ -1,0 +1,106 @@
+"""What ranks have of GPUs, from the driver's tool on a node to what a browser is told, with a tool that is made up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jdist
+from jdist.notebook.verbs import ranks
+from support.drivertool import DriverTool
+from support.lab.browser import LONG, Browser
+from support.waits import eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("server", "traces")]
+
+MIB = 1 << 20
+GPUS = """\
+0, GPU-aa11, NVIDIA H200, 143771, 1024, 35, Disabled
+1, GPU-bb22, NVIDIA H200, 143771, 2048, 97, Disabled
+"""
+SLEEP = "import time\nwhile True: time.sleep(0.01)"
+
+
+@contextlib.contextmanager
+def started(tool: DriverTool, visible: str) -> Iterator[jdist.Cluster]:
+    """A cluster of two ranks on a node that has the tool."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", tool.path)
+        patch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        cluster = jdist.start(nproc_per_node=2, backend="gloo", name="metered", timeout=LONG, idle_timeout=LONG)
+    with cluster:
+        yield cluster
+
+
+def rows(browser: Browser) -> list[dict[str, Any]]:
+    found = browser.get("jdist/clusters/metered")
+    return found.get("ranks", [])  # type: ignore[no-any-return]
+
+
+def gpu(row: dict[str, Any]) -> dict[str, Any]:
+    return {key.removeprefix("gpu_"): value for key, value in row.items() if key.startswith("gpu")}
+
+
+@dataclass
+class Screen:
+    """What ``%dist status`` shows on, and the cluster that it is of."""
+
+    cluster: jdist.Cluster
+    shown: list[str] = field(default_factory=list)
+
+    @property
+    def screen(self) -> Screen:
+        return self
+
+    def show(self, bundle: dict[str, str]) -> None:
+        self.shown.append(bundle["text/plain"])
+
+
+def all_idle(cluster: jdist.Cluster) -> bool:
+    """Both ranks say so."""
+    return [look.doing.kind for look in cluster.look(timeout=LONG).values()] == ["idle", "idle"]
+
+
+def status(cluster: jdist.Cluster) -> str:
+    screen = Screen(cluster)
+    ranks.status(screen, [])  # type: ignore[arg-type]
+    return screen.shown[-1]
+
+
+def test_what_each_rank_has_of_its_gpu(browser: Browser, tmp_path: Path) -> None:
+    tool = DriverTool(tmp_path)
+    tool.prints(GPUS)
+    with started(tool, "GPU-bb,GPU-aa11") as cluster:
+        assert eventually(lambda: "metered" in browser.clusters(), LONG)
+        assert [gpu(row) for row in rows(browser)] == [{}, {}], "of ranks without a GPU nothing is said"
+        pids = [row.pid for row in cluster.status().ranks]
+        tool.prints(GPUS, f"GPU-bb22, {pids[0]}, 512\nGPU-aa11, [N/A], [N/A]\n")
+        cluster.run("device = torch.device('cuda', rank)")  # as it is where torch can use them
+
+        total = 143771 * MIB
+        expected = [
+            {"name": "GPU 1 (NVIDIA H200)", "total": total, "used": 2048 * MIB, "own": 512 * MIB, "busy": None},
+            {"name": "GPU 0 (NVIDIA H200)", "total": total, "used": 1024 * MIB, "own": None, "busy": None},
+        ]
+        assert eventually(lambda: list(map(gpu, rows(browser))) == expected, LONG), rows(browser)
+
+        run = cluster.run(SLEEP, background=True)
+        assert eventually(lambda: [gpu(row).get("busy") for row in rows(browser)] == [0.97, 0.35], LONG)
+        said = ("97%", "35%", "0.5 of 140 GiB", "1.0 of 140 GiB by all")
+        assert eventually(lambda: all(map(status(cluster).__contains__, said)), LONG), status(cluster)
+        cluster.interrupt()
+        run.wait(LONG)
+
+        # a driver that hangs takes nothing away but this, and nothing of it is left when the cluster ends
+        tool.hangs()
+        assert cluster.run("rank").values == {0: 0, 1: 1}
+        assert eventually(lambda: all_idle(cluster), LONG)
+        assert eventually(lambda: tool.hanging, LONG)
+        assert cluster.run("rank").values == {0: 0, 1: 1}
+        assert eventually(lambda: all_idle(cluster), LONG)
+        assert len(tool.hanging) == 1

@@ -1,0 +1,86 @@
+"""The cradle: its child becomes what it is asked to be, or something says that it did not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jdist.agent.starters import preforked as module
+from jdist.agent.starters.preforked import Cradle
+from support.waits import eventually
+
+
+def fork(life: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            life()
+        finally:
+            os._exit(0)
+    return pid
+
+
+@pytest.fixture
+def became(tmp_path: Path) -> Path:
+    return tmp_path / "became"
+
+
+@pytest.fixture
+def filled(became: Path) -> Iterator[tuple[Cradle, int]]:
+    pids: list[int] = []
+
+    def remembered(life: Callable[[], None]) -> int:
+        pids.append(fork(life))
+        return pids[-1]
+
+    cradle = Cradle(remembered, lambda: None, lambda request, fds: became.write_bytes(request))
+    cradle.fill()
+    yield cradle, pids[0]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_it_becomes_what_it_is_told_to_be(filled: tuple[Cradle, int], became: Path) -> None:
+    cradle, pid = filled
+    assert cradle.take(b"a rank", []) == pid
+    assert eventually(lambda: became.exists() and became.read_bytes() == b"a rank")
+    assert cradle.is_empty
+    assert cradle.take(b"another", []) == 0
+
+
+def test_one_that_is_killed_before_it_has_heard_is_none(
+    filled: tuple[Cradle, int], became: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cradle, pid = filled
+    os.kill(pid, signal.SIGSTOP)  # what is sent now is taken for it, and never read
+    os.waitpid(pid, os.WUNTRACED)
+    send = socket.send_fds
+
+    def send_and_kill(*args: Any) -> int:
+        sent = send(*args)
+        os.kill(pid, signal.SIGKILL)
+        return sent
+
+    monkeypatch.setattr(socket, "send_fds", send_and_kill)
+    assert cradle.take(b"a rank", []) == 0
+    assert not became.exists()
+
+
+def test_one_that_answers_too_late_becomes_nothing(
+    filled: tuple[Cradle, int], became: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ANSWER", 0.2)
+    cradle, pid = filled
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+    assert cradle.take(b"a rank", []) == 0
+    os.kill(pid, signal.SIGCONT)
+    assert eventually(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z")
+    assert not became.exists()

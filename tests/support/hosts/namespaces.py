@@ -1,0 +1,246 @@
+"""Bed: hosts as namespaces, a bridge that the controller listens on and a cable to each node.
+
+A node has its own network, host name, ``/etc/hosts``, ``/tmp`` and ``/dev/shm``; that two of them are on one machine
+cannot be seen from inside. They share the processes' numbers, and the rest of the file system.
+Addresses and names are this test run's own, so that two runs on one machine do not meet. The namespaces live as long as
+a process of each node's that ends with this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jdist
+from jdist.launch.local import LocalLauncher
+from support.lacking import lacking
+
+NNODES = 3
+_TMP = Path("/tmp")
+_HOLD = """
+set -e
+name=$1 hosts=$2 tmp=$3 shm=$4; shift 4
+[ -z "$name" ] || hostname "$name"
+mount --bind "$hosts" /etc/hosts
+for kept; do mkdir -p "$tmp/${kept#/tmp/}"; mount --bind "$kept" "$tmp/${kept#/tmp/}"; done
+[ -z "$tmp" ] || mount --rbind "$tmp" /tmp
+[ -z "$shm" ] || mount --bind "$shm" /dev/shm
+echo ready
+exec cat
+"""
+
+
+def call(*words: str) -> None:
+    """Run a program that is there to change something; what it complains of is the error's text."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+class _Held:
+    """Namespaces that live as long as this object's process."""
+
+    def __init__(self, flags: Sequence[str], arguments: Sequence[str]):
+        self._flags = flags
+        self._process = subprocess.Popen(
+            ["unshare", *flags, "--propagation", "private", "bash", "-c", _HOLD, "hold", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        out = self._process.stdout
+        if out is None or out.readline() != b"ready\n":
+            _, error = self._process.communicate()
+            raise OSError(f"unshare {' '.join(flags)}: {error.decode().strip()}")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        return ["nsenter", "-t", str(self.pid), *self._flags, *argv]
+
+    def end(self) -> None:
+        self._process.communicate()
+
+
+class Node:
+    """One host of the bed."""
+
+    def __init__(self, name: str, address: str, directory: Path):
+        self.name = name
+        """Its host name, which every node resolves."""
+        self.address = address
+        self.directory = directory
+        """For files of its daemons: seen under this path from inside and outside; removed with the bed."""
+        self.tmp, self.shm = directory / "tmp", directory / "shm"
+        """What is ``/tmp`` and ``/dev/shm`` on it."""
+        self._hosts = directory / "hosts"
+        self._held: _Held | None = None
+
+    @property
+    def held(self) -> _Held:
+        if self._held is None:
+            raise OSError(f"{self.name} is not up")
+        return self._held
+
+    def up(self, hosts: str) -> None:
+        for folder in (self.tmp, self.shm):
+            folder.mkdir(parents=True)
+            folder.chmod(0o1777)
+        self._hosts.write_text(hosts)
+        places = [self.name, str(self._hosts), str(self.tmp), str(self.shm), *_needed_under_tmp()]
+        self._held = _Held(["--net", "--uts", "--mount"], places)
+
+    def down(self) -> None:
+        if self._held is not None:
+            self._held.end()
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """``argv`` as run on this node, in the directory ``/``. The process is the program itself, with its number.
+
+        The test run's folder for temporary files is not one of the node's, which has a ``/tmp`` of its own.
+        """
+        return self.held.command(["env", "-u", "TMPDIR", *argv])
+
+    def run(self, *argv: str) -> str:
+        """What a program prints there. Raises OSError with its complaint."""
+        done = subprocess.run(self.command(argv), capture_output=True, text=True, check=False, timeout=60)
+        if done.returncode:
+            raise OSError(f"{' '.join(argv)} on {self.name}: {done.stderr.strip()}")
+        return done.stdout
+
+    @contextlib.contextmanager
+    def own_name_on_loopback(self) -> Iterator[None]:
+        """Meanwhile its own name resolves to 127.0.1.1 on it, as an installer of Debian's leaves it."""
+        before = self._hosts.read_text()
+        others = [line for line in before.splitlines() if self.name not in line.split()]
+        self._hosts.write_text("\n".join(["127.0.0.1 localhost", f"127.0.1.1 {self.name}", *others[1:], ""]))
+        try:
+            yield
+        finally:
+            self._hosts.write_text(before)
+
+    def left(self) -> list[str]:
+        """What jdist has in its ``/tmp`` and ``/dev/shm``, logs left out."""
+        found = [p for folder in (self.tmp, self.shm) for p in folder.glob("jdist-*")]
+        return [str(p) for p in found if not p.name.startswith("jdist-logs-")]
+
+
+class Bed:
+    """``nodes`` joined by a bridge to this machine, the head."""
+
+    def __init__(self, mark: int, nnodes: int = NNODES):
+        self._name = f"jd{mark:x}"
+        self._net = f"10.{64 + mark % 64}.{mark // 64 % 256}"
+        self.head = f"{self._net}.1"
+        """This machine's address on the bridge: where controllers listen."""
+        self.head_name = f"{self._name}head"
+        """What nodes may call it."""
+        self.directory = Path("/run") / self._name
+        """Seen on all nodes alike, as ``/tmp`` is not."""
+        self.nodes = [
+            Node(f"{self._name}n{n}", f"{self._net}.{11 + n}", self.directory / f"n{n}") for n in range(nnodes)
+        ]
+        self._slow: set[int] = set()
+        self._names: _Held | None = None
+
+    @property
+    def bridge(self) -> str:
+        """Its name on this machine."""
+        return f"{self._name}b"
+
+    @property
+    def hosts(self) -> str:
+        """The hosts file of each: all names."""
+        known = [("127.0.0.1", "localhost"), (self.head, self.head_name), *((n.address, n.name) for n in self.nodes)]
+        return "".join(f"{address} {name}\n" for address, name in known)
+
+    def up(self) -> None:
+        """Raises OSError where this machine cannot have namespaces."""
+        bridge = self.bridge
+        self.directory.mkdir()
+        call("ip", "link", "add", bridge, "type", "bridge")
+        call("ip", "addr", "add", f"{self.head}/24", "dev", bridge)
+        call("ip", "link", "set", bridge, "up")
+        for n, node in enumerate(self.nodes):
+            node.up(self.hosts)
+            peer = ("type", "veth", "peer", "name", "eth0", "netns", str(node.held.pid))
+            call("ip", "link", "add", self._cable(n), *peer)
+            call("ip", "link", "set", self._cable(n), "master", bridge, "up")
+            node.run("ip", "link", "set", "lo", "up")
+            node.run("ip", "addr", "add", f"{node.address}/24", "dev", "eth0")
+            node.run("ip", "link", "set", "eth0", "up")
+        hosts = self.directory / "hosts"
+        hosts.write_text(self.hosts + Path("/etc/hosts").read_text())
+        self._names = _Held(["--mount"], ["", str(hosts), "", ""])
+
+    def down(self) -> None:
+        for n, node in enumerate(self.nodes):
+            with contextlib.suppress(OSError):  # it may not have come up; and a network's end is not awaited
+                call("ip", "link", "del", self._cable(n))
+            node.down()
+        if self._names is not None:
+            self._names.end()
+        with contextlib.suppress(OSError):
+            call("ip", "link", "del", self.bridge)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """``argv`` as run on this machine, where the nodes' names are known to it."""
+        if self._names is None:
+            raise OSError("the bed is not up")
+        return self._names.command(argv)
+
+    def _cable(self, node_rank: int) -> str:
+        return f"{self._name}v{node_rank}"
+
+    # ------------------------------------------------------------ faults
+
+    def cut(self, node_rank: int) -> None:
+        """Pull the cable: what is sent is lost, and nobody is told."""
+        call("ip", "link", "set", self._cable(node_rank), "down")
+
+    def heal(self, node_rank: int) -> None:
+        call("ip", "link", "set", self._cable(node_rank), "up")
+
+    def slow(self, node_rank: int, *, rate: str) -> None:
+        """Let no more than ``rate`` through to the node."""
+        bucket = ("tbf", "rate", rate, "burst", "4kb", "latency", "200ms")
+        try:
+            call("tc", "qdisc", "add", "dev", self._cable(node_rank), "root", *bucket)
+        except OSError as e:
+            lacking(f"tc has no token bucket here: {e}")
+        self._slow.add(node_rank)
+
+    def fast(self, node_rank: int) -> None:
+        """Take back what :meth:`slow` did."""
+        call("tc", "qdisc", "del", "dev", self._cable(node_rank), "root")
+        self._slow.discard(node_rank)
+
+    def mend(self) -> None:
+        """All cables as new."""
+        for n in range(len(self.nodes)):
+            self.heal(n)
+        for n in list(self._slow):
+            self.fast(n)
+
+
+def _needed_under_tmp() -> list[str]:
+    """What this test run's Python needs of ``/tmp``, if it was installed there."""
+    needed = {Path(p).resolve() for p in (sys.prefix, sys.base_prefix, Path(jdist.__file__).parents[1])}
+    return sorted(str(p) for p in needed if p.is_relative_to(_TMP))
+
+
+class NamespaceLauncher(LocalLauncher):
+    """Starts each node's agent in its namespace."""
+
+    bed: Bed
+
+    def command(self, node_rank: int) -> list[str]:
+        return self.bed.nodes[node_rank].command(super().command(node_rank))

@@ -1,0 +1,101 @@
+"""Leak checks: what a test run has on the machine, and what of it a test has left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from jdist.client import find
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Traces:
+    """What this test run has on the machine."""
+
+    def __init__(self, runtime: Path):
+        self.runtime = runtime
+        self.exempt: set[int] = set()
+        """Processes whose descendants belong to a cluster that lives on."""
+        self.exempt_files: set[str] = set()
+        """What this process itself keeps for such a cluster."""
+        self._mark = f"JUPYTER_RUNTIME_DIR={runtime}".encode()
+        self._clusters: set[str] = set()
+
+    def note_clusters(self) -> None:
+        """Remember the clusters that run now, so that their shared memory is known as this run's."""
+        self._clusters |= {c.cluster for c in find.connections().values()}
+
+    def processes(self) -> dict[int, str]:
+        """``{pid: command line}`` of everything that inherited this run's folder, this process and zombies left out."""
+        found: dict[int, str] = {}
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+            with contextlib.suppress(OSError):
+                if pid != os.getpid() and self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+        return found
+
+    def zombies(self) -> dict[int, str]:
+        """Dead children of this process that nobody waited for, and their names."""
+        children = psutil.Process().children()
+        return {c.pid: c.name() for c in children if c.is_running() and c.status() == psutil.STATUS_ZOMBIE}
+
+    def files(self) -> set[str]:
+        """Shared memory, connection files and agents' folders."""
+        shared = {str(p) for c in self._clusters for p in SHARED_MEMORY.glob(f"jdist-{c}-*")}
+        own = {str(p) for p in self.runtime.glob("jdist-*") if p.suffix != ".log"}
+        return shared | own
+
+    def excess(self, before: Snapshot) -> dict[str, Any]:
+        """What there is now and was not then; empty if nothing."""
+        gc.collect()
+        exempt = self._exempt_tree()
+        known = before.processes.keys() | exempt
+        fds = {fd: _target(fd) for fd in os.listdir("/proc/self/fd")}
+        found = {
+            "processes": {p: c for p, c in self.processes().items() if p not in known},
+            "zombies": {p: name for p, name in self.zombies().items() if p not in before.zombies.keys() | exempt},
+            "files": {f for f in self.files() - before.files - self.exempt_files if _owner(f) not in exempt},
+            "threads": {t for t in threading.enumerate() if not t.daemon and t not in before.threads},
+            "fds": sorted(fds.values()) if len(fds) > before.fds else [],
+        }
+        return {kind: what for kind, what in found.items() if what}
+
+    def _exempt_tree(self) -> set[int]:
+        tree: set[int] = set()
+        for pid in self.exempt:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                tree |= {pid, *(c.pid for c in psutil.Process(pid).children(recursive=True))}
+        return tree
+
+    def snapshot(self) -> Snapshot:
+        gc.collect()
+        return Snapshot(self)
+
+
+class Snapshot:
+    """What was there at a moment."""
+
+    def __init__(self, traces: Traces):
+        self.processes = traces.processes()
+        self.zombies = traces.zombies()
+        self.files = traces.files()
+        self.threads = set(threading.enumerate())
+        self.fds = len(os.listdir("/proc/self/fd"))
+
+
+def _owner(path: str) -> int:
+    """The process that made a segment; 0 for other files."""
+    return int(path[-24:-16], 16) if Path(path).parent == SHARED_MEMORY else 0
+
+
+def _target(fd: str) -> str:
+    with contextlib.suppress(OSError):
+        return f"{fd} -> {os.readlink(f'/proc/self/fd/{fd}')}"
+    return fd

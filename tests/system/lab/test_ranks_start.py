@@ -1,0 +1,76 @@
+"""From the start dialog to a notebook that uses the cluster, and to its end; by a person who has never typed a verb."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from support.lab.browsing import Lab
+from support.lab.panelled import Panelled, panelled
+
+pytestmark = pytest.mark.usefixtures("traces")
+
+
+def test_a_cluster_from_its_start_to_its_end(lab: Lab) -> None:
+    with lab.open_notebook([""], "begun.ipynb") as notebook:
+        panel = Panelled(notebook.page)
+        panel.open()
+        panel.panel.get_by_role("button", name="Start a cluster").first.click()
+        expect(panel.dialog.get_by_label("Launcher")).to_have_value("local")
+        expect(panel.dialog.get_by_label("Ranks per node")).to_be_focused()
+        assert panel.serious_findings(".jp-Dialog") == []
+        notebook.picture("start-dialog")
+        panel.dialog.get_by_label("Ranks per node").fill("two")
+        panel.dialog.get_by_role("button", name="Start").click()
+        expect(panel.dialog.get_by_role("alert")).to_contain_text("two")  # refused, and said why
+        panel.dialog.get_by_label("Ranks per node").fill("2")
+        panel.dialog.get_by_label("Name").fill("begun")
+        panel.dialog.get_by_role("button", name="Start").click()
+        expect(panel.dialog).to_contain_text("Starting begun")
+        expect(panel.dialog.get_by_role("progressbar")).to_be_visible()
+        expect(panel.dialog).to_have_count(0)
+        expect(panel.cluster("begun")).to_contain_text("2 ranks · 1 node · gloo")
+        expect(panel.rows).to_have_count(2)
+
+        panel.do("jdist:insert-attach-code")
+        expect(notebook.cell(0)).to_contain_text("%dist attach begun")  # the cell was empty
+        assert notebook.text(0) == ""
+        panel.cluster("begun").get_by_role("button", name="Attach this notebook to begun").click()
+        expect(notebook.cell(1)).to_contain_text("%dist attach begun")
+        notebook.until_over(1)
+        expect(notebook.output(1)).to_contain_text("2 ranks")
+        panel.do("jdist:insert-cell", ranks=[1])
+        expect(notebook.page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("%%dist -r 1")
+
+        panel.page.locator('.lm-TabBar-tab[data-id="jp-running-sessions"]').click()
+        running = panel.page.locator("#jp-running-sessions")
+        expect(running.get_by_text("begun", exact=True)).to_be_visible()
+        running.get_by_text("begun", exact=True).click()
+        expect(panel.panel).to_be_visible()
+
+        panel.do("jdist:start")
+        expect(panel.dialog.get_by_label("Ranks per node")).to_have_value("2")  # as last time
+        panel.dialog.get_by_role("button", name="Cancel").click()
+        panel.cluster("begun").get_by_role("button", name="Stop cluster begun").click()
+        expect(panel.dialog).to_contain_text("variables are lost")
+        panel.dialog.get_by_role("button", name="Stop").click()
+        expect(panel.cluster("begun")).to_have_count(0)
+
+
+def test_a_start_that_is_given_up_says_who_is_missing(lab: Lab) -> None:
+    with panelled(lab) as panel:
+        panel.do("jdist:start")
+        panel.dialog.get_by_label("Launcher").select_option("join")
+        panel.dialog.get_by_label("Nodes").fill("2")
+        panel.dialog.get_by_label("Ranks per node").fill("1")
+        panel.dialog.get_by_label("Name").fill("never")
+        panel.dialog.get_by_role("button", name="Start").click()
+        expect(panel.dialog.get_by_role("status")).to_contain_text("missing: node 0, node 1")
+        expect(panel.cluster("never")).to_contain_text("starting")
+        expect(panel.status).to_contain_text("starting")
+        assert panel.serious_findings(".jp-Dialog") == []
+        panel.dialog.get_by_role("button", name="Give up").click()
+        expect(panel.cluster("never")).to_have_count(0)
+        assert not [each for each in panel.complaints if not re.search("400", each)]

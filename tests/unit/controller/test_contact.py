@@ -1,0 +1,203 @@
+"""Contact: what a node's silence does, and what its return undoes."""
+
+from __future__ import annotations
+
+import pytest
+
+from jdist.controller.state import AgentSaid, PeerGone
+from jdist.core.messages.groups import FormWorld
+from jdist.core.messages.membership import (
+    AgentLeaving,
+    Heartbeat,
+    LivenessLost,
+    LivenessRenewed,
+    Rejected,
+    ReplaceWorker,
+    Welcome,
+)
+from jdist.core.messages.runs import AbortRun, Interrupt
+from jdist.core.messages.status import Notice, StatusReport, StatusRequest
+from support.driver import Driver
+
+SETTINGS = {"beat_timeout": 3.0, "node_grace": 15.0, "interrupt_grace": 4.0}
+
+
+def cut(d: Driver, node: int) -> None:
+    d.agents[f"a-{node}"].is_cut_off = True
+
+
+def heal(d: Driver, node: int) -> None:
+    agent = d.agents[f"a-{node}"]
+    agent.is_cut_off = False
+    d.step(AgentSaid(agent.name, Heartbeat()))
+    d.settle()
+
+
+def notices(d: Driver) -> list[str]:
+    return [n.text for n in d.told(Notice)]
+
+
+def test_a_node_that_is_silent_for_a_while_loses_nothing() -> None:
+    d = Driver(**SETTINGS).ready()
+    run, alone = d.run((0, 2)), d.run((3,))
+    cut(d, 1)
+    d.agents["a-1"].finish(3)
+    d.sleep(2.5)
+    assert not notices(d)
+    d.sleep(9.5)
+    assert len(notices(d)) == 1
+    assert notices(d)[0].startswith("node 1 (a-1) is cut off: last heard 3.")
+    assert "its ranks are kept for" in notices(d)[0]
+    d.say(StatusRequest("s"))
+    rows = d.told(StatusReport)[-1]
+    assert [r.state for r in rows.ranks] == ["running", "idle", "cut off", "cut off"]
+    assert rows.facts.cut_off == (1,)
+    assert set(d.state.runs.running) == {run, alone}
+    heal(d, 1)
+    assert "node 1 (a-1) is back" in notices(d)[-1]
+    assert d.kinds(alone) == {3: "value"}
+    d.finish(0)
+    d.finish(2)
+    assert d.kinds(run) == {0: "value", 2: "value"}
+    assert (d.state.phase, d.state.generation) == ("ready", 1)
+    assert not d.heard(AbortRun)
+    assert not d.forgotten
+    d.say(StatusRequest("s"))
+    assert {r.state for r in d.told(StatusReport)[-1].ranks} == {"idle"}
+    d.sleep(30.0)
+    assert len(notices(d)) == 2
+
+
+def test_a_node_that_is_silent_for_too_long_is_given_up_with_its_ranks() -> None:
+    d = Driver(**SETTINGS).ready()
+    run = d.run((0, 2))
+    cut(d, 1)
+    d.sleep(14.0)
+    assert d.kinds(run) == {}
+    d.sleep(2.0)
+    assert d.kinds(run) == {2: "lost", 0: "interrupted"}
+    error = next(m.error for m in d.runs[run].done if m.rank == 2)
+    assert error is not None
+    assert error.evalue == "node 1 (a-1) is gone: last heard 15 s ago"
+    assert d.forgotten == ["a-1"]
+    assert d.state.phase == "gathering"
+
+
+def test_an_agent_that_was_given_up_comes_back_with_fresh_ranks() -> None:
+    d = Driver(**SETTINGS).ready()
+    d.run(is_setup=True)
+    for rank in range(4):
+        d.finish(rank)
+    cut(d, 1)
+    d.sleep(20.0)
+    agent = d.agents["a-1"]
+    first = agent.lifeline
+    d.step(AgentSaid("a-1", Heartbeat()))
+    assert len([m for m in agent.heard if isinstance(m, Welcome)]) == 1, "a beat takes no place"
+    d.greet(agent)
+    d.step(PeerGone(first))  # it has dialled another in its place
+    d.settle()
+    welcomes = [m for m in agent.heard if isinstance(m, Welcome)]
+    assert [w.incarnations for w in welcomes] == [(0, 0), (1, 1)]
+    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert sorted(agent.cells) == [2, 3], "they run the setup cell"
+    assert [r.is_fresh for r in d.state.world.ranks.values()] == [False, False, True, True]
+
+
+def test_an_agent_whose_place_is_taken_is_turned_away() -> None:
+    d = Driver(**SETTINGS).ready()
+    cut(d, 1)
+    d.sleep(20.0)
+    d.agents["a-1"].is_cut_off = False
+    d.agents["a-1"].is_gone = True
+    d.add_agent("a-new")
+    d.settle()
+    assert d.state.generation == 2
+    d.greet(d.agents["a-1"])
+    (turned,) = [m for m in d.agents["a-1"].heard if isinstance(m, Rejected)]
+    assert "are here already" in turned.reason
+
+
+def test_a_rank_that_cannot_have_heard_of_an_interrupt_is_not_given_up() -> None:
+    d = Driver(**SETTINGS).ready()
+    run = d.run((0, 2))
+    cut(d, 1)
+    d.sleep(3.5)
+    d.say(Interrupt("i"))
+    d.settle()
+    assert d.kinds(run) == {0: "interrupted"}
+    d.sleep(7.0)
+    heal(d, 1)
+    assert d.kinds(run) == {0: "interrupted", 2: "interrupted"}
+    assert not d.heard(ReplaceWorker)
+    assert (d.state.phase, d.state.generation) == ("ready", 2)
+
+
+def test_a_rank_gets_its_whole_grace_after_its_node_is_back() -> None:
+    d = Driver(**SETTINGS).ready()
+    d.agents["a-1"].frees = False
+    d.run((0, 2))
+    cut(d, 1)
+    d.sleep(3.5)
+    d.say(Interrupt("i"))
+    d.sleep(7.5)
+    heal(d, 1)
+    d.sleep(3.5)
+    assert not d.heard(ReplaceWorker)
+    d.sleep(5.0)
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
+
+
+def test_a_world_is_formed_across_a_cut_once_it_is_over() -> None:
+    d = Driver(**SETTINGS).ready()
+    run = d.run((0,))
+    cut(d, 1)
+    d.sleep(4.0)
+    d.say(Interrupt("i"))
+    d.settle()
+    assert d.kinds(run) == {0: "interrupted"}
+    assert {f.generation for f in d.heard(FormWorld)} == {1, 2}
+    d.sleep(4.0)
+    assert d.state.phase == "forming"
+    heal(d, 1)
+    assert (d.state.phase, d.state.generation) == ("ready", 2)
+
+
+@pytest.mark.parametrize("how", ["controller", "agent"])
+def test_a_lifeline_that_broke_is_replaced_and_costs_nothing(how: str) -> None:
+    d = Driver(**SETTINGS).ready()
+    agent = d.agents["a-1"]
+    first = agent.lifeline
+    if how == "controller":
+        d.step(PeerGone(first, is_dead=False))
+    else:
+        d.step(AgentSaid("a-1", LivenessLost()))
+    (new,) = [m for m in agent.heard if isinstance(m, LivenessRenewed)]
+    assert d.state.lifelines[new.name] == "a-1"
+    d.step(PeerGone(first))
+    assert d.state.world.is_complete, "the end of the old one tells nothing"
+    d.lose(agent)
+    assert not d.state.world.is_complete
+
+
+def test_an_agent_that_dies_while_it_is_cut_off_is_gone_when_that_is_known() -> None:
+    d = Driver(**SETTINGS).ready()
+    cut(d, 1)
+    d.sleep(4.0)
+    d.lose(d.agents["a-1"])
+    assert notices(d)[-1].endswith("node 1 (a-1) is gone: its agent's process ended")
+    d.say(StatusRequest("s"))
+    assert [r.state for r in d.told(StatusReport)[-1].ranks] == ["idle", "idle", "gone", "gone"]
+    assert d.told(StatusReport)[-1].facts.cut_off == ()
+
+
+def test_an_agent_that_is_told_to_end_says_by_whom_and_its_run_with_it() -> None:
+    d = Driver(**SETTINGS).ready()
+    run = d.run()
+    d.step(AgentSaid("a-1", AgentLeaving("its agent was ended by SIGTERM: job 7 has reached its time limit")))
+    d.lose(d.agents["a-1"])
+    assert d.kinds(run)[2] == "lost"
+    gone = "node 1 (a-1) is gone: its agent was ended by SIGTERM: job 7 has reached its time limit"
+    assert [n for n in notices(d) if n.endswith(gone)]
+    assert not [n for n in notices(d) if n.endswith("process ended")]
+    assert d.state.world.nodes[0].is_here

@@ -1,0 +1,350 @@
+"""Looks: when the ranks are asked, what counts of their answers, what is told, and who is freed."""
+
+from __future__ import annotations
+
+import pytest
+
+from jdist.core.messages.observation import Observation, Observe, VerdictChanged
+from jdist.core.messages.protocol import RankQuery
+from jdist.core.messages.runs import AbortRun, Interrupt, RunEnded
+from jdist.core.messages.status import Notice, StatusReport, StatusRequest
+from jdist.core.observation import Activity, Call, GroupProgress
+from support.driver import Driver
+from support.rank_polls import answer, stall
+
+ALL = (0, 1, 2, 3)
+
+
+def driver(**settings: float) -> Driver:
+    d = Driver(**settings).ready()
+    for agent in d.agents.values():
+        agent.answers = False
+    return d
+
+
+def asked(d: Driver) -> int:
+    """How many looks have begun."""
+    return len({a.request for a in d.heard(RankQuery) if isinstance(a.op, Observe)})
+
+
+def look(begun: int, ended: int, kind: str = "collective", seconds: float = 0.4) -> Observation:
+    call = Call("all_reduce", "0", begun) if kind == "collective" else Call("recv", "0", peer=1, started=100.0)
+    blocked = Activity(kind, call.op, 3, seconds=seconds, calls=(call,))  # type: ignore[arg-type]
+    doing = blocked if begun > ended or kind == "transfer" else Activity("python", "f", 2, "f()")
+    return Observation("cpu", doing, 1, (GroupProgress("0", ALL, begun, ended, "world"),))
+
+
+WAITS, HERE, BUSY = look(5, 4), look(5, 5), look(4, 4)
+
+
+def test_nobody_is_asked_while_nobody_is_blocked() -> None:
+    d = driver()
+    d.run()
+    d.finish(0, "error")
+    d.sleep(60)
+    assert asked(d) == 0
+
+
+def test_a_blocked_rank_has_everybody_asked_and_the_verdict_is_told() -> None:
+    d = driver()
+    run = d.run()
+    d.finish(1)
+    stall(d, 0, run)
+    assert sorted(r for a in d.heard(RankQuery) for r in a.ranks) == [0, 1, 2, 3]
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    (told,) = d.told(VerdictChanged)
+    assert told.verdict is not None
+    assert (told.run, told.verdict.kind, told.verdict.responsible) == (run, "missing", (1,))
+    d.say(StatusRequest("s"))
+    assert d.told(StatusReport)[-1].verdicts == (told.verdict,)
+    assert not d.heard(AbortRun), "the user may let rank 1 join"
+
+
+def test_the_same_verdict_is_told_once_and_taken_back_when_the_run_moves() -> None:
+    d = driver()
+    run = d.run()
+    d.finish(1)
+    stall(d, 0, run)
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    d.sleep(1.0)
+    assert asked(d) == 2
+    answer(d, r0=look(5, 4, seconds=1.4), r1=BUSY, r2=WAITS, r3=WAITS)
+    assert len(d.told(VerdictChanged)) == 1
+    d.sleep(1.0)
+    answer(d, r0=HERE, r1=HERE, r2=HERE, r3=HERE)
+    assert d.told(VerdictChanged)[-1] == VerdictChanged(run, None)
+    d.sleep(60)
+    assert asked(d) == 3, "nobody is blocked any more"
+
+
+SILENT = Observation("", Activity("silent", state="does not answer"), 0)
+
+
+def next_look(d: Driver) -> None:
+    before = asked(d)
+    for _ in range(50):
+        if asked(d) == before:
+            d.sleep(0.1)
+    assert asked(d) == before + 1, "nobody is asked any more"
+
+
+@pytest.mark.parametrize("given", [{}, {"r0": SILENT, "r2": SILENT, "r3": SILENT}])
+def test_a_look_that_ranks_did_not_answer_takes_nothing_back_and_is_not_the_last(given: dict[str, Observation]) -> None:
+    """A rank says only once that it is blocked; on an overloaded machine its answer comes too late now and then."""
+    d = driver()
+    run = d.run()
+    d.finish(1)
+    stall(d, 0, run)
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    (told,) = d.told(VerdictChanged)
+    for _ in range(5):
+        next_look(d)
+        answer(d, r1=BUSY, **given)
+    next_look(d)
+    assert d.told(VerdictChanged) == [told]
+    answer(d, r0=HERE, r1=HERE, r2=HERE, r3=HERE)
+    assert d.told(VerdictChanged) == [told, VerdictChanged(run, None)]
+
+
+def test_a_finished_rank_that_does_not_answer_is_not_accused_and_is_asked_again() -> None:
+    """Its agent answers for it, and does not know what it has entered."""
+    d = driver()
+    run = d.run()
+    d.finish(1)
+    stall(d, 0, run)
+    answer(d, r0=WAITS, r1=SILENT, r2=WAITS, r3=WAITS)
+    assert not d.told(VerdictChanged)
+    next_look(d)
+    answer(d, r0=WAITS, r1=HERE, r2=WAITS, r3=WAITS)
+    assert not d.told(VerdictChanged), "it had left the collective"
+    d = driver()
+    run = d.run()
+    d.finish(1)
+    stall(d, 0, run)
+    answer(d, r0=WAITS, r1=SILENT, r2=WAITS, r3=WAITS)
+    next_look(d)
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    (told,) = d.told(VerdictChanged)
+    assert told.verdict is not None
+    assert (told.verdict.kind, told.verdict.responsible) == ("missing", (1,))
+    next_look(d)
+    late = look(5, 4, seconds=9.0)
+    answer(d, r0=late, r1=SILENT, r2=late, r3=late)
+    assert d.told(VerdictChanged) == [told], "nothing new is known of it"
+
+
+def test_a_first_look_that_nobody_answered_is_done_again() -> None:
+    d = driver()
+    run = d.run()
+    d.finish(1)
+    stall(d, 0, run)
+    next_look(d)
+    assert not d.told(VerdictChanged)
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    (told,) = d.told(VerdictChanged)
+    assert told.verdict is not None
+    assert told.verdict.responsible == (1,)
+
+
+def test_a_run_that_comes_to_a_good_end_keeps_no_verdict() -> None:
+    d = driver()
+    run = d.run()
+    d.finish(1)
+    stall(d, 0, run)
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    for rank in (0, 2, 3):
+        d.finish(rank)
+    assert [j.verdict is None for j in d.told(VerdictChanged)] == [False, True]
+    assert d.told(RunEnded)[-1].run == run
+
+
+def test_ranks_that_can_only_wait_for_a_failed_one_are_freed() -> None:
+    d = driver()
+    run = d.run()
+    d.finish(1, "error")
+    stall(d, 0, run)
+    answer(d, r0=WAITS, r1=BUSY, r2=BUSY, r3=WAITS)
+    assert {h.run for h in d.heard(AbortRun)} == {run}
+    d.settle()
+    assert d.kinds(run) == {1: "error", 0: "interrupted", 2: "interrupted", 3: "interrupted"}
+    assert d.told(RunEnded)[-1].first_failure == 1
+    assert (d.state.phase, d.state.generation) == ("ready", 2)
+
+
+def test_the_end_of_a_part_is_looked_at_at_once() -> None:
+    d = driver()
+    run = d.run()
+    stall(d, 0, run)
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    assert (asked(d), d.told(VerdictChanged)) == (1, [])
+    d.finish(1)
+    d.sleep(0.0)
+    assert asked(d) == 2
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    assert len(d.told(VerdictChanged)) == 1
+
+
+def test_a_part_that_ended_after_the_question_proves_nothing() -> None:
+    """Its answer may be older than the collective that it entered before its end."""
+    d = driver()
+    run = d.run()
+    stall(d, 0, run)
+    answer(d, r1=BUSY, r0=WAITS)
+    d.finish(1)
+    answer(d, r2=WAITS, r3=WAITS)
+    assert d.told(VerdictChanged) == []
+    d.sleep(0.0)
+    assert asked(d) == 2, "it is looked at again"
+
+
+def test_a_cell_that_began_and_ended_after_the_question_proves_nothing() -> None:
+    d = driver()
+    run = d.run((0, 1, 2))
+    d.finish(1)
+    stall(d, 0, run)
+    answer(d, r1=BUSY, r3=BUSY, r0=WAITS)
+    d.run((1,))
+    d.finish(1)
+    answer(d, r2=WAITS)
+    assert d.told(VerdictChanged)[-1].verdict.responsible == (3,)  # type: ignore[union-attr]
+
+
+def test_a_rank_that_runs_another_cell_may_still_come() -> None:
+    d = driver()
+    run = d.run()
+    d.finish(1)
+    d.run((1,))
+    stall(d, 0, run)
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    assert d.told(VerdictChanged) == []
+
+
+def test_a_look_ends_without_the_ranks_that_do_not_answer() -> None:
+    d = driver()
+    run = d.run()
+    d.finish(1)
+    stall(d, 0, run)
+    answer(d, r0=WAITS, r1=BUSY)
+    assert d.told(VerdictChanged) == []
+    d.sleep(1.0)
+    assert d.told(VerdictChanged)[-1].verdict.responsible == (1,)  # type: ignore[union-attr]
+
+
+def test_what_is_not_numbered_must_be_seen_twice() -> None:
+    d = driver()
+    run = d.run()
+    for rank in (1, 2, 3):
+        d.finish(rank)
+    stall(d, 0, run)
+    waits = look(4, 4, "transfer")
+    answer(d, r0=waits, r1=BUSY, r2=BUSY, r3=BUSY)
+    assert d.told(VerdictChanged) == []
+    d.sleep(0.25)
+    assert asked(d) == 2
+    answer(d, r0=waits, r1=BUSY, r2=BUSY, r3=BUSY)
+    assert d.told(VerdictChanged)[-1].verdict.kind == "transfer"  # type: ignore[union-attr]
+
+
+def test_a_slow_rank_is_named_after_a_while_and_the_text_follows_the_clock() -> None:
+    d = driver()
+    run = d.run()
+    stall(d, 0, run)
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    d.sleep(4.6)
+    assert asked(d) == 2
+    for seconds in (5.0, 6.0):
+        waits = look(5, 4, seconds=seconds)
+        answer(d, r0=waits, r1=BUSY, r2=waits, r3=waits)
+        d.sleep(1.0)
+    assert [j.verdict.kind for j in d.told(VerdictChanged) if j.verdict] == ["slow", "slow"]
+    assert not d.heard(AbortRun)
+
+
+def test_before_its_deadline_a_run_is_looked_at_whatever_its_ranks_do() -> None:
+    d = driver()
+    run = d.run(timeout=10.0)
+    d.sleep(9.2)
+    assert asked(d) == 1
+    answer(d, r0=BUSY, r1=BUSY, r2=BUSY, r3=BUSY)
+    assert d.told(VerdictChanged)[-1].verdict.responsible == ALL  # type: ignore[union-attr]
+    d.sleep(0.8)
+    assert {h.run for h in d.heard(AbortRun)} == {run}
+
+
+def test_a_halted_run_is_not_judged() -> None:
+    d = driver()
+    run = d.run()
+    d.finish(1)
+    stall(d, 0, run)
+    d.say(Interrupt("i"))
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    assert d.told(VerdictChanged) == []
+
+
+def test_a_setup_cell_that_waits_for_the_others_is_stopped() -> None:
+    d = driver()
+    d.run(is_setup=True)
+    for rank in ALL:
+        d.finish(rank)
+    d.agent_of(3).kill(3)
+    d.settle()
+    (replay,) = d.state.runs.running.values()
+    assert replay.ranks == (3,)
+    stall(d, 3, replay.number)
+    answer(d, r0=look(0, 0), r1=look(0, 0), r2=look(0, 0), r3=look(1, 0))
+    assert "the setup cell could not be run again on fresh rank 3 alone: ranks 0-2" in d.told(Notice)[-1].text
+    assert {h.run for h in d.heard(AbortRun)} == {replay.number}
+
+
+def test_a_rank_that_its_c_code_ended_is_explained_by_calls_that_do_not_fit() -> None:
+    d = driver()
+    run = d.run()
+    d.agent_of(3).kill(3, "killed by signal 6 (SIGABRT)")
+    d.settle()
+    assert not d.heard(AbortRun), "first the others are looked at"
+    d.sleep(0.0)
+    for rank in (0, 1, 2):
+        call = Call("all_reduce", "0", 5, ((4,),), ("float64" if rank == 2 else "float32",))
+        doing = Activity("collective", "all_reduce", 3, calls=(call,))
+        answer(d, **{f"r{rank}": Observation("cpu", doing, 1, (GroupProgress("0", ALL, 5, 4, "world"),))})
+    assert {h.run for h in d.heard(AbortRun)} == {run}
+    verdict = d.told(VerdictChanged)[-1].verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.responsible) == ("mismatch", (2,))
+    assert "rank 3 (node 1, a-1) is lost: killed by signal 6 (SIGABRT)" in verdict.details
+
+
+def test_a_run_whose_ranks_have_all_failed_is_explained_before_it_ends() -> None:
+    d = driver()
+    run = d.run((0, 1))
+    d.agent_of(0).kill(0, "killed by signal 6 (SIGABRT)")
+    d.finish(1, "error")
+    assert d.told(RunEnded) == []
+    call = Call("all_reduce", "1", 5, ((7,),), ("float32",), started=2.0, is_done=True, has_failed=True)
+    last = Observation("cpu", Activity("idle"), 1, (GroupProgress("1", (0, 1), 5, 5, "low"),), (call,))
+    d.sleep(0.0)
+    answer(d, r1=last, r2=BUSY, r3=BUSY)
+    verdict = d.told(VerdictChanged)[-1].verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.responsible) == ("mismatch", (0, 1))
+    assert d.told(RunEnded)[-1].run == run
+
+
+def test_an_interrupt_does_not_wait_for_an_explanation() -> None:
+    d = driver()
+    run = d.run((0, 1))
+    d.agent_of(0).kill(0, "killed by signal 6 (SIGABRT)")
+    d.say(Interrupt("i"))
+    d.settle()
+    assert d.told(RunEnded)[-1].run == run
+
+
+def test_a_lost_rank_is_the_verdict() -> None:
+    d = driver()
+    run = d.run()
+    d.agent_of(3).kill(3)
+    d.settle()
+    told = d.told(VerdictChanged)[0]
+    assert told.verdict is not None
+    assert (told.run, told.verdict.kind, told.verdict.responsible) == (run, "lost", (3,))
+    assert "killed by signal 9" in told.verdict.headline

@@ -1,0 +1,213 @@
+"""Losses: a rank's process ends, a node is cut off, somebody replaces a rank; and how the world comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from jdist.controller.state import AgentSaid, Tick
+from jdist.core.messages.groups import FormWorld, StartStore, StoreDown
+from jdist.core.messages.membership import Heartbeat, ReplaceWorker, Restart, Welcome, WorkerDown, WorkerUp
+from jdist.core.messages.runs import AbortRun, ExecuteCell, Interrupt, RankDone, RunEnded
+from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused, StatusReport, StatusRequest
+from support.driver import Driver
+
+
+def test_a_rank_that_dies_idle_is_replaced_and_the_world_formed_again() -> None:
+    d = Driver().ready()
+    d.agent_of(2).kill(2, "exited with code 3")
+    d.settle()
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
+    assert [n.text for n in d.told(Notice)[-2:]] == [
+        "rank 2 (node 1, a-1) is lost: exited with code 3",
+        "rank 2 is fresh: its namespace is lost",
+    ]
+    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    d.say(StatusRequest("s"))
+    assert [r.fresh for r in d.told(StatusReport)[-1].ranks] == [False, False, True, False]
+
+
+def test_a_rank_that_dies_in_a_run_ends_it_for_all_its_ranks() -> None:
+    d = Driver().ready()
+    run, other = d.run((0, 1, 2)), d.run((3,))
+    d.agent_of(2).kill(2)
+    d.settle()
+    assert d.kinds(run) == {2: "lost", 0: "interrupted", 1: "interrupted"}
+    assert d.told(RunEnded)[-1].reason == "lost"
+    assert set(d.state.runs.running) == {other}
+    assert d.state.generation == 1, "the next generation waits for the run in progress"
+    d.finish(3)
+    assert (d.state.phase, d.state.generation) == ("ready", 2)
+
+
+def test_a_rank_that_dies_while_it_is_being_halted_is_lost_and_replaced_once() -> None:
+    d = Driver().ready()
+    for agent in d.agents.values():
+        agent.frees = False
+    run = d.run((0, 2))
+    d.say(Interrupt("i"))
+    d.agent_of(2).kill(2)
+    d.settle()
+    d.finish(0, "error")
+    assert d.kinds(run) == {0: "interrupted", 2: "lost"}
+    assert len(d.heard(AbortRun)) == 2
+    d.sleep(20.0)
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
+
+
+def test_words_of_a_process_that_was_replaced_do_not_count() -> None:
+    d = Driver(nnodes=1, nproc=(2,)).ready()
+    agent = d.agents["a-0"]
+    agent.starts_workers = False
+    agent.kill(1)
+    d.settle()
+    for message in (WorkerUp(1, 99, 0), WorkerDown(1, 0, "again"), RankDone(1, 1, "value")):
+        d.step(AgentSaid("a-0", message))
+    assert d.state.phase == "ready"
+    assert d.state.generation == 1
+    assert len(d.heard(ReplaceWorker)) == 1
+    d.step(AgentSaid("a-0", WorkerUp(1, 99, 1)))
+    d.settle()
+    assert d.state.generation == 2
+
+
+def test_restart_replaces_the_ranks_and_answers_when_the_world_stands() -> None:
+    d = Driver().ready()
+    run = d.run((0, 3))
+    d.say(Restart("r", (3,)))
+    assert d.kinds(run) == {3: "lost"}
+    d.settle()
+    assert d.kinds(run) == {3: "lost", 0: "interrupted"}
+    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(3, 1)]
+
+
+def test_restart_of_a_rank_whose_replacement_is_on_its_way() -> None:
+    d = Driver(nnodes=1, nproc=(2,)).ready()
+    agent = d.agents["a-0"]
+    agent.starts_workers = False
+    agent.kill(1)
+    d.settle()
+    agent.starts_workers = True
+    d.say(Restart("r", (1,)))
+    d.settle()
+    assert d.heard(ReplaceWorker) == [ReplaceWorker(1, 1), ReplaceWorker(1, 2)]
+    assert (d.state.phase, d.state.generation) == ("ready", 2)
+
+
+def test_restart_while_the_world_is_formed() -> None:
+    d = Driver(nnodes=1, nproc=(2,))
+    d.attach()
+    agent = d.add_agent("a-0", forms=False)
+    d.settle()
+    agent.forms = True
+    d.say(Restart("r", (1,)))
+    d.settle()
+    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert d.state.world.ranks[1].incarnation == 1
+
+
+# ---------------------------------------------------------------- nodes
+
+
+@pytest.mark.parametrize("how", ["lifeline", "silence"])
+def test_a_node_that_is_gone_loses_its_ranks_and_frees_the_others(how: str) -> None:
+    d = Driver(beat_timeout=3.0, node_grace=6.0).ready()
+    run, alone, queued = d.run((0, 2)), d.run((1,)), d.run((0,))
+    if how == "lifeline":
+        d.lose(d.agents["a-1"])
+    else:
+        d.now += 6.0
+        d.step(AgentSaid("a-0", Heartbeat()))
+        d.step(Tick())
+        d.agents["a-1"].is_gone = True
+    d.settle()
+    assert d.kinds(run) == {0: "interrupted", 2: "lost"}
+    assert d.kinds(alone) == {}
+    assert d.kinds(queued) == {0: "interrupted"}, "what waits for a world that is gone is not left waiting"
+    assert "node 1 (a-1)" in str(next(e.error for e in d.told(RankDone) if e.run == queued))
+    facts = d.told(ClusterFacts)[-1]
+    assert (facts.phase, facts.hostnames, facts.ready) == ("gathering", ("a-0", ""), 2)
+    assert d.run((0,)) == 0
+    assert "node 1 (a-1) is gone" in d.told(RequestRefused)[-1].reason
+    d.finish(1)
+    assert d.kinds(alone) == {1: "value"}
+    assert d.state.generation == 1
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_node_that_comes_back_takes_its_place_with_fresh_ranks(place: int) -> None:
+    d = Driver().ready()
+    d.run(is_setup=True)
+    for rank in range(4):
+        d.finish(rank)
+    d.lose(d.agents[f"a-{place}"])
+    back = d.add_agent("a-back")
+    d.settle()
+    (welcome,) = [m for m in back.heard if isinstance(m, Welcome)]
+    assert (welcome.node_rank, welcome.first_rank) == (place, 2 * place)
+    assert len(d.heard(StartStore)) == (2 if place == 0 else 1), "the store was on node 0"
+    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert sorted(back.cells) == [2 * place, 2 * place + 1], "they run the setup cell"
+    assert [r.is_fresh for r in d.state.world.ranks.values()].count(True) == 2
+
+
+def test_a_node_that_goes_while_the_world_is_formed() -> None:
+    d = Driver(form_timeout=20.0)
+    d.attach()
+    d.add_agent("a-0")
+    d.add_agent("a-1", forms=False)
+    d.settle()
+    assert d.state.phase == "forming"
+    d.lose(d.agents["a-1"])
+    d.settle()
+    d.sleep(30.0)
+    assert d.state.phase == "gathering", "waiting for a node has no deadline"
+    d.add_agent("a-back")
+    d.settle()
+    assert (d.state.phase, d.state.generation) == ("ready", 2)
+
+
+def test_a_failed_world_is_tried_again_when_a_node_comes_back() -> None:
+    d = Driver().ready()
+    d.step(AgentSaid("a-0", StoreDown("no memory")))
+    assert d.state.phase == "failed"
+    d.lose(d.agents["a-0"])
+    d.add_agent("a-back")
+    d.settle()
+    assert d.state.phase == "ready"
+
+
+def test_a_run_on_all_nodes_survives_no_node_and_tells_each_rank_once() -> None:
+    d = Driver(nnodes=3, nproc=(2,)).ready()
+    run = d.run(range(6))
+    d.lose(d.agents["a-1"])
+    d.lose(d.agents["a-2"])
+    d.settle()
+    assert d.kinds(run) == {0: "interrupted", 1: "interrupted", 2: "lost", 3: "lost", 4: "lost", 5: "lost"}
+    assert d.told(RunEnded)[-1].first_failure == 2
+
+
+def test_a_lost_replacement_is_still_fresh_and_still_set_up() -> None:
+    d = Driver().ready()
+    d.run((3,), is_setup=True)
+    code = d.agent_of(3).cells[3].code
+    d.finish(3)
+    d.agents["a-1"].starts_workers = False
+    d.agents["a-1"].kill(3)
+    d.settle()
+    d.lose(d.agents["a-1"])
+    d.add_agent("a-back")
+    d.settle()
+    assert d.state.world.ranks[3].is_fresh
+    assert d.agents["a-back"].cells[3].code == code
+
+
+def test_no_cell_goes_to_a_rank_that_does_not_hold_the_generation() -> None:
+    d = Driver().ready()
+    d.agents["a-1"].starts_workers = False
+    d.agents["a-1"].kill(3)
+    d.settle()
+    d.run((0,))
+    d.sleep(5.0)
+    assert not d.heard(ExecuteCell)
+    assert {f.generation for f in d.heard(FormWorld)} == {1}
