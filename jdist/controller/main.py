@@ -18,7 +18,6 @@ import sys
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 import jdist
 from jdist.controller.server import Server
@@ -29,7 +28,9 @@ from jdist.wire.transport.keys import (
     LOOPBACK,
     Charter,
     Connection,
+    ControllerStarted,
     KeyPair,
+    StartController,
     charter_path,
     connection_path,
     new_cluster_id,
@@ -43,37 +44,19 @@ _DESCRIPTORS = 65536
 """Open at a time, if this host allows: each node and client takes a few, and each stranger at the door."""
 
 
-class Birth(Struct, frozen=True):
-    """What the starter says: settings, the directory of connection files, and the charter of one that has died."""
-
-    settings: Settings
-    directory: str
-    charter: Charter | None = None
-
-
-class Born(Struct, frozen=True):
-    """What it hears back: where the connection file lies, and the line with which the first agents join."""
-
-    connection_file: str
-    join_line: str
-    error: str = ""
-    is_there: bool = False
-    """Somebody else has just started it again."""
-
-
-async def _serve(birth: Birth) -> None:
-    found = birth.charter or _found(birth.settings)
-    name, directory = found.settings.name, Path(birth.directory)
+async def _serve(start: StartController) -> None:
+    found = start.charter or _found(start.settings)
+    name, directory = found.settings.name, Path(start.directory)
     path, beside = connection_path(directory, name), charter_path(directory, name)
-    server = Server(found, is_again=birth.charter is not None, on_charter=lambda: write_charter(beside, server.charter))
+    server = Server(found, is_again=start.charter is not None, on_charter=lambda: write_charter(beside, server.charter))
     charter = server.charter
-    write_connection(path, charter.connection(os.getpid()), again=birth.charter is not None)
+    write_connection(path, charter.connection(os.getpid()), again=start.charter is not None)
     write_charter(beside, charter)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, server.stop, "the controller was asked to end (SIGTERM)")
     living = loop.create_task(_touch(beside))
     try:
-        _say(Born(str(path), "" if birth.charter else _first_line(server, charter.settings)))
+        _report(ControllerStarted(str(path), "" if start.charter else _first_line(server, charter.settings)))
         await server.run()
     finally:
         living.cancel()
@@ -109,8 +92,8 @@ def _remove_own(path: Path, beside: Path, cluster: str) -> None:
             path.unlink()
 
 
-def _say(born: Born) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(born) + b"\n")
+def _report(started: ControllerStarted) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(started) + b"\n")
     sys.stdout.flush()
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # the starter reads one line and goes its way
@@ -124,17 +107,19 @@ def main() -> int:
     if soft != resource.RLIM_INFINITY:
         most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-    birth = msgspec.json.decode(sys.stdin.buffer.readline(), type=Birth)
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=StartController)
     try:
-        asyncio.run(_serve(birth))
+        asyncio.run(_serve(start))
     except BrokenPipeError:
         return 1  # the starter has ended before it heard of this cluster: nobody can join it
     except FileExistsError as e:
-        name = birth.settings.name
-        _say(Born("", "", f"the name {name} has just been taken; start with --name OTHER, or remove {e.filename2}"))
+        name = start.settings.name
+        advice = f"start with --name OTHER, or remove {e.filename2}"
+        _report(ControllerStarted(error=f"the name {name} has just been taken; {advice}"))
         return 1
     except OSError as e:
-        is_there = birth.charter is not None and e.errno == errno.EADDRINUSE
-        _say(Born("", "", f"the controller cannot listen on {birth.settings.bind_host or LOOPBACK}: {e}", is_there))
+        is_running = start.charter is not None and e.errno == errno.EADDRINUSE
+        error = f"the controller cannot listen on {start.settings.bind_host or LOOPBACK}: {e}"
+        _report(ControllerStarted(error=error, is_running=is_running))
         return 1
     return 0

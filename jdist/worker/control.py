@@ -46,7 +46,7 @@ from jdist.worker.queries.rank_queries import Answerer
 if TYPE_CHECKING:
     from ipykernel.kernelapp import IPKernelApp
 
-    from jdist.worker.main import WorkerSpec
+    from jdist.core.specs import WorkerSpec
 
 _unpack: Unpacker[Any] = Unpacker(ToWorker)
 
@@ -167,7 +167,7 @@ class Extension:
             node_rank=topology.node_rank(rank),
             local_world_size=len(topology.ranks_on(topology.node_rank(rank))),
             nnodes=topology.nnodes,
-            seat=self._spec.seat,
+            gpu_index=self._spec.gpu_index,
             timeout=form.timeout,
             replay=form.replay,
             named=form.named,

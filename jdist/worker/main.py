@@ -10,30 +10,12 @@ from typing import Any
 
 import msgspec
 from ipykernel.kernelapp import IPKernelApp
-from msgspec import Struct
 
+from jdist.core.specs import WorkerSpec
 from jdist.wire.processes import set_name
 from jdist.worker.cells.fd_capture import capture_stream
 from jdist.worker.control import Extension
 from jdist.worker.kernel.iopub import flush_when_needed, look_for_subscriber, note_greetings, pack_quickly
-
-
-class WorkerSpec(Struct, frozen=True):
-    """What the agent tells a worker at birth."""
-
-    rank: int
-    seat: int
-    """The GPU that is its own among the node's workers, from 0."""
-    identity: str
-    """The worker's at the agent's socket."""
-    connection_file: str
-    """Kernel connection file, transport ipc, in the agent's private directory."""
-    agent_socket: str
-    """The agent's ipc socket for jdist's own messages."""
-    handover_socket: str
-    """Where the agent hands over connections to the data port."""
-    cluster: str
-    threads: int
 
 
 class WorkerApp(IPKernelApp):

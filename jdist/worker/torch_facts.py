@@ -8,6 +8,7 @@ import socket
 import msgspec
 
 from jdist.core.node_report import TorchFacts
+from jdist.core.specs import TorchFactsSpec
 from jdist.wire.processes import set_name
 
 
@@ -15,7 +16,7 @@ def main(spec_json: bytes) -> None:
     """Look, and report to the Unix socket that is named in the spec, as one datagram."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_name("jdist-facts")
-    report_to = msgspec.json.decode(spec_json, type=str)
+    report_to = msgspec.json.decode(spec_json, type=TorchFactsSpec).report_to
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reporter:
         reporter.connect(report_to)
         reporter.send(msgspec.json.encode(torch_facts()))

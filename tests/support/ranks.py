@@ -268,7 +268,7 @@ class Ranks:
             "node_rank": 0,
             "local_world_size": self.world_size,
             "nnodes": 1,
-            "seat": rank,
+            "gpu_index": rank,
             "timeout": timeout,
         }
         return FormSpec(**{**known, **fields})

@@ -17,6 +17,7 @@ from jdist.agent.processes.reaper import Reaper
 from jdist.agent.relay.iopub import KernelMessage, parse
 from jdist.agent.starters.forkserver import Fork
 from jdist.core.messages.base import AGENT_IDENTITY
+from jdist.core.specs import WorkerSpec
 from jdist.wire.transport.sockets import SUB, Port, dial_ipc
 
 
@@ -47,7 +48,7 @@ class Place(Struct, frozen=True):
     """Of all workers that the agent has started: names files and sockets, since ranks change."""
     rank: int
     incarnation: int
-    seat: int
+    gpu_index: int
     """The GPU that is its own: the lowest that none of the node's other workers has."""
 
     @property
@@ -106,7 +107,7 @@ class Kernel:
         self._stdin: Port = dial_ipc(context, f"{prefix}-3", on("stdin"), identity=AGENT_IDENTITY)
         self._iopub: Port = dial_ipc(context, f"{prefix}-2", on("iopub"), kind=SUB)
 
-    async def start(self, starter: Starter, spec: dict[str, Any], env: dict[str, str]) -> None:
+    async def start(self, starter: Starter, spec: WorkerSpec, env: dict[str, str]) -> None:
         """Start the process; ``on_exit`` is called once when it ends. Raises LaunchError."""
         fork = Fork("jdist.worker.main:main", msgspec.json.encode(spec), self.place.raw_log, env)
         self.pid = await starter.start(fork)

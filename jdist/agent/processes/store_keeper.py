@@ -24,6 +24,7 @@ from jdist.agent.starters.forkserver import Fork
 from jdist.core.errors import LaunchError
 from jdist.core.messages.base import Message
 from jdist.core.messages.groups import StartStore, StoreDown, StoreUp
+from jdist.core.specs import StoreReport, StoreSpec
 
 _TIMEOUT = 60.0
 
@@ -83,7 +84,7 @@ async def start_store(starter: Starter, directory: Path, host: str, port: int) -
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
         reports.bind(str(path))
         reports.setblocking(False)
-        spec = msgspec.json.encode({"host": host, "port": port, "report_to": str(path)})
+        spec = msgspec.json.encode(StoreSpec(host, port, str(path)))
         pid = await starter.start(
             Fork("jdist.worker.groups.store_process:main", spec, str(directory / "store.log"), {})
         )
@@ -93,10 +94,10 @@ async def start_store(starter: Starter, directory: Path, host: str, port: int) -
             raise LaunchError(f"the rendezvous store on {host} did not start within {_TIMEOUT:.0f} s") from None
         finally:
             path.unlink(missing_ok=True)
-    word, _, rest = data.decode().partition(" ")
-    if word != "port":
-        raise LaunchError(f"the rendezvous store cannot listen on {host}:{port or 'a free port'}: {rest}")
-    return pid, int(rest)
+    report = msgspec.json.decode(data, type=StoreReport)
+    if report.error:
+        raise LaunchError(f"the rendezvous store cannot listen on {host}:{port or 'a free port'}: {report.error}")
+    return pid, report.port
 
 
 def watch_end(pid: int, on_end: Callable[[], None]) -> None:

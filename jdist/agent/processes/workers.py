@@ -32,6 +32,7 @@ from jdist.core.errors import LaunchError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import BeRank, Welcome, WorkerHello
 from jdist.core.messages.protocol import WorkerMessage
+from jdist.core.specs import WorkerSpec
 from jdist.wire.transport.sockets import bind_ipc
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.wire.values.segments import sweep_dead
@@ -116,7 +117,7 @@ class Workers:
         old = self._kernels.pop(rank, None)
         if old is not None:
             old.dismiss()
-        place = Place(str(house.directory), next(self._numbers), rank, incarnation, self._free_seat())
+        place = Place(str(house.directory), next(self._numbers), rank, incarnation, self._free_gpu())
         try:
             kernel = Kernel(house.context, place, self._reaper, self._on_kernel, self._on_exit)
         except OSError as e:
@@ -155,12 +156,12 @@ class Workers:
         self._socket.close()
         self._oom.close()
 
-    def _free_seat(self) -> int:
+    def _free_gpu(self) -> int:
         """The GPU of the next worker: the lowest that none of the others has, or the one that is the task's."""
         task = self._house.wish.task
         if task is not None and self._welcome is not None and self._welcome.is_task:
             return task.gpu if task.gpu >= 0 else self._house.gpus  # none: the first that is not there
-        taken = {k.place.seat for k in self._kernels.values()}
+        taken = {k.place.gpu_index for k in self._kernels.values()}
         return next(n for n in itertools.count() if n not in taken)
 
     # ------------------------------------------------------------ start and end
@@ -171,16 +172,16 @@ class Workers:
             raise LaunchError("no place in the world yet")
         threads = 1 if welcome.nproc > 1 or welcome.is_task else os.cpu_count() or 1
         threads = int(os.environ.get("OMP_NUM_THREADS", threads))
-        spec = {
-            "rank": place.rank,
-            "seat": place.seat,
-            "connection_file": str(place.connection_file),
-            "identity": place.identity.decode(),
-            "agent_socket": str(house.directory / "agent"),
-            "handover_socket": str(house.directory / "handover"),
-            "cluster": house.cluster,
-            "threads": threads,
-        }
+        spec = WorkerSpec(
+            rank=place.rank,
+            gpu_index=place.gpu_index,
+            identity=place.identity.decode(),
+            connection_file=str(place.connection_file),
+            agent_socket=str(house.directory / "agent"),
+            handover_socket=str(house.directory / "handover"),
+            cluster=house.cluster,
+            threads=threads,
+        )
         env = {
             **(house.wish.launcher if welcome.keeps_launcher else {}),
             WORKER: "1",

@@ -187,4 +187,4 @@ def _number(kernel: Kernel) -> int | None:
     kind, _, number = kernel.device.partition(":")
     if kind != "cuda":
         return None
-    return int(number) if number.isdecimal() else kernel.place.seat
+    return int(number) if number.isdecimal() else kernel.place.gpu_index

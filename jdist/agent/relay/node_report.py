@@ -22,6 +22,7 @@ from jdist.agent.starters.forkserver import Fork
 from jdist.core.errors import LaunchError
 from jdist.core.messages.membership import NodeFacts
 from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
+from jdist.core.specs import TorchFactsSpec
 from jdist.wire.bulk.probe import look_up
 
 _TOOL = 15.0
@@ -130,7 +131,7 @@ async def _ask_torch(starter: Starter, directory: Path) -> TorchFacts:
         reports.bind(str(path))
         reports.setblocking(False)
         try:
-            spec = msgspec.json.encode(str(path))
+            spec = msgspec.json.encode(TorchFactsSpec(str(path)))
             log = directory / "facts.log"
             pid = await starter.start(Fork("jdist.worker.torch_facts:main", spec, str(log), {}))
             data = await asyncio.wait_for(_report_of(pid, reports), _TORCH)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -24,7 +23,7 @@ from jdist.core.ranks import RankSet
 from jdist.core.settings import ON_DEATH, Settings
 from jdist.launch.base import Launcher, Plan, find_launcher
 from jdist.launch.reaper import reap
-from jdist.wire.transport.keys import Charter, read_connection
+from jdist.wire.transport.keys import Charter, ControllerStarted, StartController, read_connection
 
 _CONTROLLER_TIMEOUT = 30.0
 _CONTROLLER_END = 15.0
@@ -110,10 +109,10 @@ async def launch(
     await asyncio.sleep(0)
     starting = asyncio.ensure_future(asyncio.to_thread(_start_controller, settings, log))
     try:
-        _, born = await asyncio.shield(starting)
-        join_line.set_result(born["join_line"])
+        _, started = await asyncio.shield(starting)
+        join_line.set_result(started.join_line)
         await launching
-        link = Link(read_connection(Path(born["connection_file"])), on_event)
+        link = Link(read_connection(Path(started.connection_file)), on_event)
         await link.open(kind)
     except BaseException:
         join_line.cancel()
@@ -125,7 +124,7 @@ async def launch(
     return Started(link, launcher)
 
 
-async def _end_controller(starting: asyncio.Future[tuple[subprocess.Popen[bytes], dict[str, Any]]]) -> None:
+async def _end_controller(starting: asyncio.Future[tuple[subprocess.Popen[bytes], ControllerStarted]]) -> None:
     """A start that failed or was given up leaves no controller: once it is there, tell it to end."""
     await asyncio.wait([starting])  # at most _CONTROLLER_TIMEOUT
     if starting.cancelled() or starting.exception() is not None:
@@ -146,7 +145,7 @@ def start_controller_again(charter: Charter) -> None:
 
 def _start_controller(
     settings: Settings, log: Path, charter: Charter | None = None
-) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+) -> tuple[subprocess.Popen[bytes], ControllerStarted]:
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         process = subprocess.Popen(
@@ -159,27 +158,27 @@ def _start_controller(
     finally:
         os.close(fd)
     reap(process)  # it outlives this function, and perhaps this program
-    birth = msgspec.json.encode({"settings": settings, "directory": str(directory()), "charter": charter})
+    start = msgspec.json.encode(StartController(settings, str(directory()), charter))
     try:
-        line = _talk(process, birth + b"\n")
+        line = _talk(process, start + b"\n")
     except TimeoutError:
         process.kill()
         raise LaunchError(f"the controller did not start within {_CONTROLLER_TIMEOUT:.0f} s: {_tail(log)}") from None
     if not line.endswith(b"\n"):
         raise LaunchError(f"the controller ended while it started: {_tail(log) or 'it was killed, and said nothing'}")
-    born: dict[str, Any] = msgspec.json.decode(line)
-    if born["error"] and not born["is_there"]:
-        raise LaunchError(born["error"])
-    return process, born
+    started = msgspec.json.decode(line, type=ControllerStarted)
+    if started.error and not started.is_running:
+        raise LaunchError(started.error)
+    return process, started
 
 
-def _talk(process: subprocess.Popen[bytes], birth: bytes) -> bytes:
+def _talk(process: subprocess.Popen[bytes], start: bytes) -> bytes:
     """Write one line, read one line, which is empty if the process has ended; it goes on. Raises TimeoutError."""
     if process.stdin is None or process.stdout is None:
         raise LaunchError("the controller's pipes are not there")
     with process.stdout:
         with contextlib.suppress(BrokenPipeError), process.stdin:  # at any moment of its start it may be killed
-            process.stdin.write(birth)
+            process.stdin.write(start)
         ready, _, _ = select.select([process.stdout], [], [], _CONTROLLER_TIMEOUT)
         if not ready:
             raise TimeoutError

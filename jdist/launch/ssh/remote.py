@@ -22,6 +22,7 @@ from msgspec import Struct
 import jdist
 from jdist.core.errors import LaunchError
 from jdist.core.settings import Host
+from jdist.core.specs import SshBootstrapSpec
 from jdist.launch.last_words import last_words
 from jdist.launch.ssh.logins import Logins
 
@@ -99,19 +100,19 @@ class RemoteAgent:
         pythons = [host.python] if host.python else [sys.executable, "python3"]
         self._process = process = await connection.create_process(_command(pythons, len(foothold)), encoding=None)
         mark = f"jdist-{secrets.token_hex(8)} "
-        given = {
-            "mark": mark,
-            "python": OLDEST_PYTHON,
-            "jdist": jdist.__version__,
-            "directory": host.directory,
-            "env": dict(self._wanted.env),
-            "words": self._wanted.words,
-            "log": self._wanted.log,
-        }
+        spec = SshBootstrapSpec(
+            mark=mark,
+            python=OLDEST_PYTHON,
+            jdist=jdist.__version__,
+            directory=host.directory,
+            env=dict(self._wanted.env),
+            words=self._wanted.words,
+            log=self._wanted.log,
+        )
         try:
             async with asyncio.timeout(_REPORT):
                 with contextlib.suppress(OSError):  # it ended already, and says why
-                    process.stdin.write(foothold + msgspec.json.encode(given) + b"\n")
+                    process.stdin.write(foothold + msgspec.json.encode(spec) + b"\n")
                     await process.stdin.drain()
                 self._report = await _read_report(process, mark.encode())
         except TimeoutError:

@@ -92,6 +92,27 @@ class Charter(Struct, frozen=True):
         return Connection(self.settings.name, self.cluster, *where, self.for_clients, pid, self.version)
 
 
+class StartController(Struct, frozen=True):
+    """Passed to a controller's process on its standard input."""
+
+    settings: Settings
+    directory: str
+    """Where the connection files lie."""
+    charter: Charter | None = None
+    """The charter of a controller that has died, in whose place this one starts."""
+
+
+class ControllerStarted(Struct, frozen=True):
+    """The reply to `StartController` on standard output, one line."""
+
+    connection_file: str = ""
+    join_line: str = ""
+    """With which the first agents join; "" where they have joined before."""
+    error: str = ""
+    is_running: bool = False
+    """Another process has just started the controller again."""
+
+
 LOOPBACK = "127.0.0.1"
 """Where clients and the nodes on the controller's own host find it."""
 CHARTER_AGE = 5.0

@@ -50,7 +50,7 @@ class FormSpec(Struct, frozen=True):
     node_rank: int
     local_world_size: int
     nnodes: int
-    seat: int
+    gpu_index: int
     """The GPU that is this process's own on its node: its first local rank, also after others were removed."""
     timeout: float
     """Seconds for forming."""
@@ -94,12 +94,12 @@ def choose(spec: FormSpec) -> tuple[str, Any]:
             )
     if "nccl" not in backend:
         return backend, torch.device("cpu")
-    if spec.seat >= gpus:
+    if spec.gpu_index >= gpus:
         raise LaunchError(
             f"{here}: backend {backend!r} needs a GPU for each rank, and there are {gpus} for "
             f"{spec.local_world_size} ranks on this node; start fewer ranks, or use --backend gloo"
         )
-    return backend, torch.device("cuda", spec.seat)
+    return backend, torch.device("cuda", spec.gpu_index)
 
 
 def set_environment(spec: FormSpec) -> None:

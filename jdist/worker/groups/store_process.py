@@ -10,23 +10,15 @@ import threading
 from datetime import timedelta
 
 import msgspec
-from msgspec import Struct
 
+from jdist.core.specs import StoreReport, StoreSpec
 from jdist.wire.processes import set_name
 
 _BACKLOG = 2048
 
 
-class StoreSpec(Struct, frozen=True):
-    """Where to listen (port 0: any) and the Unix socket to report to."""
-
-    host: str
-    port: int
-    report_to: str
-
-
 def main(spec_json: bytes) -> None:
-    """Listen, report ``host port`` or an error as one datagram, then stay until killed (with the agent)."""
+    """Listen, send a `StoreReport` as one datagram, then stay until killed (with the agent)."""
     import torch.distributed as dist
 
     spec = msgspec.json.decode(spec_json, type=StoreSpec)
@@ -45,10 +37,9 @@ def main(spec_json: bytes) -> None:
             master_listen_fd=listener.detach(),
         )
     except (RuntimeError, OSError) as e:
-        first = str(e).splitlines()[0]
-        reporter.send(f"error {first}".encode())
+        reporter.send(msgspec.json.encode(StoreReport(error=str(e).splitlines()[0])))
         return
-    reporter.send(f"port {store.port}".encode())
+    reporter.send(msgspec.json.encode(StoreReport(store.port)))
     reporter.close()
     threading.Event().wait()
 

@@ -41,7 +41,7 @@ from jdist.worker.queries.introspection import tell
 from jdist.worker.values.describe import block_digests, describe, digests, element, evaluate
 
 if TYPE_CHECKING:
-    from jdist.worker.main import WorkerSpec
+    from jdist.core.specs import WorkerSpec
 
 _HELD_AT_MOST = 8
 _LARGEST_HEAD = 48 << 20

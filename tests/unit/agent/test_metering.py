@@ -39,7 +39,7 @@ class Worker:
 
     pid: int
     device: str = ""
-    seat: int = 0
+    gpu_index: int = 0
 
     @property
     def place(self) -> Worker:
@@ -75,7 +75,7 @@ class Bed:
         self.loop = loop
         self.driver = driver
         self.sent: list[Any] = []
-        self.workers: dict[int, Any] = {0: Worker(41), 1: Worker(42, seat=1)}
+        self.workers: dict[int, Any] = {0: Worker(41), 1: Worker(42, gpu_index=1)}
         self.meter = Meter(self.workers, sight, gpus, self.sent.append, driver)
 
     def answer(self, request: str, rank: int = 0, device: str = "cuda:0", kind: Any = "idle") -> None:
