@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from jdist.controller.model.context import Context
+from jdist.controller.model.model import Model
 from jdist.controller.model.numbering import Numbering
 from jdist.core.messages.base import Progress, QueryFailed
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
@@ -31,40 +31,40 @@ class _PendingNodes:
     """``{agent: the number its node had when it was asked}`` of those that have not answered."""
 
 
-class Questions:
+class Queries:
     """The questions that wait for ranks, and those that wait for nodes."""
 
-    def __init__(self, context: Context):
-        self._context = context
+    def __init__(self, model: Model):
+        self._model = model
         self._pending: dict[str, _Pending] = {}
         self._of_nodes: dict[str, _PendingNodes] = {}
 
     def ask(self, client: str, ask: RankQuery) -> None:
         """Send the question on to the ranks' nodes; a rank without a process is answered for at once."""
-        c = self._context
+        m = self._model
         if len(self._pending) >= _MOST:
-            c.refuse(client, ask.request, f"{_MOST} questions wait for an answer already")
+            m.refuse(client, ask.request, f"{_MOST} questions wait for an answer already")
             return
         reachable: set[int] = set()
         for number in dict.fromkeys(ask.ranks):
-            rank = c.world.ranks.get(number)
+            rank = m.world.ranks.get(number)
             if rank is None or not rank.has_process:
-                c.send(client, RankReply(ask.request, number, QueryFailed(self._absence(number))))
+                m.send(client, RankReply(ask.request, number, QueryFailed(self._absence(number))))
             else:
                 reachable.add(number)
         if reachable:
             self._pending[ask.request] = _Pending(
                 client, {r: r for r in reachable}, isinstance(ask.op, BindNames | Fetch)
             )
-        for node_rank, ranks in c.world.by_node(tuple(sorted(reachable))).items():
-            c.send_to_node(node_rank, RankQuery(ask.request, ranks, ask.op))
+        for node_rank, ranks in m.world.by_node(tuple(sorted(reachable))).items():
+            m.send_to_node(node_rank, RankQuery(ask.request, ranks, ask.op))
 
     def _absence(self, number: int) -> str:
-        rank = self._context.world.ranks.get(number)
+        rank = self._model.world.ranks.get(number)
         if rank is None:
             return "there is no such rank"
         why = f": {rank.death}" if rank.death else ""
-        return f"{self._context.world.where(number)} has no process now{why}"
+        return f"{self._model.world.where(number)} has no process now{why}"
 
     def is_asked(self, request: str) -> bool:
         """Whether a client waits for an answer of this name."""
@@ -76,7 +76,7 @@ class Questions:
         if pending is None or answer.rank not in pending.ranks:
             return
         asked = pending.ranks[answer.rank]
-        self._context.send(pending.client, answer if asked == answer.rank else replace(answer, rank=asked))
+        self._model.send(pending.client, answer if asked == answer.rank else replace(answer, rank=asked))
         if not isinstance(answer.body, Progress):
             del pending.ranks[answer.rank]
             if not pending.ranks:
@@ -91,25 +91,25 @@ class Questions:
 
     def ask_nodes(self, client: str, ask: NodeQuery) -> None:
         """Send the question on to the nodes' agents; a node that is not here is answered for at once."""
-        c = self._context
+        m = self._model
         agents: dict[str, int] = {}
         for number in dict.fromkeys(ask.nodes):
-            node = c.world.nodes.get(number)
+            node = m.world.nodes.get(number)
             if node is None or not node.is_here:
-                c.send(client, NodeReply(ask.request, number, QueryFailed(f"node {number} is not here")))
+                m.send(client, NodeReply(ask.request, number, QueryFailed(f"node {number} is not here")))
             else:
                 agents[node.agent] = number
         if agents:
             self._of_nodes[ask.request] = _PendingNodes(client, dict(agents))
         for agent, number in agents.items():
-            c.send(agent, NodeQuery(ask.request, (number,), ask.op))
+            m.send(agent, NodeQuery(ask.request, (number,), ask.op))
 
     def take_node(self, agent: str, answer: NodeReply) -> None:
         """Pass on what a node's agent answered to who asked."""
         pending = self._of_nodes.get(answer.request)
         if pending is None or agent not in pending.agents:
             return
-        self._context.send(pending.client, replace(answer, node=pending.agents[agent]))
+        self._model.send(pending.client, replace(answer, node=pending.agents[agent]))
         if not isinstance(answer.body, Progress):
             del pending.agents[agent]
             if not pending.agents:

@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from jdist.controller.peers.keys import Admission
-from jdist.controller.peers.streams import Downlinks
-from jdist.controller.state import AgentSaid, ClientSaid, Event, Exit, Forget, PeerGone, Remark, State, Tick, ToPeer
+from jdist.controller.model.events import EdgeNotice, Event, Exit, Forget, FromAgent, FromClient, PeerGone, Send, Tick
+from jdist.controller.peers.keys import PeerKeys
+from jdist.controller.peers.streams import PeerStreams
+from jdist.controller.state import State
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Ack, Message, QueryFailed
 from jdist.core.messages.membership import Invite, Invited
@@ -51,21 +52,19 @@ class Server:
         settings, cluster = charter.settings, charter.cluster
         self._charter = charter
         self._on_charter = on_charter
-        self._context = new_context()
+        self._zmq = new_context()
         self._complaints = Complaints("jdist controller")
-        self._gate = Gate(self._context, self._on_void_line)
-        self._admission = Admission(self._gate, charter, on_charter, self._agents_here)
+        self._gate = Gate(self._zmq, self._on_void_line)
+        self._admission = PeerKeys(self._gate, charter, on_charter, self._agents_here)
         self._door: socket.socket | None = None
         try:
-            self._port = bind_tcp(
-                self._context, LOOPBACK, charter.keys, self._gate, self._on_frames, charter.control_port
-            )
+            self._port = bind_tcp(self._zmq, LOOPBACK, charter.keys, self._gate, self._on_frames, charter.control_port)
             if settings.bind_host or charter.door_port:
                 self._door = open_door(settings.bind_host or "*", charter.door_port)
         except OSError:
             self._gate.close()
             raise
-        self._downlinks = Downlinks(self._port.send, self._on_overrun)
+        self._downlinks = PeerStreams(self._port.send, self._on_overrun)
         self._data = DataServer(cluster, self._on_life_end)
         self._data.listen(LOOPBACK, charter.data_port)
         if self._door is not None:
@@ -113,7 +112,7 @@ class Server:
             self._port.close(linger=_LAST_WORDS)
             self._gate.close()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self._context.term), 2 * _LAST_WORDS)
+                await asyncio.wait_for(asyncio.to_thread(self._zmq.term), 2 * _LAST_WORDS)
             self._data.close()  # and with it the lifelines: once the last words are out, which say why they end
 
     async def _see_agents_off(self) -> None:
@@ -157,7 +156,7 @@ class Server:
         if not data:
             return
         if peer.startswith("a-"):
-            self.feed(AgentSaid(peer, _from_agent(data)))
+            self.feed(FromAgent(peer, _from_agent(data)))
         elif peer.startswith("c-"):
             self._on_client(peer, _from_client(data))
 
@@ -165,14 +164,14 @@ class Server:
         if isinstance(message, RankQuery) and not message.ranks:
             self._send(client, RankReply(message.request, -1, self._answer(client, message)))
         else:
-            self.feed(ClientSaid(client, message))
+            self.feed(FromClient(client, message))
 
     def _on_void_line(self) -> None:
         """Somebody comes with a line that is void; a flood of them is one notice."""
         if time.monotonic() - self._said_void > _SAY_AGAIN:
             self._said_void = time.monotonic()
             text = "a node was refused: its join line has expired or was revoked; %dist invite prints another"
-            self.feed(Remark(text))
+            self.feed(EdgeNotice(text))
 
     def feed(self, event: Event) -> None:
         """One step of the fold, and the timer for the next."""
@@ -200,7 +199,7 @@ class Server:
 
     def _carry_out(self, instruction: object) -> None:
         match instruction:
-            case ToPeer():
+            case Send():
                 self._send(instruction.peer, instruction.message)
             case Forget():
                 self._downlinks.forget(instruction.peer)

@@ -17,35 +17,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jdist.controller.membership.admission import Joining
-from jdist.controller.membership.formation import Forming
-from jdist.controller.membership.heartbeats import Contact
-from jdist.controller.membership.min_nodes import Shortfall
-from jdist.controller.membership.rank_loss import Losses
+from jdist.controller.membership.admission import Admission
+from jdist.controller.membership.formation import Formation
+from jdist.controller.membership.heartbeats import Heartbeats
+from jdist.controller.membership.min_nodes import MinNodes
+from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.membership.resizing import Resizing
-from jdist.controller.membership.takeover import Adoption
-from jdist.controller.model.context import Context
+from jdist.controller.membership.takeover import Takeover
 from jdist.controller.model.events import (
-    AgentSaid,
-    ClientSaid,
+    EdgeNotice,
     Event,
     Exit,
     Forget,
+    FromAgent,
+    FromClient,
     Instruction,
     PeerGone,
-    Remark,
     Tick,
-    ToPeer,
 )
+from jdist.controller.model.model import Model
 from jdist.controller.model.runs import RunBook
 from jdist.controller.model.world import Node, World
-from jdist.controller.queries import Questions
-from jdist.controller.runs.lifecycle import Cells
-from jdist.controller.runs.on_reform import Reforms
-from jdist.controller.runs.rank_polling import Looks
-from jdist.controller.runs.setup_cells import Setup
-from jdist.controller.runs.silent_mismatch import Doubts
-from jdist.controller.status import Facts, Mark
+from jdist.controller.queries import Queries
+from jdist.controller.runs.lifecycle import RunLifecycle
+from jdist.controller.runs.own_runs import ReformCallbacks, SetupCells
+from jdist.controller.runs.rank_polling import RankPoller
+from jdist.controller.runs.silent_mismatch import SilentMismatch
+from jdist.controller.status import Mark, StatusReporter
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
 from jdist.core.messages.membership import (
@@ -69,21 +67,6 @@ from jdist.core.messages.runs import InputReply, InputRequest, Interrupt, RankDo
 from jdist.core.messages.status import Attached, ClientHello, Notice, Phase, StatusRequest, StopCluster, Stopped
 from jdist.core.settings import Settings
 
-__all__ = [
-    "AgentSaid",
-    "ClientSaid",
-    "Event",
-    "Exit",
-    "Forget",
-    "Instruction",
-    "PeerGone",
-    "Remark",
-    "State",
-    "Tick",
-    "ToPeer",
-]
-
-
 _ORDINARY = Heartbeat | Output | RankDone | InputRequest | RankReply | NodeReply | Stalled
 """What agents say all the time."""
 _COMING = WorkerUp | WorldFormed
@@ -98,96 +81,96 @@ class State:
         self.settings = settings
         self.cluster = cluster
         self._unattended_since = now
-        self._context = c = Context(settings, version, now, new_name)
-        setup = Setup(c)
-        self._questions = Questions(c)
-        self._doubts = Doubts(c)
-        self._cells = Cells(c, setup, self._doubts)
-        self._looks = Looks(c, self._cells)
-        self._forming = Forming(c, self._cells, setup, Reforms(c))
-        self._losses = Losses(c, self._questions, self._cells, self._forming, setup)
-        self._contact = Contact(c, self._losses)
-        self._resizing = Resizing(c, self._questions, setup, self._looks, self._forming, self._losses)
-        self._adoption = Adoption(c, self._cells, setup, self._forming, self._losses)
-        self._joining = Joining(c, self._forming, self._losses, self._resizing, self._adoption)
-        self._shortfall = Shortfall(c, self._joining)
-        self._facts = Facts(c, self._forming, self._contact)
+        self._model = m = Model(settings, version, now, new_name)
+        setup = SetupCells(m)
+        self._questions = Queries(m)
+        self._doubts = SilentMismatch(m)
+        self._cells = RunLifecycle(m, setup, self._doubts)
+        self._looks = RankPoller(m, self._cells)
+        self._forming = Formation(m, self._cells, setup, ReformCallbacks(m))
+        self._losses = RankLoss(m, self._questions, self._cells, self._forming, setup)
+        self._contact = Heartbeats(m, self._losses)
+        self._resizing = Resizing(m, self._questions, setup, self._looks, self._forming, self._losses)
+        self._adoption = Takeover(m, self._cells, setup, self._forming, self._losses)
+        self._joining = Admission(m, self._forming, self._losses, self._resizing, self._adoption)
+        self._shortfall = MinNodes(m, self._joining)
+        self._facts = StatusReporter(m, self._forming, self._contact)
 
     # ------------------------------------------------------------ what may be looked at
 
     @property
     def world(self) -> World:
-        return self._context.world
+        return self._model.world
 
     @property
     def runs(self) -> RunBook:
-        return self._context.runs
+        return self._model.runs
 
     @property
     def phase(self) -> Phase:
-        return self._context.phase
+        return self._model.phase
 
     @property
     def reason(self) -> str:
-        return self._context.reason
+        return self._model.reason
 
     @property
     def generation(self) -> int:
-        return self._context.generation
+        return self._model.generation
 
     @property
     def clients(self) -> dict[str, str]:
         """Kind of each attached client, by its socket's identity."""
-        return dict(self._context.clients)
+        return dict(self._model.clients)
 
     @property
     def lifelines(self) -> dict[str, str]:
         """Names of the lifelines that may come or stand, and the peer that each belongs to."""
-        return dict(self._context.lifelines)
+        return dict(self._model.lifelines)
 
     # ------------------------------------------------------------ the fold
 
     def step(self, event: Event, now: float) -> list[Instruction]:
         """Take one event; what is to be done about it. A cluster that has been stopped does nothing more."""
-        c = self._context
-        c.now = now
-        c.out = []
-        if c.phase == "stopping":
-            return c.out
+        m = self._model
+        m.now = now
+        m.out = []
+        if m.phase == "stopping":
+            return m.out
         before = self._facts.mark()
         match event:
-            case AgentSaid():
+            case FromAgent():
                 self._on_agent(event.agent, event.message)
-            case ClientSaid():
+            case FromClient():
                 self._on_client(event.client, event.message)
             case PeerGone():
                 self._on_gone(event.name, event.is_dead)
-            case Remark():
-                c.tell_all(Notice(event.text))
+            case EdgeNotice():
+                m.broadcast(Notice(event.text))
             case Tick():
                 self._on_tick()
         self._move_on()
         self._tell(event, before)
-        if c.ending:
-            self._stop(c.ending)
-        return c.out
+        if m.ending:
+            self._stop(m.ending)
+        return m.out
 
     def _move_on(self) -> None:
         """Form when it is time, then start what may start, then tell what has changed."""
-        c = self._context
+        m = self._model
         self._cells.end_stuck_reforms()
         self._resizing.carry_on()
         self._joining.let_in()
-        if c.phase in ("gathering", "ready") and c.is_dirty:
+        if m.phase in ("gathering", "ready") and m.is_dirty:
             self._forming.form_if_possible()
-        if c.phase == "ready" and not c.is_dirty:
+        if m.phase == "ready" and not m.is_dirty:
             self._cells.start_ready()
-        if c.is_attended or c.runs.running:
-            self._unattended_since = c.now
+        if m.is_attended or m.runs.running:
+            self._unattended_since = m.now
 
     def _tell(self, event: Event, before: Mark) -> None:
         """Tell clients what has changed, if this event can have changed anything that they are told."""
-        message = event.message if isinstance(event, AgentSaid) else None
+        message = event.message if isinstance(event, FromAgent) else None
         self._facts.tell_moves()
         has_turned = self._facts.mark() != before
         if has_turned or not isinstance(message, _ORDINARY | _COMING):
@@ -201,18 +184,18 @@ class State:
 
     def stop(self, reason: str) -> list[Instruction]:
         """End the cluster from within its own process."""
-        self._context.out = []
+        self._model.out = []
         self._stop(reason)
-        return self._context.out
+        return self._model.out
 
     def next_wakeup(self) -> float | None:
         """When a Tick is due, as far as is known now."""
-        c = self._context
-        if c.phase == "stopping":
+        m = self._model
+        if m.phase == "stopping":
             return None
         times = (
             self._contact.next_deadline(),
-            c.runs.next_deadline(),
+            m.runs.next_deadline(),
             self._looks.next_wakeup(),
             self._forming.deadline,
             self._resizing.deadline,
@@ -225,14 +208,14 @@ class State:
     # ------------------------------------------------------------ agents
 
     def _on_agent(self, agent: str, message: Message) -> None:
-        c = self._context
+        m = self._model
         if isinstance(message, AgentHello):
             self._joining.join(agent, message)
             return
-        node = c.world.node_of_agent(agent)
+        node = m.world.node_of_agent(agent)
         if node is None:
             if not self._joining.hear_waiting(agent):
-                c.out.append(Forget(agent))
+                m.out.append(Forget(agent))
             return
         self._contact.heard(node)
         translated = self._resizing.translate(node, message)
@@ -240,12 +223,12 @@ class State:
             self._on_node(node, translated)
 
     def _on_node(self, node: Node, message: Message) -> None:
-        c = self._context
+        m = self._model
         number = getattr(message, "rank", None)
-        if number is not None and not c.world.of_node(node, (number,)):
+        if number is not None and not m.world.of_node(node, (number,)):
             return  # an agent speaks for its own ranks only
         if isinstance(message, Output):
-            message = only_of(message, lambda ranks: c.world.of_node(node, ranks))
+            message = only_of(message, lambda ranks: m.world.of_node(node, ranks))
         if isinstance(message, StoreUp | StoreDown) and node.node_rank != 0:
             return  # all ranks would meet at a store that another node names
         match message:
@@ -292,12 +275,12 @@ class State:
     # ------------------------------------------------------------ clients
 
     def _on_client(self, client: str, message: Message) -> None:
-        c = self._context
+        m = self._model
         if isinstance(message, ClientHello):
             self._attach(client, message)
             return
-        if client not in c.clients:
-            c.refuse(client, getattr(message, "request", ""), "say hello first")
+        if client not in m.clients:
+            m.refuse(client, getattr(message, "request", ""), "say hello first")
             return
         match message:
             case RunCell():
@@ -319,7 +302,7 @@ class State:
             case MakeMesh():
                 self._forming.make_mesh(client, message)
             case StatusRequest():
-                c.send(client, self._facts.survey(message.request))
+                m.send(client, self._facts.survey(message.request))
             case RankQuery():
                 self._questions.ask(client, message)
             case NodeQuery():
@@ -328,18 +311,18 @@ class State:
                 self._stop("stopped by a client")
 
     def _attach(self, client: str, hello: ClientHello) -> None:
-        c = self._context
+        m = self._model
         if hello.protocol != PROTOCOL:
             reason = f"this client speaks protocol {hello.protocol} (jdist {hello.version}), the cluster {PROTOCOL}"
-            c.refuse(client, "", f"{reason} (jdist {c.version}); restart one of them")
+            m.refuse(client, "", f"{reason} (jdist {m.version}); restart one of them")
             return
-        if client not in c.clients and len(c.clients) >= _MOST_CLIENTS:
-            c.refuse(client, "", f"{_MOST_CLIENTS} clients are attached already")
+        if client not in m.clients and len(m.clients) >= _MOST_CLIENTS:
+            m.refuse(client, "", f"{_MOST_CLIENTS} clients are attached already")
             return
-        c.drop_lifelines(client)
-        c.clients[client] = hello.kind
-        c.send(client, Attached(c.new_lifeline(client), self.cluster, c.version))
-        c.send(client, self._facts.now())
+        m.drop_lifelines(client)
+        m.clients[client] = hello.kind
+        m.send(client, Attached(m.new_lifeline(client), self.cluster, m.version))
+        m.send(client, self._facts.now())
 
     # ------------------------------------------------------------ time and ends
 
@@ -352,37 +335,37 @@ class State:
         self._contact.meet_deadlines()
         self._adoption.meet_deadline()
         end = self._unattended_end()
-        if end is not None and self._context.now >= end:
-            self._stop(f"no client for {self._context.now - self._unattended_since:.0f} s")
+        if end is not None and self._model.now >= end:
+            self._stop(f"no client for {self._model.now - self._unattended_since:.0f} s")
 
     def _unattended_end(self) -> float | None:
-        c = self._context
-        if c.is_attended or c.runs.running:
+        m = self._model
+        if m.is_attended or m.runs.running:
             return None
-        return self._unattended_since + (self.settings.idle_timeout if c.generation else self.settings.empty_timeout)
+        return self._unattended_since + (self.settings.idle_timeout if m.generation else self.settings.empty_timeout)
 
     def _on_gone(self, name: str, is_dead: bool) -> None:
-        c = self._context
-        peer = c.lifelines.pop(name, "")
+        m = self._model
+        peer = m.lifelines.pop(name, "")
         if not peer:
             return
-        if peer in c.clients:
-            del c.clients[peer]
+        if peer in m.clients:
+            del m.clients[peer]
             self._questions.forget(peer)
             self._resizing.forget(peer)
-            c.out.append(Forget(peer))
-        node = c.world.node_of_agent(peer)
+            m.out.append(Forget(peer))
+        node = m.world.node_of_agent(peer)
         if node is not None:
             self._contact.lifeline_ended(node, is_dead)
         elif peer.startswith("a-"):
-            c.out.append(Forget(peer))  # it was released
+            m.out.append(Forget(peer))  # it was released
 
     def _stop(self, reason: str) -> None:
-        c = self._context
-        if c.phase == "stopping":
+        m = self._model
+        if m.phase == "stopping":
             return
-        c.phase = "stopping"
-        for node_rank in c.world.nodes:
-            c.send_to_node(node_rank, Shutdown())
-        c.tell_all(Stopped(reason))
-        c.out.append(Exit(reason))
+        m.phase = "stopping"
+        for node_rank in m.world.nodes:
+            m.send_to_node(node_rank, Shutdown())
+        m.broadcast(Stopped(reason))
+        m.out.append(Exit(reason))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jdist.controller.membership.formation import Forming
-from jdist.controller.membership.heartbeats import Contact
-from jdist.controller.model.context import Context
+from jdist.controller.membership.formation import Formation
+from jdist.controller.membership.heartbeats import Heartbeats
+from jdist.controller.model.model import Model
 from jdist.controller.model.world import Rank
 from jdist.core.messages.status import OBSERVER, ClusterFacts, RankFacts, RunsChanged, StatusReport
 from jdist.core.topology import Topology
@@ -15,15 +15,15 @@ _PACE = 0.1
 Mark = tuple[object, ...]
 
 
-class Facts:
+class StatusReporter:
     """Says what is known, and says it again when it has changed.
 
     What is known costs as much to look through as there are ranks, and each rank says much: so what a rank's ordinary
     word may have changed is told by :meth:`mark`, and how many have come so far is not told for each of them.
     """
 
-    def __init__(self, context: Context, forming: Forming, contact: Contact):
-        self._context = context
+    def __init__(self, model: Model, forming: Formation, contact: Heartbeats):
+        self._model = model
         self._contact = contact
         self._forming = forming
         self._told: ClusterFacts | None = None
@@ -35,7 +35,7 @@ class Facts:
 
     def now(self) -> ClusterFacts:
         """The cluster in a few words."""
-        c = self._context
+        c = self._model
         topology = c.world.topology
         here = [n in c.world.nodes and c.world.nodes[n].is_here for n in range(c.world.nnodes)]
         return ClusterFacts(
@@ -60,39 +60,39 @@ class Facts:
 
     def mark(self) -> Mark:
         """Another one if the cluster's life has taken a turn. Takes the same time for any number of ranks."""
-        c = self._context
+        c = self._model
         runs = len(c.runs.running), len(c.runs.queued)
-        return c.phase, c.generation, c.reason, c.is_dirty, len(c.world.ranks), c.world.nnodes, c.told, *runs
+        return c.phase, c.generation, c.reason, c.is_dirty, len(c.world.ranks), c.world.nnodes, c.broadcasts, *runs
 
     def tell_soon(self) -> None:
         """The same as :meth:`tell_changes`, now or a moment later."""
-        if self._context.now >= self._told_at + _PACE:
+        if self._model.now >= self._told_at + _PACE:
             self.tell_changes()
         else:
             self.due = self._told_at + _PACE
 
     def tell_changes(self) -> None:
         """Tell every client if something has changed since it was told last."""
-        self._told_at, self.due = self._context.now, None
+        self._told_at, self.due = self._model.now, None
         facts = self.now()
         if facts != self._told:
             self._told = facts
-            self._context.tell_all(facts)
+            self._model.broadcast(facts)
 
     def tell_moves(self) -> None:
         """The news of a run are its client's; those that look on hear that there are some."""
-        if OBSERVER not in self._context.clients.values():
+        if OBSERVER not in self._model.clients.values():
             return
-        runs = self._context.runs
+        runs = self._model.runs
         moves = [(r.number, r.halted, r.verdict) for r in runs.running.values()]
         seen = (moves, [r.number for r in runs.queued])
         if seen != self._moves:
             self._moves = seen
-            self._context.tell_watchers(RunsChanged())
+            self._model.notify_observers(RunsChanged())
 
     def survey(self, request: str) -> StatusReport:
         """Every rank's row, unfinished runs, and the groups that cells made."""
-        c = self._context
+        c = self._model
         runs = [
             (r.number, "halted" if r.halted else state, r.ranks, 0.0 if r.started_at is None else c.now - r.started_at)
             for state, part in (("running", c.runs.running.values()), ("queued", c.runs.queued))
@@ -105,7 +105,7 @@ class Facts:
         return StatusReport(request, self.now(), rows, tuple(runs), groups, verdicts, silences)
 
     def _row(self, rank: Rank, topology: Topology) -> RankFacts:
-        c = self._context
+        c = self._model
         run = c.runs.run_on(rank.rank)
         doing = rank.state if not rank.has_process else "running" if run else "idle"
         is_cut_off = c.world.nodes[rank.node_rank].is_cut_off

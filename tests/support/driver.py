@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from jdist.controller.state import AgentSaid, ClientSaid, Event, Exit, Forget, PeerGone, State, Tick, ToPeer
+from jdist.controller.model.events import Event, Exit, Forget, FromAgent, FromClient, PeerGone, Send, Tick
+from jdist.controller.state import State
 from jdist.core.messages.base import PROTOCOL, Ack, Message
 from jdist.core.messages.groups import FormWorld, StartStore, StoreUp, WorldFormed
 from jdist.core.messages.membership import (
@@ -175,7 +176,7 @@ class Driver:
         self._check()
         return sent
 
-    def _carry(self, instruction: ToPeer) -> None:
+    def _carry(self, instruction: Send) -> None:
         message = instruction.message
         self._note(message)
         if instruction.peer == "-":
@@ -236,7 +237,7 @@ class Driver:
 
     def deliver(self, agent: Agent) -> list[Message]:
         """The agent says the oldest thing it has to say."""
-        return self.step(AgentSaid(agent.name, agent.says.popleft()))
+        return self.step(FromAgent(agent.name, agent.says.popleft()))
 
     def settle(self) -> None:
         """Let every agent say all that it has to say."""
@@ -263,7 +264,7 @@ class Driver:
             if beating:
                 for agent in self.agents.values():
                     if not agent.is_gone and not agent.is_cut_off and agent.lifeline:
-                        self.step(AgentSaid(agent.name, Heartbeat()))
+                        self.step(FromAgent(agent.name, Heartbeat()))
             self.settle()
             if self.now >= end or self.exits:
                 return
@@ -276,7 +277,7 @@ class Driver:
         self.agents[name] = agent
         if hello:
             self.step(
-                AgentSaid(name, AgentHello(PROTOCOL, VERSION, agent.facts, agent.nproc, agent.wanted, None, agent.task))
+                FromAgent(name, AgentHello(PROTOCOL, VERSION, agent.facts, agent.nproc, agent.wanted, None, agent.task))
             )
         return agent
 
@@ -292,11 +293,11 @@ class Driver:
     def attach(self, client: str = "c-1") -> str:
         """The client says hello; its lifeline's name."""
         before = set(self.state.lifelines)
-        self.step(ClientSaid(client, ClientHello(PROTOCOL, VERSION, "test", 1)))
+        self.step(FromClient(client, ClientHello(PROTOCOL, VERSION, "test", 1)))
         return next(iter(set(self.state.lifelines) - before))
 
     def say(self, message: Message, client: str = "c-1") -> list[Message]:
-        return self.step(ClientSaid(client, message))
+        return self.step(FromClient(client, message))
 
     def run(
         self, ranks: Iterable[int] = (0, 1, 2, 3), timeout: float | None = None, client: str = "c-1", **options: bool
@@ -319,7 +320,7 @@ class Driver:
         agent.is_cut_off = False
         agent.says.clear()
         self.step(
-            AgentSaid(
+            FromAgent(
                 agent.name, AgentHello(PROTOCOL, VERSION, agent.facts, agent.nproc, agent.place, None, agent.task)
             )
         )

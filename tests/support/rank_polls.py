@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from jdist.controller.state import AgentSaid
+from jdist.controller.model.events import FromAgent
 from jdist.core.messages.observation import Observation, Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply
 from support.driver import Driver
 
 
 def stall(d: Driver, rank: int, run: int) -> None:
-    d.step(AgentSaid(d.agent_of(rank).name, Stalled(rank, run)))
+    d.step(FromAgent(d.agent_of(rank).name, Stalled(rank, run)))
     d.sleep(0.0)
 
 
@@ -18,4 +18,4 @@ def answer(d: Driver, **looks: Observation) -> None:
     request = d.heard(RankQuery)[-1].request
     for name, body in looks.items():
         rank = int(name[1:])
-        d.step(AgentSaid(d.agent_of(rank).name, RankReply(request, rank, body)))
+        d.step(FromAgent(d.agent_of(rank).name, RankReply(request, rank, body)))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jdist.controller.membership.formation import Forming
-from jdist.controller.membership.rank_loss import Losses
+from jdist.controller.membership.formation import Formation
+from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.membership.resizing import Resizing
-from jdist.controller.membership.takeover import Adoption
-from jdist.controller.membership.task_mode import Counting, find_hosts
-from jdist.controller.model.context import Context
+from jdist.controller.membership.takeover import Takeover
+from jdist.controller.membership.task_mode import TaskMode, find_hosts
 from jdist.controller.model.events import Forget
+from jdist.controller.model.model import Model
 from jdist.controller.model.world import Node, World
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.membership import AgentHello, HeldGeneration, Rejected, Welcome
@@ -29,46 +29,46 @@ class _Waiting:
     last_heard: float
 
 
-class Joining:
+class Admission:
     """Gives nodes their places, in the order in which they come or as they wish."""
 
-    def __init__(self, context: Context, forming: Forming, losses: Losses, resizing: Resizing, adoption: Adoption):
-        self._context = context
+    def __init__(self, model: Model, forming: Formation, losses: RankLoss, resizing: Resizing, adoption: Takeover):
+        self._model = model
         self._adoption = adoption
         self._forming = forming
         self._losses = losses
         self._resizing = resizing
-        self._counting = Counting(context.settings, context.world)
+        self._counting = TaskMode(model.settings, model.world)
         self._waiting: _Waiting | None = None
 
     def join(self, agent: str, hello: AgentHello) -> None:
         """A node's agent says hello. With the last one, every rank gets its number and every node its welcome."""
-        c = self._context
-        if c.world.node_of_agent(agent) is not None:
+        m = self._model
+        if m.world.node_of_agent(agent) is not None:
             return
         self._adoption.hear(hello)
         miscounted = self._counting.refusal(hello.task, hello.nproc)
         wanted = hello.task.rank if hello.task is not None and hello.node_rank < 0 else hello.node_rank
-        place = c.world.free_place(wanted)
+        place = m.world.free_place(wanted)
         if place is None and self._resizing.awaits(hello):
             refusal = self._refusal(hello)
             if refusal:
                 self._resizing.turn_away(refusal)
                 self._turn(agent, hello, refusal)
             else:
-                self._waiting = _Waiting(agent, hello, c.now)
+                self._waiting = _Waiting(agent, hello, m.now)
             return
         refusal = self._refusal(hello) or miscounted or ("" if place is not None else self._no_place(wanted))
         if refusal or place is None:
             self._turn(agent, hello, refusal)
             return
-        old = c.world.nodes.get(place)
+        old = m.world.nodes.get(place)
         node = self._node(place, agent, hello)
         refusal = self._lacks_gpus(node)
         if refusal:
             self._turn(agent, hello, refusal)
             return
-        c.world.nodes[place] = node
+        m.world.nodes[place] = node
         if hello.held is not None:
             node.incarnation = 1 + max((r.incarnation for r in hello.held.ranks), default=0)
         if self._adoption.awaits(hello):
@@ -76,12 +76,12 @@ class Joining:
         elif old is not None:
             self._take_back(node)
             self._adoption.take_place(place)
-        elif c.world.is_complete:
+        elif m.world.is_complete:
             self.number()
 
     def number(self) -> None:
         """Every node is here: give each rank its number and each node its welcome."""
-        world = self._context.world
+        world = self._model.world
         find_hosts(world)
         world.number_ranks()
         for node in world.nodes.values():
@@ -89,11 +89,11 @@ class Joining:
 
     def _node(self, place: int, agent: str, hello: AgentHello) -> Node:
         """The newcomer, as it will stand in its place."""
-        c = self._context
-        old = c.world.nodes.get(place)
+        m = self._model
+        old = m.world.nodes.get(place)
         task = hello.task if self._counting.is_rank(hello.task) else None
         nproc = old.nproc if old is not None else 1 if task is not None else self._nproc(place, hello)
-        node = Node(place, agent, hello.facts, nproc, c.now, task=task)
+        node = Node(place, agent, hello.facts, nproc, m.now, task=task)
         node.host = None if old is None else old.host
         return node
 
@@ -102,11 +102,11 @@ class Joining:
 
         A node on which no NVIDIA device is seen may still have others: it is judged by the company that it keeps.
         """
-        c = self._context
-        if "nccl" not in c.settings.backend:
+        m = self._model
+        if "nccl" not in m.settings.backend:
             return ""
-        needs = f"backend {c.settings.backend} needs a GPU for each rank"
-        others = [n for n in c.world.nodes.values() if n.is_here and n.node_rank != node.node_rank]
+        needs = f"backend {m.settings.backend} needs a GPU for each rank"
+        others = [n for n in m.world.nodes.values() if n.is_here and n.node_rank != node.node_rank]
         if node.has_gpus:
             bare = next((n for n in others if not n.facts.gpus), None)
             return f"{needs}: it has {node.facts.gpus}, and {bare.name}, which is here already, none" if bare else ""
@@ -118,29 +118,29 @@ class Joining:
         return f"{needs}, and it has none; {other.name} has {other.facts.gpus}" if other is not None else ""
 
     def _turn(self, agent: str, hello: AgentHello, refusal: str) -> None:
-        c = self._context
-        c.send(agent, Rejected(refusal))
-        c.out.append(Forget(agent))
-        c.tell_all(Notice(f"a node ({hello.facts.hostname}) was refused: {refusal}"))
+        m = self._model
+        m.send(agent, Rejected(refusal))
+        m.out.append(Forget(agent))
+        m.broadcast(Notice(f"a node ({hello.facts.hostname}) was refused: {refusal}"))
 
     def hear_waiting(self, agent: str) -> bool:
         """Whether it is the agent that waits to be let in; it lives."""
         if self._waiting is None or self._waiting.agent != agent:
             return False
-        self._waiting.last_heard = self._context.now
+        self._waiting.last_heard = self._model.now
         return True
 
     def let_in(self) -> None:
         """Give the node that has come in addition its place, as soon as nothing goes on in which ranks are counted."""
-        waiting, c = self._waiting, self._context
+        waiting, m = self._waiting, self._model
         if waiting is None:
             return
         if not self._resizing.awaits(waiting.hello):
             self._waiting = None
             self._turn(waiting.agent, waiting.hello, "its place was closed while it waited for a cell to end")
-        elif c.now - waiting.last_heard >= c.settings.beat_timeout:
+        elif m.now - waiting.last_heard >= m.settings.beat_timeout:
             self._waiting = None  # it has ended; another may come
-            c.out.append(Forget(waiting.agent))
+            m.out.append(Forget(waiting.agent))
         elif self._resizing.is_quiet:
             self._waiting = None
             node = self._resizing.admit(waiting.agent, waiting.hello)
@@ -148,19 +148,19 @@ class Joining:
                 self._welcome(node)
 
     def _refusal(self, hello: AgentHello) -> str:
-        c = self._context
-        if hello.protocol != PROTOCOL or hello.version != c.version:
-            return f"it has jdist {hello.version} (protocol {hello.protocol}), the controller {c.version} ({PROTOCOL})"
+        m = self._model
+        if hello.protocol != PROTOCOL or hello.version != m.version:
+            return f"it has jdist {hello.version} (protocol {hello.protocol}), the controller {m.version} ({PROTOCOL})"
         if not hello.facts.torch:
             return "torch is not installed there"
-        if hello.facts.torch_build == "CPU" and "nccl" in c.settings.backend:
+        if hello.facts.torch_build == "CPU" and "nccl" in m.settings.backend:
             return (
-                f"backend {c.settings.backend} was asked for, but torch {hello.facts.torch} there was built for CPUs "
+                f"backend {m.settings.backend} was asked for, but torch {hello.facts.torch} there was built for CPUs "
                 "alone and has no nccl; use --backend gloo, or install a torch with CUDA there"
             )
         if not (0 <= hello.nproc <= _MOST_RANKS and 0 <= hello.facts.gpus <= _MOST_RANKS):
             return f"a node has at most {_MOST_RANKS} ranks"
-        here = next((n for n in c.world.nodes.values() if n.is_here), None)
+        here = next((n for n in m.world.nodes.values() if n.is_here), None)
         if here is None:
             return ""
         other, n = here.facts, here.node_rank
@@ -173,46 +173,46 @@ class Joining:
         return ""
 
     def _no_place(self, wanted: int) -> str:
-        world = self._context.world
+        world = self._model.world
         if world.is_complete:
-            return f"all {world.nnodes} nodes of cluster {self._context.settings.name} are here already"
+            return f"all {world.nnodes} nodes of cluster {self._model.settings.name} are here already"
         if wanted < world.nnodes:
             return f"node rank {wanted} is taken by {world.nodes[wanted].facts.hostname}"
-        return f"there is no node rank {wanted}: cluster {self._context.settings.name} has {world.nnodes} nodes, from 0"
+        return f"there is no node rank {wanted}: cluster {self._model.settings.name} has {world.nnodes} nodes, from 0"
 
     def _nproc(self, place: int, hello: AgentHello) -> int:
-        counts = self._context.settings.nproc_per_node
+        counts = self._model.settings.nproc_per_node
         if counts:
             return counts[place if len(counts) > 1 else 0]
         return hello.nproc or hello.facts.gpus or 2
 
     def _take_back(self, node: Node) -> None:
         """A node comes in the place of one that is gone: its ranks are fresh."""
-        ranks = self._context.world.ranks
-        for number in self._context.world.topology.ranks_at(node.node_rank):
+        ranks = self._model.world.ranks
+        for number in self._model.world.topology.ranks_at(node.node_rank):
             ranks[number] = ranks[number].replaced(max(ranks[number].incarnation + 1, node.incarnation))
         self._welcome(node)
         self._losses.mend()
 
     def _welcome(self, node: Node, kept: HeldGeneration | None = None) -> None:
         """Give the node its place, with fresh workers or those that it kept."""
-        c = self._context
-        first = c.world.topology.first_rank(node.node_rank)
+        m = self._model
+        first = m.world.topology.first_rank(node.node_rank)
         welcome = Welcome(
-            lifeline=c.new_lifeline(node.agent),
+            lifeline=m.new_lifeline(node.agent),
             node_rank=node.node_rank,
-            nnodes=c.world.nnodes,
+            nnodes=m.world.nnodes,
             nproc=node.nproc,
             first_rank=first,
-            agent_grace=c.settings.agent_grace,
-            output_lines=c.settings.output_lines,
-            warm=c.settings.warm,
-            address=_address(node, c.world),
+            agent_grace=m.settings.agent_grace,
+            output_lines=m.settings.output_lines,
+            warm=m.settings.warm,
+            address=_address(node, m.world),
             is_task=node.is_task,
-            keeps_launcher=c.settings.backend == "mpi",
-            incarnations=() if kept else tuple(c.world.ranks[first + n].incarnation for n in range(node.nproc)),
+            keeps_launcher=m.settings.backend == "mpi",
+            incarnations=() if kept else tuple(m.world.ranks[first + n].incarnation for n in range(node.nproc)),
         )
-        c.send(node.agent, welcome)
+        m.send(node.agent, welcome)
         if node.node_rank == 0:
             self._forming.take_store(kept.store if kept else None)
         if kept is not None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jdist.controller.model.context import Context
+from jdist.controller.model.model import Model
 from jdist.controller.model.numbering import Numbering
-from jdist.controller.runs.lifecycle import Cells
-from jdist.controller.runs.on_reform import Reforms
-from jdist.controller.runs.setup_cells import Setup
+from jdist.controller.runs.lifecycle import RunLifecycle
+from jdist.controller.runs.own_runs import ReformCallbacks, SetupCells
 from jdist.core.messages.groups import (
     FormWorld,
     GroupCreated,
@@ -43,11 +42,11 @@ class _Request:
     body: RankReplyBody
 
 
-class Forming:
+class Formation:
     """Forms generations."""
 
-    def __init__(self, context: Context, cells: Cells, setup: Setup, reforms: Reforms):
-        self._context = context
+    def __init__(self, model: Model, cells: RunLifecycle, setup: SetupCells, reforms: ReformCallbacks):
+        self._model = model
         self._cells = cells
         self._setup = setup
         self._reforms = reforms
@@ -55,7 +54,7 @@ class Forming:
         self.mesh: tuple[tuple[str, ...], tuple[int, ...]] | None = None
         self.deadline: float | None = None
         self.init_seconds = 0.0
-        self._began = context.now
+        self._began = model.now
         self._joining: set[int] = set()
         """Ranks that do not hold the generation that is being formed yet."""
         self._failed: dict[int, str] = {}
@@ -68,9 +67,9 @@ class Forming:
     @property
     def backend(self) -> str:
         """As asked for, or what all nodes can do."""
-        if self._context.settings.backend:
-            return self._context.settings.backend
-        nodes = self._context.world.nodes.values()
+        if self._model.settings.backend:
+            return self._model.settings.backend
+        nodes = self._model.world.nodes.values()
         has_gpus = bool(nodes) and all(n.has_gpus for n in nodes)
         return "cpu:gloo,cuda:nccl" if has_gpus else "gloo"
 
@@ -94,7 +93,7 @@ class Forming:
     def start_store(self) -> None:
         """Have node 0 host the rendezvous store."""
         self._store, self._store_failed = None, False
-        self._context.send_to_node(0, StartStore(*_store_place(self._context.settings.init_method)))
+        self._model.send_to_node(0, StartStore(*_store_place(self._model.settings.init_method)))
 
     def take_store(self, store: tuple[str, int] | None) -> None:
         """Node 0 is here, and the store with it if it has one."""
@@ -108,8 +107,8 @@ class Forming:
         old, self._store = self._store, (message.host, message.port)
         if old is None or old == self._store:
             return
-        self._context.is_dirty = True
-        if self._context.phase == "forming":
+        self._model.is_dirty = True
+        if self._model.phase == "forming":
             self.abandon()
 
     def mend_store(self) -> None:
@@ -121,12 +120,12 @@ class Forming:
 
     def make_group(self, client: str, message: MakeGroup) -> None:
         """Make a named group with the next generation."""
-        reason = self._refusal() or self._context.unknown_ranks(message.ranks)
+        reason = self._refusal() or self._model.unknown_ranks(message.ranks)
         if reason:
-            self._context.refuse(client, message.request, reason)
+            self._model.refuse(client, message.request, reason)
             return
         self.named[message.name] = message.ranks
-        self._context.is_dirty = True
+        self._model.is_dirty = True
         self.await_next(client, message.request, GroupCreated(f"{message.name}: ranks {RankSet(message.ranks)}"))
 
     def make_mesh(self, client: str, message: MakeMesh) -> None:
@@ -134,23 +133,23 @@ class Forming:
         size = 1
         for n in message.sizes:
             size *= n
-        world_size = len(self._context.world.ranks)
+        world_size = len(self._model.world.ranks)
         text = ", ".join(f"{n}={s}" for n, s in zip(message.names, message.sizes, strict=False))
         reason = self._refusal()
         if not reason and (size != world_size or len(message.names) != len(message.sizes)):
             reason = f"mesh {text} has {size} ranks, but the world has {world_size}"
         if reason:
-            self._context.refuse(client, message.request, reason)
+            self._model.refuse(client, message.request, reason)
             return
         self.mesh = (message.names, message.sizes)
-        self._context.is_dirty = True
+        self._model.is_dirty = True
         self.await_next(client, message.request, GroupCreated(f"mesh {text}"))
 
     def _refusal(self) -> str:
-        c = self._context
-        if c.phase == "failed":
-            return f"the world is not formed: {c.reason}; %dist restart tries again"
-        return c.missing_nodes() or c.missing_ranks() or ("" if c.world.ranks else c.unknown_ranks(()))
+        m = self._model
+        if m.phase == "failed":
+            return f"the world is not formed: {m.reason}; %dist restart tries again"
+        return m.missing_nodes() or m.missing_ranks() or ("" if m.world.ranks else m.unknown_ranks(()))
 
     def await_next(self, client: str, request: str, body: RankReplyBody) -> None:
         """Answer the request with ``body`` once the next generation to be begun is formed."""
@@ -159,7 +158,7 @@ class Forming:
     def refuse_waiting(self, reason: str) -> None:
         """The world will not be formed soon: say so to who waits for it."""
         for request in [*self._underway, *self._waiting]:
-            self._context.refuse(request.client, request.name, reason)
+            self._model.refuse(request.client, request.name, reason)
         self._underway, self._waiting = [], []
 
     # ------------------------------------------------------------ a world of another size
@@ -185,47 +184,47 @@ class Forming:
             return ()
         text = ",".join(f"{n}={s}" for n, s in zip(*self.mesh, strict=True))
         self.mesh = None
-        size = len(self._context.world.ranks)
+        size = len(self._model.world.ranks)
         return (f"mesh {text} is gone: it does not fit {size} ranks; %dist mesh makes one that does",)
 
     # ------------------------------------------------------------ a generation's beginning
 
     def form_if_possible(self) -> None:
         """Begin the next generation if every rank is up and free, and the store listens."""
-        c = self._context
-        ranks = c.world.ranks
-        if not c.world.is_complete or self._store is None or not ranks or c.runs.running:
+        m = self._model
+        ranks = m.world.ranks
+        if not m.world.is_complete or self._store is None or not ranks or m.runs.running:
             return
         if not all(r.has_process for r in ranks.values()):
             return
-        cut = c.world.listeners()
-        replay = c.world.common_groups(c.generation) if c.generation else ()
-        c.generation += 1
-        c.phase = "forming"
-        c.is_dirty = False
+        cut = m.world.listeners()
+        replay = m.world.common_groups(m.generation) if m.generation else ()
+        m.generation += 1
+        m.phase = "forming"
+        m.is_dirty = False
         self._joining = set(ranks)
         self._failed = {}
         self._underway, self._waiting = [*self._underway, *self._waiting], []
-        self._began = c.now
-        self.deadline = c.now + c.settings.form_timeout
-        for node_rank in c.world.nodes:
+        self._began = m.now
+        self.deadline = m.now + m.settings.form_timeout
+        for node_rank in m.world.nodes:
             form = FormWorld(
-                generation=c.generation,
-                ranks=c.world.topology.ranks_at(node_rank),
+                generation=m.generation,
+                ranks=m.world.topology.ranks_at(node_rank),
                 backend=self.backend,
-                init_method=c.settings.init_method,
+                init_method=m.settings.init_method,
                 store_host=self._store[0],
                 store_port=self._store[1],
-                world_size=c.world.topology.world_size,
-                nproc_per_node=c.world.topology.nproc_per_node,
-                timeout=c.settings.form_timeout,
+                world_size=m.world.topology.world_size,
+                nproc_per_node=m.world.topology.nproc_per_node,
+                timeout=m.settings.form_timeout,
                 replay=replay,
                 named=dict(self.named),
                 mesh=self.mesh,
                 cut=cut,
-                node_of=c.world.topology.node_of,
+                node_of=m.world.topology.node_of,
             )
-            c.send_to_node(node_rank, form)
+            m.send_to_node(node_rank, form)
         for rank in ranks.values():
             rank.listeners = set()
             rank.groups = list(replay)
@@ -233,12 +232,12 @@ class Forming:
     # ------------------------------------------------------------ its end
 
     def _formed(self, message: WorldFormed) -> None:
-        c = self._context
-        rank = c.world.ranks[message.rank]
+        m = self._model
+        rank = m.world.ranks[message.rank]
         rank.listeners |= set(message.listeners)
         for text in message.notices:
-            c.tell_all(Notice(f"rank {message.rank}: {text}"))
-        if message.generation != c.generation or message.rank not in self._joining:
+            m.broadcast(Notice(f"rank {message.rank}: {text}"))
+        if message.generation != m.generation or message.rank not in self._joining:
             return
         self._joining.discard(message.rank)
         rank.state = "held"
@@ -248,59 +247,59 @@ class Forming:
             self._formed_all()
 
     def _formed_all(self) -> None:
-        c = self._context
-        c.phase = "ready"
-        c.reason = ""
+        m = self._model
+        m.phase = "ready"
+        m.reason = ""
         self.deadline = None
-        self.init_seconds = c.now - self._began
+        self.init_seconds = m.now - self._began
         for request in self._underway:
-            c.send(request.client, RankReply(request.name, -1, request.body))
+            m.send(request.client, RankReply(request.name, -1, request.body))
         self._underway = []
         self._reforms.queue()
         self._setup.queue_replays()  # ahead of them
 
     def _form_failed(self, message: WorldFailed) -> None:
-        c = self._context
-        if message.generation != c.generation or message.rank not in self._joining or self.deadline is None:
+        m = self._model
+        if message.generation != m.generation or message.rank not in self._joining or self.deadline is None:
             return
         self._failed.setdefault(message.rank, message.reason)
-        self.deadline = min(self.deadline, c.now + _NEWS)
+        self.deadline = min(self.deadline, m.now + _NEWS)
 
     def meet_deadline(self) -> None:
         """Give up a forming that takes too long."""
-        c = self._context
-        if self.deadline is None or c.now < self.deadline:
+        m = self._model
+        if self.deadline is None or m.now < self.deadline:
             return
         if self._failed:
             rank, reason = next(iter(self._failed.items()))
-            self.fail(f"{c.world.where(rank)} could not join the world: {reason}")
+            self.fail(f"{m.world.where(rank)} could not join the world: {reason}")
         else:
             missing = RankSet(self._joining)
-            self.fail(f"ranks {missing} did not join the world within {c.settings.form_timeout:.0f} s")
+            self.fail(f"ranks {missing} did not join the world within {m.settings.form_timeout:.0f} s")
 
     def abandon(self) -> None:
         """The generation that is being formed, or held, has lost a rank or a node: back to gathering."""
-        c = self._context
-        if c.phase in ("forming", "ready"):
-            c.phase = "gathering"
-        c.is_dirty = True
+        m = self._model
+        if m.phase in ("forming", "ready"):
+            m.phase = "gathering"
+        m.is_dirty = True
         self._joining = set()
         self.deadline = None
 
     def fail(self, reason: str) -> None:
         """The world cannot be formed; what waits for it is refused."""
-        c = self._context
+        m = self._model
         self.abandon()
-        c.phase = "failed"
-        c.reason = reason
+        m.phase = "failed"
+        m.reason = reason
         self.refuse_waiting(reason)
         self._cells.end_waiting(f"the world could not be formed: {reason}")
-        c.tell_all(Notice(f"the world could not be formed: {reason}; %dist restart tries again"))
+        m.broadcast(Notice(f"the world could not be formed: {reason}; %dist restart tries again"))
 
     # ------------------------------------------------------------ what cells make in it
 
     def _group_made(self, message: GroupMade) -> None:
-        rank = self._context.world.ranks[message.rank]
+        rank = self._model.world.ranks[message.rank]
         if message.generation == rank.generation:
             del rank.groups[message.index :]
             rank.groups.append(message.spec)

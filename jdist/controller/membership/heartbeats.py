@@ -14,29 +14,29 @@ network that is cut is its lifeline (wire/bulk/server): only the end of a proces
 
 from __future__ import annotations
 
-from jdist.controller.membership.rank_loss import Losses
-from jdist.controller.model.context import Context
+from jdist.controller.membership.rank_loss import RankLoss
+from jdist.controller.model.model import Model
 from jdist.controller.model.world import Node
 from jdist.core.messages.membership import LivenessRenewed
 from jdist.core.messages.status import Notice
 
 
-class Contact:
+class Heartbeats:
     """Watches over when each node was last heard of."""
 
-    def __init__(self, context: Context, losses: Losses):
-        self._context = context
+    def __init__(self, model: Model, losses: RankLoss):
+        self._model = model
         self._losses = losses
 
     def heard(self, node: Node) -> None:
         """A node's agent said something, if only that it lives."""
-        c = self._context
+        m = self._model
         if node.is_cut_off:
             node.is_cut_off = False
-            node.back_at = c.now
-            silence = c.now - node.last_heard
-            c.tell_all(Notice(f"{node.name} is back after {silence:.1f} s: nothing was lost"))
-        node.last_heard = c.now
+            node.back_at = m.now
+            silence = m.now - node.last_heard
+            m.broadcast(Notice(f"{node.name} is back after {silence:.1f} s: nothing was lost"))
+        node.last_heard = m.now
 
     def lifeline_ended(self, node: Node, is_dead: bool) -> None:
         """Its agent's process is gone; or only the connection, and it needs another."""
@@ -47,35 +47,35 @@ class Contact:
 
     def renew_lifeline(self, node: Node) -> None:
         """Let its agent dial another lifeline; no earlier one tells anything any more."""
-        c = self._context
-        c.drop_lifelines(node.agent)
-        c.send(node.agent, LivenessRenewed(c.new_lifeline(node.agent)))
+        m = self._model
+        m.drop_lifelines(node.agent)
+        m.send(node.agent, LivenessRenewed(m.new_lifeline(node.agent)))
 
     def meet_deadlines(self) -> None:
         """Say which nodes are cut off, and give up those that have been for too long."""
-        c = self._context
-        for node in list(c.world.nodes.values()):
+        m = self._model
+        for node in list(m.world.nodes.values()):
             if not node.is_here:
                 continue
-            silence = c.now - node.last_heard
-            if silence >= c.settings.node_grace:
+            silence = m.now - node.last_heard
+            if silence >= m.settings.node_grace:
                 self._losses.node_gone(node, f"last heard {silence:.0f} s ago")
-            elif silence >= c.settings.beat_timeout and not node.is_cut_off:
+            elif silence >= m.settings.beat_timeout and not node.is_cut_off:
                 node.is_cut_off = True
-                c.tell_all(Notice(self._describe(node)))
+                m.broadcast(Notice(self._describe(node)))
 
     def silences(self) -> tuple[str, ...]:
         """A sentence for each node that is cut off."""
-        return tuple(self._describe(n) for n in self._context.world.nodes.values() if n.is_cut_off)
+        return tuple(self._describe(n) for n in self._model.world.nodes.values() if n.is_cut_off)
 
     def _describe(self, node: Node) -> str:
-        silence = self._context.now - node.last_heard
-        left = max(0.0, self._context.settings.node_grace - silence)
+        silence = self._model.now - node.last_heard
+        left = max(0.0, self._model.settings.node_grace - silence)
         return f"{node.name} is cut off: last heard {silence:.1f} s ago; its ranks are kept for {left:.0f} s"
 
     def next_deadline(self) -> float | None:
         """When a node's state changes next if nothing is heard."""
-        s = self._context.settings
-        nodes = [n for n in self._context.world.nodes.values() if n.is_here]
+        s = self._model.settings
+        nodes = [n for n in self._model.world.nodes.values() if n.is_here]
         waits = [n.last_heard + (s.node_grace if n.is_cut_off else min(s.beat_timeout, s.node_grace)) for n in nodes]
         return min(waits, default=None)

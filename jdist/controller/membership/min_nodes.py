@@ -6,42 +6,42 @@ here. The nodes that are here close up in their order before any rank has a numb
 
 from __future__ import annotations
 
-from jdist.controller.membership.admission import Joining
-from jdist.controller.model.context import Context
+from jdist.controller.membership.admission import Admission
+from jdist.controller.model.model import Model
 from jdist.core.messages.membership import DropNodes, Resized
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import Notice
 
 
-class Shortfall:
+class MinNodes:
     """Leaves nodes out."""
 
-    def __init__(self, context: Context, joining: Joining):
-        self._context = context
+    def __init__(self, model: Model, joining: Admission):
+        self._model = model
         self._joining = joining
 
     def leave_out(self, client: str, message: DropNodes) -> None:
         """Number the ranks of those that are here."""
-        c = self._context
+        m = self._model
         reason = self._refusal(message)
         if reason:
-            c.refuse(client, message.request, reason)
+            m.refuse(client, message.request, reason)
             return
         missing = self._missing()
-        c.left_out = tuple(f"node {n} was left out: {message.nodes[n]}" for n in missing)
-        world = c.world
+        m.left_out = tuple(f"node {n} was left out: {message.nodes[n]}" for n in missing)
+        world = m.world
         world.close_up()
         here = ", ".join(f"node {n.node_rank} is {n.facts.hostname}" for n in world.nodes.values())
-        notes = (*c.left_out, f"the world is formed with {world.nnodes} of {world.nnodes + len(missing)} nodes: {here}")
-        c.tell_all(Notice("; ".join(notes)))
+        notes = (*m.left_out, f"the world is formed with {world.nnodes} of {world.nnodes + len(missing)} nodes: {here}")
+        m.broadcast(Notice("; ".join(notes)))
         self._joining.number()
-        c.send(client, RankReply(message.request, -1, Resized(len(world.ranks), {}, (), notes)))
+        m.send(client, RankReply(message.request, -1, Resized(len(world.ranks), {}, (), notes)))
 
     def _refusal(self, message: DropNodes) -> str:
-        c = self._context
-        if c.world.ranks:
+        m = self._model
+        if m.world.ranks:
             return "all nodes have come; %dist remove takes ranks out of the world"
-        if c.world.is_by_task:
+        if m.world.is_by_task:
             return "each task that was started is a rank, and their number is fixed"
         missing = self._missing()
         awaited = [n for n in missing if n not in message.nodes]
@@ -50,11 +50,11 @@ class Shortfall:
         came = [n for n in message.nodes if n not in missing]
         if came:
             return f"node {came[0]} is here"
-        here, least = c.world.nnodes - len(missing), c.settings.min_nodes
+        here, least = m.world.nnodes - len(missing), m.settings.min_nodes
         if not least or here < least:
-            return f"{here} of {c.world.nnodes} nodes are here; at least {least or c.world.nnodes} are needed"
+            return f"{here} of {m.world.nnodes} nodes are here; at least {least or m.world.nnodes} are needed"
         return ""
 
     def _missing(self) -> list[int]:
-        world = self._context.world
+        world = self._model.world
         return [n for n in range(world.nnodes) if n not in world.nodes or not world.nodes[n].is_here]

@@ -25,14 +25,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jdist.controller.membership.formation import Forming
-from jdist.controller.membership.rank_loss import Losses
-from jdist.controller.model.context import Context
+from jdist.controller.membership.formation import Formation
+from jdist.controller.membership.rank_loss import RankLoss
+from jdist.controller.model.model import Model
 from jdist.controller.model.numbering import Numbering
 from jdist.controller.model.world import Node
-from jdist.controller.queries import Questions
-from jdist.controller.runs.rank_polling import Looks
-from jdist.controller.runs.setup_cells import Setup
+from jdist.controller.queries import Queries
+from jdist.controller.runs.own_runs import SetupCells
+from jdist.controller.runs.rank_polling import RankPoller
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import AddNode, AgentHello, PlaceOpened, RemoveRanks, Renumber, Resized, Shutdown
 from jdist.core.messages.protocol import RankReply
@@ -57,9 +57,15 @@ class Resizing:
     """Gives the world another size."""
 
     def __init__(
-        self, context: Context, questions: Questions, setup: Setup, looks: Looks, forming: Forming, losses: Losses
+        self,
+        model: Model,
+        questions: Queries,
+        setup: SetupCells,
+        looks: RankPoller,
+        forming: Formation,
+        losses: RankLoss,
     ):
-        self._context = context
+        self._model = model
         self._questions = questions
         self._setup = setup
         self._looks = looks
@@ -72,30 +78,30 @@ class Resizing:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing goes on in which ranks are counted: no cell runs, and no look at them is under way."""
-        return not self._context.runs.running and self._looks.next_wakeup() is None
+        return not self._model.runs.running and self._looks.next_wakeup() is None
 
     # ------------------------------------------------------------ a node more
 
     def add(self, client: str, message: AddNode) -> None:
         """Open a place for a node, for a while."""
-        c = self._context
+        m = self._model
         reason = self._refusal_to_add(client)
         if reason:
-            c.refuse(client, message.request, reason)
+            m.refuse(client, message.request, reason)
             return
-        place = c.world.nnodes
-        until = c.now + message.timeout
+        place = m.world.nnodes
+        until = m.now + message.timeout
         self._opening = _Opening(client, message.request, place, message.nproc, until, message.timeout)
-        c.send(client, RankReply(message.request, -1, PlaceOpened(place)))
+        m.send(client, RankReply(message.request, -1, PlaceOpened(place)))
 
     def _refusal_to_add(self, client: str) -> str:
-        c = self._context
-        if c.phase == "failed":
-            return f"the world is not formed: {c.reason}; %dist restart tries again"
+        m = self._model
+        if m.phase == "failed":
+            return f"the world is not formed: {m.reason}; %dist restart tries again"
         if self._opening is not None and self._opening.client != client:
-            left = self._opening.deadline - c.now
+            left = self._opening.deadline - m.now
             return f"another client is adding a node; wait until it has, or for {left:.0f} s"
-        unformed = c.missing_nodes() or c.missing_ranks() or ("" if c.world.ranks else c.unknown_ranks(()))
+        unformed = m.missing_nodes() or m.missing_ranks() or ("" if m.world.ranks else m.unknown_ranks(()))
         return unformed or self._fixed() or self._busy("add a node")
 
     def awaits(self, hello: AgentHello) -> bool:
@@ -106,23 +112,23 @@ class Resizing:
         """The agent for which a place was open cannot have it."""
         opening, self._opening = self._opening, None
         if opening is not None:
-            self._context.refuse(opening.client, opening.request, f"the new node was refused: {reason}")
+            self._model.refuse(opening.client, opening.request, f"the new node was refused: {reason}")
 
     def admit(self, agent: str, hello: AgentHello) -> Node | None:
         """Take the agent's node into the world, whose next generation has its ranks; None if no place is open."""
-        c = self._context
+        m = self._model
         opening, self._opening = self._opening, None
         if opening is None:
             return None
-        place = c.world.nnodes
-        nproc = opening.nproc or hello.nproc or c.world.nodes[place - 1].nproc
-        node = Node(place, agent, hello.facts, nproc, c.now)
-        added = c.world.grow(node)
+        place = m.world.nnodes
+        nproc = opening.nproc or hello.nproc or m.world.nodes[place - 1].nproc
+        node = Node(place, agent, hello.facts, nproc, m.now)
+        added = m.world.grow(node)
         self._setup.grow(added)
         where = node.name
-        size = len(c.world.ranks)
+        size = len(m.world.ranks)
         notes = (f"{where} is new, with {_name(added)}; the world has {size}", *self._forming.drop_mesh())
-        c.is_dirty = True
+        m.is_dirty = True
         unchanged = {r: r for r in range(added[0])}
         self._announce(opening.client, opening.request, Resized(size, unchanged, added, notes))
         return node
@@ -135,12 +141,12 @@ class Resizing:
     def meet_deadline(self) -> None:
         """Close a place to which nobody came."""
         opening = self._opening
-        if opening is not None and self._context.now >= opening.deadline:
+        if opening is not None and self._model.now >= opening.deadline:
             self._opening = None
             why = f"no agent came for node {opening.node_rank} within {opening.seconds:.0f} s"
-            run = next(iter(self._context.runs.running), None)
+            run = next(iter(self._model.runs.running), None)
             why += "" if run is None else f" between two cells: run {run} is running"
-            self._context.refuse(opening.client, opening.request, why)
+            self._model.refuse(opening.client, opening.request, why)
 
     def forget(self, client: str) -> None:
         """Nobody waits any more for the node that this client wanted."""
@@ -164,34 +170,34 @@ class Resizing:
                 return
             del self._removals[0]
             if reason:
-                self._context.refuse(client, message.request, reason)
+                self._model.refuse(client, message.request, reason)
             else:
                 self._remove(client, message.request, gone)
 
     def _remove(self, client: str, request: str, gone: tuple[int, ...]) -> None:
-        c = self._context
+        m = self._model
         for rank in gone:
-            self._questions.answer_for(rank, f"{c.world.where(rank)} has been removed")
-        had_store = c.world.nodes[0]
+            self._questions.answer_for(rank, f"{m.world.where(rank)} has been removed")
+        had_store = m.world.nodes[0]
         self._forming.abandon()
-        numbering, released = c.world.shrink(gone)
+        numbering, released = m.world.shrink(gone)
         self._setup.renumber(numbering)
         self._questions.renumber(numbering)
-        c.runs.last_on = {numbering.ranks[r]: n for r, n in c.runs.last_on.items() if r in numbering.ranks}
-        notes = (*_describe(gone, numbering, released, len(c.world.ranks)), *self._forming.renumber(numbering))
+        m.runs.last_on = {numbering.ranks[r]: n for r, n in m.runs.last_on.items() if r in numbering.ranks}
+        notes = (*_describe(gone, numbering, released, len(m.world.ranks)), *self._forming.renumber(numbering))
         self._tell_agents(numbering, released)
-        if c.world.nodes[0] is not had_store:
+        if m.world.nodes[0] is not had_store:
             self._forming.start_store()
         self._losses.mend()
-        resized = Resized(len(c.world.ranks), numbering.ranks, (), (*notes, *self._forming.drop_mesh()))
+        resized = Resized(len(m.world.ranks), numbering.ranks, (), (*notes, *self._forming.drop_mesh()))
         self._announce(client, request, resized)
 
     def _refusal_to_remove(self, gone: tuple[int, ...]) -> str:
-        c = self._context
-        unknown = c.unknown_ranks(gone)
+        m = self._model
+        unknown = m.unknown_ranks(gone)
         if unknown:
             return unknown
-        if len(gone) == len(c.world.ranks):
+        if len(gone) == len(m.world.ranks):
             return "that would leave no rank; %dist stop ends the cluster"
         moving = self._questions.moving()
         if moving:
@@ -200,25 +206,25 @@ class Resizing:
 
     def _left_behind(self, gone: tuple[int, ...]) -> str:
         """Why the ranks that stay could not form the world; "" if they could."""
-        c = self._context
-        staying = [r for r in c.world.ranks.values() if r.rank not in gone]
-        nodes = sorted({r.node_rank for r in staying if not c.world.nodes[r.node_rank].is_here})
+        m = self._model
+        staying = [r for r in m.world.ranks.values() if r.rank not in gone]
+        nodes = sorted({r.node_rank for r in staying if not m.world.nodes[r.node_rank].is_here})
         if nodes:
             ranks = RankSet(r.rank for r in staying if r.node_rank in nodes)
-            return f"{c.missing_nodes()}: its ranks {ranks} cannot stay; remove them as well"
+            return f"{m.missing_nodes()}: its ranks {ranks} cannot stay; remove them as well"
         empty = [r.rank for r in staying if r.state == "gone"]
-        return c.missing_ranks() if empty and c.phase != "failed" else ""
+        return m.missing_ranks() if empty and m.phase != "failed" else ""
 
     def _tell_agents(self, numbering: Numbering, released: list[Node]) -> None:
-        c = self._context
+        m = self._model
         for node in released:
-            c.send(node.agent, Shutdown())
+            m.send(node.agent, Shutdown())
             self._questions.answer_for_node(node.agent, f"{node.name} has been released")
-        shape = c.world.topology
-        for node in c.world.nodes.values():
-            own = {old: new for old, new in numbering.ranks.items() if c.world.ranks[new].node_rank == node.node_rank}
+        shape = m.world.topology
+        for node in m.world.nodes.values():
+            own = {old: new for old, new in numbering.ranks.items() if m.world.ranks[new].node_rank == node.node_rank}
             node.unanswered.append(numbering)
-            c.send(
+            m.send(
                 node.agent,
                 Renumber(node.node_rank, shape.nproc_per_node, own, dict(self._forming.named), shape.node_of),
             )
@@ -245,7 +251,7 @@ class Resizing:
 
     def _busy(self, doing: str) -> str:
         """Why it is not between two of the users' cells; "" if it is."""
-        runs = self._context.runs
+        runs = self._model.runs
         run = next((r for r in runs.running.values() if not r.is_own), None)
         if run is not None:
             where = _name(run.ranks)
@@ -255,11 +261,11 @@ class Resizing:
 
     def _announce(self, client: str, request: str, resized: Resized) -> None:
         """To who wanted it, when the world is formed; to the others, now: their next cell must count as the ranks."""
-        c = self._context
+        m = self._model
         self._forming.await_next(client, request, resized)
-        for other in c.clients:
+        for other in m.clients:
             if other != client:
-                c.send(other, Notice(str(resized)))
+                m.send(other, Notice(str(resized)))
 
 
 def _describe(gone: tuple[int, ...], numbering: Numbering, released: list[Node], size: int) -> tuple[str, ...]:

@@ -12,13 +12,13 @@ is adopted then; one whose place was taken meanwhile is turned away.
 
 from __future__ import annotations
 
-from jdist.controller.membership.formation import Forming
-from jdist.controller.membership.rank_loss import Losses
-from jdist.controller.model.context import Context
+from jdist.controller.membership.formation import Formation
+from jdist.controller.membership.rank_loss import RankLoss
+from jdist.controller.model.model import Model
 from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node
-from jdist.controller.runs.lifecycle import Cells
-from jdist.controller.runs.setup_cells import Setup
+from jdist.controller.runs.lifecycle import RunLifecycle
+from jdist.controller.runs.own_runs import SetupCells
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import AgentHello, HeldGeneration, HeldRank, NodeFacts
 from jdist.core.messages.status import Notice
@@ -29,11 +29,11 @@ _NOBODY = "-"
 """The client of a run whose client's link ended with the controller before."""
 
 
-class Adoption:
+class Takeover:
     """Knows which nodes are awaited."""
 
-    def __init__(self, context: Context, cells: Cells, setup: Setup, forming: Forming, losses: Losses):
-        self._context = context
+    def __init__(self, model: Model, cells: RunLifecycle, setup: SetupCells, forming: Formation, losses: RankLoss):
+        self._model = model
         self._cells = cells
         self._setup = setup
         self._forming = forming
@@ -49,23 +49,23 @@ class Adoption:
 
     def hear(self, hello: AgentHello) -> None:
         """The first agent that tells of a formed world says what there is to wait for."""
-        c = self._context
+        m = self._model
         form = None if hello.held is None else hello.held.form
-        if not self._has_begun or form is None or c.world.ranks or c.world.nodes or not _makes_sense(form):
+        if not self._has_begun or form is None or m.world.ranks or m.world.nodes or not _makes_sense(form):
             return
-        c.world.nnodes = len(form.nproc_per_node)  # it may have got another size since its start
+        m.world.nnodes = len(form.nproc_per_node)  # it may have got another size since its start
         for n, nproc in enumerate(form.nproc_per_node):
-            c.world.nodes[n] = Node(n, "", _UNKNOWN, nproc, c.now)
-            c.world.nodes[n].host = form.node_of[n] if form.node_of else None
-        c.world.number_ranks()
-        for rank in c.world.ranks.values():
+            m.world.nodes[n] = Node(n, "", _UNKNOWN, nproc, m.now)
+            m.world.nodes[n].host = form.node_of[n] if form.node_of else None
+        m.world.number_ranks()
+        for rank in m.world.ranks.values():
             rank.state, rank.was_up = "gone", True
-        self._awaited = set(c.world.nodes)
-        self.deadline = c.now + c.settings.node_grace
+        self._awaited = set(m.world.nodes)
+        self.deadline = m.now + m.settings.node_grace
         self._take_form(form)
 
     def _take_form(self, form: FormWorld) -> None:
-        self._context.generation = max(self._context.generation, form.generation)
+        self._model.generation = max(self._model.generation, form.generation)
         self._forming.named = dict(form.named)
         self._forming.mesh = form.mesh
 
@@ -74,17 +74,17 @@ class Adoption:
         form = None if hello.held is None else hello.held.form
         if form is None or hello.node_rank not in self._awaited:
             return False  # and if it has not heard of the world's size, nobody can tell which ranks it holds
-        return form.nproc_per_node == self._context.world.topology.nproc_per_node
+        return form.nproc_per_node == self._model.world.topology.nproc_per_node
 
     def adopt(self, node: Node, held: HeldGeneration) -> None:
         """The node has been given its old place: take its ranks as they are."""
-        c = self._context
+        m = self._model
         self._awaited.discard(node.node_rank)
-        if held.form is not None and held.form.generation >= c.generation:
+        if held.form is not None and held.form.generation >= m.generation:
             self._take_form(held.form)
-        c.runs.skip_to(held.last_run)
+        m.runs.skip_to(held.last_run)
         for of_rank in held.ranks:
-            if of_rank.rank in c.world.ranks and c.world.ranks[of_rank.rank].node_rank == node.node_rank:
+            if of_rank.rank in m.world.ranks and m.world.ranks[of_rank.rank].node_rank == node.node_rank:
                 self._take_rank(of_rank)
         for run, code, ranks in held.setup:
             first, known = self._setup_cells.get(code, (run, set()))
@@ -102,8 +102,8 @@ class Adoption:
             self._settle(is_late=self.deadline is None)
 
     def _take_rank(self, held: HeldRank) -> None:
-        c = self._context
-        rank = c.world.ranks[held.rank]
+        m = self._model
+        rank = m.world.ranks[held.rank]
         rank.incarnation = held.incarnation
         rank.is_fresh = held.incarnation > 0
         rank.was_up = True
@@ -112,40 +112,40 @@ class Adoption:
         if not held.pid:
             self._losses.replace(rank)
             return
-        is_held = held.generation == c.generation
+        is_held = held.generation == m.generation
         rank.state = "starting" if not held.is_up else "held" if is_held else "up"
         if held.run:
             self._take_run(held.run, held.rank)
 
     def _take_run(self, number: int, rank: int) -> None:
         """A rank still runs a cell: from now on its end is heard."""
-        run = self._context.runs.running.get(number)
+        run = self._model.runs.running.get(number)
         if run is None:
-            self._context.runs.start(Run(number, _NOBODY, "", (rank,)), self._context.now)
+            self._model.runs.start(Run(number, _NOBODY, "", (rank,)), self._model.now)
         else:
             run.ranks = (*run.ranks, rank)
             run.pending.add(rank)
 
     def meet_deadline(self) -> None:
         """Go on without the nodes that are not back."""
-        if self.deadline is not None and self._context.now >= self.deadline:
+        if self.deadline is not None and self._model.now >= self.deadline:
             self._settle(is_late=False)
 
     def _settle(self, *, is_late: bool) -> None:
-        c = self._context
+        m = self._model
         self.deadline = None
         cells = sorted((run, code, ranks) for code, (run, ranks) in self._setup_cells.items())
         self._setup.restore((code, tuple(sorted(ranks))) for _, code, ranks in cells)
-        ranks = c.world.ranks.values()
-        c.is_dirty = is_late or not all(r.state == "held" and r.generation == c.generation for r in ranks)
-        for run in list(c.runs.running.values()):
+        ranks = m.world.ranks.values()
+        m.is_dirty = is_late or not all(r.state == "held" and r.generation == m.generation for r in ranks)
+        for run in list(m.runs.running.values()):
             if run.client == _NOBODY:
                 self._cells.halt(run, "interrupted")
-        if not c.is_dirty:
-            c.phase = "ready"
-        back = sum(n.is_here for n in c.world.nodes.values())
-        c.tell_all(
-            Notice(f"the controller was started again: {back} of {c.world.nnodes} nodes are back, names are kept")
+        if not m.is_dirty:
+            m.phase = "ready"
+        back = sum(n.is_here for n in m.world.nodes.values())
+        m.broadcast(
+            Notice(f"the controller was started again: {back} of {m.world.nnodes} nodes are back, names are kept")
         )
 
 

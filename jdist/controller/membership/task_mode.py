@@ -17,7 +17,7 @@ from jdist.core.settings import Settings
 Kind = Literal["node", "rank"]
 
 
-class Counting:
+class TaskMode:
     """Knows what a task is in this cluster."""
 
     def __init__(self, settings: Settings, world: World):

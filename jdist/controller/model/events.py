@@ -8,7 +8,7 @@ from jdist.core.messages.base import Message
 
 
 @dataclass(frozen=True)
-class AgentSaid:
+class FromAgent:
     """An agent's message arrived."""
 
     agent: str
@@ -16,7 +16,7 @@ class AgentSaid:
 
 
 @dataclass(frozen=True)
-class ClientSaid:
+class FromClient:
     """A client's message arrived."""
 
     client: str
@@ -32,7 +32,7 @@ class PeerGone:
 
 
 @dataclass(frozen=True)
-class Remark:
+class EdgeNotice:
     """The edge has seen something that every client is to be told."""
 
     text: str
@@ -44,7 +44,7 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class ToPeer:
+class Send:
     """Instruction: send to an agent or a client."""
 
     peer: str
@@ -65,5 +65,5 @@ class Exit:
     reason: str
 
 
-Event = AgentSaid | ClientSaid | PeerGone | Remark | Tick
-Instruction = ToPeer | Forget | Exit
+Event = FromAgent | FromClient | PeerGone | EdgeNotice | Tick
+Instruction = Send | Forget | Exit

@@ -1,4 +1,4 @@
-"""Admission: whose keys open the control port, and as what; invitations are made, run out and are revoked here.
+"""PeerKeys: whose keys open the control port, and as what; invitations are made, run out and are revoked here.
 
 Clients hold the key of the connection file and call themselves c-…; agents enrol as e-… with an invitation's key, and
 then speak with one of their own, under the name that follows from it. A key that is used under another name is not
@@ -29,7 +29,7 @@ _KEY_LENGTH = 40
 _from_newcomer: Unpacker[Enrol] = Unpacker(Enrol)
 
 
-class Admission:
+class PeerKeys:
     """The lists behind a :class:`Gate`. ``on_change`` is called when the charter has to be written again.
 
     ``here`` gives the names of the agents that have a place in the world.

@@ -14,7 +14,7 @@ _MOST = 8192
 """Peers at a time."""
 
 
-class Downlinks:
+class PeerStreams:
     """Numbers what goes down, takes what comes up once and in order; ``send`` puts frames on the control port.
 
     A peer that takes nothing of what it is sent is given up: ``on_overrun`` is called with its name, and why.

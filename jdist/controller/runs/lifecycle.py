@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jdist.controller.model.context import Context
+from jdist.controller.model.model import Model
 from jdist.controller.model.runs import ON_REFORM, HaltReason, Run
-from jdist.controller.runs.setup_cells import Setup
-from jdist.controller.runs.silent_mismatch import Doubts
+from jdist.controller.runs.own_runs import SetupCells
+from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.core.messages.base import Ack
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.output import Output, Tail, Text
@@ -33,11 +33,11 @@ _LAST_LINE = 200
 """Characters of a rank's last line that are remembered."""
 
 
-class Cells:
+class RunLifecycle:
     """Accepts, starts, interrupts and ends runs."""
 
-    def __init__(self, context: Context, setup: Setup, doubts: Doubts):
-        self._context = context
+    def __init__(self, model: Model, setup: SetupCells, doubts: SilentMismatch):
+        self._model = model
         self._setup = setup
         self._doubts = doubts
 
@@ -45,14 +45,14 @@ class Cells:
 
     def accept(self, client: str, message: RunCell) -> None:
         """Queue a cell, or say why it cannot be run."""
-        c = self._context
+        m = self._model
         reason = self._refusal(message)
         if reason:
-            c.refuse(client, message.request, reason)
+            m.refuse(client, message.request, reason)
             return
         ranks = tuple(sorted(set(message.ranks)))
         run = Run(
-            c.runs.new_number(),
+            m.runs.new_number(),
             client,
             message.code,
             ranks,
@@ -61,37 +61,37 @@ class Cells:
             message.is_setup,
             message.is_internal,
         )
-        c.runs.add(run)
-        c.send(client, RunAccepted(message.request, run.number, c.runs.blockers(run)))
+        m.runs.add(run)
+        m.send(client, RunAccepted(message.request, run.number, m.runs.blockers(run)))
 
     def _refusal(self, message: RunCell) -> str:
-        c = self._context
-        if c.phase == "failed":
-            return f"the world is not formed: {c.reason}; %dist restart tries again"
-        if len(c.runs.queued) >= _MOST_QUEUED or self._queued_chars() + len(message.code) > _MOST_CHARS:
-            return f"{len(c.runs.queued)} cells wait already; the cell was not run"
-        missing = c.missing_nodes()
+        m = self._model
+        if m.phase == "failed":
+            return f"the world is not formed: {m.reason}; %dist restart tries again"
+        if len(m.runs.queued) >= _MOST_QUEUED or self._queued_chars() + len(message.code) > _MOST_CHARS:
+            return f"{len(m.runs.queued)} cells wait already; the cell was not run"
+        missing = m.missing_nodes()
         if missing:
-            return f"{missing}; the cell was not run. {c.way_back()}"
-        missing = c.missing_ranks()
+            return f"{missing}; the cell was not run. {m.way_back()}"
+        missing = m.missing_ranks()
         if missing:
             return f"the cell was not run: {missing}; the other ranks keep their names, and %dist pull reads them"
-        return c.unknown_ranks(message.ranks)
+        return m.unknown_ranks(message.ranks)
 
     def _queued_chars(self) -> int:
-        return sum(len(run.code) for run in self._context.runs.queued)
+        return sum(len(run.code) for run in self._model.runs.queued)
 
     def start_ready(self) -> None:
         """Start every run whose ranks are free."""
-        c = self._context
-        for run in c.runs.startable():
-            c.runs.start(run, c.now)
+        m = self._model
+        for run in m.runs.startable():
+            m.runs.start(run, m.now)
             if run.is_setup:
                 self._setup.remember(run)
-            c.send(run.client, RunStarted(run.number))
+            m.send(run.client, RunStarted(run.number))
             is_setup = run.is_setup or run.is_replay
-            for node_rank, ranks in c.world.by_node(run.ranks).items():
-                c.send_to_node(
+            for node_rank, ranks in m.world.by_node(run.ranks).items():
+                m.send_to_node(
                     node_rank, ExecuteCell(run.number, ranks, run.code, run.allow_stdin, run.is_internal, is_setup)
                 )
 
@@ -99,126 +99,126 @@ class Cells:
 
     def pass_output(self, output: Output) -> None:
         """Output goes to the run's client; what a thread of an earlier cell still says goes to all."""
-        c = self._context
+        m = self._model
         for item in output.items:
             if isinstance(item, Text | Tail):
                 self._note_last_line(item)
-        run = c.runs.running.get(output.run)
+        run = m.runs.running.get(output.run)
         if run is not None:
-            c.send(run.client, output)
+            m.send(run.client, output)
         else:
-            c.tell_all(output)
+            m.broadcast(output)
 
     def _note_last_line(self, item: Text | Tail) -> None:
         text = item.text.rstrip("\n")
         if not text:
             return
         for number in item.ranks if isinstance(item, Text) else (item.rank,):
-            rank = self._context.world.ranks.get(number)
+            rank = self._model.world.ranks.get(number)
             if rank is not None:
                 rank.last_line = text[text.rfind("\n") + 1 :][-_LAST_LINE:]
 
     def pass_input_request(self, message: InputRequest) -> None:
         """A rank reads a line: its run's client is asked."""
-        run = self._context.runs.running.get(message.run)
+        run = self._model.runs.running.get(message.run)
         if run is None:
             return
-        if run.client in self._context.clients:
-            self._context.send(run.client, message)
+        if run.client in self._model.clients:
+            self._model.send(run.client, message)
         else:
             self.halt(run, "interrupted")  # nobody is there to answer
 
     def pass_input(self, message: InputReply) -> None:
         """What the user typed goes to the rank's node."""
-        rank = self._context.world.ranks.get(message.rank)
+        rank = self._model.world.ranks.get(message.rank)
         if rank is not None:
-            self._context.send_to_node(rank.node_rank, message)
+            self._model.send_to_node(rank.node_rank, message)
 
     # ------------------------------------------------------------ the end
 
     def settle(self, done: RankDone) -> None:
         """A rank's part of a run is over; with the last one, so is the run."""
-        c = self._context
-        run = c.runs.running.get(done.run)
-        settled = run.settle(done, c.now) if run is not None else None
+        m = self._model
+        run = m.runs.running.get(done.run)
+        settled = run.settle(done, m.now) if run is not None else None
         if run is None or settled is None:
             return
-        c.send(run.client, settled)
+        m.send(run.client, settled)
         if run.is_own and settled.kind == "error" and settled.error is not None:
             what = f"{settled.error.ename}: {settled.error.evalue}"
             at = f" at line {settled.error.cell_line}" if settled.error.cell_line else ""
-            c.tell_all(Notice(f"{run.purpose} failed on {c.world.where(done.rank)}{at}: {what}"))
+            m.broadcast(Notice(f"{run.purpose} failed on {m.world.where(done.rank)}{at}: {what}"))
         self.end_if_over(run)
-        for other in c.runs.running.values():
+        for other in m.runs.running.values():
             if other.is_stalled:
-                other.poll_no_later_than(c.now)  # it may have waited for this rank
+                other.poll_no_later_than(m.now)  # it may have waited for this rank
 
     def end_if_over(self, run: Run) -> None:
         """With its last rank a run is over, unless it has still to be explained."""
-        c = self._context
+        m = self._model
         if not run.is_over or (run.diagnose_until is not None and not run.halted) or self._doubts.hold_back(run):
             return
-        del c.runs.running[run.number]
+        del m.runs.running[run.number]
         has_ended_well = all(kind == "value" for kind in run.kinds.values())
         if run.verdict is not None and has_ended_well and not run.verdict.has_passed:
-            c.send(run.client, VerdictChanged(run.number, None))
-        c.send(run.client, RunEnded(run.number, run.reason, c.now - (run.started_at or c.now), run.first_failure))
+            m.send(run.client, VerdictChanged(run.number, None))
+        m.send(run.client, RunEnded(run.number, run.reason, m.now - (run.started_at or m.now), run.first_failure))
 
     def interrupt(self, client: str, message: Interrupt) -> None:
         """Stop runs, of some ranks or one by its number; those that wait end at once."""
-        c = self._context
+        m = self._model
         wanted = set(message.ranks)
-        for run in list(c.runs.running.values()):
+        for run in list(m.runs.running.values()):
             if message.run in (0, run.number) and (not wanted or wanted & run.pending):
                 self.halt(run, "interrupted")
-        for run in list(c.runs.queued):
+        for run in list(m.runs.queued):
             if message.run in (0, run.number) and (not wanted or wanted & set(run.ranks)) and not run.is_own:
                 self._end_queued(run)
         if message.request:
-            c.send(client, RankReply(message.request, -1, Ack()))
+            m.send(client, RankReply(message.request, -1, Ack()))
 
     def halt(self, run: Run, reason: HaltReason) -> None:
         """Free every rank that is still in the run, once."""
-        c = self._context
+        m = self._model
         if run.halted or not run.pending:
             return
         run.halted = reason
-        c.reform_ended = c.reform_ended or run.purpose == ON_REFORM
-        run.give_up_at = c.now + c.settings.interrupt_grace
-        c.is_dirty = True
-        listeners = c.world.listeners()
-        for node_rank, ranks in c.world.by_node(tuple(sorted(run.pending))).items():
-            c.send_to_node(node_rank, AbortRun(run.number, ranks, listeners, c.settings.interrupt_grace))
+        m.reform_ended = m.reform_ended or run.purpose == ON_REFORM
+        run.give_up_at = m.now + m.settings.interrupt_grace
+        m.is_dirty = True
+        listeners = m.world.listeners()
+        for node_rank, ranks in m.world.by_node(tuple(sorted(run.pending))).items():
+            m.send_to_node(node_rank, AbortRun(run.number, ranks, listeners, m.settings.interrupt_grace))
 
     def end_stuck_reforms(self) -> None:
         """The functions called after a re-forming have nobody who could let them go on: freed when that is certain."""
-        for run in list(self._context.runs.running.values()):
+        for run in list(self._model.runs.running.values()):
             found = run.verdict
             if run.purpose == ON_REFORM and not run.halted and found is not None and found.is_certain:
                 what = f"{run.purpose} was ended on ranks {RankSet(run.pending)}, where it could not finish"
-                self._context.tell_all(Notice(f"{what}: {found.reason}"))
+                self._model.broadcast(Notice(f"{what}: {found.reason}"))
                 self.halt(run, "failed")
 
     def end_waiting(self, reason: str) -> None:
         """End every run that waits, for a world that will not stand soon; replays go on waiting."""
-        for run in list(self._context.runs.queued):
+        for run in list(self._model.runs.queued):
             if not run.is_own:
                 self._end_queued(run, ErrorInfo("NotRun", f"the cell was not run: {reason}"))
 
     def _end_queued(self, run: Run, error: ErrorInfo | None = None) -> None:
-        c = self._context
-        c.runs.queued.remove(run)
+        m = self._model
+        m.runs.queued.remove(run)
         for rank in run.ranks:
-            c.send(run.client, RankDone(run.number, rank, "interrupted", error=error))
-        c.send(run.client, RunEnded(run.number, "interrupted", 0.0))
+            m.send(run.client, RankDone(run.number, rank, "interrupted", error=error))
+        m.send(run.client, RunEnded(run.number, "interrupted", 0.0))
 
     # ------------------------------------------------------------ time
 
     def meet_deadlines(self) -> None:
         """Halt the runs whose time is up."""
-        c = self._context
-        for run in list(c.runs.running.values()):
+        m = self._model
+        for run in list(m.runs.running.values()):
             if run.held_until is not None:
                 self.end_if_over(run)
-            elif run.deadline is not None and c.now >= run.deadline:
+            elif run.deadline is not None and m.now >= run.deadline:
                 self.halt(run, "timeout")

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from jdist.controller.model.context import Context
+from jdist.controller.model.model import Model
 from jdist.controller.model.runs import Run
-from jdist.controller.runs.lifecycle import Cells
+from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.verdict.decide import aborted, is_settled, overdue, verdict
 from jdist.controller.verdict.wait_graph import Part, Seen
 from jdist.core.messages.observation import Observation, Observe, Stalled, VerdictChanged
@@ -51,34 +51,34 @@ class _Round:
     answers: dict[int, Observation] = field(default_factory=dict)
 
 
-class Looks:
+class RankPoller:
     """Looks at the world while a rank is blocked, and judges the runs."""
 
-    def __init__(self, context: Context, cells: Cells):
-        self._context = context
+    def __init__(self, model: Model, cells: RunLifecycle):
+        self._model = model
         self._cells = cells
         self._last = 0
         self._round: _Round | None = None
 
     def stalled(self, message: Stalled) -> None:
         """A rank is blocked: look at once."""
-        run = self._context.runs.running.get(message.run)
+        run = self._model.runs.running.get(message.run)
         if run is not None and not run.halted and message.rank in run.pending:
             run.is_stalled = True
-            run.poll_no_later_than(self._context.now)
+            run.poll_no_later_than(self._model.now)
 
     def next_wakeup(self) -> float | None:
         """When the look under way is over at the latest, or when the next one is due."""
         if self._round is not None:
             return self._round.until
-        return min((t for run in self._context.runs.running.values() for t in self._times(run)), default=None)
+        return min((t for run in self._model.runs.running.values() for t in self._times(run)), default=None)
 
     def _times(self, run: Run) -> list[float]:
         return [] if run.halted else [t for t in (run.poll_at, run.final_poll_at) if t is not None]
 
     def look(self) -> None:
         """Begin a look if one is due, end one that is overdue."""
-        c = self._context
+        c = self._model
         if self._round is not None and c.now >= self._round.until:
             self._judge()
         due = self.next_wakeup()
@@ -86,7 +86,7 @@ class Looks:
             self._begin()
 
     def _begin(self) -> None:
-        c = self._context
+        c = self._model
         self._last += 1
         alive = tuple(n for n, rank in c.world.ranks.items() if rank.state == "held")
         began = {number: self._position(number) for number in c.world.ranks}
@@ -100,7 +100,7 @@ class Looks:
 
     def _position(self, rank: int) -> tuple[int, bool]:
         """The run that the rank began last, and whether it is still in it."""
-        return self._context.runs.last_on.get(rank, 0), self._context.runs.run_on(rank) is not None
+        return self._model.runs.last_on.get(rank, 0), self._model.runs.run_on(rank) is not None
 
     def note(self, answer: RankReply) -> None:
         """A rank said what it does."""
@@ -116,7 +116,7 @@ class Looks:
     # ------------------------------------------------------------ the end of a look
 
     def _judge(self) -> None:
-        c = self._context
+        c = self._model
         current, self._round = self._round, None
         if current is None:
             return
@@ -125,11 +125,11 @@ class Looks:
                 self._judge_run(run, {number: self._seen(number, run, current) for number in c.world.ranks})
 
     def _is_nearly_due(self, run: Run) -> bool:
-        return run.deadline is not None and run.deadline - self._context.now <= _NEARLY_DUE
+        return run.deadline is not None and run.deadline - self._model.now <= _NEARLY_DUE
 
     def _seen(self, rank: int, run: Run, current: _Round) -> Seen:
         """The rank as it was when the look began; of one that has begun or ended a cell since, nothing is known."""
-        c = self._context
+        c = self._model
         where = c.world.where(rank)
         look = current.answers.get(rank)
         number, is_in_it = current.began.get(rank, (0, True))
@@ -148,12 +148,12 @@ class Looks:
     def _over(self, rank: int, run: Run, where: str, look: Observation | None) -> Seen:
         if rank not in run.ended_at:
             return Seen(where, "free", look)
-        ago = self._context.now - run.ended_at[rank]
+        ago = self._model.now - run.ended_at[rank]
         part: Part = "done" if run.kinds.get(rank) == "value" else "failed"
         return Seen(where, part, look, ago, run.failures.get(rank, ""))
 
     def _judge_run(self, run: Run, seen: dict[int, Seen]) -> None:
-        c = self._context
+        c = self._model
         if run.diagnose_until is not None:
             self._end_doomed(run, seen)
             return
@@ -185,13 +185,13 @@ class Looks:
         """A rank is lost. That the calls did not fit explains more than that; then the others are freed."""
         told = run.verdict
         has_moved = any(s.part == "elsewhere" and s.look is None for r, s in seen.items() if r in run.ranks)
-        if has_moved and run.diagnose_until is not None and self._context.now < run.diagnose_until:
-            run.poll_no_later_than(self._context.now)  # a rank has failed meanwhile: what in, is seen at the next look
+        if has_moved and run.diagnose_until is not None and self._model.now < run.diagnose_until:
+            run.poll_no_later_than(self._model.now)  # a rank has failed meanwhile: what in, is seen at the next look
             return
         found = aborted(run.number, told.responsible[0], seen) if told is not None else None
         if found is not None and told is not None:
             run.verdict = structs.replace(found, details=(*found.details, told.reason), ways=())
-            self._context.send(run.client, VerdictChanged(run.number, run.verdict))
+            self._model.send(run.client, VerdictChanged(run.number, run.verdict))
         run.diagnose_until = None
         self._cells.halt(run, "lost")
         self._cells.end_if_over(run)
@@ -202,7 +202,7 @@ class Looks:
         Where a rank failed and others can only wait for it, they are freed; so is a fresh rank on which a setup cell
         waits for ranks that do not run it.
         """
-        c = self._context
+        c = self._model
         stands = found is not None and found.is_certain and run.verdict is not None and _is_same(found, run.verdict)
         if not stands and found != run.verdict:
             run.verdict = found
@@ -212,7 +212,7 @@ class Looks:
         if run.is_replay:
             ranks = those(run.ranks)
             text = f"the setup cell could not be run again on fresh {ranks} alone: {found.reason}; what all ranks must"
-            c.tell_all(Notice(f"{text} call together belongs in a cell that they all run again"))
+            c.broadcast(Notice(f"{text} call together belongs in a cell that they all run again"))
         if run.is_replay or any(run.kinds.get(r) == "error" for r in found.responsible):
             self._cells.halt(run, "failed")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jdist.controller.model.context import Context
+from jdist.controller.model.model import Model
 from jdist.controller.model.runs import Run
 from jdist.controller.verdict import mismatch
 from jdist.core.call_signature import agreed
@@ -42,11 +42,11 @@ class _Doubt:
     """By rank and number."""
 
 
-class Doubts:
+class SilentMismatch:
     """Holds a run back while it is being found out what its ranks called."""
 
-    def __init__(self, context: Context):
-        self._context = context
+    def __init__(self, model: Model):
+        self._model = model
         self._last = 0
         self._open: dict[int, _Doubt] = {}
 
@@ -57,16 +57,16 @@ class Doubts:
         doubt = self._open.get(run.number)
         if doubt is None:
             return False
-        if doubt.asked and run.held_until is not None and self._context.now < run.held_until:
+        if doubt.asked and run.held_until is not None and self._model.now < run.held_until:
             return True
         del self._open[run.number]
         run.held_until = None
         run.verdict = _verdict(run.number, doubt)
-        self._context.send(run.client, VerdictChanged(run.number, run.verdict))
+        self._model.send(run.client, VerdictChanged(run.number, run.verdict))
         return False
 
     def _begin(self, run: Run) -> None:
-        c = self._context
+        c = self._model
         found = _differing(run.tallies) if not run.is_own and set(run.kinds.values()) == {"value"} else None
         if found is None:
             return
@@ -87,7 +87,7 @@ class Doubts:
                 if isinstance(answer.body, RankTrace):
                     own = [call for call in answer.body.calls if call.group == doubt.group and call.number]
                     doubt.calls[answer.rank] = {call.number: call for call in own}
-                return self._context.runs.running.get(number)
+                return self._model.runs.running.get(number)
         return None
 
 

@@ -7,7 +7,7 @@ import operator
 import random
 import sys
 
-from jdist.controller.state import AgentSaid, ClientSaid, PeerGone, Tick
+from jdist.controller.model.events import FromAgent, FromClient, PeerGone, Tick
 from jdist.core.messages.protocol import AgentMessage, ClientMessage
 from jdist.core.messages.status import StopCluster
 from support.driver import VERSION, Driver
@@ -36,9 +36,9 @@ def fold(source: random.Random, worlds: int) -> int:
                 case 1 if source.random() < 0.1 and d.state.lifelines:
                     event = PeerGone(source.choice(sorted(d.state.lifelines)), source.random() < 0.5)
                 case 1 | 2 | 3 | 4:
-                    event = AgentSaid(source.choice(("a-0", "a-1", "a-1", "a-7")), maker.message(AgentMessage))
+                    event = FromAgent(source.choice(("a-0", "a-1", "a-1", "a-7")), maker.message(AgentMessage))
                 case _:
-                    event = ClientSaid(source.choice(("c-1", "c-1", "c-2")), maker.message(said))
+                    event = FromClient(source.choice(("c-1", "c-1", "c-2")), maker.message(said))
             story.append(event)
             taken += 1
             try:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from jdist.agent.recovery_ledger import Holdings
-from jdist.controller.state import AgentSaid
+from jdist.controller.model.events import FromAgent
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import FormWorld, GroupSpec, StartStore, WorldFormed
 from jdist.core.messages.membership import (
@@ -72,7 +72,7 @@ class Again(Driver):
     def back(self, node: int, what: HeldGeneration | None) -> None:
         """The node's agent comes back with what it holds."""
         agent = self.add_agent(f"a-{node}", hello=False)
-        self.step(AgentSaid(agent.name, AgentHello(PROTOCOL, VERSION, facts(agent.name), 0, node, what)))
+        self.step(FromAgent(agent.name, AgentHello(PROTOCOL, VERSION, facts(agent.name), 0, node, what)))
 
 
 def test_an_idle_world_goes_on_as_it_is() -> None:
@@ -146,14 +146,14 @@ def test_a_replay_adds_to_the_ranks_that_a_setup_cell_was_run_on() -> None:
 def test_what_was_running_is_interrupted_once_all_are_back_and_the_world_formed_again() -> None:
     d = Again()
     d.back(0, held(0, runs=(7, 0)))
-    d.step(AgentSaid("a-0", RankDone(7, 0, "value")))
+    d.step(FromAgent("a-0", RankDone(7, 0, "value")))
     assert not d.heard(AbortRun)
     d.back(1, held(1, runs=(7, 8)))
     halts = d.heard(AbortRun)
     assert {(h.run, h.ranks) for h in halts} == {(7, (2,)), (8, (3,))}
     assert {h.listeners for h in halts} == {tuple(("h", 5000 + r) for r in range(4))}
     for run, rank in ((7, 2), (8, 3)):
-        d.step(AgentSaid("a-1", RankDone(run, rank, "error")))
+        d.step(FromAgent("a-1", RankDone(run, rank, "error")))
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 6)
     assert not d.heard(ReplaceWorker)
@@ -184,7 +184,7 @@ def test_ranks_that_died_or_were_being_started_meanwhile() -> None:
     d.back(1, held(1, ranks=ranks))
     assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 4)]
     assert d.state.phase == "gathering"
-    d.step(AgentSaid("a-1", WorkerUp(3, 77, 1)))
+    d.step(FromAgent("a-1", WorkerUp(3, 77, 1)))
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 6)
     assert [r.is_fresh for r in d.state.world.ranks.values()] == [False, False, True, True]
@@ -209,8 +209,8 @@ def test_a_node_that_does_not_come_back_holds_nobody_up() -> None:
     assert not d.heard(AbortRun)
     d.sleep(2.0)
     assert {h.ranks for h in d.heard(AbortRun)} == {(0, 1)}
-    d.step(AgentSaid("a-0", RankDone(7, 0, "error")))
-    d.step(AgentSaid("a-0", RankDone(7, 1, "error")))
+    d.step(FromAgent("a-0", RankDone(7, 0, "error")))
+    d.step(FromAgent("a-0", RankDone(7, 1, "error")))
     assert d.state.phase == "gathering"
     assert d.run((0,)) == 0
     d.back(1, held(1))
@@ -249,6 +249,6 @@ def test_groups_that_cells_made_are_made_again() -> None:
             for r in (2 * node, 2 * node + 1)
         )
         d.back(node, held(node, ranks=ranks))
-    d.step(AgentSaid("a-1", RankDone(4, 3, "error")))
+    d.step(FromAgent("a-1", RankDone(4, 3, "error")))
     d.settle()
     assert {f.replay for f in d.heard(FormWorld)} == {(spec,)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.state import AgentSaid, PeerGone
+from jdist.controller.model.events import FromAgent, PeerGone
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import (
     AgentLeaving,
@@ -29,7 +29,7 @@ def cut(d: Driver, node: int) -> None:
 def heal(d: Driver, node: int) -> None:
     agent = d.agents[f"a-{node}"]
     agent.is_cut_off = False
-    d.step(AgentSaid(agent.name, Heartbeat()))
+    d.step(FromAgent(agent.name, Heartbeat()))
     d.settle()
 
 
@@ -92,7 +92,7 @@ def test_an_agent_that_was_given_up_comes_back_with_fresh_ranks() -> None:
     d.sleep(20.0)
     agent = d.agents["a-1"]
     first = agent.lifeline
-    d.step(AgentSaid("a-1", Heartbeat()))
+    d.step(FromAgent("a-1", Heartbeat()))
     assert len([m for m in agent.heard if isinstance(m, Welcome)]) == 1, "a beat takes no place"
     d.greet(agent)
     d.step(PeerGone(first))  # it has dialled another in its place
@@ -171,7 +171,7 @@ def test_a_lifeline_that_broke_is_replaced_and_costs_nothing(how: str) -> None:
     if how == "controller":
         d.step(PeerGone(first, is_dead=False))
     else:
-        d.step(AgentSaid("a-1", LivenessLost()))
+        d.step(FromAgent("a-1", LivenessLost()))
     (new,) = [m for m in agent.heard if isinstance(m, LivenessRenewed)]
     assert d.state.lifelines[new.name] == "a-1"
     d.step(PeerGone(first))
@@ -194,7 +194,7 @@ def test_an_agent_that_dies_while_it_is_cut_off_is_gone_when_that_is_known() -> 
 def test_an_agent_that_is_told_to_end_says_by_whom_and_its_run_with_it() -> None:
     d = Driver(**SETTINGS).ready()
     run = d.run()
-    d.step(AgentSaid("a-1", AgentLeaving("its agent was ended by SIGTERM: job 7 has reached its time limit")))
+    d.step(FromAgent("a-1", AgentLeaving("its agent was ended by SIGTERM: job 7 has reached its time limit")))
     d.lose(d.agents["a-1"])
     assert d.kinds(run)[2] == "lost"
     gone = "node 1 (a-1) is gone: its agent was ended by SIGTERM: job 7 has reached its time limit"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.state import AgentSaid, PeerGone
+from jdist.controller.model.events import FromAgent, PeerGone
 from jdist.core.messages.base import Ack
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import ReplaceWorker
@@ -101,7 +101,7 @@ def test_input_is_for_one_rank() -> None:
     d.run((0, 1), allow_stdin=True)
     one = d.run((2,), allow_stdin=True)
     assert [c.allow_stdin for c in d.heard(ExecuteCell)] == [False, True]
-    d.step(AgentSaid(d.agent_of(2).name, InputRequest(one, 2, "name? ", False)))
+    d.step(FromAgent(d.agent_of(2).name, InputRequest(one, 2, "name? ", False)))
     assert d.told(InputRequest)[-1].prompt == "name? "
     d.say(InputReply(one, 2, "ada"))
     assert d.agent_of(2).heard[-1] == InputReply(one, 2, "ada")
@@ -270,7 +270,7 @@ def test_a_late_or_foreign_done_changes_nothing() -> None:
     run = d.run((0, 1))
     d.finish(0)
     for done in (RankDone(run, 0, "error"), RankDone(run, 3, "value"), RankDone(99, 1, "value")):
-        d.step(AgentSaid("a-0", done))
+        d.step(FromAgent("a-0", done))
     assert d.kinds(run) == {0: "value"}
     assert set(d.state.runs.running) == {run}
 
@@ -283,11 +283,11 @@ def test_output_goes_to_the_runs_own_client_and_a_late_word_to_all() -> None:
     d.attach("c-2")
     run = d.run((0,))
     during = Output(run, (Text((0,), "stdout", "one\ntwo\n"),))
-    d.step(AgentSaid("a-0", during))
+    d.step(FromAgent("a-0", during))
     assert (d.told(Output), d.told(Output, "c-2")) == ([during], [])
     d.finish(0)
     late = Output(run, (Tail(0, "stdout", 3, 40, "the end"),))
-    d.step(AgentSaid("a-0", late))
+    d.step(FromAgent("a-0", late))
     assert (d.told(Output)[-1], d.told(Output, "c-2")) == (late, [late])
     d.say(StatusRequest("s"))
     assert d.told(StatusReport)[-1].ranks[0].last_line == "the end"
@@ -296,7 +296,7 @@ def test_output_goes_to_the_runs_own_client_and_a_late_word_to_all() -> None:
 def test_the_last_line_of_each_rank_is_remembered() -> None:
     d = Driver().ready()
     run = d.run()
-    d.step(AgentSaid("a-0", Output(run, (Text((0, 1), "stdout", "one\ntwo\n"), Text((1,), "stderr", "x" * 500)))))
+    d.step(FromAgent("a-0", Output(run, (Text((0, 1), "stdout", "one\ntwo\n"), Text((1,), "stderr", "x" * 500)))))
     d.say(StatusRequest("s"))
     rows = d.told(StatusReport)[-1].ranks
     assert [r.last_line for r in rows] == ["two", "x" * 200, "", ""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from jdist.controller.state import AgentSaid
+from jdist.controller.model.events import FromAgent
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import (
@@ -186,7 +186,7 @@ def test_without_a_task_the_others_keep_their_nodes_and_another_controller_finds
         )
         held = HeldGeneration(ranks, last, ("10.0.0.1", 4000) if place == 0 else None, 0, ())
         other.step(
-            AgentSaid(agent.name, AgentHello(PROTOCOL, VERSION, facts("ab"[place > 0]), 0, place, held, agent.task))
+            FromAgent(agent.name, AgentHello(PROTOCOL, VERSION, facts("ab"[place > 0]), 0, place, held, agent.task))
         )
     assert other.state.phase == "ready"
     assert other.state.world.is_by_task

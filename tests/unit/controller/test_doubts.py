@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.state import AgentSaid, PeerGone
+from jdist.controller.model.events import FromAgent, PeerGone
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.observation import GetTrace, RankTrace, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
@@ -32,7 +32,7 @@ def finish(d: Driver, run: int, *tallies: CallDigest | None) -> None:
     for rank, own in enumerate(tallies):
         agent = d.agent_of(rank)
         agent.cells.pop(rank, None)
-        d.step(AgentSaid(agent.name, RankDone(run, rank, "value", 0.1, tallies=() if own is None else (own,))))
+        d.step(FromAgent(agent.name, RankDone(run, rank, "value", 0.1, tallies=() if own is None else (own,))))
 
 
 def traced(run: int, *details: str, dtype: str = "float32") -> RankTrace:
@@ -46,7 +46,7 @@ def asked(d: Driver) -> dict[int, str]:
 
 
 def tell(d: Driver, rank: int, body: RankTrace | QueryFailed) -> None:
-    d.step(AgentSaid(d.agent_of(rank).name, RankReply(asked(d)[rank], rank, body)))
+    d.step(FromAgent(d.agent_of(rank).name, RankReply(asked(d)[rank], rank, body)))
 
 
 def verdicts(d: Driver) -> list[Verdict | None]:

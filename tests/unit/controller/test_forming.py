@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.state import AgentSaid
+from jdist.controller.model.events import FromAgent
 from jdist.core.messages.groups import (
     FormWorld,
     GroupCreated,
@@ -55,9 +55,9 @@ def test_formed_of_another_generation_does_not_count() -> None:
     agent = d.add_agent("a-0", forms=False)
     d.settle()
     for rank, generation in ((0, 1), (0, 1), (1, 0), (1, 7)):
-        d.step(AgentSaid(agent.name, WorldFormed(rank, generation, "cpu", ())))
+        d.step(FromAgent(agent.name, WorldFormed(rank, generation, "cpu", ())))
     assert d.state.phase == "forming"
-    d.step(AgentSaid(agent.name, WorldFormed(1, 1, "cpu", ())))
+    d.step(FromAgent(agent.name, WorldFormed(1, 1, "cpu", ())))
     assert d.state.phase == "ready"
 
 
@@ -67,7 +67,7 @@ def test_a_rank_that_cannot_join_fails_the_world_and_a_restart_mends_it() -> Non
     agent = d.add_agent("a-0", forms=False)
     d.settle()
     first = d.run((0,))
-    d.step(AgentSaid(agent.name, WorldFailed(1, 1, "no such interface")))
+    d.step(FromAgent(agent.name, WorldFailed(1, 1, "no such interface")))
     d.sleep(3.0)
     assert d.state.phase == "failed"
     assert "rank 1 (node 0, a-0) could not join the world: no such interface" in d.told(ClusterFacts)[-1].reason
@@ -108,12 +108,12 @@ def test_a_rank_that_dies_while_the_world_is_formed_is_replaced_and_the_next_gen
     run = d.run((0,))
     failed = WorldFailed(0, 1, "Connection closed by peer")
     if others_notice_first:
-        d.step(AgentSaid(agent.name, failed))
+        d.step(FromAgent(agent.name, failed))
     agent.forms = True
     agent.kill(1)
     d.settle()
     if not others_notice_first:
-        d.step(AgentSaid(agent.name, failed))
+        d.step(FromAgent(agent.name, failed))
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 2)
     assert d.state.world.ranks[1].is_fresh
@@ -176,10 +176,10 @@ def test_a_store_that_dies_and_is_replaced_while_the_world_is_formed_is_no_failu
     d.settle()
     run = d.run((0,))
     for rank in (0, 1):
-        d.step(AgentSaid("a-0", WorldFailed(rank, 1, "rank lost the rendezvous store: Broken pipe")))
+        d.step(FromAgent("a-0", WorldFailed(rank, 1, "rank lost the rendezvous store: Broken pipe")))
     d.sleep(1.0)
     agent.forms = True
-    d.step(AgentSaid("a-0", StoreUp("10.0.0.1", 4001)))
+    d.step(FromAgent("a-0", StoreUp("10.0.0.1", 4001)))
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 2)
     assert d.heard(FormWorld)[-1].store_port == 4001
@@ -189,11 +189,11 @@ def test_a_store_that_dies_and_is_replaced_while_the_world_is_formed_is_no_failu
 def test_another_store_makes_another_generation_once_nobody_runs() -> None:
     d = Driver().ready()
     d.run((0,))
-    d.step(AgentSaid("a-0", StoreUp("10.0.0.1", 4001)))
+    d.step(FromAgent("a-0", StoreUp("10.0.0.1", 4001)))
     assert d.state.generation == 1
     d.finish(0)
     assert (d.state.phase, d.state.generation) == ("ready", 2)
-    d.step(AgentSaid("a-0", StoreUp("10.0.0.1", 4001)))
+    d.step(FromAgent("a-0", StoreUp("10.0.0.1", 4001)))
     assert d.state.generation == 2, "the same store again is no news"
 
 
@@ -266,7 +266,7 @@ def test_a_group_waits_for_the_runs_in_progress() -> None:
 def test_a_group_in_a_world_that_cannot_be_formed_is_refused_at_once(state: str) -> None:
     d = Driver().ready()
     if state == "failed":
-        d.step(AgentSaid("a-0", StoreDown("gone")))
+        d.step(FromAgent("a-0", StoreDown("gone")))
     else:
         d.lose(d.agents["a-1"])
     d.say(MakeGroup("g", "odd", (1,)))
@@ -288,7 +288,7 @@ def test_a_request_that_waits_for_a_node_that_leaves_is_refused() -> None:
 def made(d: Driver, rank: int, index: int, *ranks: int, generation: int | None = None) -> None:
     spec = GroupSpec(tuple(ranks))
     g = d.state.generation if generation is None else generation
-    d.step(AgentSaid(d.agent_of(rank).name, GroupMade(rank, g, index, spec, (("10.0.0.1", 6000 + 10 * rank + index),))))
+    d.step(FromAgent(d.agent_of(rank).name, GroupMade(rank, g, index, spec, (("10.0.0.1", 6000 + 10 * rank + index),))))
 
 
 def test_groups_that_all_ranks_made_are_made_again_in_order() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from jdist.controller.state import AgentSaid
+from jdist.controller.model.events import FromAgent
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import StartStore
 from jdist.core.messages.membership import AgentHello, Heartbeat, NodeFacts, Rejected, Welcome
@@ -61,7 +61,7 @@ def test_an_agent_that_does_not_fit_is_turned_away(hello: AgentHello, reason: st
     d.attach()
     d.add_agent("a-good", wanted=1)
     bad = d.add_agent("a-bad", hello=False)
-    d.step(AgentSaid("a-bad", hello))
+    d.step(FromAgent("a-bad", hello))
     (turned,) = bad.heard
     assert isinstance(turned, Rejected)
     assert reason in turned.reason
@@ -90,7 +90,7 @@ def test_one_agent_too_many_is_told_so() -> None:
 def test_an_agent_that_says_hello_twice_takes_one_place() -> None:
     d = Driver(nnodes=2)
     agent = d.add_agent("a-0")
-    d.step(AgentSaid("a-0", AgentHello(PROTOCOL, VERSION, agent.facts)))
+    d.step(FromAgent("a-0", AgentHello(PROTOCOL, VERSION, agent.facts)))
     assert not d.state.world.is_complete
     d.add_agent("a-1")
     d.settle()
@@ -100,7 +100,7 @@ def test_an_agent_that_says_hello_twice_takes_one_place() -> None:
 def test_a_stranger_has_to_say_hello() -> None:
     d = Driver().ready()
     stranger = d.add_agent("a-old", hello=False)
-    d.step(AgentSaid("a-old", Heartbeat()))
+    d.step(FromAgent("a-old", Heartbeat()))
     assert d.forgotten == ["a-old"]
     assert not stranger.heard
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jdist.controller import queries
+from jdist.controller.model.events import FromAgent
 from jdist.controller.runs import lifecycle
-from jdist.controller.state import AgentSaid
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import StoreUp
 from jdist.core.messages.introspection import Complete
@@ -36,7 +36,7 @@ def test_so_many_questions_wait_and_no_more() -> None:
 
 def test_a_node_that_asks_for_too_much_is_turned_away() -> None:
     d = Driver(1, ())
-    sent = d.step(AgentSaid("a-9", AgentHello(PROTOCOL, VERSION, facts(), 1 << 40)))
+    sent = d.step(FromAgent("a-9", AgentHello(PROTOCOL, VERSION, facts(), 1 << 40)))
     assert any(isinstance(m, Rejected) and "at most" in m.reason for m in sent)
 
 
@@ -51,12 +51,12 @@ def test_a_client_has_one_lifeline_however_often_it_says_hello() -> None:
 def test_a_node_speaks_for_its_own_ranks_only() -> None:
     d = Driver().ready()
     said = (Text((1, 2), "stdout", "both\n"), Text((0,), "stdout", "not its own\n"), Tail(1, "stdout", 1, 1, "no\n"))
-    (output,) = [m for m in d.step(AgentSaid("a-1", Output(0, said))) if isinstance(m, Output)]
+    (output,) = [m for m in d.step(FromAgent("a-1", Output(0, said))) if isinstance(m, Output)]
     assert output.items == (Text((2,), "stdout", "both\n"),)
 
 
 def test_a_store_is_named_by_the_node_that_has_it_only() -> None:
     d = Driver().ready()
     before = d.state._forming._store
-    d.step(AgentSaid("a-1", StoreUp("evil", 1)))
+    d.step(FromAgent("a-1", StoreUp("evil", 1)))
     assert d.state._forming._store == before

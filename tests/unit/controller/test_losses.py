@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.state import AgentSaid, Tick
+from jdist.controller.model.events import FromAgent, Tick
 from jdist.core.messages.groups import FormWorld, StartStore, StoreDown
 from jdist.core.messages.membership import Heartbeat, ReplaceWorker, Restart, Welcome, WorkerDown, WorkerUp
 from jdist.core.messages.runs import AbortRun, ExecuteCell, Interrupt, RankDone, RunEnded
@@ -61,11 +61,11 @@ def test_words_of_a_process_that_was_replaced_do_not_count() -> None:
     agent.kill(1)
     d.settle()
     for message in (WorkerUp(1, 99, 0), WorkerDown(1, 0, "again"), RankDone(1, 1, "value")):
-        d.step(AgentSaid("a-0", message))
+        d.step(FromAgent("a-0", message))
     assert d.state.phase == "ready"
     assert d.state.generation == 1
     assert len(d.heard(ReplaceWorker)) == 1
-    d.step(AgentSaid("a-0", WorkerUp(1, 99, 1)))
+    d.step(FromAgent("a-0", WorkerUp(1, 99, 1)))
     d.settle()
     assert d.state.generation == 2
 
@@ -117,7 +117,7 @@ def test_a_node_that_is_gone_loses_its_ranks_and_frees_the_others(how: str) -> N
         d.lose(d.agents["a-1"])
     else:
         d.now += 6.0
-        d.step(AgentSaid("a-0", Heartbeat()))
+        d.step(FromAgent("a-0", Heartbeat()))
         d.step(Tick())
         d.agents["a-1"].is_gone = True
     d.settle()
@@ -169,7 +169,7 @@ def test_a_node_that_goes_while_the_world_is_formed() -> None:
 
 def test_a_failed_world_is_tried_again_when_a_node_comes_back() -> None:
     d = Driver().ready()
-    d.step(AgentSaid("a-0", StoreDown("no memory")))
+    d.step(FromAgent("a-0", StoreDown("no memory")))
     assert d.state.phase == "failed"
     d.lose(d.agents["a-0"])
     d.add_agent("a-back")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.controller.state import AgentSaid, PeerGone
+from jdist.controller.model.events import FromAgent, PeerGone
 from jdist.core.messages.base import Ack, Progress, QueryFailed
 from jdist.core.messages.introspection import Logs
 from jdist.core.messages.membership import RemoveRanks, Restart
@@ -30,7 +30,7 @@ def test_progress_is_passed_on_and_is_no_answer() -> None:
     d = quiet(Driver().ready())
     d.say(RankQuery("q", (0,), Logs(5)))
     for body in (Progress(1, 9), Progress(9, 9), Ack(), Ack(), Progress(9, 9)):
-        d.step(AgentSaid("a-0", RankReply("q", 0, body)))
+        d.step(FromAgent("a-0", RankReply("q", 0, body)))
     assert [a.body for a in d.told(RankReply)] == [Progress(1, 9), Progress(9, 9), Ack()]
 
 
@@ -38,7 +38,7 @@ def test_an_answer_that_comes_twice_is_passed_on_once() -> None:
     d = quiet(Driver().ready())
     d.say(RankQuery("q", (0, 1), Logs(5)))
     for rank in (0, 0, 1):
-        d.step(AgentSaid("a-0", RankReply("q", rank, Ack())))
+        d.step(FromAgent("a-0", RankReply("q", rank, Ack())))
     assert [a.rank for a in d.told(RankReply)] == [0, 1]
 
 
@@ -74,7 +74,7 @@ def test_nobody_answers_a_client_that_left() -> None:
     life = d.attach("c-2")
     d.say(RankQuery("q", (0,), Logs(5)), client="c-2")
     d.step(PeerGone(life))
-    assert d.step(AgentSaid("a-0", RankReply("q", 0, Ack()))) == []
+    assert d.step(FromAgent("a-0", RankReply("q", 0, Ack()))) == []
 
 
 def test_a_client_that_names_its_question_as_the_controller_does_gets_its_answer() -> None:
@@ -118,7 +118,7 @@ def test_a_node_answers_once_and_for_itself_only() -> None:
     d = quiet(Driver().ready())
     d.say(NodeQuery("q", (0,), ReadClock()))
     for agent in ("a-1", "a-0", "a-0"):
-        d.step(AgentSaid(agent, NodeReply("q", 0, ClockReading(float(agent[-1])))))
+        d.step(FromAgent(agent, NodeReply("q", 0, ClockReading(float(agent[-1])))))
     assert [a.body for a in d.told(NodeReply)] == [ClockReading(0.0)]
 
 
@@ -130,7 +130,7 @@ def test_a_node_that_is_released_is_answered_for_and_the_others_keep_the_number_
     d.say(RemoveRanks("r", (0, 1)))
     d.settle()
     assert {a.node: str(a.body) for a in d.told(NodeReply)} == {0: str(QueryFailed("node 0 (a-0) has been released"))}
-    d.step(AgentSaid("a-1", NodeReply("q", 1, ClockReading(2.0))))
+    d.step(FromAgent("a-1", NodeReply("q", 1, ClockReading(2.0))))
     assert d.told(NodeReply)[-1] == NodeReply("q", 1, ClockReading(2.0))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.controller.state import AgentSaid
+from jdist.controller.model.events import FromAgent
 from jdist.core.messages.groups import FormWorld, WorldFormed
 from jdist.core.messages.membership import Restart
 from jdist.core.messages.observation import Observation
@@ -91,7 +91,7 @@ def test_an_error_is_told_with_the_rank_and_changes_nothing_else() -> None:
     run = d.agent_of(1).cells[1].run
     d.agent_of(1).cells.pop(1)
     error = ErrorInfo("ValueError", "no such file", cell_line=3)
-    d.step(AgentSaid("a-0", RankDone(run, 1, "error", 0.1, error=error)))
+    d.step(FromAgent("a-0", RankDone(run, 1, "error", 0.1, error=error)))
     told = d.told(Notice)[-1].text
     assert told == "a function of jdist.on_reform failed on rank 1 (node 0, a-0) at line 3: ValueError: no such file"
     for rank in (0, 2, 3):

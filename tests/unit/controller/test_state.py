@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdist.controller.state import AgentSaid, ClientSaid, PeerGone, Tick
+from jdist.controller.model.events import FromAgent, FromClient, PeerGone, Tick
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import GroupMade, GroupSpec, MakeGroup, MakeMesh
 from jdist.core.messages.membership import AgentHello, Heartbeat, Restart, Shutdown
@@ -112,7 +112,7 @@ class Story:
         self.d.now += seconds
         for agent in self._live():
             if agent.lifeline:
-                self.d.step(AgentSaid(agent.name, Heartbeat()))
+                self.d.step(FromAgent(agent.name, Heartbeat()))
         for _ in range(3):
             wakeup = self.d.state.next_wakeup()
             if wakeup is None or wakeup > self.d.now:
@@ -170,12 +170,12 @@ def test_a_world_is_formed_in_every_order_of_what_its_agents_say(choices: list[i
         if waiting and choice % 3 == 0:
             agent = waiting.pop(choice % len(waiting))
             d.agents[agent.name] = agent
-            d.step(AgentSaid(agent.name, AgentHello(PROTOCOL, VERSION, agent.facts)))
+            d.step(FromAgent(agent.name, AgentHello(PROTOCOL, VERSION, agent.facts)))
         elif talkers:
             d.deliver(talkers[choice % len(talkers)])
     for agent in waiting:
         d.agents[agent.name] = agent
-        d.step(AgentSaid(agent.name, AgentHello(PROTOCOL, VERSION, agent.facts)))
+        d.step(FromAgent(agent.name, AgentHello(PROTOCOL, VERSION, agent.facts)))
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 1)
 
@@ -192,10 +192,10 @@ def test_a_client_stops_the_cluster_and_nothing_is_done_any_more() -> None:
     assert d.told(Stopped) == d.told(Stopped, "c-2") == [Stopped("stopped by a client")]
     assert d.exits == ["stopped by a client"]
     for event in (
-        ClientSaid("c-1", StopCluster()),
+        FromClient("c-1", StopCluster()),
         PeerGone(d.agents["a-0"].lifeline),
-        AgentSaid("a-new", AgentHello(PROTOCOL, VERSION, facts())),
-        ClientSaid("c-3", ClientHello(PROTOCOL, VERSION, "test", 1)),
+        FromAgent("a-new", AgentHello(PROTOCOL, VERSION, facts())),
+        FromClient("c-3", ClientHello(PROTOCOL, VERSION, "test", 1)),
         Tick(),
     ):
         assert d.step(event) == []
@@ -223,7 +223,7 @@ def test_a_cluster_nobody_uses_ends() -> None:
 
 def test_who_looks_on_keeps_no_cluster_and_hears_that_runs_move() -> None:
     d = Driver(idle_timeout=100.0).ready()
-    d.step(ClientSaid("c-9", ClientHello(PROTOCOL, VERSION, OBSERVER, 1)))
+    d.step(FromClient("c-9", ClientHello(PROTOCOL, VERSION, OBSERVER, 1)))
 
     def moved() -> int:
         return len(d.told(RunsChanged, "c-9"))
@@ -293,6 +293,6 @@ def test_an_agent_speaks_for_its_own_ranks_only() -> None:
     d = Driver().ready()
     run = d.run((0, 3))
     for message in (RankDone(run, 3, "value"), WorkerDown(3, 0, "x"), WorkerDown(77, 0, "x")):
-        d.step(AgentSaid("a-0", message))
+        d.step(FromAgent("a-0", message))
     assert d.kinds(run) == {}
     assert (d.state.phase, d.state.generation) == ("ready", 1)

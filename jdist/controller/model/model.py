@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from jdist.controller.model.events import Instruction, ToPeer
+from jdist.controller.model.events import Instruction, Send
 from jdist.controller.model.runs import RunBook
 from jdist.controller.model.world import World
 from jdist.core.messages.base import Message
@@ -13,7 +13,7 @@ from jdist.core.ranks import RankSet
 from jdist.core.settings import Settings
 
 
-class Context:
+class Model:
     """One cluster's shared truth; its parts (forming, cells, losses, …) change it while a step lasts."""
 
     def __init__(self, settings: Settings, version: str, now: float, new_name: Callable[[], str]):
@@ -22,7 +22,7 @@ class Context:
         self.now = now
         """Of the step that is being taken."""
         self.out: list[Instruction] = []
-        self.told = 0
+        self.broadcasts = 0
         """How often something was told to all clients."""
         self.world = World(settings.nnodes)
         self.runs = RunBook()
@@ -47,7 +47,7 @@ class Context:
     def send(self, peer: str, message: Message) -> None:
         """To an agent or a client; "" stands for one that is gone."""
         if peer:
-            self.out.append(ToPeer(peer, message))
+            self.out.append(Send(peer, message))
 
     def send_to_node(self, node_rank: int, message: Message) -> None:
         """To a node's agent, if it is here."""
@@ -58,15 +58,15 @@ class Context:
         """Whether somebody is attached who does more than look on."""
         return any(kind != OBSERVER for kind in self.clients.values())
 
-    def tell_watchers(self, message: Message) -> None:
+    def notify_observers(self, message: Message) -> None:
         """To every client that looks on."""
         for client, kind in self.clients.items():
             if kind == OBSERVER:
                 self.send(client, message)
 
-    def tell_all(self, message: Message) -> None:
+    def broadcast(self, message: Message) -> None:
         """To every client."""
-        self.told += 1
+        self.broadcasts += 1
         for client in self.clients:
             self.send(client, message)
 
