@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from jdist.core import __version__
 
 if TYPE_CHECKING:
     from jdist.client.blocking import Cluster, attach, list_clusters, start

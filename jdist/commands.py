@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-import jdist
+from jdist.core import __version__
 from jdist.core.errors import JdistError, UsageError, nearest
 
 _USAGE = """\
@@ -38,7 +38,7 @@ def _main(words: list[str]) -> int:
 
         return controller()
     if words in (["--version"], ["-V"]):
-        print(f"jdist {jdist.__version__}")
+        print(f"jdist {__version__}")
         return 0
     from jdist.notebook.options import HelpWanted
 

@@ -72,7 +72,7 @@ class Node:
             case Welcome():
                 self._settle(message)
             case LivenessRenewed():
-                self._uplink.take_lifeline(message.name)
+                self._uplink.dial_liveness(message.name)
             case StartStore():
                 self._uplink.send(StoreUp("127.0.0.1", 29500))
             case FormWorld():
@@ -93,7 +93,7 @@ class Node:
     def _settle(self, welcome: Welcome) -> None:
         self._first = welcome.first_rank
         self._uplink.grace = welcome.agent_grace
-        self._uplink.take_lifeline(welcome.lifeline)
+        self._uplink.dial_liveness(welcome.liveness_name)
         for n, incarnation in enumerate(welcome.incarnations):
             self._uplink.send(WorkerUp(self._first + n, 1000 + n, incarnation))
 

@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 
-import jdist
 from jdist.agent.code.sync import Syncing
 from jdist.agent.link.controller_link import Uplink
 from jdist.agent.link.data_gateway import Gateway
@@ -40,6 +39,7 @@ from jdist.agent.relay.rank_queries import Questions
 from jdist.agent.starters.fork import Nursery
 from jdist.agent.starters.spawn import FreshInterpreter
 from jdist.agent.starters.warming import Warming
+from jdist.core import __version__
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.code import CodeSynced
 from jdist.core.messages.groups import FormWorld, StartStore
@@ -120,7 +120,7 @@ class Agent:
         wish = self._wish
         place = wish.node_rank if welcome is None else welcome.node_rank
         held = None if welcome is None else self._holdings.describe(self._workers.kernels, self._store.address)
-        return AgentHello(PROTOCOL, jdist.__version__, self._facts, wish.nproc, place, held, wish.task)
+        return AgentHello(PROTOCOL, __version__, self._facts, wish.nproc, place, held, wish.task)
 
     def _send(self, message: Message) -> None:
         self._uplink.send(message)
@@ -153,7 +153,7 @@ class Agent:
             case Welcome():
                 self._settle(message)
             case LivenessRenewed():
-                self._uplink.take_lifeline(message.name)
+                self._uplink.dial_liveness(message.name)
             case Rejected():
                 print(f"jdist agent: {REFUSED} {message.reason}", file=sys.stderr)
                 self._finish_with(1)
@@ -205,7 +205,7 @@ class Agent:
         self._relay.set_limit(welcome.output_lines)
         self._warming.is_wanted = welcome.warm
         self._uplink.grace = welcome.agent_grace
-        self._uplink.take_lifeline(welcome.lifeline)
+        self._uplink.dial_liveness(welcome.liveness_name)
         if self._gateway is None:
             data_port = (self._way.host, self._way.data_port)
             self._gateway = Gateway(str(self._directory / "handover"), data_port)

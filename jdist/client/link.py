@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any
 
-import jdist
+from jdist.core import __version__
 from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, UsageError
 from jdist.core.messages.base import PROTOCOL, Message, Progress, QueryFailed
 from jdist.core.messages.protocol import (
@@ -30,14 +30,14 @@ from jdist.core.messages.protocol import (
 from jdist.core.messages.runs import RunAccepted
 from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, StatusReport, Stopped
 from jdist.wire.transport.keys import Connection
-from jdist.wire.transport.liveness import Lifeline, dial_lifeline
-from jdist.wire.transport.sockets import Port, Watch, dial_tcp, new_context
+from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
+from jdist.wire.transport.sockets import ConnectionMonitor, Port, dial_tcp, new_context
 from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
 from jdist.wire.values.frames import Unpacker, pack
 
 HELLO_TIMEOUT = 10.0
 _LAST_WORDS = 0.25
-"""Seconds from the end of a lifeline until it counts, if nothing has said why."""
+"""Seconds from the end of a liveness connection until it counts, if nothing has said why."""
 ANSWER_TIMEOUT = 30.0
 """Seconds for a rank to say anything about a question."""
 
@@ -61,7 +61,7 @@ class Link:
         self._on_event = on_event
         self._waiting: dict[str, asyncio.Queue[Message]] = {}
         self._changed = asyncio.Condition()
-        self._lifeline: Lifeline | None = None
+        self._liveness: LivenessConnection | None = None
         self._hello: Attached | None = None
         self._attached: asyncio.Future[Attached] = asyncio.get_running_loop().create_future()
         address = (connection.host, connection.control_port)
@@ -75,11 +75,11 @@ class Link:
 
     async def open(self, kind: str) -> None:
         """Say hello. Raises ConnectionLost when nobody answers, ProtocolError when versions do not fit."""
-        self._put(ClientHello(PROTOCOL, jdist.__version__, kind, os.getpid()))
+        self._put(ClientHello(PROTOCOL, __version__, kind, os.getpid()))
         address = (self.connection.host, self.connection.data_port)
         try:
             attached = await asyncio.wait_for(self._attached, HELLO_TIMEOUT)
-            self._lifeline = await dial_lifeline(address, attached.lifeline, self._lifeline_ended)
+            self._liveness = await dial_liveness(address, attached.liveness_name, self._liveness_ended)
         except OSError as e:
             self.close()
             at = f"{self.connection.host}:{self.connection.control_port}"
@@ -100,7 +100,7 @@ class Link:
         self._port.send(self._stream.message(pack(message)))
 
     def _watch_connection(self, socket: Any) -> None:
-        self._watch = Watch(socket, self._connection_changed)
+        self._watch = ConnectionMonitor(socket, self._connection_changed)
 
     def _connection_changed(self, is_connected: bool) -> None:
         if is_connected:
@@ -258,7 +258,7 @@ class Link:
             return
         self._on_event(message)
 
-    def _lifeline_ended(self, is_dead: bool) -> None:
+    def _liveness_ended(self, is_dead: bool) -> None:
         """What it said last may still be on its way through zmq's own thread: that it has been stopped, and why."""
         asyncio.get_running_loop().call_later(_LAST_WORDS, self._conclude, is_dead)
 
@@ -294,8 +294,8 @@ class Link:
     def close(self) -> None:
         """Detach; what still waits for the cluster hears that nothing more will come."""
         self._end("this client detached from it")
-        if self._lifeline is not None:
-            self._lifeline.close()
+        if self._liveness is not None:
+            self._liveness.close()
         self._watch.close()
         self._port.close(linger=0.2)
 

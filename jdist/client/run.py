@@ -16,7 +16,7 @@ from jdist.core.messages.output import Output, Tail, Text
 from jdist.core.messages.runs import RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Stopped
 from jdist.core.outcome import Outcome
-from jdist.core.ranks import RankSet, those
+from jdist.core.ranks import RankSet, describe_ranks
 from jdist.core.topology import Topology
 from jdist.core.verdict import Verdict
 from jdist.wire.values.objects import Payload, decode
@@ -121,7 +121,7 @@ class CellRun:
         first = self.first_failure if self.first_failure in failed else min(causes or failed)
         outcome = failed[first]
         if outcome.kind in ("timeout", "interrupted"):
-            who = those(failed, "were") if len(failed) > 1 else f"{self.topology.where(first)} was"
+            who = describe_ranks(failed, "were") if len(failed) > 1 else f"{self.topology.where(first)} was"
             why = " at the deadline" if outcome.kind == "timeout" else ""
             if outcome.error is not None and outcome.error.ename == "NotRun":
                 return outcome.error.evalue
@@ -129,7 +129,7 @@ class CellRun:
             return f"{who} interrupted{why}; every namespace is kept{told}"
         alike = [r for r in failed if _same_cause(failed[r], outcome)]
         others = set(failed) - set(alike)
-        where = self.topology.where(first) if len(alike) == 1 else those(alike)
+        where = self.topology.where(first) if len(alike) == 1 else describe_ranks(alike)
         error = outcome.error
         if outcome.kind == "lost":
             what = f"{where} lost: {error.evalue if error else 'no process'}"
@@ -255,8 +255,8 @@ def _others(failed: dict[int, Outcome], causes: set[int]) -> str:
     if own:
         error = failed[own[0]].error
         with_ = f"rank {own[0]} with " if len(own) > 1 else ""
-        said = f"; {those(own)} failed otherwise{f': {with_}{error.ename}: {error.evalue}' if error else ''}"
-    return said + (f"; {those(along)} did not finish because of it" if along else "")
+        said = f"; {describe_ranks(own)} failed otherwise{f': {with_}{error.ename}: {error.evalue}' if error else ''}"
+    return said + (f"; {describe_ranks(along)} did not finish because of it" if along else "")
 
 
 def _same_cause(one: Outcome, other: Outcome) -> bool:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-import jdist
 from jdist.controller.server import Server
+from jdist.core import __version__
 from jdist.core.settings import Settings
 from jdist.wire.transport import directories
 from jdist.wire.transport.keys import (
@@ -67,7 +67,7 @@ async def _serve(start: StartController) -> None:
 
 def _found(settings: Settings) -> Charter:
     cluster, host = new_cluster_id(), socket.gethostname()
-    return Charter(settings, cluster, jdist.__version__, host, 0, 0, KeyPair.make(), KeyPair.make())
+    return Charter(settings, cluster, __version__, host, 0, 0, KeyPair.make(), KeyPair.make())
 
 
 def _first_line(server: Server, settings: Settings) -> str:

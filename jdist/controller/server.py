@@ -25,8 +25,8 @@ from jdist.core.messages.values import Forward, ForwardedAt, Hold, Release
 from jdist.wire.bulk.server import DataServer
 from jdist.wire.complaints import Complaints
 from jdist.wire.transport.keys import LOOPBACK, Charter
-from jdist.wire.transport.public_port import open_door
-from jdist.wire.transport.sockets import Gate, bind_tcp, new_context
+from jdist.wire.transport.public_port import open_public_port
+from jdist.wire.transport.sockets import KeyGate, bind_tcp, new_context
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.wire.values.segments import Probe
 
@@ -54,21 +54,21 @@ class Server:
         self._on_charter = on_charter
         self._zmq = new_context()
         self._complaints = Complaints("jdist controller")
-        self._gate = Gate(self._zmq, self._on_void_line)
+        self._gate = KeyGate(self._zmq, self._on_void_line)
         self._admission = PeerKeys(self._gate, charter, on_charter, self._agents_here)
-        self._door: socket.socket | None = None
+        self._public_port: socket.socket | None = None
         try:
             self._port = bind_tcp(self._zmq, LOOPBACK, charter.keys, self._gate, self._on_frames, charter.control_port)
-            if settings.bind_host or charter.door_port:
-                self._door = open_door(settings.bind_host or "*", charter.door_port)
+            if settings.bind_host or charter.public_port:
+                self._public_port = open_public_port(settings.bind_host or "*", charter.public_port)
         except OSError:
             self._gate.close()
             raise
         self._downlinks = PeerStreams(self._port.send, self._on_overrun)
         self._data = DataServer(cluster, self._on_life_end)
         self._data.listen(LOOPBACK, charter.data_port)
-        if self._door is not None:
-            self._data.listen_at_door(self._door, self._port.tcp_port)
+        if self._public_port is not None:
+            self._data.listen_publicly(self._public_port, self._port.tcp_port)
         self._state = State(settings, cluster, charter.version, time.monotonic(), self._new_life)
         if is_again:
             self._state.take_over()
@@ -85,19 +85,19 @@ class Server:
             self._charter,
             control_port=self._port.tcp_port,
             data_port=self._data.port,
-            door_port=self._door.getsockname()[1] if self._door is not None else 0,
+            public_port=self._public_port.getsockname()[1] if self._public_port is not None else 0,
             invitations=self._admission.invitations,
             agents=self._admission.agents,
         )
 
     def invite(self, *, is_remote: bool, seconds: float = 0.0) -> str:
         """A line with which agents join. Raises OSError when the door that they need cannot be opened."""
-        if is_remote and self._door is None:
-            self._door = open_door("*")
-            self._data.listen_at_door(self._door, self._port.tcp_port)
+        if is_remote and self._public_port is None:
+            self._public_port = open_public_port("*")
+            self._data.listen_publicly(self._public_port, self._port.tcp_port)
         door = None
-        if self._door is not None and (is_remote or self._charter.settings.bind_host):
-            door = (self._charter.settings.bind_host or "*", int(self._door.getsockname()[1]))
+        if self._public_port is not None and (is_remote or self._charter.settings.bind_host):
+            door = (self._charter.settings.bind_host or "*", int(self._public_port.getsockname()[1]))
         return self._admission.invite((self._port.tcp_port, self._data.port), door, seconds).encode()
 
     async def run(self) -> str:
@@ -113,13 +113,15 @@ class Server:
             self._gate.close()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(self._zmq.term), 2 * _LAST_WORDS)
-            self._data.close()  # and with it the lifelines: once the last words are out, which say why they end
+            self._data.close()  # ends the liveness connections: the last messages, which say why, are out
 
     async def _see_agents_off(self) -> None:
         """Wait until every agent's process has ended, and with it all of its node's workers."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_AGENTS_END):
-                await self._data.lives_ended(name for name, peer in self._state.lifelines.items() if peer[:2] == "a-")
+                await self._data.liveness_ended(
+                    name for name, peer in self._state.liveness_names.items() if peer[:2] == "a-"
+                )
 
     def stop(self, reason: str) -> None:
         """End as if a client had said so."""
@@ -128,11 +130,11 @@ class Server:
 
     def _new_life(self) -> str:
         name = secrets.token_hex(16)
-        self._data.allow_life(name)
+        self._data.allow_liveness(name)
         return name
 
     def _on_life_end(self, name: str, is_dead: bool) -> None:
-        self._data.forget_all(self._state.lifelines.get(name, ""))
+        self._data.forget_all(self._state.liveness_names.get(name, ""))
         self.feed(PeerGone(name, is_dead))
 
     def _agents_here(self) -> set[str]:
@@ -142,7 +144,7 @@ class Server:
     def _on_overrun(self, peer: str, why: str) -> None:
         """A peer takes nothing: to go on sending would fill this host's memory."""
         self._complaints.say(f"gave up {peer}, which takes nothing: {why}")
-        names = [name for name, owner in self._state.lifelines.items() if owner == peer]
+        names = [name for name, owner in self._state.liveness_names.items() if owner == peer]
         for name in names:
             asyncio.get_running_loop().call_soon(self.feed, PeerGone(name))  # a step may be under way
 

@@ -124,9 +124,9 @@ class State:
         return dict(self._model.clients)
 
     @property
-    def lifelines(self) -> dict[str, str]:
-        """Names of the lifelines that may come or stand, and the peer that each belongs to."""
-        return dict(self._model.lifelines)
+    def liveness_names(self) -> dict[str, str]:
+        """Names of the liveness connections that may come or stand, and the peer that each belongs to."""
+        return dict(self._model.liveness_names)
 
     # ------------------------------------------------------------ the fold
 
@@ -239,7 +239,7 @@ class State:
             case Renumbered():
                 self._resizing.renumbered(node)
             case LivenessLost():
-                self._contact.renew_lifeline(node)
+                self._contact.renew_liveness(node)
             case NodeReply():
                 self._questions.take_node(node.agent, message)
             case AgentLeaving():
@@ -319,9 +319,9 @@ class State:
         if client not in m.clients and len(m.clients) >= _MOST_CLIENTS:
             m.refuse(client, "", f"{_MOST_CLIENTS} clients are attached already")
             return
-        m.drop_lifelines(client)
+        m.drop_liveness_names(client)
         m.clients[client] = hello.kind
-        m.send(client, Attached(m.new_lifeline(client), self.cluster, m.version))
+        m.send(client, Attached(m.new_liveness_name(client), self.cluster, m.version))
         m.send(client, self._facts.now())
 
     # ------------------------------------------------------------ time and ends
@@ -346,7 +346,7 @@ class State:
 
     def _on_gone(self, name: str, is_dead: bool) -> None:
         m = self._model
-        peer = m.lifelines.pop(name, "")
+        peer = m.liveness_names.pop(name, "")
         if not peer:
             return
         if peer in m.clients:
@@ -356,7 +356,7 @@ class State:
             m.out.append(Forget(peer))
         node = m.world.node_of_agent(peer)
         if node is not None:
-            self._contact.lifeline_ended(node, is_dead)
+            self._contact.liveness_ended(node, is_dead)
         elif peer.startswith("a-"):
             m.out.append(Forget(peer))  # it was released
 

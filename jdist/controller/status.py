@@ -51,10 +51,12 @@ class StatusReporter:
             mesh=self._forming.mesh,
             reason=c.reason or c.missing_ranks(),
             init_seconds=self._forming.init_seconds,
-            cut_off=tuple(n for n in sorted(c.world.nodes) if c.world.nodes[n].is_cut_off),
+            unreachable=tuple(n for n in sorted(c.world.nodes) if c.world.nodes[n].is_cut_off),
             is_by_task=c.world.is_by_task,
             node_of=topology.node_of,
-            called=tuple(c.world.nodes[n].facts.called if n in c.world.nodes else "" for n in range(c.world.nnodes)),
+            launcher_names=tuple(
+                c.world.nodes[n].facts.launcher_name if n in c.world.nodes else "" for n in range(c.world.nnodes)
+            ),
             left_out=c.left_out,
         )
 

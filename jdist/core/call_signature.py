@@ -14,7 +14,7 @@ _MAY_BE_UNEVEN = {"all_gather"}
 """NCCL takes tensors of other sizes there; where a backend does not, the call fails or is waited in."""
 
 
-def agreed(call: Call) -> str:
+def call_signature(call: Call) -> str:
     """The part of a call in which ranks that have all returned from it must not differ: equal text, equal call."""
     parts = [call.op]
     if call.op in SAME_SIZE and call.shapes:

@@ -147,7 +147,7 @@ def _parse_coordinate(part: str, topology: Topology, mesh: Mesh | None) -> Itera
     return [r for r in range(topology.world_size) if mesh.coordinate(r, name) == index]
 
 
-def those(ranks: Iterable[int], verb: str = "") -> str:
+def describe_ranks(ranks: Iterable[int], verb: str = "") -> str:
     """``"rank 1 waits"``, ``"ranks 0, 2-3 wait"``: the verb is given as one rank does it."""
     found = sorted(ranks)
     if len(found) == 1:
@@ -156,8 +156,8 @@ def those(ranks: Iterable[int], verb: str = "") -> str:
     return f"ranks {str(RankSet(found)).replace(',', ', ')} {plural}".strip()
 
 
-def told_fresh(ranks: Iterable[int]) -> str:
+def describe_fresh_ranks(ranks: Iterable[int]) -> str:
     """``"rank 2 is fresh: its namespace is lost"``."""
     found = tuple(ranks)
     lost = "its namespace is lost" if len(found) == 1 else "their namespaces are lost"
-    return f"{those(found, 'is')} fresh: {lost}"
+    return f"{describe_ranks(found, 'is')} fresh: {lost}"

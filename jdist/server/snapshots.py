@@ -94,7 +94,7 @@ def _nodes(found: ClusterFacts, topology: Topology) -> list[Picture]:
             "node": node,
             "hostname": topology.host_of_node(node),
             "is_here": bool(topology.host_of_node(node)),
-            "is_cut_off": any(_node_of(topology, place) == node for place in found.cut_off),
+            "is_cut_off": any(_node_of(topology, place) == node for place in found.unreachable),
             "ranks": list(topology.ranks_on(node)),
         }
         for node in range(topology.nnodes)

@@ -65,7 +65,7 @@ def test_an_agent_that_does_not_answer_is_a_finding_and_the_others_are_examined(
     agent = anatomy.agent(own, 1)
     os.kill(agent, signal.SIGSTOP)
     try:
-        assert eventually(lambda: own.facts.cut_off == (1,))
+        assert eventually(lambda: own.facts.unreachable == (1,))
         diagnosis = own.doctor(0.0)
         assert not diagnosis.is_well
         assert "node 1 could not be examined: it is cut off" in str(diagnosis)

@@ -413,7 +413,7 @@ def test_a_client_that_is_killed_while_its_value_passes_the_data_port(cluster: j
 
 
 def connections(cluster: jdist.Cluster) -> int:
-    """How many the controller's data port has, lifelines included."""
+    """How many the controller's data port has, liveness connections included."""
     data_port = cluster.asynchronous.link.connection.data_port
     found = psutil.Process(anatomy.controller(cluster)).net_connections("tcp")
     return len([c for c in found if c.laddr.port == data_port and c.raddr])

@@ -58,7 +58,7 @@ class Agent:
     incarnations: dict[int, int] = field(default_factory=dict)
     cells: dict[int, ExecuteCell] = field(default_factory=dict)
     """By rank: the cell that it runs."""
-    lifeline: str = ""
+    liveness_name: str = ""
     place: int = -1
     is_gone: bool = False
     is_cut_off: bool = False
@@ -75,13 +75,13 @@ class Agent:
         self.heard.append(message)
         match message:
             case Welcome():
-                self.lifeline = message.lifeline
+                self.liveness_name = message.liveness_name
                 self.place = message.node_rank
                 self.cells = {}
                 for n, incarnation in enumerate(message.incarnations):
                     self._start(message.first_rank + n, incarnation)
             case LivenessRenewed():
-                self.lifeline = message.name
+                self.liveness_name = message.name
             case StartStore():
                 self.says.append(StoreUp(message.host or "10.0.0.1", message.port or 4000))
             case ReplaceWorker():
@@ -263,7 +263,7 @@ class Driver:
                 assert after is None or after > self.now, "a wake-up that was served is due again"
             if beating:
                 for agent in self.agents.values():
-                    if not agent.is_gone and not agent.is_cut_off and agent.lifeline:
+                    if not agent.is_gone and not agent.is_cut_off and agent.liveness_name:
                         self.step(FromAgent(agent.name, Heartbeat()))
             self.settle()
             if self.now >= end or self.exits:
@@ -291,10 +291,10 @@ class Driver:
         return self
 
     def attach(self, client: str = "c-1") -> str:
-        """The client says hello; its lifeline's name."""
-        before = set(self.state.lifelines)
+        """The client says hello; its liveness connection's name."""
+        before = set(self.state.liveness_names)
         self.step(FromClient(client, ClientHello(PROTOCOL, VERSION, "test", 1)))
-        return next(iter(set(self.state.lifelines) - before))
+        return next(iter(set(self.state.liveness_names) - before))
 
     def say(self, message: Message, client: str = "c-1") -> list[Message]:
         return self.step(FromClient(client, message))
@@ -310,10 +310,10 @@ class Driver:
         return getattr(last, "run", 0)
 
     def lose(self, agent: Agent) -> None:
-        """The agent's process ends: its lifeline does."""
+        """The agent's process ends: its liveness connection does."""
         agent.is_gone = True
         agent.says.clear()
-        self.step(PeerGone(agent.lifeline))
+        self.step(PeerGone(agent.liveness_name))
 
     def greet(self, agent: Agent) -> None:
         """The agent was given up and says hello again, for the place it had."""

@@ -19,7 +19,7 @@ DEADLINE = 20.0
 
 
 class Port:
-    """A data server, and the lifelines whose end it noticed."""
+    """A data server, and the liveness connections whose end it noticed."""
 
     def __init__(self, cluster: str, stall: float):
         self.ended: list[str] = []

@@ -2,11 +2,11 @@
 
 States, and what moves it on::
 
-    there ──lifeline ended | disconnected | silent──► missed ──anything is heard──► there
+    there ──liveness connection ended | disconnected | silent──► missed ──anything is heard──► there
                                                         └──the grace is over──► given up (the agent ends)
 
-The lifeline tells a dead controller (its end of the connection is closed at once) from a network that is cut (it is
-not). Either way zmq dials on: a network may heal, and a controller may be started again at the same address.
+The liveness connection tells a dead controller (its end is closed at once) from a broken network (it is not).
+Either way zmq dials on: a network may heal, and a controller may be started again at the same address.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from jdist.core.messages.membership import Heartbeat, LivenessLost
 from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.transport.keys import agent_name
-from jdist.wire.transport.liveness import Lifeline, dial_lifeline
-from jdist.wire.transport.sockets import Frames, Port, Watch, dial_tcp
+from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
+from jdist.wire.transport.sockets import ConnectionMonitor, Frames, Port, dial_tcp
 from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
 from jdist.wire.values.frames import pack
 
@@ -55,7 +55,7 @@ class Uplink:
         self._stream = Stream(0)
         self._last_heard = self._loop.time()
         self._giving_up: asyncio.TimerHandle | None = None
-        self._lifeline: Lifeline | None = None
+        self._liveness: LivenessConnection | None = None
         self._dialling: asyncio.Task[None] | None = None
         address = (way.host, way.control_port)
         socket = dial_tcp(context, address, way.server_key, way.key, agent_name(way.key.public), self._watch_connection)
@@ -94,7 +94,7 @@ class Uplink:
     # ------------------------------------------------------------ is it there?
 
     def _watch_connection(self, socket: Any) -> None:
-        self._watch = Watch(socket, self._connection_changed)
+        self._watch = ConnectionMonitor(socket, self._connection_changed)
 
     def _connection_changed(self, is_connected: bool) -> None:
         if not is_connected:
@@ -117,24 +117,24 @@ class Uplink:
         at = f"the controller at {self._way.host}:{self._way.control_port}"
         self._on_given_up(f"{at} has not been there for {grace:.0f} s")
 
-    # ------------------------------------------------------------ the lifeline
+    # ------------------------------------------------------------ the liveness connection
 
-    def take_lifeline(self, name: str) -> None:
-        """Dial a lifeline of this name in place of the one that is there, if any."""
+    def dial_liveness(self, name: str) -> None:
+        """Dial a liveness connection of this name in place of the one that is there, if any."""
         if self._dialling is not None:
             self._dialling.cancel()
-        if self._lifeline is not None:
-            self._lifeline.close()
-        self._dialling = self._loop.create_task(self._dial_lifeline(name))
+        if self._liveness is not None:
+            self._liveness.close()
+        self._dialling = self._loop.create_task(self._dial_liveness(name))
 
-    async def _dial_lifeline(self, name: str) -> None:
+    async def _dial_liveness(self, name: str) -> None:
         try:
-            self._lifeline = await dial_lifeline((self._way.host, self._way.data_port), name, self._lifeline_ended)
+            self._liveness = await dial_liveness((self._way.host, self._way.data_port), name, self._liveness_ended)
         except OSError:
             await asyncio.sleep(BEAT)  # the network is cut: no use in asking for the next one at once
             self.send(LivenessLost())
 
-    def _lifeline_ended(self, is_dead: bool) -> None:
+    def _liveness_ended(self, is_dead: bool) -> None:
         """The controller's process is gone, whatever is still underway from it; or the connection broke."""
         if is_dead:
             self._miss()
@@ -142,7 +142,7 @@ class Uplink:
             self.send(LivenessLost())
 
     def close(self, linger: float) -> None:
-        """Messages already queued get ``linger`` seconds to leave. The lifeline ends with the process."""
+        """Messages already queued get ``linger`` seconds to leave. The liveness connection ends with the process."""
         if self._giving_up is not None:
             self._giving_up.cancel()
         if self._dialling is not None:

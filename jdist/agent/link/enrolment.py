@@ -11,14 +11,14 @@ import asyncio
 import uuid
 from typing import Any
 
-import jdist
+from jdist.core import __version__
 from jdist.core.errors import LaunchError, ProtocolError
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.membership import Enrol, Rejected, ToUnauthenticated
 from jdist.wire.transport.dialing import ping
 from jdist.wire.transport.invitations import REFUSED, Endpoint, JoinLine
 from jdist.wire.transport.keys import KeyPair
-from jdist.wire.transport.sockets import Frames, Port, Watch, dial_tcp
+from jdist.wire.transport.sockets import ConnectionMonitor, Frames, Port, dial_tcp
 from jdist.wire.values.frames import Unpacker, pack
 
 _FIND_WITHIN = 8.0
@@ -36,7 +36,7 @@ _answer: Unpacker[Any] = Unpacker(ToUnauthenticated)
 
 async def enrol(context: Any, line: JoinLine) -> Endpoint:
     """Raises LaunchError: it cannot be reached, or lets nobody in with this line."""
-    way = line.way(await _find(line), line.key)
+    way = line.endpoint(await _find(line), line.key)
     own = KeyPair.make()
     answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -52,15 +52,15 @@ async def enrol(context: Any, line: JoinLine) -> Endpoint:
         else:
             answer(f"{REFUSED} {message.reason}" if isinstance(message, Rejected) else "")
 
-    watches: list[Watch] = []
+    watches: list[ConnectionMonitor] = []
 
     def watch(socket: Any) -> None:
-        watches.append(Watch(socket, lambda _: None, lambda: answer(_VOID)))
+        watches.append(ConnectionMonitor(socket, lambda _: None, lambda: answer(_VOID)))
 
     address = (way.host, way.control_port)
     socket = dial_tcp(context, address, way.server_key, way.key, f"e-{uuid.uuid4().hex}", watch)
     port = Port(socket, on_frames)
-    port.send([pack(Enrol(PROTOCOL, jdist.__version__, own.public))])
+    port.send([pack(Enrol(PROTOCOL, __version__, own.public))])
     try:
         async with asyncio.timeout(_ANSWER_WITHIN):
             problem = await answered
@@ -72,7 +72,7 @@ async def enrol(context: Any, line: JoinLine) -> Endpoint:
         port.close()
     if problem:
         raise LaunchError(problem)
-    return line.way(way.host, own)
+    return line.endpoint(way.host, own)
 
 
 async def _find(line: JoinLine) -> str:

@@ -30,7 +30,7 @@ def node_facts(controller: tuple[str, int]) -> NodeFacts:
         address=address_towards(controller),
         reached=controller[0],
         network=_network(),
-        called=os.environ.get("JDIST_HOST", ""),
+        launcher_name=os.environ.get("JDIST_HOST", ""),
         torch_build=_torch_build(),
     )
 

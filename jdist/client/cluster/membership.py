@@ -12,7 +12,7 @@ from jdist.client.lifecycle.invite import invite
 from jdist.client.link import new_request
 from jdist.core.errors import UsageError
 from jdist.core.messages.membership import Resized, Restart
-from jdist.core.ranks import those
+from jdist.core.ranks import describe_ranks
 from jdist.core.settings import REFORM_TIMEOUT
 
 
@@ -32,7 +32,7 @@ class Membership(Life):
             chosen = tuple(r for r in chosen if self.topology.place(r) not in gone)
         if chosen:
             await self.link.request(Restart(new_request(), chosen), REFORM_TIMEOUT)
-        self.history.add(Remark(f"{those(asked)} replaced by fresh ones"))
+        self.history.add(Remark(f"{describe_ranks(asked)} replaced by fresh ones"))
         await self._settled()
 
     async def invite(self, seconds: float | None = None, *, revoke: bool = False) -> str:
@@ -79,5 +79,5 @@ class Membership(Life):
             raise UsageError("say which ranks are to be removed; stop() ends them all")
         chosen = self.select(ranks)
         resized = await resize.remove(self.link, chosen)
-        self.history.add(Remark(f"{those(chosen)} removed"))
+        self.history.add(Remark(f"{describe_ranks(chosen)} removed"))
         return resized

@@ -48,7 +48,7 @@ class _Nodes:
         """Why nodes cannot be asked."""
         for place, name in enumerate(facts.hostnames):
             node = facts.node_of[place] if facts.node_of else place
-            if name and place not in facts.cut_off:
+            if name and place not in facts.unreachable:
                 self._places.setdefault(node, place)
             else:
                 self.absent[node] = "it is cut off" if name else "it is not here"

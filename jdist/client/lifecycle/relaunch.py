@@ -29,7 +29,7 @@ async def bring_back(link: Link, launcher: Launcher | None, node_ranks: Sequence
     log = str(find.directory() / f"jdist-{name}.log")
     plan = Plan(settings, log)
     launcher = launcher or find_launcher(settings.launcher)(plan)
-    launcher.names = () if link.facts is None else link.facts.called
+    launcher.names = () if link.facts is None else link.facts.launcher_names
     line = await invite(link, is_remote=launcher.is_remote)
     for node_rank in node_ranks:
         if not await launcher.relaunch(node_rank, line):

@@ -33,7 +33,7 @@ from jdist.core.messages.values import (
     Hold,
     Release,
 )
-from jdist.core.ranks import those
+from jdist.core.ranks import describe_ranks
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.transport.dialing import Receiver, put_segment
 from jdist.wire.values.buffers import fresh
@@ -310,6 +310,6 @@ def _failed(doing: str, found: dict[Any, Any], errors: dict[int, str]) -> ValueF
     by_reason: dict[str, list[int]] = {}
     for rank, reason in sorted(errors.items()):
         by_reason.setdefault(reason, []).append(rank)
-    reasons = "; ".join(f"{those(ranks)}: {reason}" for reason, ranks in by_reason.items())
+    reasons = "; ".join(f"{describe_ranks(ranks)}: {reason}" for reason, ranks in by_reason.items())
     kept = "; what arrived is in the error's .values" if any(found.values()) else ""
     return ValueFailed(f"{doing}: {reasons}{kept}", found, errors)

@@ -199,7 +199,7 @@ class Admission:
         m = self._model
         first = m.world.topology.first_rank(node.node_rank)
         welcome = Welcome(
-            lifeline=m.new_lifeline(node.agent),
+            liveness_name=m.new_liveness_name(node.agent),
             node_rank=node.node_rank,
             nnodes=m.world.nnodes,
             nproc=node.nproc,

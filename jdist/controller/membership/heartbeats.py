@@ -9,7 +9,7 @@ A node's states, and what moves it on; nothing else does::
 
 A node that is cut off has lost nothing: its ranks run on, and what is said to it and by it meanwhile arrives in order
 when the network is there again (wire/transport/streams). A run that waits for it waits. What tells a dead agent from a
-network that is cut is its lifeline (wire/bulk/server): only the end of a process closes that in order.
+network that is cut is its liveness connection (wire/bulk/server): only the end of a process closes that in order.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class Heartbeats:
             m.broadcast(Notice(f"{node.name} is back after {silence:.1f} s: nothing was lost"))
         node.last_heard = m.now
 
-    def lifeline_ended(self, node: Node, is_dead: bool) -> None:
+    def liveness_ended(self, node: Node, is_dead: bool) -> None:
         """Its agent's process is gone; or only the connection, and it needs another."""
         if is_dead:
             self._losses.node_gone(node, "its agent's process ended")
         else:
-            self.renew_lifeline(node)
+            self.renew_liveness(node)
 
-    def renew_lifeline(self, node: Node) -> None:
-        """Let its agent dial another lifeline; no earlier one tells anything any more."""
+    def renew_liveness(self, node: Node) -> None:
+        """Let its agent dial another liveness connection; no earlier one tells anything any more."""
         m = self._model
-        m.drop_lifelines(node.agent)
-        m.send(node.agent, LivenessRenewed(m.new_lifeline(node.agent)))
+        m.drop_liveness_names(node.agent)
+        m.send(node.agent, LivenessRenewed(m.new_liveness_name(node.agent)))
 
     def meet_deadlines(self) -> None:
         """Say which nodes are cut off, and give up those that have been for too long."""

@@ -16,7 +16,7 @@ from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import RankDone
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
-from jdist.core.ranks import those, told_fresh
+from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 
 _ABORT = "(SIGABRT)"
 """gloo ends a process so when a message is larger than what its receiver expects: calls that did not fit."""
@@ -115,7 +115,7 @@ class RankLoss:
         m.is_dirty = True
         self._setup.drop_replays(rank.rank)
         if fresh.is_fresh:
-            m.broadcast(Notice(told_fresh((rank.rank,))))
+            m.broadcast(Notice(describe_fresh_ranks((rank.rank,))))
         m.send_to_node(rank.node_rank, ReplaceWorker(rank.rank, fresh.incarnation))
 
     # ------------------------------------------------------------ ranks that are given up
@@ -154,7 +154,7 @@ class RankLoss:
                 self._lose(rank, "restarted by the user", is_wanted=True)
             self._replace(rank)
         self.mend()
-        self._forming.await_next(client, message.request, GroupCreated(f"{those(message.ranks, 'is')} fresh"))
+        self._forming.await_next(client, message.request, GroupCreated(f"{describe_ranks(message.ranks, 'is')} fresh"))
 
     def _left_out(self, ranks: tuple[int, ...]) -> str:
         """Why the world could not be formed with these replaced: other places are empty, too. "" if it could."""
@@ -184,7 +184,7 @@ class RankLoss:
     def node_gone(self, node: Node, reason: str) -> None:
         """A node's agent is gone, and so are its ranks. Before ranks are numbered its place is simply free again."""
         m = self._model
-        m.drop_lifelines(node.agent)
+        m.drop_liveness_names(node.agent)
         m.out.append(Forget(node.agent))
         self._questions.answer_for_node(node.agent, f"node {node.node_rank} is gone: {reason}")
         node.agent = ""

@@ -25,7 +25,7 @@ class FromClient:
 
 @dataclass(frozen=True)
 class PeerGone:
-    """A lifeline ended: the process at its other end is gone; or if not ``is_dead``, the connection broke."""
+    """A liveness connection ended: its process is gone, or, if not ``is_dead``, the connection broke."""
 
     name: str
     is_dead: bool = True

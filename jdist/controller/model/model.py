@@ -28,8 +28,8 @@ class Model:
         self.runs = RunBook()
         self.clients: dict[str, str] = {}
         """Kind of each attached client, by its socket's identity."""
-        self.lifelines: dict[str, str] = {}
-        """Names of the lifelines that may come or stand, and the peer that each belongs to."""
+        self.liveness_names: dict[str, str] = {}
+        """Names of the liveness connections that may come or stand, and the peer that each belongs to."""
         self.phase: Phase = "gathering"
         self.reason = ""
         """Why the world failed."""
@@ -74,16 +74,16 @@ class Model:
         """Say that a request cannot be done."""
         self.send(client, RequestRefused(request, reason))
 
-    def new_lifeline(self, peer: str) -> str:
-        """A name under which the peer's lifeline may come."""
+    def new_liveness_name(self, peer: str) -> str:
+        """A name under which the peer's liveness connection may come."""
         name = self._new_name()
-        self.lifelines[name] = peer
+        self.liveness_names[name] = peer
         return name
 
-    def drop_lifelines(self, peer: str) -> None:
-        """The ends of the peer's lifelines tell nothing any more."""
-        for name in [n for n, owner in self.lifelines.items() if owner == peer]:
-            del self.lifelines[name]
+    def drop_liveness_names(self, peer: str) -> None:
+        """The ends of the peer's liveness connections tell nothing any more."""
+        for name in [n for n, owner in self.liveness_names.items() if owner == peer]:
+            del self.liveness_names[name]
 
     def unknown_ranks(self, ranks: Iterable[int]) -> str:
         """Why these are no ranks of the world; "" if they are."""

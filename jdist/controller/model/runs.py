@@ -64,7 +64,7 @@ class Run:
     unconfirmed: object = None
     """What the last look found and the next has to confirm."""
     verdict: Verdict | None = None
-    tallies: dict[int, tuple[CallDigest, ...]] = field(default_factory=dict)
+    digests: dict[int, tuple[CallDigest, ...]] = field(default_factory=dict)
     """What each rank called."""
     held_until: float | None = None
     """All its ranks have ended, and it is being found out what they called; it ends then at the latest."""
@@ -110,14 +110,14 @@ class Run:
             kind = "timeout" if self.halted == "timeout" else "interrupted"
         self.kinds[done.rank] = kind
         self.ended_at[done.rank] = now
-        self.tallies[done.rank] = done.tallies
+        self.digests[done.rank] = done.digests
         if done.error is not None:
             self.failures[done.rank] = f"{done.error.ename}: {done.error.evalue}".partition("\n")[0][:_FAILURE]
         is_cause = kind in ("error", "lost") and not (done.error is not None and done.error.is_echo)
         died_by_itself = kind == "lost" and not self.halted
         if is_cause and (self.first_failure < 0 or died_by_itself):
             self.first_failure = done.rank
-        return msgspec.structs.replace(done, kind=kind, tallies=())
+        return msgspec.structs.replace(done, kind=kind, digests=())
 
 
 class RunBook:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import jdist
+from jdist.core import __version__
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.membership import Enrol, Enrolled, Rejected
 from jdist.wire.transport.addresses import own_addresses
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import LOOPBACK, Charter, Invitation, agent_name
-from jdist.wire.transport.sockets import Gate
+from jdist.wire.transport.sockets import KeyGate
 from jdist.wire.values.frames import Unpacker
 
 _MOST_AGENTS = 4096
@@ -30,12 +30,12 @@ _from_newcomer: Unpacker[Enrol] = Unpacker(Enrol)
 
 
 class PeerKeys:
-    """The lists behind a :class:`Gate`. ``on_change`` is called when the charter has to be written again.
+    """The lists behind a :class:`KeyGate`. ``on_change`` is called when the charter has to be written again.
 
     ``here`` gives the names of the agents that have a place in the world.
     """
 
-    def __init__(self, gate: Gate, charter: Charter, on_change: Callable[[], None], here: Callable[[], set[str]]):
+    def __init__(self, gate: KeyGate, charter: Charter, on_change: Callable[[], None], here: Callable[[], set[str]]):
         self.invitations = charter.invitations
         self.agents = charter.agents
         self._gate = gate
@@ -90,7 +90,7 @@ class PeerKeys:
         try:
             newcomer: Enrol = _from_newcomer(data)
         except ProtocolError:
-            return Rejected(f"it speaks another protocol than jdist {jdist.__version__}, which the controller has")
+            return Rejected(f"it speaks another protocol than jdist {__version__}, which the controller has")
         if (newcomer.protocol, newcomer.version) != (PROTOCOL, self._charter.version):
             theirs = f"it has jdist {newcomer.version} (protocol {newcomer.protocol})"
             return Rejected(f"{theirs}, the controller {self._charter.version} ({PROTOCOL})")

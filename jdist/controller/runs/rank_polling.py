@@ -22,7 +22,7 @@ from jdist.controller.verdict.wait_graph import Part, Seen
 from jdist.core.messages.observation import Observation, Observe, Stalled, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.status import Notice
-from jdist.core.ranks import those
+from jdist.core.ranks import describe_ranks
 from jdist.core.verdict import Verdict
 
 _RECENT = 8
@@ -210,7 +210,7 @@ class RankPoller:
         if found is None or not found.is_certain:
             return
         if run.is_replay:
-            ranks = those(run.ranks)
+            ranks = describe_ranks(run.ranks)
             text = f"the setup cell could not be run again on fresh {ranks} alone: {found.reason}; what all ranks must"
             c.broadcast(Notice(f"{text} call together belongs in a cell that they all run again"))
         if run.is_replay or any(run.kinds.get(r) == "error" for r in found.responsible):

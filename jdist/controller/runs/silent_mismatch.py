@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from jdist.controller.model.model import Model
 from jdist.controller.model.runs import Run
 from jdist.controller.verdict import mismatch
-from jdist.core.call_signature import agreed
+from jdist.core.call_signature import call_signature
 from jdist.core.messages.observation import GetTrace, RankTrace, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.observation import Call, CallDigest
-from jdist.core.ranks import RankSet, those
+from jdist.core.ranks import RankSet, describe_ranks
 from jdist.core.verdict import Verdict
 
 _PATIENCE = 1.0
@@ -67,7 +67,7 @@ class SilentMismatch:
 
     def _begin(self, run: Run) -> None:
         c = self._model
-        found = _differing(run.tallies) if not run.is_own and set(run.kinds.values()) == {"value"} else None
+        found = _differing(run.digests) if not run.is_own and set(run.kinds.values()) == {"value"} else None
         if found is None:
             return
         tally, kinds = found
@@ -91,10 +91,10 @@ class SilentMismatch:
         return None
 
 
-def _differing(tallies: Mapping[int, tuple[CallDigest, ...]]) -> tuple[CallDigest, Kinds] | None:
+def _differing(digests: Mapping[int, tuple[CallDigest, ...]]) -> tuple[CallDigest, Kinds] | None:
     """The first group all of whose ranks called equally much there, but not the same."""
     groups: dict[str, dict[int, CallDigest]] = {}
-    for rank, own in sorted(tallies.items()):
+    for rank, own in sorted(digests.items()):
         for tally in own:
             groups.setdefault(tally.group, {})[rank] = tally
     for members in groups.values():
@@ -116,10 +116,11 @@ def _verdict(run: int, doubt: _Doubt) -> Verdict:
     common = sorted(set.intersection(*map(set, told.values()))) if len(told) > 1 else []
     for number in common:
         calls = {rank: told[rank][number] for rank in told}
-        if len({agreed(call) for call in calls.values()}) > 1:
+        if len({call_signature(call) for call in calls.values()}) > 1:
             return _of_call(run, number, {r: calls[first] for first, ranks in kinds.items() for r in ranks}, label)
     responsible = tuple(sorted(rank for ranks in doubt.kinds[1:] for rank in ranks))
-    reason = f"{those(responsible, 'has')} called other collectives in group {label} than {those(doubt.kinds[0])}"
+    others = describe_ranks(doubt.kinds[0])
+    reason = f"{describe_ranks(responsible, 'has')} called other collectives in group {label} than {others}"
     return Verdict(run, "mismatch", responsible, (), f"{reason}: what they left is wrong", group=label, has_passed=True)
 
 

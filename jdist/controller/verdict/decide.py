@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from jdist.controller.verdict import mismatch
 from jdist.controller.verdict.wait_graph import Ranks, Seen, circle, is_send, may_move, missing, needs
 from jdist.core.observation import ANY, ActivityKind, Call
-from jdist.core.ranks import those
+from jdist.core.ranks import describe_ranks
 from jdist.core.verdict import Remedy, Verdict, VerdictKind
 
 _KINDS: dict[ActivityKind, VerdictKind] = {"collective": "missing", "transfer": "transfer", "store": "store"}
@@ -41,7 +41,7 @@ def overdue(run: int, ranks: Ranks) -> Verdict | None:
     busy = [r for r, seen in ranks.items() if seen.part == "running" and not seen.is_blocked]
     if not busy:
         return None
-    reason = f"{those(busy, 'is')} still busy"
+    reason = f"{describe_ranks(busy, 'is')} still busy"
     return Verdict(run, "slow", tuple(busy), (), reason, _busy_lines(busy, ranks), (_INTERRUPT,))
 
 
@@ -69,7 +69,7 @@ def aborted(run: int, rank: int, ranks: Ranks) -> Verdict | None:
         return None
     lines = tuple(f"rank {r} calls {mismatch.describe(c)} in group {_label(c, r, ranks)}" for r, c in partners.items())
     what = "that" if len(partners) == 1 else "one"
-    reason = f"rank {rank} was ended by its C++ code in a call that did not fit {what} of {those(partners)}"
+    reason = f"rank {rank} was ended by its C++ code in a call that did not fit {what} of {describe_ranks(partners)}"
     responsible = tuple(sorted({rank, *partners}))
     return Verdict(run, "mismatch", responsible, tuple(partners), reason, lines, (_INTERRUPT,))
 
@@ -154,7 +154,7 @@ def _same_wait(one: int, other: int, ranks: Ranks) -> bool:
 
 def _absence(rank: int, responsible: tuple[int, ...], call: Call | None, label: str, ranks: Ranks) -> str:
     doing = ranks[rank].doing
-    who = ranks[responsible[0]].where if len(responsible) == 1 else those(responsible)
+    who = ranks[responsible[0]].where if len(responsible) == 1 else describe_ranks(responsible)
     have = "has" if len(responsible) == 1 else "have"
     if doing.kind == "collective" and call is not None:
         entered = "has not entered" if len(responsible) == 1 else "have not entered"
@@ -171,7 +171,7 @@ def _absence(rank: int, responsible: tuple[int, ...], call: Call | None, label: 
     what = doing.waits_for or "a key that no rank is left to set"
     if doing.op in ("new_group", "split_group"):
         return f"{who} {have} not called {doing.op}, which every rank of the world must call"
-    return f"{those([rank], 'waits')} at the store for {what}"
+    return f"{describe_ranks([rank], 'waits')} at the store for {what}"
 
 
 def _join(responsible: tuple[int, ...], ranks: Ranks, kind: ActivityKind) -> tuple[Remedy, ...]:
@@ -180,7 +180,7 @@ def _join(responsible: tuple[int, ...], ranks: Ranks, kind: ActivityKind) -> tup
         return ()
     what = {"collective": "the same collective", "transfer": "the other half", "store": "the same"}[kind]
     names = ",".join(map(str, able))
-    return (Remedy(f"%%dist -r {names}", f"let {those(able)} join by calling {what}"),)
+    return (Remedy(f"%%dist -r {names}", f"let {describe_ranks(able)} join by calling {what}"),)
 
 
 def _cycle(run: int, stuck: list[int], ranks: Ranks) -> Verdict:
@@ -192,7 +192,13 @@ def _cycle(run: int, stuck: list[int], ranks: Ranks) -> Verdict:
     lines = tuple(f"rank {r} waits in {_wait(r, ranks)}" for r in ring)
     more = tuple(f"rank {r} waits in {_wait(r, ranks)}, behind them" for r in stuck if r not in ring)
     return Verdict(
-        run, kind, tuple(sorted(ring)), tuple(stuck), f"{those(ring)} {what} ({arrows})", lines + more, (_INTERRUPT,)
+        run,
+        kind,
+        tuple(sorted(ring)),
+        tuple(stuck),
+        f"{describe_ranks(ring)} {what} ({arrows})",
+        lines + more,
+        (_INTERRUPT,),
     )
 
 
@@ -207,9 +213,9 @@ def _slow(run: int, waiting: list[int], ranks: Ranks) -> Verdict | None:
     doing = ranks[first].doing
     call = doing.calls[0] if doing.calls else None
     label = _label(call, first, ranks) if call is not None else ""
-    who = ranks[busy[0]].where if len(busy) == 1 else those(busy)
+    who = ranks[busy[0]].where if len(busy) == 1 else describe_ranks(busy)
     lines = (*_waiting_lines(waiting, first, ranks), *_busy_lines(busy, ranks))
-    reason = f"{those(waiting, 'waits')} for {who}"
+    reason = f"{describe_ranks(waiting, 'waits')} for {who}"
     number = call.number if call is not None else 0
     return Verdict(run, "slow", tuple(busy), tuple(waiting), reason, lines, (_INTERRUPT,), doing.op, label, number)
 
@@ -256,7 +262,7 @@ def _label(call: Call, rank: int, ranks: Ranks) -> str:
     progress = ranks[rank].progress(call.group)
     if progress is None:
         return call.group
-    return progress.label or f"of {those(progress.ranks)}"
+    return progress.label or f"of {describe_ranks(progress.ranks)}"
 
 
 def _named(call: Call, label: str) -> str:
@@ -282,7 +288,9 @@ def _wait(rank: int, ranks: Ranks) -> str:
         what, for_ranks = " and ".join(_transfer(c) for c in doing.calls[:2]), []
     else:
         what, for_ranks = doing.op, sorted({m for need in needs(rank, ranks) for m in need})
-    return f"{what}{_line(doing.line)} ({_seconds(doing.seconds)})" + (f" for {those(for_ranks)}" if for_ranks else "")
+    return f"{what}{_line(doing.line)} ({_seconds(doing.seconds)})" + (
+        f" for {describe_ranks(for_ranks)}" if for_ranks else ""
+    )
 
 
 def _waiting_lines(stuck: Iterable[int], first: int, ranks: Ranks) -> tuple[str, ...]:
@@ -297,7 +305,9 @@ def _waiting_lines(stuck: Iterable[int], first: int, ranks: Ranks) -> tuple[str,
     lines = []
     for line, together in here.items():
         seconds = max(ranks[r].doing.seconds for r in together)
-        lines.append(f"{those(together, 'waits')} in {ranks[first].doing.op}{_line(line)} ({_seconds(seconds)})")
+        lines.append(
+            f"{describe_ranks(together, 'waits')} in {ranks[first].doing.op}{_line(line)} ({_seconds(seconds)})"
+        )
     return (*lines, *other)
 
 

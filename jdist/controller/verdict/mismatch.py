@@ -10,7 +10,7 @@ from msgspec import Struct
 from jdist.controller.verdict.wait_graph import Ranks
 from jdist.core.call_signature import SAME_SIZE, sizes
 from jdist.core.observation import Call
-from jdist.core.ranks import those
+from jdist.core.ranks import describe_ranks
 
 _SPLITS = re.compile(r"splits=\[([\d, ]*)\]→\[([\d, ]*)\]")
 
@@ -113,4 +113,4 @@ def tensors(call: Call) -> str:
 
 def lines(mismatch: Mismatch) -> tuple[str, ...]:
     """Who called what, a line for each party."""
-    return tuple(f"{those(ranks, 'calls')} {call}" for ranks, call in mismatch.parties)
+    return tuple(f"{describe_ranks(ranks, 'calls')} {call}" for ranks, call in mismatch.parties)

@@ -24,7 +24,7 @@ class NodeFacts(Struct, frozen=True):
     """The controller's own, of which it may have several."""
     network: str = ""
     """The same for processes on one machine that have one network: containers may have one host name, or several."""
-    called: str = ""
+    launcher_name: str = ""
     """What its launcher calls it; "" if that says nothing."""
     torch_build: str | None = None
     """What its torch was built for: "CUDA 12.8", "ROCm 6.4", "CPU"; None where that is not known."""
@@ -194,7 +194,7 @@ class Renumbered(Message, frozen=True):
 
 
 class LivenessLost(Message, frozen=True):
-    """The agent's lifeline broke, or could not be dialled: it needs the name of another."""
+    """The agent's liveness connection broke, or could not be dialled: it needs the name of another."""
 
 
 class AgentLeaving(Message, frozen=True):
@@ -210,7 +210,7 @@ class Heartbeat(Message, frozen=True):
 class Welcome(Message, frozen=True):
     """The agent's place in the world, and the limits it keeps."""
 
-    lifeline: str
+    liveness_name: str
     node_rank: int
     nnodes: int
     nproc: int
@@ -232,7 +232,7 @@ class Welcome(Message, frozen=True):
 
 
 class LivenessRenewed(Message, frozen=True):
-    """A lifeline broke: dial another of this name (see wire/bulk/server)."""
+    """A liveness connection broke: dial another of this name (see wire/bulk/server)."""
 
     name: str
 

@@ -21,7 +21,7 @@ class RankDone(Message, frozen=True):
     payload: PayloadWire | None = None
     held: str = ""
     error: ErrorInfo | None = None
-    tallies: tuple[CallDigest, ...] = ()
+    digests: tuple[CallDigest, ...] = ()
     """Of the groups in which it called collectives; empty where too many were called to remember them all."""
 
 

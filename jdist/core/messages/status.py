@@ -58,13 +58,13 @@ class ClusterFacts(Message, frozen=True):
     mesh: tuple[tuple[str, ...], tuple[int, ...]] | None = None
     reason: str = ""
     init_seconds: float = 0.0
-    cut_off: tuple[int, ...] = ()
+    unreachable: tuple[int, ...] = ()
     """Nodes that have not been heard of for a while; their ranks are kept until the node's grace is over."""
     is_by_task: bool = False
     """Each place is a launcher's task, and one rank."""
     node_of: tuple[int, ...] = ()
     """The node that each place is on; empty: each is one."""
-    called: tuple[str, ...] = ()
+    launcher_names: tuple[str, ...] = ()
     """What their launcher calls the nodes, also those that are gone; "" where it has no name for one."""
     left_out: tuple[str, ...] = ()
     """Nodes without which the world was formed, as they were numbered then, and why; a sentence each."""
@@ -75,9 +75,9 @@ class ClusterFacts(Message, frozen=True):
 
 
 class Attached(Message, frozen=True):
-    """Answer to a hello; ``lifeline`` is what the peer names its lifeline connection with (see wire/bulk/server)."""
+    """Answer to a hello; ``liveness_name`` is the name of the peer's liveness connection (see wire/bulk/server)."""
 
-    lifeline: str
+    liveness_name: str
     cluster: str
     version: str
 

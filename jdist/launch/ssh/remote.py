@@ -19,7 +19,7 @@ import asyncssh
 import msgspec
 from msgspec import Struct
 
-import jdist
+from jdist.core import __version__
 from jdist.core.errors import LaunchError
 from jdist.core.settings import Host
 from jdist.core.specs import SshBootstrapSpec
@@ -103,7 +103,7 @@ class RemoteAgent:
         spec = SshBootstrapSpec(
             mark=mark,
             python=OLDEST_PYTHON,
-            jdist=jdist.__version__,
+            jdist=__version__,
             directory=host.directory,
             env=dict(self._wanted.env),
             words=self._wanted.words,

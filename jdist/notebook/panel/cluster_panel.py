@@ -8,7 +8,7 @@ from typing import Any
 from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
 from jdist.core.errors import JdistError, UsageError
-from jdist.core.ranks import those, told_fresh
+from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.verdict import Verdict
 from jdist.notebook.options import ranks_parser, split_words
 from jdist.notebook.panel import html, widgets
@@ -209,19 +209,19 @@ class Board:
         self._interrupt_those(self._chosen())
 
     def _interrupt_those(self, ranks: tuple[int, ...]) -> None:
-        self._begin(f"interrupting {those(ranks)}", _interrupt(self._cluster.asynchronous, ranks))
+        self._begin(f"interrupting {describe_ranks(ranks)}", _interrupt(self._cluster.asynchronous, ranks))
 
     def _ask(self) -> None:
         """What is lost cannot be had back, so a second click is needed, and counts for these ranks only."""
         self._doubtful = self._chosen()
-        lost = f"What {those(self._doubtful, 'holds')} will be lost."
+        lost = f"What {describe_ranks(self._doubtful, 'holds')} will be lost."
         self._question.value = html.draw_warning(lost)
         widgets.show(self._sure, is_shown=True)
 
     def _restart(self) -> None:
         self._forget()
         ranks = self._doubtful
-        self._begin(f"restarting {those(ranks)}", _restart(self._cluster.asynchronous, ranks))
+        self._begin(f"restarting {describe_ranks(ranks)}", _restart(self._cluster.asynchronous, ranks))
 
     def _forget(self) -> None:
         widgets.show(self._sure, is_shown=False)
@@ -230,7 +230,7 @@ class Board:
         if not code.value.strip():
             raise UsageError("write the call that the ranks should make beside the button first")
         chosen = self._cluster.select(ranks)
-        self._begin(f"running it on {those(chosen)}", _run(self._cluster.asynchronous, code.value, chosen))
+        self._begin(f"running it on {describe_ranks(chosen)}", _run(self._cluster.asynchronous, code.value, chosen))
 
     def _begin(self, text: str, work: Coroutine[Any, Any, str]) -> None:
         """Without waiting: this thread may be the one that the next click needs."""
@@ -256,19 +256,19 @@ async def _interrupt(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
     running = [f"run {n}" for n, _, on, _ in found.runs if set(ranks) & set(on)]
     await cluster.interrupt(ranks)
     if not running:
-        return f"nothing runs on {those(ranks)}"
+        return f"nothing runs on {describe_ranks(ranks)}"
     return f"interrupting {', '.join(running)}; every namespace is kept, the group is re-formed before the next cell"
 
 
 async def _restart(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
     await cluster.restart(ranks)
-    return f"{told_fresh(ranks)}; the world is re-formed"
+    return f"{describe_fresh_ranks(ranks)}; the world is re-formed"
 
 
 async def _run(cluster: AsyncCluster, code: str, ranks: tuple[int, ...]) -> str:
     """Raises CellError."""
     await cluster.run(code, ranks)
-    return f"it has been run on {those(ranks)}"
+    return f"it has been run on {describe_ranks(ranks)}"
 
 
 def drawn(text: str) -> Any:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from html import escape
 
 from jdist.core.messages.status import RankFacts, StatusReport
-from jdist.core.ranks import those, told_fresh
+from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.verdict import Verdict
 from jdist.notebook.options import Parser, count, ranks_parser
 from jdist.notebook.output.render import table
@@ -73,7 +73,9 @@ def interrupt(s: Session, words: Words) -> None:
     chosen = cluster.select(o.ranks, o.group)
     found = cluster.status()
     in_it = {n: [row.rank for row in found.ranks if row.run == n] for n, _, _, _ in found.runs}
-    running = [f"run {n} on {those(in_it[n] or ranks)}" for n, _, ranks, _ in found.runs if set(ranks) & set(chosen)]
+    running = [
+        f"run {n} on {describe_ranks(in_it[n] or ranks)}" for n, _, ranks, _ in found.runs if set(ranks) & set(chosen)
+    ]
     if not running:
         s.say("nothing runs there")
         return
@@ -86,7 +88,7 @@ def restart(s: Session, words: Words) -> None:
     o = ranks_parser("%dist restart", "Replace ranks' processes.").parse(words)
     chosen = s.cluster.select(o.ranks, o.group)
     s.cluster.restart(chosen)
-    s.say(f"{told_fresh(chosen)}; the world is re-formed")
+    s.say(f"{describe_fresh_ranks(chosen)}; the world is re-formed")
 
 
 def logs(s: Session, words: Words) -> None:

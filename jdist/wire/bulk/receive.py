@@ -1,4 +1,4 @@
-"""Landing: bytes that come to the data port's host once and leave it several times, by way of a segment.
+"""StoredTransfer: bytes that come to the data port's host once and leave it several times, by way of a segment.
 
 A PUT fills the segment; GETs follow it, without waiting for its end.
 """
@@ -17,7 +17,7 @@ from jdist.wire.transport.dialing import receive_segment
 from jdist.wire.values.segments import Segment
 
 
-class Landing:
+class StoredTransfer:
     """``nbytes`` bytes of a cluster: expected, coming, or there. Who waits for more of them waits ``stall`` seconds."""
 
     def __init__(self, cluster: str, nbytes: int, stall: float):

@@ -1,4 +1,4 @@
-"""Passage: bytes on their way from one PUT to one GET of the data port, passed on as they come.
+"""TransferRelay: bytes on their way from one PUT to one GET of the data port, passed on as they come.
 
 They are at rest nowhere in between: a receiver that is slow slows the sender, through TCP itself. On Linux they move
 from socket to socket inside the kernel (``splice``), elsewhere through a buffer that stays in the processor's cache.
@@ -25,7 +25,7 @@ _PIECE = 1 << 22
 _BUFFER = 256 << 10
 
 
-class Passage:
+class TransferRelay:
     """One transfer of ``nbytes`` bytes. Either end may come first, and waits ``stall`` seconds for the other."""
 
     def __init__(self, nbytes: int, stall: float):

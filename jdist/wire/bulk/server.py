@@ -4,11 +4,11 @@ A connection begins with one line, ``JDIST1 VERB NAME``, where NAME is a random 
 encrypted control port:
 
 - ``PUT``: the peer sends a transfer's bytes, once; when all are where they should be, the answer is ``k``.
-- ``GET``: the peer receives them. They are passed on from the PUT as they come (a :class:`Passage`, one GET), or kept
-  in shared memory meanwhile (a :class:`Landing`, several).
+- ``GET``: the peer receives them. They are passed on from the PUT as they come (a :class:`TransferRelay`, one GET),
+  or kept in shared memory meanwhile (a :class:`StoredTransfer`, several).
   On the controller's own host, a GET of the first kind may come over a Unix socket, ``near``, too; what it receives
   is one byte and the PUT's connection, handed over: no hop in between is as fast as none.
-- ``LIFE``: a lifeline, once (see wire/transport/liveness).
+- ``LIFE``: a liveness connection, once (see wire/transport/liveness).
 - ``PING``: the answer is ``k`` if NAME is this cluster's: somebody looks for its controller.
 
 What comes through the door (see wire/transport/public_port) is either such a connection or one for the control port.
@@ -29,13 +29,13 @@ from typing import Any
 
 from jdist.core.errors import JdistError
 from jdist.core.messages.base import ProbeWire
-from jdist.wire.bulk.receive import Landing
-from jdist.wire.bulk.relay import Passage
+from jdist.wire.bulk.receive import StoredTransfer
+from jdist.wire.bulk.relay import TransferRelay
 from jdist.wire.complaints import Complaints
 from jdist.wire.transport.dialing import MAGIC, STALL, is_same_user
-from jdist.wire.transport.liveness import Lifeline
-from jdist.wire.transport.pending_connections import Newcomers
-from jdist.wire.transport.public_port import ZMTP, Joint, join_to
+from jdist.wire.transport.liveness import LivenessConnection
+from jdist.wire.transport.pending_connections import PendingConnections
+from jdist.wire.transport.public_port import ZMTP, JoinedConnections, join_to
 from jdist.wire.values.segments import Probe
 
 _CONTROL = "control"
@@ -43,7 +43,7 @@ _CONTROL = "control"
 _HEADER_LIMIT = 256
 _HEADER_TIMEOUT = 10.0
 _LIFE_WITHIN = 60.0
-"""Seconds for a lifeline to be dialled, from when its name was given out."""
+"""Seconds for a liveness connection to be dialled, from when its name was given out."""
 _MOST_TRANSFERS = 1024
 """Of one client, at a time."""
 _REST = 0.1
@@ -58,16 +58,16 @@ class DataServer:
         self._cluster = cluster
         self._stall = stall
         self._on_life_end = on_life_end
-        self._transfers: dict[str, Passage | Landing] = {}
+        self._transfers: dict[str, TransferRelay | StoredTransfer] = {}
         self._owners: dict[str, str] = {}
         self._expected_lives: dict[str, asyncio.TimerHandle] = {}
-        self._newcomers = Newcomers()
+        self._newcomers = PendingConnections()
         self._complaints = Complaints("jdist data port")
-        self._lives: dict[str, Lifeline] = {}
+        self._lives: dict[str, LivenessConnection] = {}
         self._life_ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listeners: list[socket.socket] = []
-        self._joints: set[Joint] = set()
+        self._joints: set[JoinedConnections] = set()
         self._control_port = 0
         self.port = 0
         self.near = ""
@@ -86,7 +86,7 @@ class DataServer:
         for listener in self._listeners:
             self._take_in(listener)
 
-    def listen_at_door(self, door: socket.socket, control_port: int) -> None:
+    def listen_publicly(self, door: socket.socket, control_port: int) -> None:
         """Serve what comes through the door, the control port's connections included."""
         self._control_port = control_port
         self._listeners.append(door)
@@ -96,8 +96,8 @@ class DataServer:
         listener.setblocking(False)
         self._keep(self._accept(listener))
 
-    def allow_life(self, name: str) -> None:
-        """A lifeline of this name may come; if it does not in time, it counts as broken."""
+    def allow_liveness(self, name: str) -> None:
+        """A liveness connection of this name may come; if it does not in time, it counts as broken."""
         loop = asyncio.get_running_loop()
         self._expected_lives[name] = loop.call_later(_LIFE_WITHIN, self._give_up_life, name)
 
@@ -111,17 +111,17 @@ class DataServer:
 
     def pass_on(self, name: str, nbytes: int, owner: str) -> None:
         """A PUT of this name and size may come, and a GET to which its bytes go."""
-        self._add(name, Passage(nbytes, self._stall), owner)
+        self._add(name, TransferRelay(nbytes, self._stall), owner)
 
     def expect(self, name: str, nbytes: int, owner: str) -> None:
         """A PUT of this name and size may come, whose bytes are kept for GETs."""
-        self._add(name, Landing(self._cluster, nbytes, self._stall), owner)
+        self._add(name, StoredTransfer(self._cluster, nbytes, self._stall), owner)
 
     def offer(self, name: str, nbytes: int, probe: ProbeWire | None, path: str, owner: str) -> bool:
         """Let nodes GET the segment at ``path`` if this host shares it; False if it does not."""
         if probe is None or not Probe(probe.path, probe.nonce).is_here():
             return False
-        self._add(name, Landing.of(self._cluster, nbytes, self._stall, path), owner)
+        self._add(name, StoredTransfer.of(self._cluster, nbytes, self._stall, path), owner)
         return True
 
     def forget(self, name: str) -> None:
@@ -136,15 +136,15 @@ class DataServer:
         for name in [n for n, o in self._owners.items() if o == owner]:
             self.forget(name)
 
-    async def lives_ended(self, names: Iterable[str]) -> None:
-        """Until none of these lifelines stands any more."""
+    async def liveness_ended(self, names: Iterable[str]) -> None:
+        """Until none of these liveness connections stands any more."""
         names = set(names)
         while names & set(self._lives):
             self._life_ended.clear()
             await self._life_ended.wait()
 
     def close(self) -> None:
-        """Stop listening, and end every transfer and lifeline."""
+        """Stop listening, and end every transfer and liveness connection."""
         for task in self._tasks:
             task.cancel()
         for listener in self._listeners:
@@ -159,7 +159,7 @@ class DataServer:
         for name in list(self._transfers):
             self.forget(name)
 
-    def _add(self, name: str, transfer: Passage | Landing, owner: str) -> None:
+    def _add(self, name: str, transfer: TransferRelay | StoredTransfer, owner: str) -> None:
         self._transfers[name] = transfer
         self._owners[name] = owner
 
@@ -223,7 +223,7 @@ class DataServer:
         end: list[Callable[[], object]] = []
         number = self._newcomers.enter(lambda: [close() for close in end])
 
-        def ended(joint: Joint) -> None:
+        def ended(joint: JoinedConnections) -> None:
             self._joints.discard(joint)
             self._newcomers.leave(number)
 
@@ -242,16 +242,16 @@ class DataServer:
         transfer = self._transfers.get(name)
         try:
             match verb, transfer:
-                case "PUT", Landing():
+                case "PUT", StoredTransfer():
                     await transfer.receive(sock)
-                case "GET", Landing():
+                case "GET", StoredTransfer():
                     await transfer.send(sock)
-                case "PUT", Passage():
+                case "PUT", TransferRelay():
                     await transfer.give(sock)
-                case "GET", Passage():
+                case "GET", TransferRelay():
                     await transfer.take(sock)
         finally:
-            if isinstance(transfer, Passage) and transfer.is_over and self._transfers.get(name) is transfer:
+            if isinstance(transfer, TransferRelay) and transfer.is_over and self._transfers.get(name) is transfer:
                 self.forget(name)
 
     def _start_life(self, name: str, sock: socket.socket) -> None:
@@ -261,7 +261,7 @@ class DataServer:
             self._on_life_end(name, is_dead)
 
         self._expected_lives.pop(name).cancel()
-        self._lives[name] = Lifeline(sock, ended)
+        self._lives[name] = LivenessConnection(sock, ended)
 
 
 def _close(sock: socket.socket, _: object) -> None:

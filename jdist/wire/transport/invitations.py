@@ -68,7 +68,7 @@ class JoinLine(Struct, frozen=True, array_like=True):
         except (ValueError, msgspec.DecodeError):
             raise UsageError("the join line is damaged; copy it again, whole") from None
 
-    def way(self, host: str, key: KeyPair) -> Endpoint:
+    def endpoint(self, host: str, key: KeyPair) -> Endpoint:
         """At one of the hosts, with a key of one's own."""
         return Endpoint(self.cluster, host, self.control_port, self.data_port, self.server_key, key)
 

@@ -80,7 +80,7 @@ class Charter(Struct, frozen=True):
     data_port: int
     keys: KeyPair
     for_clients: KeyPair
-    door_port: int = 0
+    public_port: int = 0
     """See wire/transport/public_port; 0: it is closed."""
     invitations: tuple[Invitation, ...] = ()
     agents: tuple[str, ...] = ()

@@ -18,8 +18,8 @@ _PROBE_AFTER, _PROBE_EVERY, _PROBES = 5, 2, 3
 _DIAL_TIMEOUT = 10.0
 
 
-class Lifeline:
-    """One end of a lifeline; at its end ``on_end(is_dead)`` is called on the running loop."""
+class LivenessConnection:
+    """One end of a liveness connection; at its end ``on_end(is_dead)`` is called on the running loop."""
 
     def __init__(self, sock: socket.socket, on_end: Callable[[bool], None]):
         self._loop = asyncio.get_running_loop()
@@ -48,8 +48,8 @@ class Lifeline:
             self._sock.close()
 
 
-async def dial_lifeline(address: tuple[str, int], name: str, on_end: Callable[[bool], None]) -> Lifeline:
-    """This process's lifeline to the controller whose data port is at ``address``. Raises OSError."""
+async def dial_liveness(address: tuple[str, int], name: str, on_end: Callable[[bool], None]) -> LivenessConnection:
+    """This process's liveness connection to the controller whose data port is at ``address``. Raises OSError."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(_DIAL_TIMEOUT):
         found = await _resolve(loop, address)
@@ -64,7 +64,7 @@ async def dial_lifeline(address: tuple[str, int], name: str, on_end: Callable[[b
                 if not isinstance(e, OSError) or i == len(found) - 1:
                     raise
             else:
-                return Lifeline(sock, on_end)
+                return LivenessConnection(sock, on_end)
     raise ConnectionRefusedError(f"{address[0]} has no address")
 
 

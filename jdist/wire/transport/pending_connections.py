@@ -1,4 +1,4 @@
-"""Newcomers: connections that have not proved anything yet. There is room for so many; the oldest makes room.
+"""PendingConnections: connections that have not proved anything yet. There is room for so many; the oldest makes room.
 
 A flood of strangers costs a bounded number of descriptors; whoever has something to say says it within milliseconds,
 and is a newcomer no more before so many others have come.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 MOST = 256
 
 
-class Newcomers:
+class PendingConnections:
     """Keeps them in the order in which they came."""
 
     def __init__(self, most: int = MOST):

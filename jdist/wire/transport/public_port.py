@@ -20,7 +20,7 @@ _WELCOME = 64 + 170
 next it has let the peer in, or ends the connection."""
 
 
-def open_door(host: str, port: int = 0) -> socket.socket:
+def open_public_port(host: str, port: int = 0) -> socket.socket:
     """A listener at ``host`` ("*": at every address of this host, of both families). Raises OSError."""
     if host != "*":
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -31,7 +31,7 @@ def open_door(host: str, port: int = 0) -> socket.socket:
     return socket.create_server(("", port), backlog=512)
 
 
-class Joint:
+class JoinedConnections:
     """Two connections made one. ``on_end`` is called once, when either has ended; both are closed then.
 
     ``on_proved`` is called once, when ``other``, the control port, has let in who speaks at ``one``.
@@ -41,7 +41,7 @@ class Joint:
         self,
         one: socket.socket,
         other: socket.socket,
-        on_end: Callable[[Joint], None],
+        on_end: Callable[[JoinedConnections], None],
         on_proved: Callable[[], object] = lambda: None,
     ):
         self._sockets = (one, other)
@@ -108,9 +108,9 @@ async def join_to(
     sock: socket.socket,
     begun: bytes,
     port: int,
-    on_end: Callable[[Joint], None],
+    on_end: Callable[[JoinedConnections], None],
     on_proved: Callable[[], object] = lambda: None,
-) -> Joint:
+) -> JoinedConnections:
     """Join a connection, of which ``begun`` has been read, to ``port`` on the loopback. Raises OSError; both
     are closed then.
     """
@@ -120,7 +120,7 @@ async def join_to(
         inner.setblocking(False)
         await loop.sock_connect(inner, ("127.0.0.1", port))
         await loop.sock_sendall(inner, begun)
-        return Joint(sock, inner, on_end, on_proved)
+        return JoinedConnections(sock, inner, on_end, on_proved)
     except BaseException:
         inner.close()
         sock.close()

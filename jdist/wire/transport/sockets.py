@@ -118,7 +118,7 @@ class Port:
             self._socket.close(linger=int(linger * 1000))
 
 
-class Gate:
+class KeyGate:
     """The allow-list at a controller's TCP port: which client keys may shake hands, and what each may call itself.
 
     ``on_void`` is called when somebody comes with a key that was let in once and is not any more.
@@ -183,7 +183,7 @@ def _tcp(socket: zmq.Socket[bytes]) -> None:
 class GuardedPort(Port):
     """A Port that hears nobody under a name that is not the key's; zmq itself lets a peer call itself anything."""
 
-    def __init__(self, socket: zmq.Socket[bytes], gate: Gate, on_frames: Callable[[Frames], None], address: str):
+    def __init__(self, socket: zmq.Socket[bytes], gate: KeyGate, on_frames: Callable[[Frames], None], address: str):
         self._gate = gate
         super().__init__(socket, on_frames, address)
 
@@ -199,7 +199,7 @@ def bind_tcp(
     context: zmq.Context[Any],
     host: str,
     keys: KeyPair,
-    gate: Gate,
+    gate: KeyGate,
     on_frames: Callable[[Frames], None],
     port: int = 0,
 ) -> Port:
@@ -249,7 +249,7 @@ def dial_tcp(
     return socket
 
 
-class Watch:
+class ConnectionMonitor:
     """``on_change(True)`` whenever the dialled peer has shaken hands, ``on_change(False)`` when it is gone.
 
     ``on_refused`` when it does not know this side's key (any more).

@@ -108,7 +108,7 @@ class Cells:
             capture.catch_up()
         done = outcome_of(result, self._kernel.shell, cell.run, self.rank, self._seconds())
         span = self.runs.find(cell.run)
-        self._end(structs.replace(done, tallies=self.tally(span.began)) if done.kind == "value" and span else done)
+        self._end(structs.replace(done, digests=self.tally(span.began)) if done.kind == "value" and span else done)
 
     def _end(self, done: RankDone) -> None:
         for stream in (sys.stdout, sys.stderr):

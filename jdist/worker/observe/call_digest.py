@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jdist.core.call_signature import agreed
+from jdist.core.call_signature import call_signature
 from jdist.core.observation import CallDigest
 from jdist.worker.observe.call_log import TRANSFERS, Note, Notes, Record
 from jdist.worker.observe.call_log_codegen import THREAD
@@ -105,4 +105,4 @@ def _numbered(record: Record, merging: Merging, groups: dict[str, _Calls]) -> tu
         return None
     calls = groups.setdefault(call.group, _Calls())
     calls.threads.add(record[THREAD])
-    return calls, calls.number(agreed(call))
+    return calls, calls.number(call_signature(call))

@@ -15,8 +15,8 @@ from jdist.core.messages.membership import Enrolled, Rejected
 from jdist.wire.bulk.server import DataServer
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import KeyPair
-from jdist.wire.transport.public_port import open_door
-from jdist.wire.transport.sockets import Frames, Gate, bind_tcp, new_context
+from jdist.wire.transport.public_port import open_public_port
+from jdist.wire.transport.sockets import Frames, KeyGate, bind_tcp, new_context
 from jdist.wire.values.frames import pack
 
 DEADLINE = 60.0
@@ -28,7 +28,7 @@ CLUSTER = "c0ffee"
 async def controller(context: Any, keys: KeyPair, answer: bytes) -> AsyncIterator[tuple[int, list[Frames]]]:
     """Somebody who says that this is the cluster, holds these keys, and answers all; port, and what was heard."""
     heard: list[Frames] = []
-    gate = Gate(context)
+    gate = KeyGate(context)
     gate.allow([LINE.public], called="e-")
 
     def on_frames(frames: Frames) -> None:
@@ -37,8 +37,8 @@ async def controller(context: Any, keys: KeyPair, answer: bytes) -> AsyncIterato
 
     control = bind_tcp(context, "127.0.0.1", keys, gate, on_frames)
     data = DataServer(CLUSTER, lambda _name, _is_dead: None)
-    door = open_door("127.0.0.1")
-    data.listen_at_door(door, control.tcp_port)
+    door = open_public_port("127.0.0.1")
+    data.listen_publicly(door, control.tcp_port)
     try:
         yield int(door.getsockname()[1]), heard
     finally:

@@ -30,7 +30,7 @@ def test_a_name_that_nobody_announced_is_shown_the_door(cluster: str, verb: str)
 def test_a_name_serves_for_what_it_was_announced(cluster: str, announced: str, verb: str) -> None:
     async def scenario() -> None:
         async with serving(cluster) as port:
-            announce = {"life": port.server.allow_life, "put": port.server.expect, "pass": port.server.pass_on}
+            announce = {"life": port.server.allow_liveness, "put": port.server.expect, "pass": port.server.pass_on}
             announce[announced](*(("n",) if announced == "life" else ("n", 5, "c-1")))
             assert await closed_without_a_word(dial_data(port.address, verb, "n"))
             assert not port.ended
@@ -113,7 +113,7 @@ def test_a_lifeline_that_nobody_dials_counts_as_broken(cluster: str, monkeypatch
 
     async def scenario() -> None:
         async with serving(cluster) as port:
-            port.server.allow_life("n")
+            port.server.allow_liveness("n")
             await port.noticed.wait()
             assert port.ended == ["n broke"]
             assert await closed_without_a_word(dial_data(port.address, "LIFE", "n"))

@@ -13,8 +13,8 @@ import pytest
 from jdist.wire.bulk.server import DataServer
 from jdist.wire.transport.dialing import ping
 from jdist.wire.transport.keys import KeyPair
-from jdist.wire.transport.public_port import ZMTP, open_door
-from jdist.wire.transport.sockets import Frames, Gate, Port, bind_tcp, dial_tcp, new_context
+from jdist.wire.transport.public_port import ZMTP, open_public_port
+from jdist.wire.transport.sockets import Frames, KeyGate, Port, bind_tcp, dial_tcp, new_context
 
 DEADLINE = 20.0
 SERVER, FRIEND = KeyPair.make(), KeyPair.make()
@@ -24,9 +24,9 @@ SERVER, FRIEND = KeyPair.make(), KeyPair.make()
 async def house(control_port: int) -> AsyncIterator[int]:
     """A data port with a door for that control port; the door's port."""
     server = DataServer("c0ffee", lambda _name, _is_dead: None)
-    door = open_door("127.0.0.1")
+    door = open_public_port("127.0.0.1")
     try:
-        server.listen_at_door(door, control_port)
+        server.listen_publicly(door, control_port)
         yield int(door.getsockname()[1])
     finally:
         server.close()
@@ -105,7 +105,7 @@ def test_a_control_port_that_is_gone_closes_the_connection() -> None:
 def test_messages_reach_the_control_port_through_the_door() -> None:
     async def work() -> None:
         context = new_context()
-        gate = Gate(context)
+        gate = KeyGate(context)
         gate.allow([FRIEND.public], called="a-")
         heard: asyncio.Queue[Frames] = asyncio.Queue()
         control = bind_tcp(context, "127.0.0.1", SERVER, gate, heard.put_nowait)
@@ -137,7 +137,7 @@ def test_only_this_cluster_answers_a_ping() -> None:
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 def test_any_address_is_of_both_families() -> None:
-    with open_door("*") as door:
+    with open_public_port("*") as door:
         port = door.getsockname()[1]
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, port), timeout=DEADLINE).close()

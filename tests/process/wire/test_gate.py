@@ -9,7 +9,7 @@ import pytest
 
 from jdist.core.errors import ProtocolError
 from jdist.wire.transport.keys import KeyPair, agent_name
-from jdist.wire.transport.sockets import Frames, Gate, Port, Watch, bind_tcp, dial_tcp, new_context
+from jdist.wire.transport.sockets import ConnectionMonitor, Frames, KeyGate, Port, bind_tcp, dial_tcp, new_context
 
 SERVER, AGENT, GUEST = KeyPair.make(), KeyPair.make(), KeyPair.make()
 DEADLINE = 20.0
@@ -21,17 +21,17 @@ class Bench:
     def __init__(self) -> None:
         self.voids: list[float] = []
         self.context = new_context()
-        self.gate = Gate(self.context, lambda: self.voids.append(time.time()))
+        self.gate = KeyGate(self.context, lambda: self.voids.append(time.time()))
         self.heard: asyncio.Queue[Frames] = asyncio.Queue()
         self.port = bind_tcp(self.context, "127.0.0.1", SERVER, self.gate, self.heard.put_nowait)
         self.refused = asyncio.Event()
-        self._closing: list[Port | Watch] = []
+        self._closing: list[Port | ConnectionMonitor] = []
 
     def dial(self, keys: KeyPair, name: str) -> Port:
-        watches: list[Watch] = []
+        watches: list[ConnectionMonitor] = []
 
         def watch(socket: object) -> None:
-            watches.append(Watch(socket, lambda _: None, self.refused.set))  # type: ignore[arg-type]
+            watches.append(ConnectionMonitor(socket, lambda _: None, self.refused.set))  # type: ignore[arg-type]
 
         socket = dial_tcp(self.context, ("127.0.0.1", self.port.tcp_port), SERVER.public, keys, name, watch)
         port = Port(socket, lambda _: None)

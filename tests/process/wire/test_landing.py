@@ -1,4 +1,4 @@
-"""Landing: bytes that are kept reach every GET, and go with their PUT's failure or their client."""
+"""StoredTransfer: bytes that are kept reach every GET, and go with their PUT's failure or their client."""
 
 from __future__ import annotations
 

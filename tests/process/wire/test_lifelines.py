@@ -9,12 +9,12 @@ import struct
 import pytest
 
 from jdist.wire.transport.dialing import dial_data
-from jdist.wire.transport.liveness import dial_lifeline
+from jdist.wire.transport.liveness import dial_liveness
 from support.port import closed_without_a_word, run, serving, until
 
 
 def ignore(_is_dead: bool) -> None:
-    """For lifelines that end with the test."""
+    """For liveness connections that end with the test."""
 
 
 def abort(sock: socket.socket) -> None:
@@ -26,13 +26,13 @@ def abort(sock: socket.socket) -> None:
 def test_a_lifeline_that_is_reset_tells_nothing_of_the_process(cluster: str) -> None:
     async def scenario() -> None:
         async with serving(cluster) as port:
-            port.server.allow_life("one")
-            port.server.allow_life("two")
+            port.server.allow_liveness("one")
+            port.server.allow_liveness("two")
             abort(dial_data(port.address, "LIFE", "one"))
             await port.noticed.wait()
             assert port.ended == ["one broke"]
             over: asyncio.Queue[bool] = asyncio.Queue()
-            line = await dial_lifeline(port.address, "two", over.put_nowait)
+            line = await dial_liveness(port.address, "two", over.put_nowait)
             await until(lambda: port.server._lives)
             (other,) = port.server._lives.values()
             asyncio.get_running_loop().remove_reader(other._sock)
@@ -48,7 +48,7 @@ def test_a_data_port_that_nobody_serves_has_no_lifelines() -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = server.getsockname()
         with pytest.raises(ConnectionRefusedError):
-            await dial_lifeline(address, "one", ignore)
+            await dial_liveness(address, "one", ignore)
 
     run(scenario)
 
@@ -56,12 +56,12 @@ def test_a_data_port_that_nobody_serves_has_no_lifelines() -> None:
 def test_the_controller_notices_the_end_of_a_lifeline(cluster: str) -> None:
     async def scenario() -> None:
         async with serving(cluster) as port:
-            port.server.allow_life("one")
-            port.server.allow_life("two")
-            one = await dial_lifeline(port.address, "one", ignore)
-            two = await dial_lifeline(port.address, "two", ignore)
+            port.server.allow_liveness("one")
+            port.server.allow_liveness("two")
+            one = await dial_liveness(port.address, "one", ignore)
+            two = await dial_liveness(port.address, "two", ignore)
             await until(lambda: len(port.server._lives) == 2)
-            waiting = asyncio.create_task(port.server.lives_ended(["one"]))
+            waiting = asyncio.create_task(port.server.liveness_ended(["one"]))
             one.close()
             await port.noticed.wait()
             assert port.ended == ["one"]
@@ -78,9 +78,9 @@ def test_the_controller_notices_the_end_of_a_lifeline(cluster: str) -> None:
 def test_a_process_notices_the_controllers_end(cluster: str) -> None:
     async def scenario() -> None:
         async with serving(cluster) as port:
-            port.server.allow_life("one")
+            port.server.allow_liveness("one")
             over: asyncio.Queue[bool] = asyncio.Queue()
-            line = await dial_lifeline(port.address, "one", over.put_nowait)
+            line = await dial_liveness(port.address, "one", over.put_nowait)
             await until(lambda: port.server._lives)
             port.server.close()
             assert await over.get() is True
@@ -93,8 +93,8 @@ def test_a_process_notices_the_controllers_end(cluster: str) -> None:
 def test_a_lifeline_serves_once(cluster: str) -> None:
     async def scenario() -> None:
         async with serving(cluster) as port:
-            port.server.allow_life("one")
-            line = await dial_lifeline(port.address, "one", ignore)
+            port.server.allow_liveness("one")
+            line = await dial_liveness(port.address, "one", ignore)
             await until(lambda: port.server._lives)
             assert await closed_without_a_word(dial_data(port.address, "LIFE", "one"))
             assert port.ended == []
@@ -106,7 +106,7 @@ def test_a_lifeline_serves_once(cluster: str) -> None:
 def test_words_on_a_lifeline_are_ignored(cluster: str) -> None:
     async def scenario() -> None:
         async with serving(cluster) as port:
-            port.server.allow_life("one")
+            port.server.allow_liveness("one")
             sock = dial_data(port.address, "LIFE", "one")
             sock.sendall(b"chatter")
             await until(lambda: port.server._lives)

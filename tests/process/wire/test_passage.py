@@ -1,4 +1,4 @@
-"""Passage: bytes are passed on whole or not at all; an end that dies or stands still frees the other."""
+"""TransferRelay: bytes are passed on whole or not at all; an end that dies or stands still frees the other."""
 
 from __future__ import annotations
 

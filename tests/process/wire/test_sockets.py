@@ -15,7 +15,17 @@ import pytest
 import zmq
 
 from jdist.wire.transport.keys import KeyPair
-from jdist.wire.transport.sockets import Frames, Gate, Port, Watch, bind_ipc, bind_tcp, dial_ipc, dial_tcp, new_context
+from jdist.wire.transport.sockets import (
+    ConnectionMonitor,
+    Frames,
+    KeyGate,
+    Port,
+    bind_ipc,
+    bind_tcp,
+    dial_ipc,
+    dial_tcp,
+    new_context,
+)
 
 DEADLINE = 20.0
 SERVER, FRIEND, STRANGER = KeyPair.make(), KeyPair.make(), KeyPair.make()
@@ -45,7 +55,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.context = new_context()
-        self.gate = Gate(self.context)
+        self.gate = KeyGate(self.context)
         self.gate.allow([FRIEND.public])
         self.inbox = Inbox()
         self.port = bind_tcp(self.context, "127.0.0.1", SERVER, self.gate, self.inbox)
@@ -241,7 +251,7 @@ def test_ipv6() -> None:
 
     async def scenario() -> None:
         context, inbox = new_context(), Inbox()
-        gate = Gate(context)
+        gate = KeyGate(context)
         gate.allow([FRIEND.public])
         port = bind_tcp(context, "::1", SERVER, gate, inbox)
         peer = Port(dial_tcp(context, ("::1", port.tcp_port), SERVER.public, FRIEND, "c-6"), Inbox())
@@ -276,7 +286,7 @@ def test_a_watch_set_before_the_dial_hears_of_the_handshake_and_of_the_end() -> 
     async def scenario() -> list[bool]:
         context = new_context()
         server, client = KeyPair.make(), KeyPair.make()
-        gate = Gate(context)
+        gate = KeyGate(context)
         gate.allow([client.public])
         heard: asyncio.Queue[bool] = asyncio.Queue()
         port = bind_tcp(context, "127.0.0.1", server, gate, lambda _: None)
@@ -288,7 +298,7 @@ def test_a_watch_set_before_the_dial_hears_of_the_handshake_and_of_the_end() -> 
             server.public,
             client,
             "a-1",
-            lambda s: watches.append(Watch(s, heard.put_nowait)),
+            lambda s: watches.append(ConnectionMonitor(s, heard.put_nowait)),
         )
         changes = [await asyncio.wait_for(heard.get(), 10)]
         port.close()
@@ -305,13 +315,13 @@ def test_a_watch_set_before_the_dial_hears_of_the_handshake_and_of_the_end() -> 
 AHEAD_AND_AWAY = """
 import asyncio, sys, time
 from jdist.wire.transport.keys import KeyPair
-from jdist.wire.transport.sockets import Gate, Port, bind_tcp, dial_tcp, new_context
+from jdist.wire.transport.sockets import KeyGate, Port, bind_tcp, dial_tcp, new_context
 
 SERVER, FRIEND = KeyPair.make(), KeyPair.make()
 
 async def main():
     heard, greeted = [], asyncio.Event()
-    gate = Gate(context := new_context())
+    gate = KeyGate(context := new_context())
     gate.allow([FRIEND.public])
     port = bind_tcp(context, "127.0.0.1", SERVER, gate, lambda frames: (heard.append(frames), port.send(frames)))
     address = ("127.0.0.1", port.tcp_port)

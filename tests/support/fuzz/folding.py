@@ -33,8 +33,8 @@ def fold(source: random.Random, worlds: int) -> int:
                 case 0:
                     event: object = Tick()
                     d.now += source.choice((0.01, 1.0, 4.0))
-                case 1 if source.random() < 0.1 and d.state.lifelines:
-                    event = PeerGone(source.choice(sorted(d.state.lifelines)), source.random() < 0.5)
+                case 1 if source.random() < 0.1 and d.state.liveness_names:
+                    event = PeerGone(source.choice(sorted(d.state.liveness_names)), source.random() < 0.5)
                 case 1 | 2 | 3 | 4:
                     event = FromAgent(source.choice(("a-0", "a-1", "a-1", "a-7")), maker.message(AgentMessage))
                 case _:

@@ -42,7 +42,7 @@ def test_a_cut_of_some_seconds_while_idle_loses_nothing(across: Start, hosts: Be
     before, notices = pids(own), listen(own)
     hosts.cut(1)
     began = time.monotonic()
-    assert eventually(lambda: own.facts.cut_off == (1,), 10)
+    assert eventually(lambda: own.facts.unreachable == (1,), 10)
     status = own.status()
     assert {r.rank: r.state for r in status.ranks} == {0: "idle", 1: "idle", 2: "cut off", 3: "cut off"}
     assert "node 1" in status.silences[0]
@@ -120,4 +120,4 @@ def test_a_slow_cable_costs_time_only(across: Start, hosts: Bed) -> None:
     own.push(x=bytes(500_000))
     assert own.run(f"{ALL_REDUCE}, len(x)", timeout=20).values == dict.fromkeys(range(4), (4.0, 500_000))
     assert pids(own) == before
-    assert own.facts.cut_off == ()
+    assert own.facts.unreachable == ()

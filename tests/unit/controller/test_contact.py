@@ -51,7 +51,7 @@ def test_a_node_that_is_silent_for_a_while_loses_nothing() -> None:
     d.say(StatusRequest("s"))
     rows = d.told(StatusReport)[-1]
     assert [r.state for r in rows.ranks] == ["running", "idle", "cut off", "cut off"]
-    assert rows.facts.cut_off == (1,)
+    assert rows.facts.unreachable == (1,)
     assert set(d.state.runs.running) == {run, alone}
     heal(d, 1)
     assert "node 1 (a-1) is back" in notices(d)[-1]
@@ -91,7 +91,7 @@ def test_an_agent_that_was_given_up_comes_back_with_fresh_ranks() -> None:
     cut(d, 1)
     d.sleep(20.0)
     agent = d.agents["a-1"]
-    first = agent.lifeline
+    first = agent.liveness_name
     d.step(FromAgent("a-1", Heartbeat()))
     assert len([m for m in agent.heard if isinstance(m, Welcome)]) == 1, "a beat takes no place"
     d.greet(agent)
@@ -167,13 +167,13 @@ def test_a_world_is_formed_across_a_cut_once_it_is_over() -> None:
 def test_a_lifeline_that_broke_is_replaced_and_costs_nothing(how: str) -> None:
     d = Driver(**SETTINGS).ready()
     agent = d.agents["a-1"]
-    first = agent.lifeline
+    first = agent.liveness_name
     if how == "controller":
         d.step(PeerGone(first, is_dead=False))
     else:
         d.step(FromAgent("a-1", LivenessLost()))
     (new,) = [m for m in agent.heard if isinstance(m, LivenessRenewed)]
-    assert d.state.lifelines[new.name] == "a-1"
+    assert d.state.liveness_names[new.name] == "a-1"
     d.step(PeerGone(first))
     assert d.state.world.is_complete, "the end of the old one tells nothing"
     d.lose(agent)
@@ -188,7 +188,7 @@ def test_an_agent_that_dies_while_it_is_cut_off_is_gone_when_that_is_known() -> 
     assert notices(d)[-1].endswith("node 1 (a-1) is gone: its agent's process ended")
     d.say(StatusRequest("s"))
     assert [r.state for r in d.told(StatusReport)[-1].ranks] == ["idle", "idle", "gone", "gone"]
-    assert d.told(StatusReport)[-1].facts.cut_off == ()
+    assert d.told(StatusReport)[-1].facts.unreachable == ()
 
 
 def test_an_agent_that_is_told_to_end_says_by_whom_and_its_run_with_it() -> None:

@@ -27,12 +27,12 @@ def tally(digest: bytes, count: int = 2, size: int = 4, group: str = "0", label:
     return CallDigest(group, label, size, count, digest)
 
 
-def finish(d: Driver, run: int, *tallies: CallDigest | None) -> None:
+def finish(d: Driver, run: int, *digests: CallDigest | None) -> None:
     """The ranks end in their order, having called that."""
-    for rank, own in enumerate(tallies):
+    for rank, own in enumerate(digests):
         agent = d.agent_of(rank)
         agent.cells.pop(rank, None)
-        d.step(FromAgent(agent.name, RankDone(run, rank, "value", 0.1, tallies=() if own is None else (own,))))
+        d.step(FromAgent(agent.name, RankDone(run, rank, "value", 0.1, digests=() if own is None else (own,))))
 
 
 def traced(run: int, *details: str, dtype: str = "float32") -> RankTrace:
@@ -125,24 +125,24 @@ def test_a_fault_is_an_answer_and_a_lost_node_none() -> None:
     assert not ended(d)
     lost = d.agent_of(1)
     lost.is_gone = True
-    d.step(PeerGone(lost.lifeline))
+    d.step(PeerGone(lost.liveness_name))
     d.sleep(1.1)
     assert ended(d) == [run]
     assert len(verdicts(d)) == 1
 
 
 @pytest.mark.parametrize(
-    "tallies",
+    "digests",
     [
         pytest.param((tally(ONE), tally(OTHER, 3), tally(ONE), tally(ONE)), id="a rank called once more"),
         pytest.param((tally(ONE), tally(OTHER), tally(ONE), None), id="a rank called nothing"),
         pytest.param((tally(ONE), tally(OTHER, group="1"), tally(ONE), tally(ONE)), id="in groups of their own"),
     ],
 )
-def test_what_cannot_be_compared_is_not_doubted(tallies: tuple[CallDigest | None, ...]) -> None:
+def test_what_cannot_be_compared_is_not_doubted(digests: tuple[CallDigest | None, ...]) -> None:
     d = driver()
     run = d.run()
-    finish(d, run, *tallies)
+    finish(d, run, *digests)
     assert ended(d) == [run]
     assert not asked(d)
 

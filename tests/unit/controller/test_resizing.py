@@ -112,7 +112,7 @@ def test_an_agent_that_waits_for_a_cell_to_end_is_kept_or_told() -> None:
     d.say(AddNode("add", timeout=30.0))
     run = d.run()
     agent = d.add_agent("a-2")
-    d.agents["a-2"].lifeline = "none yet"  # so that it beats
+    d.agents["a-2"].liveness_name = "none yet"  # so that it beats
     d.sleep(20.0)
     assert not agent.heard
     assert "a-2" not in d.forgotten
@@ -162,7 +162,7 @@ def test_a_released_agent_is_forgotten_once_it_has_ended() -> None:
     d = Driver(3).ready()
     remove(d, 2, 3)
     assert "a-1" not in d.forgotten
-    d.step(PeerGone(d.agents["a-1"].lifeline))
+    d.step(PeerGone(d.agents["a-1"].liveness_name))
     assert d.forgotten == ["a-1"]
     assert d.state.phase == "ready"
 
@@ -224,11 +224,11 @@ def test_a_place_to_which_nobody_comes_is_closed() -> None:
 
 def test_one_client_at_a_time_and_its_place_goes_with_it() -> None:
     d = Driver().ready()
-    lifeline = d.attach("c-2")
+    liveness_name = d.attach("c-2")
     d.say(AddNode("add"), "c-2")
     d.say(AddNode("add"))
     assert "another client is adding a node" in refusal(d)
-    d.step(PeerGone(lifeline))
+    d.step(PeerGone(liveness_name))
     add(d)
     assert resized(d)
 

@@ -88,7 +88,7 @@ class Story:
                 agent.says.append(GroupMade(rank, self.d.state.generation, index, GroupSpec((rank,)), ()))
 
     def lose(self, which: int) -> None:
-        live = [a for a in self._live() if a.lifeline]
+        live = [a for a in self._live() if a.liveness_name]
         if which < len(live):
             self.d.lose(live[which])
 
@@ -111,7 +111,7 @@ class Story:
     def _pass(self, seconds: float) -> None:
         self.d.now += seconds
         for agent in self._live():
-            if agent.lifeline:
+            if agent.liveness_name:
                 self.d.step(FromAgent(agent.name, Heartbeat()))
         for _ in range(3):
             wakeup = self.d.state.next_wakeup()
@@ -193,7 +193,7 @@ def test_a_client_stops_the_cluster_and_nothing_is_done_any_more() -> None:
     assert d.exits == ["stopped by a client"]
     for event in (
         FromClient("c-1", StopCluster()),
-        PeerGone(d.agents["a-0"].lifeline),
+        PeerGone(d.agents["a-0"].liveness_name),
         FromAgent("a-new", AgentHello(PROTOCOL, VERSION, facts())),
         FromClient("c-3", ClientHello(PROTOCOL, VERSION, "test", 1)),
         Tick(),
@@ -207,7 +207,7 @@ def test_a_cluster_nobody_uses_ends() -> None:
     d = Driver(idle_timeout=100.0).ready()
     d.sleep(500.0)
     assert not d.exits, "a client is attached"
-    life = next(name for name, peer in d.state.lifelines.items() if peer == "c-1")
+    life = next(name for name, peer in d.state.liveness_names.items() if peer == "c-1")
     run = d.run((0,))
     d.step(PeerGone(life))
     d.sleep(500.0)
@@ -238,7 +238,7 @@ def test_who_looks_on_keeps_no_cluster_and_hears_that_runs_move() -> None:
     d.sleep(5.0)
     assert moved() == 4
     assert not d.told(RunsChanged), "who runs cells hears of them in other ways"
-    d.step(PeerGone(next(name for name, peer in d.state.lifelines.items() if peer == "c-1")))
+    d.step(PeerGone(next(name for name, peer in d.state.liveness_names.items() if peer == "c-1")))
     d.sleep(99.0)
     assert not d.exits
     d.sleep(1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from jdist.core.call_signature import agreed
+from jdist.core.call_signature import call_signature
 from jdist.core.observation import Call
 
 SUM = Call("all_reduce", "0", 3, ((4, 2),), ("float32",), "op=SUM")
@@ -26,7 +26,7 @@ UNEVEN = Call("all_gather", "0", 3, ((4,),), ("float32",))
     ],
 )
 def test_calls_that_do_not_fit(call: Call, other: dict[str, object]) -> None:
-    assert agreed(call) != agreed(structs.replace(call, **other))
+    assert call_signature(call) != call_signature(structs.replace(call, **other))
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_calls_that_do_not_fit(call: Call, other: dict[str, object]) -> None:
     ],
 )
 def test_calls_that_fit(call: Call, other: dict[str, object]) -> None:
-    assert agreed(call) == agreed(structs.replace(call, **other))
+    assert call_signature(call) == call_signature(structs.replace(call, **other))

@@ -13,7 +13,7 @@ from jdist.core.verdict import Remedy, Verdict
 from jdist.server.snapshots import changed_ranks, safe, summary, survey, timeless
 
 FACTS = ClusterFacts(
-    "c1", "ready", 2, "gloo", 2, (2, 1), ("alpha", "beta"), 3, {"odd": (1,)}, (("dp",), (3,)), cut_off=(1,)
+    "c1", "ready", 2, "gloo", 2, (2, 1), ("alpha", "beta"), 3, {"odd": (1,)}, (("dp",), (3,)), unreachable=(1,)
 )
 
 
