@@ -1,7 +1,10 @@
 # One command each. Every target makes .venv on first use; after that it starts at once.
 #
 #   make demo    run the first notebook here in the terminal, cell by cell
-#   make test    everything that is checked: lint, types, imports, tests
+#   make test    lint, types and imports; the tests of jdist itself; the first notebook. Ten minutes on two cores
+#   make test-unit | test-process | test-cluster    one tier of them: nothing started; single processes; clusters
+#   make test-system  what jdist works with: ssh, Slurm, MPI, Ray, JupyterHub, browsers, all notebooks, the soak
+#   make test-all   everything that is checked: both of them
 #   make lab     open the notebooks in JupyterLab
 #   make labextension  build the JupyterLab extension, which `make lab` and `make test` do by themselves
 #   make lint    the checks without the tests
@@ -12,12 +15,14 @@
 #
 #   make demo PYTHON=/path/to/python3.12                another interpreter
 #   make demo TORCH='torch --index-url https://…/cu128' another build of torch
-#   make test PYTEST_ARGS='-m "not slow" -x'            a part of the tests
+#   make test-unit PYTEST_ARGS='-k verdict -x' JOBS=0   a part of the tests, in one process
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
+# Test processes side by side: much of a test is waiting, so one more than there are cores.
+JOBS ?= $(shell expr $$(nproc) + 1)
 SOAK ?= --faults 200
 
 BIN := $(VENV)/bin
@@ -30,7 +35,7 @@ LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension
   $(shell find labextension/src -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-lab lab labextension lint lint-lab docs bench soak clean
+.PHONY: help demo test test-unit test-process test-cluster test-system test-all test-lab lab labextension lint lint-lab docs bench soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -96,8 +101,24 @@ $(LAB): $(LAB_SOURCES) $(LAB_TOOLS) | $(READY)
 
 labextension: $(LAB)
 
-test: lint test-lab $(HUB_PROXY) $(LAB)
-	$(BIN)/python -m pytest -m "not bench" $(PYTEST_ARGS)
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+test: lint test-lab
+	$(PYTEST) tests/unit tests/process tests/cluster 'tests/system/test_notebooks.py::test_runs[01_first_cell.ipynb]'
+
+test-unit: $(TOOLS) test-lab
+	$(PYTEST) tests/unit
+
+test-process: $(TOOLS)
+	$(PYTEST) tests/process
+
+test-cluster: $(TOOLS)
+	$(PYTEST) tests/cluster
+
+test-system: $(TOOLS) $(HUB_PROXY) $(LAB)
+	$(PYTEST) tests/system
+
+test-all: test test-system
 
 # JupyterLab refuses to run as root unless it is told to.
 lab: $(READY) $(LAB)

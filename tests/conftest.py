@@ -1,4 +1,4 @@
-"""What tests with real processes share: a runtime folder of their own, a cluster, and checks that nothing is left.
+"""What tests of all tiers share: how they are distributed, a runtime folder, a cluster, and checks for leaks.
 
 Every process that a test starts inherits this run's JUPYTER_RUNTIME_DIR, by which it is told from a developer's own.
 A test that asks for ``traces`` (in ``tests/cluster`` all do) fails when it leaves a process, a thread, a file
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import zmq
 
@@ -25,6 +26,30 @@ from jdist.client.link import _shared_context
 from support.leaks import Traces
 from support.shared_cluster import IDLE_TIMEOUT, SharedCluster
 from support.waits import eventually
+
+# No test depends on how fast the machine is, so no example has a deadline of its own; in CI the examples are the same
+# in every run, so that a failure there is one of the change and not of chance.
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("JDIST_CI") else "local")
+
+TESTS = Path(__file__).parent
+SHARED_SERVICES = {
+    "system/hub": "hub",
+    "system/lab": "lab",
+    "system/hosts/test_launched_tasks": "slurm",
+    "system/hosts/test_slurm": "slurm",
+}
+"""Tests that share what takes long to start (a JupyterHub, Slurm's daemons): they run one after the other, in one
+process, as the tests of one file do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group the tests of a file, and those of a shared service, for ``pytest -n``."""
+    for item in items:
+        name = str(item.path.relative_to(TESTS).with_suffix(""))
+        service = (group for path, group in SHARED_SERVICES.items() if name.startswith(path))
+        item.add_marker(pytest.mark.xdist_group(next(service, name)))
 
 
 @pytest.fixture(scope="session")

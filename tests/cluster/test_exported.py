@@ -106,7 +106,6 @@ def run_torchrun(script: Path, folder: Path) -> dict[int, str]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)  # six processes that import torch, after a cluster
 def test_every_rank_prints_what_it_printed_in_the_session(
     fresh_cluster: Callable[..., jdist.Cluster], tmp_path: Path

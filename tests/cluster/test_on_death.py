@@ -173,7 +173,6 @@ def small_cgroup() -> object:
     group.rmdir()
 
 
-@pytest.mark.slow
 def test_a_rank_that_the_kernel_killed_for_memory(traces: Traces, small_cgroup: Path) -> None:
     enter = f"import os; open({str(small_cgroup / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
     done = subprocess.run(

@@ -73,7 +73,6 @@ def streams(run: jdist.CellRun) -> dict[tuple[int, str], tuple[str, Tail | None]
     return {key: ("".join(parts), tails.get(key)) for key, parts in text.items()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_flood_on_every_rank(cluster: jdist.Cluster, stream: str) -> None:
     screen = RecordingScreen()

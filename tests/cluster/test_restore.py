@@ -71,7 +71,6 @@ def check_as_expected(cluster: jdist.Cluster) -> None:
     assert max(lived_on.values()) < 1e-5, lived_on
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replayed", ["model and optimizer", "model", "nothing"])
 def test_ddp_and_adam_go_on_as_if_nothing_had_happened(own: jdist.Cluster, replayed: str) -> None:
     """Whether the fresh rank has made its model again, or has nothing at all."""
@@ -93,7 +92,6 @@ def test_ddp_and_adam_go_on_as_if_nothing_had_happened(own: jdist.Cluster, repla
     check_as_expected(own)
 
 
-@pytest.mark.slow
 def test_a_ddp_of_a_subgroup_and_one_rebuilt_on_all_ranks(own: jdist.Cluster) -> None:
     own.run(f"{MAKE}\nodd = dist.new_group([0, 2])\nif rank % 2 == 0:\n    model = DDP(model, process_group=odd)")
     own.run(f"train(model, optimizer, {BEFORE!r})", [0, 2], timeout=60)

@@ -219,7 +219,6 @@ def test_a_node_that_comes_late(fresh_cluster: Callable[..., jdist.Cluster], lau
     assert own.run(ALL_REDUCE).values == {0: 2.0, 1: 2.0}
 
 
-@pytest.mark.slow
 def test_a_node_that_waits_for_long_is_not_given_up(
     fresh_cluster: Callable[..., jdist.Cluster], launcher_missing: str
 ) -> None:

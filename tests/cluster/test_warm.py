@@ -38,7 +38,6 @@ def replace(cluster: jdist.Cluster, rank: int) -> int:
     return anatomy.worker(cluster, rank)
 
 
-@pytest.mark.slow
 def test_a_warm_forkserver_takes_the_place_of_the_first(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     own = fresh_cluster(2, 1, warm=True)
     agent = anatomy.agent(own, 0)
@@ -60,7 +59,6 @@ def test_a_warm_forkserver_takes_the_place_of_the_first(fresh_cluster: Callable[
     assert eventually(lambda: called(agent, "jdist-warm"), LONG), "the next forkserver is warmed up, too"
 
 
-@pytest.mark.slow
 def test_a_child_that_is_forked_ahead_takes_a_lost_ranks_place(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     own = fresh_cluster(2, 1, warm=False)
     agent = anatomy.agent(own, 0)
@@ -79,7 +77,6 @@ def test_a_child_that_is_forked_ahead_takes_a_lost_ranks_place(fresh_cluster: Ca
     assert own.run(ALL_REDUCE, timeout=40).values == {0: 2.0, 1: 2.0}
 
 
-@pytest.mark.slow
 def test_a_spare_becomes_the_next_worker_where_nothing_is_forked(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     own = fresh_cluster(2, 1, fork=False, warm=True)
     agent = anatomy.agent(own, 0)
@@ -93,7 +90,6 @@ def test_a_spare_becomes_the_next_worker_where_nothing_is_forked(fresh_cluster: 
     assert own.run(ALL_REDUCE, timeout=40).values == {0: 2.0, 1: 2.0}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fork", [True, False])
 def test_it_can_be_turned_off(fresh_cluster: Callable[..., jdist.Cluster], fork: bool) -> None:
     own = fresh_cluster(1, 1, fork=fork, warm=False)
@@ -102,7 +98,6 @@ def test_it_can_be_turned_off(fresh_cluster: Callable[..., jdist.Cluster], fork:
     assert not called(agent, "jdist-spare")
 
 
-@pytest.mark.slow
 def test_a_cluster_that_stops_while_it_warms_up(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     """The fixture looks for what is left."""
     own = fresh_cluster(1, 1, warm=True)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-SETTLE = 5.0
-"""Seconds within which what a test has ended must be gone."""
+SETTLE = 30.0
+"""Seconds within which what a test has ended must be gone. Generous, since a wait ends as soon as it can."""
 
 
 def eventually(is_so: Callable[[], Any], timeout: float = SETTLE) -> Any:

@@ -79,9 +79,6 @@ def test_form(name: str) -> None:
     assert not [cell.source for cell in shows if not cell.outputs]
 
 
-@pytest.mark.cluster
-@pytest.mark.notebook
-@pytest.mark.slow
 @pytest.mark.timeout(300)  # what each takes in seconds on an idle machine, a loaded one takes in minutes
 @pytest.mark.usefixtures("own_clusters")
 @pytest.mark.parametrize("name", NAMES)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import pytest
-
 import jdist
 from jdist.agent.relay.iopub import parse
 from jdist.core.errors import ProtocolError
@@ -20,7 +18,6 @@ def test_the_state_takes_nonsense() -> None:
     assert fold(random.Random(SEED), 4) > 1000
 
 
-@pytest.mark.cluster
 def test_a_cluster_lives_with_rubbish_at_every_socket(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     cluster = fresh_cluster(2)
     said = fuzz.attack(cluster, SEED, 150)

@@ -138,7 +138,6 @@ def test_without_a_cluster_set_up_the_start_says_so(tmp_path: Path, monkeypatch:
     assert "k0" not in find.connections()
 
 
-@pytest.mark.cluster
 def test_a_world_of_pods(running: Kubes, fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     """Hello world, all_reduce, send and recv, a pod that is killed and takes its place again, stop from elsewhere."""
     args = (*ARGS, "--python", sys.executable)

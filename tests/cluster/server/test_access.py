@@ -10,8 +10,6 @@ import pytest
 from jdist.server.routes import ROUTES
 from support.server.serving import Server
 
-pytestmark = pytest.mark.cluster
-
 PATHS = {
     r"jdist/clusters": "jdist/clusters",
     r"jdist/launch": "jdist/launch",

@@ -12,7 +12,7 @@ from jdist.server.event_feed import INTERVAL
 from support.lab.browser import LONG, Browser
 from support.waits import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("server", "traces")]
+pytestmark = [pytest.mark.usefixtures("server", "traces")]
 
 
 def test_a_run_from_its_beginning_to_its_end(browser: Browser, cluster: jdist.Cluster) -> None:

@@ -16,7 +16,7 @@ from support.drivertool import DriverTool
 from support.lab.browser import LONG, Browser
 from support.waits import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("server", "traces")]
+pytestmark = [pytest.mark.usefixtures("server", "traces")]
 
 MIB = 1 << 20
 GPUS = """\

@@ -18,7 +18,7 @@ from support.lab.browser import LONG, Browser
 from support.server.serving import ROOT, Server
 from support.waits import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("server", "traces")]
+pytestmark = [pytest.mark.usefixtures("server", "traces")]
 
 
 def is_listed(browser: Browser, name: str, *states: str) -> bool:

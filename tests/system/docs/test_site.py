@@ -21,8 +21,6 @@ from jdist.notebook.options import HelpWanted, cell_parser
 from jdist.server.routes import ROUTES
 from support.lacking import lacking
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[3]
 LONG = 110.0
 

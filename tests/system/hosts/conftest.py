@@ -25,14 +25,6 @@ from support.hosts.sshd import Sshd
 from support.lacking import lacking
 from support.waits import eventually
 
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.cluster)
-
 
 @pytest.fixture(scope="session")
 def bed(run_traces: object) -> Iterator[Bed]:

@@ -22,8 +22,6 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.timeout(600))
 
 

@@ -15,14 +15,12 @@ import jdist
 from jdist.client import find
 from support import flood
 
-pytestmark = pytest.mark.cluster
 MOST = 1400 << 20
 """Bytes: 16 messages ahead of at most 65 MiB, and a margin."""
 SECONDS = 2.0
 FLOOD = Path(flood.__file__)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_flood_from_an_authenticated_peer(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     cluster = fresh_cluster(1)

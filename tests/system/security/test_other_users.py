@@ -21,8 +21,6 @@ from jdist.wire.transport.keys import charter_path, read_charter
 from jdist.wire.values.segments import Segment
 from support.attempts import TRY_CONTROL, TRY_FILES, TRY_PORTS
 
-pytestmark = pytest.mark.cluster
-
 
 @pytest.fixture
 def line(cluster: jdist.Cluster) -> JoinLine:

@@ -13,7 +13,6 @@ FAULTS = 60
 SEED = 1
 
 
-@pytest.mark.cluster
 @pytest.mark.timeout(600)
 def test_what_is_broken_is_named_and_nothing_else_is_lost(
     fresh_cluster: Callable[..., jdist.Cluster], traces: object

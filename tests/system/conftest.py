@@ -1,0 +1,34 @@
+"""Tests in this folder use what jdist did not write: schedulers, browsers, hosts, a Hub. Each may fail once.
+
+A failed test is run once more, since a scheduler or a browser has faults of its own. Every such case is printed at the
+end of the run with its first failure, so that none is forgotten.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+_first_failures: list[pytest.TestReport] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.outcome == "rerun":
+        _first_failures.append(report)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not _first_failures:
+        return
+    terminalreporter.section(f"{len(_first_failures)} tests were run a second time; their first failures", sep="=")
+    for report in _first_failures:
+        terminalreporter.section(f"{report.nodeid} ({report.when})", sep="_")
+        terminalreporter.write_line(report.longreprtext)
