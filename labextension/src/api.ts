@@ -1,15 +1,17 @@
-/** What the jdist extension of the Jupyter server answers, and how it is asked: jdist/server/routes.py and pictures.py. */
+/** The REST API of jdist's extension of the Jupyter server (jdist/server), and the types of what it sends. */
 
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-/** What a rank's main thread does. */
+import { IRemedy } from './remedy';
+
+/** What a rank's main thread is doing. */
 export interface IDoing {
   kind: string;
   op: string;
   /** The collective's sequence number in its group; 0 if it is in none. */
   number: number;
-  /** What a person calls that group; empty if it is not known. */
+  /** The name of that group; empty if it is not known. */
   group: string;
   line: number;
   source: string;
@@ -19,7 +21,7 @@ export interface IDoing {
   process: string;
 }
 
-/** A rank's row. */
+/** A rank. */
 export interface IRank {
   rank: number;
   node: number;
@@ -33,21 +35,21 @@ export interface IRank {
   death: string;
   death_age: number;
   device: string;
-  /** Bytes of memory; null while the rank has not said. */
+  /** Bytes of memory that its process uses; null as long as the rank has not reported it. */
   rss: number | null;
-  /** Its GPU, by the driver's number and name; this and what follows is absent where there is none. */
+  /** The number and name of its GPU; this and the following fields are absent where there is none. */
   gpu_name?: string;
-  /** Bytes of that one's memory that are taken, by anybody, and all there are; 0 where the driver does not tell. */
+  /** Bytes of that GPU's memory that all processes use, and all that it has; 0 where the driver does not report it. */
   gpu_used?: number;
   gpu_total?: number;
-  /** Bytes that are the rank's own; null where the driver does not tell, as often in a container. */
+  /** Bytes that this rank uses; null where the driver does not report it, as often in a container. */
   gpu_own?: number | null;
-  /** Share of the time in which the GPU worked lately, for anybody, 0 to 1; null where it is not known. */
+  /** Share of the recent time in which the GPU was busy, from 0 to 1; null where it is not known. */
   gpu_busy?: number | null;
   doing: IDoing | null;
   progress: { group: string; begun: number; ended: number }[];
-  /** When the model heard this, in milliseconds of `Date.now()`: what passes since then is told by nobody. */
-  heard?: number;
+  /** When the page received this, in milliseconds of `Date.now()`: `doing.seconds` goes on from then. */
+  receivedAt?: number;
 }
 
 export interface INode {
@@ -77,7 +79,7 @@ export interface IRun {
   seconds: number;
 }
 
-/** Why a run does not move, and the ways out. */
+/** Why a run does not move, and the suggested actions. */
 export interface IVerdict {
   run: number;
   kind: string;
@@ -86,19 +88,19 @@ export interface IVerdict {
   details: string[];
   responsible: number[];
   waiting: number[];
-  ways: { command: string; effect: string }[];
+  ways: IRemedy[];
 }
 
 /** A cluster. Of one that cannot be attached to only the name, the state and the reason are known. */
 export interface ICluster {
   name: string;
   /**
-   * gathering, forming, ready, failed, stopping: as it says itself; starting: a start from a browser of which no more
-   * is known; silent: it does not answer; foreign: another version's; orphaned: its controller is gone.
+   * gathering, forming, ready, failed, stopping: as its controller reports; starting: a start from a browser of which
+   * no more is known; silent: it does not answer; foreign: it has another version; orphaned: its controller is gone.
    */
   state: string;
   reason: string;
-  /** Who is missing, while a start from a browser is under way; null once it has failed. */
+  /** Who is missing, while a start from a browser is in progress; null once it has failed. */
   starting?: string | null;
   version?: string;
   backend?: string;
@@ -116,15 +118,15 @@ export interface ICluster {
   verdicts?: IVerdict[];
   silences?: string[];
   left_out?: string[];
-  /** When the model heard this, in milliseconds of `Date.now()`. */
-  heard?: number;
+  /** When the page received this, in milliseconds of `Date.now()`. */
+  receivedAt?: number;
 }
 
-/** What a start may be asked for. */
+/** The options of a start. */
 export interface ILaunch {
-  /** The default first. */
+  /** The default comes first. */
   launchers: string[];
-  /** Of all clusters together; 0: any number. */
+  /** The limit for all clusters together; 0: there is none. */
   max_ranks: number;
   ranks_here: number;
   defaults: Record<string, string | number>;
@@ -133,14 +135,14 @@ export interface ILaunch {
 /** How a terminal is attached to a rank. */
 export interface IConsole {
   hostname: string;
-  /** For a terminal on that host. */
+  /** The command for a terminal on that host. */
   command: string;
-  /** For a terminal of the Jupyter server; empty if that cannot reach the rank, and `reason` says why. */
+  /** The command for a terminal of the Jupyter server; empty if it cannot reach the rank, for `reason`. */
   command_here: string;
   reason: string;
 }
 
-/** Says what went wrong in the server's own words. */
+/** A request that failed; its message is the server's. The status is 0 if the server did not answer. */
 export class RequestError extends Error {
   constructor(
     readonly status: number,
@@ -151,12 +153,12 @@ export class RequestError extends Error {
   }
 }
 
-/** Asks the server's extension. Paths are below `{base_url}jdist/`. Rejects with a RequestError. */
+/** Requests to the server's extension, below `{base_url}jdist/`. All of them reject with a RequestError. */
 export class Api {
   constructor(private _settings: ServerConnection.ISettings) {}
 
   async list(): Promise<ICluster[]> {
-    const { clusters } = await this._ask<{ clusters?: ICluster[] }>('clusters');
+    const { clusters } = await this._request<{ clusters?: ICluster[] }>('clusters');
     if (!Array.isArray(clusters)) {
       throw new RequestError(200, 'the server extension is of a version that this page does not understand');
     }
@@ -164,60 +166,60 @@ export class Api {
   }
 
   cluster(name: string): Promise<ICluster> {
-    return this._ask(`clusters/${encodeURIComponent(name)}`);
+    return this._request(`clusters/${encodeURIComponent(name)}`);
   }
 
   start(options: Record<string, unknown>): Promise<{ name: string; state: string }> {
-    return this._ask('clusters', 'POST', options);
+    return this._request('clusters', 'POST', options);
   }
 
   stop(name: string): Promise<unknown> {
-    return this._ask(`clusters/${encodeURIComponent(name)}`, 'DELETE');
+    return this._request(`clusters/${encodeURIComponent(name)}`, 'DELETE');
   }
 
-  /** Lines for a notebook's cell that attach to it. */
+  /** The lines of a notebook's cell that attach to the cluster. */
   async attachCode(name: string): Promise<string> {
-    return (await this._ask<{ code: string }>(`clusters/${encodeURIComponent(name)}/attach`)).code;
+    return (await this._request<{ code: string }>(`clusters/${encodeURIComponent(name)}/attach`)).code;
   }
 
-  /** `ranks` as a user writes them; all if left out. */
+  /** `ranks` as a user writes them; all of them by default. */
   interrupt(name: string, ranks?: string): Promise<unknown> {
-    return this._ask(`clusters/${encodeURIComponent(name)}/interrupt`, 'POST', ranks ? { ranks } : {});
+    return this._request(`clusters/${encodeURIComponent(name)}/interrupt`, 'POST', ranks ? { ranks } : {});
   }
 
-  /** `ranks` as a user writes them; all if left out. */
+  /** `ranks` as a user writes them; all of them by default. */
   restart(name: string, ranks?: string): Promise<unknown> {
-    return this._ask(`clusters/${encodeURIComponent(name)}/restart`, 'POST', ranks ? { ranks } : {});
+    return this._request(`clusters/${encodeURIComponent(name)}/restart`, 'POST', ranks ? { ranks } : {});
   }
 
-  /** Starts the controller of a cluster again whose controller has died. */
+  /** Starts a new controller for a cluster whose controller has died. */
   revive(name: string): Promise<unknown> {
-    return this._ask(`clusters/${encodeURIComponent(name)}/revive`, 'POST', {});
+    return this._request(`clusters/${encodeURIComponent(name)}/revive`, 'POST', {});
   }
 
   logs(name: string, rank: number, lines = 200): Promise<{ text: string; path: string }> {
-    return this._ask(`clusters/${encodeURIComponent(name)}/ranks/${rank}/logs?lines=${lines}`);
+    return this._request(`clusters/${encodeURIComponent(name)}/ranks/${rank}/logs?lines=${lines}`);
   }
 
   stack(name: string, rank: number): Promise<{ text: string }> {
-    return this._ask(`clusters/${encodeURIComponent(name)}/ranks/${rank}/stack`);
+    return this._request(`clusters/${encodeURIComponent(name)}/ranks/${rank}/stack`);
   }
 
   console(name: string, rank: number): Promise<IConsole> {
-    return this._ask(`clusters/${encodeURIComponent(name)}/ranks/${rank}/console`);
+    return this._request(`clusters/${encodeURIComponent(name)}/ranks/${rank}/console`);
   }
 
-  /** The calls of torch.distributed in a run, 0 for the last one; `ITraceData` of timeline/trace.ts. */
+  /** The calls of torch.distributed in a run, 0 for the last one, as `ITraceData` of timeline/trace.ts. */
   trace<T>(name: string, run: number): Promise<T> {
-    return this._ask(`clusters/${encodeURIComponent(name)}/trace?run=${run}`);
+    return this._request(`clusters/${encodeURIComponent(name)}/trace?run=${run}`);
   }
 
   /** Launchers, limits and defaults of a start. */
   launch(): Promise<ILaunch> {
-    return this._ask('launch');
+    return this._request('launch');
   }
 
-  private async _ask<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
+  private async _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
     const url = URLExt.join(this._settings.baseUrl, 'jdist', path);
     const init: RequestInit = { method };
     if (body !== undefined) {
@@ -234,7 +236,7 @@ export class Api {
     try {
       data = JSON.parse(text || '{}') as { message?: string };
     } catch {
-      // a proxy's page, or a server's that has no such route: said below
+      // The page of a proxy, or of a server without this route: reported below.
     }
     if (!response.ok) {
       throw new RequestError(response.status, data?.message || `${response.status} ${response.statusText}`);

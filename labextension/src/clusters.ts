@@ -1,4 +1,4 @@
-/** This user's clusters, kept up to date by the server's events: nothing is polled. */
+/** This user's clusters, kept up to date by the server's events, without polling. */
 
 import { Event, EventManager, ServerConnection, ServiceManager } from '@jupyterlab/services';
 import { IDisposable } from '@lumino/disposable';
@@ -7,13 +7,13 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { Api, ICluster, IRank, RequestError } from './api';
 import { IClusterChange, IClusters } from './tokens';
 
-/** The schema of the server's events: jdist/server/events.yaml. */
+/** The schema of the server's events: events.yaml of jdist/server. */
 const SCHEMA = 'https://schema.jupyter.org/jdist/cluster/v1';
-/** How often a cluster is asked for again because it has changed meanwhile. */
-const AGAIN = 3;
+/** How often a cluster is requested at most, because it has changed during the request. */
+const ATTEMPTS = 3;
 
-/** What the server tells when a cluster has come, changed or gone. */
-interface IChange {
+/** The event of a cluster that has appeared, changed or gone. */
+interface IClusterEvent {
   action: 'changed' | 'gone';
   name: string;
   cluster: ICluster;
@@ -22,30 +22,29 @@ interface IChange {
 }
 
 /**
- * The clusters by name, as the server last told them, and which of them is looked at.
+ * The clusters by name, as the server last reported them, and which of them the panel shows.
  *
- * The list is asked for whenever the connection over which events come has been opened, since what happened before
- * nobody tells; a cluster's ranks once it is looked at. After that events say what changes.
+ * The list is requested whenever the connection for events has been opened, because earlier events are not repeated; the
+ * ranks of a cluster are requested when it is shown. From then on, events report what changes.
  */
 export class Clusters implements IClusters, IDisposable {
   constructor(services: ServiceManager.IManager) {
     this.api = new Api(services.serverSettings);
-    // A manager of our own, since Lab's does not say when its connection is there again.
-    this._events = new EventManager({ serverSettings: telling(services.serverSettings, () => void this.refresh()) });
+    // A manager of our own, since JupyterLab's does not report that its connection has been opened again.
+    this._events = new EventManager({
+      serverSettings: withOpenHandler(services.serverSettings, () => void this.refresh())
+    });
     this._events.stream.connect(this._onEvent, this);
     this.ready = this.refresh();
   }
 
   readonly api: Api;
-  /** Settled once the first list has been asked for; `problem` says whether in vain. */
   readonly ready: Promise<void>;
 
-  /** Something about a cluster, the list, `current` or `problem` is different. */
   get changed(): ISignal<this, IClusterChange> {
     return this._changed;
   }
 
-  /** By name, in the order of names. */
   get all(): ICluster[] {
     return [...this._all.values()].sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }));
   }
@@ -54,49 +53,44 @@ export class Clusters implements IClusters, IDisposable {
     return this._all.get(name);
   }
 
-  /** Whether the list has been asked for and answered, or refused. */
   get isKnown(): boolean {
     return this._isKnown;
   }
 
-  /** Why there is no list; null if there is one. */
   get problem(): RequestError | null {
     return this._problem;
   }
 
-  /** The cluster that is looked at: the one chosen, else the first there was; another that comes changes nothing. */
   get current(): ICluster | undefined {
-    return this._all.get(this._chosen) ?? this._all.get(this._seen) ?? this.all[0];
+    return this._all.get(this._chosen) ?? this._all.get(this._current) ?? this.all[0];
   }
 
-  /** Looks at this cluster from now on; at the first one while there is none of this name. */
   async choose(name: string): Promise<void> {
     this._chosen = name;
-    this._tell('');
+    this._emit('');
     await this._loadCurrent();
   }
 
-  /** Asks the server for everything again. */
   async refresh(): Promise<void> {
-    const heard = new Map(this._heard);
-    const asked = ++this._asked;
+    const before = new Map(this._eventCounts);
+    const request = ++this._requested;
     try {
       const found = await this.api.list();
-      if (this._isDisposed || asked < this._answered) {
-        return; // a later question was answered first
+      if (this._isDisposed || request < this._answered) {
+        return; // a later request was answered first
       }
-      this._answered = asked;
-      this._take(found, name => heard.get(name) !== this._heard.get(name));
+      this._answered = request;
+      this._accept(found, name => before.get(name) !== this._eventCounts.get(name));
       this._problem = null;
     } catch (error) {
-      if (asked < this._answered) {
+      if (request < this._answered) {
         return;
       }
-      this._answered = asked;
+      this._answered = request;
       this._problem = error instanceof RequestError ? error : new RequestError(0, String(error));
     }
     this._isKnown = true;
-    this._tell('');
+    this._emit('');
     await this._loadCurrent();
   }
 
@@ -110,20 +104,20 @@ export class Clusters implements IClusters, IDisposable {
     Signal.clearData(this);
   }
 
-  /** Takes a list, but for the clusters of which more has been heard since it was asked for. */
-  private _take(found: ICluster[], isNewer: (name: string) => boolean): void {
-    const heard = Date.now();
+  /** Accepts a list, except for clusters of which events have arrived since it was requested. */
+  private _accept(found: ICluster[], isNewer: (name: string) => boolean): void {
+    const receivedAt = Date.now();
     const all = new Map<string, ICluster>();
     for (const each of found.filter(each => !isNewer(each.name))) {
-      all.set(each.name, { ...each, heard, ranks: this._all.get(each.name)?.ranks });
+      all.set(each.name, { ...each, receivedAt, ranks: this._all.get(each.name)?.ranks });
     }
     [...this._all.values()].filter(each => isNewer(each.name)).forEach(each => all.set(each.name, each));
     this._all = all;
     this._loaded = '';
   }
 
-  private _tell(name: string, notices: string[] = []): void {
-    this._seen = this.current?.name ?? '';
+  private _emit(name: string, notices: string[] = []): void {
+    this._current = this.current?.name ?? '';
     this._changed.emit({ name, notices });
   }
 
@@ -134,20 +128,20 @@ export class Clusters implements IClusters, IDisposable {
     }
     this._loaded = name;
     try {
-      for (let i = 0; i < AGAIN; i++) {
-        const heard = this._heard.get(name);
+      for (let i = 0; i < ATTEMPTS; i++) {
+        const before = this._eventCounts.get(name);
         const found = await this.api.cluster(name);
         if (this._isDisposed || this._loaded !== name) {
           return;
         }
-        if (heard === this._heard.get(name) || i === AGAIN - 1) {
+        if (before === this._eventCounts.get(name) || i === ATTEMPTS - 1) {
           const now = Date.now();
-          found.ranks?.forEach(row => (row.heard = now));
-          this._all.set(name, { ...found, heard: now });
+          found.ranks?.forEach(row => (row.receivedAt = now));
+          this._all.set(name, { ...found, receivedAt: now });
           break;
         }
       }
-      this._tell(name);
+      this._emit(name);
     } catch (error) {
       this._loaded = '';
       console.warn(`jdist: ${name}:`, error);
@@ -158,35 +152,35 @@ export class Clusters implements IClusters, IDisposable {
     if (event.schema_id !== SCHEMA) {
       return;
     }
-    const change = event as unknown as IChange;
+    const change = event as unknown as IClusterEvent;
     const { name } = change;
     const known = this._all.get(name);
-    this._heard.set(name, (this._heard.get(name) ?? 0) + 1);
+    this._eventCounts.set(name, (this._eventCounts.get(name) ?? 0) + 1);
     if (change.action === 'gone') {
       this._all.delete(name);
       this._loaded = this._loaded === name ? '' : this._loaded;
     } else {
-      const heard = Date.now();
-      change.ranks.forEach(row => (row.heard = heard));
-      this._all.set(name, { ...change.cluster, heard, ranks: merged(known?.ranks, change) });
-      if (!isOf(known, change.cluster)) {
+      const receivedAt = Date.now();
+      change.ranks.forEach(row => (row.receivedAt = receivedAt));
+      this._all.set(name, { ...change.cluster, receivedAt, ranks: mergeRanks(known?.ranks, change) });
+      if (!isSame(known, change.cluster)) {
         this._loaded = this._loaded === name ? '' : this._loaded;
       }
     }
-    this._tell(name, change.notices);
+    this._emit(name, change.notices);
     void this._loadCurrent();
   }
 
   private readonly _events: EventManager;
   private _all = new Map<string, ICluster>();
-  /** How many events there were about each. */
-  private _heard = new Map<string, number>();
+  /** How many events of each cluster have arrived. */
+  private _eventCounts = new Map<string, number>();
   private _chosen = '';
-  private _seen = '';
-  /** How often the list has been asked for, and the last of these questions that has been answered. */
-  private _asked = 0;
+  private _current = '';
+  /** The number of requests for the list, and the latest one that has been answered. */
+  private _requested = 0;
   private _answered = 0;
-  /** The cluster whose ranks have been asked for. */
+  /** The cluster whose ranks have been requested. */
   private _loaded = '';
   private _isKnown = false;
   private _problem: RequestError | null = null;
@@ -194,26 +188,26 @@ export class Clusters implements IClusters, IDisposable {
   private _changed = new Signal<this, IClusterChange>(this);
 }
 
-/** Whether what is known is of the very cluster, with as many ranks, that the server tells of. */
-function isOf(known: ICluster | undefined, told: ICluster): boolean {
-  return known?.generation === told.generation && known?.world_size === told.world_size;
+/** Whether the event is of the cluster that is known, with as many ranks, and not of a later one of the same name. */
+function isSame(known: ICluster | undefined, reported: ICluster): boolean {
+  return known?.generation === reported.generation && known?.world_size === reported.world_size;
 }
 
-/** The rows that are known with those that have changed; rows from the world's size on are gone. */
-function merged(known: IRank[] | undefined, change: IChange): IRank[] {
+/** The known ranks with those that have changed, without those that the world no longer has. */
+function mergeRanks(known: IRank[] | undefined, change: IClusterEvent): IRank[] {
   const rows = new Map((known ?? []).map(row => [row.rank, row]));
   change.ranks.forEach(row => rows.set(row.rank, row));
   const size = change.cluster.world_size ?? rows.size;
   return [...rows.values()].filter(row => row.rank < size).sort((a, b) => a.rank - b.rank);
 }
 
-/** The settings, but for sockets that say when they are open. */
-function telling(settings: ServerConnection.ISettings, opened: () => void): ServerConnection.ISettings {
-  class Telling extends settings.WebSocket {
+/** The settings with web sockets that call `opened` when they have been opened. */
+function withOpenHandler(settings: ServerConnection.ISettings, opened: () => void): ServerConnection.ISettings {
+  class ObservedWebSocket extends settings.WebSocket {
     constructor(url: string | URL, protocols?: string | string[]) {
       super(url, protocols);
       this.addEventListener('open', opened);
     }
   }
-  return { ...settings, WebSocket: Telling };
+  return { ...settings, WebSocket: ObservedWebSocket };
 }

@@ -2,14 +2,14 @@ import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application'
 
 import { cellProgress } from './cells/plugin';
 import { Clusters } from './clusters';
-import { panel } from './panel';
+import { panel } from './panel/plugin';
 import { runOutput } from './run/plugin';
 import { timeline } from './timeline/plugin';
 import { IClusters } from './tokens';
 
 const clusters: JupyterFrontEndPlugin<IClusters> = {
   id: 'jdist:clusters',
-  description: "This user's clusters, as the server tells them.",
+  description: "This user's clusters, as the server reports them.",
   autoStart: true,
   provides: IClusters,
   activate: (app: JupyterFrontEnd) => new Clusters(app.serviceManager)

@@ -1,4 +1,4 @@
-/** The plugin that shows in cells how far their runs are. */
+/** The plugin that shows the progress of a run beside the prompt of its cell. */
 
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
@@ -19,7 +19,7 @@ export const cellProgress: JupyterFrontEndPlugin<void> = {
       for (const cell of panel.content.widgets) {
         if (isCode(cell) && !known.has(cell)) {
           known.add(cell);
-          new CellProgress(cell, trans); // it ends with the cell
+          new CellProgress(cell, trans); // disposed with the cell
         }
       }
     };

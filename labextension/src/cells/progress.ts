@@ -1,15 +1,16 @@
-/** How far a cell's run is, beside its prompt: of a cell that begins with `%%dist`, how many ranks run and are done. */
+/** The progress of a cell that begins with `%%dist`, beside its prompt: how many ranks are done, of how many. */
 
 import { Cell, CodeCell } from '@jupyterlab/cells';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 
-import { doneOf, IRun, isCause, MIME, partsOf, VERSION } from '../run/model';
+import { doneCount, IRun, MIME, partsOf, VERSION } from '../run/model';
+import { isFailure, outcomeState, VERDICT_SIGN } from '../states';
 
 const BEGINS = /^\s*%%dist(\s|$)/;
 
-/** The mark of one cell; there only while the cell begins with `%%dist` and has been run. */
+/** The mark of one cell; shown only while the cell begins with `%%dist` and has been run. */
 export class CellProgress implements IDisposable {
   constructor(
     private _cell: CodeCell,
@@ -53,16 +54,17 @@ export class CellProgress implements IDisposable {
 
   private _show(run: IRun): void {
     const parts = partsOf(run);
-    const [done, failed] = [doneOf(run), parts.filter(part => isCause(part.state)).length];
-    const words = [this._trans.__('%1 of %2 ranks done', done, parts.length)];
+    const [done, failed] = [doneCount(run), parts.filter(part => isFailure(part.state)).length];
+    const texts = [this._trans.__('%1 of %2 ranks done', done, parts.length)];
     if (failed) {
-      words.push(this._trans.__('%1 failed', failed));
+      texts.push(this._trans.__('%1 failed', failed));
     } else if (run.verdict && run.state !== 'done') {
-      words.push(this._trans.__('the run does not move'));
+      texts.push(this._trans.__('the run does not move'));
     }
-    const sign = failed ? ' ✗' : run.state === 'done' ? ' ✓' : run.verdict ? ' ●' : '';
-    const text = `${done}/${parts.length}${sign}`;
-    const label = words.join(', ');
+    const ending = failed ? 'error' : run.state === 'done' ? 'value' : undefined;
+    const sign = ending ? outcomeState(ending, this._trans).sign : run.verdict ? VERDICT_SIGN : '';
+    const text = `${done}/${parts.length} ${sign}`.trim();
+    const label = texts.join(', ');
     if (this._node.textContent !== text || this._node.title !== label) {
       this._node.textContent = text;
       this._node.title = label;
@@ -87,7 +89,7 @@ function runOf(outputs: CodeCell['outputArea']['model']): IRun | undefined {
   return undefined;
 }
 
-/** Whether the cell can have such a mark. */
+/** Whether the cell can have a mark. */
 export function isCode(cell: Cell): cell is CodeCell {
   return cell instanceof CodeCell;
 }

@@ -1,4 +1,4 @@
-/** The list of clusters: what each is, what it is at, and what can be done with it. */
+/** The list of clusters: the size and the state of each, and buttons for what can be done with it. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import {
@@ -13,10 +13,9 @@ import {
 import * as React from 'react';
 
 import { ICluster, RequestError } from '../api';
+import { clusterSize, clusterState } from '../states';
 import { CommandIDs } from '../tokens';
-import * as words from '../words';
-import { IContext, Section } from './section';
-import { State } from './state';
+import { IContext, Section, State } from './section';
 
 export class ClusterList extends Section {
   constructor(context: IContext) {
@@ -25,22 +24,22 @@ export class ClusterList extends Section {
     const button = (id: string, icon: LabIcon, caption: string): CommandToolbarButton =>
       new CommandToolbarButton({ commands, id, icon, caption, label: '' });
     this.toolbar.addItem('start', button(CommandIDs.start, addIcon, trans.__('Start a cluster')));
-    this.toolbar.addItem('refresh', button(CommandIDs.refresh, refreshIcon, trans.__('Ask the server again')));
+    this.toolbar.addItem('refresh', button(CommandIDs.refresh, refreshIcon, trans.__('Refresh the list')));
   }
 
   protected render(): JSX.Element {
     const { clusters, trans } = this.context;
     if (clusters.problem) {
-      return <Trouble problem={clusters.problem} {...this._does} />;
+      return <Trouble problem={clusters.problem} {...this._buttons} />;
     }
     if (!clusters.isKnown) {
-      return <p className="jdist-empty">{trans.__('Asking the server…')}</p>;
+      return <p className="jdist-empty">{trans.__('Loading…')}</p>;
     }
     if (!clusters.all.length) {
       return (
         <div className="jdist-empty">
           <p>{trans.__('You have no clusters. Start one here, or by %dist start in a notebook.')}</p>
-          <button className="jp-mod-styled jp-mod-accept" onClick={() => this._does.act(CommandIDs.start)}>
+          <button className="jp-mod-styled jp-mod-accept" onClick={() => this._buttons.act(CommandIDs.start)}>
             {trans.__('Start a cluster…')}
           </button>
         </div>
@@ -49,49 +48,48 @@ export class ClusterList extends Section {
     return (
       <ul className="jdist-list" aria-label={trans.__('Clusters')}>
         {clusters.all.map(each => (
-          <Item key={each.name} cluster={each} isCurrent={each === clusters.current} {...this._does} />
+          <Item key={each.name} cluster={each} isCurrent={each === clusters.current} {...this._buttons} />
         ))}
       </ul>
     );
   }
 
-  private _does: IDoes = {
+  private _buttons: IButtons = {
     trans: this.context.trans,
     act: (id, cluster) => void this.context.commands.execute(id, cluster === undefined ? {} : { cluster })
   };
 }
 
-interface IDoes {
+interface IButtons {
   trans: TranslationBundle;
   act: (command: string, cluster?: string) => void;
 }
 
-/** A cluster. */
-function Item(props: IDoes & { cluster: ICluster; isCurrent: boolean }): JSX.Element {
+function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean }): JSX.Element {
   const { cluster, isCurrent, trans, act } = props;
   const { name } = cluster;
-  const why = cluster.starting ?? (cluster.reason || cluster.silences?.join(' ') || cluster.left_out?.join(' '));
+  const reason = cluster.starting ?? (cluster.reason || cluster.silences?.join(' ') || cluster.left_out?.join(' '));
   const isReady = cluster.state === 'ready' && cluster.starting === undefined;
-  const stops =
+  const stopTitle =
     cluster.starting === undefined
       ? trans.__('Stop cluster %1', name)
       : cluster.starting === null
-        ? trans.__('Forget the failed start of %1', name)
-        : trans.__('Give up the start of %1', name);
+        ? trans.__('Remove the failed start of %1', name)
+        : trans.__('Cancel the start of %1', name);
   return (
     <li className={isCurrent ? 'jdist-item jdist-mod-current' : 'jdist-item'} data-cluster={name}>
       <button className="jdist-choose" aria-pressed={isCurrent} onClick={() => act(CommandIDs.choose, name)}>
         <span className="jdist-name">{name}</span>
-        <State state={words.clusterState(cluster, trans)} />
-        <span className="jdist-size">{words.size(cluster, trans)}</span>
-        {why ? <span className="jdist-why">{why}</span> : null}
+        <State state={clusterState(cluster, trans)} />
+        <span className="jdist-size">{clusterSize(cluster, trans)}</span>
+        {reason ? <span className="jdist-why">{reason}</span> : null}
       </button>
       <span className="jdist-acts">
         {isReady && (
           <Act
             icon={linkIcon}
             title={trans.__('Attach this notebook to %1', name)}
-            does={CommandIDs.attach}
+            command={CommandIDs.attach}
             {...props}
           />
         )}
@@ -101,40 +99,40 @@ function Item(props: IDoes & { cluster: ICluster; isCurrent: boolean }): JSX.Ele
             {trans.__('Revive')}
           </button>
         )}
-        {cluster.state !== 'foreign' && <Act icon={closeIcon} title={stops} does={CommandIDs.stop} {...props} />}
+        {cluster.state !== 'foreign' && <Act icon={closeIcon} title={stopTitle} command={CommandIDs.stop} {...props} />}
       </span>
     </li>
   );
 }
 
-function Act(props: IDoes & { cluster: ICluster; icon: LabIcon; title: string; does: string }): JSX.Element {
+function Act(props: IButtons & { cluster: ICluster; icon: LabIcon; title: string; command: string }): JSX.Element {
   return (
     <button
       className="jdist-act"
       title={props.title}
       aria-label={props.title}
-      onClick={() => props.act(props.does, props.cluster.name)}
+      onClick={() => props.act(props.command, props.cluster.name)}
     >
       <props.icon.react tag="span" aria-hidden="true" />
     </button>
   );
 }
 
-/** Why there is no list, and what to do. */
-function Trouble(props: IDoes & { problem: RequestError }): JSX.Element {
+/** Why there is no list, and what the user can do. */
+function Trouble(props: IButtons & { problem: RequestError }): JSX.Element {
   const { problem, trans, act } = props;
   return (
     <div className="jdist-empty" role="alert">
-      <p>{cause(problem, trans)}</p>
-      <p>{cure(problem, trans)}</p>
+      <p>{causeText(problem, trans)}</p>
+      <p>{adviceText(problem, trans)}</p>
       <button className="jp-mod-styled" onClick={() => act(CommandIDs.refresh)}>
-        {trans.__('Ask again')}
+        {trans.__('Try again')}
       </button>
     </div>
   );
 }
 
-function cause(problem: RequestError, trans: TranslationBundle): string {
+function causeText(problem: RequestError, trans: TranslationBundle): string {
   switch (problem.status) {
     case 404:
       return trans.__('This Jupyter server has no jdist extension.');
@@ -146,7 +144,7 @@ function cause(problem: RequestError, trans: TranslationBundle): string {
   }
 }
 
-function cure(problem: RequestError, trans: TranslationBundle): string {
+function adviceText(problem: RequestError, trans: TranslationBundle): string {
   switch (problem.status) {
     case 404:
       return trans.__(

@@ -1,12 +1,13 @@
-/** The groups of a cluster: a mesh as a grid of ranks, and named groups; a click chooses their ranks in the table. */
+/** The groups of a cluster: its mesh as a grid of ranks, and a list of groups. A click selects their ranks. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { ICluster, IMesh, IRank } from '../api';
-import * as words from '../words';
-import { Choice } from './choice';
+import { formatRanks, joinParts } from '../format';
+import { rankState } from '../states';
 import { IContext, Section } from './section';
+import { Selection } from './selection';
 
 export class Groups extends Section {
   constructor(context: IContext) {
@@ -14,7 +15,7 @@ export class Groups extends Section {
   }
 
   protected render(): JSX.Element {
-    const { clusters, choice, trans } = this.context;
+    const { clusters, selection, trans } = this.context;
     const cluster = clusters.current;
     const groups = cluster ? named(cluster) : [];
     if (!cluster || (!groups.length && !cluster.mesh)) {
@@ -28,11 +29,11 @@ export class Groups extends Section {
     }
     return (
       <div className="jdist-scroller">
-        {cluster.mesh && <Mesh cluster={cluster} mesh={cluster.mesh} choice={choice} trans={trans} />}
+        {cluster.mesh && <Mesh cluster={cluster} mesh={cluster.mesh} selection={selection} trans={trans} />}
         {groups.length > 0 && (
           <ul className="jdist-list" aria-label={trans.__('Groups of %1', cluster.name)}>
             {groups.map(group => (
-              <Group key={`${group.name} ${group.ranks.join()}`} {...group} choice={choice} trans={trans} />
+              <Group key={`${group.name} ${group.ranks.join()}`} {...group} selection={selection} trans={trans} />
             ))}
           </ul>
         )}
@@ -41,15 +42,15 @@ export class Groups extends Section {
   }
 }
 
-interface IShown {
+interface IGroupItem {
   name: string;
   ranks: number[];
   note: string;
   isGone: boolean;
 }
 
-/** Those that have a name, and those that cells have made. */
-function named(cluster: ICluster): IShown[] {
+/** The groups made by jdist, then those that cells have made with torch.distributed. */
+function named(cluster: ICluster): IGroupItem[] {
   const own = (cluster.groups ?? []).map(each => ({ ...each, note: '', isGone: false }));
   const made = (cluster.cell_groups ?? []).map(each => ({
     name: each.name,
@@ -60,28 +61,32 @@ function named(cluster: ICluster): IShown[] {
   return [...own, ...made];
 }
 
-interface IChoosing {
-  choice: Choice;
+interface ISelecting {
+  selection: Selection;
   trans: TranslationBundle;
 }
 
-function Group(props: IShown & IChoosing): JSX.Element {
-  const { name, ranks, note, isGone, choice, trans } = props;
-  const isChosen = isSame(choice.ranks, ranks);
-  const about = [trans.__('ranks %1', words.written(ranks)), note, isGone ? trans.__('gone with a rank') : ''];
+function Group(props: IGroupItem & ISelecting): JSX.Element {
+  const { name, ranks, note, isGone, selection, trans } = props;
+  const isSelected = isSame(selection.ranks, ranks);
+  const about = [trans.__('ranks %1', formatRanks(ranks)), note, isGone ? trans.__('gone with a rank') : ''];
   return (
-    <li className={isChosen ? 'jdist-item jdist-mod-current' : 'jdist-item'}>
-      <button className="jdist-choose" aria-pressed={isChosen} onClick={() => choice.choose(isChosen ? [] : ranks)}>
+    <li className={isSelected ? 'jdist-item jdist-mod-current' : 'jdist-item'}>
+      <button
+        className="jdist-choose"
+        aria-pressed={isSelected}
+        onClick={() => selection.select(isSelected ? [] : ranks)}
+      >
         <span className="jdist-name">{name || trans.__('(made in a cell)')}</span>
-        <span className="jdist-size">{about.filter(each => each).join(' · ')}</span>
+        <span className="jdist-size">{joinParts(...about)}</span>
       </button>
     </li>
   );
 }
 
-/** The mesh: its last dimension goes across, the others down; the head of a row or column chooses all of it. */
-function Mesh(props: IChoosing & { cluster: ICluster; mesh: IMesh }): JSX.Element {
-  const { cluster, mesh, choice, trans } = props;
+/** A mesh: its last dimension is across, the others are down. The heading of a row or a column selects all of it. */
+function Mesh(props: ISelecting & { cluster: ICluster; mesh: IMesh }): JSX.Element {
+  const { cluster, mesh, selection, trans } = props;
   const { names, sizes } = mesh;
   const across = sizes[sizes.length - 1];
   const total = sizes.reduce((product, each) => product * each, 1);
@@ -89,12 +94,12 @@ function Mesh(props: IChoosing & { cluster: ICluster; mesh: IMesh }): JSX.Elemen
   const ranks = new Map((cluster.ranks ?? []).map(each => [each.rank, each]));
   const last = names[names.length - 1];
   const shape = names.map((name, i) => `${name}=${sizes[i]}`).join(', ');
-  const head = (label: string, chosen: number[]): JSX.Element => (
+  const head = (label: string, slice: number[]): JSX.Element => (
     <button
       className="jdist-slice"
-      aria-pressed={isSame(choice.ranks, chosen)}
-      title={trans.__('Choose ranks %1', words.written(chosen))}
-      onClick={() => choice.choose(isSame(choice.ranks, chosen) ? [] : chosen)}
+      aria-pressed={isSame(selection.ranks, slice)}
+      title={trans.__('Select ranks %1', formatRanks(slice))}
+      onClick={() => selection.select(isSame(selection.ranks, slice) ? [] : slice)}
     >
       {label}
     </button>
@@ -118,10 +123,10 @@ function Mesh(props: IChoosing & { cluster: ICluster; mesh: IMesh }): JSX.Elemen
       <tbody>
         {rows.map(first => (
           <tr key={first}>
-            {names.length > 1 && <th scope="row">{head(where(first, names, sizes), span(first, across))}</th>}
+            {names.length > 1 && <th scope="row">{head(coordinates(first, names, sizes), span(first, across))}</th>}
             {span(first, across).map(rank => (
               <td key={rank}>
-                <Place rank={rank} row={ranks.get(rank)} isFirst={rank === 0} choice={choice} trans={trans} />
+                <MeshRank rank={rank} row={ranks.get(rank)} isFirst={rank === 0} selection={selection} trans={trans} />
               </td>
             ))}
           </tr>
@@ -131,29 +136,29 @@ function Mesh(props: IChoosing & { cluster: ICluster; mesh: IMesh }): JSX.Elemen
   );
 }
 
-function Place(props: IChoosing & { rank: number; row?: IRank; isFirst: boolean }): JSX.Element {
-  const { rank, row, isFirst, choice, trans } = props;
-  const state = row ? words.rankState(row, trans) : { word: trans.__('unknown'), mood: 'coming' as const };
-  const label = trans.__('rank %1, %2', rank, state.word);
+function MeshRank(props: ISelecting & { rank: number; row?: IRank; isFirst: boolean }): JSX.Element {
+  const { rank, row, isFirst, selection, trans } = props;
+  const state = rankState(row, trans);
+  const label = trans.__('rank %1, %2', rank, state.label);
   return (
     <button
-      className={`jdist-place jdist-mod-${state.mood}`}
+      className={`jdist-place jdist-mod-${state.tone}`}
       data-rank={rank}
       tabIndex={isFirst ? 0 : -1}
       aria-label={label}
       title={label}
-      aria-pressed={choice.has(rank)}
-      onClick={event => (event.ctrlKey || event.metaKey ? choice.toggle(rank) : choice.choose([rank]))}
+      aria-pressed={selection.has(rank)}
+      onClick={event => (event.ctrlKey || event.metaKey ? selection.toggle(rank) : selection.select([rank]))}
     >
       {rank}
       <span className="jdist-sign" aria-hidden="true">
-        {state.mood === 'idle' ? '' : words.sign(state.mood)}
+        {state.tone === 'idle' ? '' : state.sign}
       </span>
     </button>
   );
 }
 
-/** Arrows go from rank to rank, so that Tab need not. */
+/** The arrow keys move from rank to rank; Tab leaves the mesh. */
 function onKey(event: React.KeyboardEvent<HTMLTableElement>): void {
   const from = (event.target as HTMLElement).dataset.rank;
   const across = event.currentTarget.tBodies[0].rows[0].querySelectorAll('td').length;
@@ -170,8 +175,8 @@ function span(first: number, count: number): number[] {
   return Array.from({ length: count }, (_, i) => first + i);
 }
 
-/** "dp=1, pp=0": where the row that begins with this rank is, in all dimensions but the last. */
-function where(first: number, names: string[], sizes: number[]): string {
+/** `pp=0, dp=1`: the coordinates of the row that begins with this rank, in all dimensions but the last. */
+function coordinates(first: number, names: string[], sizes: number[]): string {
   let rest = first / sizes[sizes.length - 1];
   const parts: string[] = [];
   for (let i = sizes.length - 2; i >= 0; i--) {

@@ -1,4 +1,4 @@
-/** The menu of what can be done with ranks. */
+/** The context menu of ranks. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
@@ -7,7 +7,7 @@ import { Menu } from '@lumino/widgets';
 
 import { CommandIDs } from '../tokens';
 
-/** Opens it where the pointer is; `args` are those of the commands. */
+/** Opens the menu at a point of the page; `args` are passed to its commands. */
 export function openMenu(
   commands: CommandRegistry,
   args: ReadonlyJSONObject & { ranks: number[] },
@@ -16,7 +16,7 @@ export function openMenu(
 ): void {
   const menu = new Menu({ commands });
   menu.title.label = trans.__('Ranks');
-  menu.node.setAttribute('aria-label', trans.__('What to do with the chosen ranks'));
+  menu.node.setAttribute('aria-label', trans.__('Actions for the selected ranks'));
   [CommandIDs.interrupt, CommandIDs.restart].forEach(command => menu.addItem({ command, args }));
   menu.addItem({ type: 'separator' });
   [CommandIDs.logs, CommandIDs.stack, CommandIDs.console].forEach(command => menu.addItem({ command, args }));

@@ -1,17 +1,22 @@
-/** The panel at the left: clusters, and of the one that is looked at its verdict, its ranks and its groups. */
+/** The panel in the left sidebar: the clusters, and the verdicts, ranks and groups of the one that is shown. */
 
 import { SidePanel } from '@jupyterlab/ui-components';
 import { AccordionPanel } from '@lumino/widgets';
 
-import { ranksIcon } from '../icons';
+import { ranksIcon } from '../shell/icons';
 import { ClusterList } from './clusterlist';
 import { Groups } from './groups';
 import { RankTable } from './ranktable';
 import { IContext, Section } from './section';
-import { Verdicts } from './verdict';
+import { VerdictList } from './verdictlist';
 
-/** How much of the height each gets. */
-const SHARES = { clusters: 2, verdict: 4, ranks: 5, groups: 3 };
+/** The share of the height that each section gets. */
+const SHARES = new Map<unknown, number>([
+  [ClusterList, 2],
+  [VerdictList, 4],
+  [RankTable, 5],
+  [Groups, 3]
+]);
 
 export class RanksPanel extends SidePanel {
   constructor(context: IContext) {
@@ -24,26 +29,26 @@ export class RanksPanel extends SidePanel {
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('Ranks'));
     this._context = context;
-    this._verdict = new Verdicts(context);
+    this._verdict = new VerdictList(context);
     [new ClusterList(context), new RankTable(context), new Groups(context)].forEach(each => this.addWidget(each));
     context.clusters.changed.connect(this._onChanged, this);
     this._share();
     this._onChanged();
   }
 
-  /** Puts the focus where the arrows go from rank to rank, or on the first thing there is. */
+  /** Focuses the active row of the table; without a table, the first button. */
   protected onActivateRequest(): void {
     const first = '[role="grid"] [tabindex="0"], .jdist-section button';
     this.node.querySelector<HTMLElement>(first)?.focus();
   }
 
-  /** The verdict is there while there is one. */
+  /** Shows the section of verdicts only while there are any. */
   private _onChanged(): void {
-    const isJudged = !!this._context.clusters.current?.verdicts?.length;
-    if (isJudged === (this._verdict.parent !== null)) {
+    const hasVerdict = !!this._context.clusters.current?.verdicts?.length;
+    if (hasVerdict === (this._verdict.parent !== null)) {
       return;
     }
-    if (isJudged) {
+    if (hasVerdict) {
       this.insertWidget(1, this._verdict);
     } else {
       this._verdict.parent = null;
@@ -52,20 +57,11 @@ export class RanksPanel extends SidePanel {
   }
 
   private _share(): void {
-    const sections = this.widgets.filter((each): each is Section => each instanceof Section);
-    const shares = sections.map(each =>
-      each instanceof ClusterList
-        ? SHARES.clusters
-        : each instanceof Verdicts
-          ? SHARES.verdict
-          : each instanceof RankTable
-            ? SHARES.ranks
-            : SHARES.groups
-    );
+    const shares = this.widgets.filter(each => each instanceof Section).map(each => SHARES.get(each.constructor) ?? 1);
     const whole = shares.reduce((sum, each) => sum + each, 0);
     (this.content as AccordionPanel).setRelativeSizes(shares.map(each => each / whole));
   }
 
   private readonly _context: IContext;
-  private readonly _verdict: Verdicts;
+  private readonly _verdict: VerdictList;
 }

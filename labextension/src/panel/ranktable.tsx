@@ -1,22 +1,22 @@
-/** The table of ranks: only the rows that are seen are drawn, so that a thousand of them cost no more than twenty. */
+/** The table of ranks. It draws only the rows that can be seen, so that it is as fast with a thousand ranks as with ten. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandToolbarButton, treeViewIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { ICluster, IRank } from '../api';
+import { formatRanks } from '../format';
+import { rankState } from '../states';
 import { CommandIDs } from '../tokens';
-import * as words from '../words';
-import { Choice } from './choice';
-import { columns, IColumn, Line, lines } from './lines';
 import { openMenu } from './menu';
-import { IContext, Section } from './section';
-import { State } from './state';
-import { useWindow } from './window';
+import { columns, gpuDetails, IColumn, ranksOfRows, TableRow, tableRows } from './rows';
+import { IContext, Section, State } from './section';
+import { Selection } from './selection';
+import { useVisibleRows } from './visiblerows';
 
-/** Pixels that a row is high; as in style/panel.css. */
+/** The height of a row in pixels, as in style/panel.css. */
 const HEIGHT = 24;
-/** Pixels below which the table's words are fewer. */
+/** The width in pixels below which the table has fewer words. */
 const NARROW = 400;
 
 export class RankTable extends Section {
@@ -28,25 +28,25 @@ export class RankTable extends Section {
   }
 
   protected render(): JSX.Element {
-    const { clusters, choice, trans } = this.context;
+    const { clusters, selection, trans } = this.context;
     const cluster = clusters.current;
     if (!cluster?.ranks?.length) {
-      return <p className="jdist-empty">{whyNone(cluster, trans)}</p>;
+      return <p className="jdist-empty">{whyEmpty(cluster, trans)}</p>;
     }
-    return <Table cluster={cluster} choice={choice} trans={trans} open={this._open} />;
+    return <Table cluster={cluster} selection={selection} trans={trans} openMenu={this._openMenu} />;
   }
 
-  /** The menu of what can be done with a rank, or with those chosen if it is one of them. */
-  private _open = (rank: number, x: number, y: number): void => {
-    const { choice, clusters, commands, trans } = this.context;
-    if (!choice.has(rank)) {
-      choice.choose([rank]);
+  /** Opens the menu of the selected ranks; a rank that is not selected becomes the only one. */
+  private _openMenu = (rank: number, x: number, y: number): void => {
+    const { selection, clusters, commands, trans } = this.context;
+    if (!selection.has(rank)) {
+      selection.select([rank]);
     }
-    openMenu(commands, { cluster: clusters.current?.name ?? '', ranks: choice.ranks }, { x, y }, trans);
+    openMenu(commands, { cluster: clusters.current?.name ?? '', ranks: selection.ranks }, { x, y }, trans);
   };
 }
 
-function whyNone(cluster: ICluster | undefined, trans: TranslationBundle): string {
+function whyEmpty(cluster: ICluster | undefined, trans: TranslationBundle): string {
   if (!cluster) {
     return trans.__('The ranks of a cluster are listed here. There is no cluster.');
   }
@@ -68,82 +68,82 @@ function whyNone(cluster: ICluster | undefined, trans: TranslationBundle): strin
 
 interface ITable {
   cluster: ICluster;
-  choice: Choice;
+  selection: Selection;
   trans: TranslationBundle;
-  open: (rank: number, x: number, y: number) => void;
+  openMenu: (rank: number, x: number, y: number) => void;
 }
 
 function Table(props: ITable): JSX.Element {
-  const { cluster, choice, trans } = props;
-  const { view } = choice;
+  const { cluster, selection, trans } = props;
+  const { view } = selection;
   const now = Date.now();
   const scroller = React.useRef<HTMLDivElement>(null);
-  const [active, setActive] = React.useState('');
+  const [activeKey, setActiveKey] = React.useState('');
   const isFocusDue = React.useRef(false);
-  const seen = useWindow(scroller, HEIGHT);
-  const isNarrow = seen.width < NARROW;
+  const visible = useVisibleRows(scroller, HEIGHT);
+  const isNarrow = visible.width < NARROW;
   const shown = columns(cluster.ranks ?? [], view.isByNode, isNarrow, trans);
-  const all = lines(cluster, view, shown, now);
-  const { first, last } = seen.of(all.length);
-  const at = Math.max(
+  const rows = tableRows(cluster, view, shown, now);
+  const [first, end] = visible.range(rows.length);
+  const active = Math.max(
     0,
-    all.findIndex(each => each.key === active)
+    rows.findIndex(each => each.key === activeKey)
   );
   const template = `${shown.map(each => each.width).join(' ')} 28px`;
-  const drawn = all.map((line, index) => ({ line, index })).slice(first, last);
-  if (at < all.length && (at < first || at >= last)) {
-    drawn.push({ line: all[at], index: at }); // the one that has the focus stays, wherever it was scrolled to
+  const drawn = rows.map((row, index) => ({ row, index })).slice(first, end);
+  if (active < rows.length && (active < first || active >= end)) {
+    drawn.push({ row: rows[active], index: active }); // it may have the focus, wherever the table was scrolled to
   }
 
-  // At once, or the next key would come to nobody: the row that had the focus may be drawn no longer.
+  // Before the browser handles the next key: the row that had the focus may no longer be drawn.
   React.useLayoutEffect(() => {
     if (isFocusDue.current) {
       isFocusDue.current = false;
-      scroller.current?.querySelector<HTMLElement>(`[data-key="${active}"]`)?.focus();
+      scroller.current?.querySelector<HTMLElement>(`[data-key="${activeKey}"]`)?.focus();
     }
   });
 
-  const go = (index: number, isExtending = false): void => {
-    const to = Math.max(0, Math.min(all.length - 1, index));
-    const line = all[to];
-    isFocusDue.current = to !== at;
-    setActive(line.key);
+  const goTo = (index: number, isExtending: boolean): void => {
+    const to = Math.max(0, Math.min(rows.length - 1, index));
+    const row = rows[to];
+    isFocusDue.current = to !== active;
+    setActiveKey(row.key);
     reveal(scroller.current, to);
-    if (isExtending && 'row' in line) {
-      choice.choose([...choice.ranks, line.row.rank]);
+    if (isExtending && 'rank' in row) {
+      selection.select([...selection.ranks, row.rank.rank]);
     }
   };
 
   return (
     <div className="jdist-table">
-      <Filter {...props} count={all.filter(each => 'row' in each).length} />
+      <Filter {...props} count={ranksOfRows(rows).length} />
       <div
         ref={scroller}
         className="jdist-scroller"
         role="grid"
         aria-label={trans.__('Ranks of %1', cluster.name)}
         aria-multiselectable="true"
-        aria-rowcount={all.length + 1}
+        aria-rowcount={rows.length + 1}
         aria-colcount={shown.length + 1}
         style={{ '--jdist-columns': template } as React.CSSProperties}
-        onKeyDown={event => onKey(event, { ...props, all, at, go })}
+        onKeyDown={event => onKey(event, { ...props, rows, active, goTo })}
       >
         <Head {...props} shown={shown} />
-        <div className="jdist-body" role="rowgroup" style={{ height: all.length * HEIGHT }}>
-          {drawn.map(({ line, index }) => (
+        <div className="jdist-body" role="rowgroup" style={{ height: rows.length * HEIGHT }}>
+          {drawn.map(({ row, index }) => (
             <Row
-              key={line.key}
+              key={row.key}
               {...props}
-              line={line}
+              row={row}
               index={index}
               shown={shown}
               now={now}
               isNarrow={isNarrow}
-              isActive={index === at}
-              isChosen={'row' in line && choice.has(line.row.rank)}
-              click={(event: React.MouseEvent) => {
-                setActive(line.key);
-                choose(event, line, { ...props, all, at });
+              isActive={index === active}
+              isSelected={'rank' in row && selection.has(row.rank.rank)}
+              onClick={event => {
+                setActiveKey(row.key);
+                onClick(event, row, { ...props, rows, active });
               }}
             />
           ))}
@@ -154,11 +154,10 @@ function Table(props: ITable): JSX.Element {
 }
 
 function Filter(props: ITable & { count: number }): JSX.Element {
-  const { cluster, choice, trans, count } = props;
+  const { cluster, selection, trans, count } = props;
   const all = cluster.ranks?.length ?? 0;
-  const chosen = choice.ranks;
-  const said = chosen.length
-    ? trans.__('chosen: %1', words.written(chosen))
+  const status = selection.ranks.length
+    ? trans.__('selected: %1', formatRanks(selection.ranks))
     : count < all
       ? trans.__('%1 of %2', count, all)
       : '';
@@ -169,16 +168,16 @@ function Filter(props: ITable & { count: number }): JSX.Element {
         type="search"
         placeholder={trans.__('Filter: 0-3, running, a host…')}
         aria-label={trans.__('Filter ranks')}
-        value={choice.view.filter}
-        onChange={event => choice.show({ filter: event.target.value })}
+        value={selection.view.filter}
+        onChange={event => selection.changeView({ filter: event.target.value })}
       />
-      <span role="status">{said}</span>
+      <span role="status">{status}</span>
       <button
         className="jdist-act"
         title={trans.__('Group ranks by node')}
         aria-label={trans.__('Group ranks by node')}
-        aria-pressed={choice.view.isByNode}
-        onClick={() => choice.show({ isByNode: !choice.view.isByNode })}
+        aria-pressed={selection.view.isByNode}
+        onClick={() => selection.changeView({ isByNode: !selection.view.isByNode })}
       >
         <treeViewIcon.react tag="span" aria-hidden="true" />
       </button>
@@ -187,8 +186,8 @@ function Filter(props: ITable & { count: number }): JSX.Element {
 }
 
 function Head(props: ITable & { shown: IColumn[] }): JSX.Element {
-  const { choice, shown, trans } = props;
-  const { sort, isDown } = choice.view;
+  const { selection, shown, trans } = props;
+  const { sort, isDescending } = selection.view;
   return (
     <div className="jdist-head" role="rowgroup">
       <div className="jdist-row" role="row" aria-rowindex={1}>
@@ -196,15 +195,15 @@ function Head(props: ITable & { shown: IColumn[] }): JSX.Element {
           <span
             key={key}
             role="columnheader"
-            aria-sort={sort !== key ? 'none' : isDown ? 'descending' : 'ascending'}
+            aria-sort={sort !== key ? 'none' : isDescending ? 'descending' : 'ascending'}
             className={isNumber ? 'jdist-mod-number' : ''}
           >
             <button
               title={trans.__('Sort by %1', label)}
-              onClick={() => choice.show({ sort: key, isDown: sort === key && !isDown })}
+              onClick={() => selection.changeView({ sort: key, isDescending: sort === key && !isDescending })}
             >
               {label}
-              <span aria-hidden="true">{sort !== key ? '' : isDown ? ' ↓' : ' ↑'}</span>
+              <span aria-hidden="true">{sort !== key ? '' : isDescending ? ' ↓' : ' ↑'}</span>
             </button>
           </span>
         ))}
@@ -217,47 +216,47 @@ function Head(props: ITable & { shown: IColumn[] }): JSX.Element {
 }
 
 interface IRow extends ITable {
-  line: Line;
+  row: TableRow;
   index: number;
   shown: IColumn[];
   now: number;
   isNarrow: boolean;
   isActive: boolean;
-  isChosen: boolean;
-  click: (event: React.MouseEvent) => void;
+  isSelected: boolean;
+  onClick: (event: React.MouseEvent) => void;
 }
 
 function Row(props: IRow): JSX.Element {
-  const { line, index, shown, now, trans, isNarrow, isActive, isChosen, open } = props;
-  const place = {
+  const { row, index, shown, now, trans, isNarrow, isActive, isSelected, onClick, openMenu } = props;
+  const common = {
     role: 'row',
     'aria-rowindex': index + 2,
-    'data-key': line.key,
+    'data-key': row.key,
     tabIndex: isActive ? 0 : -1,
     style: { top: index * HEIGHT },
-    onClick: props.click
+    onClick
   };
-  if (!('row' in line)) {
-    const text = trans._n('node %2, %3: %1 rank', 'node %2, %3: %1 ranks', line.count, line.node, line.hostname);
+  if (!('rank' in row)) {
+    const text = trans._n('node %2, %3: %1 rank', 'node %2, %3: %1 ranks', row.count, row.node, row.hostname);
     return (
-      <div {...place} className="jdist-row jdist-mod-node">
+      <div {...common} className="jdist-row jdist-mod-node">
         <span role="gridcell" aria-colspan={shown.length + 1}>
           {text}
         </span>
       </div>
     );
   }
-  const { row } = line;
-  const menu = trans.__('Actions for rank %1', row.rank);
+  const { rank } = row;
+  const menu = trans.__('Actions for rank %1', rank.rank);
   return (
     <div
-      {...place}
-      className={`jdist-row ${isChosen ? 'jdist-mod-chosen' : ''}`}
-      aria-selected={isChosen}
+      {...common}
+      className={`jdist-row ${isSelected ? 'jdist-mod-selected' : ''}`}
+      aria-selected={isSelected}
       onContextMenu={event => {
         event.preventDefault();
         event.stopPropagation();
-        open(row.rank, event.clientX, event.clientY);
+        openMenu(rank.rank, event.clientX, event.clientY);
       }}
     >
       {shown.map(({ key, text, isNumber }) => (
@@ -265,9 +264,9 @@ function Row(props: IRow): JSX.Element {
           key={key}
           role="gridcell"
           className={isNumber ? 'jdist-mod-number' : ''}
-          title={hint(key, row, text(row, now), trans)}
+          title={tooltip(key, rank, text(rank, now), trans)}
         >
-          {key === 'state' ? <State state={words.rankState(row, trans)} isWordless={isNarrow} /> : text(row, now)}
+          {key === 'state' ? <State state={rankState(rank, trans)} isWordless={isNarrow} /> : text(rank, now)}
         </span>
       ))}
       <span role="gridcell">
@@ -280,7 +279,7 @@ function Row(props: IRow): JSX.Element {
           onClick={event => {
             event.stopPropagation();
             const { left, bottom } = event.currentTarget.getBoundingClientRect();
-            open(row.rank, left, bottom);
+            openMenu(rank.rank, left, bottom);
           }}
         >
           ⋯
@@ -290,21 +289,21 @@ function Row(props: IRow): JSX.Element {
   );
 }
 
-/** What a cell says when it is pointed at: the whole of it, with the line of the cell that runs, or why a rank died. */
-function hint(key: string, row: IRank, text: string, trans: TranslationBundle): string {
+/** The whole text of a cell, which may be too narrow for it, and what there is no column for. */
+function tooltip(key: string, rank: IRank, text: string, trans: TranslationBundle): string {
   switch (key) {
     case 'doing':
-      return [text, row.doing?.source, row.last_line, row.death].filter(each => each).join('\n');
+      return [text, rank.doing?.source, rank.last_line, rank.death].filter(Boolean).join('\n');
     case 'device':
     case 'gpu':
     case 'gpumemory':
-      return words.gpu(row, trans) || text;
+      return gpuDetails(rank, trans) || text;
     default:
       return text;
   }
 }
 
-/** Scrolls so far that the row is seen. */
+/** Scrolls as little as possible, so that the row can be seen. */
 function reveal(scroller: HTMLElement | null, index: number): void {
   if (!scroller) {
     return;
@@ -318,57 +317,56 @@ function reveal(scroller: HTMLElement | null, index: number): void {
   }
 }
 
-interface IPlace extends ITable {
-  all: Line[];
-  at: number;
+interface IRows extends ITable {
+  rows: TableRow[];
+  active: number;
 }
 
-/** A click chooses a row; with Ctrl it is added or taken away, with Shift all from the last one on. */
-function choose(event: React.MouseEvent, line: Line, { all, at, choice }: IPlace): void {
-  if (!('row' in line)) {
-    const node = line.node;
-    choice.choose(all.flatMap(each => ('row' in each && each.row.node === node ? [each.row.rank] : [])));
+/** A click selects one row, or all ranks of a node; with Ctrl it adds or removes a rank, with Shift it adds a range. */
+function onClick(event: React.MouseEvent, row: TableRow, { rows, active, selection }: IRows): void {
+  if (!('rank' in row)) {
+    selection.select(ranksOfRows(rows.filter(each => 'rank' in each && each.rank.node === row.node)));
   } else if (event.shiftKey) {
-    const to = all.indexOf(line);
-    const span = all.slice(Math.min(at, to), Math.max(at, to) + 1);
-    choice.choose(span.flatMap(each => ('row' in each ? [each.row.rank] : [])));
+    const to = rows.indexOf(row);
+    selection.select(ranksOfRows(rows.slice(Math.min(active, to), Math.max(active, to) + 1)));
   } else if (event.ctrlKey || event.metaKey) {
-    choice.toggle(line.row.rank);
+    selection.toggle(row.rank.rank);
   } else {
-    choice.choose(choice.has(line.row.rank) && choice.ranks.length === 1 ? [] : [line.row.rank]);
+    const isOnly = selection.has(row.rank.rank) && selection.ranks.length === 1;
+    selection.select(isOnly ? [] : [row.rank.rank]);
   }
 }
 
 function onKey(
   event: React.KeyboardEvent,
-  place: IPlace & { go: (index: number, isExtending?: boolean) => void }
+  place: IRows & { goTo: (index: number, isExtending: boolean) => void }
 ): void {
   const target = event.target as HTMLElement;
   if (!target.dataset.key) {
-    return; // a button of the head
+    return; // a button has the focus, not a row
   }
-  const { all, at, go, choice, open } = place;
+  const { rows, active, goTo, selection, openMenu } = place;
   const page = Math.max(1, Math.floor(event.currentTarget.clientHeight / HEIGHT) - 2);
   const moves: Record<string, number> = {
-    ArrowDown: at + 1,
-    ArrowUp: at - 1,
-    PageDown: at + page,
-    PageUp: at - page,
+    ArrowDown: active + 1,
+    ArrowUp: active - 1,
+    PageDown: active + page,
+    PageUp: active - page,
     Home: 0,
-    End: all.length - 1
+    End: rows.length - 1
   };
-  const line = all[at];
+  const row = rows[active];
   if (event.key in moves) {
-    go(moves[event.key], event.shiftKey);
-  } else if (event.key === ' ' && 'row' in line) {
-    choice.toggle(line.row.rank);
+    goTo(moves[event.key], event.shiftKey);
+  } else if (event.key === ' ' && 'rank' in row) {
+    selection.toggle(row.rank.rank);
   } else if (event.key === 'a' && (event.ctrlKey || event.metaKey)) {
-    choice.choose(all.flatMap(each => ('row' in each ? [each.row.rank] : [])));
+    selection.select(ranksOfRows(rows));
   } else if (event.key === 'Escape') {
-    choice.choose([]);
-  } else if ((event.key === 'Enter' || event.key === 'ContextMenu') && 'row' in line) {
+    selection.select([]);
+  } else if ((event.key === 'Enter' || event.key === 'ContextMenu') && 'rank' in row) {
     const { left, bottom } = target.getBoundingClientRect();
-    open(line.row.rank, left, bottom);
+    openMenu(row.rank.rank, left, bottom);
   } else {
     return;
   }

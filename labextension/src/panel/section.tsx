@@ -1,22 +1,24 @@
-/** A section of the panel: a view of the clusters that is drawn again when they change, and only while it is seen. */
+/** The sections of the panel: views of the clusters that are drawn again when these change, while they are visible. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget, Toolbar } from '@jupyterlab/ui-components';
 import { CommandRegistry } from '@lumino/commands';
 import { Message } from '@lumino/messaging';
+import * as React from 'react';
 
+import { IState } from '../states';
 import { IClusters } from '../tokens';
-import { Choice } from './choice';
+import { Selection } from './selection';
 
-/** What every section shows, and with what it acts. */
+/** What all sections share. */
 export interface IContext {
   clusters: IClusters;
-  choice: Choice;
+  selection: Selection;
   commands: CommandRegistry;
   trans: TranslationBundle;
 }
 
-/** Milliseconds between two looks at the clock while something runs. */
+/** Milliseconds after which times are drawn again while a run is in progress. */
 const TICK = 1000;
 
 export abstract class Section extends ReactWidget implements Toolbar.IWidgetToolbar {
@@ -26,16 +28,16 @@ export abstract class Section extends ReactWidget implements Toolbar.IWidgetTool
     label: string
   ) {
     super();
-    this.id = `jdist-section-${name}`; // its title says that it controls it
+    this.id = `jdist-section-${name}`; // referred to by the aria-controls of its title
     this.addClass('jdist-section');
     this.addClass(`jdist-${name}`);
     this.title.label = label;
     this.title.caption = label;
     context.clusters.changed.connect(this._onChanged, this);
-    context.choice.changed.connect(this._onChanged, this);
+    context.selection.changed.connect(this._onChanged, this);
   }
 
-  /** In the section's title. */
+  /** The buttons in the section's title. */
   readonly toolbar = new Toolbar();
 
   dispose(): void {
@@ -45,12 +47,12 @@ export abstract class Section extends ReactWidget implements Toolbar.IWidgetTool
 
   protected onAfterShow(message: Message): void {
     super.onAfterShow(message);
-    this._seen();
+    this._startClock();
   }
 
   protected onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
-    this._seen();
+    this._startClock();
   }
 
   protected onBeforeHide(message: Message): void {
@@ -69,7 +71,7 @@ export abstract class Section extends ReactWidget implements Toolbar.IWidgetTool
     }
   }
 
-  private _seen(): void {
+  private _startClock(): void {
     window.clearInterval(this._clock);
     this._clock = window.setInterval(() => {
       if (this.isVisible && this.context.clusters.current?.runs?.length) {
@@ -80,4 +82,17 @@ export abstract class Section extends ReactWidget implements Toolbar.IWidgetTool
   }
 
   private _clock = 0;
+}
+
+/** A state: its sign and its label, which is for screen readers only if `isWordless`. */
+export function State(props: { state: IState; isWordless?: boolean }): JSX.Element {
+  const { sign, label, tone } = props.state;
+  return (
+    <span className={`jdist-state jdist-mod-${tone}`} title={props.isWordless ? label : undefined}>
+      <span className="jdist-sign" aria-hidden="true">
+        {sign}
+      </span>
+      <span className={props.isWordless ? 'jdist-unseen' : ''}>{label}</span>
+    </span>
+  );
 }

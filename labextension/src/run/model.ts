@@ -1,11 +1,12 @@
-/** What `application/vnd.jdist.run.v1+json` holds: jdist/notebook/output/run_json_schema.py, where each field is described. */
+/** The output of a run as `application/vnd.jdist.run.v1+json`, which jdist/notebook/output/run_json_schema.py describes. */
 
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
+import { IRemedy } from '../remedy';
+import { isFailure, OutcomeState } from '../states';
+
 export const MIME = 'application/vnd.jdist.run.v1+json';
 export const VERSION = 1;
-
-export type RankState = 'waiting' | 'running' | 'value' | 'error' | 'timeout' | 'interrupted' | 'lost';
 
 /** A part of the bundle's `text/html`. */
 export interface IPiece {
@@ -45,7 +46,7 @@ export type Segment = IText | IAlike | IShown | IGap;
 
 export interface IFailing {
   ranks: string;
-  state: RankState;
+  state: OutcomeState;
   headline: string;
   place?: string;
   traceback?: IPiece;
@@ -56,12 +57,7 @@ export interface IFinding {
   headline: string;
   is_certain: boolean;
   details?: string[];
-  ways?: IWay[];
-}
-
-export interface IWay {
-  command: string;
-  effect: string;
+  ways?: IRemedy[];
 }
 
 export interface IRun {
@@ -70,7 +66,7 @@ export interface IRun {
   cluster: string;
   state: 'waiting' | 'running' | 'done';
   seconds: number;
-  ranks: { ranks: string; state: RankState; seconds?: number }[];
+  ranks: { ranks: string; state: OutcomeState; seconds?: number }[];
   segments?: Segment[];
   failures?: IFailing[];
   more_failures?: number;
@@ -83,11 +79,11 @@ export interface IRun {
 /** One rank's part in a run. */
 export interface IPart {
   rank: number;
-  state: RankState;
+  state: OutcomeState;
   seconds?: number;
 }
 
-/** `0-3,7` as numbers. */
+/** The numbers of `0-3,7`. */
 export function ranksOf(text: string): number[] {
   const found: number[] = [];
   for (const piece of text.split(',').filter(Boolean)) {
@@ -99,7 +95,7 @@ export function ranksOf(text: string): number[] {
   return found;
 }
 
-/** Whether `0-3,7` has the rank. */
+/** Whether `0-3,7` contains the rank. */
 export function has(text: string, rank: number): boolean {
   return text.split(',').some(piece => {
     const [first, last] = piece.split('-').map(Number);
@@ -107,7 +103,7 @@ export function has(text: string, rank: number): boolean {
   });
 }
 
-/** The run's ranks, in their order. */
+/** The parts of all ranks, by rank. */
 export function partsOf(run: IRun): IPart[] {
   const parts = run.ranks.flatMap(({ ranks, state, seconds }) =>
     ranksOf(ranks).map(rank => ({ rank, state, seconds }))
@@ -115,25 +111,21 @@ export function partsOf(run: IRun): IPart[] {
   return parts.sort((a, b) => a.rank - b.rank);
 }
 
-/** Whether it came to a bad end, and not because somebody stopped it. */
-export function isCause(state: RankState): boolean {
-  return state === 'error' || state === 'timeout' || state === 'lost';
-}
-
-/** Those that failed come first, then those that were interrupted. */
+/** The parts that failed come first, then those that were interrupted. */
 export function failedFirst(parts: IPart[]): IPart[] {
-  const weight = ({ state }: IPart): number => (isCause(state) ? 0 : state === 'interrupted' ? 1 : 2);
+  const weight = ({ state }: IPart): number => (isFailure(state) ? 0 : state === 'interrupted' ? 1 : 2);
   return [...parts].sort((a, b) => weight(a) - weight(b) || a.rank - b.rank);
 }
 
-export function doneOf(run: IRun): number {
+/** How many ranks are done. */
+export function doneCount(run: IRun): number {
   return partsOf(run).filter(part => part.state !== 'waiting' && part.state !== 'running').length;
 }
 
 const NUMBER = /(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)(?!\w)/g;
 
-/** One line for lines that differ in their numbers only: `loss 0.1 | 0.2`; equal numbers stand once. */
-export function joined(lines: string[]): string {
+/** One line for lines that differ only in their numbers: `loss 0.1 | 0.2`; a number that all have stands once. */
+export function mergeLines(lines: string[]): string {
   const found = lines.map(line => line.match(NUMBER) ?? []);
   const words = lines[0].split(NUMBER);
   if (found.some(numbers => numbers.length !== words.length - 1)) {
@@ -147,8 +139,8 @@ export function joined(lines: string[]): string {
     .join('');
 }
 
-/** The part of the markup, or nothing where the two do not belong together. */
-export function cut(html: unknown, piece: IPiece | undefined): string {
+/** The piece of the bundle's HTML; empty if the two do not belong together. */
+export function htmlOf(html: unknown, piece: IPiece | undefined): string {
   const text = Array.isArray(html) ? html.join('') : typeof html === 'string' ? html : '';
   const found = piece ? text.slice(piece.start, piece.start + piece.length) : '';
   return found.startsWith('<') ? found : '';

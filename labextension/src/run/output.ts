@@ -1,4 +1,4 @@
-/** The output of a run: what all ranks wrote or one did, what went wrong, and how the run stands; live while it runs. */
+/** The output of a run: what all ranks or one of them wrote, the failures, and the state of the run while it goes on. */
 
 import { IRenderMimeRegistry, MimeModel } from '@jupyterlab/rendermime';
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
@@ -6,39 +6,40 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { UUID } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
 
-import { FailureList } from './failures';
-import { doneOf, IRun, MIME, partsOf, VERSION } from './model';
-import { ISource, SegmentList } from './segments';
-import { RankTabs } from './tabs';
-import { Go, VerdictBox } from './verdict';
-import { duration } from './words';
+import { duration, elapsed } from '../format';
+import { IRemedy } from '../remedy';
+import { FailureList } from './failurelist';
+import { doneCount, IRun, MIME, partsOf, VERSION } from './model';
+import { RankTabs } from './ranktabs';
+import { ISource, SegmentList } from './segmentlist';
+import { VerdictBox } from './verdictbox';
 
-/** Lines beyond which the output scrolls by itself. */
+/** An output of more lines scrolls within a box of its own. */
 const LONG = 60;
-/** Pixels from the end within which a reader is at the end. */
+/** The output follows its end if it is scrolled to within so many pixels of it. */
 const NEAR = 24;
 
-/** What a run's output needs from around it. */
-export interface ISurroundings {
+/** The services that a run's output needs. */
+export interface IRunServices {
   rendermime: IRenderMimeRegistry;
   trans: TranslationBundle;
-  /** Goes a way out of a hang, for the run that the widget shows. */
-  go: (run: IRun, from: Widget, command: string) => ReturnType<Go>;
-  /** Opens the run's timeline; none, no button. */
+  /** Carries out a remedy for the run that the widget shows, and returns what to say about it. */
+  takeRemedy: (run: IRun, from: Widget, remedy: IRemedy) => Promise<string>;
+  /** Opens the run's timeline; without it, there is no button. */
   timeline?: (run: IRun, from: Widget) => Promise<void>;
 }
 
-/** Draws the bundle; called again and again while the run goes on, it keeps what is chosen, focused and scrolled to. */
+/** Renders the bundle, again and again while the run goes on; choice, focus and scroll position stay as they are. */
 export class RunOutput extends Panel implements IRenderMime.IRenderer {
-  constructor(private _around: ISurroundings) {
+  constructor(private _services: IRunServices) {
     super();
     this.addClass('jdist-Run');
-    const { rendermime, trans } = _around;
+    const { rendermime, trans } = _services;
     const id = `jdist-run-${UUID.uuid4()}`;
     this.tabs = new RankTabs(id, trans);
     this._segments = new SegmentList(rendermime, trans);
     this._failures = new FailureList(rendermime, trans);
-    this._verdict = new VerdictBox(command => _around.go(this._run!, this, command), trans);
+    this._verdict = new VerdictBox(remedy => _services.takeRemedy(this._run!, this, remedy), trans);
     this._body.id = id;
     this._body.addClass('jdist-RunBody');
     this._notices.addClass('jdist-RunNotices');
@@ -61,7 +62,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     const run = model.data[MIME] as unknown as IRun;
     this._source = { html: model.data['text/html'], trusted: model.trusted };
     if (run?.version !== VERSION) {
-      return this._showOld(model);
+      return this._showHtml(model);
     }
     const isFirst = !this._run;
     this._run = run;
@@ -71,7 +72,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     this._show(false);
   }
 
-  private _show(isOther: boolean): void {
+  private _show(isNewChoice: boolean): void {
     const run = this._run;
     if (!run) {
       return;
@@ -89,16 +90,16 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     this._failures.show_(run, this.tabs.choice, this._source);
     this._body.toggleClass('jdist-mod-long', lines > LONG);
     this._label(parts.length > 1, lines > LONG);
-    if (lines > LONG && run.state !== 'done' && (isAtEnd || isOther)) {
+    if (lines > LONG && run.state !== 'done' && (isAtEnd || isNewChoice)) {
       node.scrollTop = node.scrollHeight;
-    } else if (!isOther && node.scrollTop !== top) {
+    } else if (!isNewChoice && node.scrollTop !== top) {
       node.scrollTop = top;
     }
     this._verdict.show_(run.verdict);
     this._showFooter(run, parts.length);
   }
 
-  /** A panel of tabs if there are any, and for the keyboard where it scrolls. */
+  /** Makes the body the panel of the tabs, and lets the keyboard reach it where it scrolls. */
   private _label(hasTabs: boolean, scrolls: boolean): void {
     const { node } = this._body;
     if (hasTabs) {
@@ -112,10 +113,10 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
 
   private _showNotices(run: IRun): void {
     const key = JSON.stringify([run.title, run.notices]);
-    if (key === this._said) {
+    if (key === this._shownNotices) {
       return;
     }
-    this._said = key;
+    this._shownNotices = key;
     const lines = (run.notices ?? []).map(text => {
       const line = document.createElement('div');
       line.textContent = text;
@@ -128,14 +129,14 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
   }
 
   private _fillFooter(): void {
-    const { timeline, trans } = this._around;
+    const { timeline, trans } = this._services;
     this._footer.node.append(this._summary);
     if (timeline) {
       const button = document.createElement('button');
       button.type = 'button';
       button.className = 'jp-Button jp-mod-styled jp-mod-minimal jdist-RunTimeline';
       button.textContent = trans.__('Timeline');
-      button.title = trans.__('Who waited for whom: the calls of torch.distributed in this run, by rank');
+      button.title = trans.__('The calls of torch.distributed in this run by rank, and which rank waited for which');
       button.addEventListener('click', async () => {
         this._failed.textContent = '';
         try {
@@ -150,36 +151,36 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
   }
 
   private _showFooter(run: IRun, count: number): void {
-    const { trans } = this._around;
+    const { trans } = this._services;
     const ranks = trans._n('%1 rank', '%1 ranks', count);
-    const words = [trans.__('run %1', run.run)];
+    const texts = [trans.__('run %1', run.run)];
     if (run.state === 'waiting') {
-      words.push(trans.__('waiting'), ranks);
+      texts.push(trans.__('waiting'), ranks);
     } else if (run.state === 'running') {
-      words.push(trans.__('%1 of %2 done', doneOf(run), ranks), duration(Math.floor(run.seconds)));
+      texts.push(trans.__('%1 of %2 done', doneCount(run), ranks), elapsed(run.seconds));
     } else {
-      words.push(ranks, duration(run.seconds));
+      texts.push(ranks, duration(run.seconds));
     }
-    const text = words.join(' · ');
+    const text = texts.join(' · ');
     if (this._summary.textContent !== text) {
       this._summary.textContent = text;
     }
   }
 
-  /** Written by another version: its HTML says the same. */
-  private async _showOld(model: IRenderMime.IMimeModel): Promise<void> {
+  /** A bundle of another version is shown by its HTML. */
+  private async _showHtml(model: IRenderMime.IMimeModel): Promise<void> {
     this.widgets.forEach(widget => widget.hide());
-    this._old?.dispose();
-    const renderer = this._around.rendermime.createRenderer('text/html');
-    this._old = renderer;
+    this._html?.dispose();
+    const renderer = this._services.rendermime.createRenderer('text/html');
+    this._html = renderer;
     this.addWidget(renderer);
     await renderer.renderModel(new MimeModel({ data: model.data, metadata: model.metadata, trusted: model.trusted }));
   }
 
   private _run?: IRun;
   private _source: ISource = { html: '', trusted: false };
-  private _said = '';
-  private _old?: Widget;
+  private _shownNotices = '';
+  private _html?: Widget;
   private readonly _segments: SegmentList;
   private readonly _failures: FailureList;
   private readonly _verdict: VerdictBox;

@@ -1,4 +1,4 @@
-/** The plugin that draws runs' output in notebooks. */
+/** The plugin that renders the output of runs in notebooks. */
 
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { INotebookTracker } from '@jupyterlab/notebook';
@@ -8,10 +8,10 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { CommandIDs, IClusters } from '../tokens';
 import { IRun, MIME } from './model';
 import { RunOutput } from './output';
-import { RankTabs } from './tabs';
-import { waysOut } from './ways';
+import { RankTabs } from './ranktabs';
+import { remedyTaker } from './remedies';
 
-/** Before HTML, which stands in the same bundle for front ends without this extension. */
+/** Ranks before HTML, which is in the same bundle for front ends without this extension. */
 const RANK = 0;
 
 export const runOutput: JupyterFrontEndPlugin<void> = {
@@ -28,15 +28,15 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jdist');
-    const go = waysOut(clusters, notebooks, trans);
+    const takeRemedy = remedyTaker(clusters, notebooks, trans);
     const timeline = async ({ cluster, run }: IRun): Promise<void> => {
       await app.commands.execute(CommandIDs.openTimeline, { cluster, run });
     };
     rendermime.addFactory(
       {
-        safe: true, // markup of an untrusted notebook goes through Lab's sanitizer
+        safe: true, // JupyterLab sanitizes the HTML of an untrusted notebook
         mimeTypes: [MIME],
-        createRenderer: () => new RunOutput({ rendermime, trans, go, timeline })
+        createRenderer: () => new RunOutput({ rendermime, trans, takeRemedy, timeline })
       },
       RANK
     );
@@ -45,8 +45,8 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
 };
 
 /**
- * Keys that mean something in a run's output are not the notebook's: Enter on a button does not edit the cell, and arrows
- * in the tabs do not select another one. Lab's shortcuts listen on the document, so this listens on the window.
+ * Keeps keys that have a meaning in a run's output from the notebook: Enter on a button must not edit the cell, and
+ * arrows in the tabs must not select another one. JupyterLab listens on the document, so this listens on the window.
  */
 function onKey(event: KeyboardEvent): void {
   const target = event.target instanceof HTMLElement ? event.target : null;

@@ -1,4 +1,4 @@
-/** The start of a cluster, from the form to its first rank: asked for, waited for, or given up. */
+/** The dialogs that start a cluster: the form, then the progress of the start until it has ended or is cancelled. */
 
 import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { IStateDB } from '@jupyterlab/statedb';
@@ -6,65 +6,68 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 
 import { CommandIDs, IClusters } from '../tokens';
-import { Form, IAsked, NOTHING, request } from './form';
-import { Waiting } from './waiting';
+import { EMPTY_FORM, Form, IStartForm, startRequest } from './form';
+import { StartProgress } from './progress';
 
-/** Where the last choice is kept. */
+/** Where the last options are saved. */
 const KEY = 'jdist:start';
 
-export interface IStarting {
+export interface IStartContext {
   clusters: IClusters;
   commands: CommandRegistry;
   state: IStateDB | null;
   trans: TranslationBundle;
 }
 
-/** Asks what to start, starts it, and waits for it with whoever is there. */
-export async function start(with_: IStarting): Promise<void> {
-  const { clusters, state, trans } = with_;
-  let asked: IAsked = { ...NOTHING, ...((await state?.fetch(KEY)) as Partial<IAsked> | undefined), name: '' };
-  let refusal = '';
+/** Asks for options, starts a cluster and shows the progress; after a failure it asks again and shows the reason. */
+export async function start(context: IStartContext): Promise<void> {
+  const { clusters, state, trans } = context;
+  let form: IStartForm = { ...EMPTY_FORM, ...((await state?.fetch(KEY)) as Partial<IStartForm> | undefined), name: '' };
+  let error = '';
   for (;;) {
     const launch = await clusters.api.launch();
     const answer = await showDialog({
       title: trans.__('Start a cluster'),
-      body: new Form(launch, asked, refusal, trans),
+      body: new Form(launch, form, error, trans),
       buttons: [Dialog.cancelButton({ label: trans.__('Cancel') }), Dialog.okButton({ label: trans.__('Start') })],
       focusNodeSelector: 'input[name="nproc_per_node"]'
     });
     if (!answer.button.accept || !answer.value) {
       return;
     }
-    asked = answer.value;
+    form = answer.value;
     try {
-      const { name } = await clusters.api.start(request(asked));
-      await state?.save(KEY, { ...asked, name: '' });
+      const { name } = await clusters.api.start(startRequest(form));
+      await state?.save(KEY, { ...form, name: '' });
       void clusters.choose(name);
-      refusal = await wait(name, with_);
-      if (!refusal) {
+      error = await showProgress(name, context);
+      if (!error) {
         return;
       }
-    } catch (error) {
-      refusal = error instanceof Error ? error.message : String(error);
+    } catch (reason) {
+      error = reason instanceof Error ? reason.message : String(reason);
     }
   }
 }
 
-/** Why the start has failed; "" if it has not, or goes on without being waited for. */
-async function wait(name: string, with_: IStarting): Promise<string> {
-  const { clusters, commands, trans } = with_;
-  const body = new Waiting(clusters, name, trans);
+/** Shows the progress of a start. Returns the reason if it fails, else "", also if the user stops waiting for it. */
+async function showProgress(name: string, context: IStartContext): Promise<string> {
+  const { clusters, commands, trans } = context;
+  const body = new StartProgress(clusters, name, trans);
   const dialog = new Dialog({
     title: trans.__('Starting %1', name),
     body,
     hasClose: true,
     buttons: [
       Dialog.cancelButton({
-        label: trans.__('Go on without waiting'),
-        caption: trans.__('The start goes on; the panel shows how far it is.'),
+        label: trans.__('Continue in background'),
+        caption: trans.__('The start continues; the panel shows how far it is.'),
         actions: ['hide']
       }),
-      Dialog.warnButton({ label: trans.__('Give up'), caption: trans.__('End what has been started.') })
+      Dialog.warnButton({
+        label: trans.__('Cancel start'),
+        caption: trans.__('Stop everything that has been started.')
+      })
     ]
   });
   body.ended.connect(() => dialog.reject());
@@ -72,11 +75,11 @@ async function wait(name: string, with_: IStarting): Promise<string> {
   const end = body.end;
   if (end === 'failed') {
     const reason = clusters.get(name)?.reason || trans.__('%1 could not be started.', name);
-    await clusters.api.stop(name); // forgets it
+    await clusters.api.stop(name); // removes it from the list
     return reason;
   }
-  if (end === 'stands') {
-    Notification.success(trans.__('Cluster %1 stands.', name), {
+  if (end === 'ready') {
+    Notification.success(trans.__('Cluster %1 is ready.', name), {
       autoClose: 8000,
       actions: [
         {

@@ -1,4 +1,4 @@
-/** The form of a start: launcher, nodes, ranks per node, backend, name. */
+/** The form with the options of a start: launcher, nodes, ranks per node, backend, name. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { HTMLSelect, ReactWidget } from '@jupyterlab/ui-components';
@@ -6,8 +6,8 @@ import * as React from 'react';
 
 import { ILaunch } from '../api';
 
-/** What was asked for, as it was typed. */
-export interface IAsked {
+/** The options as they were typed. */
+export interface IStartForm {
   launcher: string;
   nnodes: string;
   nproc_per_node: string;
@@ -17,7 +17,7 @@ export interface IAsked {
   launcher_args: string;
 }
 
-export const NOTHING: IAsked = {
+export const EMPTY_FORM: IStartForm = {
   launcher: '',
   nnodes: '',
   nproc_per_node: '',
@@ -31,9 +31,9 @@ const BACKENDS = ['gloo', 'nccl', 'cpu:gloo,cuda:nccl'];
 const LOCAL = 'local';
 const SSH = 'ssh';
 
-/** What the server is asked for; what was left open is left to it. */
-export function request(asked: IAsked): Record<string, unknown> {
-  const { launcher, nnodes, nproc_per_node, backend, name, hosts, launcher_args } = asked;
+/** The request to the server; null for what the form leaves open, which the server then decides. */
+export function startRequest(form: IStartForm): Record<string, unknown> {
+  const { launcher, nnodes, nproc_per_node, backend, name, hosts, launcher_args } = form;
   const per = nproc_per_node.trim();
   return {
     launcher: launcher || null,
@@ -46,35 +46,35 @@ export function request(asked: IAsked): Record<string, unknown> {
   };
 }
 
-/** A body for a dialog; its value is what was asked for. */
+/** The body of a dialog, whose value are the options. */
 export class Form extends ReactWidget {
   constructor(
     private readonly _launch: ILaunch,
-    asked: IAsked,
-    private readonly _refusal: string,
+    form: IStartForm,
+    private readonly _error: string,
     private readonly _trans: TranslationBundle
   ) {
     super();
     this.addClass('jdist-form');
-    const known = _launch.launchers.includes(asked.launcher) ? asked.launcher : (_launch.launchers[0] ?? '');
-    this._asked = { ...asked, launcher: known };
+    const known = _launch.launchers.includes(form.launcher) ? form.launcher : (_launch.launchers[0] ?? '');
+    this._form = { ...form, launcher: known };
   }
 
-  getValue(): IAsked {
-    return this._asked;
+  getValue(): IStartForm {
+    return this._form;
   }
 
   protected render(): JSX.Element {
     const { launchers, defaults } = this._launch;
     const trans = this._trans;
-    const asked = this._asked;
+    const form = this._form;
     const usual = (key: string, otherwise: string): string =>
       defaults[key] === undefined ? otherwise : String(defaults[key]);
     return (
       <>
-        {this._refusal ? (
-          <p className="jdist-refusal" role="alert">
-            {this._refusal}
+        {this._error ? (
+          <p className="jdist-error" role="alert">
+            {this._error}
           </p>
         ) : null}
         {this._field(
@@ -86,12 +86,12 @@ export class Form extends ReactWidget {
             ))}
           </HTMLSelect>
         )}
-        {asked.launcher === SSH
+        {form.launcher === SSH
           ? this._text('hosts', trans.__('Hosts'), 'alpha,beta', trans.__('Names as ssh takes them, or a file of them'))
           : this._text(
               'nnodes',
               trans.__('Nodes'),
-              usual('nnodes', asked.launcher === LOCAL ? '1' : trans.__('all')),
+              usual('nnodes', form.launcher === LOCAL ? '1' : trans.__('all')),
               ''
             )}
         {this._text(
@@ -104,14 +104,14 @@ export class Form extends ReactWidget {
           'backend',
           trans.__('Backend'),
           <HTMLSelect {...this._on('backend')} className="">
-            <option value="">{usual('backend', trans.__('as the hardware is'))}</option>
+            <option value="">{usual('backend', trans.__('by hardware'))}</option>
             {BACKENDS.map(each => (
               <option key={each}>{each}</option>
             ))}
           </HTMLSelect>
         )}
         {this._text('name', trans.__('Name'), trans.__('the next free one'), '')}
-        {asked.launcher !== LOCAL &&
+        {form.launcher !== LOCAL &&
           this._text('launcher_args', trans.__('Arguments'), '', trans.__('For the launcher, such as --partition=gpu'))}
         {this._limits()}
       </>
@@ -127,11 +127,11 @@ export class Form extends ReactWidget {
     ) : null;
   }
 
-  private _text(key: keyof IAsked, label: string, placeholder: string, note: string): JSX.Element {
+  private _text(key: keyof IStartForm, label: string, placeholder: string, note: string): JSX.Element {
     return this._field(key, label, <input type="text" placeholder={placeholder} {...this._on(key)} />, note);
   }
 
-  private _field(key: keyof IAsked, label: string, control: JSX.Element, note = ''): JSX.Element {
+  private _field(key: keyof IStartForm, label: string, control: JSX.Element, note = ''): JSX.Element {
     return (
       <label key={key}>
         <span>{label}</span>
@@ -141,17 +141,17 @@ export class Form extends ReactWidget {
     );
   }
 
-  private _on(key: keyof IAsked): object {
+  private _on(key: keyof IStartForm): object {
     return {
       name: key,
       className: 'jp-mod-styled',
-      value: this._asked[key],
+      value: this._form[key],
       onChange: (event: React.ChangeEvent<HTMLInputElement | HTMLSelectElement>) => {
-        this._asked = { ...this._asked, [key]: event.target.value };
+        this._form = { ...this._form, [key]: event.target.value };
         this.update();
       }
     };
   }
 
-  private _asked: IAsked;
+  private _form: IStartForm;
 }

@@ -1,13 +1,13 @@
-/** Finding calls in the picture: the one at a point, and the next one to the side, up or down. Pure. */
+/** Finds calls in the timeline: the one at a point, and the next one to the left, right, top or bottom. */
 
-import { boxOf, IWindow, LEFT, momentAt, TOP } from './paint';
+import { boxOf, IViewport, LEFT, momentAt, TOP } from './paint';
 import { Trace } from './trace';
 
-/** Pixels that a click may miss a call by. */
+/** The pixels by which a click may miss a call. */
 export const MISS = 3;
 
-/** The call that is drawn there; -1 if none. */
-export function callAt(x: number, y: number, trace: Trace, seen: IWindow): number {
+/** The call at a point of the canvas; -1 if there is none. */
+export function callAt(x: number, y: number, trace: Trace, seen: IViewport): number {
   const row = Math.floor((y - TOP + seen.top) / seen.row);
   if (y < TOP || x < LEFT || row < 0 || row >= trace.data.rows.length) {
     return -1;
@@ -28,19 +28,19 @@ export function callAt(x: number, y: number, trace: Trace, seen: IWindow): numbe
   return best;
 }
 
-/** The first call of a row from a moment on. */
+/** The first call of a row that has not ended before a moment. */
 export function firstFrom(row: number, moment: number, trace: Trace): number {
   return Math.min(trace.from(row, Math.max(0, moment)), trace.began.length - 1);
 }
 
-/** The next call of the same row; the call itself if there is none. */
+/** The next or previous call of the same row; the call itself if there is none. */
 export function beside(call: number, by: 1 | -1, trace: Trace): number {
   const row = trace.rowOf(call);
   const next = call + by;
   return next >= trace.first[row] && next < trace.first[row + 1] ? next : call;
 }
 
-/** The call of the next rank at the same time: its part of the same operation, if it has one; else the call itself. */
+/** The next rank's part of the same operation, else its call at the same time; the call itself if there is none. */
 export function across(call: number, by: 1 | -1, trace: Trace): number {
   const count = trace.data.rows.length;
   let row = trace.rowOf(call) + by;

@@ -1,22 +1,22 @@
-/** The mouse on a timeline: the wheel zooms, dragging moves, a click chooses, resting asks. */
+/** The mouse on a timeline: the wheel zooms, dragging moves, a click chooses a call, hovering describes it. */
 
 import { callAt, MISS } from './find';
-import { IWindow, LEFT, momentAt } from './paint';
+import { IViewport, LEFT, momentAt } from './paint';
 import { Trace } from './trace';
 
-/** A step of the wheel; a double click is two. */
+/** The zoom factor of one step of the wheel; a double click is two steps. */
 export const ZOOM = 1.4;
 
-/** What it does it to. */
-export interface IUnderMouse {
+/** The timeline that the mouse controls. */
+export interface IMouseTarget {
   readonly trace: Trace | undefined;
-  /** What was drawn last. */
-  readonly seen: IWindow;
-  /** By this factor, about a moment. */
+  /** The viewport that was painted last. */
+  readonly seen: IViewport;
+  /** Zooms by this factor around a moment. */
   zoom(factor: number, about: number): void;
   /** Shows what is between two moments. */
   see(start: number, end: number): void;
-  /** The mouse rests on a call, there in the page; -1 for none. */
+  /** The mouse is over a call, at this point of the page; -1 for none. */
   hover(call: number, at?: { x: number; y: number }): void;
   choose(call: number): void;
 }
@@ -25,7 +25,7 @@ export class Mouse {
   constructor(
     private readonly _canvas: HTMLCanvasElement,
     private readonly _scroll: HTMLElement,
-    private readonly _view: IUnderMouse
+    private readonly _view: IMouseTarget
   ) {
     _canvas.addEventListener('wheel', event => this._wheel(event), { passive: false });
     _canvas.addEventListener('pointerdown', event => this._press(event));

@@ -1,17 +1,18 @@
-/** The picture of a trace on a canvas: a row for each rank, a bar for each call, hatched while it waits. */
+/** Paints a trace on a canvas: a row for each rank, a bar for each call, hatched where the call waits. */
 
+import { preciseDuration } from '../format';
 import { Trace } from './trace';
 
-/** White text on them has a contrast of 4.5 and more; they stand out from white and from black by 3 and more. */
+/** The colours of groups. White text on them has a contrast of at least 4.5, they on white and black of at least 3. */
 export const COLOURS = ['#2f6fb5', '#a8541c', '#3a7d3a', '#7d4fa3', '#a6374f', '#27797f', '#7b681c', '#5d6570'];
 
-/** Pixels on the left for names, and on top for times. */
+/** The widths in pixels of the margin on the left for the ranks, and on top for the times. */
 export const LEFT = 76;
 export const TOP = 22;
 const LETTER = 6.2;
 const FONT = '11px system-ui, sans-serif';
 
-/** Colours of the theme. */
+/** The colours of JupyterLab's theme. */
 export interface ITheme {
   text: string;
   faint: string;
@@ -20,7 +21,7 @@ export interface ITheme {
   mark: string;
 }
 
-/** Those that hold where the node is. */
+/** The colours that apply to a node of the page. */
 export function themeOf(node: HTMLElement): ITheme {
   const style = getComputedStyle(node);
   const colour = (name: string, other: string): string => style.getPropertyValue(name).trim() || other;
@@ -33,8 +34,8 @@ export function themeOf(node: HTMLElement): ITheme {
   };
 }
 
-/** What of a trace is seen, on how large a canvas. `start` and `end` are ticks, all else pixels. */
-export interface IWindow {
+/** The visible part of a trace and the size of its canvas. `start` and `end` are ticks, everything else is pixels. */
+export interface IViewport {
   start: number;
   end: number;
   top: number;
@@ -43,16 +44,16 @@ export interface IWindow {
   row: number;
 }
 
-export function xOf(moment: number, seen: IWindow): number {
+export function xOf(moment: number, seen: IViewport): number {
   return LEFT + ((moment - seen.start) / (seen.end - seen.start)) * (seen.width - LEFT);
 }
 
-export function momentAt(x: number, seen: IWindow): number {
+export function momentAt(x: number, seen: IViewport): number {
   return seen.start + ((x - LEFT) / (seen.width - LEFT)) * (seen.end - seen.start);
 }
 
-/** Draws what is seen; `chosen` and the calls that belong to it are marked, -1 for none. */
-export function paint(context: CanvasRenderingContext2D, trace: Trace, seen: IWindow, theme: ITheme, chosen: number) {
+/** Paints the visible part; the call `chosen` and those it belongs together with are marked, -1 for none. */
+export function paint(context: CanvasRenderingContext2D, trace: Trace, seen: IViewport, theme: ITheme, chosen: number) {
   const { width, height, top, row: tall } = seen;
   context.fillStyle = theme.ground;
   context.fillRect(0, 0, width, height);
@@ -74,27 +75,15 @@ export function paint(context: CanvasRenderingContext2D, trace: Trace, seen: IWi
   context.restore();
 }
 
-/** The box of a call; its width is at least a pixel. */
-export function boxOf(trace: Trace, call: number, row: number, seen: IWindow): [number, number, number, number] {
+/** The box of a call as left, top, width and height; it is at least a pixel wide. */
+export function boxOf(trace: Trace, call: number, row: number, seen: IViewport): [number, number, number, number] {
   const tall = (seen.row - 4) / trace.lanes[row];
   const left = xOf(trace.began[call], seen);
   const y = TOP + row * seen.row - seen.top + 2 + trace.lane[call] * tall;
   return [left, y, Math.max(1, xOf(trace.ended[call], seen) - left), tall - (trace.lanes[row] > 1 ? 1 : 0)];
 }
 
-/** `1.23 s`, `45.6 ms`, `120 µs`. */
-export function short(seconds: number): string {
-  const three = (value: number): string => String(Number(value.toPrecision(3)));
-  if (Math.abs(seconds) < 5e-7) {
-    return '0';
-  }
-  if (Math.abs(seconds) < 9.995e-4) {
-    return `${three(seconds * 1e6)} µs`;
-  }
-  return Math.abs(seconds) < 0.9995 ? `${three(seconds * 1e3)} ms` : `${three(seconds)} s`;
-}
-
-function paintTimes(context: CanvasRenderingContext2D, trace: Trace, seen: IWindow, theme: ITheme): void {
+function paintTimes(context: CanvasRenderingContext2D, trace: Trace, seen: IViewport, theme: ITheme): void {
   const [from, to] = [trace.seconds(seen.start), trace.seconds(seen.end)];
   let step = 10 ** Math.floor(Math.log10((to - from) / 4));
   step *= [1, 2, 5, 10].find(factor => (to - from) / (step * factor) <= 8) ?? 10;
@@ -107,14 +96,14 @@ function paintTimes(context: CanvasRenderingContext2D, trace: Trace, seen: IWind
     context.lineTo(x, seen.height);
     context.stroke();
     context.fillStyle = theme.faint;
-    context.fillText(short(Math.round(at / step) * step), Math.min(x, seen.width - 24), TOP / 2);
+    context.fillText(preciseDuration(Math.round(at / step) * step), Math.min(x, seen.width - 24), TOP / 2);
   }
 }
 
 function paintRow(
   context: CanvasRenderingContext2D,
   trace: Trace,
-  seen: IWindow,
+  seen: IViewport,
   theme: ITheme,
   row: number,
   patterns: (CanvasPattern | string)[]
@@ -135,7 +124,7 @@ function paintRow(
     const box = boxOf(trace, call, row, seen);
     const lane = trace.lane[call];
     if (box[0] + box[2] <= (until[lane] ?? -1)) {
-      continue; // what is narrower than a pixel is drawn once
+      continue; // calls within one pixel are painted once
     }
     until[lane] = Math.floor(box[0] + box[2]);
     paintCall(context, trace, seen, theme, call, box, patterns);
@@ -150,7 +139,7 @@ function paintRow(
 function paintCall(
   context: CanvasRenderingContext2D,
   trace: Trace,
-  seen: IWindow,
+  seen: IViewport,
   theme: ITheme,
   call: number,
   [left, y, wide, tall]: [number, number, number, number],
@@ -188,11 +177,11 @@ function paintCall(
   }
 }
 
-/** Those that belong together, the moment at which the last one came, and which that is. */
+/** Marks the calls that belong together, the moment at which the last rank arrived, and which rank that was. */
 function paintChosen(
   context: CanvasRenderingContext2D,
   trace: Trace,
-  seen: IWindow,
+  seen: IViewport,
   theme: ITheme,
   chosen: number
 ): void {
@@ -225,7 +214,7 @@ function paintChosen(
   context.lineWidth = 1;
 }
 
-/** Slanted lines on a light ground of the same colour. */
+/** A pattern of slanted lines on a light ground of the same colour. */
 function hatch(context: CanvasRenderingContext2D, colour: string): CanvasPattern | string {
   const tile = document.createElement('canvas');
   tile.width = tile.height = 6;

@@ -1,4 +1,4 @@
-/** The plugin that draws traces: in a notebook what `%dist trace` shows, and a run's in a tab of its own. */
+/** The plugin that shows timelines: of `%dist trace` in a notebook, and of a run in a tab of its own. */
 
 import { ILabShell, ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette, IThemeManager, MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
@@ -10,8 +10,8 @@ import { ITranslator, nullTranslator, TranslationBundle } from '@jupyterlab/tran
 import { Panel } from '@lumino/widgets';
 
 import { RequestError } from '../api';
-import { ranksIcon } from '../icons';
-import { Tabs } from '../tabs';
+import { ranksIcon } from '../shell/icons';
+import { Tabs } from '../shell/tabs';
 import { CommandIDs, IClusters } from '../tokens';
 import { ITraceData, Trace, TRACE_MIME, TRACE_VERSION } from './trace';
 import { TimelineView } from './view';
@@ -22,7 +22,7 @@ type Tab = MainAreaWidget<TimelineView> & { jdist?: { cluster: string; run: numb
 
 export const timeline: JupyterFrontEndPlugin<void> = {
   id: 'jdist:timeline',
-  description: "A run's calls of torch.distributed by rank, and who waited for whom.",
+  description: "A run's calls of torch.distributed by rank, and which rank waited for which.",
   autoStart: true,
   requires: [IRenderMimeRegistry, IClusters, INotebookTracker],
   optional: [ITranslator, ILayoutRestorer, IThemeManager, ICommandPalette, ILabShell],
@@ -44,26 +44,26 @@ export const timeline: JupyterFrontEndPlugin<void> = {
       tracker.forEach(tab => tab.content.update());
       document.querySelectorAll('.jdist-TimelineScroll canvas').forEach(node => TimelineView.of(node)?.update());
     });
-    const ask = async (cluster: string, run: number): Promise<Trace> => {
+    const load = async (cluster: string, run: number): Promise<Trace> => {
       const kernel = notebooks.currentWidget?.sessionContext.session?.kernel;
-      return Trace.from(await asked(clusters, kernel, cluster, run));
+      return Trace.from(await loadTrace(clusters, kernel, cluster, run));
     };
     app.commands.addCommand(CommandIDs.openTimeline, {
       label: trans.__('Timeline of a Run'),
-      caption: trans.__('Who waited for whom: the calls of torch.distributed in a run, by rank'),
+      caption: trans.__('The calls of torch.distributed in a run by rank, and which rank waited for which'),
       icon: ranksIcon,
       isEnabled: args => !!args.cluster || !!clusters.current,
       execute: async args => {
         const cluster = typeof args.cluster === 'string' ? args.cluster : (clusters.current?.name ?? '');
-        const trace = await ask(cluster, Number(args.run ?? 0));
-        const tab = tabOf(tracker, trace) ?? opened(trans);
+        const trace = await load(cluster, Number(args.run ?? 0));
+        const tab = tabOf(tracker, trace) ?? createTab(trans);
         tab.jdist = { cluster, run: trace.data.run };
         tab.title.label = trans.__('Timeline of run %1', trace.data.run);
         tab.title.caption = trans.__('Run %1 of cluster %2', trace.data.run, cluster);
         tab.content.trace = trace;
         if (!tracker.has(tab)) {
-          tab.content.addButton('↻', trans.__('Ask the ranks again'), async () => {
-            tab.content.trace = await ask(cluster, trace.data.run);
+          tab.content.addButton('↻', trans.__('Refresh'), async () => {
+            tab.content.trace = await load(cluster, trace.data.run);
           });
           await tracker.add(tab);
           tabs.add(tab, { mode: 'split-bottom' });
@@ -86,7 +86,7 @@ export const timeline: JupyterFrontEndPlugin<void> = {
   }
 };
 
-/** What `%dist trace` shows, in a notebook. */
+/** The output of `%dist trace` in a notebook. */
 class TraceOutput extends Panel implements IRenderMime.IRenderer {
   constructor(
     private _rendermime: IRenderMimeRegistry,
@@ -114,10 +114,10 @@ class TraceOutput extends Panel implements IRenderMime.IRenderer {
 }
 
 /**
- * The server is asked, which the kernel's being busy does not keep from answering: also of a run that hangs. If it does
- * not know the cluster (the kernel runs elsewhere), the kernel is.
+ * Requests the trace from the server, which answers even while the kernel is busy with a run that hangs. If the server
+ * does not know the cluster, since the kernel runs on another machine, the trace is requested from the kernel.
  */
-async function asked(
+async function loadTrace(
   clusters: IClusters,
   kernel: Kernel.IKernelConnection | null | undefined,
   cluster: string,
@@ -127,7 +127,7 @@ async function asked(
     return await clusters.api.trace(cluster, run);
   } catch (error) {
     const isUnknown = error instanceof RequestError && (error.status === 404 || error.status === 0);
-    const found = isUnknown && kernel?.status === 'idle' ? await askedOfKernel(kernel, run) : undefined;
+    const found = isUnknown && kernel?.status === 'idle' ? await loadFromKernel(kernel, run) : undefined;
     if (!found) {
       throw error;
     }
@@ -135,7 +135,7 @@ async function asked(
   }
 }
 
-async function askedOfKernel(kernel: Kernel.IKernelConnection, run: number): Promise<ITraceData | undefined> {
+async function loadFromKernel(kernel: Kernel.IKernelConnection, run: number): Promise<ITraceData | undefined> {
   const code = `get_ipython().run_line_magic('dist', 'trace --run ${run}')`;
   const future = kernel.requestExecute({ code, store_history: false, stop_on_error: false });
   let found: ITraceData | undefined;
@@ -152,7 +152,7 @@ function tabOf(tracker: WidgetTracker<Tab>, trace: Trace): Tab | undefined {
   return tracker.find(tab => tab.jdist?.cluster === trace.data.cluster && tab.jdist.run === trace.data.run);
 }
 
-function opened(trans: TranslationBundle): Tab {
+function createTab(trans: TranslationBundle): Tab {
   const tab: Tab = new MainAreaWidget({ content: new TimelineView(trans) });
   tab.id = `jdist-timeline-${count++}`;
   tab.title.icon = ranksIcon;
@@ -162,7 +162,7 @@ function opened(trans: TranslationBundle): Tab {
 
 let count = 0;
 
-/** The picture's keys are not the notebook's. */
+/** Keeps keys that have a meaning on the canvas from the notebook. */
 function onKey(event: KeyboardEvent): void {
   if (event.target instanceof HTMLCanvasElement && TimelineView.of(event.target)?.onKey(event)) {
     event.stopPropagation();

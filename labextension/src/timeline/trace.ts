@@ -1,11 +1,11 @@
-/** A run's calls by rank, as `application/vnd.jdist.trace.v1+json` holds them: jdist/client/trace/columns.py. */
+/** A run's calls by rank, as `application/vnd.jdist.trace.v1+json` has them (jdist/client/trace/columns.py). */
 
 export const TRACE_MIME = 'application/vnd.jdist.trace.v1+json';
 export const TRACE_VERSION = 1;
 
 export interface IKind {
   op: string;
-  /** Its place in `groups`. */
+  /** Its index in `groups`. */
   group: number;
   detail: string;
   bytes: number;
@@ -25,7 +25,7 @@ export interface IRow {
   caused: number;
 }
 
-/** As it travels. */
+/** The trace as it is sent; the columns are compressed and base64-encoded. */
 export interface ITraceData {
   version: number;
   cluster: string;
@@ -46,7 +46,7 @@ export interface ITraceData {
 const OPEN = 1;
 const ESTIMATE = 2;
 
-/** The calls in columns, those of a row next to each other, by their start. Times are in ticks. */
+/** The calls in columns, ordered by row and then by start. Times are in ticks since the run's start. */
 export class Trace {
   static async from(data: ITraceData): Promise<Trace> {
     const held = Object.entries(data.columns).map(async ([name, text]) => [name, await unpacked(text)] as const);
@@ -78,21 +78,21 @@ export class Trace {
   }
 
   readonly began: Uint32Array;
-  /** From when on a call works: what lies before is waiting. */
+  /** When all ranks had arrived: before that a call waits, from then on it works. */
   readonly work: Uint32Array;
   readonly ended: Uint32Array;
   readonly waited: Uint32Array;
   readonly kind: Uint16Array;
   readonly number: Uint32Array;
   readonly whom: Uint16Array;
-  /** The rank that came last, if it was waited for; else -1. */
+  /** The rank that arrived last, if others waited for it; else -1. */
   readonly last: Int32Array;
   readonly meeting: Uint32Array;
-  /** The first call of each row, and of what follows the last one. */
+  /** The index of the first call of each row; one more entry ends the last row. */
   readonly first: Uint32Array;
-  /** The run's length. */
+  /** The length of the run. */
   readonly span: number;
-  /** Calls of one row that overlap stand in lanes of their own. */
+  /** Calls of one row that overlap are drawn in lanes of their own; `lanes` has the number of them by row. */
   readonly lane: Uint8Array;
   readonly lanes: Uint8Array;
 
@@ -170,7 +170,7 @@ export class Trace {
   }
 
   private readonly _flags: Uint8Array;
-  /** The latest end of a row's calls up to each. */
+  /** For each call, the latest end of the row's calls up to it. */
   private readonly _upto: Uint32Array;
   private readonly _members: Uint32Array;
   private readonly _firstMember: Uint32Array;

@@ -1,35 +1,35 @@
-/** A timeline to look around in: zoom, move, and what each call was and for whom it waited; by mouse or by keyboard. */
+/** The timeline of a run, with zoom, scrolling and descriptions of calls, by mouse and by keyboard. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
+import { describeCall } from './describe';
 import { across, beside, firstFrom } from './find';
-import { IUnderMouse, Mouse, ZOOM } from './mouse';
-import { IWindow, LEFT, paint, themeOf, TOP } from './paint';
+import { IMouseTarget, Mouse, ZOOM } from './mouse';
+import { IViewport, LEFT, paint, themeOf, TOP } from './paint';
 import { Trace } from './trace';
-import { about } from './words';
 
 const TALLEST = 26;
 const LOWEST = 14;
-/** Of the whole span, the least that is seen. */
+/** At most zoom, so many ticks are visible. */
 const CLOSEST = 50;
 
-/** The picture, what is said of it, and its buttons. */
-export class TimelineView extends Widget implements IUnderMouse {
-  /** `height` of the picture in pixels, or what there is room for. */
+/** A canvas with a headline, buttons, and the description of the chosen call. */
+export class TimelineView extends Widget implements IMouseTarget {
+  /** `height` of the canvas in pixels; without it, the canvas fills the widget. */
   constructor(
     private _trans: TranslationBundle,
     private _height?: number
   ) {
     super();
     this.addClass('jdist-Timeline');
-    this.node.append(this._head, this._bar(), this._scroll, this._said);
+    this.node.append(this._head, this._bar(), this._scroll, this._description);
     this._head.className = 'jdist-TimelineHead';
-    this._said.className = 'jdist-TimelineSaid';
-    this._said.setAttribute('role', 'status');
+    this._description.className = 'jdist-TimelineDescription';
+    this._description.setAttribute('role', 'status');
     this._scroll.className = 'jdist-TimelineScroll';
-    this._scroll.append(this._canvas, this._room);
+    this._scroll.append(this._canvas, this._spacer);
     this._tip.className = 'jdist-TimelineTip';
     this._tip.hidden = true;
     this.node.append(this._tip);
@@ -45,7 +45,7 @@ export class TimelineView extends Widget implements IUnderMouse {
     this._sizes.observe(this._scroll);
   }
 
-  /** Shows this trace; what is seen of it stays if it is of the same run. */
+  /** Shows this trace; the viewport stays as it is if the trace is of the same run. */
   set trace(trace: Trace) {
     const isSame = this._trace?.data.run === trace.data.run && this._trace.data.cluster === trace.data.cluster;
     this._trace = trace;
@@ -63,7 +63,7 @@ export class TimelineView extends Widget implements IUnderMouse {
     this._head.replaceChildren(...lines);
     this._canvas.setAttribute('aria-label', `${headline}; ${finding}. ${this._help()}`);
     this._canvas.dataset.calls = String(trace.began.length);
-    this._say();
+    this._describeChosen();
     this.update();
   }
 
@@ -71,28 +71,28 @@ export class TimelineView extends Widget implements IUnderMouse {
     return this._trace;
   }
 
-  /** What of it is seen, as far as is known before it is drawn. */
-  seen: IWindow = { start: 0, end: 1, top: 0, width: LEFT + 1, height: 0, row: TALLEST };
+  /** The viewport that was painted last. */
+  seen: IViewport = { start: 0, end: 1, top: 0, width: LEFT + 1, height: 0, row: TALLEST };
 
   dispose(): void {
     this._sizes.disconnect();
     super.dispose();
   }
 
-  /** The whole run. */
+  /** Shows the whole run. */
   fit(): void {
     if (this._trace) {
       this.see(0, this._trace.span);
     }
   }
 
-  /** By this factor, about a moment (the middle of what is seen). */
+  /** Zooms by this factor around a moment; by default, around the middle of the viewport. */
   zoom(factor: number, about = (this.seen.start + this.seen.end) / 2): void {
     const { start, end } = this.seen;
     this.see(about - (about - start) / factor, about + (end - about) / factor);
   }
 
-  /** What is between two moments, as far as there is something. */
+  /** Shows what is between two moments, within the run. */
   see(start: number, end: number): void {
     if (!this._trace) {
       return;
@@ -104,12 +104,12 @@ export class TimelineView extends Widget implements IUnderMouse {
     this.update();
   }
 
-  /** Says what a call is, beside the point of the page where the mouse is; -1 for none. */
+  /** Describes a call in a tooltip beside a point of the page; -1 for none. */
   hover(call: number, at?: { x: number; y: number }): void {
     this._tip.hidden = call < 0;
     if (call !== this._hovered) {
       this._hovered = call;
-      this._tip.textContent = this._words(call);
+      this._tip.textContent = this._textOf(call);
       this.update();
     }
     if (at && call >= 0) {
@@ -120,14 +120,14 @@ export class TimelineView extends Widget implements IUnderMouse {
     }
   }
 
-  /** Marks a call and what belongs to it, and says it; -1 for none. */
+  /** Marks a call and those it belongs together with, and describes it below the canvas; -1 for none. */
   choose(call: number): void {
     this._chosen = call;
-    this._say();
+    this._describeChosen();
     this.update();
   }
 
-  /** Whether the key meant something here. */
+  /** Handles a key; returns whether it has a meaning here. */
   onKey(event: KeyboardEvent): boolean {
     if (event.target !== this._canvas || event.ctrlKey || event.metaKey || event.altKey || !this._trace) {
       return false;
@@ -137,12 +137,12 @@ export class TimelineView extends Widget implements IUnderMouse {
       return false;
     }
     event.preventDefault();
-    this.hover(-1); // the mouse rests somewhere
+    this.hover(-1); // the mouse may still be over some call
     act();
     return true;
   }
 
-  /** The view whose picture this is. */
+  /** The view that this canvas belongs to. */
   static of(canvas: Element): TimelineView | undefined {
     return all.get(canvas);
   }
@@ -202,7 +202,7 @@ export class TimelineView extends Widget implements IUnderMouse {
     return bar;
   }
 
-  /** A button for the bar. */
+  /** Makes a button for the toolbar. */
   button(text: string, title: string, act: () => void): HTMLButtonElement {
     const button = document.createElement('button');
     button.type = 'button';
@@ -214,12 +214,12 @@ export class TimelineView extends Widget implements IUnderMouse {
     return button;
   }
 
-  /** Puts a button behind the others. */
+  /** Adds a button to the toolbar, behind the others. */
   addButton(text: string, title: string, act: () => void): void {
     this._buttons?.insertBefore(this.button(text, title, act), this._buttons.lastElementChild);
   }
 
-  /** The next call of the row, and on the screen; the first one there if none is chosen. */
+  /** Chooses the next call of the row and reveals it; the first visible one if none is chosen. */
   private _step(by: 1 | -1): void {
     const trace = this._trace!;
     const row = Math.floor(this._scroll.scrollTop / this.seen.row);
@@ -227,7 +227,7 @@ export class TimelineView extends Widget implements IUnderMouse {
     this._reveal();
   }
 
-  /** What belongs to it on the next rank. */
+  /** Chooses the next rank's call that belongs together with the chosen one. */
   private _row(by: 1 | -1): void {
     if (this._chosen < 0) {
       return this._step(1);
@@ -259,12 +259,12 @@ export class TimelineView extends Widget implements IUnderMouse {
       : (trace.began[this._chosen] + trace.work[this._chosen]) / 2;
   }
 
-  private _say(): void {
-    this._said.textContent = this._words(this._chosen).replace(/\n/g, ' · ');
+  private _describeChosen(): void {
+    this._description.textContent = this._textOf(this._chosen).replace(/\n/g, ' · ');
   }
 
-  private _words(call: number): string {
-    return this._trace && call >= 0 ? about(call, this._trace, this._trans) : '';
+  private _textOf(call: number): string {
+    return this._trace && call >= 0 ? describeCall(call, this._trace, this._trans) : '';
   }
 
   private _paint(): void {
@@ -278,7 +278,7 @@ export class TimelineView extends Widget implements IUnderMouse {
       this._scroll.style.height = `${Math.min(this._height, whole)}px`;
     }
     const [width, height] = [this._scroll.clientWidth, Math.min(this._scroll.clientHeight, whole)];
-    this._room.style.height = `${Math.max(0, whole - height)}px`;
+    this._spacer.style.height = `${Math.max(0, whole - height)}px`;
     const scale = window.devicePixelRatio || 1;
     if (this._canvas.width !== Math.round(width * scale) || this._canvas.height !== Math.round(height * scale)) {
       this._canvas.width = Math.round(width * scale);
@@ -301,9 +301,9 @@ export class TimelineView extends Widget implements IUnderMouse {
   private _buttons?: HTMLElement;
   private readonly _head = document.createElement('div');
   private readonly _scroll = document.createElement('div');
-  private readonly _room = document.createElement('div');
+  private readonly _spacer = document.createElement('div');
   private readonly _canvas = document.createElement('canvas');
-  private readonly _said = document.createElement('div');
+  private readonly _description = document.createElement('div');
   private readonly _tip = document.createElement('div');
   private readonly _sizes: ResizeObserver;
 }

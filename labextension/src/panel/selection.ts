@@ -1,37 +1,42 @@
-/** The ranks that are chosen, and how the table shows them: what the parts of the panel share. */
+/** The selected ranks, and how the table shows them: state that the sections of the panel share. */
 
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { IClusters } from '../tokens';
 
-/** How the table of ranks is shown. */
-export interface IView {
+/** How the table of ranks is sorted, grouped and filtered. */
+export interface ITableView {
+  /** The key of a column. */
   sort: string;
-  isDown: boolean;
+  isDescending: boolean;
   isByNode: boolean;
   filter: string;
 }
 
-export class Choice {
-  constructor(clusters: IClusters) {
+export const DEFAULT_VIEW: ITableView = { sort: 'rank', isDescending: false, isByNode: false, filter: '' };
+
+/** The selection ends when another cluster is shown, and loses the ranks that the world no longer has. */
+export class Selection {
+  constructor(clusters: Pick<IClusters, 'changed' | 'current'>) {
     clusters.changed.connect(() => {
       const current = clusters.current?.name ?? '';
       if (current !== this._cluster) {
         this._cluster = current;
-        this.choose([]);
+        this.select([]);
       }
       const size = clusters.current?.world_size ?? Infinity;
       if (this.ranks.some(rank => rank >= size)) {
-        this.choose(this.ranks.filter(rank => rank < size)); // the world has become smaller
+        this.select(this.ranks.filter(rank => rank < size));
       }
     });
   }
 
+  /** Other ranks are selected, or the view has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** Of the cluster that is looked at, in order; empty: none in particular. */
+  /** The selected ranks of the cluster that the panel shows, sorted. */
   get ranks(): number[] {
     return [...this._ranks].sort((a, b) => a - b);
   }
@@ -40,7 +45,7 @@ export class Choice {
     return this._ranks.has(rank);
   }
 
-  choose(ranks: Iterable<number>): void {
+  select(ranks: Iterable<number>): void {
     this._ranks = new Set(ranks);
     this._changed.emit();
   }
@@ -52,17 +57,17 @@ export class Choice {
     this._changed.emit();
   }
 
-  get view(): IView {
+  get view(): ITableView {
     return this._view;
   }
 
-  show(change: Partial<IView>): void {
+  changeView(change: Partial<ITableView>): void {
     this._view = { ...this._view, ...change };
     this._changed.emit();
   }
 
   private _cluster = '';
   private _ranks = new Set<number>();
-  private _view: IView = { sort: 'rank', isDown: false, isByNode: false, filter: '' };
+  private _view = DEFAULT_VIEW;
   private _changed = new Signal<this, void>(this);
 }

@@ -1,4 +1,4 @@
-/** Waiting for a start: who is missing, as the server tells it, until the cluster stands or its start has failed. */
+/** The progress of a start: which nodes and ranks are missing, until the cluster is ready or its start has failed. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
@@ -6,39 +6,39 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { Message } from '@lumino/messaging';
 import * as React from 'react';
 
+import { elapsed } from '../format';
 import { IClusters } from '../tokens';
-import * as words from '../words';
 
-/** How a start has ended; "" while it is under way. */
-export type End = '' | 'stands' | 'failed' | 'gone';
+/** How a start has ended; empty while it is in progress. */
+export type StartEnd = '' | 'ready' | 'failed' | 'gone';
 
-export class Waiting extends ReactWidget {
+export class StartProgress extends ReactWidget {
   constructor(
     private readonly _clusters: IClusters,
     readonly name: string,
     private readonly _trans: TranslationBundle
   ) {
     super();
-    this.addClass('jdist-waiting');
+    this.addClass('jdist-startprogress');
     _clusters.changed.connect(this._onChanged, this);
   }
 
-  /** The start is over. */
-  get ended(): ISignal<this, End> {
+  /** The start has ended. */
+  get ended(): ISignal<this, StartEnd> {
     return this._ended;
   }
 
-  /** How it is now. */
-  get end(): End {
+  /** How it has ended by now. */
+  get end(): StartEnd {
     const cluster = this._clusters.get(this.name);
     if (!cluster) {
-      return this._isSeen ? 'gone' : '';
+      return this._wasKnown ? 'gone' : '';
     }
-    this._isSeen = true;
+    this._wasKnown = true;
     if (cluster.starting === null) {
       return 'failed';
     }
-    return cluster.starting === undefined && cluster.state === 'ready' ? 'stands' : '';
+    return cluster.starting === undefined && cluster.state === 'ready' ? 'ready' : '';
   }
 
   dispose(): void {
@@ -55,11 +55,11 @@ export class Waiting extends ReactWidget {
   protected render(): JSX.Element {
     const trans = this._trans;
     const cluster = this._clusters.get(this.name);
-    const waited = words.duration((Date.now() - this._began) / 1000);
+    const waited = elapsed((Date.now() - this._startedAt) / 1000);
     const nodes = cluster?.nodes ?? [];
     return (
       <>
-        <p role="status">{cluster?.starting || trans.__('The launcher is at work…')}</p>
+        <p role="status">{cluster?.starting || trans.__('The launcher is working…')}</p>
         {nodes.length > 1 && (
           <ul aria-label={trans.__('Nodes')}>
             {nodes.map(each => (
@@ -84,15 +84,15 @@ export class Waiting extends ReactWidget {
   private _onChanged(): void {
     this.update();
     const end = this.end;
-    if (end && !this._isOver) {
-      this._isOver = true;
+    if (end && !this._hasEnded) {
+      this._hasEnded = true;
       this._ended.emit(end);
     }
   }
 
   private _clock = 0;
-  private _isSeen = false;
-  private _isOver = false;
-  private _began = Date.now();
-  private _ended = new Signal<this, End>(this);
+  private _wasKnown = false;
+  private _hasEnded = false;
+  private _startedAt = Date.now();
+  private _ended = new Signal<this, StartEnd>(this);
 }

@@ -10,22 +10,22 @@ import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 
-import { Acting } from '../acting';
-import { addCommands } from '../commands';
-import { tellNotices } from '../notices';
-import { addRunning } from '../running';
+import { Actions } from '../actions';
+import { addCommands } from '../shell/commands';
+import { showNotices } from '../shell/notices';
+import { addRunning } from '../shell/running';
+import { Status } from '../shell/status';
+import { Tabs } from '../shell/tabs';
+import { Terminals } from '../shell/terminals';
 import { start } from '../start/dialog';
-import { Status } from '../status';
-import { Tabs } from '../tabs';
-import { Terminals } from '../terminals';
 import { IClusters } from '../tokens';
-import { Choice } from './choice';
-import { keep } from './kept';
 import { RanksPanel } from './panel';
+import { persistState } from './persistedstate';
+import { Selection } from './selection';
 
 const ID = 'jdist:plugin';
 
-/** Only what every front end has is required; Notebook 7 lacks some of the rest. */
+/** Requires only what every front end provides; Notebook 7 lacks some of the optional services. */
 export const panel: JupyterFrontEndPlugin<void> = {
   id: ID,
   description: 'The panel of clusters and ranks, its commands, and the status bar.',
@@ -57,14 +57,14 @@ export const panel: JupyterFrontEndPlugin<void> = {
   ): void => {
     const trans = (translator ?? nullTranslator).load('jdist');
     const { commands } = app;
-    const choice = new Choice(clusters);
-    const acting = new Acting(clusters, choice, notebooks, new Terminals(app), trans);
+    const selection = new Selection(clusters);
+    const actions = new Actions(clusters, selection, notebooks, new Terminals(app), trans);
     const open = (): void => {
       app.shell.activateById('jdist-panel');
     };
     addCommands({
       app,
-      acting,
+      actions,
       tabs: new Tabs(app.shell, lab),
       trans,
       palette,
@@ -73,21 +73,21 @@ export const panel: JupyterFrontEndPlugin<void> = {
       start: () => start({ clusters, commands, state, trans })
     });
     clusters.changed.connect(() => commands.notifyCommandChanged());
-    choice.changed.connect(() => commands.notifyCommandChanged());
-    void keep(state, clusters, choice);
+    selection.changed.connect(() => commands.notifyCommandChanged());
+    void persistState(state, clusters, selection);
 
-    const side = new RanksPanel({ clusters, choice, commands, trans });
+    const side = new RanksPanel({ clusters, selection, commands, trans });
     app.shell.add(side, 'left', { rank: 350 });
     restorer?.add(side, side.id);
 
     const status = new Status(clusters, open, trans);
-    const wanted = { showStatus: true, showNotices: true };
+    const preferences = { showStatus: true, showNotices: true };
     const activeStateChanged = new Signal<object, void>({});
     statusBar?.registerStatusItem('jdist:status', {
       item: status,
       align: 'left',
       rank: 20,
-      isActive: () => wanted.showStatus && clusters.current !== undefined,
+      isActive: () => preferences.showStatus && clusters.current !== undefined,
       activeStateChanged
     });
     clusters.changed.connect(() => activeStateChanged.emit());
@@ -98,15 +98,15 @@ export const panel: JupyterFrontEndPlugin<void> = {
       void clusters.choose(cluster);
       open();
     };
-    tellNotices({ clusters, trans, isWanted: () => wanted.showNotices, show });
+    showNotices({ clusters, trans, isEnabled: () => preferences.showNotices, show });
     void settings?.load(ID).then(loaded => {
-      const take = (): void => {
-        wanted.showNotices = loaded.composite.showNotices !== false;
-        wanted.showStatus = loaded.composite.showStatus !== false;
+      const apply = (): void => {
+        preferences.showNotices = loaded.composite.showNotices !== false;
+        preferences.showStatus = loaded.composite.showStatus !== false;
         activeStateChanged.emit();
       };
-      loaded.changed.connect(take);
-      take();
+      loaded.changed.connect(apply);
+      apply();
     });
   }
 };

@@ -1,15 +1,15 @@
-/** Tabs: where what has a title of its own is shown. */
+/** Where widgets with a title of their own are shown. */
 
 import { ILabShell, JupyterFrontEnd } from '@jupyterlab/application';
 import { MessageLoop } from '@lumino/messaging';
 import { SplitPanel, TabPanel, Widget } from '@lumino/widgets';
 
-/** Of the height, for what stands below the notebook. */
+/** The share of the height for the area below the notebook. */
 const SHARE = 0.4;
-/** Pixels of height in which nothing but a title can be seen. */
+/** A height in pixels in which only a title can be seen. */
 const LOW = 100;
 
-/** In JupyterLab's main area; in Notebook 7, where that holds the notebook and nothing else, in the one below it. */
+/** The main area of JupyterLab; in Notebook 7, whose main area holds only the notebook, the area below it. */
 export class Tabs {
   constructor(
     private readonly _shell: JupyterFrontEnd.IShell,
@@ -20,20 +20,20 @@ export class Tabs {
     this._shell.add(widget, this._lab ? 'main' : 'down', options);
   }
 
-  /** Brings one to the front that has been added. */
+  /** Brings a widget to the front that has been added before. */
   activate(widget: Widget): void {
     this._shell.activateById(widget.id);
     const panel = widget.parent?.parent;
     if (panel instanceof TabPanel) {
-      panel.currentWidget = widget; // which Notebook's shell leaves to us, as it does the area's height
-      give(panel, SHARE);
+      panel.currentWidget = widget; // the shell of Notebook 7 does neither this nor gives the area a height
+      ensureShare(panel, SHARE);
     }
   }
 }
 
-/** Gives a share of the room to a part of a split panel that has next to none. */
-function give(part: Widget, share: number): void {
-  MessageLoop.flush(); // until the layout has taken notice, a height says nothing
+/** Gives a part of a split panel that is nearly closed a share of the height. */
+function ensureShare(part: Widget, share: number): void {
+  MessageLoop.flush(); // heights are right only after the layout has been updated
   const split = part.parent;
   if (split instanceof SplitPanel && part.node.clientHeight < LOW) {
     const others = (1 - share) / (split.widgets.filter(each => !each.isHidden).length - 1 || 1);

@@ -1,12 +1,12 @@
-/** Words: what is said of a call. Pure. */
+/** The text that describes a call. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { short } from './paint';
+import { preciseDuration } from '../format';
 import { Trace } from './trace';
 
-/** Everything about a call, a line each. */
-export function about(call: number, trace: Trace, trans: TranslationBundle): string {
+/** Everything known about a call, in several lines. */
+export function describeCall(call: number, trace: Trace, trans: TranslationBundle): string {
   const { data } = trace;
   const kind = data.kinds[trace.kind[call]];
   const name = trace.number[call] ? `${kind.op} #${trace.number[call]}` : kind.op;
@@ -22,17 +22,17 @@ export function about(call: number, trace: Trace, trans: TranslationBundle): str
 }
 
 function when(call: number, trace: Trace, trans: TranslationBundle): string {
-  const length = short(trace.seconds(trace.ended[call] - trace.began[call]));
+  const length = preciseDuration(trace.seconds(trace.ended[call] - trace.began[call]));
   const open = trace.isOpen(call) ? trans.__(', its end was not seen') : '';
-  return trans.__('at %1, for %2', short(trace.seconds(trace.began[call])), length) + open;
+  return trans.__('at %1, for %2', preciseDuration(trace.seconds(trace.began[call])), length) + open;
 }
 
-/** Empty if it has waited for nobody. */
+/** How long and for which ranks the call waited; empty if it did not wait. */
 function waiting(call: number, trace: Trace, trans: TranslationBundle): string {
   const whom = trace.data.whom[trace.whom[call]];
   if (!trace.waited[call] && !whom) {
     return '';
   }
-  const waited = short(trace.seconds(trace.waited[call]));
+  const waited = preciseDuration(trace.seconds(trace.waited[call]));
   return `${trans.__('waited %1', (trace.isEstimate(call) ? '≈ ' : '') + waited)} ${whom}`;
 }

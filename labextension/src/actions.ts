@@ -1,4 +1,4 @@
-/** Acting: what is asked of a cluster's ranks, with what it is asked for; what goes wrong is told. */
+/** What users do with clusters and ranks: each action finds out which ranks are meant, and reports what goes wrong. */
 
 import { Clipboard, Dialog, InputDialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
@@ -7,18 +7,18 @@ import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Widget } from '@lumino/widgets';
 
 import { Api, ICluster } from './api';
+import { formatRanks } from './format';
+import { insertCell } from './shell/notebooks';
+import { Terminals } from './shell/terminals';
 import { IClusters } from './tokens';
-import { insert } from './notebooks';
-import { Choice } from './panel/choice';
-import { Terminals } from './terminals';
-import * as words from './words';
 
-type Args = ReadonlyPartialJSONObject;
+/** Arguments of a command: `{ cluster, ranks }`, both optional. */
+export type Args = ReadonlyPartialJSONObject;
 
-export class Acting {
+export class Actions {
   constructor(
     readonly clusters: IClusters,
-    readonly choice: Choice,
+    private readonly _selection: { readonly ranks: number[] },
     private readonly _notebooks: INotebookTracker | null,
     private readonly _terminals: Terminals,
     private readonly _trans: TranslationBundle
@@ -28,30 +28,30 @@ export class Acting {
     return this.clusters.api;
   }
 
-  /** The cluster that is meant: the one named, else the one that is looked at. */
+  /** The cluster named by the arguments; by default the one that the panel shows. */
   cluster(args: Args): ICluster | undefined {
     return typeof args.cluster === 'string' ? this.clusters.get(args.cluster) : this.clusters.current;
   }
 
-  /** The ranks that are meant: those named, else those chosen; empty: all. */
+  /** The ranks named by the arguments; by default those selected in the panel. Empty: all ranks. */
   ranks(args: Args): number[] {
     if (Array.isArray(args.ranks)) {
       return args.ranks.map(Number);
     }
-    return args.ranks === undefined ? this.choice.ranks : [];
+    return args.ranks === undefined ? this._selection.ranks : [];
   }
 
-  /** The same as a user writes them; undefined: all. */
-  written(args: Args): string | undefined {
+  /** The same ranks as a user writes them; undefined: all ranks. */
+  ranksText(args: Args): string | undefined {
     if (typeof args.ranks === 'string') {
       return args.ranks === 'all' ? undefined : args.ranks;
     }
     const ranks = this.ranks(args);
-    return ranks.length ? words.written(ranks) : undefined;
+    return ranks.length ? formatRanks(ranks) : undefined;
   }
 
-  /** Whether there is a cluster that can be talked to. */
-  canAct(args: Args): boolean {
+  /** Whether the cluster answers, so that something can be asked of its ranks. */
+  isAvailable(args: Args): boolean {
     const cluster = this.cluster(args);
     return cluster?.world_size !== undefined && cluster.state !== 'silent';
   }
@@ -59,28 +59,28 @@ export class Acting {
   async interrupt(args: Args): Promise<void> {
     const name = this.cluster(args)?.name;
     if (name !== undefined) {
-      await this.telling(() => this.api.interrupt(name, this.written(args)));
+      await this.reportErrors(() => this.api.interrupt(name, this.ranksText(args)));
     }
   }
 
-  /** Asks first, since variables are lost. */
+  /** Asks for confirmation first, since variables are lost. */
   async restart(args: Args): Promise<void> {
     const cluster = this.cluster(args);
     if (!cluster) {
       return;
     }
-    const ranks = this.written(args);
+    const ranks = this.ranksText(args);
     const trans = this._trans;
     const title = ranks
       ? trans.__('Restart ranks %1 of %2?', ranks, cluster.name)
       : trans.__('Restart all ranks of %1?', cluster.name);
     const body = trans.__('Their processes are replaced by fresh ones: their variables are lost, and so is what runs.');
-    if (await this._agreed(title, body, trans.__('Restart'))) {
-      await this.telling(() => this.api.restart(cluster.name, ranks));
+    if (await this._isConfirmed(title, body, trans.__('Restart'))) {
+      await this.reportErrors(() => this.api.restart(cluster.name, ranks));
     }
   }
 
-  /** Asks first, but for a start that has failed or is under way. */
+  /** Asks for confirmation first, except for a start that is in progress or has failed. */
   async stop(args: Args): Promise<void> {
     const cluster = this.cluster(args);
     if (!cluster) {
@@ -89,37 +89,37 @@ export class Acting {
     const trans = this._trans;
     const title = trans.__('Stop cluster %1?', cluster.name);
     const body = trans.__('Its ranks end, for every notebook that uses it, and their variables are lost.');
-    if (cluster.starting !== undefined || (await this._agreed(title, body, trans.__('Stop')))) {
-      await this.telling(() => this.api.stop(cluster.name));
+    if (cluster.starting !== undefined || (await this._isConfirmed(title, body, trans.__('Stop')))) {
+      await this.reportErrors(() => this.api.stop(cluster.name));
     }
   }
 
   async revive(args: Args): Promise<void> {
     const name = this.cluster(args)?.name;
     if (name !== undefined) {
-      await this.telling(() => this.api.revive(name));
+      await this.reportErrors(() => this.api.revive(name));
     }
   }
 
-  /** Puts the code that attaches to the cluster into the open notebook; runs it if `isRun`. */
+  /** Puts the code that attaches to the cluster into the open notebook, and runs it if `isRun`. */
   async attach(args: Args, isRun: boolean): Promise<void> {
     const name = this.cluster(args)?.name;
     if (name !== undefined) {
-      await this.telling(async () => this.insert(await this.api.attachCode(name), isRun));
+      await this.reportErrors(async () => this.insert(await this.api.attachCode(name), isRun));
     }
   }
 
-  /** Puts code into the open notebook; shows it to be copied if none is open. */
+  /** Puts code into the open notebook; without one, shows the code so that it can be copied. */
   async insert(code: string, isRun = false): Promise<void> {
-    if (!(await insert(this._notebooks, code, isRun))) {
+    if (!(await insertCell(this._notebooks, code, isRun))) {
       const trans = this._trans;
       await this.show(trans.__('No notebook is open'), trans.__('Run this in a cell of a notebook:'), code);
     }
   }
 
-  /** A terminal in the rank's kernel; where this page cannot open one, what to type in a terminal elsewhere. */
+  /** Opens a terminal with a console in the rank's kernel; where that is impossible, shows the command for one. */
   async console(cluster: string, rank: number): Promise<void> {
-    await this.telling(async () => {
+    await this.reportErrors(async () => {
       const { hostname, command, command_here: here, reason } = await this.api.console(cluster, rank);
       const trans = this._trans;
       if (here && this._terminals.areAvailable) {
@@ -132,16 +132,16 @@ export class Acting {
     });
   }
 
-  /** A text that can be copied. */
+  /** Shows a text in a dialog with a button that copies it. */
   async show(title: string, about: string, text: string): Promise<void> {
     const body = new Widget();
     body.addClass('jdist-copyable');
-    const how = document.createElement('p');
-    how.textContent = about;
-    const what = document.createElement('pre');
-    what.textContent = text;
-    what.tabIndex = 0;
-    body.node.append(how, what);
+    const aboutNode = document.createElement('p');
+    aboutNode.textContent = about;
+    const textNode = document.createElement('pre');
+    textNode.textContent = text;
+    textNode.tabIndex = 0;
+    body.node.append(aboutNode, textNode);
     const trans = this._trans;
     const { button } = await showDialog({
       title,
@@ -153,8 +153,8 @@ export class Acting {
     }
   }
 
-  /** The ranks whose text is wanted; asks if none is chosen. */
-  async pick(args: Args, title: string): Promise<number[]> {
+  /** The ranks that are meant; if none is named or selected, the user picks one in a dialog. */
+  async pickRanks(args: Args, title: string): Promise<number[]> {
     const ranks = this.ranks(args);
     const size = this.cluster(args)?.world_size ?? 0;
     if (ranks.length || size < 2) {
@@ -165,21 +165,20 @@ export class Acting {
     return value === null ? [] : [Number(value)];
   }
 
-  /** Does it; what goes wrong is told. */
-  async telling(what: () => Promise<unknown>): Promise<void> {
+  /** Performs the action and shows a notification if it fails, or if it takes longer than the request. */
+  async reportErrors(action: () => Promise<unknown>): Promise<void> {
     try {
-      const answer = await what();
+      const answer = await action();
       if ((answer as { state?: string } | undefined)?.state === 'under way') {
-        Notification.info(this._trans.__('This takes a while; the panel shows what becomes of it.'), {
-          autoClose: 5000
-        });
+        const text = this._trans.__('This takes a while; the panel shows how far it is.');
+        Notification.info(text, { autoClose: 5000 });
       }
     } catch (error) {
       Notification.error(error instanceof Error ? error.message : String(error), { autoClose: false });
     }
   }
 
-  private async _agreed(title: string, body: string, label: string): Promise<boolean> {
+  private async _isConfirmed(title: string, body: string, label: string): Promise<boolean> {
     const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label })];
     return (await showDialog({ title, body, buttons })).button.accept;
   }

@@ -1,17 +1,19 @@
-/** Why a run does not move, and the ways out as buttons. */
+/** Why a run does not move, and the suggested actions as buttons. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
-import { IFinding, IWay } from './model';
+import { effectOf, IRemedy, labelOf } from '../remedy';
+import { VERDICT_SIGN } from '../states';
+import { IFinding } from './model';
 
-/** Goes a way out: what to say when it is done. Rejects with an error that says why it cannot be gone. */
-export type Go = (command: string) => Promise<string>;
+/** Carries out a remedy. Resolves with what to say when it is done; rejects with the reason if it fails. */
+export type TakeRemedy = (remedy: IRemedy) => Promise<string>;
 
-/** A finding, announced to those who cannot see it; nothing moves while it stays the same. */
+/** A finding, announced by screen readers; nothing is drawn again while it stays the same. */
 export class VerdictBox extends Widget {
   constructor(
-    private _go: Go,
+    private _take: TakeRemedy,
     private _trans: TranslationBundle
   ) {
     super();
@@ -33,32 +35,32 @@ export class VerdictBox extends Widget {
     }
     this.toggleClass('jdist-mod-certain', finding.is_certain);
     const head = document.createElement('strong');
-    head.textContent = `● ${finding.headline}`;
+    head.textContent = `${VERDICT_SIGN} ${finding.headline}`;
     this.node.append(head);
     for (const line of finding.details ?? []) {
       const detail = document.createElement('div');
       detail.textContent = line;
       this.node.append(detail);
     }
-    (finding.ways ?? []).forEach(way => this.node.append(this._way(way)));
+    (finding.ways ?? []).forEach(remedy => this.node.append(this._row(remedy)));
   }
 
-  private _way(way: IWay): HTMLElement {
+  private _row(remedy: IRemedy): HTMLElement {
     const row = document.createElement('div');
-    row.className = 'jdist-RunWay';
+    row.className = 'jdist-RunRemedy';
     const button = document.createElement('button');
     button.type = 'button';
     button.className = 'jp-Button jp-mod-styled jp-mod-minimal';
-    button.textContent = way.command;
+    button.textContent = labelOf(remedy);
     const effect = document.createElement('span');
-    effect.textContent = way.effect;
-    effect.id = `jdist-way-${count++}`;
+    effect.textContent = effectOf(remedy);
+    effect.id = `jdist-remedy-${count++}`;
     button.setAttribute('aria-describedby', effect.id);
     button.addEventListener('click', async () => {
       button.disabled = true;
-      effect.textContent = this._trans.__('asked …');
+      effect.textContent = this._trans.__('requested …');
       try {
-        effect.textContent = await this._go(way.command);
+        effect.textContent = await this._take(remedy);
       } catch (error) {
         effect.textContent = error instanceof Error ? error.message : String(error);
         button.disabled = false;

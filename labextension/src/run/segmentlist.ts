@@ -1,22 +1,22 @@
-/** What ranks wrote and displayed, as widgets: one for each segment, made again only when it has changed. */
+/** What ranks wrote and displayed: a widget for each segment, made again only if the segment has changed. */
 
 import { IRenderMimeRegistry, MimeModel } from '@jupyterlab/rendermime';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Panel, PanelLayout, Widget } from '@lumino/widgets';
 
 import { writeAnsi } from './ansi';
-import { cut, has, IAlike, IShown, joined, Segment } from './model';
-import { Choice } from './tabs';
+import { has, htmlOf, IAlike, IShown, mergeLines, Segment } from './model';
+import { RankChoice } from './ranktabs';
 
 const LONGEST_RANKS = 14;
 
-/** What a bundle holds besides the structure, and whether its notebook is trusted. */
+/** The HTML that pieces refer to, and whether the notebook is trusted. */
 export interface ISource {
   html: unknown;
   trusted: boolean;
 }
 
-/** The segments of all ranks, or of one. */
+/** The segments of all ranks, or of one of them. */
 export class SegmentList extends Panel {
   constructor(
     private _rendermime: IRenderMimeRegistry,
@@ -26,14 +26,14 @@ export class SegmentList extends Panel {
     this.addClass('jdist-RunSegments');
   }
 
-  /** Shows these; widgets of segments that are as they were stay as they are. Returns how many lines there are. */
-  show_(segments: Segment[], choice: Choice, source: ISource): number {
-    const wanted = segments.flatMap(segment => seenBy(segment, choice));
+  /** Shows the segments; widgets of unchanged segments stay as they are. Returns the number of lines. */
+  show_(segments: Segment[], choice: RankChoice, source: ISource): number {
+    const wanted = segments.flatMap(segment => segmentsFor(segment, choice));
     const keys = wanted.map(segment => keyOf(segment, choice, source));
-    const held = new Map<string, Widget[]>();
-    this._keys.forEach((key, i) => held.set(key, [...(held.get(key) ?? []), this.widgets[i]]));
-    const next = wanted.map((segment, i) => held.get(keys[i])?.shift() ?? this._make(segment, choice, source));
-    for (const left of held.values()) {
+    const known = new Map<string, Widget[]>();
+    this._keys.forEach((key, i) => known.set(key, [...(known.get(key) ?? []), this.widgets[i]]));
+    const next = wanted.map((segment, i) => known.get(keys[i])?.shift() ?? this._make(segment, choice, source));
+    for (const left of known.values()) {
       left.forEach(widget => widget.dispose());
     }
     next.forEach((widget, i) => {
@@ -45,7 +45,7 @@ export class SegmentList extends Panel {
     return wanted.reduce((sum, segment) => sum + linesOf(segment), 0);
   }
 
-  private _make(segment: Segment, choice: Choice, source: ISource): Widget {
+  private _make(segment: Segment, choice: RankChoice, source: ISource): Widget {
     const widget = new Panel();
     widget.addClass('jdist-RunSegment');
     const who = ranksIn(segment);
@@ -53,7 +53,7 @@ export class SegmentList extends Panel {
       widget.addWidget(this._gutter(who, isStderr(segment)));
     }
     widget.addWidget(this._content(segment, source));
-    const isPicture = segment.kind === 'shown' && cut(source.html, segment.piece).startsWith('<img ');
+    const isPicture = segment.kind === 'shown' && htmlOf(source.html, segment.piece).startsWith('<img ');
     widget.toggleClass('jdist-mod-picture', isPicture);
     return widget;
   }
@@ -76,7 +76,7 @@ export class SegmentList extends Panel {
       case 'text':
         return this._text(segment.text, segment.stderr);
       case 'alike':
-        return this._text(together(segment), segment.stderr);
+        return this._text(mergeTexts(segment), segment.stderr);
       case 'gap':
         return this._gap(segment.text);
       case 'shown':
@@ -102,7 +102,7 @@ export class SegmentList extends Panel {
 
   /** The richest that Lab can show, with what the notebook's trust allows. */
   private _shown(segment: IShown, source: ISource): Widget {
-    const html = cut(source.html, segment.piece);
+    const html = htmlOf(source.html, segment.piece);
     const data = { ...segment.data, ...(html ? { 'text/html': html } : {}) };
     const mime = this._rendermime.preferredMimeType(data, source.trusted ? 'any' : 'ensure');
     if (!mime) {
@@ -117,15 +117,15 @@ export class SegmentList extends Panel {
   private _keys: string[] = [];
 }
 
-/** Markup of the bundle's HTML, sanitized by Lab unless the notebook is trusted. */
-export function markup(rendermime: IRenderMimeRegistry, html: string, trusted: boolean): Widget {
+/** Renders a piece of the bundle's HTML; JupyterLab sanitizes it unless the notebook is trusted. */
+export function renderHtml(rendermime: IRenderMimeRegistry, html: string, trusted: boolean): Widget {
   const renderer = rendermime.createRenderer('text/html');
   void renderer.renderModel(new MimeModel({ data: { 'text/html': html }, trusted }));
   return renderer;
 }
 
-/** Of one rank, lines that stand together with other ranks' are its own. */
-function seenBy(segment: Segment, choice: Choice): Segment[] {
+/** What is shown of a segment: of lines that are merged for several ranks, a single rank has its own. */
+function segmentsFor(segment: Segment, choice: RankChoice): Segment[] {
   if (choice === 'all') {
     return [segment];
   }
@@ -136,12 +136,12 @@ function seenBy(segment: Segment, choice: Choice): Segment[] {
   return !segment.ranks || has(segment.ranks, choice) ? [segment] : [];
 }
 
-function keyOf(segment: Segment, choice: Choice, source: ISource): string {
+function keyOf(segment: Segment, choice: RankChoice, source: ISource): string {
   const kind = choice === 'all' ? 'all' : 'one';
   if (segment.kind !== 'shown') {
     return kind + JSON.stringify(segment);
   }
-  return [kind, source.trusted, JSON.stringify({ ...segment, piece: null }), cut(source.html, segment.piece)].join(
+  return [kind, source.trusted, JSON.stringify({ ...segment, piece: null }), htmlOf(source.html, segment.piece)].join(
     '\0'
   );
 }
@@ -159,9 +159,9 @@ function linesOf(segment: Segment): number {
   return text ? text.split('\n').length : 1;
 }
 
-function together(segment: IAlike): string {
+function mergeTexts(segment: IAlike): string {
   const texts = segment.texts.map(each => each.text.split('\n'));
-  return texts[0].map((_, i) => joined(texts.map(lines => lines[i] ?? ''))).join('\n');
+  return texts[0].map((_, i) => mergeLines(texts.map(lines => lines[i] ?? ''))).join('\n');
 }
 
 function pre(text: string): HTMLElement {

@@ -1,17 +1,17 @@
-/** What went wrong in a run: a box for each cause, the first one first, and its echoes one click away. */
+/** The failures of a run: a box for each of them, causes before their effects, with foldable tracebacks. */
 
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Panel, Widget } from '@lumino/widgets';
 
-import { cut, has, IFailing, IRun } from './model';
-import { ISource, markup } from './segments';
-import { Choice } from './tabs';
+import { has, htmlOf, IFailing, IRun } from './model';
+import { RankChoice } from './ranktabs';
+import { ISource, renderHtml } from './segmentlist';
 
-/** A traceback of more lines stands closed. */
+/** A traceback of more lines is folded. */
 const OPEN_LINES = 30;
 
-/** The failures of all ranks, or of one. */
+/** The failures of all ranks, or of one of them. */
 export class FailureList extends Panel {
   constructor(
     private _rendermime: IRenderMimeRegistry,
@@ -21,10 +21,10 @@ export class FailureList extends Panel {
     this.addClass('jdist-RunFailures');
   }
 
-  /** Shows these; nothing moves when nothing has changed. */
-  show_(run: IRun, choice: Choice, source: ISource): void {
+  /** Shows the failures of the run; nothing is drawn again if nothing has changed. */
+  show_(run: IRun, choice: RankChoice, source: ISource): void {
     const seen = (run.failures ?? []).filter(each => choice === 'all' || has(each.ranks, choice));
-    const found = seen.map(each => ({ ...each, html: cut(source.html, each.traceback) }));
+    const found = seen.map(each => ({ ...each, html: htmlOf(source.html, each.traceback) }));
     const more = choice === 'all' ? (run.more_failures ?? 0) : 0;
     const key = JSON.stringify([found, more, source.trusted]);
     if (key === this._key) {
@@ -68,7 +68,7 @@ export class FailureList extends Panel {
     return box;
   }
 
-  /** Its text is made when it is opened. */
+  /** A traceback whose text is rendered when it is unfolded for the first time. */
   private _traceback(html: string, isOpen: boolean, trusted: boolean): Widget {
     const holder = new Panel();
     holder.addClass('jdist-RunTraceback');
@@ -81,7 +81,7 @@ export class FailureList extends Panel {
       button.setAttribute('aria-expanded', String(open));
       button.textContent = `${open ? '▾' : '▸'} ${this._trans.__('traceback')}`;
       if (open && holder.widgets.length === 1) {
-        holder.addWidget(markup(this._rendermime, html, trusted));
+        holder.addWidget(renderHtml(this._rendermime, html, trusted));
       }
       holder.widgets.slice(1).forEach(widget => widget.setHidden(!open));
     };

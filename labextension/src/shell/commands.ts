@@ -1,4 +1,4 @@
-/** Commands: everything that can be done, by name, for menus, shortcuts, buttons and the palette. */
+/** The commands, which menus, shortcuts, buttons and the palette refer to by their names. */
 
 import { ILayoutRestorer, JupyterFrontEnd } from '@jupyterlab/application';
 import { ICommandPalette, MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
@@ -16,37 +16,35 @@ import {
   treeViewIcon
 } from '@jupyterlab/ui-components';
 import { CommandRegistry } from '@lumino/commands';
-import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
-import { Acting } from './acting';
+import { Actions, Args } from '../actions';
+import { CommandIDs } from '../tokens';
 import { ranksIcon } from './icons';
-import { IText, reader } from './reader';
 import { Tabs } from './tabs';
-import { CommandIDs } from './tokens';
+import { createTextViewer, IText } from './textviewer';
 
-type Args = ReadonlyPartialJSONObject;
 type Command = CommandRegistry.ICommandOptions;
 
-/** Texts that are opened at once, at the most. */
-const MOST = 8;
+/** At most so many texts are opened at once. */
+const MOST_TEXTS = 8;
 
 export interface ICommands {
   app: JupyterFrontEnd;
-  acting: Acting;
+  actions: Actions;
   tabs: Tabs;
   trans: TranslationBundle;
   palette: ICommandPalette | null;
   restorer: ILayoutRestorer | null;
   /** Opens the panel. */
   open: () => void;
-  /** Opens the dialog of a start. */
+  /** Opens the dialog that starts a cluster. */
   start: () => Promise<void>;
 }
 
 /** Adds the commands to the application and to its palette. */
-export function addCommands(with_: ICommands): void {
-  const { app, palette, trans } = with_;
-  const all = { ...ofClusters(with_), ...ofRanks(with_), ...ofTexts(with_) };
+export function addCommands(options: ICommands): void {
+  const { app, palette, trans } = options;
+  const all = { ...clusterCommands(options), ...rankCommands(options), ...textCommands(options) };
   for (const [id, command] of Object.entries(all)) {
     app.commands.addCommand(id, command);
     if (id !== CommandIDs.choose && id !== CommandIDs.insertCell) {
@@ -55,10 +53,10 @@ export function addCommands(with_: ICommands): void {
   }
 }
 
-function ofClusters({ acting, trans, open, start }: ICommands): Record<string, Command> {
-  const { clusters } = acting;
-  const isThere = (args: Args): boolean => acting.cluster(args) !== undefined;
-  const isReady = (args: Args): boolean => acting.cluster(args)?.state === 'ready';
+function clusterCommands({ actions, trans, open, start }: ICommands): Record<string, Command> {
+  const { clusters } = actions;
+  const exists = (args: Args): boolean => actions.cluster(args) !== undefined;
+  const isReady = (args: Args): boolean => actions.cluster(args)?.state === 'ready';
   return {
     [CommandIDs.openPanel]: {
       label: trans.__('Show the ranks panel'),
@@ -70,50 +68,50 @@ function ofClusters({ acting, trans, open, start }: ICommands): Record<string, C
       label: trans.__('Start a cluster…'),
       icon: addIcon,
       isEnabled: () => !clusters.problem,
-      execute: () => acting.telling(start)
+      execute: () => actions.reportErrors(start)
     },
     [CommandIDs.choose]: {
-      label: args => trans.__('Look at cluster %1', text(args.cluster)),
+      label: args => trans.__('Show cluster %1', text(args.cluster)),
       execute: args => clusters.choose(text(args.cluster))
     },
     [CommandIDs.attach]: {
       label: trans.__('Attach this notebook to the cluster'),
       icon: linkIcon,
       isEnabled: isReady,
-      execute: args => acting.attach(args, true)
+      execute: args => actions.attach(args, true)
     },
     [CommandIDs.insertAttachCode]: {
       label: trans.__('Insert code that attaches to the cluster'),
       icon: codeIcon,
       isEnabled: isReady,
-      execute: args => acting.attach(args, false)
+      execute: args => actions.attach(args, false)
     },
     [CommandIDs.stop]: {
       label: trans.__('Stop the cluster…'),
       icon: clearIcon,
-      isEnabled: isThere,
-      execute: args => acting.stop(args)
+      isEnabled: exists,
+      execute: args => actions.stop(args)
     },
     [CommandIDs.revive]: {
       label: trans.__('Revive the cluster: start its controller again'),
       icon: runIcon,
-      isEnabled: args => acting.cluster(args)?.state === 'orphaned',
-      execute: args => acting.revive(args)
+      isEnabled: args => actions.cluster(args)?.state === 'orphaned',
+      execute: args => actions.revive(args)
     },
     [CommandIDs.refresh]: {
-      label: trans.__('Ask the server for its clusters again'),
+      label: trans.__('Refresh the list of clusters'),
       icon: refreshIcon,
       execute: () => clusters.refresh()
     }
   };
 }
 
-function ofRanks({ acting, trans }: ICommands): Record<string, Command> {
+function rankCommands({ actions, trans }: ICommands): Record<string, Command> {
   const which = (args: Args, one: (ranks: string) => string, all: string): string => {
-    const ranks = acting.written(args);
+    const ranks = actions.ranksText(args);
     return ranks ? one(ranks) : all;
   };
-  const isEnabled = (args: Args): boolean => acting.canAct(args);
+  const isEnabled = (args: Args): boolean => actions.isAvailable(args);
   return {
     [CommandIDs.interrupt]: {
       label: args => which(args, ranks => trans.__('Interrupt ranks %1', ranks), trans.__('Interrupt all ranks')),
@@ -125,7 +123,7 @@ function ofRanks({ acting, trans }: ICommands): Record<string, Command> {
         ),
       icon: stopIcon,
       isEnabled,
-      execute: args => acting.interrupt(args)
+      execute: args => actions.interrupt(args)
     },
     [CommandIDs.restart]: {
       label: args => which(args, ranks => trans.__('Restart ranks %1…', ranks), trans.__('Restart all ranks…')),
@@ -137,26 +135,26 @@ function ofRanks({ acting, trans }: ICommands): Record<string, Command> {
         ),
       icon: refreshIcon,
       isEnabled,
-      execute: args => acting.restart(args)
+      execute: args => actions.restart(args)
     },
     [CommandIDs.console]: {
       label: trans.__('Console of a rank'),
       icon: consoleIcon,
       isEnabled,
       execute: async args => {
-        const name = acting.cluster(args)?.name ?? '';
-        const [rank] = await acting.pick(args, trans.__('Console of which rank?'));
+        const name = actions.cluster(args)?.name ?? '';
+        const [rank] = await actions.pickRanks(args, trans.__('Console of which rank?'));
         if (rank !== undefined) {
-          await acting.console(name, rank);
+          await actions.console(name, rank);
         }
       }
     },
     [CommandIDs.insertCell]: {
-      label: args => trans.__('Insert a cell for ranks %1', acting.written(args) ?? trans.__('all')),
+      label: args => trans.__('Insert a cell for ranks %1', actions.ranksText(args) ?? trans.__('all')),
       icon: codeIcon,
       execute: args => {
-        const ranks = acting.written(args);
-        return acting.insert(typeof args.code === 'string' ? args.code : `%%dist${ranks ? ` -r ${ranks}` : ''}\n`);
+        const ranks = actions.ranksText(args);
+        return actions.insert(typeof args.code === 'string' ? args.code : `%%dist${ranks ? ` -r ${ranks}` : ''}\n`);
       }
     }
   };
@@ -166,10 +164,10 @@ function text(value: unknown): string {
   return typeof value === 'string' ? value : '';
 }
 
-/** Logs and stacks, in the main area; they are there again after a reload. */
-function ofTexts(with_: ICommands): Record<string, Command> {
-  const { acting, trans } = with_;
-  const isEnabled = (args: Args): boolean => acting.canAct(args);
+/** The logs and stacks of ranks, shown in the main area; they are opened again after a reload. */
+function textCommands(options: ICommands): Record<string, Command> {
+  const { actions, trans } = options;
+  const isEnabled = (args: Args): boolean => actions.isAvailable(args);
   const kinds: { id: string; label: string; which: string; text: (name: string, rank: number) => IText }[] = [
     {
       id: CommandIDs.logs,
@@ -178,8 +176,8 @@ function ofTexts(with_: ICommands): Record<string, Command> {
       text: (name, rank) => ({
         id: `jdist-log-${name}-${rank}`,
         title: trans.__('Log of rank %1 of %2', rank, name),
-        ask: async () => {
-          const { text, path } = await acting.api.logs(name, rank);
+        load: async () => {
+          const { text, path } = await actions.api.logs(name, rank);
           return { text, about: path };
         }
       })
@@ -191,17 +189,17 @@ function ofTexts(with_: ICommands): Record<string, Command> {
       text: (name, rank) => ({
         id: `jdist-stack-${name}-${rank}`,
         title: trans.__('Stack of rank %1 of %2', rank, name),
-        ask: async () => ({ text: (await acting.api.stack(name, rank)).text, about: '' })
+        load: async () => ({ text: (await actions.api.stack(name, rank)).text, about: '' })
       })
     }
   ];
   return Object.fromEntries(
     kinds.map(({ id, label, which, text }) => {
-      const open = opener(with_, id, text);
+      const open = opener(options, id, text);
       const execute = async (args: Args): Promise<void> => {
-        const name = typeof args.cluster === 'string' ? args.cluster : (acting.cluster(args)?.name ?? '');
-        const ranks = await acting.pick(args, which);
-        ranks.slice(0, MOST).forEach(rank => open(name, rank));
+        const name = typeof args.cluster === 'string' ? args.cluster : (actions.cluster(args)?.name ?? '');
+        const ranks = await actions.pickRanks(args, which);
+        ranks.slice(0, MOST_TEXTS).forEach(rank => open(name, rank));
       };
       return [id, { label, icon: id === CommandIDs.logs ? listIcon : treeViewIcon, isEnabled, execute }];
     })
@@ -224,10 +222,9 @@ function opener(
     const text = what(name, rank);
     let widget = tracker.find(each => each.id === text.id);
     if (!widget) {
-      widget = reader(text, trans);
-      const own = widget;
-      shown.set(own, { cluster: name, ranks: [rank] });
-      own.disposed.connect(() => shown.delete(own));
+      const created = (widget = createTextViewer(text, trans));
+      shown.set(created, { cluster: name, ranks: [rank] });
+      created.disposed.connect(() => shown.delete(created));
       tabs.add(widget);
       void tracker.add(widget);
     }

@@ -1,11 +1,11 @@
-/** The status bar's item: "8/8 ranks · gloo · idle" of the cluster that is looked at; a click opens the panel. */
+/** The item of the status bar: `8/8 ranks · gloo · idle` of the cluster that the panel shows; a click opens the panel. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { IClusters } from './tokens';
-import * as words from './words';
+import { clusterLine, clusterState } from '../states';
+import { IClusters } from '../tokens';
 
 export class Status extends ReactWidget {
   constructor(
@@ -25,13 +25,13 @@ export class Status extends ReactWidget {
       return null;
     }
     const trans = this._trans;
-    const { mood } = words.clusterState(cluster, trans);
-    const text = words.line(cluster, trans);
+    const { sign, tone } = clusterState(cluster, trans);
+    const text = clusterLine(cluster, trans);
     const about = trans.__('Cluster %1: %2. Opens the ranks panel.', cluster.name, text);
     return (
-      <button className={`jdist-mod-${mood}`} title={about} aria-label={about} onClick={this._open}>
+      <button className={`jdist-mod-${tone}`} title={about} aria-label={about} onClick={this._open}>
         <span className="jdist-sign" aria-hidden="true">
-          {words.sign(mood)}
+          {sign}
         </span>
         {text}
       </button>

@@ -1,13 +1,13 @@
-/** The notebook that is open, and code put into it. */
+/** Puts code into the open notebook. */
 
 import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 
 /**
- * Puts code into a cell below the active one, or into the active one if that is empty; runs it if `isRun`.
+ * Puts code into a new cell below the active one, or into the active one if that is empty, and runs it if `isRun`.
  *
- * The notebook that has it now; null if none is open.
+ * Returns the notebook; null if none is open.
  */
-export async function insert(
+export async function insertCell(
   tracker: INotebookTracker | null,
   code: string,
   isRun: boolean

@@ -1,4 +1,4 @@
-/** A reader: a text of a rank, its log or its stack, in the main area. */
+/** A viewer in the main area for a text of a rank: its log or its stack. */
 
 import { Clipboard, MainAreaWidget } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
@@ -7,28 +7,28 @@ import { Widget } from '@lumino/widgets';
 
 import { ranksIcon } from './icons';
 
-/** What is read. */
+/** A text that can be loaded again and again. */
 export interface IText {
-  /** Also the widget's id, so that it is opened once. */
+  /** The id of the widget, so that it is opened only once. */
   id: string;
   title: string;
-  /** Asks for the text and what it is; rejects with an Error that says why there is none. */
-  ask: () => Promise<{ text: string; about: string }>;
+  /** Loads the text, and a line about it; rejects with an Error that says why there is none. */
+  load: () => Promise<{ text: string; about: string }>;
 }
 
-/** Shows it, with buttons to ask again and to copy. Asks at once. */
-export function reader(what: IText, trans: TranslationBundle): MainAreaWidget {
-  const content = new Reader(what, trans);
+/** Loads a text and shows it, with buttons to load it again and to copy it. */
+export function createTextViewer(text: IText, trans: TranslationBundle): MainAreaWidget {
+  const content = new TextViewer(text, trans);
   const widget = new MainAreaWidget({ content });
-  widget.id = what.id;
-  widget.title.label = what.title;
+  widget.id = text.id;
+  widget.title.label = text.title;
   widget.title.icon = ranksIcon;
   widget.title.closable = true;
   widget.toolbar.addItem(
     'refresh',
     new ToolbarButton({
       icon: refreshIcon,
-      label: trans.__('Ask again'),
+      label: trans.__('Refresh'),
       onClick: () => void content.refresh()
     })
   );
@@ -43,17 +43,17 @@ export function reader(what: IText, trans: TranslationBundle): MainAreaWidget {
   return widget;
 }
 
-class Reader extends Widget {
+class TextViewer extends Widget {
   constructor(
-    private readonly _what: IText,
+    private readonly _source: IText,
     private readonly _trans: TranslationBundle
   ) {
     super();
-    this.addClass('jdist-reader');
+    this.addClass('jdist-textviewer');
     this._about.setAttribute('role', 'status');
     this._text.tabIndex = 0;
     this._text.setAttribute('role', 'document');
-    this._text.setAttribute('aria-label', _what.title);
+    this._text.setAttribute('aria-label', _source.title);
     this.node.append(this._about, this._text);
     void this.refresh();
   }
@@ -63,9 +63,9 @@ class Reader extends Widget {
   }
 
   async refresh(): Promise<void> {
-    this._about.textContent = this._trans.__('Asking…');
+    this._about.textContent = this._trans.__('Loading…');
     try {
-      const { text, about } = await this._what.ask();
+      const { text, about } = await this._source.load();
       this._text.textContent = text || this._trans.__('(empty)');
       const at = new Date().toLocaleTimeString();
       this._about.textContent = about ? this._trans.__('%1, as of %2', about, at) : this._trans.__('as of %1', at);

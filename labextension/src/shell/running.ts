@@ -1,13 +1,13 @@
-/** Clusters among what runs: Lab's Running panel lists them, shows them and shuts them down. */
+/** The clusters in JupyterLab's panel of running sessions, which lists them, opens them and shuts them down. */
 
 import { IRunningSessionManagers, IRunningSessions } from '@jupyterlab/running';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 import { Signal } from '@lumino/signaling';
 
+import { clusterLine } from '../states';
+import { CommandIDs, IClusters } from '../tokens';
 import { ranksIcon } from './icons';
-import { CommandIDs, IClusters } from './tokens';
-import * as words from './words';
 
 export function addRunning(
   managers: IRunningSessionManagers,
@@ -30,8 +30,8 @@ export function addRunning(
       .map(each => ({
         icon: () => ranksIcon,
         label: () => each.name,
-        labelTitle: () => words.line(each, trans),
-        detail: () => words.line(each, trans),
+        labelTitle: () => clusterLine(each, trans),
+        detail: () => clusterLine(each, trans),
         open: () => {
           void commands.execute(CommandIDs.choose, { cluster: each.name });
           void commands.execute(CommandIDs.openPanel);
@@ -43,7 +43,7 @@ export function addRunning(
     running: items,
     runningChanged: changed,
     refreshRunning: () => void clusters.refresh(),
-    // asked for in Lab's own dialog already
+    // JupyterLab has asked for confirmation.
     shutdownAll: () =>
       clusters.all.filter(each => each.state !== 'foreign').forEach(each => void clusters.api.stop(each.name)),
     shutdownLabel: trans.__('Stop'),

@@ -1,19 +1,20 @@
-/** The ranks of a run to choose from: tabs for a few, a strip of small cells for many. */
+/** The ranks of a run as tabs, to choose whose output is shown; many ranks are a strip of small tabs. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
-import { failedFirst, IPart, isCause } from './model';
-import { duration, partWords, SIGNS } from './words';
+import { duration } from '../format';
+import { isFailure, outcomeState } from '../states';
+import { failedFirst, IPart } from './model';
 
-/** What is looked at: one rank, or all. */
-export type Choice = number | 'all';
+/** Whose output is shown: one rank's, or that of all. */
+export type RankChoice = number | 'all';
 
-/** More ranks than this stand in a strip of cells. */
+/** More ranks than this are shown as a strip. */
 const MOST_TABS = 8;
 
-/** A tablist: arrow keys, Home and End go through it, and what has the focus is shown. */
+/** A tablist: the arrow keys, Home and End move the focus, and the output of the focused rank is shown. */
 export class RankTabs extends Widget {
   constructor(
     private _panel: string,
@@ -32,21 +33,21 @@ export class RankTabs extends Widget {
     });
   }
 
-  /** The one whose node this is. */
+  /** The tabs that this node belongs to. */
   static of(node: Element): RankTabs | undefined {
     return all.get(node);
   }
 
-  /** Another one is looked at. */
-  get chosen(): ISignal<this, Choice> {
+  /** The user has chosen another rank. */
+  get chosen(): ISignal<this, RankChoice> {
     return this._chosen;
   }
 
-  get choice(): Choice {
+  get choice(): RankChoice {
     return this._choice;
   }
 
-  choose(choice: Choice): void {
+  choose(choice: RankChoice): void {
     if (choice !== this._choice) {
       this._choice = choice;
       this._mark();
@@ -59,25 +60,26 @@ export class RankTabs extends Widget {
     return this._id(this._choice);
   }
 
-  /** Shows the ranks as they are now; what is chosen and what has the focus stays. */
+  /** Shows the ranks as they are now; the choice and the focus stay as they are. */
   show_(parts: IPart[]): void {
     const isStrip = parts.length > MOST_TABS;
     this.toggleClass('jdist-mod-strip', isStrip);
     this.node.hidden = parts.length < 2;
-    const failed = parts.filter(part => isCause(part.state)).length;
+    const failed = parts.filter(part => isFailure(part.state)).length;
     const first = failed ? this._trans._n('All · %1 failed', 'All · %1 failed', failed) : this._trans.__('All');
     const tabs = [this._tab('all', first, first)];
     for (const part of isStrip ? parts : failedFirst(parts)) {
       const time = isStrip || part.seconds === undefined ? '' : ` · ${duration(part.seconds)}`;
-      const tab = this._tab(part.rank, `${part.rank}${time}`, partWords(part, this._trans), SIGNS[part.state]);
-      tab.dataset.state = part.state;
+      const { sign, label, tone } = outcomeState(part.state, this._trans);
+      const tab = this._tab(part.rank, `${part.rank}${time}`, this._describe(part, label), sign);
+      tab.className = `jdist-mod-${tone}`;
       tabs.push(tab);
     }
     this._arrange(tabs);
     this._mark();
   }
 
-  /** Whether the key meant something here. */
+  /** Handles a key; returns whether it has a meaning here. */
   onKey(event: KeyboardEvent): boolean {
     const tabs = [...this.node.querySelectorAll<HTMLElement>('[role=tab]')];
     const at = tabs.indexOf(document.activeElement as HTMLElement);
@@ -108,7 +110,14 @@ export class RankTabs extends Widget {
     return -1;
   }
 
-  private _tab(choice: Choice, text: string, words: string, sign = ''): HTMLElement {
+  /** `rank 2, failed after 1.5 s`. */
+  private _describe({ rank, seconds }: IPart, state: string): string {
+    return seconds === undefined
+      ? this._trans.__('rank %1, %2', rank, state)
+      : this._trans.__('rank %1, %2 after %3', rank, state, duration(seconds));
+  }
+
+  private _tab(choice: RankChoice, text: string, label: string, sign = ''): HTMLElement {
     const id = this._id(choice);
     let tab = this._tabs.get(id);
     if (!tab) {
@@ -124,14 +133,14 @@ export class RankTabs extends Widget {
     if (tab.textContent !== shown) {
       tab.textContent = shown;
     }
-    if (tab.title !== words) {
-      tab.title = words;
-      tab.setAttribute('aria-label', words);
+    if (tab.title !== label) {
+      tab.title = label;
+      tab.setAttribute('aria-label', label);
     }
     return tab;
   }
 
-  /** Moves only what is not where it should be: an element that is moved loses the focus. */
+  /** Moves only the tabs that are in the wrong place, because an element that is moved loses the focus. */
   private _arrange(tabs: HTMLElement[]): void {
     const focused = document.activeElement;
     tabs.forEach((tab, i) => {
@@ -155,22 +164,22 @@ export class RankTabs extends Widget {
     }
   }
 
-  private _id(choice: Choice): string {
+  private _id(choice: RankChoice): string {
     return `${this._panel}-${choice}`;
   }
 
-  private _choice: Choice = 'all';
+  private _choice: RankChoice = 'all';
   private _tabs = new Map<string, HTMLButtonElement>();
-  private _chosen = new Signal<this, Choice>(this);
+  private _chosen = new Signal<this, RankChoice>(this);
 }
 
 const all = new WeakMap<Element, RankTabs>();
 
-function choiceOf(tab: HTMLElement): Choice {
+function choiceOf(tab: HTMLElement): RankChoice {
   return tab.dataset.rank === 'all' ? 'all' : Number(tab.dataset.rank);
 }
 
-/** The one in the next row that is nearest; the same if there is no such row. */
+/** The nearest tab in the row above or below; the same tab if there is no such row. */
 function nextRow(tabs: HTMLElement[], at: number, step: 1 | -1): number {
   const { offsetTop, offsetLeft } = tabs[at];
   let i = at;

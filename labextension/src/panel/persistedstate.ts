@@ -1,0 +1,40 @@
+/** State of the panel that is kept over a reload: which cluster it shows, and the view of its table. */
+
+import { IStateDB } from '@jupyterlab/statedb';
+import { Debouncer } from '@lumino/polling';
+
+import { IClusters } from '../tokens';
+import { ITableView, Selection } from './selection';
+
+const KEY = 'jdist:panel';
+/** Milliseconds without another change after which the state is saved. */
+const SAVE_AFTER = 500;
+
+interface IPersisted {
+  cluster?: string;
+  view?: Partial<ITableView>;
+}
+
+/** Restores the state, and saves every change from then on. */
+export async function persistState(state: IStateDB | null, clusters: IClusters, selection: Selection): Promise<void> {
+  if (!state) {
+    return;
+  }
+  const persisted = (await state.fetch(KEY)) as IPersisted | undefined;
+  if (persisted?.view) {
+    selection.changeView(persisted.view);
+  }
+  if (persisted?.cluster) {
+    await clusters.choose(persisted.cluster);
+  }
+  let saved = JSON.stringify(persisted);
+  const save = new Debouncer(async () => {
+    const now = { cluster: clusters.current?.name ?? '', view: { ...selection.view } };
+    if (JSON.stringify(now) !== saved) {
+      saved = JSON.stringify(now);
+      await state.save(KEY, now);
+    }
+  }, SAVE_AFTER);
+  clusters.changed.connect(() => void save.invoke());
+  selection.changed.connect(() => void save.invoke());
+}

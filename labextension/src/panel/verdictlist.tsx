@@ -1,0 +1,86 @@
+/** The verdicts on a cluster's runs: why they do not move, and the suggested actions as buttons. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import * as React from 'react';
+
+import { IVerdict } from '../api';
+import { effectOf, IRemedy, labelOf, stepOf } from '../remedy';
+import { VERDICT_SIGN } from '../states';
+import { CommandIDs } from '../tokens';
+import { IContext, Section } from './section';
+
+export class VerdictList extends Section {
+  constructor(context: IContext) {
+    super(context, 'verdict', context.trans.__('Verdict'));
+  }
+
+  protected render(): JSX.Element {
+    const { clusters, selection, commands, trans } = this.context;
+    const cluster = clusters.current;
+    return (
+      <div className="jdist-scroller" role="status">
+        {(cluster?.verdicts ?? []).map(each => (
+          <Verdict
+            key={each.run}
+            verdict={each}
+            trans={trans}
+            select={ranks => selection.select(ranks)}
+            take={remedy => void commands.execute(...commandOf(remedy, cluster?.name ?? ''))}
+          />
+        ))}
+      </div>
+    );
+  }
+}
+
+interface IProps {
+  verdict: IVerdict;
+  trans: TranslationBundle;
+  select: (ranks: number[]) => void;
+  take: (remedy: IRemedy) => void;
+}
+
+function Verdict(props: IProps): JSX.Element {
+  const { verdict, trans, select, take } = props;
+  const { headline, details, responsible, waiting, ways, is_certain } = verdict;
+  return (
+    <section className={`jdist-finding jdist-mod-${is_certain ? 'bad' : 'busy'}`}>
+      <p className="jdist-headline">
+        <span className="jdist-sign" aria-hidden="true">
+          {VERDICT_SIGN}
+        </span>
+        {headline}
+      </p>
+      {details.length > 0 && <pre tabIndex={0}>{details.join('\n')}</pre>}
+      <p className="jdist-remedies">
+        {ways.map(remedy => (
+          <button key={labelOf(remedy)} className="jp-mod-styled" title={effectOf(remedy)} onClick={() => take(remedy)}>
+            <code>{labelOf(remedy)}</code>
+            <span>{effectOf(remedy)}</span>
+          </button>
+        ))}
+      </p>
+      <p className="jdist-choices">
+        {responsible.length > 0 && (
+          <button className="jdist-link" onClick={() => select(responsible)}>
+            {trans.__('Select the responsible ranks')}
+          </button>
+        )}
+        {waiting.length > 0 && (
+          <button className="jdist-link" onClick={() => select(waiting)}>
+            {trans.__('Select the waiting ranks')}
+          </button>
+        )}
+      </p>
+    </section>
+  );
+}
+
+/** The command that carries out a remedy, and its arguments. */
+function commandOf(remedy: IRemedy, cluster: string): [string, ReadonlyPartialJSONObject] {
+  const step = stepOf(remedy);
+  return 'cell' in step
+    ? [CommandIDs.insertCell, { code: step.cell }]
+    : [CommandIDs.interrupt, { cluster, ranks: step.interrupt || 'all' }];
+}

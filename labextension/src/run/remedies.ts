@@ -1,0 +1,47 @@
+/** Carries out remedies from a run's output, where the kernel cannot help: it is busy with the cell that hangs. */
+
+import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
+import { TranslationBundle } from '@jupyterlab/translation';
+import { Widget } from '@lumino/widgets';
+
+import { RequestError } from '../api';
+import { IRemedy, labelOf, stepOf } from '../remedy';
+import { IClusters } from '../tokens';
+import { IRun } from './model';
+
+/** Interrupts through the server, or inserts a cell below. Returns what to say; rejects with the reason if it fails. */
+export function remedyTaker(clusters: IClusters, notebooks: INotebookTracker, trans: TranslationBundle) {
+  return async (run: IRun, from: Widget, remedy: IRemedy): Promise<string> => {
+    const step = stepOf(remedy);
+    const panel = notebooks.find(each => each.node.contains(from.node));
+    if ('cell' in step) {
+      if (!insertBelow(panel, from, step.cell)) {
+        throw new Error(trans.__('this output is in no notebook: type %1 in one', labelOf(remedy)));
+      }
+      return trans.__('inserted in the cell below');
+    }
+    try {
+      await clusters.api.interrupt(run.cluster, step.interrupt);
+    } catch (error) {
+      const kernel = panel?.sessionContext.session?.kernel;
+      const isUnknown = error instanceof RequestError && (error.status === 404 || error.status === 0);
+      if (step.interrupt || !isUnknown || !kernel) {
+        throw error;
+      }
+      await kernel.interrupt(); // the kernel knows the cluster, even if this server does not
+    }
+    return trans.__('done: all variables are kept');
+  };
+}
+
+/** Whether the output was found in the notebook, and the cell was inserted. */
+function insertBelow(panel: NotebookPanel | undefined, from: Widget, code: string): boolean {
+  const at = panel?.content.widgets.findIndex(cell => cell.node.contains(from.node)) ?? -1;
+  if (!panel || at < 0) {
+    return false;
+  }
+  panel.content.activeCellIndex = at;
+  NotebookActions.insertBelow(panel.content);
+  panel.content.activeCell?.model.sharedModel.setSource(code);
+  return true;
+}

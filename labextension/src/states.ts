@@ -1,0 +1,146 @@
+/** The states of ranks, of their parts in a run, and of clusters: a sign, a label and a CSS class for each. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+
+import { ICluster, IRank } from './api';
+import { elapsed, joinParts } from './format';
+
+/** What the state means to the user; it chooses the CSS class `jdist-mod-<tone>`. */
+export type Tone = 'idle' | 'busy' | 'pending' | 'warn' | 'bad';
+
+/** A state as it is shown. Sign and label say everything; the colour of the tone only repeats them. */
+export interface IState {
+  sign: string;
+  label: string;
+  tone: Tone;
+}
+
+/** How a rank's part in a run stands; `value` means that it has ended without an error. */
+export type OutcomeState = 'waiting' | 'running' | 'value' | 'error' | 'timeout' | 'interrupted' | 'lost';
+
+type Entry = [sign: string, tone: Tone, label: (trans: TranslationBundle) => string];
+
+/** The sign of a verdict: the run does not move, or cannot finish. */
+export const VERDICT_SIGN = '●';
+
+/** The states of a rank in the panel; the signs are those of `jdist.panel` in a notebook, too. */
+const RANKS: Record<string, Entry> = {
+  idle: ['○', 'idle', trans => trans.__('idle')],
+  running: ['▶', 'busy', trans => trans.__('running')],
+  starting: ['◔', 'pending', trans => trans.__('starting')],
+  unresponsive: ['✕', 'bad', trans => trans.__('unresponsive')],
+  unreachable: ['⚠', 'bad', trans => trans.__('unreachable')],
+  gone: ['✕', 'bad', trans => trans.__('gone')],
+  unknown: ['◔', 'pending', trans => trans.__('unknown')]
+};
+
+const OUTCOMES: Record<OutcomeState, Entry> = {
+  waiting: ['○', 'pending', trans => trans.__('waiting')],
+  running: ['▶', 'busy', trans => trans.__('running')],
+  value: ['✓', 'idle', trans => trans.__('done')],
+  error: ['✗', 'bad', trans => trans.__('failed')],
+  timeout: ['⧖', 'bad', trans => trans.__('timed out')],
+  interrupted: ['■', 'warn', trans => trans.__('interrupted')],
+  lost: ['†', 'bad', trans => trans.__('lost')]
+};
+
+const CLUSTERS: Record<string, Entry> = {
+  starting: ['◔', 'pending', trans => trans.__('starting')],
+  'start failed': ['✕', 'bad', trans => trans.__('start failed')],
+  gathering: ['◔', 'pending', trans => trans.__('waiting for ranks')],
+  forming: ['◔', 'pending', trans => trans.__('forming its groups')],
+  idle: ['○', 'idle', trans => trans.__('idle')],
+  busy: ['▶', 'busy', trans => trans.__('running')],
+  stuck: ['▶', 'busy', trans => trans.__('waits')],
+  doomed: ['✕', 'bad', trans => trans.__('cannot finish')],
+  stopping: ['◔', 'pending', trans => trans.__('stopping')],
+  failed: ['✕', 'bad', trans => trans.__('failed')],
+  silent: ['✕', 'bad', trans => trans.__('does not answer')],
+  orphaned: ['✕', 'bad', trans => trans.__('controller gone')],
+  foreign: ['✕', 'bad', trans => trans.__('another version')]
+};
+
+/** What the table says of a state; a state that it does not have, as of a newer server, is shown by its name. */
+function lookUp(table: Record<string, Entry>, state: string, trans: TranslationBundle): IState {
+  const [sign, tone, label] = table[state] ?? ['◔', 'pending', () => state];
+  return { sign, tone, label: label(trans) };
+}
+
+/** The state of a rank; without a row nothing is known of it yet. */
+export function rankState(rank: IRank | undefined, trans: TranslationBundle): IState {
+  const state = rank?.state ?? 'unknown';
+  if (state === 'running' && rank?.doing?.kind === 'silent') {
+    return lookUp(RANKS, 'unresponsive', trans);
+  }
+  return lookUp(RANKS, state === 'cut off' ? 'unreachable' : state, trans);
+}
+
+/** The state of a rank's part in a run. */
+export function outcomeState(state: OutcomeState, trans: TranslationBundle): IState {
+  return lookUp(OUTCOMES, state, trans);
+}
+
+/** Whether a rank's part in a run has failed by itself; one that was interrupted has not. */
+export function isFailure(state: OutcomeState): boolean {
+  return state === 'error' || state === 'timeout' || state === 'lost';
+}
+
+/** The state of a cluster: how its start stands, what its runs do, or why it cannot be used. */
+export function clusterState(cluster: ICluster, trans: TranslationBundle): IState {
+  if (cluster.starting !== undefined) {
+    return lookUp(CLUSTERS, cluster.starting === null ? 'start failed' : 'starting', trans);
+  }
+  if (cluster.state !== 'ready') {
+    return lookUp(CLUSTERS, cluster.state, trans);
+  }
+  if (cluster.verdicts?.length) {
+    return lookUp(CLUSTERS, cluster.verdicts.some(each => each.is_certain) ? 'doomed' : 'stuck', trans);
+  }
+  const [run, ...others] = cluster.runs ?? [];
+  if (!run) {
+    return lookUp(CLUSTERS, 'idle', trans);
+  }
+  const label = others.length
+    ? trans.__('%1 runs', others.length + 1)
+    : trans.__('run %1: %2/%3 done', run.number, run.done, run.count);
+  return { ...lookUp(CLUSTERS, 'busy', trans), label };
+}
+
+/** `8/8 ranks · gloo · idle`. */
+export function clusterLine(cluster: ICluster, trans: TranslationBundle): string {
+  const ranks = cluster.world_size ? trans.__('%1/%2 ranks', cluster.ready ?? 0, cluster.world_size) : cluster.name;
+  return joinParts(ranks, cluster.backend ?? '', clusterState(cluster, trans).label);
+}
+
+/** `4 ranks · 2 nodes · gloo`, as far as it is known. */
+export function clusterSize(cluster: ICluster, trans: TranslationBundle): string {
+  const { world_size: ranks, nnodes: nodes, backend } = cluster;
+  return joinParts(
+    ranks ? trans._n('%1 rank', '%1 ranks', ranks) : '',
+    nodes ? trans._n('%1 node', '%1 nodes', nodes) : '',
+    backend ?? ''
+  );
+}
+
+/**
+ * What a rank is doing: `all_reduce #3 of tp, 12 s · run 7`, `3 s at line 2: time.sleep(9) · run 7`; empty for an idle
+ * rank. The time goes on from when the server reported it to `now`, in milliseconds of `Date.now()`.
+ */
+export function activity(rank: IRank, now: number, trans: TranslationBundle): string {
+  const { doing } = rank;
+  const run = rank.run ? trans.__('run %1', rank.run) : '';
+  if (!doing) {
+    return rank.state === 'gone' ? rank.death : run || (rank.is_fresh ? trans.__('fresh: no variables') : '');
+  }
+  if (doing.kind === 'silent') {
+    return joinParts(trans.__('does not answer: %1', doing.process), run);
+  }
+  const time = elapsed(doing.seconds + Math.max(0, now - (rank.receivedAt ?? now)) / 1000);
+  if (doing.kind === 'python' && doing.line) {
+    return joinParts(trans.__('%1 at line %2: %3', time, doing.line, doing.source.trim()), run);
+  }
+  const number = doing.number ? ` #${doing.number}` : '';
+  const group = doing.group && doing.group !== 'world' ? ` ${trans.__('of %1', doing.group)}` : '';
+  const what = doing.waits_for ? trans.__('waits for %1', doing.waits_for) : `${doing.op}${number}${group}`;
+  return joinParts(`${what}, ${time}`, run);
+}
