@@ -192,7 +192,7 @@ def test_nothing_there_says_why_and_what_to_do(shown: Panelled) -> None:
     expect(shown.panel.get_by_role("alert")).to_contain_text("start the Jupyter server again and reload")
     assert shown.serious_findings() == []
     answer(shown, clusters=[cluster("c1")])
-    shown.panel.get_by_role("button", name="Ask the server again").click()
+    shown.panel.get_by_role("button", name="Refresh the list").click()
     expect(shown.cluster("c1")).to_be_visible()
 
 

@@ -58,7 +58,7 @@ def test_a_cluster_and_its_ranks(panel: Panelled) -> None:
     assert panel.serious_findings() == []
 
 
-def test_a_verdict_and_its_way_out(panel: Panelled, cluster: jdist.Cluster) -> None:
+def test_a_verdict_and_its_suggested_action(panel: Panelled, cluster: jdist.Cluster) -> None:
     run = cluster.run(HANG, background=True)
     expect(panel.verdict).to_contain_text("rank 3")
     expect(panel.row(0)).to_contain_text(re.compile(rf"barrier #\d+, \d+ s · run {run.number}"))
@@ -67,7 +67,7 @@ def test_a_verdict_and_its_way_out(panel: Panelled, cluster: jdist.Cluster) -> N
     expect(panel.row(3)).to_contain_text("idle")
     expect(panel.status).to_contain_text("cannot finish")
     expect(panel.cluster("shared")).to_contain_text("cannot finish")
-    panel.verdict.get_by_role("button", name="Show who is waited for").click()
+    panel.verdict.get_by_role("button", name="Select the responsible ranks").click()
     expect(panel.row(3)).to_have_attribute("aria-selected", "true")
     assert panel.serious_findings() == []
     panel.verdict.get_by_role("button", name="%dist interrupt").click()
@@ -77,7 +77,7 @@ def test_a_verdict_and_its_way_out(panel: Panelled, cluster: jdist.Cluster) -> N
     expect(panel.status).to_contain_text("idle")
 
 
-def test_a_way_out_that_has_to_be_typed_becomes_a_cell_that_can_be_copied(
+def test_a_suggested_action_that_has_to_be_typed_becomes_a_cell_that_can_be_copied(
     panel: Panelled, cluster: jdist.Cluster
 ) -> None:
     run = cluster.run("if rank != 3:\n    dist.all_reduce(torch.ones(1))", background=True)
@@ -104,7 +104,7 @@ def test_ranks_are_sorted_filtered_and_grouped(panel: Panelled) -> None:
     expect(panel.rows).to_have_count(6)
     expect(panel.rows.nth(3)).to_have_text(re.compile(r"node 1, \S+: 2 ranks"))
     panel.rows.nth(3).click()
-    expect(panel.panel.locator(".jdist-filter")).to_contain_text("chosen: 2-3")
+    expect(panel.panel.locator(".jdist-filter")).to_contain_text("selected: 2-3")
     panel.panel.get_by_role("button", name="Group ranks by node").click()
     expect(panel.rows).to_have_count(4)
 
@@ -115,7 +115,7 @@ def test_ranks_by_keyboard(panel: Panelled) -> None:
     keyboard.press("ArrowDown")
     expect(panel.row(1)).to_be_focused()
     keyboard.press("Space")
-    expect(panel.panel.locator(".jdist-filter")).to_contain_text("chosen: 0-1")
+    expect(panel.panel.locator(".jdist-filter")).to_contain_text("selected: 0-1")
     keyboard.press("End")
     expect(panel.row(3)).to_be_focused()
     keyboard.press("Escape")
@@ -137,7 +137,7 @@ def test_groups_choose_their_ranks(panel: Panelled, cluster: jdist.Cluster) -> N
     expect(panel.row(0)).to_have_attribute("aria-selected", "false")
     mesh = panel.panel.get_by_role("table", name="mesh dp=2, tp=2")
     mesh.get_by_role("button", name="dp=1").click()
-    expect(panel.panel.locator(".jdist-filter")).to_contain_text("chosen: 2-3")
+    expect(panel.panel.locator(".jdist-filter")).to_contain_text("selected: 2-3")
     mesh.get_by_role("button", name="rank 0, idle").click()
     panel.page.keyboard.press("ArrowDown")
     expect(mesh.get_by_role("button", name="rank 2, idle")).to_be_focused()
@@ -156,7 +156,7 @@ def test_what_a_row_offers(panel: Panelled, cluster: jdist.Cluster) -> None:
     panel.menu(2, "Interrupt ranks 2")
     assert run.wait(60)
     expect(panel.row(2)).to_contain_text("idle")
-    assert panel.serious_findings(".jdist-reader") == []
+    assert panel.serious_findings(".jdist-textviewer") == []
 
 
 def test_a_console_opens_in_a_terminal(panel: Panelled, cluster: jdist.Cluster, terminals: None, lab: Lab) -> None:

@@ -71,6 +71,6 @@ def test_a_start_that_is_given_up_says_who_is_missing(lab: Lab) -> None:
         expect(panel.cluster("never")).to_contain_text("starting")
         expect(panel.status).to_contain_text("starting")
         assert panel.serious_findings(".jp-Dialog") == []
-        panel.dialog.get_by_role("button", name="Give up").click()
+        panel.dialog.get_by_role("button", name="Cancel start").click()
         expect(panel.cluster("never")).to_have_count(0)
         assert not [each for each in panel.complaints if not re.search("400", each)]

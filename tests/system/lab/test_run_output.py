@@ -1,4 +1,4 @@
-"""A run's output in a real JupyterLab with a real cluster of two nodes: all ranks or one, live, and the ways out."""
+"""A run's output in a real JupyterLab with a real cluster of two nodes: all ranks or one, live, and the suggested actions."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_failure_comes_first_and_its_rank_too(notebook: LabNotebook) -> None:
     assert serious_findings(notebook) == []
 
 
-def test_a_way_out_of_a_hang_is_a_button(notebook: LabNotebook) -> None:
+def test_a_suggested_action_for_a_hang_is_a_button(notebook: LabNotebook) -> None:
     notebook.start(HANGS)
     output = notebook.output(HANGS)
     verdict = output.get_by_role("status").filter(has_text="cannot finish")
