@@ -59,7 +59,7 @@ def test_a_cluster_from_its_start_to_its_end(lab: Lab) -> None:
         expect(panel.cluster("begun")).to_have_count(0)
 
 
-def test_a_start_that_is_given_up_says_who_is_missing(lab: Lab) -> None:
+def test_a_start_that_is_cancelled_says_which_nodes_are_missing(lab: Lab) -> None:
     with panelled(lab) as panel:
         panel.do("jdist:start")
         panel.dialog.get_by_label("Launcher").select_option("join")
