@@ -1,4 +1,4 @@
-"""A run's output in a real JupyterLab with a real cluster of two nodes: all ranks or one, live, and the suggested actions."""
+"""A run's output in a real JupyterLab with a real cluster of two nodes: by rank, live, and with suggested actions."""
 
 from __future__ import annotations
 
