@@ -6,11 +6,16 @@
      ├─ UsageError        what was asked cannot be done as it was asked
      ├─ LaunchError       a node, a worker or the world's process group could not be started
      ├─ ConnectionLost    the controller does not answer any more
-     ├─ ProtocolError     a peer speaks another version, or nonsense
+     ├─ ProtocolError     a peer speaks another version, or sent an invalid message
+     │   └─ Overrun       a peer confirms nothing of what it is sent
      ├─ ValueFailed       a value could not be moved between the notebook and a rank
+     ├─ NotPicklable      a value cannot leave its process
+     │   └─ ShardedValue  one rank's shard of a DTensor cannot be moved by itself
+     ├─ NotRebuilt        a value arrived, but cannot be rebuilt here
+     ├─ TooLarge          a value has more bytes than the limit
      └─ CellError         a rank failed in a run; carries the run
          ├─ CellTimeout   the run's deadline passed
-         ├─ CellInterrupted   somebody stopped the run
+         ├─ CellInterrupted   the run was interrupted
          └─ RankLost      a rank's process died or its node is gone
 
 Every message says which rank on which node, what was being done, and what to do next.
@@ -45,6 +50,26 @@ class ConnectionLost(JdistError):
 
 class ProtocolError(JdistError):
     """A peer speaks another protocol version, or sent something that is no message."""
+
+
+class Overrun(ProtocolError):
+    """A peer confirms nothing of what it is sent, or asks for it again and again; its session is dropped."""
+
+
+class NotPicklable(JdistError):
+    """A value cannot leave its process; the message names the part of it that cannot be pickled."""
+
+
+class ShardedValue(NotPicklable, TypeError):
+    """One rank's shard of a DTensor cannot be moved by itself, because it belongs to the tensor's mesh."""
+
+
+class NotRebuilt(JdistError):
+    """A value arrived whole but cannot be rebuilt here, mostly because a module that it needs cannot be imported."""
+
+
+class TooLarge(JdistError):
+    """A value has more bytes than the limit; nothing of it was copied from a device."""
 
 
 class ValueFailed(JdistError):
@@ -87,7 +112,7 @@ class CellTimeout(CellError):
 
 
 class CellInterrupted(CellError):
-    """Somebody stopped the run; every rank kept its namespace."""
+    """The run was interrupted; every rank kept its namespace."""
 
 
 class RankLost(CellError):

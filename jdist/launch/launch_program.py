@@ -15,12 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
+from jdist.core.environment import SECRETS, without
 from jdist.core.errors import LaunchError
 from jdist.launch.reaper import reap
 
 _NODE = re.compile(r"jdist node (\d+) \(([^)]*)\): (.*)")
 """What launch/node_runner says of a node."""
-_SECRETS = ("JUPYTERHUB_", "JPY_")
 _TAIL = 4
 _LOOK = 0.05
 """Between two looks at a process whose end wakes a thread only."""
@@ -147,6 +147,5 @@ def first_words(lines: Sequence[str]) -> str:
 
 
 def clean_environment(more: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """This process's environment for an engine, which may store it or send it on: without the Hub's tokens."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(_SECRETS)}
-    return {**env, **dict(more)}
+    """This process's environment for an engine, which may store it or send it on: without secrets."""
+    return {**without(os.environ, SECRETS), **dict(more)}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -22,11 +21,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
-_PLACE = re.compile(
-    r"SLURM_(STEP|TASK|NTASKS|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN|LAUNCH|CPU_BIND|LABELIO|NNODES|NODELIST|PRIO|UMASK)"
-    r"|PMI_|PMIX_|OMPI_|PRTE_|ORTE_|HYDRA_|HYDI_|MPI_LOCAL|I_MPI_"
-)
-"""Beginnings of the variables by which an engine tells a task its place."""
+from jdist.core.environment import LAUNCHER_VARIABLES, SECRETS, without
+
 _TAIL = 2000
 """Bytes of the agent's last output that are passed on."""
 
@@ -66,11 +62,6 @@ def find_place(variables: Sequence[str], environ: Mapping[str, str]) -> int | No
     return next((int(environ[v]) for v in variables if environ.get(v, "").isdecimal()), None)
 
 
-def without_place(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what tells a task of an engine its place."""
-    return {k: v for k, v in environ.items() if not _PLACE.match(k)}
-
-
 def _name(place: int, options: argparse.Namespace) -> str:
     """What this node is called by those who may have to start another agent on it; "" if nobody has said."""
     hosts = options.hosts.split(",")
@@ -87,7 +78,7 @@ def _run(node_rank: int, name: str, options: argparse.Namespace) -> tuple[int, s
             stdin=line,
             stdout=output,
             stderr=output,
-            env={**without_place(os.environ), "JDIST_HOST": name},
+            env={**without(os.environ, SECRETS, LAUNCHER_VARIABLES), "JDIST_HOST": name},
             start_new_session=True,
             preexec_fn=_heed_signals,  # noqa: PLW1509 — there is one thread here
         )

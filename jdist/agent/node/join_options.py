@@ -7,9 +7,9 @@ import os
 import msgspec
 from msgspec import Struct
 
-from jdist.agent.node import environment
 from jdist.agent.node.facts import count_gpus
 from jdist.agent.node.tasks import own_gpu, read_task
+from jdist.core import environment
 from jdist.core.messages.membership import LauncherTask
 
 

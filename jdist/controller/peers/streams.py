@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jdist.core.errors import ProtocolError
+from jdist.core.errors import Overrun, ProtocolError
 from jdist.core.messages.base import Message
 from jdist.wire.transport.sockets import Frames
-from jdist.wire.transport.streams import KEPT_BYTES, MESSAGE, Overrun, Stream, read_head, unknown
+from jdist.wire.transport.streams import KEPT_BYTES, MESSAGE, Stream, read_head, unknown
 from jdist.wire.values.frames import pack
 
 _MOST = 8192

@@ -22,7 +22,7 @@ import struct
 from collections import deque
 from typing import NamedTuple
 
-from jdist.core.errors import ProtocolError
+from jdist.core.errors import Overrun, ProtocolError
 
 MESSAGE, NOTE, AGAIN, BACK, UNKNOWN = range(5)
 
@@ -60,10 +60,6 @@ def read_head(frames: Frames) -> Head:
 def unknown(session: int) -> Frames:
     """To a dialler whose stream is not there."""
     return [_layout.pack(UNKNOWN, session, 0, 0), b""]
-
-
-class Overrun(ProtocolError):
-    """The other end takes nothing of what it is sent, or wants it again and again: it is to be given up."""
 
 
 class Stream:

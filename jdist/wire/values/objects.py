@@ -20,7 +20,7 @@ import cloudpickle
 import msgspec
 from msgspec import Struct
 
-from jdist.core.errors import JdistError, ProtocolError
+from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedValue, TooLarge
 from jdist.wire.values import arrays, tensors
 
 FORMAT = 1
@@ -29,22 +29,6 @@ _SMALL = 512
 """Bytes: a shorter buffer stays inside the pickle stream; a frame and 64-byte alignment would cost more."""
 
 Buffer = memoryview | bytes | bytearray
-
-
-class NotPicklable(JdistError):
-    """A value cannot leave its process; the message names the part of it that cannot."""
-
-
-class NotRebuilt(JdistError):
-    """A value arrived whole but cannot be made here, mostly because a module it needs cannot be imported."""
-
-
-class ShardedValue(NotPicklable, TypeError):
-    """A DTensor was asked for as it is, which would tear it from its mesh."""
-
-
-class TooLarge(JdistError):
-    """A value has more bytes than the limit under which it was asked for; nothing of it was copied from a device."""
 
 
 class Payload(Struct, frozen=True):

@@ -10,17 +10,16 @@ import sys
 import psutil
 import pytest
 
-from jdist.launch.node_runner import find_place, without_place
+from jdist.launch.node_runner import find_place
 from support.waits import eventually
 
 PROGRAM = [sys.executable, "-P", "-m", "jdist.launch.node_runner", "--place", "OMPI_COMM_WORLD_RANK,PMI_RANK"]
 
 
-def test_a_place_is_found_and_not_told_on() -> None:
+def test_a_place_is_found() -> None:
     environ = {"PMI_RANK": "2", "OMPI_COMM_WORLD_RANK": "1", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7", "PATH": "p"}
     assert find_place(["OMPI_COMM_WORLD_RANK", "PMI_RANK"], environ) == 1
     assert find_place(["SLURM_NODEID"], environ) is None
-    assert without_place(environ) == {"SLURM_JOB_ID": "7", "PATH": "p"}
 
 
 def test_an_agents_end_is_told_and_is_no_failure_of_the_engines() -> None:

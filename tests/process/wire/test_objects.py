@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jdist.core.errors import ProtocolError, UsageError
+from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedValue, TooLarge, UsageError
 from jdist.wire.values import objects, partition
-from jdist.wire.values.objects import FORMAT, NotPicklable, NotRebuilt, Payload, ShardedValue, TooLarge, decode, encode
+from jdist.wire.values.objects import FORMAT, Payload, decode, encode
 from jdist.wire.values.segments import Segment, copy_into, layout, split
 
 DTYPES = [

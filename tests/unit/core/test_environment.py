@@ -1,8 +1,8 @@
-"""Environment: workers see neither what the Hub trusted the notebook with nor another launcher's numbers."""
+"""Environment: neither secrets of the notebook's service nor a launcher's variables travel to workers."""
 
 from __future__ import annotations
 
-from jdist.agent.node.environment import strip
+from jdist.core.environment import LAUNCHER_VARIABLES, SECRETS, strip, without
 
 KEPT = {
     "HOME": "/home/u",
@@ -41,6 +41,18 @@ def test_a_launchers_words_are_taken_out_and_handed_over() -> None:
     environ = KEPT | words
     assert strip(environ) == words
     assert environ == KEPT
+
+
+def test_there_is_one_list_for_all_launchers() -> None:
+    """Every variable that any floor ever removed on its own is on the lists."""
+    secrets = ["JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN", "JUPYTER_TOKEN", "CONFIGPROXY_AUTH_TOKEN", "BINDER_REPO_URL"]
+    secrets += ["DASK_GATEWAY__AUTH__TYPE", "RAY_AUTH_TOKEN"]
+    slurm = "STEP_ID STEPID TASK_PID TASKS_PER_NODE NTASKS NTASKS_PER_NODE NPROCS PROCID LOCALID NODEID GTIDS"
+    slurm += " SRUN_COMM_PORT LAUNCH_NODE_IPADDR CPU_BIND CPU_BIND_LIST LABELIO NNODES NODELIST PRIO_PROCESS UMASK"
+    places = [f"SLURM_{name}" for name in slurm.split()] + ["PMI_RANK", "PMIX_RANK", "OMPI_MCA_x", "PRTE_x", "ORTE_x"]
+    places += ["HYDRA_x", "HYDI_x", "MPI_LOCALRANKID", "I_MPI_x", "RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"]
+    assert without(dict.fromkeys(secrets, "x") | KEPT, SECRETS) == KEPT
+    assert without(dict.fromkeys(places, "x") | KEPT, LAUNCHER_VARIABLES) == KEPT
 
 
 def test_what_torchrun_sets_by_itself_goes_and_what_a_user_sets_stays() -> None:
