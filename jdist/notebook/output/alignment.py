@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput
-from jdist.notebook.output.number_folding import skeleton
+from jdist.notebook.text.number_folding import skeleton
 
 _GAP = 1 << 128
 _CREDIT = 16

@@ -19,9 +19,10 @@ from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail,
 from jdist.core.messages.runs import InputRequest, RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import ClusterFacts, Notice, Stopped
 from jdist.core.verdict import Verdict
-from jdist.notebook.output.line_stream import LineStream
-from jdist.notebook.output.render import RunView, render
+from jdist.notebook.output.render import render
+from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import Screen, Shown, plain, weight
+from jdist.notebook.output.terminal_emulator import LineStream
 from jdist.notebook.output.transcript import Transcript
 
 _FIRST = 0.15

@@ -1,7 +1,7 @@
-"""Mime: what ``application/vnd.jdist.run.v1+json`` holds: the structure of a run's output, for a front end to draw.
+"""RunJson: the structure of a run's output, ``application/vnd.jdist.run.v1+json``, for a front end to draw.
 
 It stands in one bundle with ``text/plain`` and ``text/html``, which show the same without it. Text is here once for all
-ranks that wrote it. What is large is not here at all: a picture, a table or a traceback is a :class:`Piece`, a part of
+ranks that wrote it. Large things are not here at all: a picture, a table or a traceback is a :class:`Piece`, a part of
 the bundle's ``text/html``. Sets of ranks are written as users do: ``0-3,7``. Fields that have their default are left
 out. A front end that meets another ``version`` shows ``text/html``.
 """

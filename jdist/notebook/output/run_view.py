@@ -1,8 +1,9 @@
-"""View: one run at one moment, all that is needed to show it."""
+"""RunView: one run at one moment. Its plain text, its HTML and its JSON are all written from this."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 
 from msgspec import Struct
@@ -10,10 +11,15 @@ from msgspec import Struct
 from jdist.core.outcome import Outcome
 from jdist.core.topology import Topology
 from jdist.core.verdict import Verdict
+from jdist.notebook.output.failures import Failure, failures, split_echoes
 from jdist.notebook.output.transcript import Block
+from jdist.notebook.text import ansi
+from jdist.notebook.text.limits import cut, naming
+
+_MOST_NOTICES = 3
 
 
-class RunView(Struct, frozen=True, kw_only=True):
+class RunView(Struct, frozen=True, kw_only=True, dict=True):
     """One run at one moment, all that is needed to show it. ``elapsed`` and ``timeout`` are seconds."""
 
     run: int
@@ -22,7 +28,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     elapsed: float = 0.0
     blocks: Sequence[Block] = ()
     outcomes: Mapping[int, Outcome] = {}
-    """Of the ranks that are through."""
+    """The outcomes of the ranks that have finished."""
     notices: tuple[str, ...] = ()
     topology: Topology | None = None
     lead: int | None = None
@@ -31,15 +37,62 @@ class RunView(Struct, frozen=True, kw_only=True):
     cluster: str = ""
     """The cluster's name."""
     timeout: float | None = None
-    """The run's deadline, named when it has passed."""
+    """The run's deadline, named once it has passed."""
     verdict: Verdict | None = None
     """Why the run does not move, or did not finish."""
     first_failed: int | None = None
     """The rank that was seen to fail first; without it the earliest end counts."""
 
     @property
-    def told(self) -> str:
-        """The verdict in words: once the run is over, without ways out of it."""
+    def verdict_text(self) -> str:
+        """The verdict in words; once the run is over, without suggested actions."""
         if self.verdict is None:
             return ""
-        return self.verdict.final_text if self.state == "done" else str(self.verdict)
+        return ansi.strip(self.verdict.final_text if self.state == "done" else str(self.verdict))
+
+    @cached_property
+    def failures(self) -> tuple[list[Failure], list[Failure]]:
+        """Causes, the first one first, and their echoes."""
+        return split_echoes(failures(self.outcomes, self.first_failed, self.topology, self.timeout))
+
+    @cached_property
+    def echo_summary(self) -> str:
+        """``ranks 0,2 failed because of rank 1``, or nothing."""
+        causes, echoes = self.failures
+        ranks = [rank for echo in echoes for rank in echo.ranks]
+        return f"{naming(ranks)} failed because of {naming(causes[0].ranks)}" if echoes else ""
+
+    def newest_notices(self, longest: int) -> list[str]:
+        """A few notices, each of at most ``longest`` characters, and before them how many were left out."""
+        notices = list(self.notices)
+        if len(notices) > _MOST_NOTICES:
+            notices = [f"{len(notices) - 2} earlier notices left out", *notices[-2:]]
+        return [cut(ansi.strip(text), longest) for text in notices]
+
+    @property
+    def footer(self) -> str:
+        """``run 12 · 4 ranks · 0.03 s · rank 2 failed: ValueError``, or how far the run is."""
+        count = f"{len(self.ranks)} rank{'' if len(self.ranks) == 1 else 's'}"
+        words = [f"run {self.run}"]
+        if self.state == "waiting":
+            words += ["waiting", count]
+        elif self.state == "running":
+            missing = [rank for rank in self.ranks if rank not in self.outcomes]
+            words += [f"{len(self.ranks) - len(missing)} of {count} done", _whole_seconds(self.elapsed)]
+            words += [f"running on {naming(missing)}"] if missing else []
+        else:
+            words += [count, _seconds(self.elapsed)]
+        causes, _ = self.failures
+        words += [cut(cause.brief, 150) for cause in causes[:3]]
+        words += [f"{len(causes) - 3} more"] if len(causes) > 3 else []
+        return " · ".join(words)
+
+
+def _seconds(elapsed: float) -> str:
+    return _whole_seconds(elapsed) if elapsed >= 10 else f"{elapsed:.1f} s" if elapsed >= 1 else f"{elapsed:.2f} s"
+
+
+def _whole_seconds(elapsed: float) -> str:
+    minutes, seconds = divmod(int(elapsed), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

@@ -1,4 +1,4 @@
-"""LineAssembler: makes lines of the raw text of one stream, as a terminal would show them.
+"""Lines made of the raw text of streams, as a terminal would show them.
 
 ``\\r`` goes back to the line's start and what follows overwrites, ``\\b`` goes one back, ``ESC[K`` erases, colours are
 kept with the characters they belong to. The cursor does not leave the line: a finished line never changes.
@@ -7,7 +7,10 @@ kept with the characters they belong to. The cursor does not leave the line: a f
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
+from jdist.core.messages.output import Display, OutputItem, Tail, Text
+from jdist.core.ranks import RankSet
 from jdist.notebook.text.ansi import PLAIN, SEQUENCE, UNFINISHED, Style
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -125,3 +128,39 @@ class LineAssembler:
             self._styles[start:end] = [self._style] * len(text)
         self._cells[start:end] = text
         self._cursor = end
+
+
+class LineStream:
+    """A run's output for a screen on which nothing can be replaced: each line, with its ranks, once it is whole."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, str], LineAssembler] = {}
+        self._tails: dict[int, Tail] = {}
+
+    def feed(self, item: OutputItem) -> Iterator[str]:
+        """The lines that this item ends."""
+        if isinstance(item, Text):
+            whole: dict[tuple[str, ...], list[int]] = {}
+            for rank in item.ranks:
+                assembler = self._open.setdefault((rank, item.stream), LineAssembler())
+                whole.setdefault(tuple(assembler.feed(item.text)), []).append(rank)
+            for lines, ranks in whole.items():
+                yield from _prefixed(ranks, lines)
+        elif isinstance(item, Display) and not item.is_update:
+            yield from _prefixed(item.ranks, str(item.data.get("text/plain", "")).splitlines())
+        elif isinstance(item, Tail):
+            self._tails[item.rank] = item
+
+    def close(self) -> Iterator[str]:
+        """What is left: lines without a newline, and the newest ones of streams that grew past their limit."""
+        for (rank, _), assembler in self._open.items():
+            if assembler.current:
+                yield from _prefixed((rank,), (assembler.take(),))
+        for rank, tail in sorted(self._tails.items()):
+            yield f"[{rank}] … {tail.lines:,} lines left out; jdist logs {rank} shows them"
+            yield from _prefixed((rank,), tail.text.splitlines())
+
+
+def _prefixed(ranks: Iterable[int], lines: Iterable[str]) -> Iterator[str]:
+    prefix = RankSet(ranks)
+    return (f"[{prefix}] {line}" for line in lines)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from jdist.core.messages.status import StatusReport
 from jdist.core.ranks import RankSet
 from jdist.notebook.options import Parser
-from jdist.notebook.output.render import table
 from jdist.notebook.session import Session
+from jdist.notebook.text.tables import table
 
 Words = list[str]
 

@@ -18,9 +18,9 @@ from jdist.core.ranks import RankSet
 from jdist.core.settings import Host
 from jdist.launch.hosts import read_hostfile
 from jdist.notebook.options import Parser, start_parser
-from jdist.notebook.output.render import table
 from jdist.notebook.session import Session
 from jdist.notebook.text.start_progress import StartLine
+from jdist.notebook.text.tables import table
 from jdist.notebook.verbs.ranks import lost
 
 Words = list[str]

@@ -10,9 +10,9 @@ from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.verdict import Verdict
 from jdist.notebook.options import Parser, count, ranks_parser
-from jdist.notebook.output.render import table
 from jdist.notebook.session import Session
 from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory
+from jdist.notebook.text.tables import table
 
 Words = list[str]
 _HEADS = ("rank", "node", "device", "pid", "state", "doing", "memory", "GPU", "GPU memory", "last line", "lost")

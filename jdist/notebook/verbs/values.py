@@ -9,8 +9,8 @@ from jdist.client.expressions import split_names
 from jdist.core.errors import JdistError, UsageError, ValueFailed, nearest
 from jdist.core.ranks import RankSet
 from jdist.notebook.options import Parser, ranks_parser
-from jdist.notebook.output.render import table, thumb_svg
 from jdist.notebook.session import Session
+from jdist.notebook.text.tables import table, thumb_svg
 from jdist.notebook.text.transfer_progress import ProgressLine
 
 Words = list[str]

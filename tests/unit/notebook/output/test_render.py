@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 
 from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.core.topology import Topology
-from jdist.notebook.output.blocks import IMAGES_LIMIT, left_out
 from jdist.notebook.output.failures import failures
-from jdist.notebook.output.render import RunView, error_message, footer, render, table, thumb_svg
+from jdist.notebook.output.html_body import IMAGES_LIMIT
+from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json_schema import MIME
+from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Transcript
 from jdist.notebook.text import ansi
+from jdist.notebook.text.limits import left_out
+from jdist.notebook.text.tables import table, thumb_svg
 
 RANKS = (0, 1, 2, 3)
 TOPOLOGY = Topology((2, 2), ("alpha", "beta"))
@@ -219,7 +222,7 @@ def test_notices_and_title_come_first():
     ],
 )
 def test_footer(changes, expected):
-    assert footer(view(**changes)) == expected
+    assert view(**changes).footer == expected
     assert plain(view(**changes)).endswith(expected)
     assert Tags(markup(view(**changes))).text.endswith(expected)
 
@@ -241,11 +244,6 @@ def test_the_first_cause_comes_first_and_echoes_are_folded_under_it():
     assert "Connection closed" in echoes
     text = plain(view(outcomes=outcomes))
     assert text.index("rank 2 (node 1, beta) failed") < text.index("ranks 0-1,3 failed because of rank 2: RuntimeError")
-    assert error_message(view(outcomes=outcomes)).split("\n") == [
-        "rank 2 (node 1, beta) failed: ValueError: bad <3>, at cell line 5: dist.all_reduce(t)",
-        "ranks 0-1,3 failed because of rank 2",
-        "→ correct the cell and run it again; every namespace is kept, err.values has what the other ranks gave",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -289,25 +287,7 @@ def test_the_first_cause_comes_first_and_echoes_are_folded_under_it():
 def test_causes(outcomes, first_failed, heads):
     shown = view(outcomes=dict.fromkeys(RANKS, ok()) | outcomes, first_failed=first_failed)
     assert [html.unescape(h) for h in re.findall(r"<strong>(.*?)</strong>", markup(shown))] == heads
-    message = error_message(shown).split("\n")
-    assert [line.split(", at cell ")[0] for line in message[:-1]] == heads
-    assert message[-1].startswith("→ ")
-
-
-@pytest.mark.parametrize(
-    ("outcome", "word"),
-    [
-        (Outcome(kind="lost"), "%dist restart -r 2"),
-        (failed(kind="timeout"), "longer -t"),
-        (failed(), "correct the cell"),
-    ],
-)
-def test_the_message_says_what_to_do_next(outcome, word):
-    assert word in error_message(view(outcomes={2: outcome})).split("\n")[-1]
-
-
-def test_no_failure_no_message():
-    assert error_message(view()) == ""
+    assert [line for line in plain(shown).split("\n") if line in heads] == heads
 
 
 def test_long_tracebacks_of_later_causes_stay_closed():
@@ -442,7 +422,7 @@ def test_very_many_ranks_are_named_shortly():
     transcript.feed_text(odd, "stdout", "x\n")
     shown = view(transcript, ranks=tuple(range(2048)), outcomes=dict.fromkeys(odd, failed()), topology=None)
     assert max(map(len, plain(shown).split("\n"))) < 200
-    assert "1024 ranks (1,3," in footer(shown)
+    assert "1024 ranks (1,3," in shown.footer
 
 
 # ---- tables and pictures

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.output.alignment import MOST_VARIANTS
-from jdist.notebook.output.number_folding import joined
 from jdist.notebook.output.transcript import Block, Transcript
+from jdist.notebook.text.number_folding import joined
 
 RANKS = (0, 1, 2, 3)
 
