@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jdist.core.errors import UsageError
+from jdist.core.rank_code import run_script
 
 
 def script_cell(path: str, args: Sequence[str] = ()) -> str:
@@ -13,8 +14,7 @@ def script_cell(path: str, args: Sequence[str] = ()) -> str:
     script = Path(path).expanduser()
     if not script.is_file():
         raise UsageError(f"there is no script {path!r} here ({Path.cwd()})")
-    call = f"run({str(script.resolve())!r}, {list(args)!r}, globals())"
-    return f"__import__('jdist.worker.cells.script', fromlist=['x']).{call}"
+    return run_script(str(script.resolve()), args)
 
 
 def split_names(text: str) -> tuple[str, ...]:

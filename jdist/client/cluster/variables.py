@@ -10,11 +10,9 @@ from jdist.client.expressions import split_names
 from jdist.client.history import BroadcastStep, Remark
 from jdist.client.values import compare
 from jdist.client.values.carrier import OnProgress
+from jdist.core import rank_code
 from jdist.core.errors import UsageError, ValueFailed
 from jdist.wire.values.partition import concatenate, slice_along
-
-_COLLECTIVE = "__import__('jdist.worker.values.collective', fromlist=['x'])"
-_RESTORING = "__import__('jdist.worker.values.restore', fromlist=['x'])"
 
 
 class Variables(Cells):
@@ -32,8 +30,8 @@ class Variables(Cells):
         chosen = self.select(ranks)
         exprs = wanted
         if full:
-            await self.run(f"__jdist_full__ = {_COLLECTIVE}.full_values({wanted!r}, globals())", internal=True)
-            exprs = tuple(f"__jdist_full__[{n!r}]" for n in wanted)
+            await self.run(rank_code.full_values(wanted), internal=True)
+            exprs = tuple(f"{rank_code.FULL_VALUES}[{n!r}]" for n in wanted)
 
         def shaped(found: dict[str, dict[int, Any]]) -> dict[Any, Any]:
             by_name = {w: found.get(e, {}) for w, e in zip(wanted, exprs, strict=True)}
@@ -46,7 +44,7 @@ class Variables(Cells):
             raise
         finally:
             if full:
-                await self.run("del __jdist_full__", internal=True)
+                await self.run(f"del {rank_code.FULL_VALUES}", internal=True)
 
     async def push(self, /, ranks: Ranks = None, *, on_progress: OnProgress | None = None, **values: Any) -> None:
         """Bind ``values`` by name on ranks. Raises ValueFailed."""
@@ -76,7 +74,7 @@ class Variables(Cells):
     async def broadcast(self, name: str, src: int = 0) -> None:
         """Bind rank ``src``'s value of ``name`` on every rank; moves between the ranks, not through the notebook."""
         source = self.select(src)[0]
-        await self.run(f"{_COLLECTIVE}.broadcast({name!r}, {source}, globals())", internal=True)
+        await self.run(rank_code.broadcast(name, source), internal=True)
         self.history.add(BroadcastStep(name, source))
 
     async def restore(self, rank: Ranks, src: int, names: str) -> dict[int, dict[str, str]]:
@@ -99,7 +97,7 @@ class Variables(Cells):
             )
         done = {}
         for target in fresh:
-            code = f"{_RESTORING}.restore({wanted!r}, {source}, {target}, globals())"
+            code = rank_code.restore(wanted, source, target)
             run = await self.run(code, internal=True, check=False)
             errors = [o.error for o in run.outcomes.values() if o.error is not None and o.error.ename == "UsageError"]
             if errors:

@@ -11,6 +11,7 @@ from jdist.controller.model.model import Model
 from jdist.controller.model.numbering import Numbering
 from jdist.controller.model.runs import ON_REFORM, SETUP, Run
 from jdist.core.messages.status import Notice
+from jdist.core.rank_code import call_on_reform
 
 
 class SetupCells:
@@ -88,6 +89,6 @@ class ReformCallbacks:
             )
             m.broadcast(Notice(f"{text}; call them in a cell"))
             return
-        code = f"__import__('jdist.worker.groups.on_reform', fromlist=['x']).call({m.generation})"
+        code = call_on_reform(m.generation)
         ranks = tuple(m.world.ranks)
         m.runs.add(Run(m.runs.new_number(), "", code, ranks, is_internal=True, purpose=ON_REFORM), first=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from jdist.client.history import BroadcastStep, CellStep, GroupStep, MeshStep, Remark, Step, ValueStep
+from jdist.core.rank_code import is_script
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh
 from jdist.notebook.export.bound_names import Provided
@@ -117,7 +118,7 @@ class _Composer:
         part = _Part(heading, ranks=step.ranks)
         if step.state == "failed":
             return self._without(step, part, f"it failed: {step.why}")
-        if step.code.startswith("__import__('jdist.worker.cells.script'"):
+        if is_script(step.code):
             return self._without(step, part, "it ran a whole script; give that to torchrun by itself")
         try:
             found = self._translated.get(id(step)) or translate(step.code, step.is_shown, "cell", self._provided)

@@ -44,7 +44,7 @@ def test_they_are_called_on_all_ranks_before_the_next_cell() -> None:
     d.settle()
     assert d.state.generation == 2
     assert calling(d) == [0, 1, 2, 3]
-    assert ".call(2)" in d.agent_of(0).cells[0].code
+    assert "call_on_reform(2)" in d.agent_of(0).cells[0].code
     for rank in ALL:
         d.finish(rank)
     assert d.agent_of(2).cells[2].run == run

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jdist.client.history import BroadcastStep, CellStep, GroupStep, MeshStep, Remark, Step, ValueStep
 from jdist.core.errors import UsageError
+from jdist.core.rank_code import run_script
 from jdist.notebook.export.bound_names import Provided
 from jdist.notebook.export.files import marked, write
 from jdist.notebook.export.prologue import World
@@ -219,7 +220,7 @@ NOT_THERE = [
     (cell("raise ValueError", state="failed", why="CellError: rank 2 failed: ValueError"), "rank 2 failed: ValueError"),
     (cell("%%bash\nls"), "%%bash is something that only a notebook does"),
     (
-        cell("__import__('jdist.worker.cells.script', fromlist=['x']).run('a.py', [], globals())"),
+        cell(run_script("a.py", [])),
         "give that to torchrun",
     ),
     (ValueStep("x", (0, 1, 2, 3), "", "Tensor [1000]"), "the value (Tensor [1000]) is not in the script"),

@@ -1,0 +1,43 @@
+"""Rank code: the code strings with which jdist calls its own functions on ranks. No other module writes such strings.
+
+The functions are named as in :mod:`jdist.worker.entry_points`, which knows where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ENTRY_POINTS = ("run_script", "full_values", "broadcast", "restore", "call_on_reform")
+_MODULE = "__import__('jdist.worker.entry_points', fromlist=['x'])"
+FULL_VALUES = "__jdist_full__"
+"""The name to which :func:`full_values` binds what it found."""
+
+
+def run_script(path: str, args: Sequence[str]) -> str:
+    """Run the script at ``path`` as ``__main__``; its names are bound in the session."""
+    return f"{_MODULE}.run_script({path!r}, {list(args)!r}, globals())"
+
+
+def is_script(code: str) -> bool:
+    """Whether :func:`run_script` wrote this cell."""
+    return code.startswith(f"{_MODULE}.run_script(")
+
+
+def full_values(names: Sequence[str]) -> str:
+    """Bind ``{name: value}`` with every DTensor assembled; a collective."""
+    return f"{FULL_VALUES} = {_MODULE}.full_values({tuple(names)!r}, globals())"
+
+
+def broadcast(name: str, source: int) -> str:
+    """Bind rank ``source``'s value of ``name`` on every rank; a collective."""
+    return f"{_MODULE}.broadcast({name!r}, {source}, globals())"
+
+
+def restore(names: Sequence[str], source: int, target: int) -> str:
+    """Copy the values of ``names`` from rank ``source`` to rank ``target``."""
+    return f"{_MODULE}.restore({tuple(names)!r}, {source}, {target}, globals())"
+
+
+def call_on_reform(generation: int) -> str:
+    """Call the functions that cells registered with ``jdist.on_reform``."""
+    return f"{_MODULE}.call_on_reform({generation})"

@@ -1,0 +1,22 @@
+"""Entry points: the worker's functions that cells written by :mod:`jdist.core.rank_code` call, by their names there."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_FUNCTIONS = {
+    "run_script": "jdist.worker.cells.script:run",
+    "full_values": "jdist.worker.values.collective:full_values",
+    "broadcast": "jdist.worker.values.collective:broadcast",
+    "restore": "jdist.worker.values.restore:restore",
+    "call_on_reform": "jdist.worker.groups.on_reform:call",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The function itself, so that a traceback has no frame of this module."""
+    if name not in _FUNCTIONS:
+        raise AttributeError(f"jdist has no entry point {name!r}")
+    module, _, function = _FUNCTIONS[name].partition(":")
+    return getattr(importlib.import_module(module), function)
