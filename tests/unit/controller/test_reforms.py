@@ -148,5 +148,5 @@ def test_the_generation_is_the_new_one_after_a_restart() -> None:
     d.say(Restart("r", (3,)))
     d.settle()
     assert calling(d) == [0, 1, 2, 3]
-    assert f".call({d.heard(FormWorld)[-1].generation})" in d.agent_of(3).cells[3].code
+    assert f"call_on_reform({d.heard(FormWorld)[-1].generation})" in d.agent_of(3).cells[3].code
     assert WorldFormed(0, 1, "cpu", ()).wants_reform is False
