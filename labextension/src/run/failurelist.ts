@@ -4,9 +4,9 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Panel, Widget } from '@lumino/widgets';
 
-import { has, htmlOf, IFailing, IRun } from './model';
-import { RankChoice } from './ranktabs';
-import { ISource, renderHtml } from './segmentlist';
+import { has, htmlOf, IFailing, IRun, RankChoice } from './model';
+import { renderHtml } from './segmentlist';
+import { ISource } from './segments';
 
 /** A traceback of more lines is folded. */
 const OPEN_LINES = 30;

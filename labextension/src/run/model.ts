@@ -76,6 +76,9 @@ export interface IRun {
   lead?: number;
 }
 
+/** Whose output is shown: one rank's, or that of all. */
+export type RankChoice = number | 'all';
+
 /** One rank's part in a run. */
 export interface IPart {
   rank: number;

@@ -11,7 +11,8 @@ import { IRemedy } from '../remedy';
 import { FailureList } from './failurelist';
 import { doneCount, IRun, MIME, partsOf, VERSION } from './model';
 import { RankTabs } from './ranktabs';
-import { ISource, SegmentList } from './segmentlist';
+import { SegmentList } from './segmentlist';
+import { ISource } from './segments';
 import { VerdictBox } from './verdictbox';
 
 /** An output of more lines scrolls within a box of its own. */

@@ -6,10 +6,7 @@ import { Widget } from '@lumino/widgets';
 
 import { duration } from '../format';
 import { isFailure, outcomeState } from '../states';
-import { failedFirst, IPart } from './model';
-
-/** Whose output is shown: one rank's, or that of all. */
-export type RankChoice = number | 'all';
+import { failedFirst, IPart, RankChoice } from './model';
 
 /** More ranks than this are shown as a strip. */
 const MOST_TABS = 8;

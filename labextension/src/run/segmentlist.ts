@@ -1,20 +1,13 @@
 /** What ranks wrote and displayed: a widget for each segment, made again only if the segment has changed. */
 
-import { IRenderMimeRegistry, MimeModel } from '@jupyterlab/rendermime';
+import { IRenderMimeRegistry, MimeModel, renderText } from '@jupyterlab/rendermime';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Panel, PanelLayout, Widget } from '@lumino/widgets';
 
-import { writeAnsi } from './ansi';
-import { has, htmlOf, IAlike, IShown, mergeLines, Segment } from './model';
-import { RankChoice } from './ranktabs';
+import { htmlOf, IShown, RankChoice, Segment } from './model';
+import { ISource, isStderr, keyOf, lineCount, mergeTexts, ranksIn, segmentsFor } from './segments';
 
 const LONGEST_RANKS = 14;
-
-/** The HTML that pieces refer to, and whether the notebook is trusted. */
-export interface ISource {
-  html: unknown;
-  trusted: boolean;
-}
 
 /** The segments of all ranks, or of one of them. */
 export class SegmentList extends Panel {
@@ -42,7 +35,7 @@ export class SegmentList extends Panel {
       }
     });
     this._keys = keys;
-    return wanted.reduce((sum, segment) => sum + linesOf(segment), 0);
+    return wanted.reduce((sum, segment) => sum + lineCount(segment), 0);
   }
 
   private _make(segment: Segment, choice: RankChoice, source: ISource): Widget {
@@ -89,7 +82,7 @@ export class SegmentList extends Panel {
     widget.addClass('jp-RenderedText');
     widget.addClass('jdist-RunText');
     widget.toggleClass('jdist-mod-stderr', isError);
-    widget.node.append(pre(text));
+    void renderText({ host: widget.node, sanitizer: this._rendermime.sanitizer, source: text });
     return widget;
   }
 
@@ -122,52 +115,6 @@ export function renderHtml(rendermime: IRenderMimeRegistry, html: string, truste
   const renderer = rendermime.createRenderer('text/html');
   void renderer.renderModel(new MimeModel({ data: { 'text/html': html }, trusted }));
   return renderer;
-}
-
-/** What is shown of a segment: of lines that are merged for several ranks, a single rank has its own. */
-function segmentsFor(segment: Segment, choice: RankChoice): Segment[] {
-  if (choice === 'all') {
-    return [segment];
-  }
-  if (segment.kind === 'alike') {
-    const own = segment.texts.find(each => has(each.ranks, choice));
-    return own ? [{ kind: 'text', ranks: own.ranks, text: own.text, stderr: segment.stderr }] : [];
-  }
-  return !segment.ranks || has(segment.ranks, choice) ? [segment] : [];
-}
-
-function keyOf(segment: Segment, choice: RankChoice, source: ISource): string {
-  const kind = choice === 'all' ? 'all' : 'one';
-  if (segment.kind !== 'shown') {
-    return kind + JSON.stringify(segment);
-  }
-  return [kind, source.trusted, JSON.stringify({ ...segment, piece: null }), htmlOf(source.html, segment.piece)].join(
-    '\0'
-  );
-}
-
-function ranksIn(segment: Segment): string {
-  return segment.kind === 'alike' ? segment.texts.map(each => each.ranks).join(',') : (segment.ranks ?? '');
-}
-
-function isStderr(segment: Segment): boolean {
-  return (segment.kind === 'text' || segment.kind === 'alike') && !!segment.stderr;
-}
-
-function linesOf(segment: Segment): number {
-  const text = segment.kind === 'text' ? segment.text : segment.kind === 'alike' ? segment.texts[0].text : '';
-  return text ? text.split('\n').length : 1;
-}
-
-function mergeTexts(segment: IAlike): string {
-  const texts = segment.texts.map(each => each.text.split('\n'));
-  return texts[0].map((_, i) => mergeLines(texts.map(lines => lines[i] ?? ''))).join('\n');
-}
-
-function pre(text: string): HTMLElement {
-  const node = document.createElement('pre');
-  writeAnsi(node, text);
-  return node;
 }
 
 function badge(text: string): HTMLElement {

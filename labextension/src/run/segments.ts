@@ -1,0 +1,54 @@
+/** What is shown of the segments of a run's output. */
+
+import { has, htmlOf, IAlike, mergeLines, RankChoice, Segment } from './model';
+
+/** The HTML that pieces refer to, and whether the notebook is trusted. */
+export interface ISource {
+  html: unknown;
+  trusted: boolean;
+}
+
+/** What is shown of a segment: of lines that are merged for several ranks, a single rank has its own. */
+export function segmentsFor(segment: Segment, choice: RankChoice): Segment[] {
+  if (choice === 'all') {
+    return [segment];
+  }
+  if (segment.kind === 'alike') {
+    const own = segment.texts.find(each => has(each.ranks, choice));
+    return own ? [{ kind: 'text', ranks: own.ranks, text: own.text, stderr: segment.stderr }] : [];
+  }
+  return !segment.ranks || has(segment.ranks, choice) ? [segment] : [];
+}
+
+/** Equal for segments that look the same. */
+export function keyOf(segment: Segment, choice: RankChoice, source: ISource): string {
+  const kind = choice === 'all' ? 'all' : 'one';
+  if (segment.kind !== 'shown') {
+    return kind + JSON.stringify(segment);
+  }
+  return [kind, source.trusted, JSON.stringify({ ...segment, piece: null }), htmlOf(source.html, segment.piece)].join(
+    '\0'
+  );
+}
+
+/** All ranks of a segment, as a user writes them. */
+export function ranksIn(segment: Segment): string {
+  return segment.kind === 'alike' ? segment.texts.map(each => each.ranks).join(',') : (segment.ranks ?? '');
+}
+
+/** Whether the segment was written to standard error. */
+export function isStderr(segment: Segment): boolean {
+  return (segment.kind === 'text' || segment.kind === 'alike') && !!segment.stderr;
+}
+
+/** The lines that the segment takes; a display counts as one. */
+export function lineCount(segment: Segment): number {
+  const text = segment.kind === 'text' ? segment.text : segment.kind === 'alike' ? segment.texts[0].text : '';
+  return text ? text.split('\n').length : 1;
+}
+
+/** The texts of several ranks that differ only in their numbers as one, line by line. */
+export function mergeTexts(segment: IAlike): string {
+  const texts = segment.texts.map(each => each.text.split('\n'));
+  return texts[0].map((_, i) => mergeLines(texts.map(lines => lines[i] ?? ''))).join('\n');
+}

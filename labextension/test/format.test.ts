@@ -1,0 +1,73 @@
+import { describe, expect, it } from 'vitest';
+
+import { bytes, duration, elapsed, formatRanks, joinParts, partOfBytes, percent, preciseDuration } from '../src/format';
+
+describe('times', () => {
+  it.each([
+    [0, '0 s'],
+    [3.9, '3 s'],
+    [59.99, '59 s'],
+    [60, '1 min 0 s'],
+    [125, '2 min 5 s'],
+    [3599, '59 min 59 s'],
+    [3600, '1 h 0 min'],
+    [3840, '1 h 4 min'],
+    [90_000, '25 h 0 min']
+  ])('elapsed(%d) counts whole seconds', (seconds, text) => expect(elapsed(seconds)).toBe(text));
+
+  it.each([
+    [0, '0 ms'],
+    [0.0312, '31 ms'],
+    [0.25, '0.25 s'],
+    [0.5, '0.50 s'],
+    [1.54, '1.5 s'],
+    [10, '10 s'],
+    [125.9, '2 min 5 s']
+  ])('duration(%d) is as exact as it matters', (seconds, text) => expect(duration(seconds)).toBe(text));
+
+  it.each([
+    [0, '0'],
+    [4e-7, '0'],
+    [6e-7, '0.6 µs'],
+    [1.2e-4, '120 µs'],
+    [9.994e-4, '999 µs'],
+    [9.996e-4, '1 ms'],
+    [0.04564, '45.6 ms'],
+    [0.9994, '999 ms'],
+    [0.9996, '1 s'],
+    [1.2345, '1.23 s'],
+    [-0.002, '-2 ms']
+  ])('preciseDuration(%d) has three digits', (seconds, text) => expect(preciseDuration(seconds)).toBe(text));
+});
+
+describe('sizes', () => {
+  it.each([
+    [0, '0 MiB'],
+    [212 * 2 ** 20, '212 MiB'],
+    [1023.4 * 2 ** 20, '1023 MiB'],
+    [1023.6 * 2 ** 20, '1.0 GiB'],
+    [1.44 * 2 ** 30, '1.4 GiB']
+  ])('bytes(%d)', (count, text) => expect(bytes(count)).toBe(text));
+
+  it('of a GPU have one unit', () => expect(partOfBytes(1.2 * 2 ** 30, 141 * 2 ** 30)).toBe('1.2 / 141 GiB'));
+
+  it.each([
+    [0, '0 %'],
+    [0.904, '90 %'],
+    [1, '100 %'],
+    [null, ''],
+    [undefined, '']
+  ])('percent(%s)', (share, text) => expect(percent(share)).toBe(text));
+});
+
+describe('ranks', () => {
+  it.each([
+    [[], ''],
+    [[3], '3'],
+    [[0, 1], '0-1'],
+    [[5, 2, 0, 1, 1], '0-2,5'],
+    [[0, 2, 4], '0,2,4']
+  ])('formatRanks(%s)', (ranks, text) => expect(formatRanks(ranks)).toBe(text));
+});
+
+it('joinParts leaves empty parts out', () => expect(joinParts('a', '', 'b')).toBe('a · b'));

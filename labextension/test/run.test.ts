@@ -1,0 +1,128 @@
+import { describe, expect, it } from 'vitest';
+
+import { labelOf, stepOf } from '../src/remedy';
+import { doneCount, failedFirst, has, htmlOf, IRun, mergeLines, partsOf, ranksOf, Segment } from '../src/run/model';
+import { isStderr, keyOf, lineCount, mergeTexts, ranksIn, segmentsFor } from '../src/run/segments';
+
+const RUN: IRun = {
+  version: 1,
+  run: 7,
+  cluster: 'c1',
+  state: 'running',
+  seconds: 3,
+  ranks: [
+    { ranks: '3', state: 'error', seconds: 1.5 },
+    { ranks: '0,4', state: 'running' },
+    { ranks: '2', state: 'interrupted', seconds: 2 },
+    { ranks: '1', state: 'value', seconds: 1 }
+  ]
+};
+
+describe('a remedy', () => {
+  it.each([
+    ['%dist interrupt', { interrupt: '' }],
+    ['%dist interrupt -r 0-3', { interrupt: '0-3' }],
+    ['%dist interrupt --ranks=5', { interrupt: '5' }],
+    ['%dist  interrupt ', { interrupt: '' }],
+    ['%dist interrupt; import os', { cell: '%dist interrupt; import os\n' }],
+    ['%dist interrupt\n%dist stop', { cell: '%dist interrupt\n%dist stop\n' }],
+    ['%dist restart', { cell: '%dist restart\n' }],
+    ['%%dist -r 3', { cell: '%%dist -r 3\n' }]
+  ])('%j interrupts only if it says nothing else', (command, step) => {
+    expect(stepOf({ command, effect: '' })).toEqual(step);
+  });
+
+  it('has the command as its label', () => expect(labelOf({ command: '%dist stop', effect: 'e' })).toBe('%dist stop'));
+});
+
+describe('the ranks of a run', () => {
+  it('are read as a user writes them', () => {
+    expect(ranksOf('0-2,7')).toEqual([0, 1, 2, 7]);
+    expect(ranksOf('')).toEqual([]);
+    expect([0, 2, 3, 7, 70].map(rank => has('0-2,7', rank))).toEqual([true, true, false, true, false]);
+    expect(has('', 0)).toBe(false);
+  });
+
+  it('are sorted', () => expect(partsOf(RUN).map(part => part.rank)).toEqual([0, 1, 2, 3, 4]));
+
+  it('come failed first, then interrupted', () => {
+    expect(failedFirst(partsOf(RUN)).map(part => part.rank)).toEqual([3, 2, 0, 1, 4]);
+  });
+
+  it('are done unless they wait or run', () => expect(doneCount(RUN)).toBe(3));
+});
+
+describe('lines that differ only in their numbers', () => {
+  it.each([
+    [['loss 0.1', 'loss 0.2'], 'loss 0.1 | 0.2'],
+    [['step 3 loss 1e-3', 'step 3 loss -2.5'], 'step 3 loss 1e-3 | -2.5'],
+    [['loss nan', 'loss 1'], 'loss nan | 1'],
+    [['layer2 is 1', 'layer2 is 2'], 'layer2 is 1 | 2'],
+    [['same', 'same'], 'same'],
+    [['a 1', 'a 1 2'], 'a 1 | a 1 2']
+  ])('%j become one', (lines, merged) => expect(mergeLines(lines)).toBe(merged));
+});
+
+describe('a piece of the HTML', () => {
+  const html = 'x<b>one</b><i>two</i>';
+
+  it('is found', () => expect(htmlOf(html, { start: 1, length: 10 })).toBe('<b>one</b>'));
+  it('is found in lines, as notebooks are saved', () => {
+    expect(htmlOf(['x<b>o', 'ne</b><i>two</i>'], { start: 11, length: 10 })).toBe('<i>two</i>');
+  });
+  it('is empty if it does not begin with a tag', () => expect(htmlOf(html, { start: 0, length: 5 })).toBe(''));
+  it('is empty without HTML', () => {
+    expect(htmlOf(undefined, { start: 0, length: 5 })).toBe('');
+    expect(htmlOf(html, undefined)).toBe('');
+  });
+});
+
+describe('the segments', () => {
+  const text: Segment = { kind: 'text', ranks: '0-1', text: 'a\nb' };
+  const alike: Segment = {
+    kind: 'alike',
+    stderr: true,
+    texts: [
+      { ranks: '0', text: 'loss 1\nend' },
+      { ranks: '1-2', text: 'loss 2\nend' }
+    ]
+  };
+  const gap: Segment = { kind: 'gap', text: '… 5 lines' };
+  const shown: Segment = { kind: 'shown', ranks: '0', piece: { start: 0, length: 8 } };
+  const source = { html: '<b>1</b><b>2</b>', trusted: false };
+
+  it('of all ranks are all', () => expect(segmentsFor(text, 'all')).toEqual([text]));
+
+  it('of one rank are those that it has', () => {
+    expect(segmentsFor(text, 1)).toEqual([text]);
+    expect(segmentsFor(text, 2)).toEqual([]);
+    expect(segmentsFor(shown, 1)).toEqual([]);
+    expect(segmentsFor(gap, 5)).toEqual([gap]);
+  });
+
+  it('of one rank have its own numbers', () => {
+    expect(segmentsFor(alike, 2)).toEqual([{ kind: 'text', ranks: '1-2', text: 'loss 2\nend', stderr: true }]);
+    expect(segmentsFor(alike, 3)).toEqual([]);
+  });
+
+  it('merge their texts line by line', () => {
+    expect(alike.kind === 'alike' && mergeTexts(alike)).toBe('loss 1 | 2\nend');
+  });
+
+  it('say whose they are, and how long', () => {
+    expect([text, alike, gap, shown].map(ranksIn)).toEqual(['0-1', '0,1-2', '', '0']);
+    expect([text, alike, gap, shown].map(lineCount)).toEqual([2, 2, 1, 1]);
+    expect([text, alike, gap, shown].map(isStderr)).toEqual([false, true, false, false]);
+  });
+
+  it('are the same only as long as they look the same', () => {
+    const key = keyOf(shown, 'all', source);
+    expect(keyOf({ ...shown, piece: { start: 8, length: 8 } }, 'all', { ...source, html: '________<b>1</b>' })).toBe(
+      key
+    );
+    expect(keyOf({ ...shown, piece: { start: 8, length: 8 } }, 'all', source)).not.toBe(key);
+    expect(keyOf(shown, 'all', { ...source, trusted: true })).not.toBe(key);
+    expect(keyOf(shown, 0, source)).not.toBe(key);
+    expect(keyOf({ ...text, text: 'a' }, 'all', source)).not.toBe(keyOf(text, 'all', source));
+  });
+});
