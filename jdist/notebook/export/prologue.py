@@ -1,12 +1,57 @@
-"""Ends: what a script has before its cells, and after them: how to run it, the names of a rank, the world."""
+"""Prologue and end of a script: how to run it, the names that every rank has, the world, and helper functions."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from jdist.notebook.export.bound_names import Provided
-from jdist.notebook.export.translate import Translation
+from jdist.notebook.export.translate import HelperNames, Translation
 
+_SHOW = '''
+def {show}(value):
+    """Print a cell's last value, as the notebook showed it."""
+    if value is None:
+        return
+    try:
+        from IPython.lib.pretty import pretty
+    except ImportError:
+        pretty = repr
+    print(pretty(value))
+'''
+_DISPLAY = '''
+def {display}(*values, **options):
+    """Print what a cell displayed: its text, where the notebook showed a picture or a table."""
+    for value in values:
+        {show}(value)
+'''
+_SHELL = '''
+def {shell}(command):
+    """Run a shell command, as ! did in a cell, and print what it says."""
+    print(subprocess.run(command, shell=True, stdout=-1, stderr=-2, text=True).stdout, end="")
+'''
+_LINES = '''
+def {lines}(command):
+    """The lines that a shell command writes, as ! gave them in a cell."""
+    return subprocess.run(command, shell=True, stdout=-1, stderr=-2, text=True).stdout.splitlines()
+'''
+_LOOP = "\n{loop} = asyncio.new_event_loop()\n"
+_KEEP_WORLD = """
+# Cells call these, too. As in the session, they find the world formed, and it stays so to the end.
+{leave} = dist.destroy_process_group
+
+
+def {formed}(*args, **kwargs):
+    print(f"init_process_group: the world of {{world_size}} ranks ({backend}) is already formed; nothing to do")
+
+
+def {kept}(group=None):
+    if group is None or group is dist.group.WORLD:
+        print("destroy_process_group: jdist keeps the world formed for the next cell; nothing to do")
+    else:
+        {leave}(group)
+
+
+dist.init_process_group, dist.destroy_process_group = {formed}, {kept}
+"""
 _FORMING = ("init_process_group", "destroy_process_group")
 
 
@@ -21,38 +66,43 @@ class World(Struct, frozen=True):
         return sum(self.nproc_per_node)
 
 
-class Ends(Struct, frozen=True):
-    """Head and tail of a script ``file`` with these cells."""
+class Frame(Struct, frozen=True):
+    """Everything in a script ``file`` before and after these cells."""
 
     world: World
     file: str
-    provided: Provided
+    helpers: HelperNames
     cells: tuple[Translation, ...]
     is_tied: bool
-    """Of use in a world of this size only."""
+    """Works in a world of this size only."""
     has_groups: bool
 
-    def head(self) -> str:
+    def prologue(self) -> str:
         """Everything before the first cell."""
-        needs = self._needs()
-        futures = sorted({f for t in self.cells for f in t.futures})
-        modules = sorted({"os"} | self.provided.modules(needs))
-        blocks = [self._docstring(self.provided.show in needs)]
-        blocks += [f"from __future__ import {', '.join(futures)}"] if futures else []
-        blocks += ["\n".join(f"import {m}" for m in modules), "import torch\nimport torch.distributed as dist"]
-        blocks += ["\n".join([*self._names(), *self._world()])]
-        definitions = self.provided.definitions(needs).strip("\n")
-        blocks += [f"\n{definitions}\n"] if definitions else []
-        blocks += [self.provided.keeping_the_world(self.world.backend).strip("\n")] if self._forms_world() else []
-        return "\n\n".join(blocks)
+        used = {name for cell in self.cells for name in cell.helpers}
+        if "display" in self._unbound():
+            used |= {self.helpers.display, self.helpers.show}
+        names = structs.asdict(self.helpers)
+        templates = {"show": _SHOW, "display": _DISPLAY, "shell": _SHELL, "lines": _LINES, "loop": _LOOP}
+        definitions = "\n".join(text.format(**names) for role, text in templates.items() if names[role] in used)
+        modules = {"os"} | ({"subprocess"} if used & {self.helpers.shell, self.helpers.lines} else set())
+        modules |= {"asyncio"} if self.helpers.loop in used else set()
+        futures = sorted({name for cell in self.cells for name in cell.futures})
+        keep_world = _KEEP_WORLD.format(**names, backend=self.world.backend) if self._forms_world() else ""
+        blocks = [
+            self._docstring(self.helpers.show in used),
+            f"from __future__ import {', '.join(futures)}" if futures else "",
+            "\n".join(f"import {module}" for module in sorted(modules)),
+            "import torch\nimport torch.distributed as dist",
+            "\n".join([*self._rank_names(), *self._world_lines()]),
+            f"\n{definitions.strip(chr(10))}\n" if definitions else "",
+            keep_world.strip("\n"),
+        ]
+        return "\n\n".join(filter(None, blocks))
 
-    def tail(self) -> str:
+    def end(self) -> str:
         """Everything after the last cell."""
-        return f"{self.provided.leave}()" if self._forms_world() else "dist.destroy_process_group()"
-
-    def _needs(self) -> set[str]:
-        needs = {n for t in self.cells for n in t.needs}
-        return needs | {self.provided.display, self.provided.show} if "display" in self._unbound() else needs
+        return f"{self.helpers.leave}()" if self._forms_world() else "dist.destroy_process_group()"
 
     def _unbound(self) -> set[str]:
         """Names that cells read and none gives a meaning."""
@@ -65,7 +115,7 @@ class Ends(Struct, frozen=True):
         counts = self.world.nproc_per_node
         machine = "on one machine, where node_rank is 0 everywhere" if len(counts) > 1 else "on one machine"
         lines = [
-            f'"""The cells of a jdist session on {_nodes(counts)}, backend {self.world.backend}.',
+            f'"""The cells of a jdist session on {_describe_nodes(counts)}, backend {self.world.backend}.',
             "",
             f"Run it {machine}:",
             "",
@@ -81,25 +131,25 @@ class Ends(Struct, frozen=True):
                 for node, count in each
             ]
         if is_shown:
-            lines += ["", f"What a cell showed as its value is printed by {self.provided.show}(); pictures and tables"]
+            lines += ["", f"What a cell showed as its value is printed by {self.helpers.show}(); pictures and tables"]
             lines += ["of the notebook are their text here."]
         return "\n".join([*lines, '"""'])
 
-    def _names(self) -> list[str]:
-        lines = [
-            "# What every rank of the session has.",
-            'rank = int(os.environ["RANK"])',
-            'local_rank = int(os.environ["LOCAL_RANK"])',
-            'node_rank = int(os.environ["GROUP_RANK"])',
-            'world_size = int(os.environ["WORLD_SIZE"])',
-        ]
+    def _rank_names(self) -> list[str]:
+        environment = {
+            "rank": "RANK",
+            "local_rank": "LOCAL_RANK",
+            "node_rank": "GROUP_RANK",
+            "world_size": "WORLD_SIZE",
+        }
+        lines = ["# What every rank of the session has."]
+        lines += [f'{name} = int(os.environ["{variable}"])' for name, variable in environment.items()]
         if self.is_tied:
-            lines.append(f"if world_size != {self.world.size}:")
             what = f"cells of this script name ranks of a world of {self.world.size}, not of {{world_size}}"
-            lines.append(f'    raise SystemExit(f"{what}")')
+            lines += [f"if world_size != {self.world.size}:", f'    raise SystemExit(f"{what}")']
         return lines
 
-    def _world(self) -> list[str]:
+    def _world_lines(self) -> list[str]:
         backend = self.world.backend
         lines = ['device = torch.device("cpu")', f'dist.init_process_group("{backend}")']
         if "nccl" in backend:
@@ -112,7 +162,7 @@ class Ends(Struct, frozen=True):
         return [*lines, "groups = {}"] if self.has_groups or "groups" in self._unbound() else lines
 
 
-def _nodes(counts: tuple[int, ...]) -> str:
+def _describe_nodes(counts: tuple[int, ...]) -> str:
     """``2 nodes with 2 ranks each``."""
     if len(set(counts)) > 1:
         return f"{len(counts)} nodes with {', '.join(map(str, counts))} ranks"

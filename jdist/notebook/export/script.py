@@ -14,10 +14,8 @@ from jdist.client.history import BroadcastStep, CellStep, GroupStep, MeshStep, R
 from jdist.core.rank_code import is_script
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh
-from jdist.notebook.export.bound_names import Provided
-from jdist.notebook.export.prologue import Ends, World
-from jdist.notebook.export.source import indented
-from jdist.notebook.export.translate import Translation, Untranslatable, translate
+from jdist.notebook.export.prologue import Frame, World
+from jdist.notebook.export.translate import HelperNames, Translation, Untranslatable, indented, translate
 
 _FEW = 4
 """Ranks that are written one by one; of more, a range where they are one."""
@@ -43,7 +41,7 @@ class _Part(Struct):
     """None: all."""
     comments: tuple[str, ...] = ()
     is_tied: bool = False
-    """Of use in a world of this size only."""
+    """Works in a world of this size only."""
 
 
 def compose(steps: Sequence[Step], world: World, file: str = "FILE.py", forgotten: int = 0) -> Script:
@@ -56,39 +54,40 @@ class _Composer:
         self._world = world
         self._file = file
         self._warnings: list[str] = []
-        self._translated: dict[int, Translation] = {}
-        self._provided = Provided()
+        self._translated: dict[int, Translation | Untranslatable] = {}
+        self._helpers = HelperNames()
         self._rank = "rank"
-        """How code between the cells asks for it."""
+        """The expression by which code between the cells asks for the rank."""
         self._cells = self._left_out = 0
 
     def compose(self, steps: Sequence[Step], forgotten: int) -> Script:
         ordered = setup_first(steps)
         if forgotten:
             self._warnings.append(f"the first {forgotten:,} steps of the session are no longer remembered")
-        bound = {n for t in self._tried(ordered).values() for n in t.binds}
-        self._provided = Provided.beside(bound)
+        bound = {name for cell in self._translate(ordered) for name in cell.binds}
+        self._helpers = HelperNames.beside(bound)
         self._rank = "dist.get_rank()" if "rank" in bound else "rank"
-        self._translated = self._tried(ordered)
+        cells = self._translate(ordered)
         parts = [part for step in ordered for part in self._parts(step)]
         is_tied = any(part.ranks is not None or part.is_tied for part in parts)
         has_groups = any(isinstance(step, GroupStep) for step in ordered)
-        ends = Ends(self._world, self._file, self._provided, tuple(self._translated.values()), is_tied, has_groups)
-        text = "\n\n".join([ends.head(), *(_written(part, self._rank) for part in parts), ends.tail()]) + "\n"
+        frame = Frame(self._world, self._file, self._helpers, tuple(cells), is_tied, has_groups)
+        text = "\n\n".join([frame.prologue(), *(_written(part, self._rank) for part in parts), frame.end()]) + "\n"
         return Script(text, tuple(self._warnings), self._cells, self._left_out)
 
     # ------------------------------------------------------------ the cells
 
-    def _tried(self, steps: Sequence[Step]) -> dict[int, Translation]:
-        """Each cell that did not fail, as far as it can be translated."""
-        found = {}
+    def _translate(self, steps: Sequence[Step]) -> list[Translation]:
+        """Each cell that did not fail and can be translated."""
         for step in steps:
             if isinstance(step, CellStep) and step.state != "failed":
                 try:
-                    found[id(step)] = translate(step.code, step.is_shown, f"run_{step.number}", self._provided)
-                except Untranslatable:
-                    continue
-        return found
+                    found = translate(step.code, step.is_shown, f"run_{step.number}", self._helpers)
+                except Untranslatable as e:
+                    self._translated[id(step)] = e
+                else:
+                    self._translated[id(step)] = found
+        return [found for found in self._translated.values() if isinstance(found, Translation)]
 
     def _parts(self, step: Step) -> Iterator[_Part]:
         match step:
@@ -104,7 +103,7 @@ class _Composer:
             case ValueStep():
                 yield self._value(step)
             case BroadcastStep(name, src):
-                box = self._provided.box
+                box = self._helpers.box
                 taken = f"{box} = [{name} if {self._rank} == {src} else None]"
                 code = f"{taken}\ndist.broadcast_object_list({box}, src={src})\n{name} = {box}[0]"
                 yield _Part(f"%dist broadcast {name} --src {src}", code)
@@ -120,10 +119,9 @@ class _Composer:
             return self._without(step, part, f"it failed: {step.why}")
         if is_script(step.code):
             return self._without(step, part, "it ran a whole script; give that to torchrun by itself")
-        try:
-            found = self._translated.get(id(step)) or translate(step.code, step.is_shown, "cell", self._provided)
-        except Untranslatable as e:
-            return self._without(step, part, str(e))
+        found = self._translated[id(step)]
+        if isinstance(found, Untranslatable):
+            return self._without(step, part, str(found))
         self._cells += 1
         part.code = found.code
         part.ranks = None if step.ranks == tuple(range(self._world.size)) or found.is_empty else step.ranks

@@ -1,7 +1,6 @@
-"""Translation of one cell, which IPython ran, into plain Python: verbatim, but for what only IPython understands.
+"""Translates one cell, which IPython ran, into plain Python: verbatim, but for what only IPython understands.
 
-Magics and shell commands are put into Python where that is simple, else they become a comment; the value that a cell
-shows is printed. Pure: text in, text out.
+Magics and shell commands become Python where that is simple, else a comment; the value that a cell shows is printed.
 """
 
 from __future__ import annotations
@@ -10,22 +9,54 @@ import ast
 import inspect
 import re
 import symtable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Self
 
 from IPython.core.inputtransformer2 import TransformerManager
 from msgspec import Struct, structs
 
-from jdist.notebook.export import magics, source
-from jdist.notebook.export.bound_names import Provided
-
+_TRANSPARENT = {"time": "", "capture": "what it hid in the session is printed", "prun": ""}
+"""Cell magics that run the cell as it is, and what is different without them."""
+_HARMLESS = {"matplotlib", "load_ext", "autoreload", "config", "xmode", "pdb", "precision", "colors", "pinfo", "pinfo2"}
+"""Line magics that bind nothing and print nothing of use."""
+_EXPANDS = re.compile(r"[{$]")
 _HISTORY = re.compile(r"^(_{1,3}|_\d+|_i+|_i\d+|_[io]h|In|Out)$")
-_NOT_THERE = {
+_UNAVAILABLE = {
     "input": "reads input(), and torchrun gives its processes none",
     "breakpoint": "calls breakpoint(), and torchrun gives its processes no terminal",
 }
+_BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)
+_STRINGS = (ast.JoinedStr, getattr(ast, "TemplateStr", ast.JoinedStr))
 
 
 class Untranslatable(Exception):
     """Why a cell cannot stand in a script."""
+
+
+class HelperNames(Struct, frozen=True):
+    """Names of the functions that a script's prologue defines for its cells."""
+
+    show: str = "show"
+    display: str = "display"
+    shell: str = "shell"
+    lines: str = "shell_lines"
+    loop: str = "event_loop"
+    box: str = "passed_on"
+    leave: str = "leave_world"
+    formed: str = "already_formed"
+    kept: str = "leave_group"
+
+    @classmethod
+    def beside(cls, bound: Iterable[str]) -> Self:
+        """Names that no cell gives a meaning of its own; ``display`` is the notebook's, and has to stay."""
+        taken = set(bound)
+        free = {}
+        for role, usual in structs.asdict(cls()).items():
+            name = str(usual)
+            while name in taken and role != "display":
+                name = f"{name}_"
+            free[role] = name
+        return cls(**free)
 
 
 class Translation(Struct, frozen=True):
@@ -34,8 +65,8 @@ class Translation(Struct, frozen=True):
     code: str
     notes: tuple[str, ...] = ()
     """What is not as it was in the session."""
-    needs: frozenset[str] = frozenset()
-    """Of the names that a script provides, those that it calls."""
+    helpers: frozenset[str] = frozenset()
+    """The functions of the prologue that it calls."""
     futures: tuple[str, ...] = ()
     """Names of ``from __future__`` imports, which have to stand at a script's top."""
     loads: frozenset[str] = frozenset()
@@ -46,138 +77,254 @@ class Translation(Struct, frozen=True):
     """Nothing but comments."""
 
 
-def translate(cell: str, is_shown: bool, name: str, provided: Provided) -> Translation:
+def translate(cell: str, is_shown: bool, name: str, helpers: HelperNames) -> Translation:
     """The cell as Python. ``is_shown``: its last expression has a value to show; ``name``: for a function made of it.
 
     Raises Untranslatable.
     """
     text = _without_magic_syntax(cell)
-    tree = _parsed(text)
-    whole = magics.whole_cell(tree)
-    if whole is not None:
-        return _cell_magic(whole, is_shown, name, provided)
-    draft = _Draft(text, tree, provided)
-    draft.rewrite(is_shown and not cell.rstrip().endswith(";"))
-    code = draft.code()
+    tree = _parse(text)
+    match _magic_call(tree.body[0].value) if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else None:
+        case "run_cell_magic", (magic, line, body):
+            return _translate_cell_magic(magic, line, translate_body=lambda: translate(body, is_shown, name, helpers))
+    rewriter = _Rewriter(text, tree, helpers)
+    code = rewriter.rewrite(is_shown and not cell.rstrip().endswith(";"))
     written = ast.parse(code)
     loads, binds = _names(written)
+    notes, used = [*rewriter.notes], set(rewriter.used)
     if _awaits(code):
-        code = f"{_in_function(code, name)}\n\n\n{provided.loop}.run_until_complete({name}())"
-        draft.needs.add(provided.loop)
-    notes = [*draft.notes, *(_NOT_THERE[n] for n in sorted((loads - binds) & _NOT_THERE.keys()))]
-    past = sorted(n for n in loads - binds if _HISTORY.match(n))
-    if past:
+        code = f"{_in_function(code, name)}\n\n\n{helpers.loop}.run_until_complete({name}())"
+        used.add(helpers.loop)
+    free = loads - binds
+    notes += [_UNAVAILABLE[n] for n in sorted(free & _UNAVAILABLE.keys())]
+    if past := sorted(filter(_HISTORY.match, free)):
         notes.append(f"reads {', '.join(past)}, which only a notebook has")
     return Translation(
         code,
         tuple(notes),
-        frozenset(draft.needs),
-        tuple(draft.futures),
+        frozenset(used),
+        tuple(rewriter.futures),
         frozenset(loads),
         frozenset(binds),
         is_empty=not written.body,
     )
 
 
-def _cell_magic(magic: magics.CellMagic, is_shown: bool, name: str, provided: Provided) -> Translation:
+def _translate_cell_magic(magic: str, line: str, translate_body: Callable[[], Translation]) -> Translation:
     """The body of a cell magic that only watches it; any other is not Python."""
-    if magic.name not in magics.TRANSPARENT:
-        raise Untranslatable(f"%%{magic.name} is something that only a notebook does")
-    inner = translate(magic.body, is_shown, name, provided)
-    why = magics.TRANSPARENT[magic.name]
-    notes = (f"{magic}: {why}", *inner.notes) if why else inner.notes
-    return structs.replace(inner, code=f"# {magic}\n{inner.code}", notes=notes)
+    if magic not in _TRANSPARENT:
+        raise Untranslatable(f"%%{magic} is something that only a notebook does")
+    found, text = translate_body(), f"%%{magic} {line}".rstrip()
+    notes = (f"{text}: {_TRANSPARENT[magic]}", *found.notes) if _TRANSPARENT[magic] else found.notes
+    return structs.replace(found, code=f"# {text}\n{found.code}", notes=notes)
 
 
-class _Draft:
-    """A cell's text with what is to be changed in it."""
+# ---------------------------------------------------------------- the statements
 
-    def __init__(self, text: str, tree: ast.Module, provided: Provided):
-        self._source = source.Source(text)
+
+class _Replacement(Struct, frozen=True):
+    """Stands for a magic: ``code``, or nothing but a comment."""
+
+    code: str = ""
+    text: str = ""
+    """The magic as the user wrote it."""
+    note: str = ""
+    """What is missing."""
+    helper: str = ""
+    has_value: bool = False
+
+
+class _Rewriter:
+    """Changes a cell's text in one pass over its statements."""
+
+    def __init__(self, text: str, tree: ast.Module, helpers: HelperNames):
         self._tree = tree
-        self._provided = provided
+        self._helpers = helpers
+        self._text = text.encode()  # ast counts columns in bytes
+        self._line_starts = [0]
+        for line in self._text.split(b"\n"):
+            self._line_starts.append(self._line_starts[-1] + len(line) + 1)
+        self._edits: list[tuple[int, int, str]] = []
         self.notes: list[str] = []
-        self.needs: set[str] = set()
+        self.used: set[str] = set()
         self.futures: list[str] = []
 
-    def code(self) -> str:
-        return self._source.edited()
-
-    def rewrite(self, is_shown: bool) -> None:
-        last = self._tree.body[-1] if self._tree.body else None
+    def rewrite(self, is_shown: bool) -> str:
+        """The text as it is to be. ``is_shown``: the last expression is printed."""
+        last = self._tree.body[-1] if is_shown and self._tree.body else None
         for statement in _statements(self._tree):
-            wanted = is_shown and statement is last
             if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
                 self.futures += [alias.name for alias in statement.names]
-                self._drop(statement, f"{self._source.of(statement)}  (moved to the top)")
-            elif magics.is_in(statement):
-                self._replace_magic(statement, wanted)
-            elif wanted and isinstance(statement, ast.Expr):
-                self._source.replace(statement, self._showing(self._source.of(statement)))
+                self._drop(statement, f"{self._source(statement)}  (moved to the top)")
+            elif _uses_ipython(statement):
+                self._replace_magic(statement, statement is last)
+            elif statement is last and isinstance(statement, ast.Expr):
+                self._replace(statement, self._showing(self._source(statement)))
+        text = self._text
+        for begin, end, new in sorted(self._edits, reverse=True):
+            text = text[:begin] + new.encode() + text[end:]
+        return text.decode()
 
     def _replace_magic(self, statement: ast.stmt, is_shown: bool) -> None:
-        found = magics.put_into_python(statement, self._provided)
+        found = _as_python(statement, self._helpers)
         if found.note:
             self.notes.append(found.note)
         if not found.code:
-            text = found.text or f"{self._source.of(statement)}"
-            self._drop(statement, f"{text}  (left out)")
+            self._drop(statement, f"{found.text or self._source(statement)}  (left out)")
             return
-        self.needs |= found.needs
-        self._source.replace(statement, self._showing(found.code) if is_shown and found.has_value else found.code)
+        self.used |= {found.helper} - {""}
+        self._replace(statement, self._showing(found.code) if is_shown and found.has_value else found.code)
 
     def _drop(self, statement: ast.stmt, text: str) -> None:
         comment = "\n".join(f"# {line}".rstrip() for line in text.splitlines())
-        if statement.col_offset == 0:
-            self._source.replace(statement, comment)
-        else:  # in a block, which may hold nothing else
-            self._source.replace(statement, f"{comment}\npass")
+        # a block may hold nothing else
+        self._replace(statement, comment if statement.col_offset == 0 else f"{comment}\npass")
 
     def _showing(self, text: str) -> str:
         """The expression, printed; a bare tuple is one value."""
         body = ast.parse(text).body
         if len(body) != 1 or not isinstance(body[0], ast.Expr):
             return text
-        show = self._provided.show
-        self.needs.add(show)
+        show = self._helpers.show
+        self.used.add(show)
         return f"{show}(({text}))" if _is_bare_tuple(body[0].value, text) else f"{show}({text})"
+
+    def _span(self, node: ast.stmt) -> tuple[int, int]:
+        end = self._line_starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+        return self._line_starts[node.lineno - 1] + node.col_offset, end
+
+    def _source(self, node: ast.stmt) -> str:
+        begin, end = self._span(node)
+        return self._text[begin:end].decode()
+
+    def _replace(self, node: ast.stmt, text: str) -> None:
+        """Put ``text`` in the statement's place; its further lines are set under its first."""
+        begin, end = self._span(node)
+        margin = self._text[self._line_starts[node.lineno - 1] : begin].decode()
+        if "\n" in text and margin and not margin.strip():
+            text = indented(text, margin).removeprefix(margin)
+        self._edits.append((begin, end, text))
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Every statement that holds no others, and any whose own head calls get_ipython; in order of the text."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, _BLOCKS):
+            continue
+        parts = list(ast.iter_child_nodes(node))
+        head = [part for part in parts if not isinstance(part, _BLOCKS)]
+        if isinstance(node, ast.stmt) and (len(head) == len(parts) or any(map(_uses_ipython, head))):
+            yield node
+        else:
+            yield from _statements(node)
+
+
+def _uses_ipython(node: ast.AST) -> bool:
+    """Whether it calls get_ipython, which is how IPython writes magics as Python."""
+    return any(isinstance(n, ast.Name) and n.id == "get_ipython" for n in ast.walk(node))
 
 
 def _is_bare_tuple(value: ast.expr, text: str) -> bool:
-    """``a, b``, which would be two arguments of a call."""
+    """Whether it is ``a, b``, which would be two arguments of a call."""
     called = ast.parse(f"f({text})", mode="eval").body
     arguments = called.args if isinstance(called, ast.Call) else []
     return isinstance(value, ast.Tuple) and [ast.dump(a) for a in arguments] != [ast.dump(value)]
 
 
+# ---------------------------------------------------------------- magics
+
+
+def _as_python(statement: ast.stmt, helpers: HelperNames) -> _Replacement:
+    """Stands for a statement that calls get_ipython."""
+    target, value = "", None
+    if isinstance(statement, ast.Expr):
+        value = statement.value
+    elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target, value = f"{ast.unparse(statement.targets[0])} = ", statement.value
+    match _magic_call(value):
+        case "run_line_magic", (name, line):
+            return _line_magic(target, name, line)
+        case "system", (command,):
+            return _shell(f"{target}!{command}", target, helpers.shell, command)
+        case "getoutput", (command,):
+            return _shell(f"{target}!{command}" if target else f"!!{command}", target, helpers.lines, command)
+        case method, words:
+            text = f"{target}{method} {' '.join(words)}".strip()
+            return _Replacement(text=text, note=f"{text.partition(chr(10))[0]}: left out, it is a notebook's")
+    first = ast.unparse(statement).partition("\n")[0]
+    return _Replacement(note=f"{first}: get_ipython is a notebook's, left out")
+
+
+def _line_magic(target: str, name: str, line: str) -> _Replacement:
+    text = f"{target}%{name} {line}".rstrip()
+    if name in ("pinfo", "pinfo2"):
+        text = line + "?" * (1 + (name == "pinfo2"))
+    if name == "time" and line and _is_python(target + line):
+        return _Replacement(target + line, text, has_value=True)
+    if not target and not _EXPANDS.search(line):
+        variable = re.fullmatch(r"(\w+)(?:\s*=\s*|\s+)(.+)", line)
+        if name == "cd" and line and not line.startswith("-"):
+            return _Replacement(f"os.chdir(os.path.expanduser({line.strip(chr(34) + chr(39))!r}))", text)
+        if name in ("env", "set_env") and variable:
+            return _Replacement(f"os.environ[{variable[1]!r}] = {variable[2].strip()!r}", text)
+    return _Replacement(text=text, note="" if name in _HARMLESS else f"{text}: left out, it is a notebook's")
+
+
+def _shell(text: str, target: str, helper: str, command: str) -> _Replacement:
+    if _EXPANDS.search(command):
+        return _Replacement(text=text, note=f"{text}: left out, a notebook puts values of Python into it")
+    return _Replacement(f"{target}{helper}({command!r})", text, helper=helper, has_value=text.startswith("!!"))
+
+
+def _magic_call(value: ast.expr | None) -> tuple[str, tuple[str, ...]] | None:
+    """Method and arguments of ``get_ipython().method('…', …)``."""
+    match value:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method),
+            args=arguments,
+            keywords=[],
+        ):
+            words = tuple(a.value for a in arguments if isinstance(a, ast.Constant) and isinstance(a.value, str))
+            return (method, words) if len(words) == len(arguments) else None
+    return None
+
+
+# ---------------------------------------------------------------- text and names
+
+
+def indented(text: str, margin: str = "    ") -> str:
+    """The text set under something; lines that begin inside a string are part of its value, and stay."""
+    inside: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, _STRINGS) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)):
+            inside.update(range(node.lineno + 1, (node.end_lineno or 0) + 1))
+    lines = text.split("\n")
+    return "\n".join(line if not line.strip() or n in inside else margin + line for n, line in enumerate(lines, 1))
+
+
 def _without_magic_syntax(cell: str) -> str:
     """``%time f()`` becomes a call of get_ipython(), as IPython reads it; what is Python already stays as it is."""
     text = cell.replace("\r\n", "\n").replace("\r", "\n")
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError):
+    if not _is_python(text):
         text = str(TransformerManager().transform_cell(text))  # type: ignore[no-untyped-call]
     return text.strip("\n")
 
 
-def _parsed(text: str) -> ast.Module:
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _parse(text: str) -> ast.Module:
     try:
         compile(text, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         return ast.parse(text)
     except (SyntaxError, ValueError) as e:
         where = f" in line {e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
         raise Untranslatable(f"it is no Python: {e.msg if isinstance(e, SyntaxError) else e}{where}") from None
-
-
-def _statements(tree: ast.AST) -> list[ast.stmt]:
-    """Every statement that holds no others, and any whose own head calls get_ipython; in order of the text."""
-    found: list[ast.stmt] = []
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.stmt) and (not magics.holds_statements(node) or magics.is_in_head(node)):
-            found.append(node)
-        elif isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
-            found += _statements(node)
-    return found
 
 
 def _awaits(code: str) -> bool:
@@ -187,7 +334,7 @@ def _awaits(code: str) -> bool:
 
 def _in_function(code: str, name: str) -> str:
     """Code with ``await`` outside a function, in a coroutine that binds its names for the cells to come."""
-    body = source.indented(code)
+    body = indented(code)
     try:
         table = symtable.symtable(f"async def {name}():\n{body}", "<cell>", "exec").get_children()
     except SyntaxError as e:
@@ -198,7 +345,7 @@ def _in_function(code: str, name: str) -> str:
 
 
 def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """Names that are read, and names that get a meaning."""
+    """Names that are read (attributes with a dot before them), and names that are given a meaning."""
     loads: set[str] = set()
     binds: set[str] = set()
     for node in ast.walk(tree):

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from jdist.client.history import BroadcastStep, CellStep, GroupStep, MeshStep, Remark, Step, ValueStep
 from jdist.core.errors import UsageError
 from jdist.core.rank_code import run_script
-from jdist.notebook.export.bound_names import Provided
 from jdist.notebook.export.files import marked, write
 from jdist.notebook.export.prologue import World
 from jdist.notebook.export.script import Script, compose, setup_first
-from jdist.notebook.export.source import indented
-from jdist.notebook.export.translate import Untranslatable, translate
+from jdist.notebook.export.translate import HelperNames, Untranslatable, indented, translate
 
 WORLD = World((2, 2), "gloo")
 
@@ -59,7 +57,7 @@ AS_IT_IS = [
 
 @pytest.mark.parametrize("code", AS_IT_IS)
 def test_what_is_python_stays_as_it_is(code: str) -> None:
-    assert translate(code, False, "run_1", Provided()).code == code
+    assert translate(code, False, "run_1", HelperNames()).code == code
     assert body(cell(code, is_shown=False)) == code
 
 
@@ -83,7 +81,7 @@ SHOWN = [
 
 @pytest.mark.parametrize(("code", "expected"), SHOWN)
 def test_the_value_that_a_cell_shows_is_printed(code: str, expected: str) -> None:
-    found = translate(code, True, "run_1", Provided())
+    found = translate(code, True, "run_1", HelperNames())
     assert found.code.strip() == expected.strip()
     assert found.notes == ()
 
@@ -132,9 +130,9 @@ MAGICS = [
 def test_what_only_a_notebook_does(code: str, expected: str | None, note: str) -> None:
     if expected is None:
         with pytest.raises(Untranslatable, match=note):
-            translate(code, False, "run_1", Provided())
+            translate(code, False, "run_1", HelperNames())
         return
-    found = translate(code, False, "run_1", Provided())
+    found = translate(code, False, "run_1", HelperNames())
     assert found.code.strip() == expected
     assert (note in " ".join(found.notes)) if note else found.notes == ()
 
