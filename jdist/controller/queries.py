@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from jdist.controller.model.model import Model
 from jdist.controller.model.numbering import Numbering
+from jdist.controller.model.world import Node
 from jdist.core.messages.base import Progress, QueryFailed
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
 from jdist.core.messages.values import BindNames, Fetch
@@ -39,7 +40,7 @@ class Queries:
         self._pending: dict[str, _Pending] = {}
         self._of_nodes: dict[str, _PendingNodes] = {}
 
-    def ask(self, client: str, ask: RankQuery) -> None:
+    def handle_rank_query(self, client: str, ask: RankQuery) -> None:
         """Send the question on to the ranks' nodes; a rank without a process is answered for at once."""
         m = self._model
         if len(self._pending) >= _MOST:
@@ -70,7 +71,7 @@ class Queries:
         """Whether a client waits for an answer of this name."""
         return request in self._pending
 
-    def take(self, answer: RankReply) -> None:
+    def handle_rank_reply(self, answer: RankReply) -> None:
         """Pass a rank's answer on to who asked."""
         pending = self._pending.get(answer.request)
         if pending is None or answer.rank not in pending.ranks:
@@ -85,11 +86,11 @@ class Queries:
     def answer_for(self, rank: int, reason: str) -> None:
         """A rank that is gone answers nothing any more."""
         for request in list(self._pending):
-            self.take(RankReply(request, rank, QueryFailed(reason)))
+            self.handle_rank_reply(RankReply(request, rank, QueryFailed(reason)))
 
     # ------------------------------------------------------------ nodes
 
-    def ask_nodes(self, client: str, ask: NodeQuery) -> None:
+    def handle_node_query(self, client: str, ask: NodeQuery) -> None:
         """Send the question on to the nodes' agents; a node that is not here is answered for at once."""
         m = self._model
         agents: dict[str, int] = {}
@@ -104,7 +105,7 @@ class Queries:
         for agent, number in agents.items():
             m.send(agent, NodeQuery(ask.request, (number,), ask.op))
 
-    def take_node(self, agent: str, answer: NodeReply) -> None:
+    def _answer_node(self, agent: str, answer: NodeReply) -> None:
         """Pass on what a node's agent answered to who asked."""
         pending = self._of_nodes.get(answer.request)
         if pending is None or agent not in pending.agents:
@@ -115,10 +116,14 @@ class Queries:
             if not pending.agents:
                 del self._of_nodes[answer.request]
 
+    def handle_node_reply(self, node: Node, answer: NodeReply) -> None:
+        """A node's agent has answered."""
+        self._answer_node(node.agent, answer)
+
     def answer_for_node(self, agent: str, reason: str) -> None:
         """An agent that is gone answers nothing any more."""
         for request in list(self._of_nodes):
-            self.take_node(agent, NodeReply(request, 0, QueryFailed(reason)))
+            self._answer_node(agent, NodeReply(request, 0, QueryFailed(reason)))
 
     # ------------------------------------------------------------ both
 

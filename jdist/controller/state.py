@@ -1,21 +1,14 @@
-"""State: everything the controller knows, as a fold. ``step(event, now)`` → instructions; no I/O, no clock of its own.
+"""State: all that the controller knows and decides. ``step(event, now)`` → instructions; no I/O, no clock of its own.
 
-The world's phases, and what moves it on::
-
-    gathering ──every node joined, every rank up, store up──► forming ──every rank holds it──► ready
-     ▲  ▲                                                      │  ▲                             │
-     │  │ a node is gone, or a rank died while it was formed   │  └──── dirty and nobody runs ──┤
-     │  └──────────────────────────────────────────────────────┼────────────────────────────────┘
-     └── restart ── failed ◄── a rank could not form ──────────┘
-
-The parts, each of which knows only those named before it: questions, cells (with setup, doubts and looks), forming
-(with reforms), losses, contact (what a node's silence means), resizing, adoption (of what an earlier controller left),
-joining, facts.
+An imperative core in one piece: each event has one handler, found in the tables below, which changes the shared Model
+and puts messages into its outbox; then whatever has become possible is begun. The phases are in docs/design/states.md,
+the order of a recovery in docs/design/recovery.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from jdist.controller.membership.admission import Admission
 from jdist.controller.membership.formation import Formation
@@ -36,6 +29,7 @@ from jdist.controller.model.events import (
     Tick,
 )
 from jdist.controller.model.model import Model
+from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import RunBook
 from jdist.controller.model.world import Node, World
 from jdist.controller.queries import Queries
@@ -68,10 +62,12 @@ from jdist.core.messages.status import Attached, ClientHello, Notice, Phase, Sta
 from jdist.core.settings import Settings
 
 _ORDINARY = Heartbeat | Output | RankDone | InputRequest | RankReply | NodeReply | Stalled
-"""What agents say all the time."""
-_COMING = WorkerUp | WorldFormed
-"""What they say once for each rank that comes."""
+"""Messages that agents send all the time, after which the cluster's status need not be looked through."""
+_STARTING = WorkerUp | WorldFormed
+"""Messages that come once for each rank that starts."""
 _MOST_CLIENTS = 1024
+
+Handlers = Mapping[type[Message], Callable[[Any, Any], None]]
 
 
 class State:
@@ -81,22 +77,79 @@ class State:
         self.settings = settings
         self.cluster = cluster
         self._unattended_since = now
-        self._model = m = Model(settings, version, now, new_name)
+        self._model = m = Model(settings, version, now, new_name, World(settings.nnodes))
         setup = SetupCells(m)
-        self._questions = Queries(m)
-        self._doubts = SilentMismatch(m)
-        self._cells = RunLifecycle(m, setup, self._doubts)
-        self._looks = RankPoller(m, self._cells)
-        self._forming = Formation(m, self._cells, setup, ReformCallbacks(m))
-        self._losses = RankLoss(m, self._questions, self._cells, self._forming, setup)
-        self._contact = Heartbeats(m, self._losses)
-        self._resizing = Resizing(m, self._questions, setup, self._looks, self._forming, self._losses)
-        self._adoption = Takeover(m, self._cells, setup, self._forming, self._losses)
-        self._joining = Admission(m, self._forming, self._losses, self._resizing, self._adoption)
-        self._shortfall = MinNodes(m, self._joining)
-        self._facts = StatusReporter(m, self._forming, self._contact)
+        self._queries = Queries(m)
+        self._silent_mismatch = SilentMismatch(m)
+        self._runs = RunLifecycle(m, setup, self._silent_mismatch)
+        self._poller = RankPoller(m, self._runs)
+        self._formation = Formation(m, self._runs, setup, ReformCallbacks(m))
+        self._rank_loss = RankLoss(m, self._queries, self._runs, self._formation, setup)
+        self._heartbeats = Heartbeats(m, self._rank_loss)
+        self._resizing = Resizing(m, self._queries, setup, self._poller, self._formation, self._rank_loss)
+        self._takeover = Takeover(m, self._runs, setup, self._formation, self._rank_loss)
+        self._admission = Admission(m, self._formation, self._rank_loss, self._resizing, self._takeover)
+        self._status = StatusReporter(m, self._formation, self._heartbeats)
+        self._ticks = (
+            self._runs.handle_tick,
+            self._poller.handle_tick,
+            self._rank_loss.handle_tick,
+            self._formation.handle_tick,
+            self._resizing.handle_tick,
+            self._heartbeats.handle_tick,
+            self._takeover.handle_tick,
+        )
+        self._events: Mapping[type[Event], Callable[[Any], None]] = {
+            FromAgent: self._handle_agent,
+            FromClient: self._handle_client,
+            PeerGone: self._handle_peer_gone,
+            EdgeNotice: lambda event: m.broadcast(Notice(event.text)),
+            Tick: lambda _: self._handle_tick(),
+        }
+        self._from_node: Handlers = self._node_handlers()
+        self._from_client: Handlers = self._client_handlers(MinNodes(m, self._admission))
 
-    # ------------------------------------------------------------ what may be looked at
+    def _node_handlers(self) -> Handlers:
+        """Handlers of what a node that has a place sends; each takes the node and the message."""
+        formation, runs = self._formation, self._runs
+        return {
+            WorkerUp: self._rank_loss.handle_worker_up,
+            WorkerDown: self._rank_loss.handle_worker_down,
+            AgentLeaving: lambda node, message: self._rank_loss.node_gone(node, message.reason),
+            Renumbered: self._resizing.handle_renumbered,
+            LivenessLost: lambda node, _: self._heartbeats.renew_liveness(node),
+            StoreUp: formation.handle_store_up,
+            StoreDown: formation.handle_store_down,
+            WorldFormed: formation.handle_world_formed,
+            WorldFailed: formation.handle_world_failed,
+            GroupMade: formation.handle_group_made,
+            Output: runs.handle_output,
+            RankDone: runs.handle_rank_done,
+            InputRequest: runs.handle_input_request,
+            Stalled: lambda _, message: self._poller.stalled(message),
+            RankReply: self._handle_rank_reply,
+            NodeReply: self._queries.handle_node_reply,
+        }
+
+    def _client_handlers(self, min_nodes: MinNodes) -> Handlers:
+        """Handlers of what an attached client sends; each takes the client and the message."""
+        return {
+            RunCell: self._runs.handle_run_cell,
+            Interrupt: self._runs.handle_interrupt,
+            InputReply: self._runs.handle_input_reply,
+            Restart: self._rank_loss.handle_restart,
+            AddNode: self._resizing.handle_add_node,
+            RemoveRanks: self._resizing.handle_remove_ranks,
+            DropNodes: min_nodes.handle_drop_nodes,
+            MakeGroup: self._formation.handle_make_group,
+            MakeMesh: self._formation.handle_make_mesh,
+            StatusRequest: lambda client, ask: self._model.send(client, self._status.survey(ask.request)),
+            RankQuery: self._queries.handle_rank_query,
+            NodeQuery: self._queries.handle_node_query,
+            StopCluster: lambda _client, _: self._stop("stopped by a client"),
+        }
+
+    # ------------------------------------------------------------ what may be read
 
     @property
     def world(self) -> World:
@@ -119,68 +172,63 @@ class State:
         return self._model.generation
 
     @property
+    def story(self) -> str:
+        """The last transitions of the cluster, of unfinished runs and of ranks without a process, for error reports."""
+        m = self._model
+        stories = [m.lifecycle.story, *(r.lifecycle.story for r in m.runs.running.values())]
+        return "; ".join(stories + [r.lifecycle.story for r in m.world.ranks.values() if not r.has_process])
+
+    @property
     def clients(self) -> dict[str, str]:
         """Kind of each attached client, by its socket's identity."""
         return dict(self._model.clients)
 
     @property
     def liveness_names(self) -> dict[str, str]:
-        """Names of the liveness connections that may come or stand, and the peer that each belongs to."""
+        """Names of the liveness connections that may come or are open, and the peer that each belongs to."""
         return dict(self._model.liveness_names)
 
-    # ------------------------------------------------------------ the fold
+    # ------------------------------------------------------------ the step
 
     def step(self, event: Event, now: float) -> list[Instruction]:
-        """Take one event; what is to be done about it. A cluster that has been stopped does nothing more."""
+        """Handle one event; returns what is to be done about it. A cluster that has been stopped does nothing more."""
         m = self._model
-        m.now = now
-        m.out = []
+        m.now, m.out = now, []
         if m.phase == "stopping":
             return m.out
-        before = self._facts.mark()
-        match event:
-            case FromAgent():
-                self._on_agent(event.agent, event.message)
-            case FromClient():
-                self._on_client(event.client, event.message)
-            case PeerGone():
-                self._on_gone(event.name, event.is_dead)
-            case EdgeNotice():
-                m.broadcast(Notice(event.text))
-            case Tick():
-                self._on_tick()
-        self._move_on()
-        self._tell(event, before)
+        before = self._status.mark()
+        self._events[type(event)](event)
+        self._begin_what_can_be()
+        self._publish(event, before)
         if m.ending:
             self._stop(m.ending)
         return m.out
 
-    def _move_on(self) -> None:
-        """Form when it is time, then start what may start, then tell what has changed."""
+    def _begin_what_can_be(self) -> None:
+        """Resize, admit and form when it is time, then start the runs whose ranks are free."""
         m = self._model
-        self._cells.end_stuck_reforms()
-        self._resizing.carry_on()
-        self._joining.let_in()
+        self._runs.end_stuck_reforms()
+        self._resizing.remove_pending()
+        self._admission.admit_waiting()
         if m.phase in ("gathering", "ready") and m.is_dirty:
-            self._forming.form_if_possible()
+            self._formation.form_if_possible()
         if m.phase == "ready" and not m.is_dirty:
-            self._cells.start_ready()
+            self._runs.start_ready()
         if m.is_attended or m.runs.running:
             self._unattended_since = m.now
 
-    def _tell(self, event: Event, before: Mark) -> None:
-        """Tell clients what has changed, if this event can have changed anything that they are told."""
+    def _publish(self, event: Event, before: Mark) -> None:
+        """Send clients what has changed, if this event can have changed anything that they are sent."""
         message = event.message if isinstance(event, FromAgent) else None
-        self._facts.tell_moves()
-        has_turned = self._facts.mark() != before
-        if has_turned or not isinstance(message, _ORDINARY | _COMING):
-            self._facts.tell_changes()
-        elif isinstance(message, _COMING):
-            self._facts.tell_soon()
+        self._status.tell_moves()
+        if self._status.mark() != before or not isinstance(message, _ORDINARY | _STARTING):
+            self._status.tell_changes()
+        elif isinstance(message, _STARTING):
+            self._status.tell_soon()
 
     def take_over(self) -> None:
-        """An earlier controller of this cluster has died: its agents are out there and will come with their ranks."""
-        self._adoption.begin()
+        """An earlier controller of this cluster has died: its agents will come with their ranks."""
+        self._takeover.begin()
 
     def stop(self, reason: str) -> list[Instruction]:
         """End the cluster from within its own process."""
@@ -188,127 +236,54 @@ class State:
         self._stop(reason)
         return self._model.out
 
-    def next_wakeup(self) -> float | None:
-        """When a Tick is due, as far as is known now."""
-        m = self._model
-        if m.phase == "stopping":
-            return None
-        times = (
-            self._contact.next_deadline(),
-            m.runs.next_deadline(),
-            self._looks.next_wakeup(),
-            self._forming.deadline,
-            self._resizing.deadline,
-            self._adoption.deadline,
-            self._facts.due,
-            self._unattended_end(),
-        )
-        return min((t for t in times if t is not None), default=None)
-
     # ------------------------------------------------------------ agents
 
-    def _on_agent(self, agent: str, message: Message) -> None:
-        m = self._model
-        if isinstance(message, AgentHello):
-            self._joining.join(agent, message)
+    def _handle_agent(self, event: FromAgent) -> None:
+        if isinstance(event.message, AgentHello):
+            self._admission.handle_hello(event.agent, event.message)
             return
-        node = m.world.node_of_agent(agent)
+        node = self._model.world.node_of_agent(event.agent)
         if node is None:
-            if not self._joining.hear_waiting(agent):
-                m.out.append(Forget(agent))
+            if not self._admission.is_waiting(event.agent):
+                self._model.out.append(Forget(event.agent))
             return
-        self._contact.heard(node)
-        translated = self._resizing.translate(node, message)
-        if translated is not None:
-            self._on_node(node, translated)
+        self._heartbeats.record(node)
+        message = self._resizing.translate(node, event.message)
+        own = None if message is None else self._only_own(node, message)
+        if own is not None and type(own) in self._from_node:
+            self._from_node[type(own)](node, own)
 
-    def _on_node(self, node: Node, message: Message) -> None:
-        m = self._model
+    def _only_own(self, node: Node, message: Message) -> Message | None:
+        """What of the message the node may say: an agent speaks for its own ranks, and node 0 for the store."""
+        world = self._model.world
         number = getattr(message, "rank", None)
-        if number is not None and not m.world.of_node(node, (number,)):
-            return  # an agent speaks for its own ranks only
-        if isinstance(message, Output):
-            message = only_of(message, lambda ranks: m.world.of_node(node, ranks))
+        if number is not None and not world.of_node(node, (number,)):
+            return None
         if isinstance(message, StoreUp | StoreDown) and node.node_rank != 0:
-            return  # all ranks would meet at a store that another node names
-        match message:
-            case WorkerUp():
-                self._losses.worker_up(message)
-            case WorkerDown():
-                self._losses.worker_down(message)
-            case Renumbered():
-                self._resizing.renumbered(node)
-            case LivenessLost():
-                self._contact.renew_liveness(node)
-            case NodeReply():
-                self._questions.take_node(node.agent, message)
-            case AgentLeaving():
-                self._losses.node_gone(node, message.reason)
-            case StoreUp() | StoreDown() | WorldFormed() | WorldFailed() | GroupMade():
-                self._forming.hear(message)
-            case Output() | RankDone() | InputRequest() | RankReply() | Stalled():
-                self._on_rank(message)
+            return None  # all ranks would meet at a store that another node names
+        return only_of(message, lambda ranks: world.of_node(node, ranks)) if isinstance(message, Output) else message
 
-    def _on_rank(self, message: Output | RankDone | InputRequest | RankReply | Stalled) -> None:
-        match message:
-            case Output():
-                self._cells.pass_output(message)
-            case RankDone():
-                self._cells.settle(message)
-            case InputRequest():
-                self._cells.pass_input_request(message)
-            case RankReply() if self._questions.is_asked(message.request):
-                self._questions.take(message)
-            case RankReply():
-                self._on_answer(message)
-            case Stalled():
-                self._looks.stalled(message)
-
-    def _on_answer(self, answer: RankReply) -> None:
-        """To what the controller itself has asked."""
-        explained = self._doubts.note(answer)
-        if explained is not None:
-            self._cells.end_if_over(explained)
+    def _handle_rank_reply(self, _: Node, reply: RankReply) -> None:
+        """A rank has answered a client's query, or one of the controller's own."""
+        if self._queries.is_asked(reply.request):
+            self._queries.handle_rank_reply(reply)
+            return
+        run = self._silent_mismatch.note(reply)
+        if run is not None:
+            self._runs.end_if_over(run)
         else:
-            self._looks.note(answer)
+            self._poller.note(reply)
 
     # ------------------------------------------------------------ clients
 
-    def _on_client(self, client: str, message: Message) -> None:
-        m = self._model
+    def _handle_client(self, event: FromClient) -> None:
+        m, client, message = self._model, event.client, event.message
         if isinstance(message, ClientHello):
             self._attach(client, message)
-            return
-        if client not in m.clients:
+        elif client not in m.clients:
             m.refuse(client, getattr(message, "request", ""), "say hello first")
-            return
-        match message:
-            case RunCell():
-                self._cells.accept(client, message)
-            case Interrupt():
-                self._cells.interrupt(client, message)
-            case InputReply():
-                self._cells.pass_input(message)
-            case Restart():
-                self._losses.restart(client, message)
-            case AddNode():
-                self._resizing.add(client, message)
-            case RemoveRanks():
-                self._resizing.remove(client, message)
-            case DropNodes():
-                self._shortfall.leave_out(client, message)
-            case MakeGroup():
-                self._forming.make_group(client, message)
-            case MakeMesh():
-                self._forming.make_mesh(client, message)
-            case StatusRequest():
-                m.send(client, self._facts.survey(message.request))
-            case RankQuery():
-                self._questions.ask(client, message)
-            case NodeQuery():
-                self._questions.ask_nodes(client, message)
-            case StopCluster():
-                self._stop("stopped by a client")
+        elif type(message) in self._from_client:
+            self._from_client[type(message)](client, message)
 
     def _attach(self, client: str, hello: ClientHello) -> None:
         m = self._model
@@ -322,18 +297,45 @@ class State:
         m.drop_liveness_names(client)
         m.clients[client] = hello.kind
         m.send(client, Attached(m.new_liveness_name(client), self.cluster, m.version))
-        m.send(client, self._facts.now())
+        m.send(client, self._status.now())
+
+    def _handle_peer_gone(self, event: PeerGone) -> None:
+        m = self._model
+        peer = m.liveness_names.pop(event.name, "")
+        if not peer:
+            return
+        if peer in m.clients:
+            del m.clients[peer]
+            self._queries.forget(peer)
+            self._resizing.forget(peer)
+            m.out.append(Forget(peer))
+        node = m.world.node_of_agent(peer)
+        if node is not None:
+            self._heartbeats.liveness_ended(node, event.is_dead)
+        elif peer.startswith("a-"):
+            m.out.append(Forget(peer))  # it was released
 
     # ------------------------------------------------------------ time and ends
 
-    def _on_tick(self) -> None:
-        self._cells.meet_deadlines()
-        self._looks.look()
-        self._losses.give_up()
-        self._forming.meet_deadline()
-        self._resizing.meet_deadline()
-        self._contact.meet_deadlines()
-        self._adoption.meet_deadline()
+    def next_wakeup(self) -> float | None:
+        """When a Tick is due, as far as is known now."""
+        if self._model.phase == "stopping":
+            return None
+        times = (
+            self._model.runs.next_deadline(),
+            self._poller.next_wakeup(),
+            self._formation.deadline,
+            self._resizing.deadline,
+            self._heartbeats.next_wakeup(),
+            self._takeover.deadline,
+            self._status.due,
+            self._unattended_end(),
+        )
+        return min((t for t in times if t is not None), default=None)
+
+    def _handle_tick(self) -> None:
+        for handle_tick in self._ticks:
+            handle_tick()
         end = self._unattended_end()
         if end is not None and self._model.now >= end:
             self._stop(f"no client for {self._model.now - self._unattended_since:.0f} s")
@@ -344,27 +346,11 @@ class State:
             return None
         return self._unattended_since + (self.settings.idle_timeout if m.generation else self.settings.empty_timeout)
 
-    def _on_gone(self, name: str, is_dead: bool) -> None:
-        m = self._model
-        peer = m.liveness_names.pop(name, "")
-        if not peer:
-            return
-        if peer in m.clients:
-            del m.clients[peer]
-            self._questions.forget(peer)
-            self._resizing.forget(peer)
-            m.out.append(Forget(peer))
-        node = m.world.node_of_agent(peer)
-        if node is not None:
-            self._contact.liveness_ended(node, is_dead)
-        elif peer.startswith("a-"):
-            m.out.append(Forget(peer))  # it was released
-
     def _stop(self, reason: str) -> None:
         m = self._model
         if m.phase == "stopping":
             return
-        m.phase = "stopping"
+        transition(m, "stopping", reason)
         for node_rank in m.world.nodes:
             m.send_to_node(node_rank, Shutdown())
         m.broadcast(Stopped(reason))

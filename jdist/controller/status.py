@@ -22,10 +22,10 @@ class StatusReporter:
     word may have changed is told by :meth:`mark`, and how many have come so far is not told for each of them.
     """
 
-    def __init__(self, model: Model, forming: Formation, contact: Heartbeats):
+    def __init__(self, model: Model, formation: Formation, heartbeats: Heartbeats):
         self._model = model
-        self._contact = contact
-        self._forming = forming
+        self._heartbeats = heartbeats
+        self._formation = formation
         self._told: ClusterFacts | None = None
         self._told_at = -_PACE
         self.due: float | None = None
@@ -42,15 +42,15 @@ class StatusReporter:
             name=c.settings.name,
             phase=c.phase,
             generation=c.generation,
-            backend=self._forming.backend if c.world.is_complete else c.settings.backend,
+            backend=self._formation.backend if c.world.is_complete else c.settings.backend,
             nnodes=c.world.nnodes,
             nproc_per_node=topology.nproc_per_node,
             hostnames=tuple(h if here[n] else "" for n, h in enumerate(topology.hostnames)),
             ready=sum(r.has_process for r in c.world.ranks.values()),
-            groups=dict(self._forming.named),
-            mesh=self._forming.mesh,
+            groups=dict(self._formation.named),
+            mesh=self._formation.mesh,
             reason=c.reason or c.missing_ranks(),
-            init_seconds=self._forming.init_seconds,
+            init_seconds=self._formation.init_seconds,
             unreachable=tuple(n for n in sorted(c.world.nodes) if c.world.nodes[n].is_cut_off),
             is_by_task=c.world.is_by_task,
             node_of=topology.node_of,
@@ -86,7 +86,7 @@ class StatusReporter:
         if OBSERVER not in self._model.clients.values():
             return
         runs = self._model.runs
-        moves = [(r.number, r.halted, r.verdict) for r in runs.running.values()]
+        moves = [(r.number, r.abort_reason, r.verdict) for r in runs.running.values()]
         seen = (moves, [r.number for r in runs.queued])
         if seen != self._moves:
             self._moves = seen
@@ -96,20 +96,25 @@ class StatusReporter:
         """Every rank's row, unfinished runs, and the groups that cells made."""
         c = self._model
         runs = [
-            (r.number, "halted" if r.halted else state, r.ranks, 0.0 if r.started_at is None else c.now - r.started_at)
+            (
+                r.number,
+                "halted" if r.abort_reason else state,
+                r.ranks,
+                0.0 if r.started_at is None else c.now - r.started_at,
+            )
             for state, part in (("running", c.runs.running.values()), ("queued", c.runs.queued))
             for r in part
         ]
         topology = c.world.topology
         rows = tuple(self._row(rank, topology) for rank in c.world.ranks.values())
         verdicts = tuple(r.verdict for r in c.runs.running.values() if r.verdict is not None)
-        groups, silences = c.world.common_groups(c.generation), self._contact.silences()
+        groups, silences = c.world.common_groups(c.generation), self._heartbeats.silences()
         return StatusReport(request, self.now(), rows, tuple(runs), groups, verdicts, silences)
 
     def _row(self, rank: Rank, topology: Topology) -> RankFacts:
         c = self._model
         run = c.runs.run_on(rank.rank)
-        doing = rank.state if not rank.has_process else "running" if run else "idle"
+        doing = rank.phase if not rank.has_process else "running" if run else "idle"
         is_cut_off = c.world.nodes[rank.node_rank].is_cut_off
         return RankFacts(
             rank=rank.rank,

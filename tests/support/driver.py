@@ -214,7 +214,7 @@ class Driver:
         busy = [r for run in self.state.runs.running.values() for r in run.pending]
         assert len(busy) == len(set(busy)), f"a rank has two runs: {sorted(busy)}"
         running = self.state.runs.running.values()
-        assert all(run.pending or run.diagnose_until is not None or run.held_until is not None for run in running), (
+        assert all(run.pending or run.phase in ("diagnosing", "comparing") for run in running), (
             "a run that is over counts as running"
         )
         for log in self.runs.values():
@@ -228,8 +228,8 @@ class Driver:
             return
         wakeup = self.state.next_wakeup()
         runs = self.state.runs.running.values()
-        due = [r.deadline for r in runs if not r.halted and r.held_until is None]
-        due += [r.give_up_at for r in runs] + [r.held_until for r in runs]
+        due = [r.deadline for r in runs if not r.abort_reason and r.compare_until is None]
+        due += [r.give_up_at for r in runs] + [r.compare_until for r in runs]
         here = [n for n in self.state.world.nodes.values() if n.is_here]
         due += [n.last_heard + self.settings.node_grace for n in here]
         due += [n.last_heard + self.settings.beat_timeout for n in here if not n.is_cut_off]

@@ -32,22 +32,22 @@ class _Waiting:
 class Admission:
     """Gives nodes their places, in the order in which they come or as they wish."""
 
-    def __init__(self, model: Model, forming: Formation, losses: RankLoss, resizing: Resizing, adoption: Takeover):
+    def __init__(self, model: Model, formation: Formation, rank_loss: RankLoss, resizing: Resizing, takeover: Takeover):
         self._model = model
-        self._adoption = adoption
-        self._forming = forming
-        self._losses = losses
+        self._takeover = takeover
+        self._formation = formation
+        self._rank_loss = rank_loss
         self._resizing = resizing
-        self._counting = TaskMode(model.settings, model.world)
+        self._task_mode = TaskMode(model.settings, model.world)
         self._waiting: _Waiting | None = None
 
-    def join(self, agent: str, hello: AgentHello) -> None:
+    def handle_hello(self, agent: str, hello: AgentHello) -> None:
         """A node's agent says hello. With the last one, every rank gets its number and every node its welcome."""
         m = self._model
         if m.world.node_of_agent(agent) is not None:
             return
-        self._adoption.hear(hello)
-        miscounted = self._counting.refusal(hello.task, hello.nproc)
+        self._takeover.record_hello(hello)
+        miscounted = self._task_mode.refusal(hello.task, hello.nproc)
         wanted = hello.task.rank if hello.task is not None and hello.node_rank < 0 else hello.node_rank
         place = m.world.free_place(wanted)
         if place is None and self._resizing.awaits(hello):
@@ -71,11 +71,11 @@ class Admission:
         m.world.nodes[place] = node
         if hello.held is not None:
             node.incarnation = 1 + max((r.incarnation for r in hello.held.ranks), default=0)
-        if self._adoption.awaits(hello):
+        if self._takeover.awaits(hello):
             self._welcome(node, hello.held)
         elif old is not None:
             self._take_back(node)
-            self._adoption.take_place(place)
+            self._takeover.take_place(place)
         elif m.world.is_complete:
             self.number()
 
@@ -91,7 +91,7 @@ class Admission:
         """The newcomer, as it will stand in its place."""
         m = self._model
         old = m.world.nodes.get(place)
-        task = hello.task if self._counting.is_rank(hello.task) else None
+        task = hello.task if self._task_mode.is_rank(hello.task) else None
         nproc = old.nproc if old is not None else 1 if task is not None else self._nproc(place, hello)
         node = Node(place, agent, hello.facts, nproc, m.now, task=task)
         node.host = None if old is None else old.host
@@ -123,14 +123,14 @@ class Admission:
         m.out.append(Forget(agent))
         m.broadcast(Notice(f"a node ({hello.facts.hostname}) was refused: {refusal}"))
 
-    def hear_waiting(self, agent: str) -> bool:
+    def is_waiting(self, agent: str) -> bool:
         """Whether it is the agent that waits to be let in; it lives."""
         if self._waiting is None or self._waiting.agent != agent:
             return False
         self._waiting.last_heard = self._model.now
         return True
 
-    def let_in(self) -> None:
+    def admit_waiting(self) -> None:
         """Give the node that has come in addition its place, as soon as nothing goes on in which ranks are counted."""
         waiting, m = self._waiting, self._model
         if waiting is None:
@@ -192,7 +192,7 @@ class Admission:
         for number in self._model.world.topology.ranks_at(node.node_rank):
             ranks[number] = ranks[number].replaced(max(ranks[number].incarnation + 1, node.incarnation))
         self._welcome(node)
-        self._losses.mend()
+        self._rank_loss.mend()
 
     def _welcome(self, node: Node, kept: HeldGeneration | None = None) -> None:
         """Give the node its place, with fresh workers or those that it kept."""
@@ -214,9 +214,9 @@ class Admission:
         )
         m.send(node.agent, welcome)
         if node.node_rank == 0:
-            self._forming.take_store(kept.store if kept else None)
+            self._formation.take_store(kept.store if kept else None)
         if kept is not None:
-            self._adoption.adopt(node, kept)
+            self._takeover.adopt(node, kept)
 
 
 def _address(node: Node, world: World) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from jdist.controller.model.model import Model
 from jdist.controller.model.numbering import Numbering
+from jdist.controller.model.phases import transition
+from jdist.controller.model.world import Node
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import ReformCallbacks, SetupCells
 from jdist.core.messages.groups import (
@@ -45,11 +47,11 @@ class _Request:
 class Formation:
     """Forms generations."""
 
-    def __init__(self, model: Model, cells: RunLifecycle, setup: SetupCells, reforms: ReformCallbacks):
+    def __init__(self, model: Model, runs: RunLifecycle, setup: SetupCells, callbacks: ReformCallbacks):
         self._model = model
-        self._cells = cells
+        self._runs = runs
         self._setup = setup
-        self._reforms = reforms
+        self._callbacks = callbacks
         self.named: dict[str, tuple[int, ...]] = {}
         self.mesh: tuple[tuple[str, ...], tuple[int, ...]] | None = None
         self.deadline: float | None = None
@@ -73,21 +75,6 @@ class Formation:
         has_gpus = bool(nodes) and all(n.has_gpus for n in nodes)
         return "cpu:gloo,cuda:nccl" if has_gpus else "gloo"
 
-    def hear(self, message: StoreUp | StoreDown | WorldFormed | WorldFailed | GroupMade) -> None:
-        """What agents and ranks say about it."""
-        match message:
-            case StoreUp():
-                self._store_up(message)
-            case StoreDown():
-                self._store, self._store_failed = None, True
-                self.fail(message.reason)
-            case WorldFormed():
-                self._formed(message)
-            case WorldFailed():
-                self._form_failed(message)
-            case GroupMade():
-                self._group_made(message)
-
     # ------------------------------------------------------------ the store
 
     def start_store(self) -> None:
@@ -102,14 +89,19 @@ class Formation:
         else:
             self._store = store
 
-    def _store_up(self, message: StoreUp) -> None:
+    def handle_store_up(self, _: Node, message: StoreUp) -> None:
         """The store listens. If it is another one, the last, where cells would make groups, is gone."""
         old, self._store = self._store, (message.host, message.port)
         if old is None or old == self._store:
             return
         self._model.is_dirty = True
         if self._model.phase == "forming":
-            self.abandon()
+            self.abandon("another store")
+
+    def handle_store_down(self, _: Node, message: StoreDown) -> None:
+        """The store could not be started, or died: nothing can be formed until there is another."""
+        self._store, self._store_failed = None, True
+        self.fail(message.reason)
 
     def mend_store(self) -> None:
         """Start another store if the last one failed."""
@@ -118,7 +110,7 @@ class Formation:
 
     # ------------------------------------------------------------ requests that need the world formed again
 
-    def make_group(self, client: str, message: MakeGroup) -> None:
+    def handle_make_group(self, client: str, message: MakeGroup) -> None:
         """Make a named group with the next generation."""
         reason = self._refusal() or self._model.unknown_ranks(message.ranks)
         if reason:
@@ -128,7 +120,7 @@ class Formation:
         self._model.is_dirty = True
         self.await_next(client, message.request, GroupCreated(f"{message.name}: ranks {RankSet(message.ranks)}"))
 
-    def make_mesh(self, client: str, message: MakeMesh) -> None:
+    def handle_make_mesh(self, client: str, message: MakeMesh) -> None:
         """Make the mesh with the next generation."""
         size = 1
         for n in message.sizes:
@@ -200,7 +192,7 @@ class Formation:
         cut = m.world.listeners()
         replay = m.world.common_groups(m.generation) if m.generation else ()
         m.generation += 1
-        m.phase = "forming"
+        transition(m, "forming", f"generation {m.generation}")
         m.is_dirty = False
         self._joining = set(ranks)
         self._failed = {}
@@ -231,7 +223,7 @@ class Formation:
 
     # ------------------------------------------------------------ its end
 
-    def _formed(self, message: WorldFormed) -> None:
+    def handle_world_formed(self, _: Node, message: WorldFormed) -> None:
         m = self._model
         rank = m.world.ranks[message.rank]
         rank.listeners |= set(message.listeners)
@@ -240,7 +232,7 @@ class Formation:
         if message.generation != m.generation or message.rank not in self._joining:
             return
         self._joining.discard(message.rank)
-        rank.state = "held"
+        transition(rank, "held", f"generation {message.generation}")
         rank.generation = message.generation
         rank.wants_reform = message.wants_reform
         if not self._joining:
@@ -248,24 +240,24 @@ class Formation:
 
     def _formed_all(self) -> None:
         m = self._model
-        m.phase = "ready"
+        transition(m, "ready", "every rank holds the generation")
         m.reason = ""
         self.deadline = None
         self.init_seconds = m.now - self._began
         for request in self._underway:
             m.send(request.client, RankReply(request.name, -1, request.body))
         self._underway = []
-        self._reforms.queue()
+        self._callbacks.queue()
         self._setup.queue_replays()  # ahead of them
 
-    def _form_failed(self, message: WorldFailed) -> None:
+    def handle_world_failed(self, _: Node, message: WorldFailed) -> None:
         m = self._model
         if message.generation != m.generation or message.rank not in self._joining or self.deadline is None:
             return
         self._failed.setdefault(message.rank, message.reason)
         self.deadline = min(self.deadline, m.now + _NEWS)
 
-    def meet_deadline(self) -> None:
+    def handle_tick(self) -> None:
         """Give up a forming that takes too long."""
         m = self._model
         if self.deadline is None or m.now < self.deadline:
@@ -277,11 +269,11 @@ class Formation:
             missing = RankSet(self._joining)
             self.fail(f"ranks {missing} did not join the world within {m.settings.form_timeout:.0f} s")
 
-    def abandon(self) -> None:
+    def abandon(self, why: str) -> None:
         """The generation that is being formed, or held, has lost a rank or a node: back to gathering."""
         m = self._model
         if m.phase in ("forming", "ready"):
-            m.phase = "gathering"
+            transition(m, "gathering", why)
         m.is_dirty = True
         self._joining = set()
         self.deadline = None
@@ -289,16 +281,16 @@ class Formation:
     def fail(self, reason: str) -> None:
         """The world cannot be formed; what waits for it is refused."""
         m = self._model
-        self.abandon()
-        m.phase = "failed"
+        self.abandon(reason)
+        transition(m, "failed", reason)
         m.reason = reason
         self.refuse_waiting(reason)
-        self._cells.end_waiting(f"the world could not be formed: {reason}")
+        self._runs.end_waiting(f"the world could not be formed: {reason}")
         m.broadcast(Notice(f"the world could not be formed: {reason}; %dist restart tries again"))
 
     # ------------------------------------------------------------ what cells make in it
 
-    def _group_made(self, message: GroupMade) -> None:
+    def handle_group_made(self, _: Node, message: GroupMade) -> None:
         rank = self._model.world.ranks[message.rank]
         if message.generation == rank.generation:
             del rank.groups[message.index :]

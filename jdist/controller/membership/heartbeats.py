@@ -24,11 +24,11 @@ from jdist.core.messages.status import Notice
 class Heartbeats:
     """Watches over when each node was last heard of."""
 
-    def __init__(self, model: Model, losses: RankLoss):
+    def __init__(self, model: Model, rank_loss: RankLoss):
         self._model = model
-        self._losses = losses
+        self._rank_loss = rank_loss
 
-    def heard(self, node: Node) -> None:
+    def record(self, node: Node) -> None:
         """A node's agent said something, if only that it lives."""
         m = self._model
         if node.is_cut_off:
@@ -41,7 +41,7 @@ class Heartbeats:
     def liveness_ended(self, node: Node, is_dead: bool) -> None:
         """Its agent's process is gone; or only the connection, and it needs another."""
         if is_dead:
-            self._losses.node_gone(node, "its agent's process ended")
+            self._rank_loss.node_gone(node, "its agent's process ended")
         else:
             self.renew_liveness(node)
 
@@ -51,7 +51,7 @@ class Heartbeats:
         m.drop_liveness_names(node.agent)
         m.send(node.agent, LivenessRenewed(m.new_liveness_name(node.agent)))
 
-    def meet_deadlines(self) -> None:
+    def handle_tick(self) -> None:
         """Say which nodes are cut off, and give up those that have been for too long."""
         m = self._model
         for node in list(m.world.nodes.values()):
@@ -59,7 +59,7 @@ class Heartbeats:
                 continue
             silence = m.now - node.last_heard
             if silence >= m.settings.node_grace:
-                self._losses.node_gone(node, f"last heard {silence:.0f} s ago")
+                self._rank_loss.node_gone(node, f"last heard {silence:.0f} s ago")
             elif silence >= m.settings.beat_timeout and not node.is_cut_off:
                 node.is_cut_off = True
                 m.broadcast(Notice(self._describe(node)))
@@ -73,7 +73,7 @@ class Heartbeats:
         left = max(0.0, self._model.settings.node_grace - silence)
         return f"{node.name} is cut off: last heard {silence:.1f} s ago; its ranks are kept for {left:.0f} s"
 
-    def next_deadline(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """When a node's state changes next if nothing is heard."""
         s = self._model.settings
         nodes = [n for n in self._model.world.nodes.values() if n.is_here]

@@ -16,11 +16,11 @@ from jdist.core.messages.status import Notice
 class MinNodes:
     """Leaves nodes out."""
 
-    def __init__(self, model: Model, joining: Admission):
+    def __init__(self, model: Model, admission: Admission):
         self._model = model
-        self._joining = joining
+        self._admission = admission
 
-    def leave_out(self, client: str, message: DropNodes) -> None:
+    def handle_drop_nodes(self, client: str, message: DropNodes) -> None:
         """Number the ranks of those that are here."""
         m = self._model
         reason = self._refusal(message)
@@ -34,7 +34,7 @@ class MinNodes:
         here = ", ".join(f"node {n.node_rank} is {n.facts.hostname}" for n in world.nodes.values())
         notes = (*m.left_out, f"the world is formed with {world.nnodes} of {world.nnodes + len(missing)} nodes: {here}")
         m.broadcast(Notice("; ".join(notes)))
-        self._joining.number()
+        self._admission.number()
         m.send(client, RankReply(message.request, -1, Resized(len(world.ranks), {}, (), notes)))
 
     def _refusal(self, message: DropNodes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jdist.controller.membership.formation import Formation
 from jdist.controller.model.events import Forget
 from jdist.controller.model.model import Model
+from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node, Rank
 from jdist.controller.queries import Queries
 from jdist.controller.runs.lifecycle import RunLifecycle
@@ -29,37 +30,37 @@ _EXPLAINED = 1.0
 class RankLoss:
     """Keeps the ranks' processes in step with what became of them."""
 
-    def __init__(self, model: Model, questions: Queries, cells: RunLifecycle, forming: Formation, setup: SetupCells):
+    def __init__(self, model: Model, queries: Queries, runs: RunLifecycle, formation: Formation, setup: SetupCells):
         self._model = model
-        self._questions = questions
-        self._cells = cells
-        self._forming = forming
+        self._queries = queries
+        self._runs = runs
+        self._formation = formation
         self._setup = setup
 
     # ------------------------------------------------------------ one rank
 
-    def worker_up(self, message: WorkerUp) -> None:
+    def handle_worker_up(self, _: Node, message: WorkerUp) -> None:
         """A rank's worker is ready for cells."""
         rank = self._model.world.ranks[message.rank]
-        if rank.incarnation == message.incarnation and rank.state == "starting":
-            rank.state = "up"
+        if rank.incarnation == message.incarnation and rank.phase == "starting":
+            transition(rank, "up", f"process {message.pid}")
             rank.was_up = True
             rank.pid = message.pid
 
-    def worker_down(self, message: WorkerDown) -> None:
+    def handle_worker_down(self, _: Node, message: WorkerDown) -> None:
         """A rank's process ended: another takes its place, unless that seems in vain or is not what was asked for."""
         m = self._model
         rank = m.world.ranks[message.rank]
-        if rank.incarnation != message.incarnation or rank.state == "gone":
+        if rank.incarnation != message.incarnation or rank.phase == "gone":
             return
-        never_up = rank.state == "starting"
+        never_up = rank.phase == "starting"
         died_again = m.phase == "forming" and rank.incarnation > 0 and rank.generation == 0
         self._lose(rank, message.reason)
         where = m.world.where(rank.rank)
         if never_up:
-            self._forming.fail(f"{where} could not be started: {message.reason}")
+            self._formation.fail(f"{where} could not be started: {message.reason}")
         elif died_again:
-            self._forming.fail(f"{where} was replaced and died again while it joined the world: {message.reason}")
+            self._formation.fail(f"{where} was replaced and died again while it joined the world: {message.reason}")
         elif m.settings.on_death == "replace":
             self._replace(rank)
         elif m.settings.on_death == "wait":
@@ -70,9 +71,9 @@ class RankLoss:
     def _leave_empty(self, rank: Rank) -> None:
         """The world stands again when somebody has restarted the rank; what waits for it is not left waiting."""
         why = self._model.missing_ranks()
-        self._forming.abandon()
-        self._forming.refuse_waiting(why)
-        self._cells.end_waiting(why)
+        self._formation.abandon(why)
+        self._formation.refuse_waiting(why)
+        self._runs.end_waiting(why)
         restart = f"%dist restart -r {rank.rank} brings a fresh one"
         self._model.broadcast(
             Notice(f"the place of rank {rank.rank} stays empty, the others keep their names; {restart}")
@@ -84,27 +85,30 @@ class RankLoss:
         One that somebody wants gone is told of when a fresh one is there.
         """
         m = self._model
-        rank.state = "gone"
+        transition(rank, "gone", reason)
         rank.pid = 0
         rank.death, rank.died_at = reason, m.now
         m.is_dirty = True
         if m.phase == "forming":
-            self._forming.abandon()
+            self._formation.abandon(f"rank {rank.rank} is lost")
         where = m.world.where(rank.rank)
-        self._questions.answer_for(rank.rank, f"{where} is gone: {reason}")
+        self._queries.answer_for(rank.rank, f"{where} is gone: {reason}")
         if not is_wanted:
             m.broadcast(Notice(f"{where} is lost: {reason}"))
         run = m.runs.run_on(rank.rank)
         if run is not None:
             seconds = m.now - (run.started_at or m.now)
-            self._cells.settle(RankDone(run.number, rank.rank, "lost", seconds, error=ErrorInfo("RankLost", reason)))
+            self._runs.record_rank_done(
+                RankDone(run.number, rank.rank, "lost", seconds, error=ErrorInfo("RankLost", reason))
+            )
             run.verdict = lost(run.number, rank.rank, where, reason)
             m.send(run.client, VerdictChanged(run.number, run.verdict))
-            if _ABORT in reason and run.pending:
+            if _ABORT in reason and run.pending and not run.abort_reason:
+                transition(run, "diagnosing", reason)
                 run.diagnose_until = m.now + _EXPLAINED
                 run.poll_no_later_than(m.now)
             else:
-                self._cells.halt(run, "lost")
+                self._runs.abort(run, "lost")
 
     def _replace(self, rank: Rank) -> None:
         """Have the agent start a fresh process in the rank's place, if the node is here."""
@@ -120,7 +124,7 @@ class RankLoss:
 
     # ------------------------------------------------------------ ranks that are given up
 
-    def give_up(self) -> None:
+    def handle_tick(self) -> None:
         """Ranks that could not be freed within the grace are replaced."""
         m = self._model
         for run in list(m.runs.running.values()):
@@ -136,7 +140,7 @@ class RankLoss:
                 self._lose(rank, f"it did not stop within {grace:.0f} s of the interrupt and was replaced")
                 self._replace(rank)
 
-    def restart(self, client: str, message: Restart) -> None:
+    def handle_restart(self, client: str, message: Restart) -> None:
         """Replace ranks because somebody wants it; the answer comes when the world has been formed again."""
         m = self._model
         missing = m.missing_nodes()
@@ -150,21 +154,23 @@ class RankLoss:
             return
         for number in sorted(set(message.ranks)):
             rank = m.world.ranks[number]
-            if rank.state != "gone":
+            if rank.phase != "gone":
                 self._lose(rank, "restarted by the user", is_wanted=True)
             self._replace(rank)
         self.mend()
-        self._forming.await_next(client, message.request, GroupCreated(f"{describe_ranks(message.ranks, 'is')} fresh"))
+        self._formation.await_next(
+            client, message.request, GroupCreated(f"{describe_ranks(message.ranks, 'is')} fresh")
+        )
 
     def _left_out(self, ranks: tuple[int, ...]) -> str:
         """Why the world could not be formed with these replaced: other places are empty, too. "" if it could."""
         m = self._model
-        empty = {r.rank for r in m.world.ranks.values() if r.state == "gone"} - set(ranks)
+        empty = {r.rank for r in m.world.ranks.values() if r.phase == "gone"} - set(ranks)
         return m.missing_ranks() if empty else ""
 
     def replace(self, rank: Rank) -> None:
         """Another process in the place of one that has ended unheard."""
-        rank.state = "gone"
+        transition(rank, "gone", "its process had ended")
         self._replace(rank)
 
     def mend(self) -> None:
@@ -172,12 +178,12 @@ class RankLoss:
         m = self._model
         if m.phase != "failed":
             return
-        m.phase = "gathering"
+        transition(m, "gathering", "what it lacks is replaced")
         m.reason = ""
         for rank in list(m.world.ranks.values()):
-            if rank.state == "gone":
+            if rank.phase == "gone":
                 self._replace(rank)
-        self._forming.mend_store()
+        self._formation.mend_store()
 
     # ------------------------------------------------------------ nodes
 
@@ -186,7 +192,7 @@ class RankLoss:
         m = self._model
         m.drop_liveness_names(node.agent)
         m.out.append(Forget(node.agent))
-        self._questions.answer_for_node(node.agent, f"node {node.node_rank} is gone: {reason}")
+        self._queries.answer_for_node(node.agent, f"node {node.node_rank} is gone: {reason}")
         node.agent = ""
         node.is_cut_off = False
         if not m.world.ranks:
@@ -197,8 +203,8 @@ class RankLoss:
             m.ending = f"{why}; the cluster was started to stop then"
         for number in m.world.topology.ranks_at(node.node_rank):
             rank = m.world.ranks[number]
-            if rank.state != "gone":
+            if rank.phase != "gone":
                 self._lose(rank, why)
-        self._forming.abandon()
-        self._forming.refuse_waiting(why)
-        self._cells.end_waiting(why)
+        self._formation.abandon(why)
+        self._formation.refuse_waiting(why)
+        self._runs.end_waiting(why)

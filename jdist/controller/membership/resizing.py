@@ -34,7 +34,16 @@ from jdist.controller.queries import Queries
 from jdist.controller.runs.own_runs import SetupCells
 from jdist.controller.runs.rank_polling import RankPoller
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import AddNode, AgentHello, PlaceOpened, RemoveRanks, Renumber, Resized, Shutdown
+from jdist.core.messages.membership import (
+    AddNode,
+    AgentHello,
+    PlaceOpened,
+    RemoveRanks,
+    Renumber,
+    Renumbered,
+    Resized,
+    Shutdown,
+)
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import Notice
 from jdist.core.ranks import RankSet
@@ -59,18 +68,18 @@ class Resizing:
     def __init__(
         self,
         model: Model,
-        questions: Queries,
+        queries: Queries,
         setup: SetupCells,
-        looks: RankPoller,
-        forming: Formation,
-        losses: RankLoss,
+        poller: RankPoller,
+        formation: Formation,
+        rank_loss: RankLoss,
     ):
         self._model = model
-        self._questions = questions
+        self._queries = queries
         self._setup = setup
-        self._looks = looks
-        self._forming = forming
-        self._losses = losses
+        self._poller = poller
+        self._formation = formation
+        self._rank_loss = rank_loss
         self._opening: _Opening | None = None
         self._removals: list[tuple[str, RemoveRanks]] = []
         """Those that wait for the controller's own cells."""
@@ -78,11 +87,11 @@ class Resizing:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing goes on in which ranks are counted: no cell runs, and no look at them is under way."""
-        return not self._model.runs.running and self._looks.next_wakeup() is None
+        return not self._model.runs.running and self._poller.next_wakeup() is None
 
     # ------------------------------------------------------------ a node more
 
-    def add(self, client: str, message: AddNode) -> None:
+    def handle_add_node(self, client: str, message: AddNode) -> None:
         """Open a place for a node, for a while."""
         m = self._model
         reason = self._refusal_to_add(client)
@@ -127,7 +136,7 @@ class Resizing:
         self._setup.grow(added)
         where = node.name
         size = len(m.world.ranks)
-        notes = (f"{where} is new, with {_name(added)}; the world has {size}", *self._forming.drop_mesh())
+        notes = (f"{where} is new, with {_name(added)}; the world has {size}", *self._formation.drop_mesh())
         m.is_dirty = True
         unchanged = {r: r for r in range(added[0])}
         self._announce(opening.client, opening.request, Resized(size, unchanged, added, notes))
@@ -138,7 +147,7 @@ class Resizing:
         """When the open place is closed."""
         return None if self._opening is None else self._opening.deadline
 
-    def meet_deadline(self) -> None:
+    def handle_tick(self) -> None:
         """Close a place to which nobody came."""
         opening = self._opening
         if opening is not None and self._model.now >= opening.deadline:
@@ -156,11 +165,11 @@ class Resizing:
 
     # ------------------------------------------------------------ ranks less
 
-    def remove(self, client: str, message: RemoveRanks) -> None:
+    def handle_remove_ranks(self, client: str, message: RemoveRanks) -> None:
         """Take ranks out of the world; the answer comes when the others have formed it again."""
         self._removals.append((client, message))
 
-    def carry_on(self) -> None:
+    def remove_pending(self) -> None:
         """Remove what is to be removed, unless the controller's own cells are still running."""
         while self._removals:
             client, message = self._removals[0]
@@ -177,19 +186,19 @@ class Resizing:
     def _remove(self, client: str, request: str, gone: tuple[int, ...]) -> None:
         m = self._model
         for rank in gone:
-            self._questions.answer_for(rank, f"{m.world.where(rank)} has been removed")
+            self._queries.answer_for(rank, f"{m.world.where(rank)} has been removed")
         had_store = m.world.nodes[0]
-        self._forming.abandon()
+        self._formation.abandon("ranks are removed")
         numbering, released = m.world.shrink(gone)
         self._setup.renumber(numbering)
-        self._questions.renumber(numbering)
+        self._queries.renumber(numbering)
         m.runs.last_on = {numbering.ranks[r]: n for r, n in m.runs.last_on.items() if r in numbering.ranks}
-        notes = (*_describe(gone, numbering, released, len(m.world.ranks)), *self._forming.renumber(numbering))
+        notes = (*_describe(gone, numbering, released, len(m.world.ranks)), *self._formation.renumber(numbering))
         self._tell_agents(numbering, released)
         if m.world.nodes[0] is not had_store:
-            self._forming.start_store()
-        self._losses.mend()
-        resized = Resized(len(m.world.ranks), numbering.ranks, (), (*notes, *self._forming.drop_mesh()))
+            self._formation.start_store()
+        self._rank_loss.mend()
+        resized = Resized(len(m.world.ranks), numbering.ranks, (), (*notes, *self._formation.drop_mesh()))
         self._announce(client, request, resized)
 
     def _refusal_to_remove(self, gone: tuple[int, ...]) -> str:
@@ -199,7 +208,7 @@ class Resizing:
             return unknown
         if len(gone) == len(m.world.ranks):
             return "that would leave no rank; %dist stop ends the cluster"
-        moving = self._questions.moving()
+        moving = self._queries.moving()
         if moving:
             return f"a value is being moved from or to {_name(moving)}; remove ranks when it is there"
         return self._fixed() or self._busy("remove ranks") or self._left_behind(gone)
@@ -212,26 +221,26 @@ class Resizing:
         if nodes:
             ranks = RankSet(r.rank for r in staying if r.node_rank in nodes)
             return f"{m.missing_nodes()}: its ranks {ranks} cannot stay; remove them as well"
-        empty = [r.rank for r in staying if r.state == "gone"]
+        empty = [r.rank for r in staying if r.phase == "gone"]
         return m.missing_ranks() if empty and m.phase != "failed" else ""
 
     def _tell_agents(self, numbering: Numbering, released: list[Node]) -> None:
         m = self._model
         for node in released:
             m.send(node.agent, Shutdown())
-            self._questions.answer_for_node(node.agent, f"{node.name} has been released")
+            self._queries.answer_for_node(node.agent, f"{node.name} has been released")
         shape = m.world.topology
         for node in m.world.nodes.values():
             own = {old: new for old, new in numbering.ranks.items() if m.world.ranks[new].node_rank == node.node_rank}
             node.unanswered.append(numbering)
             m.send(
                 node.agent,
-                Renumber(node.node_rank, shape.nproc_per_node, own, dict(self._forming.named), shape.node_of),
+                Renumber(node.node_rank, shape.nproc_per_node, own, dict(self._formation.named), shape.node_of),
             )
 
     # ------------------------------------------------------------ numbers on their way
 
-    def renumbered(self, node: Node) -> None:
+    def handle_renumbered(self, node: Node, _: Renumbered) -> None:
         """A node's agent counts as it was told to."""
         if node.unanswered:
             del node.unanswered[0]
@@ -246,7 +255,7 @@ class Resizing:
     # ------------------------------------------------------------ what both need
 
     def _fixed(self) -> str:
-        is_fixed = self._forming.backend == "mpi"
+        is_fixed = self._formation.backend == "mpi"
         return "mpirun has fixed the number of ranks (--backend mpi); start a cluster of another size" * is_fixed
 
     def _busy(self, doing: str) -> str:
@@ -262,7 +271,7 @@ class Resizing:
     def _announce(self, client: str, request: str, resized: Resized) -> None:
         """To who wanted it, when the world is formed; to the others, now: their next cell must count as the ranks."""
         m = self._model
-        self._forming.await_next(client, request, resized)
+        self._formation.await_next(client, request, resized)
         for other in m.clients:
             if other != client:
                 m.send(other, Notice(str(resized)))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.model.model import Model
+from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node
 from jdist.controller.runs.lifecycle import RunLifecycle
@@ -32,12 +33,12 @@ _NOBODY = "-"
 class Takeover:
     """Knows which nodes are awaited."""
 
-    def __init__(self, model: Model, cells: RunLifecycle, setup: SetupCells, forming: Formation, losses: RankLoss):
+    def __init__(self, model: Model, runs: RunLifecycle, setup: SetupCells, formation: Formation, rank_loss: RankLoss):
         self._model = model
-        self._cells = cells
+        self._runs = runs
         self._setup = setup
-        self._forming = forming
-        self._losses = losses
+        self._formation = formation
+        self._rank_loss = rank_loss
         self._has_begun = False
         self._awaited: set[int] = set()
         self._setup_cells: dict[str, tuple[int, set[int]]] = {}
@@ -47,7 +48,7 @@ class Takeover:
         """There was a controller before this one."""
         self._has_begun = True
 
-    def hear(self, hello: AgentHello) -> None:
+    def record_hello(self, hello: AgentHello) -> None:
         """The first agent that tells of a formed world says what there is to wait for."""
         m = self._model
         form = None if hello.held is None else hello.held.form
@@ -59,15 +60,16 @@ class Takeover:
             m.world.nodes[n].host = form.node_of[n] if form.node_of else None
         m.world.number_ranks()
         for rank in m.world.ranks.values():
-            rank.state, rank.was_up = "gone", True
+            transition(rank, "gone", "not back from an earlier controller")
+            rank.was_up = True
         self._awaited = set(m.world.nodes)
         self.deadline = m.now + m.settings.node_grace
         self._take_form(form)
 
     def _take_form(self, form: FormWorld) -> None:
         self._model.generation = max(self._model.generation, form.generation)
-        self._forming.named = dict(form.named)
-        self._forming.mesh = form.mesh
+        self._formation.named = dict(form.named)
+        self._formation.mesh = form.mesh
 
     def awaits(self, hello: AgentHello) -> bool:
         """Whether the agent's node is to be taken over with its ranks."""
@@ -110,10 +112,10 @@ class Takeover:
         rank.generation, rank.pid = held.generation, held.pid
         rank.groups, rank.listeners = list(held.groups), set(held.listeners)
         if not held.pid:
-            self._losses.replace(rank)
+            self._rank_loss.replace(rank)
             return
         is_held = held.generation == m.generation
-        rank.state = "starting" if not held.is_up else "held" if is_held else "up"
+        transition(rank, "starting" if not held.is_up else "held" if is_held else "up", "taken over")
         if held.run:
             self._take_run(held.run, held.rank)
 
@@ -126,7 +128,7 @@ class Takeover:
             run.ranks = (*run.ranks, rank)
             run.pending.add(rank)
 
-    def meet_deadline(self) -> None:
+    def handle_tick(self) -> None:
         """Go on without the nodes that are not back."""
         if self.deadline is not None and self._model.now >= self.deadline:
             self._settle(is_late=False)
@@ -137,12 +139,14 @@ class Takeover:
         cells = sorted((run, code, ranks) for code, (run, ranks) in self._setup_cells.items())
         self._setup.restore((code, tuple(sorted(ranks))) for _, code, ranks in cells)
         ranks = m.world.ranks.values()
-        m.is_dirty = is_late or not all(r.state == "held" and r.generation == m.generation for r in ranks)
+        m.is_dirty = (
+            is_late or m.phase == "failed" or any(r.phase != "held" or r.generation != m.generation for r in ranks)
+        )
         for run in list(m.runs.running.values()):
             if run.client == _NOBODY:
-                self._cells.halt(run, "interrupted")
+                self._runs.abort(run, "interrupted")
         if not m.is_dirty:
-            m.phase = "ready"
+            transition(m, "ready", "taken over as it is")
         back = sum(n.is_here for n in m.world.nodes.values())
         m.broadcast(
             Notice(f"the controller was started again: {back} of {m.world.nnodes} nodes are back, names are kept")

@@ -1,10 +1,12 @@
-"""Context: what the parts of the state share: settings, this step's clock, members, runs, phase, outbox. Pure."""
+"""Model: all that the controller knows of its cluster, and the messages that the present step sends. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from jdist.controller.model.events import Instruction, Send
+from jdist.controller.model.phases import CLUSTER, HasPhase, Lifecycle
 from jdist.controller.model.runs import RunBook
 from jdist.controller.model.world import World
 from jdist.core.messages.base import Message
@@ -13,36 +15,41 @@ from jdist.core.ranks import RankSet
 from jdist.core.settings import Settings
 
 
-class Model:
-    """One cluster's shared truth; its parts (forming, cells, losses, …) change it while a step lasts."""
+@dataclass
+class Model(HasPhase[Phase]):
+    """One cluster, its members, runs and peers. The handlers of one step change it, one after the other."""
 
-    def __init__(self, settings: Settings, version: str, now: float, new_name: Callable[[], str]):
-        self.settings = settings
-        self.version = version
-        self.now = now
-        """Of the step that is being taken."""
-        self.out: list[Instruction] = []
-        self.broadcasts = 0
-        """How often something was told to all clients."""
-        self.world = World(settings.nnodes)
-        self.runs = RunBook()
-        self.clients: dict[str, str] = {}
-        """Kind of each attached client, by its socket's identity."""
-        self.liveness_names: dict[str, str] = {}
-        """Names of the liveness connections that may come or stand, and the peer that each belongs to."""
-        self.phase: Phase = "gathering"
-        self.reason = ""
-        """Why the world failed."""
-        self.generation = 0
-        self.is_dirty = True
-        """The world's process group is not there or may be out of step: it must be formed before a run starts."""
-        self.reform_ended = False
-        """The functions called after a re-forming were ended before they were done; see controller/runs/on_reform."""
-        self.left_out: tuple[str, ...] = ()
-        """Nodes that could not be had, and why."""
-        self.ending = ""
-        """Why the cluster is to be stopped with this step; "" while it is not."""
-        self._new_name = new_name
+    settings: Settings
+    version: str
+    now: float
+    """Time of the present step (monotonic seconds)."""
+    new_name: Callable[[], str]
+    world: World
+    runs: RunBook = field(default_factory=RunBook)
+
+    reason: str = ""
+    """Why the world failed."""
+    generation: int = 0
+    is_dirty: bool = True
+    """The world's process group does not exist or may be out of step: it must be formed before a run starts."""
+    reform_ended: bool = False
+    """The callbacks after a re-forming were ended before they were done (controller/runs/own_runs)."""
+    left_out: tuple[str, ...] = ()
+    """Nodes that could not be had, and why."""
+    ending: str = ""
+    """Why the cluster is to be stopped with this step; "" while it is not."""
+
+    clients: dict[str, str] = field(default_factory=dict)
+    """Kind of each attached client, by its socket's identity."""
+    liveness_names: dict[str, str] = field(default_factory=dict)
+    """Names of the liveness connections that may come or are open, and the peer that each belongs to."""
+    out: list[Instruction] = field(default_factory=list)
+    """What the present step is to send."""
+    broadcasts: int = 0
+    """How many messages have been sent to all clients."""
+
+    def __post_init__(self) -> None:
+        self.lifecycle: Lifecycle[Phase] = Lifecycle("the cluster", "gathering", CLUSTER)
 
     def send(self, peer: str, message: Message) -> None:
         """To an agent or a client; "" stands for one that is gone."""
@@ -76,7 +83,7 @@ class Model:
 
     def new_liveness_name(self, peer: str) -> str:
         """A name under which the peer's liveness connection may come."""
-        name = self._new_name()
+        name = self.new_name()
         self.liveness_names[name] = peer
         return name
 
@@ -115,7 +122,7 @@ class Model:
         """
         if self.phase == "failed":
             return ""
-        gone = [r for r in self.world.ranks.values() if r.state == "gone" and self.world.nodes[r.node_rank].is_here]
+        gone = [r for r in self.world.ranks.values() if r.phase == "gone" and self.world.nodes[r.node_rank].is_here]
         each = "; ".join(f"{self.world.where(r.rank)} is gone: {r.death}" for r in gone)
         fresh = "a fresh one" if len(gone) == 1 else "fresh ones"
         return each and f"{each}; %dist restart -r {RankSet(r.rank for r in gone)} brings {fresh}"

@@ -1,9 +1,7 @@
 """Runs: which cell runs on which ranks, which waits for which, and what became of each rank's part. Pure.
 
-A run is *queued* until every one of its ranks is free and no earlier queued run wants one of them; then *running*; then
-*ended* when each rank has an outcome. A rank has at most one run, so two cells never interleave on it. A running run
-may be *halted* once, for a reason: from then on a rank that fails is counted under that reason, not as an error of its
-own.
+A rank has at most one run, so two cells never interleave on it. A run's phases are in docs/design/states.md; once it
+is aborted, a rank that fails is counted under the abort's reason, not as an error of its own.
 """
 
 from __future__ import annotations
@@ -13,11 +11,12 @@ from typing import Literal
 
 import msgspec
 
+from jdist.controller.model.phases import RUN, HasPhase, Lifecycle, RunPhase, transition
 from jdist.core.messages.runs import RankDone
 from jdist.core.observation import CallDigest
 from jdist.core.verdict import Verdict
 
-_LAST_LOOK = 0.8
+_FINAL_POLL = 0.8
 """Seconds before a run's deadline at which its ranks are asked what they do."""
 _FAILURE = 200
 """Characters of an error that are remembered."""
@@ -25,11 +24,23 @@ _FAILURE = 200
 SETUP = "the setup cell"
 ON_REFORM = "a function of jdist.on_reform"
 
-HaltReason = Literal["", "timeout", "interrupted", "lost", "failed"]
+AbortReason = Literal["", "timeout", "interrupted", "lost", "failed"]
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank's part of a run ended."""
+
+    kind: str
+    at: float = 0.0
+    failure: str = ""
+    """Such as "ValueError: no such file"."""
+    digests: tuple[CallDigest, ...] = ()
+    """Of the collectives that it called."""
 
 
 @dataclass
-class Run:
+class Run(HasPhase[RunPhase]):
     """One cell on some ranks."""
 
     number: int
@@ -43,31 +54,33 @@ class Run:
     purpose: str = ""
     """What the controller itself runs this for; "" for a client's cell."""
     started_at: float | None = None
-    deadline: float | None = None
-    halted: HaltReason = ""
-    give_up_at: float | None = None
     pending: set[int] = field(default_factory=set)
-    kinds: dict[int, str] = field(default_factory=dict)
+    """Ranks whose part has not ended."""
+    ends: dict[int, RankEnd] = field(default_factory=dict)
     first_failure: int = -1
-    ended_at: dict[int, float] = field(default_factory=dict)
-    """When each rank's part was over."""
-    failures: dict[int, str] = field(default_factory=dict)
-    """"ValueError: no such file", by rank."""
+    abort_reason: AbortReason = ""
+    """Why it was aborted; kept when it has ended."""
+
+    deadline: float | None = None
     diagnose_until: float | None = None
-    """A rank of it is lost, and the others are freed once they have been looked at, by then at the latest."""
+    """While *diagnosing*: a poll that is in by then may still explain the loss of a rank."""
+    give_up_at: float | None = None
+    """While *aborting*: ranks that are not free by then are replaced."""
+    compare_until: float | None = None
+    """While *comparing*: the run ends then at the latest."""
+
     is_stalled: bool = False
-    """A rank of it is blocked, or was at the last look."""
+    """A rank of it is blocked, or was at the last poll."""
     poll_at: float | None = None
-    """When the ranks are to be asked what they do."""
+    """When the ranks are to be polled."""
     final_poll_at: float | None = None
-    """The same, so that the end at its deadline can be explained."""
+    """Time of the last poll before the deadline; its answers go into the timeout message."""
     unconfirmed: object = None
-    """What the last look found and the next has to confirm."""
+    """What the last poll found and the next has to confirm."""
     verdict: Verdict | None = None
-    digests: dict[int, tuple[CallDigest, ...]] = field(default_factory=dict)
-    """What each rank called."""
-    held_until: float | None = None
-    """All its ranks have ended, and it is being found out what they called; it ends then at the latest."""
+
+    def __post_init__(self) -> None:
+        self.lifecycle = Lifecycle(f"run {self.number}", "queued", RUN)
 
     @property
     def is_own(self) -> bool:
@@ -82,39 +95,38 @@ class Run:
     @property
     def reason(self) -> str:
         """Why it was ended early, for RunEnded; "" for a run whose ranks all came to an end of their own."""
-        if not any(kind in ("timeout", "interrupted", "lost") for kind in self.kinds.values()):
+        if not any(end.kind in ("timeout", "interrupted", "lost") for end in self.ends.values()):
             return ""
-        return self.halted or "lost"
+        return self.abort_reason or "lost"
 
     @property
     def is_over(self) -> bool:
-        return self.started_at is not None and not self.pending
+        """Whether every rank's part has ended."""
+        return self.phase != "queued" and not self.pending
 
-    def wakeups(self) -> tuple[float | None, ...]:
-        """The moments at which something is due."""
-        if self.held_until is not None:
-            return (self.held_until,)
-        return (self.give_up_at,) if self.halted else (self.deadline,)
+    @property
+    def next_deadline(self) -> float | None:
+        """When its phase changes by itself."""
+        if self.phase == "comparing":
+            return self.compare_until
+        return self.give_up_at if self.phase == "aborting" else self.deadline
 
     def poll_no_later_than(self, when: float) -> None:
-        """Have the ranks asked at this time at the latest."""
+        """Schedule the next poll of the ranks at or before ``when``."""
         self.poll_at = when if self.poll_at is None else min(when, self.poll_at)
 
-    def settle(self, done: RankDone, now: float) -> RankDone | None:
-        """Note a rank's end; the Done to pass on, or None if this rank had ended already."""
+    def record(self, done: RankDone, now: float) -> RankDone | None:
+        """Record a rank's end; returns the RankDone to pass on, or None if this rank had ended already."""
         if done.rank not in self.pending:
             return None
         self.pending.discard(done.rank)
         kind = done.kind
-        if self.halted and kind == "error":
-            kind = "timeout" if self.halted == "timeout" else "interrupted"
-        self.kinds[done.rank] = kind
-        self.ended_at[done.rank] = now
-        self.digests[done.rank] = done.digests
-        if done.error is not None:
-            self.failures[done.rank] = f"{done.error.ename}: {done.error.evalue}".partition("\n")[0][:_FAILURE]
+        if self.abort_reason and kind == "error":
+            kind = "timeout" if self.abort_reason == "timeout" else "interrupted"
+        failure = "" if done.error is None else f"{done.error.ename}: {done.error.evalue}".partition("\n")[0][:_FAILURE]
+        self.ends[done.rank] = RankEnd(kind, now, failure, done.digests)
         is_cause = kind in ("error", "lost") and not (done.error is not None and done.error.is_echo)
-        died_by_itself = kind == "lost" and not self.halted
+        died_by_itself = kind == "lost" and not self.abort_reason
         if is_cause and (self.first_failure < 0 or died_by_itself):
             self.first_failure = done.rank
         return msgspec.structs.replace(done, kind=kind, digests=())
@@ -163,12 +175,13 @@ class RunBook:
         return ready
 
     def start(self, run: Run, now: float) -> None:
-        """Queued → running."""
+        """Record that the run has been sent to its ranks."""
+        transition(run, "running", "its ranks are free")
         run.started_at = now
         run.deadline = None if run.timeout is None else now + run.timeout
         run.pending = set(run.ranks)
         if run.timeout is not None:
-            run.final_poll_at = now + max(run.timeout / 2, run.timeout - _LAST_LOOK)
+            run.final_poll_at = now + max(run.timeout / 2, run.timeout - _FINAL_POLL)
         self.last_on.update(dict.fromkeys(run.ranks, run.number))
         self.running[run.number] = run
 
@@ -176,11 +189,6 @@ class RunBook:
         """The run that holds ``rank`` now."""
         return next((r for r in self.running.values() if rank in r.pending), None)
 
-    @property
-    def busy_ranks(self) -> set[int]:
-        return {rank for run in self.running.values() for rank in run.pending}
-
     def next_deadline(self) -> float | None:
-        """The next moment at which a run's state changes by itself."""
-        times = [t for r in self.running.values() for t in r.wakeups() if t is not None]
-        return min(times, default=None)
+        """The next moment at which a run's phase changes by itself."""
+        return min((t for r in self.running.values() if (t := r.next_deadline) is not None), default=None)

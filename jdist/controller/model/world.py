@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from jdist.controller.model.numbering import Numbering
+from jdist.controller.model.phases import RANK, HasPhase, Lifecycle, RankPhase, transition
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.membership import LauncherTask, NodeFacts
 from jdist.core.topology import Topology
-
-RankState = Literal["starting", "up", "held", "gone"]
 
 
 @dataclass
@@ -60,12 +58,11 @@ class Node:
 
 
 @dataclass
-class Rank:
-    """One rank. *starting* → *up* (its kernel answers) → *held* (it holds the generation) → *gone* (no process)."""
+class Rank(HasPhase[RankPhase]):
+    """One rank: *starting*, *up* (its kernel answers), *held* (it holds the generation) or *gone* (no process)."""
 
     rank: int
     node_rank: int
-    state: RankState = "starting"
     pid: int = 0
     incarnation: int = 0
     generation: int = 0
@@ -81,16 +78,21 @@ class Rank:
     groups: list[GroupSpec] = field(default_factory=list)
     listeners: set[tuple[str, int]] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.lifecycle = Lifecycle(f"rank {self.rank}", "starting", RANK)
+
     @property
     def has_process(self) -> bool:
         """Whether its worker is up."""
-        return self.state in ("up", "held")
+        return self.phase in ("up", "held")
 
     def replaced(self, incarnation: int) -> Rank:
         """The rank with a fresh process to come; its names are lost if it had any."""
         had_names = self.was_up or self.is_fresh
         fresh = Rank(self.rank, self.node_rank, incarnation=incarnation, is_fresh=had_names, needs_setup=had_names)
         fresh.death, fresh.died_at = self.death, self.died_at
+        fresh.lifecycle = self.lifecycle
+        transition(fresh, "starting", f"incarnation {incarnation}")
         return fresh
 
 
@@ -173,6 +175,7 @@ class World:
             node.node_rank, node.nproc = new, 0
         for new, rank in self.ranks.items():
             rank.rank, rank.node_rank = new, numbering.nodes[rank.node_rank]
+            rank.lifecycle.name = f"rank {new}"
             rank.groups = [numbering.group(g) for g in rank.groups]
             self.nodes[rank.node_rank].nproc += 1
         return numbering, released

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from jdist.controller.model.model import Model
-from jdist.controller.model.runs import ON_REFORM, HaltReason, Run
+from jdist.controller.model.phases import transition
+from jdist.controller.model.runs import ON_REFORM, AbortReason, Run
+from jdist.controller.model.world import Node
 from jdist.controller.runs.own_runs import SetupCells
 from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.core.messages.base import Ack
@@ -36,14 +38,14 @@ _LAST_LINE = 200
 class RunLifecycle:
     """Accepts, starts, interrupts and ends runs."""
 
-    def __init__(self, model: Model, setup: SetupCells, doubts: SilentMismatch):
+    def __init__(self, model: Model, setup: SetupCells, silent_mismatch: SilentMismatch):
         self._model = model
         self._setup = setup
-        self._doubts = doubts
+        self._silent_mismatch = silent_mismatch
 
     # ------------------------------------------------------------ from acceptance to start
 
-    def accept(self, client: str, message: RunCell) -> None:
+    def handle_run_cell(self, client: str, message: RunCell) -> None:
         """Queue a cell, or say why it cannot be run."""
         m = self._model
         reason = self._refusal(message)
@@ -97,7 +99,7 @@ class RunLifecycle:
 
     # ------------------------------------------------------------ while it runs
 
-    def pass_output(self, output: Output) -> None:
+    def handle_output(self, _: Node, output: Output) -> None:
         """Output goes to the run's client; what a thread of an earlier cell still says goes to all."""
         m = self._model
         for item in output.items:
@@ -118,7 +120,7 @@ class RunLifecycle:
             if rank is not None:
                 rank.last_line = text[text.rfind("\n") + 1 :][-_LAST_LINE:]
 
-    def pass_input_request(self, message: InputRequest) -> None:
+    def handle_input_request(self, _: Node, message: InputRequest) -> None:
         """A rank reads a line: its run's client is asked."""
         run = self._model.runs.running.get(message.run)
         if run is None:
@@ -126,9 +128,9 @@ class RunLifecycle:
         if run.client in self._model.clients:
             self._model.send(run.client, message)
         else:
-            self.halt(run, "interrupted")  # nobody is there to answer
+            self.abort(run, "interrupted")  # nobody is there to answer
 
-    def pass_input(self, message: InputReply) -> None:
+    def handle_input_reply(self, _client: str, message: InputReply) -> None:
         """What the user typed goes to the rank's node."""
         rank = self._model.world.ranks.get(message.rank)
         if rank is not None:
@@ -136,11 +138,15 @@ class RunLifecycle:
 
     # ------------------------------------------------------------ the end
 
-    def settle(self, done: RankDone) -> None:
+    def handle_rank_done(self, _: Node, done: RankDone) -> None:
+        """A rank's part of a run is over."""
+        self.record_rank_done(done)
+
+    def record_rank_done(self, done: RankDone) -> None:
         """A rank's part of a run is over; with the last one, so is the run."""
         m = self._model
         run = m.runs.running.get(done.run)
-        settled = run.settle(done, m.now) if run is not None else None
+        settled = run.record(done, m.now) if run is not None else None
         if run is None or settled is None:
             return
         m.send(run.client, settled)
@@ -154,35 +160,46 @@ class RunLifecycle:
                 other.poll_no_later_than(m.now)  # it may have waited for this rank
 
     def end_if_over(self, run: Run) -> None:
-        """With its last rank a run is over, unless it has still to be explained."""
+        """End a run of which every rank has ended, unless something about it has still to be found out."""
+        if run.is_over and run.phase != "diagnosing" and not self._silent_mismatch.hold_back(run):
+            self._end(run)
+
+    def end_diagnosis(self, run: Run) -> None:
+        """The loss of a rank has been explained as far as it can be: free the others, if any still runs."""
+        if run.pending:
+            self.abort(run, "lost")
+        else:
+            self._end(run)
+
+    def _end(self, run: Run) -> None:
         m = self._model
-        if not run.is_over or (run.diagnose_until is not None and not run.halted) or self._doubts.hold_back(run):
-            return
+        transition(run, "ended", run.reason or "each rank's part has ended")
         del m.runs.running[run.number]
-        has_ended_well = all(kind == "value" for kind in run.kinds.values())
+        has_ended_well = all(end.kind == "value" for end in run.ends.values())
         if run.verdict is not None and has_ended_well and not run.verdict.has_passed:
             m.send(run.client, VerdictChanged(run.number, None))
         m.send(run.client, RunEnded(run.number, run.reason, m.now - (run.started_at or m.now), run.first_failure))
 
-    def interrupt(self, client: str, message: Interrupt) -> None:
+    def handle_interrupt(self, client: str, message: Interrupt) -> None:
         """Stop runs, of some ranks or one by its number; those that wait end at once."""
         m = self._model
         wanted = set(message.ranks)
         for run in list(m.runs.running.values()):
             if message.run in (0, run.number) and (not wanted or wanted & run.pending):
-                self.halt(run, "interrupted")
+                self.abort(run, "interrupted")
         for run in list(m.runs.queued):
             if message.run in (0, run.number) and (not wanted or wanted & set(run.ranks)) and not run.is_own:
                 self._end_queued(run)
         if message.request:
             m.send(client, RankReply(message.request, -1, Ack()))
 
-    def halt(self, run: Run, reason: HaltReason) -> None:
+    def abort(self, run: Run, reason: AbortReason) -> None:
         """Free every rank that is still in the run, once."""
         m = self._model
-        if run.halted or not run.pending:
+        if run.abort_reason or not run.pending:
             return
-        run.halted = reason
+        transition(run, "aborting", reason)
+        run.abort_reason = reason
         m.reform_ended = m.reform_ended or run.purpose == ON_REFORM
         run.give_up_at = m.now + m.settings.interrupt_grace
         m.is_dirty = True
@@ -194,10 +211,10 @@ class RunLifecycle:
         """The functions called after a re-forming have nobody who could let them go on: freed when that is certain."""
         for run in list(self._model.runs.running.values()):
             found = run.verdict
-            if run.purpose == ON_REFORM and not run.halted and found is not None and found.is_certain:
+            if run.purpose == ON_REFORM and not run.abort_reason and found is not None and found.is_certain:
                 what = f"{run.purpose} was ended on ranks {RankSet(run.pending)}, where it could not finish"
                 self._model.broadcast(Notice(f"{what}: {found.reason}"))
-                self.halt(run, "failed")
+                self.abort(run, "failed")
 
     def end_waiting(self, reason: str) -> None:
         """End every run that waits, for a world that will not stand soon; replays go on waiting."""
@@ -207,6 +224,7 @@ class RunLifecycle:
 
     def _end_queued(self, run: Run, error: ErrorInfo | None = None) -> None:
         m = self._model
+        transition(run, "ended", error.evalue if error is not None else "interrupted")
         m.runs.queued.remove(run)
         for rank in run.ranks:
             m.send(run.client, RankDone(run.number, rank, "interrupted", error=error))
@@ -214,11 +232,11 @@ class RunLifecycle:
 
     # ------------------------------------------------------------ time
 
-    def meet_deadlines(self) -> None:
+    def handle_tick(self) -> None:
         """Halt the runs whose time is up."""
         m = self._model
         for run in list(m.runs.running.values()):
-            if run.held_until is not None:
+            if run.phase == "comparing":
                 self.end_if_over(run)
             elif run.deadline is not None and m.now >= run.deadline:
-                self.halt(run, "timeout")
+                self.abort(run, "timeout")

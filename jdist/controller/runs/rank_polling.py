@@ -54,16 +54,16 @@ class _Round:
 class RankPoller:
     """Looks at the world while a rank is blocked, and judges the runs."""
 
-    def __init__(self, model: Model, cells: RunLifecycle):
+    def __init__(self, model: Model, runs: RunLifecycle):
         self._model = model
-        self._cells = cells
+        self._runs = runs
         self._last = 0
         self._round: _Round | None = None
 
     def stalled(self, message: Stalled) -> None:
         """A rank is blocked: look at once."""
         run = self._model.runs.running.get(message.run)
-        if run is not None and not run.halted and message.rank in run.pending:
+        if run is not None and not run.abort_reason and message.rank in run.pending:
             run.is_stalled = True
             run.poll_no_later_than(self._model.now)
 
@@ -74,9 +74,9 @@ class RankPoller:
         return min((t for run in self._model.runs.running.values() for t in self._times(run)), default=None)
 
     def _times(self, run: Run) -> list[float]:
-        return [] if run.halted else [t for t in (run.poll_at, run.final_poll_at) if t is not None]
+        return [] if run.abort_reason else [t for t in (run.poll_at, run.final_poll_at) if t is not None]
 
-    def look(self) -> None:
+    def handle_tick(self) -> None:
         """Begin a look if one is due, end one that is overdue."""
         c = self._model
         if self._round is not None and c.now >= self._round.until:
@@ -88,7 +88,7 @@ class RankPoller:
     def _begin(self) -> None:
         c = self._model
         self._last += 1
-        alive = tuple(n for n, rank in c.world.ranks.items() if rank.state == "held")
+        alive = tuple(n for n, rank in c.world.ranks.items() if rank.phase == "held")
         began = {number: self._position(number) for number in c.world.ranks}
         self._round = _Round(f"look-{self._last}", c.now + _PATIENCE, set(alive), began)
         for run in c.runs.running.values():
@@ -121,7 +121,7 @@ class RankPoller:
         if current is None:
             return
         for run in list(c.runs.running.values()):
-            if not run.halted and (run.is_stalled or run.diagnose_until is not None or self._is_nearly_due(run)):
+            if not run.abort_reason and (run.is_stalled or run.phase == "diagnosing" or self._is_nearly_due(run)):
                 self._judge_run(run, {number: self._seen(number, run, current) for number in c.world.ranks})
 
     def _is_nearly_due(self, run: Run) -> bool:
@@ -133,7 +133,7 @@ class RankPoller:
         where = c.world.where(rank)
         look = current.answers.get(rank)
         number, is_in_it = current.began.get(rank, (0, True))
-        if c.world.ranks[rank].state != "held":
+        if c.world.ranks[rank].phase != "held":
             return Seen(where, "lost")
         if self._position(rank) != current.began.get(rank):
             return Seen(where, "elsewhere")
@@ -146,15 +146,15 @@ class RankPoller:
         return self._over(rank, run, where, look)
 
     def _over(self, rank: int, run: Run, where: str, look: Observation | None) -> Seen:
-        if rank not in run.ended_at:
+        end = run.ends.get(rank)
+        if end is None:
             return Seen(where, "free", look)
-        ago = self._model.now - run.ended_at[rank]
-        part: Part = "done" if run.kinds.get(rank) == "value" else "failed"
-        return Seen(where, part, look, ago, run.failures.get(rank, ""))
+        part: Part = "done" if end.kind == "value" else "failed"
+        return Seen(where, part, look, self._model.now - end.at, end.failure)
 
     def _judge_run(self, run: Run, seen: dict[int, Seen]) -> None:
         c = self._model
-        if run.diagnose_until is not None:
+        if run.phase == "diagnosing":
             self._end_doomed(run, seen)
             return
         is_nearly_due = self._is_nearly_due(run)
@@ -174,7 +174,7 @@ class RankPoller:
             run.poll_no_later_than(c.now + _SHOWN)
             return
         self._tell(run, found)
-        if run.halted:
+        if run.abort_reason:
             return
         if found is not None:
             run.poll_no_later_than(c.now + _SHOWN)
@@ -192,9 +192,7 @@ class RankPoller:
         if found is not None and told is not None:
             run.verdict = structs.replace(found, details=(*found.details, told.reason), ways=())
             self._model.send(run.client, VerdictChanged(run.number, run.verdict))
-        run.diagnose_until = None
-        self._cells.halt(run, "lost")
-        self._cells.end_if_over(run)
+        self._runs.end_diagnosis(run)
 
     def _tell(self, run: Run, found: Verdict | None) -> None:
         """Show the verdict, or take it back.
@@ -213,8 +211,8 @@ class RankPoller:
             ranks = describe_ranks(run.ranks)
             text = f"the setup cell could not be run again on fresh {ranks} alone: {found.reason}; what all ranks must"
             c.broadcast(Notice(f"{text} call together belongs in a cell that they all run again"))
-        if run.is_replay or any(run.kinds.get(r) == "error" for r in found.responsible):
-            self._cells.halt(run, "failed")
+        if run.is_replay or any(r in run.ends and run.ends[r].kind == "error" for r in found.responsible):
+            self._runs.abort(run, "failed")
 
 
 def _stands(told: Verdict | None, found: Verdict, unknown: set[int]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jdist.controller.model.model import Model
+from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
 from jdist.controller.verdict import mismatch
 from jdist.core.call_signature import call_signature
@@ -57,23 +58,26 @@ class SilentMismatch:
         doubt = self._open.get(run.number)
         if doubt is None:
             return False
-        if doubt.asked and run.held_until is not None and self._model.now < run.held_until:
+        if doubt.asked and run.compare_until is not None and self._model.now < run.compare_until:
             return True
         del self._open[run.number]
-        run.held_until = None
         run.verdict = _verdict(run.number, doubt)
         self._model.send(run.client, VerdictChanged(run.number, run.verdict))
         return False
 
     def _begin(self, run: Run) -> None:
         c = self._model
-        found = _differing(run.digests) if not run.is_own and set(run.kinds.values()) == {"value"} else None
+        has_ended_well = all(end.kind == "value" for end in run.ends.values())
+        found = (
+            _differing({r: end.digests for r, end in run.ends.items()}) if not run.is_own and has_ended_well else None
+        )
         if found is None:
             return
         tally, kinds = found
         self._last += 1
         asked = tuple(ranks[0] for ranks in kinds[:_MOST_ASKED])
-        run.held_until = c.now + _PATIENCE
+        transition(run, "comparing", f"digests differ in group {tally.group}")
+        run.compare_until = c.now + _PATIENCE
         doubt = _Doubt(f"doubt-{self._last}", tally.group, tally.label, kinds, set(asked))
         self._open[run.number] = doubt
         for node_rank, ranks in c.world.by_node(asked).items():

@@ -158,7 +158,7 @@ def test_the_loss_of_a_task_is_that_of_its_rank_and_another_agent_brings_it_back
     d.settle()
     told = d.told(ClusterFacts)[-1]
     assert told.hostnames == ("a", "a", "", "b")
-    assert [r.state for r in d.state.world.ranks.values()].count("gone") == 1
+    assert [r.phase for r in d.state.world.ranks.values()].count("gone") == 1
     d.add_agent("a-new", wanted=2, facts=facts("c"))
     d.settle()
     assert d.state.phase == "ready"

@@ -57,6 +57,6 @@ def test_a_node_speaks_for_its_own_ranks_only() -> None:
 
 def test_a_store_is_named_by_the_node_that_has_it_only() -> None:
     d = Driver().ready()
-    before = d.state._forming._store
+    before = d.state._formation._store
     d.step(FromAgent("a-1", StoreUp("evil", 1)))
-    assert d.state._forming._store == before
+    assert d.state._formation._store == before

@@ -91,7 +91,7 @@ def test_common_groups_are_those_of_the_ranks_that_held_the_generation() -> None
 )
 def test_a_replaced_rank_is_fresh_if_it_had_names(old: Rank, is_fresh: bool) -> None:
     new = old.replaced(4)
-    assert (new.state, new.incarnation, new.generation, new.is_fresh, new.needs_setup) == (
+    assert (new.phase, new.incarnation, new.generation, new.is_fresh, new.needs_setup) == (
         "starting",
         4,
         0,

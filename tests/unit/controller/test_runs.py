@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.controller.model.runs import HaltReason, Run, RunBook
+from jdist.controller.model.phases import transition
+from jdist.controller.model.runs import AbortReason, RankEnd, Run, RunBook
 from jdist.core.messages.runs import RankDone
 from jdist.core.outcome import ErrorInfo
 
@@ -48,7 +49,7 @@ def test_blockers_are_the_runs_in_the_way() -> None:
     book = queued((0, 1), (1, 2), (0,))
     assert [book.blockers(r) for r in book.queued] == [(), (1,), (1,)]
     start(book)
-    book.running[1].settle(RankDone(1, 0, "value"), 0.0)
+    book.running[1].record(RankDone(1, 0, "value"), 0.0)
     assert [book.blockers(r) for r in book.queued] == [(1,), ()]
 
 
@@ -64,7 +65,7 @@ def test_each_rank_runs_its_cells_one_at_a_time_and_in_order(wanted: list[tuple[
         assert len(busy) == len(set(busy))
         assert busy, "a queue in which nothing moves"
         run = random.choice(list(book.running.values()))  # type: ignore[attr-defined]
-        run.settle(RankDone(run.number, random.choice(sorted(run.pending)), "value"), 0.0)  # type: ignore[attr-defined]
+        run.record(RankDone(run.number, random.choice(sorted(run.pending)), "value"), 0.0)  # type: ignore[attr-defined]
         if run.is_over:
             del book.running[run.number]
     for rank, numbers in order.items():
@@ -90,12 +91,12 @@ def running(*ranks: int) -> Run:
         ("interrupted", "lost", "lost"),
     ],
 )
-def test_what_a_halted_runs_ranks_say_counts_under_its_reason(halted: HaltReason, said: str, counted: str) -> None:
+def test_what_a_halted_runs_ranks_say_counts_under_its_reason(halted: AbortReason, said: str, counted: str) -> None:
     run = running(0)
-    run.halted = halted
-    settled = run.settle(RankDone(1, 0, said), 0.0)
+    run.abort_reason = halted
+    settled = run.record(RankDone(1, 0, said), 0.0)
     assert settled is not None
-    assert settled.kind == run.kinds[0] == counted
+    assert settled.kind == run.ends[0].kind == counted
     assert run.is_over
 
 
@@ -110,11 +111,11 @@ def test_what_a_halted_runs_ranks_say_counts_under_its_reason(halted: HaltReason
         ([(1, "error", False), (0, "lost", False)], "interrupted", 0),
     ],
 )
-def test_the_first_failure(ends: list[tuple[int, str, bool]], halted: HaltReason, first: int) -> None:
+def test_the_first_failure(ends: list[tuple[int, str, bool]], halted: AbortReason, first: int) -> None:
     run = running(0, 1)
-    run.halted = halted
+    run.abort_reason = halted
     for rank, kind, is_echo in ends:
-        run.settle(RankDone(1, rank, kind, error=ErrorInfo("E", "", is_echo=is_echo)), 0.0)
+        run.record(RankDone(1, rank, kind, error=ErrorInfo("E", "", is_echo=is_echo)), 0.0)
     assert run.first_failure == first
 
 
@@ -129,10 +130,10 @@ def test_the_first_failure(ends: list[tuple[int, str, bool]], halted: HaltReason
         ({0: "lost"}, "", "lost"),
     ],
 )
-def test_why_a_run_ended(kinds: dict[int, str], halted: HaltReason, reason: str) -> None:
+def test_why_a_run_ended(kinds: dict[int, str], halted: AbortReason, reason: str) -> None:
     run = running(*kinds)
-    run.halted = halted
-    run.kinds = kinds
+    run.abort_reason = halted
+    run.ends = {rank: RankEnd(kind) for rank, kind in kinds.items()}
     assert run.reason == reason
 
 
@@ -142,7 +143,7 @@ def test_wakeups() -> None:
     assert book.next_deadline() is None
     start(book)
     assert book.next_deadline() == 15.0
-    book.running[1].halted = "interrupted"
+    transition(book.running[1], "aborting", "interrupted")
     assert book.next_deadline() is None
     book.running[1].give_up_at = 11.0
     assert book.next_deadline() == 11.0
