@@ -40,7 +40,7 @@ def _main(words: list[str]) -> int:
     if words in (["--version"], ["-V"]):
         print(f"jdist {__version__}")
         return 0
-    from jdist.notebook.options import HelpWanted
+    from jdist.core.quantities import HelpWanted
 
     try:
         return _carry_out(words)
@@ -64,9 +64,9 @@ def _carry_out(words: list[str]) -> int:
 
 
 def _join(words: list[str]) -> int:
-    from jdist.notebook.options import Parser
+    from jdist.core.quantities import ArgumentParser
 
-    parser = Parser("jdist join", "Run this node's agent until the cluster ends.")
+    parser = ArgumentParser("jdist join", "Run this node's agent until the cluster ends.")
     parser.add_argument("line", help="- to read the join line from standard input; or a file that holds it; or itself")
     parser.add_argument("-n", "--nproc-per-node", type=int, default=0, help="ranks on this node")
     parser.add_argument("--node-rank", type=int, default=-1, help="this node's place; default: any")

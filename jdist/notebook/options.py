@@ -2,69 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
-import re
 import shlex
-from collections.abc import Sequence
-from typing import NoReturn
 
 from jdist.client.expressions import split_outside
-from jdist.core.errors import UsageError, nearest
+from jdist.core.errors import UsageError
+from jdist.core.quantities import ArgumentParser, parse_count, parse_duration
 from jdist.core.settings import ON_DEATH
-
-_DURATION = re.compile(r"^(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*(s|m|h)?$")
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
-
-
-class HelpWanted(Exception):
-    """Instead of doing something, the user asked how it is done; the text says it."""
-
-
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises UsageError instead of ending the process."""
-
-    def __init__(self, prog: str, description: str):
-        super().__init__(prog=prog, description=description, add_help=False, allow_abbrev=False)
-        self._negative_number_matcher = re.compile(r"^-\d")  # argparse knows -1; -2,-1 and -2--1 are ranks too
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}\n{self.format_usage().strip()}")
-
-    def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """As parse_args; an unknown option is named with the nearest one there is. Raises HelpWanted for --help."""
-        if {"-h", "--help"} & set(words):
-            raise HelpWanted(self.format_help().strip())
-        known = [s for a in self._actions for s in a.option_strings]
-        unknown = [w for w in words if w.startswith("--") and " " not in w and w.partition("=")[0] not in known]
-        if unknown:  # before argparse finds that something else is missing
-            self.error(f"does not understand {unknown[0]}{nearest(unknown[0].partition('=')[0], known)}")
-        options, rest = self.parse_known_args(words)
-        if rest:
-            hint = nearest(rest[0], known) if rest[0].startswith("-") else ""
-            self.error(f"does not understand {' '.join(rest)}{hint}")
-        return options
-
-    def add_ranks(self) -> None:
-        """``-r/--ranks`` and ``-g/--group``."""
-        self.add_argument("-r", "--ranks", help="such as 0-3,7, node=1, dp=0, !2, -1")
-        self.add_argument("-g", "--group", help="the ranks of a named group")
-
-
-def seconds(text: str) -> float:
-    """``20``, ``20s``, ``5m`` or ``1h``."""
-    m = _DURATION.match(text.strip())
-    value = float(m[1]) * _UNITS[m[2]] if m else 0.0
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"a time is written 20, 20s or 5m, and is more than 0; not {text!r}")
-    return value
-
-
-def count(text: str) -> int:
-    """A whole number from 1."""
-    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number, at least 1, is needed; not {text!r}")
-    return int(text)
 
 
 def split_words(line: str) -> list[str]:
@@ -85,11 +29,11 @@ def _is_quoted(word: str) -> bool:
 
 
 @functools.cache
-def cell_parser() -> Parser:
+def cell_parser() -> ArgumentParser:
     """``%%dist``."""
-    p = Parser("%%dist", "Run this cell on the ranks of the cluster.")
+    p = ArgumentParser("%%dist", "Run this cell on the ranks of the cluster.")
     p.add_ranks()
-    p.add_argument("-t", "--timeout", type=seconds, help="seconds (20s, 5m); then every rank is interrupted")
+    p.add_argument("-t", "--timeout", type=parse_duration, help="seconds (20s, 5m); then every rank is interrupted")
     p.add_argument("-o", "--out", metavar="NAME", help="bind the CellRun in the notebook")
     p.add_argument("-p", "--pull", metavar="NAME[,NAME]", help="then pull these into the notebook as {rank: value}")
     p.add_argument("-b", "--background", action="store_true", help="return at once; output goes on in this cell")
@@ -99,31 +43,35 @@ def cell_parser() -> Parser:
     return p
 
 
-def start_parser(prog: str) -> Parser:
+def start_parser(prog: str) -> ArgumentParser:
     """``start``."""
-    p = Parser(prog, "Start a cluster and form the world.")
+    p = ArgumentParser(prog, "Start a cluster and form the world.")
     p.add_argument("-n", "--nproc-per-node", metavar="N", help="ranks per node, or one number per node: 2,1")
-    p.add_argument("-N", "--nnodes", type=count, metavar="M", help="nodes; default: as the launcher finds them, else 1")
+    p.add_argument(
+        "-N", "--nnodes", type=parse_count, metavar="M", help="nodes; default: as the launcher finds them, else 1"
+    )
     p.add_argument("--backend", help="gloo, nccl or mpi")
     p.add_argument("--init-method", default="env://", help="env://, tcp://HOST:PORT or file:///PATH")
     p.add_argument("--launcher", default="local", help="how agents get onto the nodes")
     p.add_argument("--hosts", default="", metavar="A:2,B:2", help="for ssh and mpi: hosts, and the ranks on each")
     p.add_argument("--hostfile", metavar="F", help="the same from a file, as OpenMPI's: a line `host slots=N` each")
     p.add_argument("--env", action="append", default=[], metavar="NAME=V", help="a variable for every node")
-    p.add_argument("--min-nodes", type=count, default=0, metavar="M", help="enough if others cannot be had")
+    p.add_argument("--min-nodes", type=parse_count, default=0, metavar="M", help="enough if others cannot be had")
     p.add_argument("--bind", default="", metavar="ADDRESS", help="this host's address that nodes reach; default: any")
     p.add_argument("--name", help="the cluster's name")
-    p.add_argument("--timeout", type=seconds, help="how long to wait for missing nodes; default: as long as it takes")
-    p.add_argument("--idle-timeout", type=seconds, help="how long it lives on without a notebook; default 1h")
+    p.add_argument(
+        "--timeout", type=parse_duration, help="how long to wait for missing nodes; default: as long as it takes"
+    )
+    p.add_argument("--idle-timeout", type=parse_duration, help="how long it lives on without a notebook; default 1h")
     p.add_argument("--on-death", choices=ON_DEATH, default="replace", help="what follows a rank's death")
     p.add_argument("--no-warm", action="store_true", help="import nothing ahead while a node is idle")
     p.add_argument("--no-fork", action="store_true", help="start workers as fresh interpreters")
     return p
 
 
-def ranks_parser(prog: str, description: str, *names: str) -> Parser:
+def ranks_parser(prog: str, description: str, *names: str) -> ArgumentParser:
     """A verb with positional ``names`` and ``-r``/``-g``."""
-    p = Parser(prog, description)
+    p = ArgumentParser(prog, description)
     for name in names:
         p.add_argument(name)
     p.add_ranks()

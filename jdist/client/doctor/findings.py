@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from jdist.client.doctor.diagnosis import SEVERITIES, Examination, Finding
 from jdist.client.doctor.network_paths import ways
 from jdist.core.node_report import UNLIMITED, NodeReport
+from jdist.core.quantities import format_memory
 from jdist.core.ranks import RankSet
 
 _CLOCKS_APART = 0.5
@@ -117,18 +118,19 @@ def _room(seen: Examination) -> Iterator[Finding]:
         for disk in report.disks:
             if disk.what != "/dev/shm":
                 if disk.free < _LITTLE_DISK:
-                    left = f"{_size(disk.free)} free for the {disk.what} ({disk.path})"
+                    left = f"{format_memory(disk.free)} free for the {disk.what} ({disk.path})"
                     text = f"{seen.name(node)} has {left}: logs, checkpoints and compiled kernels will not fit"
                     yield Finding("may break", text, (node,))
             elif disk.free < _NO_SHM:
+                room = f"{format_memory(disk.free)} of {format_memory(disk.total)}"
                 text = (
-                    f"{seen.name(node)} has {_size(disk.free)} of {_size(disk.total)} free in /dev/shm: pushes, pulls, "
+                    f"{seen.name(node)} has {room} free in /dev/shm: pushes, pulls, "
                     "NCCL and DataLoader workers need it, and a process that finds it full is killed (bus error); "
                     "in a container: --shm-size=8g or --ipc=host"
                 )
                 yield Finding("breaks" if disk.free < _NO_SHM // 8 else "may break", text, (node,))
             elif disk.total < _SMALL_SHM:
-                small[node] = _size(disk.total)
+                small[node] = format_memory(disk.total)
         if not any(d.what == "/dev/shm" for d in report.disks):
             text = f"{seen.name(node)} has no /dev/shm: values cannot pass between its ranks and jdist"
             yield Finding("breaks", text, (node,))
@@ -151,7 +153,9 @@ def _limits(seen: Examination) -> Iterator[Finding]:
             text = f"ulimit -u is {report.limits.nproc} on {seen.name(node)}: threads or processes may not start"
             yield Finding("may break", f"{text} ('Resource temporarily unavailable'); raise it to {threads}", (node,))
         if report.rdma and report.limits.memlock != UNLIMITED:
-            locked = f"ulimit -l is {_size(report.limits.memlock)} on {seen.name(node)}, which has {report.rdma[0]}"
+            locked = (
+                f"ulimit -l is {format_memory(report.limits.memlock)} on {seen.name(node)}, which has {report.rdma[0]}"
+            )
             text = f"{locked}: NCCL cannot register memory with it, and fails; set it to unlimited"
             yield Finding("may break", text, (node,))
 
@@ -197,15 +201,6 @@ def _values(seen: Examination, of: Callable[[NodeReport], str]) -> dict[int, str
 
 def _is_below(limit: int, wanted: int) -> bool:
     return limit != UNLIMITED and limit < wanted
-
-
-def _size(count: int) -> str:
-    if count == UNLIMITED:
-        return "unlimited"
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count >> 10} KiB"
 
 
 def _gpus(count: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from jdist.client.doctor.diagnosis import Examination, Finding
 from jdist.core.node_report import NetworkPath
+from jdist.core.quantities import format_rate
 from jdist.core.ranks import RankSet
 
 _FAR = 0.01
@@ -96,14 +97,10 @@ def _slow(seen: Examination) -> Iterator[Finding]:
     worst = min(measured, key=lambda pair: measured[pair])
     least = measured[worst]
     if least < _SLOW or (len(measured) > 2 and least * _UNEVEN < usual):
-        others = f", the others usually {_rate(usual)}" if len(measured) > 2 and least * _UNEVEN < usual else ""
+        others = f", the others usually {format_rate(usual)}" if len(measured) > 2 and least * _UNEVEN < usual else ""
         cost = f"100 MB of gradients take {_EXAMPLE / least:.1f} s on that way, and all ranks wait for it"
         between = f"from {seen.name(worst[0])} to {seen.name(worst[1])}"
-        yield Finding("may break", f"only {_rate(least)} {between}{others}: {cost}", worst)
-
-
-def _rate(bandwidth: float) -> str:
-    return f"{bandwidth / 1e6:,.1f} MB/s" if bandwidth < 1e8 else f"{bandwidth / 1e9:,.2f} GB/s"
+        yield Finding("may break", f"only {format_rate(least)} {between}{others}: {cost}", worst)
 
 
 def _s(pairs: Ways, end: int) -> str:

@@ -22,6 +22,7 @@ from jdist.core.messages.base import ProbeWire, QueryFailed
 from jdist.core.messages.code import AdoptTree, ApplyTree, CompareTree, StorePieces, TreeApplied, TreeCompared
 from jdist.core.messages.protocol import NodeOp, NodeReplyBody, RankQuery
 from jdist.core.messages.values import Hold, Release
+from jdist.core.quantities import format_bytes, format_count
 from jdist.core.source_tree import Piece, SourceTree, TreeEntry
 from jdist.wire.transport.dialing import put_segment
 from jdist.wire.values.segments import Segment
@@ -56,13 +57,12 @@ class Synced(Struct, frozen=True):
     nodes: tuple[int, ...]
 
     def __str__(self) -> str:
+        nodes = format_count(len(self.nodes), "node")
         if not self.changed and not self.deleted:
-            return f"{self.name}: nothing has changed; {self.files} files on {_count(len(self.nodes), 'node')}"
-        parts = [f"{_count(len(self.changed), 'file')} of {self.files} written, {_size(self.nbytes)} sent"]
-        parts += [f"{_count(len(self.deleted), 'file')} deleted"] * bool(self.deleted)
-        return (
-            f"{self.name}: {', '.join(parts)}, on {_count(len(self.nodes), 'node')}; imports find it in {self.folder}"
-        )
+            return f"{self.name}: nothing has changed; {self.files} files on {nodes}"
+        parts = [f"{format_count(len(self.changed), 'file')} of {self.files} written, {format_bytes(self.nbytes)} sent"]
+        parts += [f"{format_count(len(self.deleted), 'file')} deleted"] * bool(self.deleted)
+        return f"{self.name}: {', '.join(parts)}, on {nodes}; imports find it in {self.folder}"
 
 
 class Sender:
@@ -196,14 +196,3 @@ def _read(path: Path, offset: int, count: int) -> bytes:
             return f.read(count)
     except OSError as e:
         raise UsageError(f"sync: {path} cannot be read any more: {e.strerror}; sync again") from e
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _size(nbytes: int) -> str:
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if nbytes >= unit:
-            return f"{nbytes / unit:.3g} {name}"
-    return f"{nbytes} bytes"

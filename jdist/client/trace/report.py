@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from jdist.client.trace.timeline import Bar, Row, Timeline
 from jdist.core.observation import Call
+from jdist.core.quantities import format_interval
 from jdist.core.ranks import RankSet
 
 HEADS = ("rank", "node", "calls", "in calls", "waited", "made others wait", "longest wait")
@@ -57,7 +58,7 @@ class Report(Struct, frozen=True):
         if self.absent:
             ranks += f", {_ranks(self.absent)} missing"
         going = " so far" if any(row.is_running for row in t.rows) else ""
-        return f"run {t.run} · {ranks} · {seconds(t.span)}{going} · {calls:,} call{'s' if calls != 1 else ''}"
+        return f"run {t.run} · {ranks} · {format_interval(t.span)}{going} · {calls:,} call{'s' if calls != 1 else ''}"
 
     @property
     def finding(self) -> str:
@@ -69,7 +70,7 @@ class Report(Struct, frozen=True):
         if total <= _WORTH_SAYING * t.span * len(t.rows):
             return "no rank waited long for another"
         worst = max(t.caused, key=lambda r: t.caused[r])
-        found = f"rank {worst} made others wait {seconds(t.caused[worst])} of {seconds(total)} in all"
+        found = f"rank {worst} made others wait {format_interval(t.caused[worst])} of {format_interval(total)} in all"
         return f"{found}{self._most_of(worst)}"
 
     def _most_of(self, rank: int) -> str:
@@ -88,10 +89,10 @@ class Report(Struct, frozen=True):
         most = max(place, key=lambda meeting: place[meeting])
         call = example[most].call
         if len(place) == 1 or place[most] > sum(place.values()) / 2:
-            return f", {seconds(place[most])} of it in {self.name(call)}"
+            return f", {format_interval(place[most])} of it in {self.name(call)}"
         at = f" at cell line {call.line}" if call.line is not None else ""
         calls = f"{len(place):,} calls of {call.op} in {self.label(call.group)}"
-        return f", {seconds(sum(place.values()))} of it in {calls}{at}"
+        return f", {format_interval(sum(place.values()))} of it in {calls}{at}"
 
     @property
     def notes(self) -> list[str]:
@@ -107,7 +108,7 @@ class Report(Struct, frozen=True):
         elif math.isinf(t.clocks.error):
             said.append("nothing tells how far the hosts' clocks are apart: they are taken as they are")
         elif t.clocks.error > _LEAST_ERROR:
-            said.append(f"times of different hosts are right within {seconds(t.clocks.error)} of each other")
+            said.append(f"times of different hosts are right within {format_interval(t.clocks.error)} of each other")
         return said
 
     def name(self, call: Call) -> str:
@@ -124,22 +125,22 @@ class Report(Struct, frozen=True):
             rows[rank] = [str(rank), self.places.get(rank, ""), "0", "0", "0", "0", "had no part in this run"]
         for rank, cells in rows.items():
             caused = self.timeline.caused.get(rank)
-            cells[5] = cells[5] if caused is None else seconds(caused)
+            cells[5] = cells[5] if caused is None else format_interval(caused)
         return [rows[r] for r in sorted(rows)]
 
     def _cells(self, row: Row) -> list[str]:
         longest = max(row.bars, key=lambda b: b.waited, default=None)
         where = ""
         if longest is not None and longest.waited > 0:
-            where = f"{seconds(longest.waited)} {self.waited_for(longest)}: {self.name(longest.call)}"
+            where = f"{format_interval(longest.waited)} {self.waited_for(longest)}: {self.name(longest.call)}"
         about = "≈ " if row.estimated > 0 else ""
         calls = f"{len(row.bars):,}" + (f" (+{row.left_out:,})" if row.left_out else "")
         return [
             str(row.rank),
             self.places.get(row.rank, ""),
             calls,
-            seconds(row.inside),
-            about + seconds(row.suffered),
+            format_interval(row.inside),
+            about + format_interval(row.suffered),
             "",
             where,
         ]
@@ -165,25 +166,13 @@ class Report(Struct, frozen=True):
         what += [" ".join(filter(None, (tensors, call.detail)))] if tensors or call.detail else []
         if call.line is not None:
             what.append(f"cell line {call.line}")
-        what.append(f"at {seconds(bar.began)}, for {seconds(bar.ended - bar.began)}{_end(bar)}")
+        what.append(f"at {format_interval(bar.began)}, for {format_interval(bar.ended - bar.began)}{_end(bar)}")
         if bar.waited > 0:
             about = "about " if bar.is_estimate else ""
-            what.append(f"waited {about}{seconds(bar.waited)} {self.waited_for(bar)}")
+            what.append(f"waited {about}{format_interval(bar.waited)} {self.waited_for(bar)}")
         if bar.missing:
             what.append(f"{_ranks(bar.missing)} never entered it")
         return "\n".join(what)
-
-
-def seconds(value: float) -> str:
-    """Three digits at most: ``1.23 s``, ``45.6 ms``, ``120 µs``, ``0``."""
-    size = abs(value)
-    if size < 5e-7:
-        return "0"
-    if size < 9.995e-4:
-        return f"{value * 1e6:.3g} µs"
-    if size < 0.9995:
-        return f"{value * 1e3:.3g} ms"
-    return f"{value:.3g} s" if size < 999.5 else f"{value:,.0f} s"
 
 
 def title(call: Call) -> str:

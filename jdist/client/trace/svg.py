@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from jdist.client.trace.layout import Bin, crowd, lanes
-from jdist.client.trace.report import Report, seconds, title
+from jdist.client.trace.report import Report, title
 from jdist.client.trace.timeline import Bar, Row
+from jdist.core.quantities import format_interval
 
 WIDTH = 980
 _LEFT, _RIGHT, _TOP = 64, 14, 8
@@ -121,7 +122,8 @@ def _axis(scale: _Scale, top: float, bottom: float) -> Iterator[str]:
         x = scale.x(i * step)
         yield f'<path d="M{x:.1f} {top}V{bottom:.1f}" stroke="currentColor" stroke-opacity=".15"/>'
         anchor = "end" if x > WIDTH - 40 else "middle"
-        yield f'<text x="{x:.1f}" y="{bottom + 11:.1f}" text-anchor="{anchor}" opacity=".75">{seconds(i * step)}</text>'
+        label = format_interval(i * step)
+        yield f'<text x="{x:.1f}" y="{bottom + 11:.1f}" text-anchor="{anchor}" opacity=".75">{label}</text>'
 
 
 def _row(report: Report, scale: _Scale, place: _Place, least: float) -> Iterator[str]:
@@ -203,7 +205,7 @@ def _bin(report: Report, scale: _Scale, part: Bin, width: float, box: tuple[floa
     calls = sum(n for _, n in part.counts)
     most = ", ".join(f"{n:,} {op}" for op, n in part.counts[:4])
     what = (
-        f"{calls:,} calls from {seconds(part.at)} to {seconds(part.at + width)}: {most}\n"
+        f"{calls:,} calls from {format_interval(part.at)} to {format_interval(part.at + width)}: {most}\n"
         f"working {part.working:.0%} and waiting {part.waiting:.0%} of this time; mostly {report.label(part.group)}"
     )
     tick = f'<path d="M{left:.1f} {y:.1f}v{tall:.1f}" stroke="{scale.fill(part.group)}" stroke-dasharray="2 2"/>'

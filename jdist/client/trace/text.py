@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jdist.client.trace.report import HEADS, Report, seconds
+from jdist.client.trace.report import HEADS, Report
 from jdist.client.trace.timeline import Row
+from jdist.core.quantities import format_interval
 
 _COLUMNS = 64
 _WORK, _WAIT, _CELL = "█", "░", "─"
@@ -19,7 +20,7 @@ def text(report: Report) -> str:
     if t.span > 0 and t.rows:
         wide = max(len(str(row.rank)) for row in t.rows)
         lines += ["", *(f"{row.rank:>{wide}} {_strip(row, t.span)}" for row in t.rows)]
-        end = seconds(t.span)
+        end = format_interval(t.span)
         lines.append(f"{'':{wide}} 0{end:>{_COLUMNS - 1}}")
         lines.append(
             f"{'':{wide}} {_WORK} in a call   {_WAIT} waiting there for another rank   {_CELL} elsewhere in the cell"

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from jdist.core.errors import LaunchError, UsageError
+from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Settings
-from jdist.launch.arguments import Arguments
 from jdist.launch.base import Launcher, Plan
 from jdist.launch.hub.kernel import run_code
 from jdist.launch.hub.servers import HubServers, Reach
@@ -239,7 +239,7 @@ def _public(options: Options, environ: Mapping[str, str]) -> str:
 
 def parse_options(words: Sequence[str]) -> Options:
     """``profile=gpu`` for a text, ``cpu:=4`` for anything else that JSON can say. Raises UsageError."""
-    parser = Arguments("hub")
+    parser = ArgumentParser("--launcher hub --")
     parser.add_argument("--kernel", default="", metavar="NAME")
     parser.add_argument("--url", default="", metavar="https://HUB")
     parser.add_argument("--token-file", default="", metavar="FILE")
@@ -250,7 +250,7 @@ def parse_options(words: Sequence[str]) -> Options:
     return Options(dict(_choice(parser, w) for w in found.choices), found.kernel, found.url, found.token_file)
 
 
-def _choice(parser: Arguments, word: str) -> tuple[str, Any]:
+def _choice(parser: ArgumentParser, word: str) -> tuple[str, Any]:
     name, equals, value = word.partition("=")
     if not equals or not name.rstrip(":"):
         parser.error(f"{word!r}: write OPTION=VALUE, as in profile=gpu")

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 import msgspec
 
 from jdist.core.errors import UsageError
+from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Settings
-from jdist.launch.arguments import Arguments
 from jdist.launch.base import Launcher, Plan
 from jdist.launch.kubernetes import pods as reading
 from jdist.launch.kubernetes.api import KubeApi
@@ -24,7 +24,7 @@ if find_spec("kubernetes") is None:
 
 def _read(settings: Settings, name: str) -> tuple[Pods, str]:
     """What the user wrote after ``--``, and the kubeconfig's context. Raises UsageError."""
-    p = Arguments("kubernetes")
+    p = ArgumentParser("--launcher kubernetes --")
     add_pod_arguments(p)
     p.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; default: its current one")
     o = p.parse(settings.launcher_args)

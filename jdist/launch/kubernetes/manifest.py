@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct
 
 from jdist.core.errors import UsageError
+from jdist.core.quantities import parse_count
 from jdist.core.settings import Settings
-from jdist.launch.arguments import whole
 
 MANAGED = "jdist"
 """What says that an object is ours: the value of the label app.kubernetes.io/managed-by."""
@@ -80,11 +80,15 @@ def add_pod_arguments(parser: Any) -> None:
     parser.add_argument("--namespace", default="", metavar="NS")
     parser.add_argument("--service-account", default="", metavar="NAME", help="of the pods; default: none")
     parser.add_argument("--python", default="python3", metavar="PATH", help="the interpreter in the image")
-    parser.add_argument("--gpus", type=whole, nargs="?", const=-1, default=0, metavar="N", help="default: one a rank")
+    parser.add_argument(
+        "--gpus", type=parse_count, nargs="?", const=-1, default=0, metavar="N", help="default: one a rank"
+    )
     parser.add_argument("--cpu", default="", metavar="AMOUNT", help="requested for each pod, such as 8")
     parser.add_argument("--memory", default="", metavar="AMOUNT", help="request and limit, such as 64Gi")
     parser.add_argument("--shm", default="8Gi", metavar="AMOUNT", help="size limit of /dev/shm; default 8Gi")
-    parser.add_argument("--user", type=whole, default=0, metavar="UID", help="run as this user and group; not as root")
+    parser.add_argument(
+        "--user", type=parse_count, default=0, metavar="UID", help="run as this user and group; not as root"
+    )
     parser.add_argument("--pull-secret", default="", metavar="NAME", help="for the image's registry")
 
 

@@ -17,8 +17,8 @@ from importlib.util import find_spec
 import msgspec
 
 from jdist.core.errors import LaunchError
+from jdist.core.quantities import ArgumentParser, parse_amount
 from jdist.core.settings import Settings
-from jdist.launch.arguments import Arguments, amount
 from jdist.launch.base import Launcher, Plan
 from jdist.launch.labels import label_of
 
@@ -79,10 +79,10 @@ class News(msgspec.Struct, frozen=True):
 
 def read_wish(settings: Settings) -> Wish:
     """What the user wrote after ``--``. Raises UsageError."""
-    p = Arguments("ray")
+    p = ArgumentParser("--launcher ray --")
     p.add_argument("--address", default="auto")
-    p.add_argument("--num-cpus", type=amount, metavar="N")
-    p.add_argument("--num-gpus", type=amount, metavar="N")
+    p.add_argument("--num-cpus", type=parse_amount, metavar="N")
+    p.add_argument("--num-gpus", type=parse_amount, metavar="N")
     o = p.parse(settings.launcher_args)
     return Wish(o.address, o.num_cpus, o.num_gpus)
 

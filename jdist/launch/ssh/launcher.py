@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import NoReturn
 
 import msgspec
 from msgspec import Struct
 
 from jdist.core.errors import LaunchError, UsageError
+from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Host, Settings
 from jdist.launch.base import Launcher, Plan
 from jdist.launch.ssh.logins import Logins
@@ -148,17 +147,12 @@ def _counts(settings: Settings) -> tuple[int, ...]:
     return each
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"after --, for ssh: {message}; {self.format_usage().strip()}")
-
-
 def parse_options(words: Sequence[str]) -> Options:
     """What the user wrote after ``--``. Raises UsageError."""
-    parser = _Parser(prog="--", add_help=False, allow_abbrev=False)
+    parser = ArgumentParser("--launcher ssh --")
     parser.add_argument("--python", default="", metavar="PATH")
     parser.add_argument("--directory", default="", metavar="PATH")
     parser.add_argument("-F", dest="configuration", default="", metavar="SSH_CONFIG")
     parser.add_argument("host", nargs="?", default="", metavar="HOST")
-    found = parser.parse_args(list(words))
+    found = parser.parse(words)
     return Options(found.python, found.directory, found.configuration, found.host)

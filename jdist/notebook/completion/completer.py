@@ -16,8 +16,9 @@ from IPython.utils.tokenutil import token_at_cursor
 
 from jdist.client.blocking import Cluster, bridge
 from jdist.core.errors import JdistError, UsageError
+from jdist.core.quantities import HelpWanted
 from jdist.notebook.completion.names import Part, combine, is_for_ranks, put_together, ranks_part, spread
-from jdist.notebook.options import HelpWanted, cell_parser, split_words
+from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.session import Session
 
 R = TypeVar("R")

@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from jdist.core.outcome import Outcome
+from jdist.core.quantities import format_duration, format_whole_seconds
 from jdist.core.topology import Topology
 from jdist.core.verdict import Verdict
 from jdist.notebook.output.failures import Failure, failures, split_echoes
@@ -78,21 +79,11 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
             words += ["waiting", count]
         elif self.state == "running":
             missing = [rank for rank in self.ranks if rank not in self.outcomes]
-            words += [f"{len(self.ranks) - len(missing)} of {count} done", _whole_seconds(self.elapsed)]
+            words += [f"{len(self.ranks) - len(missing)} of {count} done", format_whole_seconds(self.elapsed)]
             words += [f"running on {naming(missing)}"] if missing else []
         else:
-            words += [count, _seconds(self.elapsed)]
+            words += [count, format_duration(self.elapsed)]
         causes, _ = self.failures
         words += [cut(cause.brief, 150) for cause in causes[:3]]
         words += [f"{len(causes) - 3} more"] if len(causes) > 3 else []
         return " · ".join(words)
-
-
-def _seconds(elapsed: float) -> str:
-    return _whole_seconds(elapsed) if elapsed >= 10 else f"{elapsed:.1f} s" if elapsed >= 1 else f"{elapsed:.2f} s"
-
-
-def _whole_seconds(elapsed: float) -> str:
-    minutes, seconds = divmod(int(elapsed), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
 from jdist.core.node_report import UNLIMITED, NetworkPath, NodeReport
+from jdist.core.quantities import format_memory, format_rate
 from jdist.core.ranks import RankSet
 from jdist.notebook.text.tables import table
 
@@ -57,7 +58,7 @@ def _collapsed(cells: Mapping[int, str]) -> str:
 def _gpus(report: NodeReport) -> str:
     models: dict[str, int] = {}
     for gpu in report.gpus:
-        kind = f"{gpu.name} {_size(gpu.memory)}"
+        kind = f"{gpu.name} {format_memory(gpu.memory)}"
         models[kind] = models.get(kind, 0) + 1
     named = ", ".join(f"{count} x {kind}" for kind, count in models.items())
     return named or (str(report.gpu_count) if report.gpu_count else "none")
@@ -66,7 +67,7 @@ def _gpus(report: NodeReport) -> str:
 def _disk(what: str) -> Callable[[NodeReport], str]:
     def free(report: NodeReport) -> str:
         found = [d for d in report.disks if d.what == what]
-        return f"{_size(found[0].free)} of {_size(found[0].total)}" if found else "missing"
+        return f"{format_memory(found[0].free)} of {format_memory(found[0].total)}" if found else "missing"
 
     return free
 
@@ -85,13 +86,6 @@ def _limit(limit: int, show: Callable[[int], str] = str) -> str:
     return "unlimited" if limit == UNLIMITED else show(limit)
 
 
-def _size(count: int) -> str:
-    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}" if count < 1000 * unit else f"{count / unit:.0f} {name}"
-    return f"{count >> 10} KiB"
-
-
 _ROWS: dict[str, Callable[[NodeReport], str]] = {
     "host": lambda r: r.hostname,
     "address": lambda r: r.address,
@@ -105,13 +99,13 @@ _ROWS: dict[str, Callable[[NodeReport], str]] = {
     "GPUs": _gpus,
     "RDMA": lambda r: ", ".join(r.rdma),
     "CPUs": lambda r: str(r.cpus),
-    "memory": lambda r: _size(r.memory),
+    "memory": lambda r: format_memory(r.memory),
     "/dev/shm free": _disk("/dev/shm"),
     "disk free, working directory": _disk("working directory"),
     "disk free, temporary files": _disk("temporary files"),
     "ulimit -n (files)": lambda r: _limit(r.limits.nofile),
     "ulimit -u (processes)": lambda r: _limit(r.limits.nproc),
-    "ulimit -l (locked memory)": lambda r: _limit(r.limits.memlock, _size),
+    "ulimit -l (locked memory)": lambda r: _limit(r.limits.memlock, format_memory),
 }
 
 
@@ -132,13 +126,8 @@ def _way(path: NetworkPath | None) -> str:
     if path.trouble:
         return {"timeout": "blocked (dropped)", "refused": "blocked (refused)"}.get(path.kind, path.kind)
     name = "" if not path.name_trouble else ", name unknown"
-    return f"{path.round_trip * 1e3:.2f} ms{_rate(path.bandwidth)}{name}"
-
-
-def _rate(bandwidth: float) -> str:
-    if not bandwidth:
-        return ""
-    return f", {bandwidth / 1e9:.2f} GB/s" if bandwidth >= 1e8 else f", {bandwidth / 1e6:.1f} MB/s"
+    rate = f", {format_rate(path.bandwidth)}" if path.bandwidth else ""
+    return f"{path.round_trip * 1e3:.2f} ms{rate}{name}"
 
 
 def _summary(paths: Mapping[tuple[int, int], NetworkPath]) -> dict[str, str]:
@@ -149,6 +138,6 @@ def _summary(paths: Mapping[tuple[int, int], NetworkPath]) -> dict[str, str]:
     if times:
         lines.append(f"round trip {times[0] * 1e3:.2f} to {times[-1] * 1e3:.2f} ms")
     if rates:
-        lines.append(f"bandwidth{_rate(rates[0])[1:]} to{_rate(rates[-1])[1:]}")
+        lines.append(f"bandwidth {format_rate(rates[0])} to {format_rate(rates[-1])}")
     text = "; ".join(lines)
     return {"text/plain": text, "text/html": f"<div>{html.escape(text)}</div>"}

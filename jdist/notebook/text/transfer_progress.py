@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from jdist.core.quantities import format_bytes
 from jdist.notebook.output.screen import Screen, Shown, plain
 from jdist.notebook.text import progress_text
 
@@ -84,5 +85,5 @@ class ProgressLine:
         with self._lock:
             if not self._is_over and self._shown is not None:
                 done, total = self._last
-                self._end(f"stopped at {progress_text.amount(done)} of {progress_text.amount(total)}")
+                self._end(f"stopped at {format_bytes(done)} of {format_bytes(total)}")
             self._is_over = True

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jdist.core.errors import UsageError, nearest
-from jdist.notebook.options import HelpWanted
+from jdist.core.quantities import HelpWanted
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import (
     cells,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from jdist.client.expressions import script_cell
 from jdist.core.errors import UsageError
-from jdist.notebook.options import Parser, ranks_parser, seconds
+from jdist.core.quantities import ArgumentParser, parse_duration
+from jdist.notebook.options import ranks_parser
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.session import Session
 
@@ -14,7 +15,7 @@ Words = list[str]
 def run(s: Session, words: Words) -> None:
     """a torchrun script on every rank, in the live session: run [-r RANKS] [-t S] SCRIPT [args]"""
     p = ranks_parser("%dist run", "A script on every rank, as __main__, in the live session.")
-    p.add_argument("-t", "--timeout", type=seconds)
+    p.add_argument("-t", "--timeout", type=parse_duration)
     at = next((i for i, w in enumerate(words) if w.endswith(".py")), None)
     if at is None:
         p.add_argument("script", nargs="*")
@@ -37,7 +38,7 @@ def run_cell(s: Session, code: str, ranks: tuple[int, ...], timeout: float | Non
 
 def auto(s: Session, words: Words) -> None:
     """send every plain cell to the ranks: auto on|off"""
-    p = Parser("%dist auto", "Send every plain cell to the ranks.")
+    p = ArgumentParser("%dist auto", "Send every plain cell to the ranks.")
     p.add_argument("state", choices=["on", "off"])
     o = p.parse(words)
     if o.state == "on":

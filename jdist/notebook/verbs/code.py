@@ -6,7 +6,7 @@ import threading
 
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice
-from jdist.notebook.options import Parser
+from jdist.core.quantities import ArgumentParser
 from jdist.notebook.session import Session
 from jdist.notebook.text.transfer_progress import ProgressLine
 
@@ -15,7 +15,9 @@ Words = list[str]
 
 def sync(s: Session, words: Words) -> None:
     """copy local code to every node, changed files only, and import from it: sync PATH [--exclude P] [--watch]"""
-    p = Parser("%dist sync", "Copy a file or folder to every node, what has changed only; ranks import from it.")
+    p = ArgumentParser(
+        "%dist sync", "Copy a file or folder to every node, what has changed only; ranks import from it."
+    )
     p.add_argument("path")
     p.add_argument(
         "--exclude",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jdist.core.errors import UsageError
+from jdist.core.quantities import ArgumentParser
 from jdist.notebook.export import export as write_script
-from jdist.notebook.options import Parser
 from jdist.notebook.session import Session
 
 Words = list[str]
@@ -12,7 +12,7 @@ Words = list[str]
 
 def export(s: Session, words: Words) -> None:
     """the session's %%dist cells as a script that torchrun runs: export FILE.py [--force]"""
-    p = Parser("%dist export", "The cells of this session, in order, as one script that torchrun runs.")
+    p = ArgumentParser("%dist export", "The cells of this session, in order, as one script that torchrun runs.")
     p.add_argument("file", metavar="FILE.py")
     p.add_argument("--force", action="store_true", help="replace a file that export did not write, or that was edited")
     o = p.parse(words)

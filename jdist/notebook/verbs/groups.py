@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jdist.core.messages.status import StatusReport
+from jdist.core.quantities import ArgumentParser
 from jdist.core.ranks import RankSet
-from jdist.notebook.options import Parser
 from jdist.notebook.session import Session
 from jdist.notebook.text.tables import table
 
@@ -13,7 +13,7 @@ Words = list[str]
 
 def group(s: Session, words: Words) -> None:
     """make a named group: group NAME RANKS"""
-    p = Parser("%dist group", "Make a named process group.")
+    p = ArgumentParser("%dist group", "Make a named process group.")
     p.add_argument("name")
     p.add_argument("ranks")
     o = p.parse(words)
@@ -22,7 +22,7 @@ def group(s: Session, words: Words) -> None:
 
 def mesh(s: Session, words: Words) -> None:
     """make a named mesh: mesh dp=2,tp=2"""
-    p = Parser("%dist mesh", "Make a named mesh over the world.")
+    p = ArgumentParser("%dist mesh", "Make a named mesh over the world.")
     p.add_argument(
         "dimensions", nargs="+", metavar="NAME=SIZE", help="dp=2,tp=2 or dp=2 tp=2; the sizes' product is the world's"
     )
@@ -33,7 +33,7 @@ def mesh(s: Session, words: Words) -> None:
 
 def groups(s: Session, words: Words) -> None:
     """list groups and the mesh"""
-    Parser("%dist groups", "Named groups and the mesh.").parse(words)
+    ArgumentParser("%dist groups", "Named groups and the mesh.").parse(words)
     cluster = s.cluster
     found: StatusReport = cluster.status()
     rows: list[list[object]] = [["world", RankSet(cluster.ranks), "the default group"]]

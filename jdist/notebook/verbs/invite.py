@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jdist.client.lifecycle.join_here import join_here
-from jdist.notebook.options import Parser, count, seconds
+from jdist.core.quantities import ArgumentParser, parse_count, parse_duration
 from jdist.notebook.session import Session
 from jdist.wire.transport.invitations import exposure
 
@@ -12,8 +12,8 @@ Words = list[str]
 
 def invite(s: Session, words: Words) -> None:
     """print a line with which nodes join: invite [--expires 2h] [--revoke]"""
-    p = Parser("%dist invite", "Print a line with which nodes join this cluster.")
-    p.add_argument("--expires", type=seconds, help="how long it can be used; default: a day")
+    p = ArgumentParser("%dist invite", "Print a line with which nodes join this cluster.")
+    p.add_argument("--expires", type=parse_duration, help="how long it can be used; default: a day")
     p.add_argument("--revoke", action="store_true", help="no line that was printed before can be used any more")
     o = p.parse(words)
     line = s.cluster.invite(o.expires, revoke=o.revoke)
@@ -22,9 +22,13 @@ def invite(s: Session, words: Words) -> None:
 
 def join(s: Session, words: Words) -> None:
     """make this server a node of the cluster that printed the line: join LINE [-n RANKS] [--node-rank K]"""
-    p = Parser("%dist join", "Run a node of somebody's cluster here, beside this notebook, until that cluster ends.")
+    p = ArgumentParser(
+        "%dist join", "Run a node of somebody's cluster here, beside this notebook, until that cluster ends."
+    )
     p.add_argument("line", help="the join line, or a file that holds it")
-    p.add_argument("-n", "--nproc-per-node", type=count, default=0, metavar="N", help="ranks; as the cluster says")
+    p.add_argument(
+        "-n", "--nproc-per-node", type=parse_count, default=0, metavar="N", help="ranks; as the cluster says"
+    )
     p.add_argument("--node-rank", type=int, default=-1, metavar="K", help="the node's place; default: any")
     o = p.parse(words)
     if exposed := exposure(o.line):

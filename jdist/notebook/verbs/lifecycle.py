@@ -14,10 +14,11 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import Progress, Waiting
 from jdist.core.errors import UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
+from jdist.core.quantities import ArgumentParser
 from jdist.core.ranks import RankSet
 from jdist.core.settings import Host
 from jdist.launch.hosts import read_hostfile
-from jdist.notebook.options import Parser, start_parser
+from jdist.notebook.options import start_parser
 from jdist.notebook.session import Session
 from jdist.notebook.text.start_progress import StartLine
 from jdist.notebook.text.tables import table
@@ -100,7 +101,7 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
 
 def attach(s: Session, words: Words) -> None:
     """use a running cluster, after a kernel restart or from a second notebook: attach [NAME]"""
-    p = Parser("%dist attach", "Use a running cluster.")
+    p = ArgumentParser("%dist attach", "Use a running cluster.")
     p.add_argument("name", nargs="?")
     o = p.parse(words)
     if s.current is not None:
@@ -127,7 +128,7 @@ def attach(s: Session, words: Words) -> None:
 
 def list_(s: Session, words: Words) -> None:
     """list this user's running clusters"""
-    Parser("%dist list", "This user's running clusters.").parse(words)
+    ArgumentParser("%dist list", "This user's running clusters.").parse(words)
     rows = [[c.name, f"{c.host}:{c.control_port}", c.pid, c.version] for c in find.connections().values()]
     for c in find.restartable().values():
         state = f"gone, restartable for {find.restart_time(c):.0f} s: %dist attach {c.name}"
@@ -140,7 +141,7 @@ def list_(s: Session, words: Words) -> None:
 
 def detach(s: Session, words: Words) -> None:
     """leave the cluster running and let go of it"""
-    Parser("%dist detach", "Let go of the cluster.").parse(words)
+    ArgumentParser("%dist detach", "Let go of the cluster.").parse(words)
     cluster = s.cluster
     name = cluster.name
     cluster.detach()
@@ -150,7 +151,7 @@ def detach(s: Session, words: Words) -> None:
 
 def stop(s: Session, words: Words) -> None:
     """end the cluster: no process is left: stop [NAME]"""
-    p = Parser("%dist stop", "End a cluster.")
+    p = ArgumentParser("%dist stop", "End a cluster.")
     p.add_argument("name", nargs="?")
     o = p.parse(words)
     current = s.current

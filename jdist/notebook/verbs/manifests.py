@@ -7,9 +7,9 @@ import os
 import sys
 
 from jdist.core.errors import UsageError, nearest
+from jdist.core.quantities import ArgumentParser, parse_count, parse_duration
 from jdist.core.settings import Settings
 from jdist.launch.kubernetes.manifest import add_pod_arguments, check_pods, objects, pods_of, to_yaml
-from jdist.notebook.options import Parser, count, seconds
 from jdist.notebook.session import Session
 
 Words = list[str]
@@ -22,12 +22,16 @@ def manifest(s: Session, words: Words) -> None:
     """what runs a cluster's nodes in an engine: manifest kubernetes -N 2 -n 8 --image IMAGE [-o FILE]"""
     if words and not words[0].startswith("-") and words[0] not in _ENGINES:
         raise UsageError(f"%dist manifest: there is none for {words[0]!r}{nearest(words[0], _ENGINES)}")
-    p = Parser("%dist manifest", "A StatefulSet, a Service and a Secret whose pods join this cluster, as YAML.")
+    p = ArgumentParser("%dist manifest", "A StatefulSet, a Service and a Secret whose pods join this cluster, as YAML.")
     p.add_argument("engine", choices=_ENGINES)
-    p.add_argument("-N", "--nnodes", type=count, metavar="M", help="pods; default: as many as the cluster has nodes")
-    p.add_argument("-n", "--nproc-per-node", type=count, default=0, metavar="N", help="ranks in each")
+    p.add_argument(
+        "-N", "--nnodes", type=parse_count, metavar="M", help="pods; default: as many as the cluster has nodes"
+    )
+    p.add_argument("-n", "--nproc-per-node", type=parse_count, default=0, metavar="N", help="ranks in each")
     p.add_argument("--name", default="", help="of the objects; default: jdist- and the cluster's")
-    p.add_argument("--expires", type=seconds, default=_EXPIRES, help="how long pods can join with it; default 30 days")
+    p.add_argument(
+        "--expires", type=parse_duration, default=_EXPIRES, help="how long pods can join with it; default 30 days"
+    )
     p.add_argument(
         "--line", default="", metavar="FILE", help="a file that holds the join line, or -; default: a new one"
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from jdist.core.errors import UsageError
+from jdist.core.quantities import ArgumentParser, parse_count, parse_duration
 from jdist.core.ranks import RankSet
-from jdist.notebook.options import Parser, count, ranks_parser, seconds
+from jdist.notebook.options import ranks_parser
 from jdist.notebook.session import Session
 
 Words = list[str]
@@ -15,11 +16,11 @@ _TIMEOUT = 120.0
 def add_node(s: Session, words: Words) -> None:
     """one node more: add-node [-n RANKS] [--launcher NAME]; its ranks are the highest, all others stay as they are"""
     before, after = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    p = Parser("%dist add-node", "Launch one node more, and form the world again with its ranks.")
-    p.add_argument("-n", "--nproc-per-node", type=count, metavar="N", help="its ranks; default: as the last node")
+    p = ArgumentParser("%dist add-node", "Launch one node more, and form the world again with its ranks.")
+    p.add_argument("-n", "--nproc-per-node", type=parse_count, metavar="N", help="its ranks; default: as the last node")
     p.add_argument("--launcher", help="how its agent is started; default: as the cluster's others")
     p.add_argument("--no-fork", action="store_true", help="start workers as fresh interpreters")
-    p.add_argument("--timeout", type=seconds, default=_TIMEOUT, help="how long to wait for it; default 2m")
+    p.add_argument("--timeout", type=parse_duration, default=_TIMEOUT, help="how long to wait for it; default 2m")
     o = p.parse(before)
     resized = s.cluster.add_node(
         o.nproc_per_node, launcher=o.launcher, launcher_args=after, fork=False if o.no_fork else None, timeout=o.timeout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.notebook.options import Parser
+from jdist.core.quantities import ArgumentParser
 from jdist.notebook.output.screen import plain
 from jdist.notebook.panel.open import open_panel
 from jdist.notebook.session import Session
@@ -13,7 +13,7 @@ Words = list[str]
 
 def panel(s: Session, words: Words) -> None:
     """a live panel: ranks, groups, verdicts, buttons that interrupt and restart; a form to start a cluster"""
-    Parser("%dist panel", "A panel of the cluster, kept up to date.").parse(words)
+    ArgumentParser("%dist panel", "A panel of the cluster, kept up to date.").parse(words)
     if not s.screen.is_live:
         ranks.status(s, [])
         s.screen.show(plain("(a panel that is kept up to date needs a notebook; this is the cluster as it is now)"))

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from html import escape
 
 from jdist.core.messages.status import RankFacts, StatusReport
+from jdist.core.quantities import ArgumentParser, parse_count
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.verdict import Verdict
-from jdist.notebook.options import Parser, count, ranks_parser
+from jdist.notebook.options import ranks_parser
 from jdist.notebook.session import Session
 from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory
 from jdist.notebook.text.tables import table
@@ -22,7 +23,7 @@ _SOMETIMES = ("GPU", "GPU memory", "lost")
 
 def status(s: Session, words: Words) -> None:
     """per rank: node, device, pid, state, run, current operation, memory, its GPU's, last line"""
-    Parser("%dist status", "Every rank's row.").parse(words)
+    ArgumentParser("%dist status", "Every rank's row.").parse(words)
     cluster = s.cluster
     found: StatusReport = cluster.status()
     alive = [r.rank for r in found.ranks if r.pid and r.state != "cut off"]
@@ -94,7 +95,7 @@ def restart(s: Session, words: Words) -> None:
 def logs(s: Session, words: Words) -> None:
     """a rank's log: logs -r RANK [-n 50]"""
     p = ranks_parser("%dist logs", "All that a rank wrote.")
-    p.add_argument("-n", "--lines", type=count, default=50)
+    p.add_argument("-n", "--lines", type=parse_count, default=50)
     o = p.parse(words)
     for rank in s.cluster.select(o.ranks, o.group):
         log = s.cluster.logs(rank, o.lines)

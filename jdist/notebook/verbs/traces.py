@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jdist.client.trace.columns import MIME, columns
-from jdist.notebook.options import Parser, count
+from jdist.core.quantities import ArgumentParser, parse_count
 from jdist.notebook.session import Session
 
 Words = list[str]
@@ -16,8 +16,8 @@ _MOST_KEPT = 20_000
 
 def trace(s: Session, words: Words) -> None:
     """the last run's collectives by rank as a timeline, with who waited for whom: trace [--run N] [--save FILE]"""
-    p = Parser("%dist trace", "A run's calls of torch.distributed by rank, and who waited for whom.")
-    p.add_argument("--run", type=count, default=0, metavar="N", help="this run; default: the last one")
+    p = ArgumentParser("%dist trace", "A run's calls of torch.distributed by rank, and who waited for whom.")
+    p.add_argument("--run", type=parse_count, default=0, metavar="N", help="this run; default: the last one")
     p.add_argument("--save", metavar="FILE", help="write it as a Chrome trace, which ui.perfetto.dev opens")
     o = p.parse(words)
     found = s.cluster.trace(o.run)

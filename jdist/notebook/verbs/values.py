@@ -7,8 +7,9 @@ from typing import Any
 from jdist.client.blocking import Cluster, bridge
 from jdist.client.expressions import split_names
 from jdist.core.errors import JdistError, UsageError, ValueFailed, nearest
+from jdist.core.quantities import ArgumentParser
 from jdist.core.ranks import RankSet
-from jdist.notebook.options import Parser, ranks_parser
+from jdist.notebook.options import ranks_parser
 from jdist.notebook.session import Session
 from jdist.notebook.text.tables import table, thumb_svg
 from jdist.notebook.text.transfer_progress import ProgressLine
@@ -96,7 +97,7 @@ def gather(s: Session, words: Words) -> None:
 
 def broadcast(s: Session, words: Words) -> None:
     """bind one rank's value on every rank, between the ranks: broadcast NAME [--src 0]"""
-    p = Parser("%dist broadcast", "Bind one rank's value on every rank.")
+    p = ArgumentParser("%dist broadcast", "Bind one rank's value on every rank.")
     p.add_argument("name")
     p.add_argument("--src", type=int, default=0)
     o = p.parse(words)
@@ -106,7 +107,7 @@ def broadcast(s: Session, words: Words) -> None:
 
 def restore(s: Session, words: Words) -> None:
     """bring names of a fresh rank back from a replica: restore RANK --from RANK NAME[,NAME]"""
-    p = Parser("%dist restore", "Bring names of a fresh rank back from a rank that has them.")
+    p = ArgumentParser("%dist restore", "Bring names of a fresh rank back from a rank that has them.")
     p.add_argument("rank", help="the fresh rank, or several: 2,3")
     p.add_argument("--from", dest="src", type=int, required=True, metavar="RANK", help="a rank that has lived on")
     p.add_argument("names", nargs="+", help="model,optimizer: what works together is restored together")

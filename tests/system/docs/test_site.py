@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import jdist
+from jdist.core.quantities import HelpWanted
 from jdist.notebook import verbs
 from jdist.notebook.cli import COMMANDS
-from jdist.notebook.options import HelpWanted, cell_parser
+from jdist.notebook.options import cell_parser
 from jdist.server.routes import ROUTES
 from support.lacking import lacking
 

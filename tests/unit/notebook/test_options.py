@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdist.core.errors import JdistError, UsageError
-from jdist.notebook.options import HelpWanted, cell_parser, ranks_parser, seconds, split_words, start_parser
+from jdist.core.quantities import HelpWanted, parse_duration
+from jdist.notebook.options import cell_parser, ranks_parser, split_words, start_parser
 from jdist.notebook.output.screen import Bundle
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import VERBS, call
@@ -122,7 +123,7 @@ def test_any_line_is_options_or_a_usage_error(line: str) -> None:
     ("text", "value"), [("20", 20.0), ("20s", 20.0), ("1.5m", 90.0), ("1h", 3600.0), (" 2 s ", 2.0), (".25", 0.25)]
 )
 def test_seconds(text: str, value: float) -> None:
-    assert seconds(text) == value
+    assert parse_duration(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1", "0", "1e3", "1m30s", "nan", "inf", "one", "9" * 400])

@@ -9,7 +9,6 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from jdist.client.trace.layout import crowd, lanes
-from jdist.client.trace.report import seconds
 from jdist.client.trace.svg import WIDTH
 from jdist.client.trace.timeline import Bar
 from jdist.client.trace.trace import Trace
@@ -181,19 +180,3 @@ def test_narrow_calls_are_added_up() -> None:
     assert [(b.began, b.ended) for b in wide] == [(0.5, 2.5), (3, 3.1)]
     assert [(b.at, b.counts) for b in bins] == [(0, (("x", 2),))]
     assert bins[0].working == pytest.approx(0.2)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (1e-9, "0"),
-        (12e-6, "12 µs"),
-        (0.0999, "99.9 ms"),
-        (0.99951, "1 s"),
-        (1.234, "1.23 s"),
-        (1234.5, "1,234 s"),
-    ],
-)
-def test_seconds(value: float, text: str) -> None:
-    assert seconds(value) == text

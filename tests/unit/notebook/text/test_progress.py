@@ -126,27 +126,6 @@ def test_parts_that_are_moved_one_after_another_are_summed_up() -> None:
     assert board.lines[0].startswith("scattered w · 300 MB in 4.5 s")
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (99_960, "100 kB"),
-        (999_600, "1.0 MB"),
-        (2.5e9, "2.5 GB"),
-        (3e16, "30000 TB"),
-    ],
-)
-def test_amounts(count: float, text: str) -> None:
-    assert progress_text.amount(count) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (125, "2 min 5 s"), (3840, "1 h 4 min")])
-def test_durations(seconds: float, text: str) -> None:
-    assert progress_text.duration(seconds) == text
-
-
 @pytest.mark.parametrize("part", [-1, 0, 0.3, 1, 7])
 def test_a_bar_has_always_the_same_width(part: float) -> None:
     assert len(progress_text.bar(part)) == 24

@@ -1,0 +1,129 @@
+"""Quantities: sizes, rates, durations and counts as text and back, and the argument parser that reads them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+from jdist.core.errors import UsageError, nearest
+
+_DURATION = re.compile(r"^(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*(s|m|h)?$")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+
+
+# text from numbers
+
+
+def format_bytes(count: float) -> str:
+    """Bytes that are moved: ``"999 B"``, ``"1.3 GB"``, ``"620 MB"``; units of 1000."""
+    at, units = 0, ("B", "kB", "MB", "GB", "TB")
+    while count >= 999.5 and at + 1 < len(units):
+        count, at = count / 1000, at + 1
+    return f"{count:.0f} {units[at]}" if at == 0 or count >= 99.95 else f"{count:.1f} {units[at]}"
+
+
+def format_memory(count: int) -> str:
+    """Bytes of memory or disk: ``"512 KiB"``, ``"23.5 GiB"``; units of 1024."""
+    at, units = 0, ("KiB", "MiB", "GiB", "TiB")
+    size = count / 1024
+    while size >= 1023.5 and at + 1 < len(units):
+        size, at = size / 1024, at + 1
+    return f"{size:.0f} {units[at]}" if at == 0 or size >= 999.5 else f"{size:.3g} {units[at]}"
+
+
+def format_rate(per_second: float) -> str:
+    """Bytes per second: ``"620 MB/s"``, ``"1.3 GB/s"``."""
+    return f"{format_bytes(per_second)}/s"
+
+
+def format_duration(seconds: float) -> str:
+    """A time that people wait: ``"0.42 s"``, ``"3.1 s"``, ``"12 s"``, ``"2 min 5 s"``, ``"1 h 4 min"``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.2f} s"
+    return format_whole_seconds(seconds)
+
+
+def format_whole_seconds(seconds: float) -> str:
+    """A time that is counted up or down: ``"3 s"``, ``"2 min 5 s"``, ``"1 h 4 min"``."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def format_interval(seconds: float) -> str:
+    """A time that was measured, in at most three digits: ``"1.23 s"``, ``"45.6 ms"``, ``"120 µs"``, ``"0"``."""
+    size = abs(seconds)
+    if size < 5e-7:
+        return "0"
+    if size < 9.995e-4:
+        return f"{seconds * 1e6:.3g} µs"
+    if size < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if size < 999.5 else f"{seconds:,.0f} s"
+
+
+def format_count(number: int, noun: str) -> str:
+    """``"1 file"``, ``"2 files"``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+# numbers from text: types for ArgumentParser.add_argument
+
+
+def parse_duration(text: str) -> float:
+    """Seconds, from ``20``, ``20s``, ``5m`` or ``1h``."""
+    m = _DURATION.match(text.strip())
+    value = float(m[1]) * _SECONDS[m[2]] if m else 0.0
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"a time is written 20, 20s or 5m, and is more than 0; not {text!r}")
+    return value
+
+
+def parse_count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number, at least 1, is needed; not {text!r}")
+    return int(text)
+
+
+def parse_amount(text: str) -> float:
+    """A number from 0, such as of CPUs or GPUs."""
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,4})?", text):
+        raise argparse.ArgumentTypeError(f"a number is needed, such as 4 or 0.5; not {text!r}")
+    return float(text)
+
+
+class HelpWanted(Exception):
+    """The user asked for help instead of giving a command; the text is the help."""
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """An ArgumentParser that raises UsageError instead of ending the process."""
+
+    def __init__(self, prog: str, description: str = ""):
+        super().__init__(prog=prog, description=description, add_help=False, allow_abbrev=False)
+        self._negative_number_matcher = re.compile(r"^-\d")  # argparse knows -1; -2,-1 and -2--1 are ranks too
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}\n{self.format_usage().strip()}")
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Like parse_args, but an unknown option is reported with the nearest known one. Raises HelpWanted."""
+        if {"-h", "--help"} & set(words):
+            raise HelpWanted(self.format_help().strip())
+        known = [s for a in self._actions for s in a.option_strings]
+        unknown = [w for w in words if w.startswith("--") and " " not in w and w.partition("=")[0] not in known]
+        if unknown:  # before argparse finds that something else is missing
+            self.error(f"does not understand {unknown[0]}{nearest(unknown[0].partition('=')[0], known)}")
+        options, rest = self.parse_known_args(words)
+        if rest:
+            hint = nearest(rest[0], known) if rest[0].startswith("-") else ""
+            self.error(f"does not understand {' '.join(rest)}{hint}")
+        return options
+
+    def add_ranks(self) -> None:
+        """Add ``-r/--ranks`` and ``-g/--group``."""
+        self.add_argument("-r", "--ranks", help="such as 0-3,7, node=1, dp=0, !2, -1")
+        self.add_argument("-g", "--group", help="the ranks of a named group")
