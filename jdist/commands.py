@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(words)
     except JdistError as e:
-        print(str(e).replace("%dist ", "jdist "), file=sys.stderr)
+        print(e, file=sys.stderr)
         return 2 if isinstance(e, UsageError) else 1
     except BrokenPipeError:
         return 1  # whoever read our output has gone
@@ -41,12 +41,14 @@ def _main(words: list[str]) -> int:
         print(f"jdist {__version__}")
         return 0
     from jdist.core.quantities import HelpWanted
+    from jdist.notebook.text.remedy_text import style, worded_errors
 
-    try:
-        return _carry_out(words)
-    except HelpWanted as text:
-        print(str(text).replace("%dist ", "jdist "))
-        return 0
+    with style("command"), worded_errors():
+        try:
+            return _carry_out(words)
+        except HelpWanted as text:
+            print(text)
+            return 0
 
 
 def _carry_out(words: list[str]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from jupyter_core.paths import jupyter_runtime_dir
 
 from jdist.core.errors import ProtocolError, UsageError, nearest
+from jdist.core.remedy import Remedy
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import CHARTER_AGE, Charter, Connection, charter_path, read_charter, read_connection
 
@@ -103,11 +104,12 @@ def find(name: str | None) -> Connection:
     found = connections() | restartable()
     if name is None:
         if not found:
-            raise UsageError("there is no cluster to attach to; %dist start makes one")
+            raise UsageError("there is no cluster to attach to", remedies=(Remedy("start", "make one"),))
         return next(iter(found.values()))
     if name not in found:
-        none = nearest(name, found) if found else "; there is none; %dist start makes one"
-        raise UsageError(f"there is no cluster called {name!r}{none}")
+        none = nearest(name, found) if found else "; there is none"
+        remedies = () if found else (Remedy("start", "make one"),)
+        raise UsageError(f"there is no cluster called {name!r}{none}", remedies=remedies)
     return found[name]
 
 

@@ -35,7 +35,7 @@ class CellStep(Struct, kw_only=True):
     world_size: int
     is_setup: bool = False
     title: str = ""
-    """Where the user sees it, such as ``In [7]: %%dist -r 0``; empty for one that a program has run."""
+    """Where the user sees it, such as the notebook's ``In [7]``; empty for one that a program has run."""
     state: Literal["running", "done", "failed"] = "running"
     why: str = ""
     """It failed."""

@@ -29,6 +29,7 @@ from jdist.core.messages.protocol import (
 )
 from jdist.core.messages.runs import RunAccepted
 from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, StatusReport, Stopped
+from jdist.core.remedy import Remedy
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
 from jdist.wire.transport.sockets import ConnectionMonitor, Port, dial_tcp, new_context
@@ -41,6 +42,7 @@ _LAST_WORDS = 0.25
 ANSWER_TIMEOUT = 30.0
 """Seconds for a rank to say anything about a question."""
 
+_LIST = (Remedy("list", "see which clusters run"),)
 _unpack: Unpacker[Any] = Unpacker(ToClient)
 
 
@@ -83,10 +85,8 @@ class Link:
         except OSError as e:
             self.close()
             at = f"{self.connection.host}:{self.connection.control_port}"
-            raise ConnectionLost(
-                f"cluster {self.connection.name}: no answer from {at}{f' ({e})' if str(e) else ''}; "
-                "its controller is gone (see %dist list)"
-            ) from None
+            why = f"no answer from {at}{f' ({e})' if str(e) else ''}; its controller is gone"
+            raise ConnectionLost(f"cluster {self.connection.name}: {why}", remedies=_LIST) from None
         except BaseException:
             self.close()
             raise
@@ -108,15 +108,18 @@ class Link:
 
     def _check(self) -> None:
         if self.lost:
-            raise ConnectionLost(f"cluster {self.connection.name}: {self.lost}; {self.remedy}")
+            raise self.loss()
+
+    def loss(self) -> ConnectionLost:
+        """The error that says why the connection is lost, and how to continue."""
+        return ConnectionLost(f"cluster {self.connection.name}: {self.lost}", remedies=self.remedies)
 
     @property
-    def remedy(self) -> str:
-        """What to do once it is lost."""
-        name = self.connection.name
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Suggested actions once the connection is lost."""
         if self.is_orphaned:
-            return f"every namespace is kept, and %dist attach {name} has them"
-        return "%dist start makes a new one"
+            return (Remedy("attach", "use it again with every namespace kept", name=self.connection.name),)
+        return (Remedy("start", "make a new one"),)
 
     async def request(self, message: Message, timeout: float = ANSWER_TIMEOUT) -> Message:
         """The one answer to a message that has a ``request`` field. Raises UsageError when it is refused."""
@@ -125,9 +128,8 @@ class Link:
             try:
                 answer = await anext(answers)
             except TimeoutError:
-                raise ConnectionLost(
-                    f"cluster {self.connection.name}: its controller has not answered for {timeout:.0f} s (%dist list)"
-                ) from None
+                text = f"cluster {self.connection.name}: its controller has not answered for {timeout:.0f} s"
+                raise ConnectionLost(text, remedies=_LIST) from None
         if isinstance(answer, RankReply) and isinstance(answer.body, QueryFailed):
             raise UsageError(answer.body.reason)
         return answer
@@ -200,7 +202,7 @@ class Link:
             while True:
                 answer = await asyncio.wait_for(queue.get(), timeout)
                 if isinstance(answer, RequestRefused):
-                    raise UsageError(answer.reason)
+                    raise UsageError(answer.reason, remedies=answer.remedies)
                 if isinstance(answer, Stopped):
                     self._check()
                 yield answer
@@ -218,13 +220,13 @@ class Link:
                     if self.facts.phase == "ready":
                         return
                     if self.facts.phase == "failed":
-                        raise LaunchError(self.facts.reason)
+                        raise LaunchError(self.facts.reason, remedies=self.facts.remedies)
                 await self._changed.wait()
 
     def _on_frames(self, frames: list[bytes]) -> None:
         head = read_head(frames)
         if head.kind == UNKNOWN:
-            self._end("it does not know this client any more; %dist attach")
+            self._end("it does not know this client any more; attach to it again")
             return
         data, answers = self._stream.hear(head, frames[1])
         for answer in answers:

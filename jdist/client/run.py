@@ -72,7 +72,7 @@ class CellRun:
         self._watchers: list[Callable[[Message | None], None]] = []
         self._past: list[Message] = []
         self._tails: dict[tuple[int, str], Tail] = {}
-        self._unheard = ""
+        self._unheard: Stopped | None = None
         self._lock = threading.Lock()
 
     @property
@@ -103,8 +103,9 @@ class CellRun:
 
     def check(self) -> None:
         """Raise the run's error, if it has one."""
-        if self._unheard:
-            raise ConnectionLost(f"run {self.number}: nothing more is heard of it: {self._unheard}")
+        if self._unheard is not None:
+            text = f"run {self.number}: nothing more is heard of it: {self._unheard.reason}"
+            raise ConnectionLost(text, remedies=self._unheard.remedies)
         failed = {r: o for r, o in self.outcomes.items() if not o.ok}
         if not failed:
             return
@@ -114,7 +115,8 @@ class CellRun:
             raise RankLost(message, self)
         if "error" in kinds:
             raise CellError(message, self)
-        raise (CellTimeout if "timeout" in kinds else CellInterrupted)(message, self)
+        remedies = next((o.error.remedies for o in failed.values() if o.error is not None), ())
+        raise (CellTimeout if "timeout" in kinds else CellInterrupted)(message, self, remedies=remedies)
 
     def _describe(self, failed: dict[int, Outcome]) -> str:
         causes = [r for r, o in failed.items() if o.kind in ("error", "lost") and not (o.error and o.error.is_echo)]
@@ -179,7 +181,7 @@ class CellRun:
                 self.seconds = message.seconds
                 self.first_failure = message.first_failure if message.first_failure >= 0 else None
             case Stopped():
-                self._end_unheard(message.reason)
+                self._end_unheard(message)
         with self._lock:
             if not self._over.done():
                 self._keep(message)
@@ -235,10 +237,10 @@ class CellRun:
         except Exception as e:  # the value's class may not be importable here; the run must not fail for that
             return Remote(rank, "_", f"{payload.summary}, not readable here ({type(e).__name__}: {e})", 0)
 
-    def _end_unheard(self, reason: str) -> None:
+    def _end_unheard(self, stopped: Stopped) -> None:
         self.state = "done"
         self.reason = "lost"
-        self._unheard = reason
+        self._unheard = stopped
         for rank in self.ranks:
             if rank not in self.outcomes:
                 self.outcomes[rank] = Outcome(kind="lost")

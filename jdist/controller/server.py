@@ -172,7 +172,7 @@ class Server:
         """Somebody comes with a line that is void; a flood of them is one notice."""
         if time.monotonic() - self._said_void > _SAY_AGAIN:
             self._said_void = time.monotonic()
-            text = "a node was refused: its join line has expired or was revoked; %dist invite prints another"
+            text = "a node was refused: its join line has expired or was revoked; invite it again"
             self.feed(EdgeNotice(text))
 
     def feed(self, event: Event) -> None:

@@ -37,6 +37,7 @@ class StatusReporter:
         """The cluster in a few words."""
         c = self._model
         topology = c.world.topology
+        reason = c.reason or c.missing_ranks()
         here = [n in c.world.nodes and c.world.nodes[n].is_here for n in range(c.world.nnodes)]
         return ClusterFacts(
             name=c.settings.name,
@@ -49,7 +50,8 @@ class StatusReporter:
             ready=sum(r.has_process for r in c.world.ranks.values()),
             groups=dict(self._formation.named),
             mesh=self._formation.mesh,
-            reason=c.reason or c.missing_ranks(),
+            reason=reason,
+            remedies=c.remedies() if reason else (),
             init_seconds=self._formation.init_seconds,
             unreachable=tuple(n for n in sorted(c.world.nodes) if c.world.nodes[n].is_cut_off),
             is_by_task=c.world.is_by_task,

@@ -18,7 +18,7 @@
          ├─ CellInterrupted   the run was interrupted
          └─ RankLost      a rank's process died or its node is gone
 
-Every message says which rank on which node, what was being done, and what to do next.
+Every message says which rank on which node, and what was being done; ``remedies`` say what to do next.
 """
 
 from __future__ import annotations
@@ -27,9 +27,19 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from jdist.core.remedy import Remedy, sentence
+
 
 class JdistError(Exception):
-    """The root of the tree."""
+    """The root of the tree. ``remedies`` are the actions suggested to the user, which each front end words."""
+
+    def __init__(self, message: str = "", *, remedies: Iterable[Remedy] = ()):
+        super().__init__(message)
+        self.message = message
+        self.remedies = tuple(remedies)
+
+    def __str__(self) -> str:
+        return sentence(self.message, self.remedies)
 
     def _render_traceback_(self) -> list[str]:
         """IPython's hook: the notebook user sees the message, not jdist's own frames."""
@@ -83,7 +93,7 @@ class ValueFailed(JdistError):
         why, by rank.
     """
 
-    def __init__(self, message: str, values: dict[Any, Any] | None = None, errors: dict[int, str] | None = None):
+    def __init__(self, message: str = "", values: dict[Any, Any] | None = None, errors: dict[int, str] | None = None):
         super().__init__(message)
         self.values = values or {}
         self.errors = errors or {}
@@ -92,8 +102,8 @@ class ValueFailed(JdistError):
 class CellError(JdistError):
     """A rank failed in a run. ``run`` is the :class:`~jdist.client.run.CellRun`; healthy ranks' values are kept."""
 
-    def __init__(self, message: str, run: Any = None):
-        super().__init__(message)
+    def __init__(self, message: str = "", run: Any = None, *, remedies: Iterable[Remedy] = ()):
+        super().__init__(message, remedies=remedies)
         self.run = run
 
     @property

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from jdist.core.remedy import Remedy
+
 OutcomeKind = Literal["value", "error", "timeout", "interrupted", "lost"]
 
 
@@ -22,6 +24,8 @@ class ErrorInfo(Struct, frozen=True):
     """That line's text."""
     is_echo: bool = False
     """Says "the connection to a peer broke" and nothing of its own: most likely the effect of another failure."""
+    remedies: tuple[Remedy, ...] = ()
+    """Suggested actions, where jdist itself reports the error."""
 
 
 class Outcome(Struct, kw_only=True):

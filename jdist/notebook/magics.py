@@ -16,6 +16,7 @@ from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import NotebookScreen, TerminalScreen
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import worded_errors
 from jdist.notebook.verbs import values
 
 _HELP = re.compile(r"^(\s*%dist\s+\w+)\s*\?+\s*$")
@@ -49,7 +50,8 @@ class DistMagics(Magics):
           --lead K            show rank K's output only; the rest one click away
         """
         if cell is not None:
-            self._cell(line, cell)
+            with worded_errors():
+                self._cell(line, cell)
             return None
         words = split_words(line)
         if not words:

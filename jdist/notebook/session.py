@@ -10,7 +10,9 @@ from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice
+from jdist.core.remedy import Remedy
 from jdist.notebook.output.screen import Screen, plain
+from jdist.notebook.text import remedy_text
 
 
 class Session:
@@ -33,13 +35,13 @@ class Session:
     def cluster(self) -> Cluster:
         """The cluster in use. Raises UsageError when there is none, or it is gone."""
         if self.current is None:
-            raise UsageError("no cluster is in use: %dist start makes one, %dist attach takes a running one")
+            remedies = (Remedy("start", "make one"), Remedy("attach", "use a running one"))
+            raise UsageError("no cluster is in use", remedies=remedies)
         self.current.revived()
         link = self.current.asynchronous.link
         if link.lost:
-            name = self.current.name
             self.current = None
-            raise UsageError(f"cluster {name}: {link.lost}; {link.remedy}")
+            raise UsageError(link.loss().message, remedies=link.remedies)
         return self.current
 
     def use(self, cluster: Cluster | None) -> None:
@@ -64,7 +66,7 @@ class Session:
 
     def _note(self, message: Message) -> None:
         if isinstance(message, Notice):
-            self._missed.append(message.text)
+            self._missed.append(remedy_text.worded(message))
 
     def take_missed(self) -> list[str]:
         """What the user should have been told since this was last asked, such as a rank that died while idle."""

@@ -24,7 +24,7 @@ _LASTING = ("gpu_name", "gpu_total", "gpu_used", "gpu_own")
 
 def safe(text: str) -> str:
     """The text without the join line that may stand in it, which holds keys."""
-    return _JOIN_LINE.sub("(a join line: %dist invite in a notebook prints one)", text)
+    return _JOIN_LINE.sub("(a join line; an invitation prints one)", text)
 
 
 def summary(name: str, state: str, *, cluster: str = "", version: str = "", reason: str = "") -> Picture:
@@ -177,7 +177,7 @@ def verdict(found: Verdict) -> Picture:
         "details": list(found.details),
         "responsible": list(found.responsible),
         "waiting": list(found.waiting),
-        "ways": [{"command": way.command, "effect": way.effect} for way in found.ways],
+        "remedies": [{"action": each.action, "ranks": each.ranks, "effect": each.effect} for each in found.remedies],
     }
 
 

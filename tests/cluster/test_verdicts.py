@@ -150,7 +150,7 @@ def test_the_missing_rank_can_join(ready: jdist.Cluster) -> None:
     generation = ready.generation
     run = ready.run("t = torch.full((2,), float(rank))\nif rank != 1: dist.all_reduce(t)\nt.tolist()", background=True)
     found = judged(run)
-    assert [w.command for w in found.ways] == ["%dist interrupt", "%%dist -r 1"]
+    assert [(r.action, r.ranks) for r in found.remedies] == [("interrupt", ""), ("run_cell", "1")]
     joined = ready.run("dist.all_reduce(t); t.tolist()", ranks="1", timeout=20)
     assert joined.values == {1: [6.0, 6.0]}
     assert run.wait(10)

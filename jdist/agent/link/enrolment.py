@@ -29,7 +29,7 @@ _HEAD_START = 0.3
 _ANSWER_WITHIN = 15.0
 """Seconds for the controller to take the key."""
 
-_VOID = "the join line has expired or was revoked; `%dist invite` in the notebook prints another"
+_VOID = "the join line has expired or was revoked; ask the user of the cluster for another (invite)"
 
 _answer: Unpacker[Any] = Unpacker(ToUnauthenticated)
 
@@ -88,7 +88,7 @@ async def _find(line: JoinLine) -> str:
         tried = ", ".join(line.hosts)
         raise LaunchError(
             f"the controller of this join line does not answer at port {line.data_port} of {tried}: is the cluster "
-            "still there, and is that port let through? `%dist start --bind ADDRESS` makes it listen at another address"
+            "still there, and is that port let through? A start with --bind ADDRESS makes it listen at another address"
         ) from None
 
 

@@ -22,6 +22,8 @@ from jdist.wire.transport.dialing import get_segment
 from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.values.segments import Probe, Segment
 
+_NO_PROCESS = "this rank has no process now; the status of the cluster says why"
+
 
 class Questions:
     """Routes each question; brings a pushed value's bytes to this node once for all its ranks."""
@@ -93,12 +95,12 @@ class Questions:
     def _console(self, rank: int) -> ConsoleAt | QueryFailed:
         kernel = self._kernels.get(rank)
         if kernel is None:
-            return QueryFailed("this rank has no process now; see %dist status")
+            return QueryFailed(_NO_PROCESS)
         return ConsoleAt(socket.gethostname(), str(kernel.place.connection_file))
 
     def _forward(self, rank: int, ask: RankQuery) -> None:
         if not self._to_worker(rank, ask):
-            answer = RankReply(ask.request, rank, QueryFailed("this rank has no process now; see %dist status"))
+            answer = RankReply(ask.request, rank, QueryFailed(_NO_PROCESS))
             self.note(answer)
             self._send(answer)
         elif isinstance(ask.op, Observe) and rank in self._kernels:

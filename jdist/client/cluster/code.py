@@ -16,6 +16,7 @@ from jdist.client.sync.upload import OnProgress, Sender, Synced
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import ClusterFacts, Notice
+from jdist.core.remedy import Remedy
 from jdist.core.source_tree import SourceTree
 
 
@@ -125,7 +126,8 @@ class Code(Membership):
         except ConnectionLost:
             return
         except (JdistError, OSError) as e:
-            self._tell(Notice(f"code could not be brought to a node that came: {e}; %dist sync it again"))
+            text = f"code could not be brought to a node that came: {e}"
+            self._tell(Notice(text, remedies=(Remedy("sync", "bring it again"),)))
         finally:
             self._newcomers = None
 

@@ -20,6 +20,7 @@ from jdist.core.errors import JdistError, LaunchError, ProtocolError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import InputRequest
 from jdist.core.messages.status import OBSERVER, ClusterFacts, Notice, RunsChanged, StopCluster, Stopped
+from jdist.core.remedy import Remedy
 from jdist.core.settings import Host, OnDeath, Settings
 from jdist.core.topology import parse_nproc
 from jdist.launch.base import Launcher, Plan, find_launcher
@@ -148,7 +149,7 @@ class Life(Cells):
         await started.launcher.let_go()
         self.warnings = (await examine_briefly(self.link, self.facts)).findings
         for finding in self.warnings:
-            self._tell(Notice(f"⚠ {finding.text} (%dist doctor looks closer)"))
+            self._tell(Notice(f"⚠ {finding.text}", remedies=(Remedy("doctor", "look closer"),)))
 
     @classmethod
     async def attach(cls, name: str | None = None, *, kind: str = "python") -> Self:
@@ -258,7 +259,7 @@ class Life(Cells):
         """The runs end; a controller that died, and was not let go of, is started again, once for each link."""
         orphan = self._link if self._link is not None and self._link.is_orphaned else None
         if orphan is not None:
-            message = Stopped(f"{message.reason}; {orphan.remedy}")
+            message = Stopped(message.reason, orphan.remedies)
         self._underway.hear(message)
         if orphan is not None and self._may_revive and orphan is not self._orphan:
             self._orphan = orphan

@@ -16,6 +16,7 @@ from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import AddNode, PlaceOpened, RemoveRanks, Resized
 from jdist.core.messages.protocol import RankReply
+from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, Plan, find_launcher
 
@@ -81,7 +82,8 @@ async def _join(answers: AsyncGenerator[Message, None], launcher: Launcher, node
                     raise LaunchError(f"node {node} did not join: {'; '.join(failures.values())}")
             resized = _body(joined.result())
     except TimeoutError:
-        raise LaunchError(f"node {node} was not in the world after {timeout:.0f} s; see %dist status") from None
+        text = f"node {node} was not in the world after {timeout:.0f} s"
+        raise LaunchError(text, remedies=(Remedy("status", "see what is missing"),)) from None
     finally:
         joined.cancel()
         await asyncio.wait([joined])

@@ -15,6 +15,7 @@ from jdist.client.lifecycle.start import start_controller_again
 from jdist.client.link import Link
 from jdist.core.errors import ConnectionLost, LaunchError
 from jdist.core.messages.base import Message
+from jdist.core.remedy import Remedy
 from jdist.wire.transport.keys import Connection, connection_path, read_connection
 
 _EXIT = 5.0
@@ -40,7 +41,8 @@ async def attach(
     await asyncio.to_thread(start_controller_again, charter)
     connection = read_connection(connection_path(find.directory(), connection.name))
     if connection.cluster != charter.cluster:
-        raise ConnectionLost(f"cluster {connection.name} is another one now; %dist attach {connection.name} takes it")
+        remedies = (Remedy("attach", "use it", name=connection.name),)
+        raise ConnectionLost(f"cluster {connection.name} is another one now", remedies=remedies)
     link = Link(connection, on_event)
     await link.open(kind)
     try:

@@ -20,6 +20,7 @@ from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.ranks import RankSet
+from jdist.core.remedy import Remedy
 from jdist.core.settings import ON_DEATH, Settings
 from jdist.launch.base import Launcher, Plan, find_launcher
 from jdist.launch.reaper import reap
@@ -96,10 +97,12 @@ async def launch(
     check_settings(settings)
     taken = connections() | restartable()
     if settings.name in taken:
-        raise UsageError(
-            f"a cluster called {settings.name} runs already: %dist attach {settings.name} uses it, "
-            f"%dist stop {settings.name} ends it, --name starts another"
+        remedies = (
+            Remedy("attach", "use it", name=settings.name),
+            Remedy("stop", "end it", name=settings.name),
+            Remedy("start", "start another, with --name"),
         )
+        raise UsageError(f"a cluster called {settings.name} runs already", remedies=remedies)
     log = directory() / f"jdist-{settings.name}.log"
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     log.unlink(missing_ok=True)

@@ -102,9 +102,9 @@ def _contradicts(clocks: Clocks, a: str, b: str) -> bool:
 
 def _nothing(run: int, absent: Mapping[int, str]) -> str:
     if not absent:
-        return f"no rank had a part in run {run}" if run else "no cell has run on the ranks yet: %%dist runs one"
+        return f"no rank had a part in run {run}" if run else "no cell has run on the ranks yet"
     reasons = list(dict.fromkeys(absent.values()))
     texts = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
     if not run:
         return f"nothing is known of the last run: {texts}"
-    return f"nothing is known of run {run}: {texts}. %dist trace without --run draws the last one"
+    return f"nothing is known of run {run}: {texts}. Without a number, the last run is traced"

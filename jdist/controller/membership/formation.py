@@ -140,7 +140,7 @@ class Formation:
     def _refusal(self) -> str:
         m = self._model
         if m.phase == "failed":
-            return f"the world is not formed: {m.reason}; %dist restart tries again"
+            return f"the world is not formed: {m.reason}"
         return m.missing_nodes() or m.missing_ranks() or ("" if m.world.ranks else m.unknown_ranks(()))
 
     def await_next(self, client: str, request: str, body: RankReplyBody) -> None:
@@ -177,7 +177,7 @@ class Formation:
         text = ",".join(f"{n}={s}" for n, s in zip(*self.mesh, strict=True))
         self.mesh = None
         size = len(self._model.world.ranks)
-        return (f"mesh {text} is gone: it does not fit {size} ranks; %dist mesh makes one that does",)
+        return (f"mesh {text} is gone: it does not fit {size} ranks; make one that does",)
 
     # ------------------------------------------------------------ a generation's beginning
 
@@ -286,7 +286,7 @@ class Formation:
         m.reason = reason
         self.refuse_waiting(reason)
         self._runs.end_waiting(f"the world could not be formed: {reason}")
-        m.broadcast(Notice(f"the world could not be formed: {reason}; %dist restart tries again"))
+        m.broadcast(Notice(f"the world could not be formed: {reason}", remedies=m.remedies()))
 
     # ------------------------------------------------------------ what cells make in it
 

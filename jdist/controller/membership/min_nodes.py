@@ -40,7 +40,7 @@ class MinNodes:
     def _refusal(self, message: DropNodes) -> str:
         m = self._model
         if m.world.ranks:
-            return "all nodes have come; %dist remove takes ranks out of the world"
+            return "all nodes have come; ranks that are not wanted can be removed from the world"
         if m.world.is_by_task:
             return "each task that was started is a rank, and their number is fixed"
         missing = self._missing()

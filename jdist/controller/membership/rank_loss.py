@@ -18,6 +18,7 @@ from jdist.core.messages.runs import RankDone
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
+from jdist.core.remedy import Remedy
 
 _ABORT = "(SIGABRT)"
 """gloo ends a process so when a message is larger than what its receiver expects: calls that did not fit."""
@@ -74,10 +75,8 @@ class RankLoss:
         self._formation.abandon(why)
         self._formation.refuse_waiting(why)
         self._runs.end_waiting(why)
-        restart = f"%dist restart -r {rank.rank} brings a fresh one"
-        self._model.broadcast(
-            Notice(f"the place of rank {rank.rank} stays empty, the others keep their names; {restart}")
-        )
+        text = f"the place of rank {rank.rank} stays empty, the others keep their names"
+        self._model.broadcast(Notice(text, remedies=(Remedy("restart", "start a fresh one", str(rank.rank)),)))
 
     def _lose(self, rank: Rank, reason: str, *, is_wanted: bool = False) -> None:
         """The rank's process is gone: its part of a run is over, and so is the run's chance to finish.
@@ -145,7 +144,7 @@ class RankLoss:
         m = self._model
         missing = m.missing_nodes()
         reason = (
-            (missing and f"{missing}; {m.way_back()}")
+            (missing and f"{missing}; the other ranks keep their names")
             or m.unknown_ranks(message.ranks)
             or self._left_out(message.ranks)
         )

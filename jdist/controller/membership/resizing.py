@@ -106,7 +106,7 @@ class Resizing:
     def _refusal_to_add(self, client: str) -> str:
         m = self._model
         if m.phase == "failed":
-            return f"the world is not formed: {m.reason}; %dist restart tries again"
+            return f"the world is not formed: {m.reason}"
         if self._opening is not None and self._opening.client != client:
             left = self._opening.deadline - m.now
             return f"another client is adding a node; wait until it has, or for {left:.0f} s"
@@ -207,7 +207,7 @@ class Resizing:
         if unknown:
             return unknown
         if len(gone) == len(m.world.ranks):
-            return "that would leave no rank; %dist stop ends the cluster"
+            return "that would leave no rank; stop the cluster instead"
         moving = self._queries.moving()
         if moving:
             return f"a value is being moved from or to {_name(moving)}; remove ranks when it is there"
@@ -264,7 +264,7 @@ class Resizing:
         run = next((r for r in runs.running.values() if not r.is_own), None)
         if run is not None:
             where = _name(run.ranks)
-            return f"run {run.number} is running on {where}: wait for its end, or %dist interrupt; then {doing}"
+            return f"run {run.number} is running on {where}: wait for its end or interrupt it, then {doing}"
         waiting = next((r for r in runs.queued if not r.is_own), None)
         return "" if waiting is None else f"run {waiting.number} waits for {_name(waiting.ranks)}; {doing} after it"
 

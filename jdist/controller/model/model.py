@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from jdist.controller.model.events import Instruction, Send
 from jdist.controller.model.phases import CLUSTER, HasPhase, Lifecycle
 from jdist.controller.model.runs import RunBook
-from jdist.controller.model.world import World
+from jdist.controller.model.world import Rank, World
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import OBSERVER, Phase, RequestRefused
 from jdist.core.ranks import RankSet
+from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 
 
@@ -78,8 +79,8 @@ class Model(HasPhase[Phase]):
             self.send(client, message)
 
     def refuse(self, client: str, request: str, reason: str) -> None:
-        """Say that a request cannot be done."""
-        self.send(client, RequestRefused(request, reason))
+        """Refuse a request; while the world is not whole, the refusal suggests how to make it so."""
+        self.send(client, RequestRefused(request, reason, self.remedies()))
 
     def new_liveness_name(self, peer: str) -> str:
         """A name under which the peer's liveness connection may come."""
@@ -109,20 +110,28 @@ class Model(HasPhase[Phase]):
         names = ", ".join(n.name for n in missing)
         return names and f"{names} {'is' if len(missing) == 1 else 'are'} gone"
 
-    def way_back(self) -> str:
-        """What to do about nodes that are gone; the names on the others are kept meanwhile."""
-        gone = RankSet(r.rank for r in self.world.ranks.values() if not self.world.nodes[r.node_rank].is_here)
-        without = f", or %dist remove -r {gone} goes on without" if len(gone) < len(self.world.ranks) else ""
-        return f"%dist restart -r {gone} starts it again, with fresh ranks{without}; the other ranks keep their names"
-
     def missing_ranks(self) -> str:
-        """Such as "rank 2 (node 1, host) is gone: exited with code 1; %dist restart -r 2 brings a fresh one".
+        """Such as "rank 2 (node 1, host) is gone: exited with code 1".
 
         Of nodes that are here. Empty if every such rank has a process or gets one by itself.
         """
+        return "; ".join(f"{self.world.where(r.rank)} is gone: {r.death}" for r in self._gone())
+
+    def _gone(self) -> list[Rank]:
         if self.phase == "failed":
-            return ""
-        gone = [r for r in self.world.ranks.values() if r.phase == "gone" and self.world.nodes[r.node_rank].is_here]
-        each = "; ".join(f"{self.world.where(r.rank)} is gone: {r.death}" for r in gone)
-        fresh = "a fresh one" if len(gone) == 1 else "fresh ones"
-        return each and f"{each}; %dist restart -r {RankSet(r.rank for r in gone)} brings {fresh}"
+            return []
+        return [r for r in self.world.ranks.values() if r.phase == "gone" and self.world.nodes[r.node_rank].is_here]
+
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Suggested actions against what the world lacks now; empty if it lacks nothing."""
+        if self.phase == "failed":
+            return (Remedy("restart", "try again"),)
+        absent = [r.rank for r in self.world.ranks.values() if not self.world.nodes[r.node_rank].is_here]
+        if not absent:
+            gone = self._gone()
+            fresh = "start a fresh one" if len(gone) == 1 else "start fresh ones"
+            return (Remedy("restart", fresh, str(RankSet(r.rank for r in gone))),) if gone else ()
+        ranks = str(RankSet(absent))
+        again = Remedy("restart", "start it again with fresh ranks", ranks)
+        without = Remedy("remove", "go on without it", ranks)
+        return (again, without) if len(absent) < len(self.world.ranks) else (again,)

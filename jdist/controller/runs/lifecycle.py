@@ -69,15 +69,15 @@ class RunLifecycle:
     def _refusal(self, message: RunCell) -> str:
         m = self._model
         if m.phase == "failed":
-            return f"the world is not formed: {m.reason}; %dist restart tries again"
+            return f"the world is not formed: {m.reason}"
         if len(m.runs.queued) >= _MOST_QUEUED or self._queued_chars() + len(message.code) > _MOST_CHARS:
             return f"{len(m.runs.queued)} cells wait already; the cell was not run"
         missing = m.missing_nodes()
         if missing:
-            return f"{missing}; the cell was not run. {m.way_back()}"
+            return f"{missing}; the cell was not run, and the other ranks keep their names"
         missing = m.missing_ranks()
         if missing:
-            return f"the cell was not run: {missing}; the other ranks keep their names, and %dist pull reads them"
+            return f"the cell was not run: {missing}; the other ranks keep their names, which can be pulled"
         return m.unknown_ranks(message.ranks)
 
     def _queued_chars(self) -> int:
@@ -218,9 +218,10 @@ class RunLifecycle:
 
     def end_waiting(self, reason: str) -> None:
         """End every run that waits, for a world that will not stand soon; replays go on waiting."""
+        text = f"the cell was not run: {reason}"
         for run in list(self._model.runs.queued):
             if not run.is_own:
-                self._end_queued(run, ErrorInfo("NotRun", f"the cell was not run: {reason}"))
+                self._end_queued(run, ErrorInfo("NotRun", text, remedies=self._model.remedies()))
 
     def _end_queued(self, run: Run, error: ErrorInfo | None = None) -> None:
         m = self._model

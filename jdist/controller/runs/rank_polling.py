@@ -190,7 +190,7 @@ class RankPoller:
             return
         found = aborted(run.number, told.responsible[0], seen) if told is not None else None
         if found is not None and told is not None:
-            run.verdict = structs.replace(found, details=(*found.details, told.reason), ways=())
+            run.verdict = structs.replace(found, details=(*found.details, told.reason), remedies=())
             self._model.send(run.client, VerdictChanged(run.number, run.verdict))
         self._runs.end_diagnosis(run)
 

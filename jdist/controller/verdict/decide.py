@@ -8,10 +8,11 @@ from jdist.controller.verdict import mismatch
 from jdist.controller.verdict.wait_graph import Ranks, Seen, circle, is_send, may_move, missing, needs
 from jdist.core.observation import ANY, ActivityKind, Call
 from jdist.core.ranks import describe_ranks
-from jdist.core.verdict import Remedy, Verdict, VerdictKind
+from jdist.core.remedy import Remedy
+from jdist.core.verdict import Verdict, VerdictKind
 
 _KINDS: dict[ActivityKind, VerdictKind] = {"collective": "missing", "transfer": "transfer", "store": "store"}
-_INTERRUPT = Remedy("%dist interrupt", "stop the run everywhere, namespaces kept, group re-formed")
+_INTERRUPT = Remedy("interrupt", "stop the run everywhere, namespaces kept, group re-formed")
 _SETTLED = 0.2
 """Seconds in a collective from which on its rank counts as waiting, not as passing through."""
 _SLEEPING = 0.05
@@ -135,10 +136,10 @@ def _stuck(run: int, stuck: list[int], ranks: Ranks) -> Verdict:
     label = _label(call, first, ranks) if call is not None else ""
     number = call.number if call is not None else 0
     lines = (*_waiting_lines(stuck, first, ranks), *(_whereabouts(m, ranks[m]) for m in responsible))
-    ways = (_INTERRUPT, *_join(responsible, ranks, seen.doing.kind))
+    remedies = (_INTERRUPT, *_join(responsible, ranks, seen.doing.kind))
     reason = _absence(first, responsible, call, label, ranks)
     return Verdict(
-        run, _KINDS[seen.doing.kind], responsible, tuple(stuck), reason, lines, ways, seen.doing.op, label, number
+        run, _KINDS[seen.doing.kind], responsible, tuple(stuck), reason, lines, remedies, seen.doing.op, label, number
     )
 
 
@@ -180,7 +181,7 @@ def _join(responsible: tuple[int, ...], ranks: Ranks, kind: ActivityKind) -> tup
         return ()
     what = {"collective": "the same collective", "transfer": "the other half", "store": "the same"}[kind]
     names = ",".join(map(str, able))
-    return (Remedy(f"%%dist -r {names}", f"let {describe_ranks(able)} join by calling {what}"),)
+    return (Remedy("run_cell", f"let {describe_ranks(able)} join by calling {what}", names),)
 
 
 def _cycle(run: int, stuck: list[int], ranks: Ranks) -> Verdict:

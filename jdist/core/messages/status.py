@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from jdist.core.messages.base import Message
 from jdist.core.messages.groups import GroupSpec
+from jdist.core.remedy import Remedy, sentence
 from jdist.core.topology import Topology
 from jdist.core.verdict import Verdict
 
@@ -57,6 +58,8 @@ class ClusterFacts(Message, frozen=True):
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     mesh: tuple[tuple[str, ...], tuple[int, ...]] | None = None
     reason: str = ""
+    remedies: tuple[Remedy, ...] = ()
+    """Suggested actions against ``reason``."""
     init_seconds: float = 0.0
     unreachable: tuple[int, ...] = ()
     """Nodes that have not been heard of for a while; their ranks are kept until the node's grace is over."""
@@ -121,6 +124,7 @@ class RequestRefused(Message, frozen=True):
 
     request: str
     reason: str
+    remedies: tuple[Remedy, ...] = ()
 
 
 class Notice(Message, frozen=True):
@@ -128,6 +132,10 @@ class Notice(Message, frozen=True):
 
     text: str
     run: int = 0
+    remedies: tuple[Remedy, ...] = ()
+
+    def __str__(self) -> str:
+        return sentence(self.text, self.remedies)
 
 
 class RunsChanged(Message, frozen=True):
@@ -138,3 +146,4 @@ class Stopped(Message, frozen=True):
     """The cluster is gone."""
 
     reason: str
+    remedies: tuple[Remedy, ...] = ()

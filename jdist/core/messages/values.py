@@ -57,7 +57,7 @@ class BindNames(Message, frozen=True):
 
 
 class Describe(Message, frozen=True):
-    """A row about an expression for ``%dist show``."""
+    """A row about an expression, for the table of the show verb."""
 
     name: str
 

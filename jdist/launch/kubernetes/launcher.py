@@ -10,6 +10,7 @@ import msgspec
 
 from jdist.core.errors import UsageError
 from jdist.core.quantities import ArgumentParser
+from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, Plan
 from jdist.launch.kubernetes import pods as reading
@@ -42,9 +43,8 @@ class KubernetesLauncher(Launcher):
         super().__init__(plan)
         self._pods, self._context = _read(plan.settings, label_of(plan))
         if plan.first:
-            raise UsageError(
-                "--launcher kubernetes cannot add a node to a running cluster: `%dist invite` prints a line for one"
-            )
+            text = "--launcher kubernetes cannot add a node to a running cluster"
+            raise UsageError(text, remedies=(Remedy("invite", "print a line for one"),))
         self._api: KubeApi | None = None
         self._watch: PodWatch | None = None
         self._has_begun = False

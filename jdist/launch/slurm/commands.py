@@ -26,9 +26,7 @@ def asked_nodes(args: Sequence[str]) -> int:
     """The number of nodes that the user's arguments for sbatch ask for; 0: none. Raises UsageError for a range."""
     asked = option(args, "--nodes", "-N")
     if asked and not asked.isdecimal():
-        raise UsageError(
-            f"-- --nodes={asked}: jdist needs to know how many nodes there will be; %dist start -N says it"
-        )
+        raise UsageError(f"-- --nodes={asked}: jdist needs to know how many nodes there will be; give -N instead")
     return int(asked or 0)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Sequence
 import msgspec
 
 from jdist.core.errors import LaunchError, UsageError
+from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.core.slurm import SlurmJob, describe_node, parse_accounting, parse_job
 from jdist.launch.base import Launcher, Plan
@@ -125,10 +126,11 @@ class SlurmLauncher(Launcher):
         except LaunchError as e:
             node, why = "", str(e)
         if not node:
-            raise LaunchError(
-                f"node {node_rank} cannot be started again: {why}; %dist remove -r node={node_rank} goes on without "
-                f"it, %dist stop and start begin anew"
+            remedies = (
+                Remedy("remove", "go on without it", ranks=f"node={node_rank}"),
+                Remedy("stop", "end the cluster, and start a new one"),
             )
+            raise LaunchError(f"node {node_rank} cannot be started again: {why}", remedies=remedies)
         step = self._steps[node_rank] = self._step(await self._owner(numbers, node), [node], node_rank)
         step.tell(join_line)
         return True

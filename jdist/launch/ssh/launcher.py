@@ -69,7 +69,7 @@ class SshLauncher(Launcher):
             return Host(self._options.host)
         if node_rank < len(hosts):
             return hosts[node_rank]
-        raise LaunchError(f"which host is node {node_rank} to be on? %dist add-node -- HOST")
+        raise LaunchError(f"which host is node {node_rank} to be on? Name it: add-node -- HOST")
 
     def _old_host(self, node_rank: int) -> Host | None:
         """That of a node that was there; None where nobody knows it any more."""

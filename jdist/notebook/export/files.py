@@ -9,6 +9,7 @@ import uuid
 from hashlib import blake2b
 
 from jdist.core.errors import UsageError
+from jdist.notebook.text.remedy_text import typed
 
 _MARK = re.compile(r"# Written by %dist export \(([0-9a-f]{16})\)[^\n]*\n")
 
@@ -31,7 +32,7 @@ def write(path: str, text: str, *, force: bool) -> str:
     except OSError as e:
         with contextlib.suppress(OSError):
             os.unlink(draft)
-        raise UsageError(f"%dist export: {path} cannot be written: {e.strerror or e}") from None
+        raise UsageError(f"{typed('export')}: {path} cannot be written: {e.strerror or e}") from None
     return target
 
 
@@ -48,15 +49,16 @@ def _check(path: str, target: str) -> None:
         return
     except (OSError, UnicodeDecodeError) as e:
         why = getattr(e, "strerror", None) or e
-        raise UsageError(f"%dist export: {path} is there and cannot be read: {why}; name another file") from None
+        raise UsageError(f"{typed('export')}: {path} is there and cannot be read: {why}; name another file") from None
     found = _MARK.match(text)
     if found is None:
         raise UsageError(
-            f"%dist export: {path} is there and was not written by export; name another file, or --force replaces it"
+            f"{typed('export')}: {path} is there and was not written by export; "
+            "name another file, or --force replaces it"
         )
     if found[1] != _digest(text[found.end() :]):
         raise UsageError(
-            f"%dist export: {path} was edited after export wrote it; name another file, or --force replaces it"
+            f"{typed('export')}: {path} was edited after export wrote it; name another file, or --force replaces it"
         )
 
 

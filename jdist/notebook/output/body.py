@@ -13,6 +13,7 @@ from jdist.notebook.output.transcript import Block, Part
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import MOST_NOTES, cut, fit, left_out, size
 from jdist.notebook.text.number_folding import joined
+from jdist.notebook.text.remedy_text import typed
 
 LONGEST_LINE = 5_000
 LONGEST_TEXT = 50_000
@@ -94,7 +95,7 @@ def _counted(counts: Counter[int], what: str) -> Iterator[str]:
     yield from (left_out(count, ranks, what) for count, ranks in groups[:most] if count)
     if rest := groups[most:]:
         total = sum(count * len(ranks) for count, ranks in rest)
-        yield f"… {total:,} {what}s of {sum(len(r) for _, r in rest)} other ranks left out; %dist logs shows them"
+        yield f"… {total:,} {what}s of {sum(len(r) for _, r in rest)} other ranks left out; {typed('logs')} shows them"
 
 
 def only(blocks: Iterable[Block], ranks: tuple[int, ...]) -> list[Block]:

@@ -24,6 +24,7 @@ from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import Screen, Shown, plain, weight
 from jdist.notebook.output.terminal_emulator import LineStream
 from jdist.notebook.output.transcript import Transcript
+from jdist.notebook.text import remedy_text
 
 _FIRST = 0.15
 """Seconds before a run that is not over is shown at all."""
@@ -152,11 +153,11 @@ class RunDisplay:
                 self._notices = [n for n in self._notices if not n.startswith("waits for run")]
                 self._began = time.monotonic()
             case Notice():
-                self._notices.append(event.text)
+                self._notices.append(remedy_text.worded(event))
             case VerdictChanged(_, verdict) if verdict is not None and not self._screen.is_live:
-                self._screen.show(plain(str(verdict)))
+                self._screen.show(plain(verdict.text(remedy_text.command)))
             case Stopped():
-                self._notices.append(f"nothing more is heard of the cluster: {event.reason}")
+                self._notices.append(f"nothing more is heard of the cluster: {remedy_text.worded(event)}")
             case InputRequest():
                 self._draw()
                 self._answer(event)

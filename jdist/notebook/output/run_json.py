@@ -27,8 +27,8 @@ from jdist.notebook.output.run_json_schema import (
     Said,
     Segment,
     Shown,
+    Suggested,
     Text,
-    WayOut,
 )
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Block, Part
@@ -120,9 +120,9 @@ def _finding(view: RunView, most: int) -> Finding | None:
     if v is None:
         return None
     is_over = view.state == "done"
-    ways = [] if is_over else [WayOut(way.command, way.effect) for way in v.ways]
+    remedies = [] if is_over else [Suggested(r.action, r.effect, r.ranks) for r in v.remedies]
     details = [cut(ansi.strip(line), most) for line in v.details[:_DETAILS]]
-    return Finding(cut(ansi.strip(v.final_headline if is_over else v.headline), most), v.is_certain, details, ways)
+    return Finding(cut(ansi.strip(v.final_headline if is_over else v.headline), most), v.is_certain, details, remedies)
 
 
 # ---------------------------------------------------------------- what the ranks wrote

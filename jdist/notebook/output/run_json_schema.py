@@ -92,20 +92,21 @@ class Failing(_Record, frozen=True):
     is_echo: bool = False
 
 
-class WayOut(_Record, frozen=True):
-    """What to type, and what it does."""
+class Suggested(_Record, frozen=True):
+    """A suggested action: a :class:`~jdist.core.remedy.Remedy`, which the front end words."""
 
-    command: str
+    action: str
     effect: str
+    ranks: str = ""
 
 
 class Finding(_Record, frozen=True):
-    """Why the run does not move, or (without ways) did not finish."""
+    """Why the run makes no progress or, without remedies, did not finish."""
 
     headline: str
     is_certain: bool
     details: list[str] = []
-    ways: list[WayOut] = []
+    remedies: list[Suggested] = []
 
 
 class Run(_Record, frozen=True):

@@ -16,6 +16,7 @@ from jdist.notebook.output.failures import Failure, failures, split_echoes
 from jdist.notebook.output.transcript import Block
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import cut, naming
+from jdist.notebook.text.remedy_text import command
 
 _MOST_NOTICES = 3
 
@@ -49,7 +50,7 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
         """The verdict in words; once the run is over, without suggested actions."""
         if self.verdict is None:
             return ""
-        return ansi.strip(self.verdict.final_text if self.state == "done" else str(self.verdict))
+        return ansi.strip(self.verdict.final_text if self.state == "done" else self.verdict.text(command))
 
     @cached_property
     def failures(self) -> tuple[list[Failure], list[Failure]]:

@@ -9,13 +9,14 @@ from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
+from jdist.core.remedy import Remedy
 from jdist.core.verdict import Verdict
-from jdist.notebook.options import ranks_parser, split_words
 from jdist.notebook.panel import html, widgets
 from jdist.notebook.panel.comm_thread import LATE, Apart, Delivery
 from jdist.notebook.panel.follower import Lookout
 from jdist.notebook.panel.html import Sight
 from jdist.notebook.panel.visibility import Attention
+from jdist.notebook.text import remedy_text
 
 _HINT = "all, 0-3,7, node=1, dp=0, !2"
 
@@ -169,7 +170,7 @@ class Board:
 
     def _draw_verdicts(self, verdicts: tuple[Verdict, ...]) -> None:
         """Buttons are made again only when there are others: one that is replaced cannot be pressed."""
-        ways = tuple((verdict.run, verdict.kind, verdict.ways) for verdict in verdicts)
+        ways = tuple((verdict.run, verdict.kind, verdict.remedies) for verdict in verdicts)
         if ways != self._ways:
             self._ways = ways
             self._verdicts.children = [self._verdict(verdict) for verdict in verdicts]
@@ -177,24 +178,19 @@ class Board:
             shown.children[0].value = html.draw_verdict(verdict)
 
     def _verdict(self, verdict: Verdict) -> Any:
-        ways = [self._way(way.command, way.effect) for way in verdict.ways]
+        ways = [self._remedy(remedy) for remedy in verdict.remedies]
         return widgets.column(widgets.markup(), *ways)
 
-    def _way(self, command: str, effect: str) -> Any:
-        """One that runs a cell needs the cell."""
-        verb, *rest = split_words(command)
-        if verb == "%dist" and rest[:1] == ["interrupt"]:
-            ranks = ranks_parser("%dist interrupt", "Ranks.").parse(rest[1:])
-            return self._button(
-                f"{command}: {effect}",
-                effect,
-                lambda: self._interrupt_those(self._cluster.select(ranks.ranks, ranks.group)),
-            )
-        if verb != "%%dist":
-            return drawn(html.draw_message(f"→ {command}  {effect}", is_error=False))
-        code = widgets.text("", "such as dist.barrier()", f"the cell for {command}: {effect}")
-        ranks = ranks_parser("%%dist", "Ranks.").parse(rest)
-        return widgets.row(self._button(f"{command}: {effect}", effect, lambda: self._run(code, ranks.ranks)), code)
+    def _remedy(self, remedy: Remedy) -> Any:
+        """A button that does it; one that runs a cell has a field for the cell beside it."""
+        label = f"{remedy_text.command(remedy)}: {remedy.effect}"
+        if remedy.action == "interrupt":
+            chosen = remedy.ranks or None
+            return self._button(label, remedy.effect, lambda: self._interrupt_those(self._cluster.select(chosen)))
+        if remedy.action != "run_cell":
+            return drawn(html.draw_message(f"→ {label}", is_error=False))
+        code = widgets.text("", "such as dist.barrier()", f"the cell for {label}")
+        return widgets.row(self._button(label, remedy.effect, lambda: self._run(code, remedy.ranks)), code)
 
     def _say(self, text: str, *, is_error: bool = False) -> None:
         self._message.value = html.draw_message(text, is_error)

@@ -14,6 +14,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, Notice, RunsChanged, StatusReport, Stopped
 from jdist.notebook.panel.html import Sight
+from jdist.notebook.text import remedy_text
 
 _PATIENCE = 3.0
 """Seconds for a controller to answer."""
@@ -81,7 +82,7 @@ class Lookout:
             await self._cluster.revived()
             link = self._cluster.link
             if link.lost:
-                self._tell("gone", f"cluster {self._cluster.name}: {link.lost}; {link.remedy}")
+                self._tell("gone", remedy_text.worded(link.loss()))
                 return
             if observer is None:
                 await asyncio.sleep(_AGAIN)

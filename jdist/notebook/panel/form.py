@@ -21,6 +21,8 @@ from jdist.notebook.options import split_words, start_parser
 from jdist.notebook.output.display import describe_start
 from jdist.notebook.panel import html, widgets
 from jdist.notebook.panel.comm_thread import Apart
+from jdist.notebook.text import remedy_text
+from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.verbs.lifecycle import split_at, start_options
 
 _BACKENDS = [("as it fits", ""), ("gloo", "gloo"), ("nccl", "nccl"), ("mpi", "mpi")]
@@ -106,7 +108,7 @@ class Form:
         if self._starting is not None:
             raise UsageError("a start is under way")
         before, _, after = split_at(self.words(), "--")
-        options = start_parser("%dist start").parse(before)
+        options = start_parser(typed("start")).parse(before)
         work = AsyncCluster.start(kind=self._kind, on_progress=self._progress, **start_options(options, after))
         self._begin("starting", work)
 
@@ -140,7 +142,9 @@ class Form:
         match progress:
             case ClusterFacts() as facts:
                 text = describe_start(facts, time.monotonic() - self._began, describe_missing)
-            case Notice(text=text) | Waiting(text=text):
+            case Notice():
+                text = remedy_text.worded(progress)
+            case Waiting(text=text):
                 pass
         if time.monotonic() >= self._said + _EVERY or isinstance(progress, Notice):
             self._said = time.monotonic()

@@ -14,8 +14,10 @@ from msgspec import Struct
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.ranks import RankSet
+from jdist.core.remedy import sentence
 from jdist.core.topology import Mesh
 from jdist.core.verdict import Verdict
+from jdist.notebook.text import remedy_text
 from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory
 from jdist.notebook.text.tables import table
 
@@ -61,7 +63,8 @@ def draw_header(sight: Sight) -> str:
         f"<strong>{html.escape(state)}</strong>",
     ]
     lines = [f"<strong>cluster {html.escape(facts.name)}</strong> · {' · '.join(words)}"]
-    lines += [html.escape(text) for text in (facts.reason, *sight.found.silences) if text]
+    reason = sentence(facts.reason, facts.remedies, remedy_text.command)
+    lines += [html.escape(text) for text in (reason, *sight.found.silences) if text]
     lines += [_run(sight.found.ranks, *run) for run in sight.found.runs]
     return _box("".join(f"<div>{line}</div>" for line in lines))
 
@@ -213,7 +216,7 @@ def draw_mesh(mesh: Mesh) -> str:
 
 
 def draw_verdict(verdict: Verdict) -> str:
-    """Why a run does not move; its ways out are buttons beside."""
+    """Why a run makes no progress; the suggested actions are buttons beside it."""
     text = "\n".join((f"● {verdict.headline}", *(f"  {line}" for line in verdict.details)))
     return f'<div role="alert" style="{_FONT};{_WARN}"><pre style="{_PRE}">{html.escape(text)}</pre></div>'
 
@@ -246,7 +249,7 @@ def draw_still(sight: Sight) -> dict[str, str]:
     title = f"cluster {facts.name} · {facts.topology.world_size} ranks · {facts.backend} · {_phase(sight.found)}"
     said = "this front end shows no widgets, so here is the cluster as it was when the panel was opened"
     body = table(_HEADS[:5], [_plain(row, sight) for row in sight.found.ranks])
-    verdicts: Sequence[str] = [str(verdict) for verdict in sight.found.verdicts]
+    verdicts: Sequence[str] = [verdict.text(remedy_text.command) for verdict in sight.found.verdicts]
     told = "".join(draw_verdict(verdict) for verdict in sight.found.verdicts)
     return {
         "text/plain": "\n".join([title, body["text/plain"], *verdicts, f"({said})"]),

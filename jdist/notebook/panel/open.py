@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jdist.client.blocking import Cluster
 from jdist.core.errors import UsageError
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed
 
 if TYPE_CHECKING:
     from jdist.notebook.panel.panel import Panel
@@ -40,6 +41,6 @@ def _kernel() -> Any:
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:
         raise UsageError(
-            "a panel needs a notebook: there is no kernel here; %dist status shows the cluster as it is now"
+            f"a panel needs a notebook: there is no kernel here; {typed('status')} shows the cluster as it is now"
         )
     return kernel

@@ -79,7 +79,7 @@ class Panel:
 
     def _still(self) -> dict[str, str]:
         if self._cluster is None:
-            return draw_still(Sight("gone", "no cluster is in use: %dist start makes one"))
+            return draw_still(Sight("gone", "no cluster is in use; %dist start to make one"))
         try:
             return draw_still(Sight("live", "", self._cluster.status()))
         except JdistError as e:

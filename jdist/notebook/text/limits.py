@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from jdist.core.ranks import RankSet
 from jdist.notebook.text import ansi
+from jdist.notebook.text.remedy_text import typed
 
 MOST_NOTES = 20
 _NOTE = 280
@@ -59,7 +60,7 @@ def left_out(count: int, ranks: Iterable[int], what: str = "line") -> str:
     whose = naming(who) if len(who) == 1 else f"each of {naming(who)}"
     shown = str(who) if len(str(who)) <= 80 else "RANK"
     noun, them = (what, "it") if count == 1 else (f"{what}s", "them")
-    return f"… {count:,} {noun} of {whose} left out; %dist logs -r {shown} shows {them}"
+    return f"… {count:,} {noun} of {whose} left out; {typed('logs')} -r {shown} shows {them}"
 
 
 def fit(items: Sequence[B], limit: int, make: Callable[[B], C]) -> tuple[list[C], Sequence[B], list[C]]:

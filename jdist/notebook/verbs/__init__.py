@@ -8,6 +8,7 @@ from typing import Any
 from jdist.core.errors import UsageError, nearest
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed, worded_errors
 from jdist.notebook.verbs import (
     cells,
     code,
@@ -65,16 +66,17 @@ VERBS: dict[str, Callable[[Session, Words], Any]] = {
 
 def usage() -> str:
     """Every verb with its line."""
-    return "\n".join(f"%dist {name:10} {(verb.__doc__ or '').strip()}" for name, verb in VERBS.items())
+    return "\n".join(f"{typed(name.ljust(10))} {(verb.__doc__ or '').strip()}" for name, verb in VERBS.items())
 
 
 def call(s: Session, name: str, words: Words) -> Any:
     """Carry out a verb. Raises UsageError naming the nearest."""
     verb = VERBS.get(name)
     if verb is None:
-        raise UsageError(f"%dist has no verb {name!r}{nearest(name, VERBS)}")
+        raise UsageError(f"{typed('').rstrip()} has no verb {name!r}{nearest(name, VERBS)}")
     try:
-        return verb(s, words)
+        with worded_errors():
+            return verb(s, words)
     except HelpWanted as text:
         s.say(str(text))
         return None

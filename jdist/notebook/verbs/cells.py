@@ -8,19 +8,20 @@ from jdist.core.quantities import ArgumentParser, parse_duration
 from jdist.notebook.options import ranks_parser
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed
 
 Words = list[str]
 
 
 def run(s: Session, words: Words) -> None:
     """a torchrun script on every rank, in the live session: run [-r RANKS] [-t S] SCRIPT [args]"""
-    p = ranks_parser("%dist run", "A script on every rank, as __main__, in the live session.")
+    p = ranks_parser(typed("run"), "A script on every rank, as __main__, in the live session.")
     p.add_argument("-t", "--timeout", type=parse_duration)
     at = next((i for i, w in enumerate(words) if w.endswith(".py")), None)
     if at is None:
         p.add_argument("script", nargs="*")
         p.parse(words)
-        raise UsageError("%dist run [-r RANKS] [-t S] SCRIPT.py [args]: no script is named")
+        raise UsageError(f"{typed('run')} [-r RANKS] [-t S] SCRIPT.py [args]: no script is named")
     o = p.parse(words[:at])
     run_cell(s, script_cell(words[at], words[at + 1 :]), s.cluster.select(o.ranks, o.group), o.timeout)
 
@@ -38,13 +39,13 @@ def run_cell(s: Session, code: str, ranks: tuple[int, ...], timeout: float | Non
 
 def auto(s: Session, words: Words) -> None:
     """send every plain cell to the ranks: auto on|off"""
-    p = ArgumentParser("%dist auto", "Send every plain cell to the ranks.")
+    p = ArgumentParser(typed("auto"), "Send every plain cell to the ranks.")
     p.add_argument("state", choices=["on", "off"])
     o = p.parse(words)
     if o.state == "on":
         name = s.cluster.name
         here = "cells that begin with % or ! run here"
-        s.say(f"auto is on: plain cells run on all ranks of {name}; {here}. %dist auto off ends it")
+        s.say(f"auto is on: plain cells run on all ranks of {name}; {here}. {typed('auto off')} ends it")
     else:
         s.say("auto is off: plain cells run in the notebook")
     s.is_auto = o.state == "on"

@@ -8,6 +8,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice
 from jdist.core.quantities import ArgumentParser
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.text.transfer_progress import ProgressLine
 
 Words = list[str]
@@ -16,7 +17,7 @@ Words = list[str]
 def sync(s: Session, words: Words) -> None:
     """copy local code to every node, changed files only, and import from it: sync PATH [--exclude P] [--watch]"""
     p = ArgumentParser(
-        "%dist sync", "Copy a file or folder to every node, what has changed only; ranks import from it."
+        typed("sync"), "Copy a file or folder to every node, what has changed only; ranks import from it."
     )
     p.add_argument("path")
     p.add_argument(
@@ -36,7 +37,7 @@ def sync(s: Session, words: Words) -> None:
     if s.kind == "command line":
         _follow(s)
     else:
-        s.say(f"watching {o.path}: what changes is synced; %dist sync {o.path} ends that")
+        s.say(f"watching {o.path}: what changes is synced; {typed('sync')} {o.path} ends that")
 
 
 def _follow(s: Session) -> None:

@@ -9,6 +9,7 @@ from jdist.notebook.options import start_parser
 from jdist.notebook.output.screen import Shown, plain
 from jdist.notebook.session import Session
 from jdist.notebook.text.doctor_text import diagnosis_bundle
+from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.verbs.lifecycle import split_at, start_options
 
 Words = list[str]
@@ -20,7 +21,7 @@ _OWN_WORDS = {"--no-bandwidth"}
 def doctor(s: Session, words: Words) -> Diagnosis | None:
     """check nodes and the ways between them; with options of start: those that it would use, before it"""
     before, _, after = split_at(words, "--")
-    p = start_parser("%dist doctor")
+    p = start_parser(typed("doctor"))
     p.description = (
         "Examine the nodes of the cluster in use and every way between two of them. Without a cluster, or with options "
         "of start: start one of one rank a node, examine it, and end it again."

@@ -6,6 +6,7 @@ from jdist.core.messages.status import StatusReport
 from jdist.core.quantities import ArgumentParser
 from jdist.core.ranks import RankSet
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.text.tables import table
 
 Words = list[str]
@@ -13,7 +14,7 @@ Words = list[str]
 
 def group(s: Session, words: Words) -> None:
     """make a named group: group NAME RANKS"""
-    p = ArgumentParser("%dist group", "Make a named process group.")
+    p = ArgumentParser(typed("group"), "Make a named process group.")
     p.add_argument("name")
     p.add_argument("ranks")
     o = p.parse(words)
@@ -22,7 +23,7 @@ def group(s: Session, words: Words) -> None:
 
 def mesh(s: Session, words: Words) -> None:
     """make a named mesh: mesh dp=2,tp=2"""
-    p = ArgumentParser("%dist mesh", "Make a named mesh over the world.")
+    p = ArgumentParser(typed("mesh"), "Make a named mesh over the world.")
     p.add_argument(
         "dimensions", nargs="+", metavar="NAME=SIZE", help="dp=2,tp=2 or dp=2 tp=2; the sizes' product is the world's"
     )
@@ -33,7 +34,7 @@ def mesh(s: Session, words: Words) -> None:
 
 def groups(s: Session, words: Words) -> None:
     """list groups and the mesh"""
-    ArgumentParser("%dist groups", "Named groups and the mesh.").parse(words)
+    ArgumentParser(typed("groups"), "Named groups and the mesh.").parse(words)
     cluster = s.cluster
     found: StatusReport = cluster.status()
     rows: list[list[object]] = [["world", RankSet(cluster.ranks), "the default group"]]

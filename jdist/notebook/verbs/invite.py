@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from jdist.client.lifecycle.join_here import join_here
+from jdist.core.errors import UsageError
 from jdist.core.quantities import ArgumentParser, parse_count, parse_duration
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed
 from jdist.wire.transport.invitations import exposure
 
 Words = list[str]
@@ -12,7 +14,7 @@ Words = list[str]
 
 def invite(s: Session, words: Words) -> None:
     """print a line with which nodes join: invite [--expires 2h] [--revoke]"""
-    p = ArgumentParser("%dist invite", "Print a line with which nodes join this cluster.")
+    p = ArgumentParser(typed("invite"), "Print a line with which nodes join this cluster.")
     p.add_argument("--expires", type=parse_duration, help="how long it can be used; default: a day")
     p.add_argument("--revoke", action="store_true", help="no line that was printed before can be used any more")
     o = p.parse(words)
@@ -23,7 +25,7 @@ def invite(s: Session, words: Words) -> None:
 def join(s: Session, words: Words) -> None:
     """make this server a node of the cluster that printed the line: join LINE [-n RANKS] [--node-rank K]"""
     p = ArgumentParser(
-        "%dist join", "Run a node of somebody's cluster here, beside this notebook, until that cluster ends."
+        typed("join"), "Run a node of somebody's cluster here, beside this notebook, until that cluster ends."
     )
     p.add_argument("line", help="the join line, or a file that holds it")
     p.add_argument(
@@ -33,5 +35,8 @@ def join(s: Session, words: Words) -> None:
     o = p.parse(words)
     if exposed := exposure(o.line):
         s.say(exposed)
-    pid = join_here(o.line, o.nproc_per_node, o.node_rank)
+    try:
+        pid = join_here(o.line, o.nproc_per_node, o.node_rank)
+    except UsageError as e:
+        p.error(str(e))
     s.say(f"this server is a node of that cluster now (agent {pid}); it ends with the cluster, or with this server")

@@ -20,6 +20,7 @@ from jdist.core.settings import Host
 from jdist.launch.hosts import read_hostfile
 from jdist.notebook.options import start_parser
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed, worded
 from jdist.notebook.text.start_progress import StartLine
 from jdist.notebook.text.tables import table
 from jdist.notebook.verbs.ranks import lost
@@ -33,9 +34,10 @@ _UNDO = 20.0
 def start(s: Session, words: Words) -> None:
     """start a cluster: -n ranks per node, -N nodes, --backend, --init-method, --launcher, --name, --timeout"""
     before, _, after = split_at(words, "--")
-    o = start_parser("%dist start").parse(before)
+    o = start_parser(typed("start")).parse(before)
     if s.current is not None and not s.current.asynchronous.link.lost:
-        raise UsageError(f"cluster {s.current.name} is in use here: %dist stop ends it, %dist detach leaves it running")
+        ways = f"{typed('stop')} ends it, {typed('detach')} leaves it running"
+        raise UsageError(f"cluster {s.current.name} is in use here: {ways}")
     events: queue.SimpleQueue[Progress] = queue.SimpleQueue()
     work = AsyncCluster.start(kind=s.kind, on_progress=events.put, **start_options(o, after))
     s.use(Cluster(_show_start(s, work, events, o.timeout)))
@@ -76,8 +78,8 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
                 match events.get(timeout=1.0):
                     case ClusterFacts() as facts:
                         pass
-                    case Notice(text=text):
-                        s.say(text)
+                    case Notice() as notice:
+                        s.say(worded(notice))
                     case Waiting(text) if text != waiting:
                         waiting = text
                         if not s.screen.is_live:
@@ -95,13 +97,13 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
     line.end(cluster.facts, cluster.start_seconds)
     while not events.empty():  # what was said with the last step
         if isinstance(said := events.get(), Notice):
-            s.say(said.text)
+            s.say(worded(said))
     return cluster
 
 
 def attach(s: Session, words: Words) -> None:
     """use a running cluster, after a kernel restart or from a second notebook: attach [NAME]"""
-    p = ArgumentParser("%dist attach", "Use a running cluster.")
+    p = ArgumentParser(typed("attach"), "Use a running cluster.")
     p.add_argument("name", nargs="?")
     o = p.parse(words)
     if s.current is not None:
@@ -123,35 +125,35 @@ def attach(s: Session, words: Words) -> None:
             s.say(f"rank {row.rank} {lost(row)}")
     for number, state, ranks, elapsed in found.runs:
         where = f"run {number} on ranks {RankSet(ranks)} is {state}, {elapsed:.0f} s"
-        s.say(f"{where}; its output is in %dist logs, and %dist interrupt stops it")
+        s.say(f"{where}; its output is in {typed('logs')}, and {typed('interrupt')} stops it")
 
 
 def list_(s: Session, words: Words) -> None:
     """list this user's running clusters"""
-    ArgumentParser("%dist list", "This user's running clusters.").parse(words)
+    ArgumentParser(typed("list"), "This user's running clusters.").parse(words)
     rows = [[c.name, f"{c.host}:{c.control_port}", c.pid, c.version] for c in find.connections().values()]
     for c in find.restartable().values():
-        state = f"gone, restartable for {find.restart_time(c):.0f} s: %dist attach {c.name}"
+        state = f"gone, restartable for {find.restart_time(c):.0f} s: {typed('attach')} {c.name}"
         rows.append([c.name, f"{c.host}:{c.control_port}", state, c.version])
     if not rows:
-        s.say("no cluster runs; %dist start makes one")
+        s.say(f"no cluster runs; {typed('start')} makes one")
         return
     s.screen.show(table(["name", "controller", "pid", "jdist"], rows))
 
 
 def detach(s: Session, words: Words) -> None:
     """leave the cluster running and let go of it"""
-    ArgumentParser("%dist detach", "Let go of the cluster.").parse(words)
+    ArgumentParser(typed("detach"), "Let go of the cluster.").parse(words)
     cluster = s.cluster
     name = cluster.name
     cluster.detach()
     s.use(None)
-    s.say(f"detached; cluster {name} runs on: %dist attach {name}")
+    s.say(f"detached; cluster {name} runs on: {typed('attach')} {name}")
 
 
 def stop(s: Session, words: Words) -> None:
     """end the cluster: no process is left: stop [NAME]"""
-    p = ArgumentParser("%dist stop", "End a cluster.")
+    p = ArgumentParser(typed("stop"), "End a cluster.")
     p.add_argument("name", nargs="?")
     o = p.parse(words)
     current = s.current
@@ -178,7 +180,7 @@ def _the_only_one(s: Session) -> str:
     names = list(find.connections() | find.restartable())
     if s.kind == "command line" and len(names) == 1:
         return names[0]
-    there = f"running: {', '.join(names)}; %dist stop NAME ends one" if names else "none is running"
+    there = f"running: {', '.join(names)}; {typed('stop NAME')} ends one" if names else "none is running"
     raise UsageError(f"no cluster is in use here; {there}")
 
 
@@ -186,14 +188,14 @@ def _hosts(text: str, path: str | None) -> str | tuple[Host, ...]:
     if path is None:
         return text
     if text:
-        raise UsageError("%dist start: --hosts and --hostfile say the same in two ways; use one")
+        raise UsageError(f"{typed('start')}: --hosts and --hostfile say the same in two ways; use one")
     return read_hostfile(path)
 
 
 def _environment(given: Sequence[str]) -> dict[str, str]:
     for word in given:
         if not word.partition("=")[1] or not word.partition("=")[0].isidentifier():
-            raise UsageError(f"%dist start: --env {word!r}: write NAME=VALUE")
+            raise UsageError(f"{typed('start')}: --env {word!r}: write NAME=VALUE")
     return {name: value for name, _, value in (word.partition("=") for word in given)}
 
 

@@ -11,6 +11,7 @@ from jdist.core.quantities import ArgumentParser, parse_count, parse_duration
 from jdist.core.settings import Settings
 from jdist.launch.kubernetes.manifest import add_pod_arguments, check_pods, objects, pods_of, to_yaml
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed
 
 Words = list[str]
 
@@ -21,8 +22,10 @@ _EXPIRES = 30 * 86400.0
 def manifest(s: Session, words: Words) -> None:
     """what runs a cluster's nodes in an engine: manifest kubernetes -N 2 -n 8 --image IMAGE [-o FILE]"""
     if words and not words[0].startswith("-") and words[0] not in _ENGINES:
-        raise UsageError(f"%dist manifest: there is none for {words[0]!r}{nearest(words[0], _ENGINES)}")
-    p = ArgumentParser("%dist manifest", "A StatefulSet, a Service and a Secret whose pods join this cluster, as YAML.")
+        raise UsageError(f"{typed('manifest')}: there is none for {words[0]!r}{nearest(words[0], _ENGINES)}")
+    p = ArgumentParser(
+        typed("manifest"), "A StatefulSet, a Service and a Secret whose pods join this cluster, as YAML."
+    )
     p.add_argument("engine", choices=_ENGINES)
     p.add_argument(
         "-N", "--nnodes", type=parse_count, metavar="M", help="pods; default: as many as the cluster has nodes"
@@ -40,7 +43,7 @@ def manifest(s: Session, words: Words) -> None:
     add_pod_arguments(p)
     o = p.parse(words)
     if o.line and not (o.nnodes and o.name):
-        raise UsageError("%dist manifest: with --line, say -N and --name, too")
+        raise UsageError(f"{typed('manifest')}: with --line, say -N and --name, too")
     name = o.name or f"jdist-{s.cluster.name}".lower().replace("_", "-")
     settings = Settings(name=name, nnodes=o.nnodes or s.cluster.facts.nnodes, fork=not o.no_fork)
     pods = pods_of(o, name, settings, o.nproc_per_node)
@@ -62,7 +65,7 @@ def _line(s: Session, path: str, expires: float) -> str:
         with open(os.path.expanduser(path)) as f:
             return f.readline()
     except (OSError, UnicodeDecodeError) as e:
-        raise UsageError(f"%dist manifest: --line {path} cannot be read: {e}") from None
+        raise UsageError(f"{typed('manifest')}: --line {path} cannot be read: {e}") from None
 
 
 def _write(path: str, text: str) -> None:
@@ -74,4 +77,4 @@ def _write(path: str, text: str) -> None:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
             f.write(text)
     except OSError as e:
-        raise UsageError(f"%dist manifest: {path} cannot be written: {e}") from None
+        raise UsageError(f"{typed('manifest')}: {path} cannot be written: {e}") from None

@@ -9,10 +9,12 @@ from html import escape
 from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.quantities import ArgumentParser, parse_count
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
+from jdist.core.remedy import sentence
 from jdist.core.verdict import Verdict
 from jdist.notebook.options import ranks_parser
 from jdist.notebook.session import Session
 from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory
+from jdist.notebook.text.remedy_text import command, typed
 from jdist.notebook.text.tables import table
 
 Words = list[str]
@@ -23,7 +25,7 @@ _SOMETIMES = ("GPU", "GPU memory", "lost")
 
 def status(s: Session, words: Words) -> None:
     """per rank: node, device, pid, state, run, current operation, memory, its GPU's, last line"""
-    ArgumentParser("%dist status", "Every rank's row.").parse(words)
+    ArgumentParser(typed("status"), "Every rank's row.").parse(words)
     cluster = s.cluster
     found: StatusReport = cluster.status()
     alive = [r.rank for r in found.ranks if r.pid and r.state != "cut off"]
@@ -51,7 +53,7 @@ def status(s: Session, words: Words) -> None:
     facts = found.facts
     title = f"cluster {facts.name} · {facts.phase} · {facts.backend} · generation {facts.generation}"
     if facts.reason:
-        title += f" · {facts.reason}"
+        title += f" · {sentence(facts.reason, facts.remedies, command)}"
     title = "\n".join([title, *found.silences])
     kept = [n for n, head in enumerate(_HEADS) if head not in _SOMETIMES or any(row[n] for row in rows)]
     body = table([_HEADS[n] for n in kept], [[row[n] for n in kept] for row in rows])
@@ -69,7 +71,7 @@ def lost(row: RankFacts) -> str:
 
 def interrupt(s: Session, words: Words) -> None:
     """stop what runs, keep every namespace: interrupt [-r RANKS]"""
-    o = ranks_parser("%dist interrupt", "Stop what runs, keep every namespace.").parse(words)
+    o = ranks_parser(typed("interrupt"), "Stop what runs, keep every namespace.").parse(words)
     cluster = s.cluster
     chosen = cluster.select(o.ranks, o.group)
     found = cluster.status()
@@ -86,7 +88,7 @@ def interrupt(s: Session, words: Words) -> None:
 
 def restart(s: Session, words: Words) -> None:
     """replace ranks' processes (their names are lost): restart [-r RANKS]"""
-    o = ranks_parser("%dist restart", "Replace ranks' processes.").parse(words)
+    o = ranks_parser(typed("restart"), "Replace ranks' processes.").parse(words)
     chosen = s.cluster.select(o.ranks, o.group)
     s.cluster.restart(chosen)
     s.say(f"{describe_fresh_ranks(chosen)}; the world is re-formed")
@@ -94,7 +96,7 @@ def restart(s: Session, words: Words) -> None:
 
 def logs(s: Session, words: Words) -> None:
     """a rank's log: logs -r RANK [-n 50]"""
-    p = ranks_parser("%dist logs", "All that a rank wrote.")
+    p = ranks_parser(typed("logs"), "All that a rank wrote.")
     p.add_argument("-n", "--lines", type=parse_count, default=50)
     o = p.parse(words)
     for rank in s.cluster.select(o.ranks, o.group):
@@ -104,14 +106,14 @@ def logs(s: Session, words: Words) -> None:
 
 def console(s: Session, words: Words) -> None:
     """how to attach a terminal to a rank's kernel: console -r RANK"""
-    o = ranks_parser("%dist console", "How to attach a terminal to a rank.").parse(words)
+    o = ranks_parser(typed("console"), "How to attach a terminal to a rank.").parse(words)
     for rank in s.cluster.select(o.ranks, o.group):
         at = s.cluster.console(rank)
         s.say(f"on {at.hostname}: jupyter console --existing {at.connection_file}")
 
 
 def _titled(title: str, body: dict[str, str], verdicts: Sequence[Verdict]) -> dict[str, str]:
-    told = "\n".join(map(str, verdicts))
+    told = "\n".join(verdict.text(command) for verdict in verdicts)
     return {
         "text/plain": "\n".join(filter(None, (title, body["text/plain"], told))),
         "text/html": "".join(f"<div>{escape(line)}</div>" for line in title.splitlines())

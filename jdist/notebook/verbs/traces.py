@@ -7,6 +7,7 @@ from typing import Any
 from jdist.client.trace.columns import MIME, columns
 from jdist.core.quantities import ArgumentParser, parse_count
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed
 
 Words = list[str]
 
@@ -16,7 +17,7 @@ _MOST_KEPT = 20_000
 
 def trace(s: Session, words: Words) -> None:
     """the last run's collectives by rank as a timeline, with who waited for whom: trace [--run N] [--save FILE]"""
-    p = ArgumentParser("%dist trace", "A run's calls of torch.distributed by rank, and who waited for whom.")
+    p = ArgumentParser(typed("trace"), "A run's calls of torch.distributed by rank, and who waited for whom.")
     p.add_argument("--run", type=parse_count, default=0, metavar="N", help="this run; default: the last one")
     p.add_argument("--save", metavar="FILE", help="write it as a Chrome trace, which ui.perfetto.dev opens")
     o = p.parse(words)

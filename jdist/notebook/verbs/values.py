@@ -11,6 +11,7 @@ from jdist.core.quantities import ArgumentParser
 from jdist.core.ranks import RankSet
 from jdist.notebook.options import ranks_parser
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.text.tables import table, thumb_svg
 from jdist.notebook.text.transfer_progress import ProgressLine
 
@@ -19,7 +20,7 @@ Words = list[str]
 
 def pull(s: Session, words: Words) -> None:
     """bring values into the notebook as {rank: value}: pull NAME[,NAME] [-r RANKS] [--full]"""
-    p = ranks_parser("%dist pull", "Bring values from the ranks.", "names")
+    p = ranks_parser(typed("pull"), "Bring values from the ranks.", "names")
     p.add_argument("--full", action="store_true", help="assemble DTensors first")
     p.add_argument("-o", "--out", metavar="NAME", help="bind under this name; needed for an expression")
     o = p.parse(words)
@@ -58,7 +59,7 @@ def _pull_all(
 
 def push(s: Session, words: Words) -> None:
     """bind the notebook's values on ranks: push NAME[,NAME] [-r RANKS]"""
-    o = ranks_parser("%dist push", "Bind the notebook's values on ranks.", "names").parse(words)
+    o = ranks_parser(typed("push"), "Bind the notebook's values on ranks.", "names").parse(words)
     names = split_names(o.names)
     ranks = s.cluster.select(o.ranks, o.group)
     values = {n: _own(s, n) for n in names}
@@ -71,7 +72,7 @@ def push(s: Session, words: Words) -> None:
 
 def scatter(s: Session, words: Words) -> None:
     """bind part i of a value on the i-th rank: scatter NAME [--dim 0] [-r RANKS]"""
-    p = ranks_parser("%dist scatter", "Bind part i of the notebook's value on the i-th rank.", "name")
+    p = ranks_parser(typed("scatter"), "Bind part i of the notebook's value on the i-th rank.", "name")
     p.add_argument("--dim", type=int, default=0)
     o = p.parse(words)
     ranks = s.cluster.select(o.ranks, o.group)
@@ -82,7 +83,7 @@ def scatter(s: Session, words: Words) -> None:
 
 def gather(s: Session, words: Words) -> None:
     """concatenate the ranks' values into the notebook: gather NAME [--dim 0] [-r RANKS]"""
-    p = ranks_parser("%dist gather", "Concatenate the ranks' values into the notebook.", "name")
+    p = ranks_parser(typed("gather"), "Concatenate the ranks' values into the notebook.", "name")
     p.add_argument("--dim", type=int, default=0)
     p.add_argument("-o", "--out", metavar="NAME", help="bind under this name; needed for an expression")
     o = p.parse(words)
@@ -97,7 +98,7 @@ def gather(s: Session, words: Words) -> None:
 
 def broadcast(s: Session, words: Words) -> None:
     """bind one rank's value on every rank, between the ranks: broadcast NAME [--src 0]"""
-    p = ArgumentParser("%dist broadcast", "Bind one rank's value on every rank.")
+    p = ArgumentParser(typed("broadcast"), "Bind one rank's value on every rank.")
     p.add_argument("name")
     p.add_argument("--src", type=int, default=0)
     o = p.parse(words)
@@ -107,7 +108,7 @@ def broadcast(s: Session, words: Words) -> None:
 
 def restore(s: Session, words: Words) -> None:
     """bring names of a fresh rank back from a replica: restore RANK --from RANK NAME[,NAME]"""
-    p = ArgumentParser("%dist restore", "Bring names of a fresh rank back from a rank that has them.")
+    p = ArgumentParser(typed("restore"), "Bring names of a fresh rank back from a rank that has them.")
     p.add_argument("rank", help="the fresh rank, or several: 2,3")
     p.add_argument("--from", dest="src", type=int, required=True, metavar="RANK", help="a rank that has lived on")
     p.add_argument("names", nargs="+", help="model,optimizer: what works together is restored together")
@@ -119,7 +120,7 @@ def restore(s: Session, words: Words) -> None:
 
 def show(s: Session, words: Words) -> None:
     """a table by rank: type, shape, dtype, device, mean, std, norm, NaN count: show NAME [-r RANKS]"""
-    o = ranks_parser("%dist show", "A table about a value, by rank.", "name").parse(words)
+    o = ranks_parser(typed("show"), "A table about a value, by rank.", "name").parse(words)
     found = s.cluster.show(o.name, s.cluster.select(o.ranks, o.group))
     rows: list[list[object]] = []
     for rank, d in found.items():
@@ -141,7 +142,7 @@ def show(s: Session, words: Words) -> None:
 
 def check(s: Session, words: Words) -> Any:
     """is it equal on all ranks? names the first entry that differs: check EXPR [-r RANKS]"""
-    p = ranks_parser("%dist check", "Is an expression equal on all ranks?")
+    p = ranks_parser(typed("check"), "Is an expression equal on all ranks?")
     p.add_argument("expr", nargs="+")
     o = p.parse(words)
     return s.cluster.check(" ".join(o.expr), s.cluster.select(o.ranks, o.group))

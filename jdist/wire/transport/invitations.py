@@ -59,7 +59,7 @@ class JoinLine(Struct, frozen=True, array_like=True):
         """Raises UsageError when the text is no join line."""
         prefix, _, body = text.strip().partition(".")
         if prefix != _PREFIX or not body:
-            raise UsageError(f"that is no join line: it starts with {_PREFIX}. and is printed by `%dist invite`")
+            raise UsageError(f"that is no join line: it starts with {_PREFIX}. and an invitation prints it")
         try:
             data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
             if data[:_CHECKSUM] != _checksum(data[_CHECKSUM:]):
@@ -79,7 +79,7 @@ def find_line(word: str) -> str:
         return word
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # the last: nobody has the home of ~NAME
         return Path(word).expanduser().read_text().strip()
-    raise UsageError(f"%dist join: {word[:40]!r} is neither a join line nor a file that holds one")
+    raise UsageError(f"{word[:40]!r} is neither a join line nor a file that holds one")
 
 
 def exposure(word: str) -> str:

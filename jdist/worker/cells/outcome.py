@@ -102,7 +102,7 @@ def _cell_line(error: BaseException, shell: Any) -> tuple[int | None, str | None
     frames = traceback.extract_tb(error.__traceback__)
     begun = next((i for i, f in enumerate(frames) if f.filename == script.__file__), len(frames))
     inside = frames[begun + 1 :]
-    if inside:  # a script that %dist run runs
+    if inside:  # a script of the run verb
         at = [f for f in inside if f.filename == inside[0].filename][-1]
         return None, f"{os.path.basename(at.filename)} line {at.lineno}: {at.line}"
     mine = [f for f in frames if f.filename in cells]

@@ -15,7 +15,7 @@ def run(path: str, args: list[str], namespace: dict[str, Any]) -> None:
     """Run the script with ``sys.argv`` set; its names are bound in the session then. ``sys.exit(0)`` is no error."""
     __tracebackhide__ = True
     if not Path(path).is_file():
-        raise FileNotFoundError(f"{path} is not on this node; %dist run needs the script on every node")
+        raise FileNotFoundError(f"{path} is not on this node; a script must be on every node")
     argv, search = sys.argv, sys.path[:]
     main = sys.modules["__main__"]
     sys.argv = [path, *args]

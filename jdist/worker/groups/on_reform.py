@@ -42,7 +42,7 @@ def on_reform(function: F) -> F:
     leaves the rank usable. Raises UsageError outside a rank, and for what cannot be called so.
     """
     if _rank is None:
-        raise UsageError("jdist.on_reform is for cells on ranks (%%dist): here is no world that could be formed again")
+        raise UsageError("jdist.on_reform is for cells on ranks; no world is formed here")
     _takes_generation(function)
     _functions[function.__module__, function.__qualname__] = function
     return function

@@ -113,7 +113,7 @@ def _check_agrees(asked: dict[str, Any], held: Held) -> None:
         raise UsageError(
             f"init_process_group asks for {' and '.join(wrong)}, but this is rank {rank} of a world of {world_size} "
             f"that jdist has formed with backend {backend!r}. Ask for the same, leave the arguments out, or start a "
-            "cluster of the other kind with %dist start --backend … -n …"
+            "cluster of the other kind (start --backend … -n …)"
         )
 
 

@@ -113,7 +113,7 @@ def meet(store: Store, rank: int, world_size: int, timeout: float) -> None:
         who = ("rank " if len(absent) == 1 else "ranks ") + ", ".join(map(str, absent))
         raise LaunchError(
             f"rank {rank} waited {timeout:.0f} s for the world's {world_size} ranks; {who} did not come. "
-            "Look at their state with %dist status, then %dist restart them"
+            "The cluster's status shows their state; restart them"
         ) from e
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from traitlets.config import Config
 
-_REFUSED = "input() and breakpoint() need one rank to talk to: run the cell with %%dist -r RANK"
+_REFUSED = "input() and breakpoint() need one rank to talk to: run the cell on one rank only (-r RANK)"
 
 
 def adapt(kernel: Any) -> None:

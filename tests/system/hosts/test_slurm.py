@@ -62,7 +62,7 @@ def test_a_job_of_its_own_from_hello_to_its_end(on_slurm: Start, slurm: Slurm, h
     slurm.call("scontrol", "update", f"NodeName={c}", "State=DOWN", "Reason=bad disk")
     assert eventually(lambda: not own.facts.hostnames[2], 30)
     assert own.pull("rank", ranks=[0, 1, 2]) == {0: 0, 1: 1, 2: 2}
-    with pytest.raises(jdist.LaunchError, match=f"Slurm has taken it from the job: {c} is .*; %dist remove -r node=2"):
+    with pytest.raises(jdist.LaunchError, match=f"Slurm has taken it from the job: {c} is .*; remove rank node=2"):
         own.restart(ranks=[3])
     own.stop()
     assert eventually(lambda: not slurm.jobs(), 20)

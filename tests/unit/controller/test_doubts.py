@@ -83,7 +83,7 @@ def test_one_of_each_kind_is_asked_and_the_first_difference_is_told_before_the_e
         "  rank 2 calls all_reduce [4] float32 op=MAX (cell line 2)",
     ]
     assert (found.kind, found.responsible, found.op, found.number) == ("mismatch", (2,), "all_reduce", 6)
-    assert (found.is_certain, found.has_passed, found.ways) == (False, True, ())
+    assert (found.is_certain, found.has_passed, found.remedies) == (False, True, ())
     assert found.final_text == str(found)
     assert ended(d) == [run]
     kinds = [type(m) for m in d.inbox["c-1"] if isinstance(m, VerdictChanged | RunEnded)]

@@ -19,10 +19,12 @@ from jdist.core.messages.status import (
     Stopped,
 )
 from jdist.core.messages.values import Evaluate
+from jdist.core.remedy import Remedy
 from support.driver import Driver
 
 WHY = "killed by signal 9 (SIGKILL)"
-GONE = f"rank 2 (node 1, a-1) is gone: {WHY}; %dist restart -r 2 brings a fresh one"
+GONE = f"rank 2 (node 1, a-1) is gone: {WHY}"
+RESTART = (Remedy("restart", "start a fresh one", "2"),)
 
 
 def rows(d: Driver) -> dict[int, RankFacts]:
@@ -63,10 +65,10 @@ def test_wait_leaves_the_place_empty_and_says_how_to_fill_it() -> None:
     assert d.heard(ReplaceWorker) == []
     assert (d.state.phase, d.state.generation) == ("gathering", 1)
     facts = d.told(ClusterFacts)[-1]
-    assert (facts.ready, facts.reason) == (3, GONE)
-    assert [n.text for n in d.told(Notice)] == [
-        f"rank 2 (node 1, a-1) is lost: {WHY}",
-        "the place of rank 2 stays empty, the others keep their names; %dist restart -r 2 brings a fresh one",
+    assert (facts.ready, facts.reason, facts.remedies) == (3, GONE, RESTART)
+    assert [(n.text, n.remedies) for n in d.told(Notice)] == [
+        (f"rank 2 (node 1, a-1) is lost: {WHY}", ()),
+        ("the place of rank 2 stays empty, the others keep their names", RESTART),
     ]
     assert (rows(d)[2].state, rows(d)[2].death, rows(d)[2].fresh) == ("gone", WHY, False)
 
@@ -79,12 +81,14 @@ def test_wait_frees_the_survivors_and_refuses_what_needs_the_rank() -> None:
     assert d.kinds(run) == {0: "interrupted", 2: "lost"}
     assert d.told(RunEnded)[-1].reason == "lost"
     assert d.kinds(queued) == {0: "interrupted"}
-    assert GONE in str(next(e.error for e in d.told(RankDone) if e.run == queued))
+    error = next(e.error for e in d.told(RankDone) if e.run == queued)
+    assert error is not None
+    assert (GONE in error.evalue, error.remedies) == (True, RESTART)
     assert {r.request: r.reason for r in d.told(RequestRefused)} == {"g": GONE}
     assert d.run((0,)) == 0
     assert GONE in d.told(RequestRefused)[-1].reason
     d.say(MakeGroup("g2", "other", (0, 1)))
-    assert d.told(RequestRefused)[-1].reason == GONE
+    assert (d.told(RequestRefused)[-1].reason, d.told(RequestRefused)[-1].remedies) == (GONE, RESTART)
 
 
 def test_wait_lets_a_run_on_other_ranks_go_on_and_answers_questions() -> None:
@@ -122,7 +126,7 @@ def test_a_restart_that_leaves_places_empty_is_refused_and_changes_nothing() -> 
     kill(d, 1, 2)
     d.say(Restart("r", (2,)))
     assert "rank 1 (node 0, a-0) is gone" in d.told(RequestRefused)[-1].reason
-    assert "%dist restart -r 1-2 brings fresh ones" in d.told(RequestRefused)[-1].reason
+    assert d.told(RequestRefused)[-1].remedies == (Remedy("restart", "start fresh ones", "1-2"),)
     assert d.heard(ReplaceWorker) == []
     d.say(Restart("r2", (1, 2)))
     d.settle()

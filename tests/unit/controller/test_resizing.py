@@ -28,6 +28,7 @@ from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.runs import ExecuteCell
 from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused
 from jdist.core.messages.values import BindNames
+from jdist.core.remedy import Remedy
 from support.driver import Agent, Driver, facts
 
 
@@ -192,7 +193,7 @@ def test_a_mesh_is_gone_in_a_world_of_another_size_and_a_group_stays() -> None:
     add(d)
     assert facts_of(d).mesh is None
     assert facts_of(d).groups == {"odd": (1, 3)}
-    assert resized(d)[0].notes[1] == "mesh dp=2,tp=2 is gone: it does not fit 6 ranks; %dist mesh makes one that does"
+    assert resized(d)[0].notes[1] == "mesh dp=2,tp=2 is gone: it does not fit 6 ranks; make one that does"
 
 
 def test_an_agent_that_nobody_waits_for_is_turned_away_as_before() -> None:
@@ -315,7 +316,7 @@ def test_a_rank_whose_place_is_empty_can_be_removed() -> None:
     d.agent_of(1).kill(1)
     d.settle()
     remove(d, 3)
-    assert "%dist restart -r 1" in refusal(d)
+    assert d.told(RequestRefused)[-1].remedies == (Remedy("restart", "start a fresh one", "1"),)
     remove(d, 1)
     assert d.state.phase == "ready"
     assert resized(d)[0].renumbered == {0: 0, 2: 1, 3: 2}
@@ -326,7 +327,7 @@ def test_a_rank_whose_place_is_empty_can_be_removed() -> None:
     [
         ((), "at least one rank must be named, of ranks 0-3"),
         ((3, 9), "there is no rank 9; there are ranks 0-3"),
-        ((0, 1, 2, 3), "that would leave no rank; %dist stop ends the cluster"),
+        ((0, 1, 2, 3), "that would leave no rank; stop the cluster instead"),
     ],
 )
 def test_what_cannot_be_removed(ranks: tuple[int, ...], reason: str) -> None:
@@ -342,7 +343,7 @@ def test_not_while_a_cell_runs_or_waits(message: Message) -> None:
     run = d.run((0, 1))
     d.say(message)
     doing = "add a node" if isinstance(message, AddNode) else "remove ranks"
-    assert refusal(d) == f"run {run} is running on ranks 0-1: wait for its end, or %dist interrupt; then {doing}"
+    assert refusal(d) == f"run {run} is running on ranks 0-1: wait for its end or interrupt it, then {doing}"
 
 
 @pytest.mark.parametrize("message", [AddNode("x"), RemoveRanks("x", (3,))])
@@ -373,7 +374,7 @@ def test_named_groups_lose_members_and_go_with_the_last() -> None:
         "group b is now ranks 2-3, 2 of 3",
         "group c is gone: none of its ranks is left",
         "group d is now ranks 3-4",
-        "mesh dp=6 is gone: it does not fit 5 ranks; %dist mesh makes one that does",
+        "mesh dp=6 is gone: it does not fit 5 ranks; make one that does",
     )
 
 

@@ -93,4 +93,4 @@ def test_who_cannot_be_left_out(least: int, here: tuple[int, ...], out: tuple[in
 def test_nobody_is_left_out_of_a_world_that_is_there() -> None:
     d = Driver(min_nodes=1).ready()
     leave_out(d, 1)
-    assert refusals(d) == ["all nodes have come; %dist remove takes ranks out of the world"]
+    assert refusals(d) == ["all nodes have come; ranks that are not wanted can be removed from the world"]

@@ -14,6 +14,7 @@ from jdist.controller.verdict.decide import aborted, is_settled, overdue, verdic
 from jdist.controller.verdict.wait_graph import Part, Seen, circle, may_move
 from jdist.core.messages.observation import Observation
 from jdist.core.observation import ANY, Activity, Call, GroupProgress
+from jdist.notebook.text.remedy_text import command
 
 ALL = (0, 1, 2, 3)
 GROUPS = {"0": ("world", ALL), "1": ("tp", (0, 1)), "2": ("", (2, 3)), "3": ("dp", (1, 2))}
@@ -81,7 +82,8 @@ def world(*ranks: Seen) -> dict[int, Seen]:
 
 def test_the_text_as_the_user_sees_it() -> None:
     found = verdict(12, world(coll(0), over(1), coll(2), coll(3)))
-    assert str(found) == (
+    assert found is not None
+    assert found.text(command) == (
         "● run 12 cannot finish: rank 1 (node 0, h0) has not entered all_reduce #17 [16] float32 of group world\n"
         "  ranks 0, 2-3 wait in all_reduce at cell line 5 (0.6 s)\n"
         "  rank 1 finished the cell 0.6 s ago\n"
@@ -416,13 +418,13 @@ def test_at_its_deadline_a_run_says_who_is_busy() -> None:
     assert overdue(3, world(over(0), over(1))) is None
 
 
-# ---------------------------------------------------------------- ways out, and how sure it is
+# ---------------------------------------------------------------- suggested actions, and how certain it is
 
 
 def test_only_free_ranks_can_join() -> None:
     joined = verdict(12, world(coll(0), over(1), over(2), coll(3)))
     assert joined is not None
-    assert [w.command for w in joined.ways] == ["%dist interrupt", "%%dist -r 1,2"]
+    assert [(r.action, r.ranks) for r in joined.remedies] == [("interrupt", ""), ("run_cell", "1,2")]
     for ranks in (
         DIFFERENT,
         (recv(0, 1), recv(1, 0), busy(2), busy(3)),
@@ -430,7 +432,7 @@ def test_only_free_ranks_can_join() -> None:
     ):
         found = verdict(12, world(*ranks))
         assert found is not None
-        assert [w.command for w in found.ways] == ["%dist interrupt"]
+        assert [r.action for r in found.remedies] == ["interrupt"]
 
 
 def test_a_look_settles_what_is_numbered_only() -> None:

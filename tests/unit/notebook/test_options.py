@@ -249,7 +249,7 @@ WORDS = {
 def test_without_a_cluster_each_verb_says_how_to_get_one(verb: str) -> None:
     s, _ = session()
     s.namespace["x"] = 1
-    with pytest.raises(UsageError, match="%dist start makes one"):
+    with pytest.raises(UsageError, match="%dist start to make one"):
         call(s, verb, WORDS.get(verb, []))
 
 
@@ -264,7 +264,7 @@ def test_an_unknown_verb_is_told_the_nearest(word: str, says: str) -> None:
 
 @pytest.mark.parametrize(("line", "ranks"), [("tp -1", "-1"), ("tp -2,-1", "-2,-1"), ("tp -2--1", "-2--1")])
 def test_negative_ranks_may_stand_alone(line: str, ranks: str) -> None:
-    p = ranks_parser("%dist group", "x", "name", "members")
+    p = ranks_parser("group", "x", "name", "members")
     assert p.parse(split_words(line)).members == ranks
 
 

@@ -9,7 +9,8 @@ from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
 from jdist.core.node_report import GpuUse
 from jdist.core.observation import Activity, Call, GroupProgress
-from jdist.core.verdict import Remedy, Verdict
+from jdist.core.remedy import Remedy
+from jdist.core.verdict import Verdict
 from jdist.server.snapshots import changed_ranks, safe, summary, survey, timeless
 
 FACTS = ClusterFacts(
@@ -23,7 +24,7 @@ def row(rank: int, run: int = 0, death_age: float = 0.0) -> RankFacts:
 
 def found(*on_run: int) -> StatusReport:
     rows = tuple(row(r, 7 if r in on_run else 0) for r in range(3))
-    verdict = Verdict(7, "missing", (1,), (0,), "rank 1 will not come", ways=(Remedy("%dist interrupt", "stops it"),))
+    verdict = Verdict(7, "missing", (1,), (0,), "rank 1 will not come", remedies=(Remedy("interrupt", "stop it"),))
     runs = ((7, "running", (0, 1, 2), 1.5), (8, "queued", (0,), 0.0))
     return StatusReport("q", FACTS, rows, runs, (GroupSpec((0, 2)),), (verdict,), ("node 1 is silent",))
 
@@ -42,7 +43,7 @@ def test_a_survey_for_the_browser() -> None:
     assert picture["ranks"][0]["progress"] == [{"group": "world", "begun": 12, "ended": 11}]
     assert picture["ranks"][1]["doing"] is None
     assert picture["ranks"][1]["local_rank"] == 1
-    assert picture["verdicts"][0]["ways"] == [{"command": "%dist interrupt", "effect": "stops it"}]
+    assert picture["verdicts"][0]["remedies"] == [{"action": "interrupt", "ranks": "", "effect": "stop it"}]
     assert picture["mesh"] == {"names": ["dp"], "sizes": [3]}
 
 

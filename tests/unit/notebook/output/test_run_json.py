@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind, OutputLine
 from jdist.core.ranks import RankSet
+from jdist.core.remedy import Remedy
 from jdist.core.topology import Topology
-from jdist.core.verdict import Remedy, Verdict
+from jdist.core.verdict import Verdict
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json_schema import MIME, Alike, Run, Text
 from jdist.notebook.output.run_view import RunView
@@ -133,19 +134,19 @@ def test_causes_come_before_their_echoes() -> None:
     assert found["failures"][0]["place"] == "line 5: dist.all_reduce(t)"
 
 
-def test_a_verdict_has_ways_out_until_the_run_is_over() -> None:
-    way = Remedy("%dist interrupt", "stop the run")
-    verdict = Verdict(12, "absent", (1,), (0,), "rank 1 has not entered all_reduce #1", ("rank 0 waits",), (way,))
+def test_a_verdict_suggests_actions_until_the_run_is_over() -> None:
+    remedy = Remedy("interrupt", "stop the run")
+    verdict = Verdict(12, "absent", (1,), (0,), "rank 1 has not entered all_reduce #1", ("rank 0 waits",), (remedy,))
     found = structure(verdict=verdict, state="running", outcomes={})["verdict"]
     assert found == {
         "headline": "run 12 cannot finish: rank 1 has not entered all_reduce #1",
         "is_certain": True,
         "details": ["rank 0 waits"],
-        "ways": [{"command": "%dist interrupt", "effect": "stop the run"}],
+        "remedies": [{"action": "interrupt", "effect": "stop the run"}],
     }
     found = structure(verdict=verdict)["verdict"]
     assert found["headline"].startswith("run 12 did not finish")
-    assert "ways" not in found
+    assert "remedies" not in found
 
 
 def test_a_verdict_on_what_has_passed_says_that_the_run_finished() -> None:

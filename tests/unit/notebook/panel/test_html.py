@@ -13,8 +13,9 @@ from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
 from jdist.core.node_report import GpuUse
 from jdist.core.observation import Activity, Call, GroupProgress
+from jdist.core.remedy import Remedy
 from jdist.core.topology import Mesh
-from jdist.core.verdict import Remedy, Verdict
+from jdist.core.verdict import Verdict
 from jdist.notebook.panel import html
 from jdist.notebook.panel.html import PAGE, Sight
 
@@ -177,8 +178,13 @@ def test_a_mesh_of_three_dimensions_has_a_row_for_each_of_the_outer_ones() -> No
     assert said == ("tp=0 tp=1 tp=2 pp=0 dp=0 0 1 2 pp=0 dp=1 3 4 5 pp=1 dp=0 6 7 8 pp=1 dp=1 9 10 11")
 
 
+REMEDY = Remedy("interrupt", "y")
+
+
 def test_a_verdict() -> None:
-    verdict = Verdict(3, "missing", (1,), (0,), "rank 1 has not entered it", ("rank 0 waits",), (Remedy("x", "y"),))
+    verdict = Verdict(
+        3, "missing", (1,), (0,), "rank 1 has not entered it", ("rank 0 waits",), (Remedy("interrupt", "y"),)
+    )
     markup = html.draw_verdict(verdict)
     assert 'role="alert"' in markup
     assert words(markup) == "● run 3 cannot finish: rank 1 has not entered it rank 0 waits"

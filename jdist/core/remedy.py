@@ -1,0 +1,51 @@
+"""Remedies: actions suggested to the user, as data. Pure.
+
+Errors, notices, refusals and verdicts carry them. Each front end words them in its own language: the notebook and the
+command line by :mod:`jdist.notebook.text.remedy_text`, JupyterLab as buttons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+Action = Literal[
+    "start",
+    "list",
+    "attach",
+    "stop",
+    "interrupt",
+    "restart",
+    "remove",
+    "run_cell",
+    "status",
+    "doctor",
+    "invite",
+    "sync",
+]
+"""What is done to a cluster, or to some of its ranks. run_cell: run a cell of the user's on these ranks."""
+
+
+class Remedy(Struct, frozen=True, omit_defaults=True):
+    """One suggested action and its effect, an infinitive such as "start a fresh process"."""
+
+    action: Action
+    effect: str
+    ranks: str = ""
+    """The ranks that it is about, as a user writes them: "2", "0-3,7", "node=1"; "" for all, or none in particular."""
+    name: str = ""
+    """The name of the cluster, or the path, that it is about."""
+
+    def __str__(self) -> str:
+        """Plain words, for a program that has no front end: ``restart rank 2``."""
+        is_one = self.ranks.isdecimal()
+        about = self.name or (f"rank{'' if is_one or '=' in self.ranks else 's'} {self.ranks}" if self.ranks else "")
+        return f"{self.action.replace('_', ' ')} {about}".rstrip()
+
+
+def sentence(text: str, remedies: Iterable[Remedy], word: Callable[[Remedy], str] = str) -> str:
+    """``text`` with its suggested actions in the words of ``word``: "rank 2 is gone; restart rank 2 to replace it"."""
+    actions = ", or ".join(f"{word(each)} to {each.effect}" for each in remedies)
+    return f"{text}; {actions}" if actions else text

@@ -1,0 +1,65 @@
+"""Remedy text: verbs and suggested actions as typed, ``%dist stop`` in a notebook and ``jdist stop`` in a shell.
+
+A notebook's style is the default; the command line sets its own with :func:`style`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Literal
+
+from jdist.core.errors import JdistError
+from jdist.core.messages.status import Notice, Stopped
+from jdist.core.remedy import Remedy, sentence
+
+Style = Literal["magic", "command"]
+
+_PREFIX: dict[Style, str] = {"magic": "%dist", "command": "jdist"}
+_style: ContextVar[Style] = ContextVar("jdist_style", default="magic")
+
+
+@contextlib.contextmanager
+def style(name: Style) -> Iterator[None]:
+    """Word everything in this style while the context lasts."""
+    token = _style.set(name)
+    try:
+        yield
+    finally:
+        _style.reset(token)
+
+
+def typed(words: str) -> str:
+    """A verb and its options, as they are typed: ``typed("stop c1")`` is ``%dist stop c1`` in a notebook."""
+    return f"{_PREFIX[_style.get()]} {words}"
+
+
+def command(remedy: Remedy) -> str:
+    """A suggested action, as it is typed."""
+    ranks = f" -r {remedy.ranks}" if remedy.ranks else ""
+    if remedy.action == "run_cell":
+        return f"%%dist{ranks}" if _style.get() == "magic" else f"{typed('run')}{ranks} SCRIPT.py"
+    return typed(remedy.action) + (f" {remedy.name}" if remedy.name else "") + ranks
+
+
+def worded(about: JdistError | Notice | Stopped) -> str:
+    """The text of an error, a notice or the cluster's end, with its suggested actions."""
+    match about:
+        case JdistError():
+            text = about.message
+        case Notice():
+            text = about.text
+        case Stopped():
+            text = about.reason
+    return sentence(text, about.remedies, command)
+
+
+@contextlib.contextmanager
+def worded_errors() -> Iterator[None]:
+    """Errors leave the context with their suggested actions worded in their messages."""
+    try:
+        yield
+    except JdistError as e:
+        e.message, e.remedies = worded(e), ()
+        raise
