@@ -93,9 +93,12 @@ def test_a_spare_becomes_the_next_worker_where_nothing_is_forked(fresh_cluster: 
 @pytest.mark.parametrize("fork", [True, False])
 def test_it_can_be_turned_off(fresh_cluster: Callable[..., jdist.Cluster], fork: bool) -> None:
     own = fresh_cluster(1, 1, fork=fork, warm=False)
-    agent = anatomy.agent(own, 0)
-    assert not eventually(lambda: called(agent, "jdist-warm"), 4.0)
-    assert not called(agent, "jdist-spare")
+    later = fresh_cluster(1, 1, fork=fork, warm=True)
+    kind = "jdist-warm" if fork else "jdist-spare"
+    assert eventually(lambda: called(anatomy.agent(later, 0), kind), LONG)
+    # The first node has been idle for longer than the second, which has begun.
+    assert not called(anatomy.agent(own, 0), "jdist-warm")
+    assert not called(anatomy.agent(own, 0), "jdist-spare")
 
 
 def test_a_cluster_that_stops_while_it_warms_up(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
