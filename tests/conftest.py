@@ -140,7 +140,7 @@ def fresh_cluster(traces: Traces) -> Iterator[Callable[..., jdist.Cluster]]:
 
     def start(nproc_per_node: int | str = 2, nnodes: int = 1, **options: Any) -> jdist.Cluster:
         # What an idle node imports ahead takes seconds of CPU time from the other tests.
-        usual = {"timeout": 60, "backend": "gloo", "idle_timeout": IDLE_TIMEOUT, "warm": False}
+        usual = {"timeout": 180, "backend": "gloo", "idle_timeout": IDLE_TIMEOUT, "warm": False}
         made = jdist.start(nproc_per_node, nnodes, **{**usual, **options})
         started.append(made)
         traces.note_clusters()

@@ -149,19 +149,19 @@ def test_both_workers_at_once(surviving: jdist.Cluster) -> None:
         anatomy.kill(anatomy.worker(surviving, rank))
     assert run.wait(SLACK)
     assert {o.kind for o in run.outcomes.values()} == {"lost"}
-    assert surviving.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
+    assert surviving.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
 
 
 def test_a_worker_that_ends_itself(surviving: jdist.Cluster) -> None:
     with pytest.raises(jdist.RankLost, match="exited with code 7"):
         surviving.run("import os\nif rank == 1: os._exit(7)\ndist.barrier()", timeout=20)
-    assert surviving.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
+    assert surviving.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
 
 
 def test_a_worker_that_dies_again_and_again(surviving: jdist.Cluster) -> None:
     for _ in range(3):
         kill_worker(surviving, 1)
-        assert surviving.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
+        assert surviving.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
 
 
 # ---------------------------------------------------------------- the forkserver, the store, a client
@@ -205,7 +205,7 @@ def test_the_store(surviving: jdist.Cluster, phase: str) -> None:
         assert run.wait(SLACK)
     assert surviving.run(f"{ALL_REDUCE}, kept", timeout=20).values == {0: (2.0, 0), 1: (2.0, 1)}
     kill_worker(surviving, 0)
-    assert surviving.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
+    assert surviving.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
     assert surviving.run("g = dist.new_group([0, 1]); dist.get_world_size(g)", timeout=20).values == {0: 2, 1: 2}
 
 

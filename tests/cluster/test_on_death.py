@@ -119,7 +119,7 @@ def test_an_idle_death_is_told_above_the_next_cell_and_in_status(fresh_cluster: 
     assert "lost" not in status(own)
     anatomy.kill(pid := anatomy.worker(own, 1))
     assert eventually(lambda: pid not in {r.pid for r in own.status().ranks})
-    own.run(ALL_REDUCE, timeout=20)
+    own.run(ALL_REDUCE, timeout=60)
     told = "\n".join(session.take_missed())
     assert "rank 1 (node 0" in told
     assert "is lost: killed by signal 9 (SIGKILL" in told

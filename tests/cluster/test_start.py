@@ -107,7 +107,7 @@ def test_rendezvous_over_a_file(fresh_cluster: Callable[..., jdist.Cluster], tmp
         assert own.run(ALL_REDUCE).values == {0: 2.0, 1: 2.0}
         with pytest.raises(jdist.CellTimeout):
             own.run("if rank: dist.barrier()", timeout=0.3)
-        assert own.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
+        assert own.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
         own.stop()
 
 

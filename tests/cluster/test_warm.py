@@ -51,7 +51,7 @@ def test_a_warm_forkserver_takes_the_place_of_the_first(fresh_cluster: Callable[
     assert anatomy.status(coming) != psutil.STATUS_STOPPED
     assert own.run(HAS, timeout=20).values == {0: False, 1: False}
     replace(own, 1)
-    assert own.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
+    assert own.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
     assert own.run(HAS, timeout=20).values == {0: False, 1: True}
     anatomy.kill(coming)
     replace(own, 0)
@@ -64,11 +64,11 @@ def test_a_child_that_is_forked_ahead_takes_a_lost_ranks_place(fresh_cluster: Ca
     agent = anatomy.agent(own, 0)
     (coming,) = eventually(lambda: called(agent, "jdist-next"), LONG)
     assert replace(own, 1) == coming
-    assert own.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
+    assert own.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
     (coming,) = eventually(lambda: called(agent, "jdist-next"), LONG)
     anatomy.kill(coming)
     assert replace(own, 1) != coming
-    assert own.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
+    assert own.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
     (coming,) = eventually(lambda: called(agent, "jdist-next"), LONG)
     (server,) = called(agent, "jdist-fork")
     anatomy.kill(server)
@@ -82,7 +82,7 @@ def test_a_spare_becomes_the_next_worker_where_nothing_is_forked(fresh_cluster: 
     agent = anatomy.agent(own, 0)
     (spare,) = eventually(lambda: called(agent, "jdist-spare"), LONG)
     assert replace(own, 1) == spare
-    assert own.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
+    assert own.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
     assert own.run(HAS, ranks=[1]).values == {1: True}
     (spare,) = eventually(lambda: called(agent, "jdist-spare"), LONG)
     anatomy.kill(spare)

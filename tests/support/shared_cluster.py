@@ -32,7 +32,7 @@ class SharedCluster:
     def _start(self) -> None:
         try:
             self._cluster = jdist.start(
-                nproc_per_node=2, nnodes=2, backend="gloo", name="shared", timeout=60, idle_timeout=IDLE_TIMEOUT
+                nproc_per_node=2, nnodes=2, backend="gloo", name="shared", timeout=180, idle_timeout=IDLE_TIMEOUT
             )
         except jdist.JdistError as e:
             self._broken = e
@@ -45,7 +45,7 @@ class SharedCluster:
         cluster = self.get()
         try:
             assert not cluster.status().runs  # first: a run of the test's own that goes on would hold the next one up
-            assert cluster.run(ALL_REDUCE, timeout=20).values == dict.fromkeys(range(4), 4.0)
+            assert cluster.run(ALL_REDUCE, timeout=60).values == dict.fromkeys(range(4), 4.0)
             assert {r.state for r in cluster.status().ranks} == {"idle"}
         except BaseException:
             self.end()
