@@ -88,7 +88,7 @@ export interface IVerdict {
   details: string[];
   responsible: number[];
   waiting: number[];
-  ways: IRemedy[];
+  remedies: IRemedy[];
 }
 
 /** A cluster. Of one that cannot be attached to only the name, the state and the reason are known. */

@@ -1,28 +1,26 @@
-/** Suggested actions, as the server and the mime bundle send them. Nothing else reads their fields. */
+/** Remedies: the actions that a verdict suggests, as the server and a run's output send them; worded here. */
 
-/** What a user would type, and what it does. */
+/** `ranks` as a user writes them, such as 0-3; without them all. */
 export interface IRemedy {
-  command: string;
+  action: string;
   effect: string;
+  ranks?: string;
 }
 
 /** How a click on a remedy is carried out: these ranks are interrupted ("" for all), or a cell is made. */
 export type Step = { interrupt: string } | { cell: string };
 
-const INTERRUPT = /^%dist\s+interrupt(?:\s+(?:-r|--ranks)[\s=]*(\S+))?\s*$/;
-
 /**
- * An interrupt keeps all variables and is carried out at once. Everything else becomes a cell, to be read and run by the
- * user: an output may come from somewhere else, so a click on it must not do more.
+ * An interrupt keeps every variable, so one click is enough. Everything else is inserted as a cell, which the user reads
+ * and runs: an output may come from elsewhere.
  */
 export function stepOf(remedy: IRemedy): Step {
-  const found = INTERRUPT.exec(remedy.command);
-  return found ? { interrupt: found[1] ?? '' } : { cell: `${remedy.command}\n` };
+  return remedy.action === 'interrupt' ? { interrupt: remedy.ranks ?? '' } : { cell: `${labelOf(remedy)}\n` };
 }
 
-/** The text of the button. */
-export function labelOf(remedy: IRemedy): string {
-  return remedy.command;
+/** What a user would type in a cell. */
+export function labelOf({ action, ranks }: IRemedy): string {
+  return (action === 'run_cell' ? '%%dist' : `%dist ${action}`) + (ranks ? ` -r ${ranks}` : '');
 }
 
 export function effectOf(remedy: IRemedy): string {

@@ -20,19 +20,15 @@ const RUN: IRun = {
 
 describe('a remedy', () => {
   it.each([
-    ['%dist interrupt', { interrupt: '' }],
-    ['%dist interrupt -r 0-3', { interrupt: '0-3' }],
-    ['%dist interrupt --ranks=5', { interrupt: '5' }],
-    ['%dist  interrupt ', { interrupt: '' }],
-    ['%dist interrupt; import os', { cell: '%dist interrupt; import os\n' }],
-    ['%dist interrupt\n%dist stop', { cell: '%dist interrupt\n%dist stop\n' }],
-    ['%dist restart', { cell: '%dist restart\n' }],
-    ['%%dist -r 3', { cell: '%%dist -r 3\n' }]
-  ])('%j interrupts only if it says nothing else', (command, step) => {
-    expect(stepOf({ command, effect: '' })).toEqual(step);
+    [{ action: 'interrupt' }, '%dist interrupt', { interrupt: '' }],
+    [{ action: 'interrupt', ranks: '0-3' }, '%dist interrupt -r 0-3', { interrupt: '0-3' }],
+    [{ action: 'interrupt; import os' }, '%dist interrupt; import os', { cell: '%dist interrupt; import os\n' }],
+    [{ action: 'restart', ranks: '2' }, '%dist restart -r 2', { cell: '%dist restart -r 2\n' }],
+    [{ action: 'run_cell', ranks: '3' }, '%%dist -r 3', { cell: '%%dist -r 3\n' }]
+  ])('%j is worded, and done at once only if it is an interrupt', (remedy, label, step) => {
+    expect(labelOf({ ...remedy, effect: '' })).toBe(label);
+    expect(stepOf({ ...remedy, effect: '' })).toEqual(step);
   });
-
-  it('has the command as its label', () => expect(labelOf({ command: '%dist stop', effect: 'e' })).toBe('%dist stop'));
 });
 
 describe('the ranks of a run', () => {

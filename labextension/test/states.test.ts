@@ -62,7 +62,7 @@ describe('the state of a cluster', () => {
     details: [],
     responsible: [],
     waiting: [],
-    ways: []
+    remedies: []
   };
 
   it.each([

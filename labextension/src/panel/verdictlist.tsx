@@ -43,7 +43,7 @@ interface IProps {
 
 function Verdict(props: IProps): JSX.Element {
   const { verdict, trans, select, take } = props;
-  const { headline, details, responsible, waiting, ways, is_certain } = verdict;
+  const { headline, details, responsible, waiting, remedies, is_certain } = verdict;
   return (
     <section className={`jdist-finding jdist-mod-${is_certain ? 'bad' : 'busy'}`}>
       <p className="jdist-headline">
@@ -54,7 +54,7 @@ function Verdict(props: IProps): JSX.Element {
       </p>
       {details.length > 0 && <pre tabIndex={0}>{details.join('\n')}</pre>}
       <p className="jdist-remedies">
-        {ways.map(remedy => (
+        {remedies.map(remedy => (
           <button key={labelOf(remedy)} className="jp-mod-styled" title={effectOf(remedy)} onClick={() => take(remedy)}>
             <code>{labelOf(remedy)}</code>
             <span>{effectOf(remedy)}</span>

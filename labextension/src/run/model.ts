@@ -57,7 +57,7 @@ export interface IFinding {
   headline: string;
   is_certain: boolean;
   details?: string[];
-  ways?: IRemedy[];
+  remedies?: IRemedy[];
 }
 
 export interface IRun {

@@ -42,7 +42,7 @@ export class VerdictBox extends Widget {
       detail.textContent = line;
       this.node.append(detail);
     }
-    (finding.ways ?? []).forEach(remedy => this.node.append(this._row(remedy)));
+    (finding.remedies ?? []).forEach(remedy => this.node.append(this._row(remedy)));
   }
 
   private _row(remedy: IRemedy): HTMLElement {

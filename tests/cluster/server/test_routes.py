@@ -53,7 +53,7 @@ def test_what_a_rank_does_and_its_verdict(browser: Browser, cluster: jdist.Clust
     seen = eventually(lambda: browser.get("jdist/clusters/shared")["verdicts"], LONG)
     assert seen[0]["kind"] == "missing"
     assert seen[0]["responsible"] == [3]
-    assert seen[0]["ways"]
+    assert seen[0]["remedies"]
     found = browser.get("jdist/clusters/shared")
     assert [(r["ranks"], r["count"], r["done"]) for r in found["runs"]] == [("0-3", 4, 1)]
     doing = found["ranks"][0]["doing"]

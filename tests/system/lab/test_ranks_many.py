@@ -165,7 +165,7 @@ def test_themes(lab: Lab, shown: Panelled, theme: str) -> None:
         "details": ["ranks 0-2 wait in all_reduce at cell line 3 (5.0 s)"],
         "responsible": [3],
         "waiting": [0, 1, 2],
-        "ways": [{"command": "%dist interrupt", "effect": "stop the run everywhere"}],
+        "remedies": [{"action": "interrupt", "ranks": "", "effect": "stop the run everywhere"}],
     }
     few = {**MANY, "world_size": 4, "ready": 3, "nnodes": 1, "mesh": {"names": ["dp"], "sizes": [4]}}
     states = ["running", "idle", "gone", "starting"]
