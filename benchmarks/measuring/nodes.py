@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import jdist
-from jdist.agent.link.controller_link import Uplink
+from jdist.agent.link.controller_link import ControllerLink
 from jdist.agent.link.enrolment import enrol
 from jdist.agent.node.facts import node_facts
 from jdist.core.messages.base import PROTOCOL, Message, QueryFailed
@@ -50,8 +50,8 @@ class Node:
         self._world: tuple[int, ...] = ()
         self._generation = 0
         self._facts = node_facts((way.host, way.control_port))
-        self._uplink = Uplink(context, way, self._hello, self._on_message, self._end)
-        self._uplink.greet()
+        self._link = ControllerLink(context, way, self._end)
+        self._link.open(self._hello, self._on_message)
 
     def _hello(self) -> Message:
         return AgentHello(PROTOCOL, jdist.__version__, self._facts, self._nproc, self._number)
@@ -61,10 +61,10 @@ class Node:
             self.over.set_result(reason)
 
     def beat(self) -> None:
-        self._uplink.beat()
+        self._link.beat()
 
     def close(self) -> None:
-        self._uplink.close(linger=0.2)
+        self._link.close(linger=0.2)
 
     def _on_message(self, data: bytes) -> None:
         message = _unpack(data)
@@ -72,19 +72,19 @@ class Node:
             case Welcome():
                 self._settle(message)
             case LivenessRenewed():
-                self._uplink.dial_liveness(message.name)
+                self._link.dial_liveness(message.name)
             case StartStore():
-                self._uplink.send(StoreUp("127.0.0.1", 29500))
+                self._link.send(StoreUp("127.0.0.1", 29500))
             case FormWorld():
                 self._form(message)
             case ExecuteCell():
                 self._run(message)
             case AbortRun():
                 for rank in message.ranks:
-                    self._uplink.send(RankDone(message.run, rank, "interrupted"))
+                    self._link.send(RankDone(message.run, rank, "interrupted"))
             case RankQuery():
                 for rank in message.ranks:
-                    self._uplink.send(RankReply(message.request, rank, self._answer(message.op)))
+                    self._link.send(RankReply(message.request, rank, self._answer(message.op)))
             case Rejected():
                 self._end(message.reason)
             case Shutdown():
@@ -92,24 +92,24 @@ class Node:
 
     def _settle(self, welcome: Welcome) -> None:
         self._first = welcome.first_rank
-        self._uplink.grace = welcome.agent_grace
-        self._uplink.dial_liveness(welcome.liveness_name)
+        self._link.grace = welcome.agent_grace
+        self._link.dial_liveness(welcome.liveness_name)
         for n, incarnation in enumerate(welcome.incarnations):
-            self._uplink.send(WorkerUp(self._first + n, 1000 + n, incarnation))
+            self._link.send(WorkerUp(self._first + n, 1000 + n, incarnation))
 
     def _form(self, form: FormWorld) -> None:
         self._generation = form.generation
         self._world = tuple(range(form.world_size))
         for rank in form.ranks:
-            self._uplink.send(WorldFormed(rank, form.generation, "cpu", (("127.0.0.1", 30000 + rank),)))
+            self._link.send(WorldFormed(rank, form.generation, "cpu", (("127.0.0.1", 30000 + rank),)))
 
     def _run(self, cell: ExecuteCell) -> None:
         words = cell.code.split()
         for begin in range(0, int(words[1]) if words[:1] == ["lines"] else 0, _CHUNK):
             text = "".join(f"step {n} loss {n / 7}\n" for n in range(begin, begin + _CHUNK))
-            self._uplink.send(Output(cell.run, (Text(cell.ranks, "stdout", text),)))
+            self._link.send(Output(cell.run, (Text(cell.ranks, "stdout", text),)))
         for rank in cell.ranks:
-            self._uplink.send(RankDone(cell.run, rank, "value", 0.001))
+            self._link.send(RankDone(cell.run, rank, "value", 0.001))
 
     def _answer(self, op: object) -> Any:
         if not isinstance(op, Observe):

@@ -1,4 +1,4 @@
-"""Holdings: what this node's ranks hold, noted from what passes by, for a controller that has to learn it anew."""
+"""The recovery ledger: what this node's ranks hold, recorded from passing messages, for a restarted controller."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from jdist.core.messages.runs import ExecuteCell, RankDone
 
 
 @dataclass
-class _Rank:
-    """One rank, since its process was started."""
+class _RankRecord:
+    """What one rank holds, since its process was started."""
 
     incarnation: int
     generation: int = 0
@@ -25,18 +25,18 @@ class _Rank:
     listeners: set[tuple[str, int]] = field(default_factory=set)
 
 
-class Holdings:
-    """Keeps count of ranks, groups and cells."""
+class RecoveryLedger:
+    """Records ranks, groups and cells."""
 
     def __init__(self) -> None:
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks: dict[int, _RankRecord] = {}
         self._form: FormWorld | None = None
         self._last_run = 0
         self._setup: dict[str, tuple[int, tuple[int, ...]]] = {}
 
-    def began(self, rank: int, incarnation: int) -> None:
-        """A fresh process is being started in the rank's place."""
-        self._ranks[rank] = _Rank(incarnation)
+    def record_start(self, rank: int, incarnation: int) -> None:
+        """A fresh process is being started for the rank."""
+        self._ranks[rank] = _RankRecord(incarnation)
 
     def renumber(self, message: Renumber) -> None:
         """Ranks have other numbers, and the world another shape, which no rank holds until it is formed."""
@@ -56,43 +56,43 @@ class Holdings:
                 replay=(),
             )
 
-    def note(self, message: Message) -> None:
-        """Something passes between the controller and a rank."""
+    def record(self, message: Message) -> None:
+        """Record a message between the controller and a rank."""
         match message:
             case ExecuteCell():
-                self._note_cell(message)
+                self._record_cell(message)
             case FormWorld():
                 self._form = message
-                for rank in self._of(message.ranks):
+                for rank in self._records(message.ranks):
                     rank.groups, rank.listeners = list(message.replay), set()
             case RankDone():
-                for rank in self._of((message.rank,)):
+                for rank in self._records((message.rank,)):
                     rank.run = 0 if rank.run == message.run else rank.run
             case WorldFormed():
-                for rank in self._of((message.rank,)):
+                for rank in self._records((message.rank,)):
                     rank.generation = message.generation
                     rank.listeners |= set(message.listeners)
             case GroupMade():
-                for rank in self._of((message.rank,)):
+                for rank in self._records((message.rank,)):
                     if message.generation == rank.generation:
                         del rank.groups[message.index :]
                         rank.groups.append(message.spec)
                         rank.listeners |= set(message.listeners)
 
-    def _note_cell(self, cell: ExecuteCell) -> None:
+    def _record_cell(self, cell: ExecuteCell) -> None:
         self._last_run = max(self._last_run, cell.run)
-        for rank in self._of(cell.ranks):
+        for rank in self._records(cell.ranks):
             rank.run = cell.run
         if cell.is_setup:
             known = self._setup.pop(cell.code, (cell.run, ()))
             replayed = (known[0], tuple(sorted({*known[1], *cell.ranks})))
             self._setup[cell.code] = replayed if cell.is_internal else (cell.run, cell.ranks)
 
-    def _of(self, ranks: tuple[int, ...]) -> list[_Rank]:
+    def _records(self, ranks: tuple[int, ...]) -> list[_RankRecord]:
         return [self._ranks[r] for r in ranks if r in self._ranks]
 
     def describe(self, kernels: Mapping[int, Kernel], store: tuple[str, int] | None) -> HeldGeneration:
-        """All of it, as it is now, and where the rendezvous store listens."""
+        """The present state, with the address of the rendezvous store."""
         ranks = []
         for number, rank in sorted(self._ranks.items()):
             kernel = kernels.get(number)

@@ -50,7 +50,7 @@ class Topology(Struct, frozen=True):
     """Ranks per place, in the places' order; rank numbers are dense, as torchrun counts them.
 
     A *place* is what one agent holds. It is a node, except where a launcher has started an agent for each of its tasks
-    (see agent/node/tasks): then several places may be on one node, and a rank's place has the rank's own number.
+    (see agent/node/join_options): then several places may be on one node, and a rank's place has the rank's own number.
     """
 
     nproc_per_node: tuple[int, ...]

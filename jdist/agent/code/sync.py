@@ -1,4 +1,4 @@
-"""Syncing: a node's answers about code: what it lacks is said, what comes is stored, ranks are told to import it."""
+"""Code sync, a node's part: it reports what it lacks, stores what arrives, and has its ranks import it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from jdist.agent.code.folder import CodeFolder
+from jdist.agent.node.context import NodeContext
 from jdist.core.messages.base import Ack, Message
 from jdist.core.messages.code import (
     AdoptTree,
@@ -18,24 +19,23 @@ from jdist.core.messages.code import (
 )
 from jdist.core.messages.protocol import NodeReplyBody
 from jdist.wire.transport.dialing import get_segment
-from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.values.segments import Probe, Segment
 
 CodeOp = CompareTree | StorePieces | ApplyTree | AdoptTree
 
 
-class Syncing:
-    """``tell`` reaches every worker of this node."""
+class CodeSync:
+    """Applies synced trees; ``broadcast`` sends to every worker of this node."""
 
-    def __init__(self, way: Endpoint, tell: Callable[[Message], object]):
-        self._way = way
-        self._tell = tell
-        self._folder = CodeFolder(way.cluster)
+    def __init__(self, node: NodeContext, broadcast: Callable[[Message], object]):
+        self._node = node
+        self._broadcast = broadcast
+        self._folder = CodeFolder(node.endpoint.cluster)
         self._lock = asyncio.Lock()
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """For the import path of workers that start from now on."""
+        """For the import path of workers that start from now on, the newest first."""
         return self._folder.folders if self._folder.is_used else ()
 
     async def answer(self, op: CodeOp, progress: Callable[[int], None]) -> NodeReplyBody:
@@ -60,7 +60,7 @@ class Syncing:
     def _adopt(self, name: str, is_package: bool, changed: tuple[str, ...]) -> None:
         self._folder.adopt(name, is_package)
         root = self._folder.path / name
-        self._tell(CodeSynced(self._folder.folders, tuple(str(root / path) for path in changed)))
+        self._broadcast(CodeSynced(self._folder.folders, tuple(str(root / path) for path in changed)))
 
     def _store(self, op: StorePieces, progress: Callable[[int], None]) -> None:
         for piece in op.pieces:
@@ -71,8 +71,8 @@ class Syncing:
         if is_here and op.path:
             segment = Segment.open(op.path, op.nbytes)
         else:
-            port = (self._way.host, self._way.data_port)
-            segment = get_segment(port, op.transfer, self._way.cluster, op.nbytes, progress)
+            node = self._node
+            segment = get_segment(node.data_port, op.transfer, node.endpoint.cluster, op.nbytes, progress)
         try:
             self._folder.store(op.tree, op.digest, op.offset, segment.view)
         finally:
@@ -81,5 +81,4 @@ class Syncing:
                 segment.unlink()
 
     def close(self) -> None:
-        """The node is done with the cluster."""
         self._folder.close()

@@ -1,9 +1,9 @@
-"""The uplink: the agent's end of its stream to the controller, over whatever connections that takes.
+"""The controller link: the agent's end of its stream to the controller, over as many connections as that takes.
 
-States, and what moves it on::
+States, and what changes them::
 
-    there ──liveness connection ended | disconnected | silent──► missed ──anything is heard──► there
-                                                        └──the grace is over──► given up (the agent ends)
+    reachable ──liveness connection ended | disconnected | silent──► unreachable ──anything arrives──► reachable
+                                                                         └──the grace is over──► lost (the agent ends)
 
 The liveness connection tells a dead controller (its end is closed at once) from a broken network (it is not).
 Either way zmq dials on: a network may heal, and a controller may be started again at the same address.
@@ -28,62 +28,61 @@ from jdist.wire.values.frames import pack
 _JOIN_GRACE = 10.0
 """Seconds without the controller before it has given this agent a place, and with it a grace of the cluster's own."""
 _SILENCE = 5 * BEAT
-"""Without a word from the controller, which answers every beat, until it counts as missed."""
+"""Seconds without a message from the controller, which answers every beat, until it counts as unreachable."""
 
 
-class Uplink:
-    """Dials the controller by ``way``. ``on_message`` gets each message's bytes once and in order.
+class ControllerLink:
+    """Dials the controller at ``endpoint``. ``on_lost`` is called once, with the reason, when the grace is over."""
 
-    ``hello`` makes the first message of a stream: at the start, and when the controller does not know this agent (any
-    more). ``on_given_up`` is called once, with the reason.
-    """
+    _hello: Callable[[], Message]
+    _on_message: Callable[[bytes], None]
 
-    def __init__(
-        self,
-        context: Any,
-        way: Endpoint,
-        hello: Callable[[], Message],
-        on_message: Callable[[bytes], None],
-        on_given_up: Callable[[str], None],
-    ):
+    def __init__(self, context: Any, endpoint: Endpoint, on_lost: Callable[[str], None]):
         self.grace = _JOIN_GRACE
-        self._way = way
-        self._hello = hello
-        self._on_message = on_message
-        self._on_given_up = on_given_up
+        self._endpoint = endpoint
+        self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._stream = Stream(0)
-        self._last_heard = self._loop.time()
-        self._giving_up: asyncio.TimerHandle | None = None
+        self._last_contact = self._loop.time()
+        self._grace_timer: asyncio.TimerHandle | None = None
         self._liveness: LivenessConnection | None = None
-        self._dialling: asyncio.Task[None] | None = None
-        address = (way.host, way.control_port)
-        socket = dial_tcp(context, address, way.server_key, way.key, agent_name(way.key.public), self._watch_connection)
+        self._dial_task: asyncio.Task[None] | None = None
+        address, name = (endpoint.host, endpoint.control_port), agent_name(endpoint.key.public)
+        socket = dial_tcp(context, address, endpoint.server_key, endpoint.key, name, self._monitor_connection)
         self._port = Port(socket, self._on_frames)
-        self._miss()
+        self._start_grace()
 
-    def greet(self) -> None:
-        """Begin a stream with a hello; what an earlier one still had to say is void with it."""
+    def open(self, hello: Callable[[], Message], on_message: Callable[[bytes], None]) -> None:
+        """Begin to send and receive; ``on_message`` gets each message's bytes once and in order.
+
+        ``hello`` makes the first message of a stream: now, and when the controller does not know this agent any more.
+        """
+        self._hello = hello
+        self._on_message = on_message
+        self._begin_stream()
+
+    def _begin_stream(self) -> None:
+        """What an earlier stream has not delivered yet is void."""
         self._stream = Stream(self._stream.session + 1)
         self.send(self._hello())
 
     def send(self, message: Message) -> None:
-        """Send; if the connection is broken, again when it is back."""
+        """Send; if the connection is broken, once more when it is back."""
         self._port.send(self._stream.message(pack(message)))
 
     def beat(self) -> None:
-        """Say that this agent lives; once a second."""
+        """Send a heartbeat; called once a second."""
         self._port.send(self._stream.note(pack(Heartbeat())))
-        if self._loop.time() - self._last_heard > _SILENCE:
-            self._miss()
+        if self._loop.time() - self._last_contact > _SILENCE:
+            self._start_grace()
 
     def _on_frames(self, frames: Frames) -> None:
         head = read_head(frames)
-        self._heard()
+        self._record_contact()
         if head.session != self._stream.session:
             return
         if head.kind == UNKNOWN:
-            self.greet()
+            self._begin_stream()
             return
         payload, answers = self._stream.hear(head, frames[1])
         for answer in answers:
@@ -91,61 +90,62 @@ class Uplink:
         if payload:
             self._on_message(payload)
 
-    # ------------------------------------------------------------ is it there?
+    # ------------------------------------------------------------ reachability
 
-    def _watch_connection(self, socket: Any) -> None:
-        self._watch = ConnectionMonitor(socket, self._connection_changed)
+    def _monitor_connection(self, socket: Any) -> None:
+        self._monitor = ConnectionMonitor(socket, self._connection_changed)
 
     def _connection_changed(self, is_connected: bool) -> None:
         if not is_connected:
-            self._miss()
+            self._start_grace()
         elif self._stream.session:
             self._port.send(self._stream.note(kind=AGAIN))
 
-    def _heard(self) -> None:
-        self._last_heard = self._loop.time()
-        if self._giving_up is not None:
-            self._giving_up.cancel()
-            self._giving_up = None
+    def _record_contact(self) -> None:
+        self._last_contact = self._loop.time()
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
+            self._grace_timer = None
 
-    def _miss(self) -> None:
-        """Without the controller, end after the grace: no worker outlives its cluster, no agent waits for ever."""
-        if self._giving_up is None:
-            self._giving_up = self._loop.call_later(self.grace, self._give_up, self.grace)
+    def _start_grace(self) -> None:
+        """End after the grace without the controller: no worker outlives its cluster, no agent waits for ever."""
+        if self._grace_timer is None:
+            self._grace_timer = self._loop.call_later(self.grace, self._report_lost, self.grace)
 
-    def _give_up(self, grace: float) -> None:
-        at = f"the controller at {self._way.host}:{self._way.control_port}"
-        self._on_given_up(f"{at} has not been there for {grace:.0f} s")
+    def _report_lost(self, grace: float) -> None:
+        at = f"the controller at {self._endpoint.host}:{self._endpoint.control_port}"
+        self._on_lost(f"{at} has not been there for {grace:.0f} s")
 
     # ------------------------------------------------------------ the liveness connection
 
     def dial_liveness(self, name: str) -> None:
         """Dial a liveness connection of this name in place of the one that is there, if any."""
-        if self._dialling is not None:
-            self._dialling.cancel()
+        if self._dial_task is not None:
+            self._dial_task.cancel()
         if self._liveness is not None:
             self._liveness.close()
-        self._dialling = self._loop.create_task(self._dial_liveness(name))
+        self._dial_task = self._loop.create_task(self._dial_liveness(name))
 
     async def _dial_liveness(self, name: str) -> None:
         try:
-            self._liveness = await dial_liveness((self._way.host, self._way.data_port), name, self._liveness_ended)
+            address = (self._endpoint.host, self._endpoint.data_port)
+            self._liveness = await dial_liveness(address, name, self._handle_liveness_end)
         except OSError:
-            await asyncio.sleep(BEAT)  # the network is cut: no use in asking for the next one at once
+            await asyncio.sleep(BEAT)  # the network is broken: do not ask for the next one at once
             self.send(LivenessLost())
 
-    def _liveness_ended(self, is_dead: bool) -> None:
-        """The controller's process is gone, whatever is still underway from it; or the connection broke."""
+    def _handle_liveness_end(self, is_dead: bool) -> None:
+        """The controller's process has ended, whatever is still to arrive from it; or the connection broke."""
         if is_dead:
-            self._miss()
+            self._start_grace()
         else:
             self.send(LivenessLost())
 
     def close(self, linger: float) -> None:
         """Messages already queued get ``linger`` seconds to leave. The liveness connection ends with the process."""
-        if self._giving_up is not None:
-            self._giving_up.cancel()
-        if self._dialling is not None:
-            self._dialling.cancel()
-        self._watch.close()
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
+        if self._dial_task is not None:
+            self._dial_task.cancel()
+        self._monitor.close()
         self._port.close(linger)

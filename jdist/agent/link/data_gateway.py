@@ -1,4 +1,4 @@
-"""The gateway: the node's way to the controller's data port, for workers that never cross the network themselves.
+"""The data gateway opens connections to the controller's data port for workers, which never open any themselves.
 
 A worker connects to a Unix socket here, names a transfer, and gets a connected and introduced TCP socket handed over;
 it then writes a tensor's own memory into it, with no copy in between.
@@ -14,7 +14,7 @@ from jdist.wire.transport.dialing import dial_data
 _NAME_LIMIT = 128
 
 
-class Gateway:
+class DataGateway:
     """Listens at ``path`` on the running loop."""
 
     def __init__(self, path: str, data_port: tuple[str, int]):
@@ -48,7 +48,7 @@ class Gateway:
                 try:
                     sock.sendall(f"{self._data_port[0]}:{self._data_port[1]}: {e}".encode())
                 except OSError:
-                    return  # the worker is gone; nobody is left to be told
+                    return  # the worker has ended
 
     def close(self) -> None:
         self._task.cancel()

@@ -17,11 +17,11 @@ DEVICES = ("index", "uuid", "name", "memory.total", "memory.used", "utilization.
 PROCESSES = ("gpu_uuid", "pid", "used_gpu_memory")
 """What is asked of each process that uses one, for :func:`read_processes`."""
 
-Taken = dict[int, dict[str, int]]
+GpuMemory = dict[int, dict[str, int]]
 """``{pid: {UUID of a GPU: bytes}}``."""
 
 
-class Device(Struct, frozen=True):
+class GpuDevice(Struct, frozen=True):
     """A GPU. Sizes in bytes, 0 where the driver does not tell."""
 
     index: int
@@ -36,7 +36,7 @@ class Device(Struct, frozen=True):
     """In MIG's slices, of which each is a device to CUDA; the sizes are the whole GPU's."""
 
 
-class Sight(Struct, frozen=True):
+class CudaVisibility(Struct, frozen=True):
     """How CUDA shows GPUs to this node's ranks: the variables of their environment."""
 
     visible: str | None
@@ -53,7 +53,7 @@ class Sight(Struct, frozen=True):
     def _tokens(self) -> list[str]:
         return [] if self.visible is None else [token.strip() for token in self.visible.split(",")]
 
-    def find(self, number: int, devices: Sequence[Device]) -> Device | None:
+    def find(self, number: int, devices: Sequence[GpuDevice]) -> GpuDevice | None:
         """What CUDA calls device ``number``; None where that cannot be told for certain.
 
         CUDA's guide, "CUDA Environment Variables": each is an index in CUDA's own order, the beginning of a UUID, or a
@@ -70,7 +70,7 @@ class Sight(Struct, frozen=True):
         found = [d for d in devices if token and d.uuid.startswith(token)]
         return found[0] if len(found) == 1 else None
 
-    def _is_in_order(self, devices: Sequence[Device]) -> bool:
+    def _is_in_order(self, devices: Sequence[GpuDevice]) -> bool:
         """Whether CUDA's index is the driver's: by default the fastest come first; of a GPU in slices CUDA sees one."""
         is_one_kind = len({d.name for d in devices}) == 1
         return (is_one_kind or self.order == "PCI_BUS_ID") and not any(d.is_sliced for d in devices)
@@ -80,20 +80,20 @@ def _names_device(token: str) -> bool:
     return token.isdecimal() or token.startswith(("GPU-", "MIG-"))
 
 
-def read_devices(text: str) -> tuple[Device, ...]:
+def read_devices(text: str) -> tuple[GpuDevice, ...]:
     """A GPU a line, memory in MiB, utilization in percent; lines that are none are left out."""
     found = []
     for words in _lines(text, len(DEVICES)):
         index, uuid, name, total, used, busy, mig = words
         if index.isdecimal() and uuid.startswith("GPU-"):
             share = min(int(busy), 100) / 100 if busy.isdecimal() else None
-            found.append(Device(int(index), uuid, name, mebibytes(total), mebibytes(used), share, mig == "Enabled"))
+            found.append(GpuDevice(int(index), uuid, name, mebibytes(total), mebibytes(used), share, mig == "Enabled"))
     return tuple(found)
 
 
-def read_processes(text: str) -> Taken:
+def read_processes(text: str) -> GpuMemory:
     """Who has how much of which GPU, a line each; without those of which the driver does not tell how much."""
-    found: Taken = {}
+    found: GpuMemory = {}
     for uuid, pid, used in _lines(text, len(PROCESSES)):
         if pid.isdecimal() and used.isdecimal():
             own = found.setdefault(int(pid), {})
@@ -112,7 +112,7 @@ def _lines(text: str, length: int) -> list[list[str]]:
 
 
 def use_of(
-    pid: int, bound: Device | None, devices: Sequence[Device], taken: Mapping[int, Mapping[str, int]]
+    pid: int, bound: GpuDevice | None, devices: Sequence[GpuDevice], taken: Mapping[int, Mapping[str, int]]
 ) -> GpuUse | None:
     """What the process has of its GPU; None where nothing is known of any.
 

@@ -1,37 +1,124 @@
-"""Wish: what an agent was started with that has a say in its place: by a command line, or by a launcher."""
+"""Join options: rank count, node rank and launcher task, from the command line or the launcher's environment."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
 
 from jdist.agent.node.facts import count_gpus
-from jdist.agent.node.tasks import own_gpu, read_task
 from jdist.core import environment
 from jdist.core.messages.membership import LauncherTask
 
+WORKER = "JDIST_WORKER"
+"""Set in every worker, whose environment holds its own place in the world and not a launcher's."""
 
-class Wish(Struct, frozen=True):
-    """What the agent asks for."""
+_SLURM_GIVES = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
+"""Set where Slurm assigns GPUs to single tasks; it sets CUDA_VISIBLE_DEVICES in any case."""
+_REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+Environment = Mapping[str, str]
+
+
+class JoinOptions(Struct, frozen=True):
+    """What the agent asks the controller for."""
 
     nproc: int = 0
-    """Ranks on this node; 0: as the controller says."""
+    """Ranks on this node; 0: as the controller decides."""
     node_rank: int = -1
     """-1: any."""
     task: LauncherTask | None = None
-    """If a launcher has started it together with others."""
+    """If a launcher has started the agent together with others."""
     launcher: dict[str, str] = {}
     """The variables by which a process finds that launcher again."""
 
 
-def read_wish(nproc: int, node_rank: int) -> Wish:
-    """The command line's words, or else the launcher's, whose variables are taken out of this process's environment.
+def read_join_options(nproc: int, node_rank: int) -> JoinOptions:
+    """The command line's options, or else the launcher's, whose variables are removed from this process's environment.
 
     To be called before anything is started that would inherit them.
     """
     task = read_task(os.environ) if node_rank < 0 else None
     if task is not None:
         task = msgspec.structs.replace(task, gpu=own_gpu(task, count_gpus(), os.environ))
-    return Wish(nproc, node_rank, task, environment.strip(os.environ))
+    return JoinOptions(nproc, node_rank, task, environment.strip(os.environ))
+
+
+def read_task(environ: Environment) -> LauncherTask | None:
+    """This process's place among those of its launcher; None if it was started alone, or by hand.
+
+    Of nested launchers, such as torchrun in a Slurm job, the innermost counts.
+    """
+    if WORKER in environ:
+        return None
+    for read in (_torchrun, _openmpi, _slurm, _pmi, _plain):
+        task = read(environ)
+        if task is not None:
+            return task if task.size > 1 and 0 <= task.rank < task.size else None
+    return None
+
+
+def _torchrun(environ: Environment) -> LauncherTask | None:
+    if "TORCHELASTIC_RUN_ID" not in environ:
+        return None
+    return _of("torchrun", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+
+
+def _openmpi(environ: Environment) -> LauncherTask | None:
+    names = (f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    return _of("mpirun", environ, *names)
+
+
+def _slurm(environ: Environment) -> LauncherTask | None:
+    """A step that ``srun`` started; a batch script and an interactive shell have the job's numbers, but no step."""
+    task = _of("srun", environ, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID")
+    if task is None:
+        return None
+    counts = _expand(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    local_size = counts[task.node_rank] if 0 <= task.node_rank < len(counts) else 0
+    return LauncherTask(task.launcher, task.rank, task.size, task.local_rank, local_size, task.node_rank)
+
+
+def _pmi(environ: Environment) -> LauncherTask | None:
+    """MPICH's mpiexec and those that set the same variables."""
+    return _of("mpiexec", environ, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+
+
+def _plain(environ: Environment) -> LauncherTask | None:
+    """The variables that ``init_method="env://"`` reads, whoever set them."""
+    if not {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
+        return None
+    return _of("the launcher", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+
+
+def _of(launcher: str, environ: Environment, *names: str) -> LauncherTask | None:
+    """The task by these variables: rank, size, local rank, local size, node rank. The first two are required."""
+    values = [environ.get(name, "") for name in names]
+    if not all(v.isdecimal() for v in values[:2]):
+        return None
+    local_rank, local_size, node_rank = (int(v) if v.isdecimal() else -1 for v in (values[2:] + [""] * 3)[:3])
+    return LauncherTask(launcher, int(values[0]), int(values[1]), local_rank, max(local_size, 0), node_rank)
+
+
+def _expand(text: str) -> list[int]:
+    """``"2(x3),1"`` → ``[2, 2, 2, 1]``."""
+    return [int(m[1]) for m in _REPEATED.finditer(text) for _ in range(int(m[2] or 1))]
+
+
+def own_gpu(task: LauncherTask, gpus: int, environ: Environment) -> int:
+    """Index of the task's own GPU among the ``gpus`` that it sees; -1: none, or it shares them with other tasks.
+
+    Where each task sees all GPUs of its host, the local rank is the index. Where it sees fewer GPUs than the host has
+    tasks, they are its own only if the launcher assigned them to it.
+    """
+    if not gpus:
+        return -1
+    if task.local_rank < 0 or task.local_size <= 1:
+        return 0
+    if gpus >= task.local_size:
+        return task.local_rank
+    giving = _SLURM_GIVES if task.launcher == "srun" else ("CUDA_VISIBLE_DEVICES",)
+    return task.local_rank % gpus if any(map(environ.get, giving)) else -1

@@ -1,20 +1,86 @@
-"""Exits: how a process ended, in words. Pure."""
+"""Exits: waiting for ended children, and explaining in words how a process ended."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 
-from jdist.agent.processes.oom import Verdict
+import psutil
 
+from jdist.agent.processes.oom import OomVerdict
+
+_REMEMBERED = 256
 _HINTS = {
-    "somebody": "; no oom kill was counted",
+    "process": "; no oom kill was counted",
     "unknown": "; the kernel's out-of-memory killer does that, or somebody's kill -9",
 }
 
 
-def explain_exit(status: int | None, memory: Verdict | None = None) -> str:
-    """A wait status in words (None: another process took it); ``memory`` says who sends a SIGKILL here."""
+class ChildReaper:
+    """Waits for all children of the agent, its workers and the orphans that it adopts as a subreaper."""
+
+    def __init__(self) -> None:
+        self._statuses: OrderedDict[int, int] = OrderedDict()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self.reap)
+
+    def reap(self) -> bool:
+        """Wait for all that have ended; False when no child is left at all."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self._statuses[pid] = status
+            while len(self._statuses) > _REMEMBERED:
+                self._statuses.popitem(last=False)
+
+    def status(self, pid: int) -> int | None:
+        """The wait status of a child that has ended; None when another process waited for it."""
+        self.reap()
+        return self._statuses.pop(pid, None)
+
+    def end_all(self, timeout: float) -> bool:
+        """Kill and await until no child is left; False after ``timeout`` seconds. For the agent's own end.
+
+        The children of a killed worker become the agent's, so each round may find new ones.
+        """
+        deadline = time.monotonic() + timeout
+        while self.reap():
+            for child in psutil.Process().children():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
+
+def on_exit(pid: int, callback: Callable[[], None]) -> None:
+    """Call ``callback`` once on the running loop when the process has ended."""
+    loop = asyncio.get_running_loop()
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        loop.call_soon(callback)
+        return
+
+    def handle_exit() -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        callback()
+
+    loop.add_reader(pidfd, handle_exit)
+
+
+def explain_exit(status: int | None, verdict: OomVerdict | None = None) -> str:
+    """A wait status in words (None: another process waited for it); ``verdict`` says who sent a SIGKILL."""
     if status is None:
         return "the process ended"
     if not os.WIFSIGNALED(status):
@@ -23,7 +89,7 @@ def explain_exit(status: int | None, memory: Verdict | None = None) -> str:
     name = signal.Signals(number).name if number in {s.value for s in signal.Signals} else "?"
     if number != signal.SIGKILL:
         return f"killed by signal {number} ({name})"
-    memory = memory or Verdict("unknown")
-    if memory.cause == "kernel":
-        return f"killed by signal {number} ({name}), out of memory: {memory.evidence}"
-    return f"killed by signal {number} ({name}{_HINTS[memory.cause]})"
+    verdict = verdict or OomVerdict("unknown")
+    if verdict.cause == "kernel":
+        return f"killed by signal {number} ({name}), out of memory: {verdict.evidence}"
+    return f"killed by signal {number} ({name}{_HINTS[verdict.cause]})"

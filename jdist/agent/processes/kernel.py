@@ -1,4 +1,4 @@
-"""Kernels: the worker processes of a node, each an ipykernel that this agent starts, speaks to and reaps."""
+"""Kernel: one worker process of a node, an ipykernel that the agent starts, connects to and reaps."""
 
 from __future__ import annotations
 
@@ -7,45 +7,26 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from jupyter_client.session import Session
 from msgspec import Struct
 
-from jdist.agent.processes.reaper import Reaper
-from jdist.agent.relay.iopub import KernelMessage, parse
-from jdist.agent.starters.forkserver import Fork
+from jdist.agent.processes.exits import ChildReaper
+from jdist.agent.processes.jupyter_messages import KernelMessage, parse
+from jdist.agent.starters.base import ProcessRequest, Starter
 from jdist.core.messages.base import AGENT_IDENTITY
 from jdist.core.specs import WorkerSpec
 from jdist.wire.transport.sockets import SUB, Port, dial_ipc
 
 
-class Starter(Protocol):
-    """What starts a node's processes: the nursery by forking, or fresh interpreters."""
-
-    async def start(self, fork: Fork) -> int:
-        """The new process's pid. Raises LaunchError."""
-
-    async def warm(self) -> None:
-        """Import ahead what the next workers need. Called when the node is idle, also when there is nothing to do."""
-
-    def pause(self) -> None:
-        """A cell begins: stop what ``warm`` has begun."""
-
-    def resume(self) -> None:
-        """The node is idle: go on with it."""
-
-    def close(self) -> None:
-        """End what was started for this and is no worker."""
-
-
-class Place(Struct, frozen=True):
-    """Where a worker was put at its birth, and the files around it."""
+class WorkerPlace(Struct, frozen=True):
+    """Where a worker was started, and the files around it."""
 
     directory: str
     number: int
-    """Of all workers that the agent has started: names files and sockets, since ranks change."""
+    """Serial number of the worker on this agent; used in file and socket names because ranks change."""
     rank: int
     incarnation: int
     gpu_index: int
@@ -57,12 +38,12 @@ class Place(Struct, frozen=True):
 
     @property
     def raw_log(self) -> str:
-        """What the process itself wrote outside of any cell, such as the last words of a crash."""
+        """What the process itself wrote outside of any cell, such as the traceback of a crash."""
         return str(Path(self.directory) / f"kernel-{self.number}.raw.log")
 
     @property
     def identity(self) -> bytes:
-        """The worker's at the agent's socket."""
+        """The worker's identity at the agent's socket."""
         return b"w-%d" % self.number
 
 
@@ -75,8 +56,8 @@ class Kernel:
     def __init__(
         self,
         context: Any,
-        place: Place,
-        reaper: Reaper,
+        place: WorkerPlace,
+        reaper: ChildReaper,
         on_message: Callable[[Kernel, str, KernelMessage], None],
         on_exit: Callable[[Kernel, int | None], None],
     ):
@@ -85,15 +66,16 @@ class Kernel:
         """Its rank now."""
         self.pid = 0
         self.is_dismissed = False
-        """The agent has ended it, or is about to: its end is no news."""
-        self.is_hearing = False
+        """The agent has ended it, or is about to: its end is not reported."""
+        self.is_subscribed = False
+        """Its output is received."""
         self.has_said_hello = False
         self.device = ""
-        """As its worker said last: "cpu", "cuda:0"."""
+        """As its worker reported it last: "cpu", "cuda:0"."""
         self._reaper = reaper
         self._on_exit = on_exit
         self._pidfd = -1
-        self._is_doomed = False
+        self._is_killed = False
         self._session = Session(key=os.urandom(16).hex().encode(), check_pid=False)
         self._session.pack = msgspec.json.encode  # a tenth of the time of the default
         prefix = str(Path(place.directory) / f"k{place.number}")
@@ -109,30 +91,30 @@ class Kernel:
 
     async def start(self, starter: Starter, spec: WorkerSpec, env: dict[str, str]) -> None:
         """Start the process; ``on_exit`` is called once when it ends. Raises LaunchError."""
-        fork = Fork("jdist.worker.main:main", msgspec.json.encode(spec), self.place.raw_log, env)
-        self.pid = await starter.start(fork)
+        request = ProcessRequest("jdist.worker.main:main", msgspec.json.encode(spec), self.place.raw_log, env)
+        self.pid = await starter.start(request)
         self._pidfd = os.pidfd_open(self.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
-        if self._is_doomed:
+        if self._is_killed:
             self.kill()
 
     @property
     def is_up(self) -> bool:
         """Whether its worker is ready for cells."""
-        return self.is_hearing and self.has_said_hello
+        return self.is_subscribed and self.has_said_hello
 
     def reply_input(self, text: str) -> None:
-        """The line the user typed."""
+        """Pass on the line that the user typed."""
         self._stdin.send(self._session.serialize(self._session.msg("input_reply", {"value": text, "status": "ok"})))
 
     def dismiss(self) -> None:
-        """End it; nobody is told."""
+        """Kill it; its end is not reported."""
         self.is_dismissed = True
         self.kill()
 
     def kill(self) -> None:
         """SIGKILL, as soon as the process is there; ``on_exit`` follows."""
-        self._is_doomed = True
+        self._is_killed = True
         if self._pidfd >= 0:
             try:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)  # type: ignore[attr-defined,unused-ignore]

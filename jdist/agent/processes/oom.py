@@ -15,22 +15,22 @@ from typing import Literal
 
 from msgspec import Struct
 
-Cause = Literal["kernel", "somebody", "unknown"]
-"""Who sent a SIGKILL: the kernel for want of memory, somebody else, or nobody can tell."""
+Cause = Literal["kernel", "process", "unknown"]
+"""Who sent a SIGKILL: the kernel because memory ran out, another process, or that is not known."""
 
 _KILLED = re.compile(r"Killed process (\d+) ")
 _RECORD = 8192
 """Bytes of the longest record of /dev/kmsg."""
 
 
-class Verdict(Struct, frozen=True):
+class OomVerdict(Struct, frozen=True):
     """Whether a killed process was killed for want of memory, and how that is known."""
 
     cause: Cause
     evidence: str = ""
 
 
-class OomWatch:
+class OomMonitor:
     """Looks at the kernel's counters and log for some processes. Call :meth:`tick` about once a second.
 
     ``root`` is where ``proc``, ``sys`` and ``dev`` are found.
@@ -71,19 +71,19 @@ class OomWatch:
         self._newer = found
         self._older_killed, self._newer_killed = self._newer_killed, self._read_log()
 
-    def verdict(self, pid: int) -> Verdict:
+    def verdict(self, pid: int) -> OomVerdict:
         """On a process that a SIGKILL has just ended."""
         self._newer_killed |= self._read_log()
         if pid in self._newer_killed | self._older_killed:
-            return Verdict("kernel", "the kernel's log names it")
+            return OomVerdict("kernel", "the kernel's log names it")
         counter = self._counters.get(pid)
         now = _count(counter) if counter is not None else None
         if counter is None or now is None or counter not in self._older:
-            return Verdict("unknown")
+            return OomVerdict("unknown")
         kills = now - self._older[counter]
         if kills > 0:
-            return Verdict("kernel", f"the kernel's cgroup counted {kills} oom kill{'s' if kills > 1 else ''}")
-        return Verdict("somebody")
+            return OomVerdict("kernel", f"the kernel's cgroup counted {kills} oom kill{'s' if kills > 1 else ''}")
+        return OomVerdict("process")
 
     def close(self) -> None:
         if self._log >= 0:

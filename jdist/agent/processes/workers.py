@@ -1,8 +1,8 @@
-"""Workers: this node's ranks' processes, by rank; started, replaced, renumbered and told; their ends are explained.
+"""Workers: the processes of this node's ranks. They are started, replaced and renumbered; their ends are explained.
 
-A worker is *starting* until its process has said hello and its output is heard, then *up*, until it ends by itself or
-is dismissed, after which nothing more is heard of it. Only this module adds and removes workers; whoever has to know is
-told through `Listener`, on the running loop.
+A worker is *starting* until its process has sent its hello and its output is received, then *up*, until it ends by
+itself or is dismissed, after which nothing more of it is reported. Only this module adds and removes workers; a
+`WorkerListener` is called on the running loop.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
+from jdist.agent.node.context import NodeContext
 from jdist.agent.node.facts import interface_environment
-from jdist.agent.node.join_options import Wish
-from jdist.agent.node.tasks import WORKER
-from jdist.agent.processes.exits import explain_exit
-from jdist.agent.processes.kernel import Kernel, Place, Starter
-from jdist.agent.processes.oom import OomWatch
-from jdist.agent.processes.reaper import Reaper
-from jdist.agent.relay.iopub import KernelMessage
+from jdist.agent.node.join_options import WORKER
+from jdist.agent.processes.exits import ChildReaper, explain_exit
+from jdist.agent.processes.jupyter_messages import KernelMessage
+from jdist.agent.processes.kernel import Kernel, WorkerPlace
+from jdist.agent.processes.oom import OomMonitor
 from jdist.core.errors import LaunchError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import BeRank, Welcome, WorkerHello
@@ -37,9 +35,9 @@ from jdist.wire.transport.sockets import bind_ipc
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.wire.values.segments import sweep_dead
 
-_CHILDREN_END = 5.0
+_CHILDREN_END_TIMEOUT = 5.0
 """Seconds for killed children to be gone."""
-_UP_WITHIN = 120.0
+_UP_TIMEOUT = 120.0
 """Seconds for a worker's process to be ready for cells."""
 _TOGETHER = 0.25
 """Seconds within which signals to all processes of a node reach the last of them."""
@@ -47,84 +45,70 @@ _TOGETHER = 0.25
 _from_worker: Unpacker[Any] = Unpacker(WorkerMessage)
 
 
-class Listener(Protocol):
-    """Who has to know what becomes of the workers."""
+class WorkerListener(Protocol):
+    """Called with what workers send and with what becomes of them."""
 
-    def on_kernel(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
-        """Its kernel has written something, or asks for input."""
+    def handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
+        """The worker's kernel has written output, or asks for input."""
 
-    def on_hello(self, kernel: Kernel) -> None:
-        """It can be told things."""
+    def handle_hello(self, kernel: Kernel) -> None:
+        """The worker can receive messages."""
 
-    def on_worker(self, message: Any) -> None:
-        """It has something to say, under the rank that it has now."""
+    def handle_worker_message(self, message: Any) -> None:
+        """The worker has sent a message other than its hello, under the rank that it has now."""
 
-    def on_up(self, kernel: Kernel) -> None:
-        """It is ready for cells."""
+    def handle_up(self, kernel: Kernel) -> None:
+        """The worker is ready for cells."""
 
-    def on_exit(self) -> None:
-        """A process has ended; what it wrote has been read."""
+    def handle_exit(self) -> None:
+        """A process has ended; all its output has been read."""
 
-    def on_down(self, rank: int, incarnation: int, reason: str) -> None:
+    def handle_down(self, rank: int, incarnation: int, reason: str) -> None:
         """The rank has lost its process, or got none."""
 
 
-@dataclass(frozen=True)
-class House:
-    """What all workers of a node share."""
-
-    context: Any
-    directory: Path
-    cluster: str
-    starter: Starter
-    wish: Wish
-    gpus: int
-
-
 class Workers:
-    """The kernels by rank, and the socket on which they are told things."""
+    """The kernels by rank, and the socket for messages to and from their workers."""
 
-    def __init__(self, house: House, listener: Listener, keep: Callable[[Coroutine[Any, Any, None]], None]):
-        self._house = house
-        self._listener = listener
-        self._keep = keep
+    listener: WorkerListener
+
+    def __init__(self, node: NodeContext):
+        self._node = node
         self._kernels: dict[int, Kernel] = {}
         self._numbers = itertools.count()
-        self._reaper = Reaper()
-        self._oom = OomWatch()
+        self._reaper = ChildReaper()
+        self._oom = OomMonitor()
         self._welcome: Welcome | None = None
         self._address = ""
-        self._socket = bind_ipc(house.context, str(house.directory / "agent"), self._on_message)
+        self._socket = bind_ipc(node.zmq_context, str(node.directory / "agent"), self._handle_frames)
 
     @property
     def kernels(self) -> Mapping[int, Kernel]:
         return self._kernels
 
-    def settle(self, welcome: Welcome, address: str) -> None:
-        """Workers that are started from now on are of this place in the world, at this address."""
+    def set_place(self, welcome: Welcome, address: str) -> None:
+        """Start workers from now on for this place in the world, at this address."""
         self._welcome = welcome
         self._address = address
 
     def tick(self) -> None:
-        """Have a look at the memory, now and then."""
+        """Sample memory events; called with every heartbeat."""
         self._oom.tick()
-
-    # ------------------------------------------------------------ who there is
 
     def replace(self, rank: int, incarnation: int) -> bool:
         """Kill what is left of the rank's worker and start a fresh one; False if that is down already."""
-        house = self._house
+        node = self._node
         old = self._kernels.pop(rank, None)
         if old is not None:
             old.dismiss()
-        place = Place(str(house.directory), next(self._numbers), rank, incarnation, self._free_gpu())
+        place = WorkerPlace(str(node.directory), next(self._numbers), rank, incarnation, self._free_gpu())
         try:
-            kernel = Kernel(house.context, place, self._reaper, self._on_kernel, self._on_exit)
+            kernel = Kernel(node.zmq_context, place, self._reaper, self._handle_kernel_message, self._handle_exit)
         except OSError as e:
-            self._listener.on_down(rank, incarnation, str(e))
+            self.listener.handle_down(rank, incarnation, str(e))
             return False
         self._kernels[rank] = kernel
-        self._keep(self._start(kernel))
+        node.create_task(self._start(kernel))
         return True
 
     def renumber(self, ranks: Mapping[int, int]) -> None:
@@ -135,12 +119,12 @@ class Workers:
             if rank in ranks:
                 kernel.rank = ranks[rank]
                 self._kernels[kernel.rank] = kernel
-                self._tell_rank(kernel)
+                self._send_rank(kernel)
             else:
                 kernel.dismiss()
 
     def dismiss(self) -> None:
-        """End all of them; nothing more is heard of them."""
+        """End all of them; nothing more of them is reported."""
         for kernel in self._kernels.values():
             kernel.dismiss()
         self._kernels.clear()
@@ -149,25 +133,25 @@ class Workers:
         """Leave no process behind, whoever started it: the node has no workers any more."""
         kernels = list(self._kernels.values())
         self.dismiss()
-        self._house.starter.close()
-        self._reaper.end_all(_CHILDREN_END)
+        self._node.starter.close()
+        self._reaper.end_all(_CHILDREN_END_TIMEOUT)
         for kernel in kernels:
             kernel.close()
         self._socket.close()
         self._oom.close()
 
     def _free_gpu(self) -> int:
-        """The GPU of the next worker: the lowest that none of the others has, or the one that is the task's."""
-        task = self._house.wish.task
+        """The GPU of the next worker: the lowest that no other worker has, or the one that is the task's."""
+        task = self._node.options.task
         if task is not None and self._welcome is not None and self._welcome.is_task:
-            return task.gpu if task.gpu >= 0 else self._house.gpus  # none: the first that is not there
+            return task.gpu if task.gpu >= 0 else self._node.facts.gpus  # none: the first that is not there
         taken = {k.place.gpu_index for k in self._kernels.values()}
         return next(n for n in itertools.count() if n not in taken)
 
     # ------------------------------------------------------------ start and end
 
     async def _start(self, kernel: Kernel) -> None:
-        welcome, place, house = self._welcome, kernel.place, self._house
+        welcome, place, node = self._welcome, kernel.place, self._node
         if welcome is None:
             raise LaunchError("no place in the world yet")
         threads = 1 if welcome.nproc > 1 or welcome.is_task else os.cpu_count() or 1
@@ -177,98 +161,98 @@ class Workers:
             gpu_index=place.gpu_index,
             identity=place.identity.decode(),
             connection_file=str(place.connection_file),
-            agent_socket=str(house.directory / "agent"),
-            handover_socket=str(house.directory / "handover"),
-            cluster=house.cluster,
+            agent_socket=str(node.directory / "agent"),
+            handover_socket=str(node.directory / "handover"),
+            cluster=node.endpoint.cluster,
             threads=threads,
         )
         env = {
-            **(house.wish.launcher if welcome.keeps_launcher else {}),
+            **(node.options.launcher if welcome.keeps_launcher else {}),
             WORKER: "1",
             "RANK": str(place.rank),
             "OMP_NUM_THREADS": str(threads),
             **interface_environment(self._address),
         }
         try:
-            await kernel.start(house.starter, spec, env)
-            asyncio.get_running_loop().call_later(_UP_WITHIN, _give_up, kernel)
+            await kernel.start(node.starter, spec, env)
+            asyncio.get_running_loop().call_later(_UP_TIMEOUT, _kill_late, kernel)
             self._oom.watch(kernel.pid)
         except (LaunchError, OSError) as e:
             kernel.close()
             if not kernel.is_dismissed:
                 del self._kernels[kernel.rank]
-                self._listener.on_down(kernel.rank, place.incarnation, str(e))
+                self.listener.handle_down(kernel.rank, place.incarnation, str(e))
 
-    def _on_exit(self, kernel: Kernel, status: int | None) -> None:
+    def _handle_exit(self, kernel: Kernel, status: int | None) -> None:
         if status == signal.SIGTERM:  # a scheduler that ends the node's job sends that to all of its processes
-            asyncio.get_running_loop().call_later(_TOGETHER, self._take_exit, kernel, status)
+            asyncio.get_running_loop().call_later(_TOGETHER, self._report_exit, kernel, status)
         else:
-            self._take_exit(kernel, status)
+            self._report_exit(kernel, status)
 
-    def _take_exit(self, kernel: Kernel, status: int | None) -> None:
+    def _report_exit(self, kernel: Kernel, status: int | None) -> None:
         place = kernel.place
         reason = explain_exit(status, self._oom.verdict(kernel.pid))
         self._oom.forget(kernel.pid)
-        self._listener.on_exit()
-        sweep_dead(self._house.cluster)
+        self.listener.handle_exit()
+        sweep_dead(self._node.endpoint.cluster)
         if not kernel.is_dismissed:
             del self._kernels[kernel.rank]
-            self._listener.on_down(kernel.rank, place.incarnation, reason + _last_words(place.raw_log))
+            self.listener.handle_down(kernel.rank, place.incarnation, reason + _raw_log_end(place.raw_log))
 
-    # ------------------------------------------------------------ what they say and are told
+    # ------------------------------------------------------------ messages
 
     def send(self, rank: int, message: Message) -> bool:
-        """Tell the rank's worker; False if there is none."""
+        """Send to the rank's worker; False if there is none."""
         return bool(self.forward((rank,), pack(message)))
 
     def forward(self, ranks: Collection[int], data: bytes) -> int:
-        """Tell those of the ranks that are here a message as it came: a large cell is packed once. How many."""
+        """Send an encoded message to those of the ranks that are here; how many. A large cell is packed only once."""
         there = filter(None, map(self._kernels.get, ranks))
         return sum(self._socket.send([kernel.place.identity, data]) for kernel in there)
 
-    def _on_kernel(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
-        if channel == "iopub" and not kernel.is_hearing:
-            kernel.is_hearing = True
-            self._announce(kernel)
-        self._listener.on_kernel(kernel, channel, message)
+    def _handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
+        if channel == "iopub" and not kernel.is_subscribed:
+            kernel.is_subscribed = True
+            self._report_up(kernel)
+        self.listener.handle_kernel_message(kernel, channel, message)
 
-    def _on_message(self, frames: list[bytes]) -> None:
+    def _handle_frames(self, frames: list[bytes]) -> None:
         kernel = next((k for k in self._kernels.values() if k.place.identity == frames[0]), None)
         if kernel is None:
             return  # it has just been replaced, or removed
-        message = under_its_rank(kernel, _from_worker(frames[-1]))
+        message = with_current_rank(kernel, _from_worker(frames[-1]))
         if not isinstance(message, WorkerHello):
-            self._listener.on_worker(message)
+            self.listener.handle_worker_message(message)
             return
         kernel.has_said_hello = True
-        self._listener.on_hello(kernel)
+        self.listener.handle_hello(kernel)
         if kernel.rank != kernel.place.rank:
-            self._tell_rank(kernel)
-        self._announce(kernel)
+            self._send_rank(kernel)
+        self._report_up(kernel)
 
-    def _tell_rank(self, kernel: Kernel) -> None:
-        """A worker that is not there yet is told when it is."""
+    def _send_rank(self, kernel: Kernel) -> None:
+        """A worker that has not sent its hello is sent its rank after that."""
         if kernel.has_said_hello:
             self.send(kernel.rank, BeRank(kernel.rank))
 
-    def _announce(self, kernel: Kernel) -> None:
+    def _report_up(self, kernel: Kernel) -> None:
         if kernel.is_up:
-            self._listener.on_up(kernel)
+            self.listener.handle_up(kernel)
 
 
-def under_its_rank(kernel: Kernel, message: Any) -> Any:
-    """A worker's message with the rank that it has now; it may not have heard of that yet."""
+def with_current_rank(kernel: Kernel, message: Any) -> Any:
+    """A worker's message with the rank that it has now; the worker may not know that yet."""
     return message if message.rank == kernel.rank else msgspec.structs.replace(message, rank=kernel.rank)
 
 
-def _give_up(kernel: Kernel) -> None:
-    """A process that is there and never gets ready is ended; its rank is told to be lost for that."""
+def _kill_late(kernel: Kernel) -> None:
+    """End a process that does not become ready; its rank is then reported as lost."""
     if not kernel.is_up and not kernel.is_dismissed:
-        print(f"jdist agent: rank {kernel.rank} was not ready within {_UP_WITHIN:.0f} s; ending it", file=sys.stderr)
+        print(f"jdist agent: rank {kernel.rank} was not ready within {_UP_TIMEOUT:.0f} s; ending it", file=sys.stderr)
         kernel.kill()
 
 
-def _last_words(raw_log: str) -> str:
+def _raw_log_end(raw_log: str) -> str:
     """The end of what the process wrote outside its cells, if anything."""
     with contextlib.suppress(OSError):
         lines = Path(raw_log).read_text(errors="replace").strip().splitlines()

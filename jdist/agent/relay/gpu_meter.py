@@ -18,7 +18,16 @@ import msgspec
 from msgspec import Struct
 
 from jdist.agent.node import nvidia
-from jdist.agent.node.gpus import DEVICES, PROCESSES, Device, Sight, Taken, read_devices, read_processes, use_of
+from jdist.agent.node.gpus import (
+    DEVICES,
+    PROCESSES,
+    CudaVisibility,
+    GpuDevice,
+    GpuMemory,
+    read_devices,
+    read_processes,
+    use_of,
+)
 from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages.base import Message
 from jdist.core.messages.observation import Observation
@@ -40,22 +49,22 @@ _REMEMBERED = 1000
 """Questions that may still be answered."""
 
 
-class Reading(Struct, frozen=True):
+class GpuReading(Struct, frozen=True):
     """One measurement."""
 
-    devices: tuple[Device, ...]
-    taken: Taken
+    devices: tuple[GpuDevice, ...]
+    taken: GpuMemory
 
 
-def measure() -> Reading:
+def measure() -> GpuReading:
     """Ask the driver. Blocks, for ten seconds at most. Raises OSError."""
     devices = read_devices(nvidia.query("gpu", DEVICES, _TOOL))
     if not devices:
         raise OSError("no GPUs")
-    return Reading(devices, read_processes(nvidia.query("compute-apps", PROCESSES, _TOOL)))
+    return GpuReading(devices, read_processes(nvidia.query("compute-apps", PROCESSES, _TOOL)))
 
 
-class Meter:
+class GpuMeter:
     """Passes ranks' answers on to ``send``. On the agent's loop; ``ask`` is called on a thread.
 
     ``gpus``: how many devices are seen on the node without the driver's help. Where none is, the tool gets one chance.
@@ -64,10 +73,10 @@ class Meter:
     def __init__(
         self,
         kernels: Mapping[int, Kernel],
-        sight: Sight,
+        sight: CudaVisibility,
         gpus: int,
         send: Callable[[Message], object],
-        ask: Callable[[], Reading] = measure,
+        ask: Callable[[], GpuReading] = measure,
     ):
         self._kernels = kernels
         self._sight = sight
@@ -78,7 +87,7 @@ class Meter:
         self._wanted: OrderedDict[str, None] = OrderedDict()
         self._held: list[RankReply] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._reading: Reading | None = None
+        self._reading: GpuReading | None = None
         self._began = float("-inf")
         """When what is known was asked for."""
         self._under_way: float | None = None
@@ -90,7 +99,7 @@ class Meter:
         self._pause = _PAUSE
         self._next = float("inf") if sight.is_blind or not nvidia.is_there() else float("-inf")
 
-    def want(self, request: str) -> None:
+    def request(self, request: str) -> None:
         """The answers of this name are to tell of GPUs."""
         now = self._loop.time()
         if now < self._next:
@@ -103,11 +112,11 @@ class Meter:
         elif self._is_outdated or now - self._began >= _BETWEEN:
             self._begin()
 
-    def outdate(self) -> None:
+    def record_cell_end(self) -> None:
         """A cell has ended: what was measured before may be wrong."""
         self._changed = self._loop.time()
 
-    def pass_on(self, message: Message) -> None:
+    def forward(self, message: Message) -> None:
         """Send what a rank says, or its agent in its place; what waits for the driver, later."""
         if not isinstance(message, RankReply) or not isinstance(message.body, Observation):
             self._send(message)
@@ -150,13 +159,13 @@ class Meter:
 
     def _run(self) -> None:
         try:
-            reading: Reading | None = self._ask()
+            reading: GpuReading | None = self._ask()
         except OSError:  # no driver, no permission, no answer: then nothing is told, which is all there is to say
             reading = None
         with contextlib.suppress(RuntimeError):  # the agent has ended
             self._loop.call_soon_threadsafe(self._take, reading)
 
-    def _take(self, reading: Reading | None) -> None:
+    def _take(self, reading: GpuReading | None) -> None:
         began, self._under_way = self._under_way or 0.0, None
         if reading is None:
             self._reading = None

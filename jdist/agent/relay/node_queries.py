@@ -1,22 +1,19 @@
-"""Answering: the questions that are asked of the node itself, each on a task of its own."""
+"""Node queries: answers what is asked of the node itself, each query in a task of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from jdist.agent.code.sync import Syncing
+from jdist.agent.code.sync import CodeSync
+from jdist.agent.node.context import NodeContext
 from jdist.agent.node.facts import interface_environment
-from jdist.agent.processes.kernel import Starter
 from jdist.agent.relay.node_report import report_briefly, report_fully
 from jdist.core.errors import JdistError
-from jdist.core.messages.base import Message, Progress, QueryFailed
+from jdist.core.messages.base import Progress, QueryFailed
 from jdist.core.messages.code import AdoptTree, ApplyTree, CompareTree, StorePieces
-from jdist.core.messages.membership import NodeFacts
 from jdist.core.messages.nodes import (
     ClockReading,
     Listen,
@@ -34,53 +31,42 @@ _LONGEST = 600.0
 """Seconds that a listener may be asked for."""
 
 
-class NodeAnswers:
-    """Answers for this node. ``keep`` runs a task until the agent ends."""
+class NodeQueries:
+    """Answers for this node."""
 
-    def __init__(
-        self,
-        facts: NodeFacts,
-        starter: Starter,
-        directory: Path,
-        send: Callable[[Message], object],
-        keep: Callable[[Coroutine[Any, Any, None]], object],
-        syncing: Syncing,
-    ):
+    def __init__(self, node: NodeContext, code_sync: CodeSync):
         self._loop = asyncio.get_running_loop()
-        self._syncing = syncing
-        self._facts = facts
-        self._starter = starter
-        self._directory = directory
-        self._send = send
-        self._keep = keep
-        self._examining = asyncio.Lock()
+        self._node = node
+        self._facts = node.facts
+        self._code_sync = code_sync
+        self._reporting = asyncio.Lock()
         self._listeners: dict[str, Listener] = {}
 
-    def take(self, ask: NodeQuery) -> None:
-        """Answer a question from the controller: the time at once, everything else as soon as it is known."""
-        if isinstance(ask.op, ReadClock):
-            self._say(ask, ClockReading(time.time()))
+    def handle_query(self, query: NodeQuery) -> None:
+        """Answer a query from the controller: the time at once, everything else as soon as it is known."""
+        if isinstance(query.op, ReadClock):
+            self._reply(query, ClockReading(time.time()))
         else:
-            self._keep(self._answer(ask))
+            self._node.create_task(self._answer(query))
 
-    def _say(self, ask: NodeQuery, body: NodeReplyBody) -> None:
-        self._send(NodeReply(ask.request, ask.nodes[0], body))
+    def _reply(self, query: NodeQuery, body: NodeReplyBody) -> None:
+        self._node.send(NodeReply(query.request, query.nodes[0], body))
 
-    async def _answer(self, ask: NodeQuery) -> None:
+    async def _answer(self, query: NodeQuery) -> None:
         try:
-            self._say(ask, await self._find_out(ask.op, partial(self._say_progress, ask)))
-        except Exception as e:  # whatever it is, a question must not cost the node its ranks
+            self._reply(query, await self._perform(query.op, partial(self._report_progress, query)))
+        except Exception as e:  # a failed query must not cost the node its ranks
             reason = str(e) if isinstance(e, OSError | JdistError) else repr(e)
-            self._say(ask, QueryFailed(f"{self._facts.hostname}: {reason}"))
+            self._reply(query, QueryFailed(f"{self._facts.hostname}: {reason}"))
 
-    def _say_progress(self, ask: NodeQuery, done: int) -> None:
-        """From any thread."""
-        self._loop.call_soon_threadsafe(self._say, ask, Progress(done, 0))
+    def _report_progress(self, query: NodeQuery, done: int) -> None:
+        """Called from any thread."""
+        self._loop.call_soon_threadsafe(self._reply, query, Progress(done, 0))
 
-    async def _find_out(self, op: NodeOp, progress: Callable[[int], None]) -> NodeReplyBody:
+    async def _perform(self, op: NodeOp, progress: Callable[[int], None]) -> NodeReplyBody:
         match op:
             case ReportNode():
-                return await self._examine(op)
+                return await self._report_node(op)
             case Listen():
                 return self._listen(op)
             case ProbePath():
@@ -89,7 +75,7 @@ class NodeAnswers:
             case ReadClock():
                 return ClockReading(time.time())
             case CompareTree() | StorePieces() | ApplyTree() | AdoptTree():
-                return await self._syncing.answer(op, progress)
+                return await self._code_sync.answer(op, progress)
 
     def _listen(self, op: Listen) -> Listening:
         old = self._listeners.pop(op.token, None)
@@ -101,10 +87,10 @@ class NodeAnswers:
         listener = self._listeners[op.token] = Listener(self._facts.address, op.token, min(op.seconds, _LONGEST))
         return Listening(listener.port)
 
-    async def _examine(self, op: ReportNode) -> NodeReported:
+    async def _report_node(self, op: ReportNode) -> NodeReported:
         chosen = interface_environment(self._facts.address)
         if op.is_brief:
             return NodeReported(report_briefly(self._facts, chosen), time.time())
-        async with self._examining:  # two clients at once: they share the report's socket
-            report = await report_fully(self._facts, chosen, self._starter, self._directory)
+        async with self._reporting:  # two clients at once share the report's socket
+            report = await report_fully(self._facts, chosen, self._node.starter, self._node.directory)
         return NodeReported(report, time.time())

@@ -16,9 +16,8 @@ import psutil
 
 from jdist.agent.node import nvidia
 from jdist.agent.node.gpus import mebibytes
-from jdist.agent.processes.kernel import Starter
-from jdist.agent.processes.store_keeper import watch_end
-from jdist.agent.starters.forkserver import Fork
+from jdist.agent.processes.exits import on_exit
+from jdist.agent.starters.base import ProcessRequest, Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.membership import NodeFacts
 from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
@@ -133,7 +132,7 @@ async def _ask_torch(starter: Starter, directory: Path) -> TorchFacts:
         try:
             spec = msgspec.json.encode(TorchFactsSpec(str(path)))
             log = directory / "facts.log"
-            pid = await starter.start(Fork("jdist.worker.torch_facts:main", spec, str(log), {}))
+            pid = await starter.start(ProcessRequest("jdist.worker.torch_facts:main", spec, str(log), {}))
             data = await asyncio.wait_for(_report_of(pid, reports), _TORCH)
         finally:
             path.unlink(missing_ok=True)
@@ -146,7 +145,7 @@ async def _ask_torch(starter: Starter, directory: Path) -> TorchFacts:
 async def _report_of(pid: int, reports: socket.socket) -> bytes | None:
     """What the process reports; None if it ends without."""
     ended = asyncio.Event()
-    watch_end(pid, ended.set)
+    on_exit(pid, ended.set)
     ending = asyncio.ensure_future(ended.wait())
     receiving = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(reports, 1 << 16))
     try:

@@ -1,131 +1,120 @@
-"""Questions: Asks on their way to this node's ranks, and those that the agent answers itself."""
+"""Rank queries: routes them to this node's ranks, and answers those that the agent can answer itself."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from jdist.agent.processes.kernel import Kernel
-from jdist.agent.relay.gpu_meter import Meter
-from jdist.agent.relay.iopub import Relay
-from jdist.agent.relay.unresponsive import Silence
+from jdist.agent.node.context import NodeContext
+from jdist.agent.processes.workers import Workers
+from jdist.agent.relay.gpu_meter import GpuMeter
+from jdist.agent.relay.rank_logs import RankLogs
+from jdist.agent.relay.unresponsive import UnresponsiveRanks
 from jdist.core.errors import JdistError
 from jdist.core.messages.base import Message, Progress, QueryFailed
 from jdist.core.messages.introspection import Console, ConsoleAt, Logs, LogText
 from jdist.core.messages.observation import Observe
-from jdist.core.messages.protocol import RankQuery, RankReply
+from jdist.core.messages.protocol import RankQuery, RankReply, RankReplyBody
 from jdist.core.messages.values import BindNames, Evaluate
 from jdist.wire.transport.dialing import get_segment
-from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.values.segments import Probe, Segment
 
 _NO_PROCESS = "this rank has no process now; the status of the cluster says why"
 
 
-class Questions:
-    """Routes each question; brings a pushed value's bytes to this node once for all its ranks."""
+class RankQueries:
+    """Routes each query; brings a pushed value's bytes to this node once for all its ranks."""
 
-    def __init__(
-        self,
-        way: Endpoint,
-        relay: Relay,
-        kernels: Mapping[int, Kernel],
-        meter: Meter,
-        to_worker: Callable[[int, Message], bool],
-    ):
-        self._way = way
-        self._relay = relay
-        self._kernels = kernels
-        self._send = meter.pass_on
+    def __init__(self, node: NodeContext, workers: Workers, logs: RankLogs, meter: GpuMeter):
+        self._node = node
+        self._workers = workers
+        self._logs = logs
         self._meter = meter
-        self._to_worker = to_worker
-        self._silence = Silence(meter.pass_on)
-        self._brought: dict[str, tuple[Segment, set[int]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._unresponsive = UnresponsiveRanks(meter.forward)
+        self._fetched: dict[str, tuple[Segment, set[int]]] = {}
+        """Values that were fetched for these ranks, by request."""
 
-    def take(self, ask: RankQuery) -> None:
-        """Route a question from the controller."""
-        op = ask.op
+    def handle_query(self, query: RankQuery) -> None:
+        """Route a query from the controller."""
+        op = query.op
         if isinstance(op, BindNames) and op.path and not _is_here(op):
-            task = asyncio.get_running_loop().create_task(self._bring(ask, op))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._node.create_task(self._fetch(query, op))
             return
         if isinstance(op, Evaluate) and op.probe is not None and not _is_here(op):
             op = msgspec.structs.replace(op, probe=None)
         if isinstance(op, Observe) and op.with_gpu:
-            self._meter.want(ask.request)
-        for rank in ask.ranks:
+            self._meter.request(query.request)
+        for rank in query.ranks:
             match op:
                 case Logs():
-                    text = self._relay.read_log(rank, op.lines)
-                    self._send(RankReply(ask.request, rank, LogText(text, str(self._relay.log_path(rank)))))
+                    self._reply(query, rank, LogText(self._logs.read(rank, op.lines), str(self._logs.path(rank))))
                 case Console():
-                    self._send(RankReply(ask.request, rank, self._console(rank)))
+                    self._reply(query, rank, self._console(rank))
                 case _:
-                    self._forward(rank, RankQuery(ask.request, (rank,), op))
+                    self._forward(rank, RankQuery(query.request, (rank,), op))
 
     def is_late(self, message: Message) -> bool:
         """Whether this is an answer that the agent has given in the rank's place."""
-        return isinstance(message, RankReply) and self._silence.is_late(message)
+        return isinstance(message, RankReply) and self._unresponsive.is_late(message)
 
     def renumber(self, numbers: Mapping[int, int]) -> None:
         """Ranks have other numbers, ``{old: new}``."""
-        self._silence.forget()
-        for request, (segment, ranks) in list(self._brought.items()):
-            self._brought[request] = segment, {numbers[r] for r in ranks if r in numbers}
+        self._unresponsive.forget()
+        for request, (segment, ranks) in list(self._fetched.items()):
+            self._fetched[request] = segment, {numbers[r] for r in ranks if r in numbers}
 
-    def note(self, message: Message) -> None:
-        """An answer passes on its way up: a value that was brought for these ranks may go when all have it."""
+    def record_reply(self, message: Message) -> None:
+        """Remove a value that was fetched for some ranks when all of them have answered."""
         if (
             not isinstance(message, RankReply)
-            or message.request not in self._brought
+            or message.request not in self._fetched
             or isinstance(message.body, Progress)
         ):
             return
-        segment, ranks = self._brought[message.request]
+        segment, ranks = self._fetched[message.request]
         ranks.discard(message.rank)
         if not ranks:
-            del self._brought[message.request]
+            del self._fetched[message.request]
             segment.unlink()
 
+    def _reply(self, query: RankQuery, rank: int, body: RankReplyBody) -> None:
+        self._meter.forward(RankReply(query.request, rank, body))
+
     def _console(self, rank: int) -> ConsoleAt | QueryFailed:
-        kernel = self._kernels.get(rank)
+        kernel = self._workers.kernels.get(rank)
         if kernel is None:
             return QueryFailed(_NO_PROCESS)
         return ConsoleAt(socket.gethostname(), str(kernel.place.connection_file))
 
-    def _forward(self, rank: int, ask: RankQuery) -> None:
-        if not self._to_worker(rank, ask):
-            answer = RankReply(ask.request, rank, QueryFailed(_NO_PROCESS))
-            self.note(answer)
-            self._send(answer)
-        elif isinstance(ask.op, Observe) and rank in self._kernels:
-            self._silence.expect(ask.request, rank, self._kernels[rank].pid)
+    def _forward(self, rank: int, query: RankQuery) -> None:
+        if not self._workers.send(rank, query):
+            answer = RankReply(query.request, rank, QueryFailed(_NO_PROCESS))
+            self.record_reply(answer)
+            self._meter.forward(answer)
+        elif isinstance(query.op, Observe) and rank in self._workers.kernels:
+            self._unresponsive.expect(query.request, rank, self._workers.kernels[rank].pid)
 
-    async def _bring(self, ask: RankQuery, put: BindNames) -> None:
-        port = (self._way.host, self._way.data_port)
-        loop = asyncio.get_running_loop()
+    async def _fetch(self, query: RankQuery, op: BindNames) -> None:
+        loop, node = asyncio.get_running_loop(), self._node
 
-        def say(done: int) -> None:
-            progress = RankReply(ask.request, ask.ranks[0], Progress(done, put.nbytes))
-            loop.call_soon_threadsafe(self._send, progress)
+        def report(done: int) -> None:
+            loop.call_soon_threadsafe(self._reply, query, query.ranks[0], Progress(done, op.nbytes))
 
         try:
-            segment = await asyncio.to_thread(get_segment, port, put.transfer, self._way.cluster, put.nbytes, say)
-        except (OSError, JdistError) as e:
-            for rank in ask.ranks:
-                self._send(
-                    RankReply(ask.request, rank, QueryFailed(f"the value did not reach {socket.gethostname()}: {e}"))
-                )
+            cluster = node.endpoint.cluster
+            segment = await asyncio.to_thread(get_segment, node.data_port, op.transfer, cluster, op.nbytes, report)
+        except Exception as e:  # a failed query must not cost the node its ranks
+            reason = str(e) if isinstance(e, OSError | JdistError) else repr(e)
+            for rank in query.ranks:
+                self._reply(query, rank, QueryFailed(f"the value did not reach {socket.gethostname()}: {reason}"))
             return
         segment.close()
-        self._brought[ask.request] = (segment, set(ask.ranks))
-        for rank in ask.ranks:
-            self._forward(rank, RankQuery(ask.request, (rank,), msgspec.structs.replace(put, path=segment.path)))
+        self._fetched[query.request] = (segment, set(query.ranks))
+        for rank in query.ranks:
+            self._forward(rank, RankQuery(query.request, (rank,), msgspec.structs.replace(op, path=segment.path)))
 
 
 def _is_here(op: Evaluate | BindNames) -> bool:

@@ -1,7 +1,7 @@
-"""Silence: a worker that does not say what it is doing is spoken for by its agent, from outside its process.
+"""Unresponsive ranks: for a worker that does not answer what it is doing, its agent answers from outside the process.
 
-A process that is stopped, or in which something holds Python's lock, cannot answer; what the operating system tells of
-it can be said all the same.
+A process that is stopped, or in which something holds the GIL, cannot answer; what the operating system knows of it is
+reported all the same.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ from jdist.core.observation import Activity
 PATIENCE = 0.5
 """Seconds that a worker has for an answer."""
 _REMEMBERED = 1000
-"""Answers given in a worker's place, of which its own may still come."""
+"""Number of answers given in a worker's place that are remembered, as its own may still come."""
 _BUSY = 0.5
-"""Share of a core above which a process computes."""
+"""Share of a core above which a process counts as computing."""
 
 _Key = tuple[str, int]
 
 
-class _Before(NamedTuple):
+class _Pending(NamedTuple):
     timer: asyncio.TimerHandle
     cpu: float
     at: float
 
 
-class Silence:
-    """Questions that workers have not answered yet. On the agent's asyncio loop."""
+class UnresponsiveRanks:
+    """Queries that workers have not answered yet. On the agent's asyncio loop."""
 
     def __init__(self, send: Callable[[RankReply], object]):
         self._send = send
-        self._waiting: dict[_Key, _Before] = {}
-        self._spoken_for: OrderedDict[_Key, None] = OrderedDict()
+        self._waiting: dict[_Key, _Pending] = {}
+        self._answered: OrderedDict[_Key, None] = OrderedDict()
 
     def expect(self, request: str, rank: int, pid: int) -> None:
-        """A worker was asked what it is doing."""
+        """A worker was sent an `Observe`."""
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(PATIENCE, self._speak, (request, rank), pid)
-        self._waiting[request, rank] = _Before(timer, _cpu(pid), loop.time())
+        timer = loop.call_later(PATIENCE, self._answer, (request, rank), pid)
+        self._waiting[request, rank] = _Pending(timer, _cpu(pid), loop.time())
 
     def forget(self) -> None:
-        """Ranks have other numbers: whoever was asked under an old one answers for itself."""
-        for before in self._waiting.values():
-            before.timer.cancel()
+        """Ranks have other numbers: those asked under an old one answer for themselves."""
+        for pending in self._waiting.values():
+            pending.timer.cancel()
         self._waiting.clear()
-        self._spoken_for.clear()
+        self._answered.clear()
 
     def is_late(self, answer: RankReply) -> bool:
-        """Note an answer that came; whether it is to be dropped, since the agent has given it."""
+        """Record an answer; whether it is to be dropped because the agent has answered already."""
         key = (answer.request, answer.rank)
-        before = self._waiting.pop(key, None)
-        if before is not None:
-            before.timer.cancel()
-        return self._spoken_for.pop(key, ()) is None
+        pending = self._waiting.pop(key, None)
+        if pending is not None:
+            pending.timer.cancel()
+        return self._answered.pop(key, ()) is None
 
-    def _speak(self, key: _Key, pid: int) -> None:
-        before = self._waiting.pop(key)
-        self._spoken_for[key] = None
-        while len(self._spoken_for) > _REMEMBERED:
-            self._spoken_for.popitem(last=False)
-        share = max(0.0, _cpu(pid) - before.cpu) / (asyncio.get_running_loop().time() - before.at)
+    def _answer(self, key: _Key, pid: int) -> None:
+        pending = self._waiting.pop(key)
+        self._answered[key] = None
+        while len(self._answered) > _REMEMBERED:
+            self._answered.popitem(last=False)
+        share = max(0.0, _cpu(pid) - pending.cpu) / (asyncio.get_running_loop().time() - pending.at)
         state, rss = _state(pid, share)
         request, rank = key
         self._send(RankReply(request, rank, Observation("", Activity("silent", cpu=share, state=state), rss)))

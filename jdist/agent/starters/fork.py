@@ -1,7 +1,7 @@
-"""The nursery: forks a node's processes from one that has torch imported, and warms that up while the node is idle.
+"""ForkStarter: forks a node's processes from one that has torch imported, and warms that up while the node is idle.
 
-Warming up is another forkserver's work, which is forked from the first, imports what the first steps of a training
-import lazily, and then takes the first one's place; so none is kept waiting for it.
+Another forkserver does the warming up. It is forked from the first, imports what the first steps of a training import
+lazily, and then takes the first one's place; so no start waits for it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import sys
 
 import msgspec
 
-from jdist.agent.starters.forkserver import Fork, Succession
-from jdist.agent.starters.prewarm import Preloaded, socket_pair
+from jdist.agent.starters.base import ProcessRequest
+from jdist.agent.starters.forkserver import SuccessorSpec
+from jdist.agent.starters.prewarm import PreloadedProcess, socket_pair
 from jdist.core.errors import LaunchError
 
 PRELOAD = (
@@ -32,43 +33,42 @@ PRELOAD = (
     "jdist.worker.main",
     "jdist.worker.groups.store_process",
 )
-"""What a worker needs before its first cell; imported once per node."""
+"""Modules that a worker needs before its first cell; imported once per node."""
 
 IF_INSTALLED = ("matplotlib.figure", "matplotlib.backends.backend_agg")
-"""The same where it is there. Not the inline backend: at its own import it looks for the shell to display in."""
+"""Imported as well where installed. Not the inline backend: its own import looks for the shell to display in."""
 
 WARM = ("torch._dynamo",)
-"""What making the first optimizer imports, for 1 to 2 seconds. Nothing that runs a parallel op or touches CUDA."""
+"""Imported by the first optimizer, for 1 to 2 seconds. Nothing here may run a parallel op or touch CUDA."""
 
 _LOAD_TIMEOUT = 300.0
 
 
-class Nursery:
+class ForkStarter:
     """Starts processes by forking from one that has everything imported."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._server = _spawn()
-        self._coming: Preloaded | None = None
+        self._successor: PreloadedProcess | None = None
         self._is_warm = False
 
-    async def start(self, fork: Fork) -> int:
-        """The pid of a new process. Raises LaunchError when the imports or the fork fail."""
-        return await self._fork(fork, None)
+    async def start(self, request: ProcessRequest) -> int:
+        return await self._fork(request, None)
 
-    async def _fork(self, fork: Fork, fd: int | None) -> int:
+    async def _fork(self, request: ProcessRequest, fd: int | None) -> int:
         async with self._lock:
             if not self._server.is_loaded:
                 await self._load()
             try:
-                forked = await self._server.fork(fork, fd)
+                started = await self._server.start(request, fd)
             except (OSError, LaunchError):
                 self._restart()
                 await self._load()
-                forked = await self._server.fork(fork, fd)
-        if not forked.pid:
-            raise LaunchError(f"the forkserver on {socket.gethostname()} could not start a worker: {forked.error}")
-        return forked.pid
+                started = await self._server.start(request, fd)
+        if not started.pid:
+            raise LaunchError(f"the forkserver on {socket.gethostname()} could not start a worker: {started.error}")
+        return started.pid
 
     async def _load(self) -> None:
         try:
@@ -82,67 +82,63 @@ class Nursery:
         self._server = _spawn()
         self._is_warm = False
 
-    # ------------------------------------------------------------ warming up
-
     async def warm(self) -> None:
-        """Have a warm forkserver take the place of this one, unless that is under way or has been done."""
-        if self._is_warm or self._coming is not None:
+        if self._is_warm or self._successor is not None:
             return
         ours, theirs = socket_pair()
-        spec = msgspec.msgpack.encode(Succession(os.getpid(), WARM))
+        spec = msgspec.msgpack.encode(SuccessorSpec(os.getpid(), WARM))
+        request = ProcessRequest("jdist.agent.starters.forkserver:succeed", spec, "", {})
         try:
             with theirs:
-                pid = await self._fork(Fork("jdist.agent.starters.forkserver:succeed", spec, "", {}), theirs.fileno())
-            coming = self._coming = Preloaded(ours, pid)
+                pid = await self._fork(request, theirs.fileno())
+            successor = self._successor = PreloadedProcess(ours, pid)
         except (OSError, LaunchError) as e:
             ours.close()
             print(f"jdist agent: no warm forkserver: {e}", file=sys.stderr)
             return
         try:
-            await coming.load(None)  # for as long as cells stop it
+            await successor.load(None)  # for as long as cells stop it
         except LaunchError as e:
-            coming.close()
+            successor.close()
             print(f"jdist agent: no warm forkserver: {e}", file=sys.stderr)
         else:
-            await self._succeed(coming)
+            await self._replace_server(successor)
         finally:
-            self._coming = None
+            self._successor = None
 
-    async def _succeed(self, coming: Preloaded) -> None:
+    async def _replace_server(self, successor: PreloadedProcess) -> None:
         async with self._lock:
             self._server.close()
-            self._server = coming
+            self._server = successor
             self._is_warm = True
-            coming.signal(signal.SIGCONT)  # a cell may have stopped it when it was done
+            successor.signal(signal.SIGCONT)  # a cell may have stopped it when it was done
 
     def pause(self) -> None:
-        """A cell runs: what warms up waits."""
-        if self._coming is not None:
-            self._coming.signal(signal.SIGSTOP)
+        if self._successor is not None:
+            self._successor.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """No cell runs."""
-        if self._coming is not None:
-            self._coming.signal(signal.SIGCONT)
+        if self._successor is not None:
+            self._successor.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the forkserver; its children live on."""
+        """End the forkserver and its successor; the workers live on."""
         self._server.close()
-        if self._coming is not None:
-            self._coming.close()
+        if self._successor is not None:
+            self._successor.close()
 
 
-def _spawn() -> Preloaded:
-    return Preloaded.spawn("server", preload(), preload_environment())
+def _spawn() -> PreloadedProcess:
+    return PreloadedProcess.spawn("server", preload(), preload_environment())
 
 
 def preload() -> list[str]:
-    """The modules that a worker needs, of those that are here."""
+    """Modules that a worker needs, as far as they are installed."""
     return [*PRELOAD, *(name for name in IF_INSTALLED if importlib.util.find_spec(name.partition(".")[0]))]
 
 
 def preload_environment() -> dict[str, str]:
-    """For a process that imports them."""
+    """Environment of a process that imports them."""
     env = dict(os.environ)
     env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # ipykernel's, before the import
     env.setdefault("OMP_NUM_THREADS", "1")  # a forkserver with a thread pool would fork broken children

@@ -1,18 +1,21 @@
 """The forkserver: a process that has imported torch and ipykernel and run nothing, from which workers are forked.
 
-A *successor* is forked from it, imports more, and takes its place. A *spare* imports the same in an interpreter of its
-own and becomes one worker, where nothing is to be forked.
+`multiprocessing.forkserver` can neither pass a descriptor on to a child, nor be replaced by a forkserver that has
+imported more (a *successor*, forked from it), nor make its children those of another process. Each child is forked
+twice, so that its parent becomes the agent (a child subreaper), which reaps it, and so that the forkserver's own death
+harms no worker. A child dies with the agent by PR_SET_PDEATHSIG.
 
 It stays single-threaded, runs no parallel op and never touches CUDA: a child of a process that did could hang in its
-first one. Each child is forked twice, so that its parent becomes the agent (a child subreaper), which reaps it, and so
-that the forkserver's own death harms no worker. A child dies with the agent by PR_SET_PDEATHSIG.
+first one. One child is forked ahead. A *spare* imports the same in an interpreter of its own and becomes one worker,
+where nothing is to be forked.
 
-Protocol, one datagram each way on a socket pair: ``Fork`` in, ``Forked`` out; ``Loaded`` once, after the imports.
-With a ``Fork`` a descriptor may come along, which the child's function gets as its second argument.
+Protocol on a socket pair, one datagram each: `ImportsDone` once, then `ProcessRequest` in, `ProcessStarted` out. With a
+request a descriptor may come along, which the child's function gets as its second argument.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -27,43 +30,96 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from jdist.agent.starters.preforked import Cradle
+from jdist.agent.starters.base import ImportsDone, ProcessRequest, ProcessStarted
 from jdist.wire.processes import die_with_parent, set_name
 
 _ADOPTION = 5.0
 """Seconds within which a forked child must have become the agent's."""
 _QUIET = 0.5
-"""Seconds without a request after which one more child is forked, for the next."""
+"""Seconds without a request after which the next child is forked ahead."""
+_RECEIVED = b"."
+_ANSWER = 5.0
+"""Seconds for a preforked child to confirm that it has received a request."""
+_REQUEST_LIMIT = 1 << 20
+
+Become = Callable[[bytes, list[int]], None]
+"""What a child does with its request and the descriptors that came with it; never returns."""
 
 
-class Fork(Struct, frozen=True):
-    """Start ``module:function`` with ``spec`` in a new process; its raw output goes to the file ``log``, if any."""
-
-    entry: str
-    spec: bytes
-    log: str
-    env: dict[str, str]
-
-
-class Forked(Struct, frozen=True):
-    """The new process, or why there is none."""
-
-    pid: int
-    error: str = ""
-
-
-class Succession(Struct, frozen=True):
-    """What a successor is to import, and whose child it is."""
+class SuccessorSpec(Struct, frozen=True):
+    """The modules that a successor imports, and the agent whose child it becomes."""
 
     agent_pid: int
     modules: tuple[str, ...]
 
 
-class Loaded(Struct, frozen=True):
-    """The imports are done."""
+class PreforkedChild:
+    """One child that is forked before it is asked for: half of what a fresh rank takes is two forks of torch's pages.
 
-    seconds: float
-    error: str = ""
+    It waits with nothing but a socket to the forkserver; it ends with that, or with the agent.
+    """
+
+    def __init__(self, fork_twice: Callable[[Callable[[], None]], int], adopted: Callable[[], None], become: Become):
+        """``fork_twice`` runs a function in a new process and returns its pid; ``adopted`` waits there until that is
+        the agent's child.
+        """
+        self._fork_twice = fork_twice
+        self._adopted = adopted
+        self._become = become
+        self._socket: socket.socket | None = None
+        self._pid = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self._socket is None
+
+    def fill(self) -> None:
+        """Fork the next child. Where that fails it is tried again, and reported, when a child is needed."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, contextlib.suppress(OSError):
+            self._pid = self._fork_twice(lambda: self._wait(ours, theirs))
+            self._socket = ours
+            return
+        ours.close()
+
+    def assign(self, request: bytes, fds: list[int]) -> int:
+        """Have the child become what ``request`` says; its pid, or 0 if there is none.
+
+        A request can be sent to a child that is being killed, so only a child that confirms it has received it. One
+        that does not confirm in time finds that it cannot any more, and ends: another process has taken its role.
+        """
+        if self._socket is None:
+            return 0
+        confirmed = b""
+        with self._socket as sock, contextlib.suppress(OSError):
+            self._socket = None
+            sock.settimeout(_ANSWER)
+            socket.send_fds(sock, [request], fds)
+            try:
+                confirmed = sock.recv(1)
+            except TimeoutError:
+                sock.shutdown(socket.SHUT_RDWR)
+                confirmed = sock.recv(1)
+        return self._pid if confirmed else 0
+
+    def _wait(self, ours: socket.socket, theirs: socket.socket) -> None:
+        ours.close()
+        self._adopted()
+        out = os.dup(1)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)  # until it has a role it holds nobody's output open
+        os.close(null)
+        with theirs:
+            request, fds, _, _ = socket.recv_fds(theirs, _REQUEST_LIMIT, 1)
+            if request:
+                try:
+                    theirs.send(_RECEIVED)
+                except OSError:
+                    return
+        os.dup2(out, 1)
+        os.close(out)
+        if request:
+            self._become(request, fds)
 
 
 def serve(fd: int, agent_pid: int, modules: Sequence[str]) -> None:
@@ -71,48 +127,44 @@ def serve(fd: int, agent_pid: int, modules: Sequence[str]) -> None:
     sock = socket.socket(fileno=fd)
     _load(sock, modules)
     set_name("jdist-fork")
-
-    def become(request: bytes, fds: list[int]) -> None:
-        _be_born(msgspec.msgpack.decode(request, type=Fork), agent_pid, fds)
-
-    cradle = Cradle(partial(_fork_twice, sock), partial(_be_adopted, agent_pid), become)
+    become = partial(_become_requested, agent_pid)
+    preforked = PreforkedChild(partial(_fork_twice, sock), partial(_be_adopted, agent_pid), become)
     while True:
-        if cradle.is_empty and not select.select([sock], [], [], _QUIET)[0]:
-            cradle.fill()
-        data, fds, _, _ = socket.recv_fds(sock, 1 << 20, 1)
+        if preforked.is_empty and not select.select([sock], [], [], _QUIET)[0]:
+            preforked.fill()
+        data, fds, _, _ = socket.recv_fds(sock, _REQUEST_LIMIT, 1)
         if not data:
             return
         try:
-            reply = Forked(cradle.take(data, fds) or _fork_twice(sock, partial(become, data, fds)))
+            reply = ProcessStarted(preforked.assign(data, fds) or _fork_twice(sock, partial(become, data, fds)))
         except OSError as e:
-            reply = Forked(0, f"fork failed: {e}")
+            reply = ProcessStarted(0, f"fork failed: {e}")
         for passed in fds:
             os.close(passed)
         sock.send(msgspec.msgpack.encode(reply))
 
 
 def succeed(spec: bytes, fd: int) -> None:
-    """A successor's life."""
-    succession = msgspec.msgpack.decode(spec, type=Succession)
+    """Entry point of a successor, which is forked from a forkserver."""
+    successor = msgspec.msgpack.decode(spec, type=SuccessorSpec)
     set_name("jdist-warm")
-    serve(fd, succession.agent_pid, succession.modules)
+    serve(fd, successor.agent_pid, successor.modules)
 
 
 def stand_by(fd: int, agent_pid: int, modules: Sequence[str]) -> None:
-    """A spare's life: import ``modules``, then become the worker that is asked for."""
+    """Entry point of a spare: import ``modules``, then become the worker that is asked for."""
     sock = socket.socket(fileno=fd)
     set_name("jdist-warm")
     _load(sock, modules)
     set_name("jdist-spare")
-    data = sock.recv(1 << 20)
+    data = sock.recv(_REQUEST_LIMIT)
     if data:
-        sock.send(msgspec.msgpack.encode(Forked(os.getpid())))
+        sock.send(msgspec.msgpack.encode(ProcessStarted(os.getpid())))
         sock.close()
-        _live(lambda: _be_born(msgspec.msgpack.decode(data, type=Fork), agent_pid, []))
+        _run_and_exit(partial(_become_requested, agent_pid, data, []))
 
 
 def _load(sock: socket.socket, modules: Sequence[str]) -> None:
-    began = time.monotonic()
     error = ""
     try:
         for name in modules:
@@ -121,7 +173,7 @@ def _load(sock: socket.socket, modules: Sequence[str]) -> None:
         error = traceback.format_exc(limit=3)
     gc.collect()
     gc.freeze()  # fewer pages to copy, and later heap walks in the children skip what was imported
-    sock.send(msgspec.msgpack.encode(Loaded(time.monotonic() - began, error)))
+    sock.send(msgspec.msgpack.encode(ImportsDone(error)))
 
 
 def _fork_twice(sock: socket.socket, life: Callable[[], None]) -> int:
@@ -135,7 +187,7 @@ def _fork_twice(sock: socket.socket, life: Callable[[], None]) -> int:
         if child == 0:
             os.close(write_end)
             sock.close()
-            _live(life)
+            _run_and_exit(life)
         os.write(write_end, str(child).encode())
         os._exit(0)
     os.close(write_end)
@@ -147,7 +199,7 @@ def _fork_twice(sock: socket.socket, life: Callable[[], None]) -> int:
     return int(pid)
 
 
-def _live(life: Callable[[], None]) -> None:
+def _run_and_exit(life: Callable[[], None]) -> None:
     """Never returns: this is the child."""
     code = 1
     try:
@@ -164,7 +216,7 @@ def _live(life: Callable[[], None]) -> None:
 def _be_adopted(agent_pid: int) -> None:
     """Wait until this is the agent's child, and end with it."""
     deadline = time.monotonic() + _ADOPTION
-    while os.getppid() != agent_pid:  # the kernel tells nobody when it has re-parented a process
+    while os.getppid() != agent_pid:  # the kernel sends no notice when it has re-parented a process
         if time.monotonic() > deadline:
             os._exit(3)
         time.sleep(0.0002)
@@ -173,8 +225,9 @@ def _be_adopted(agent_pid: int) -> None:
         os._exit(3)
 
 
-def _be_born(request: Fork, agent_pid: int, fds: list[int]) -> None:
+def _become_requested(agent_pid: int, data: bytes, fds: list[int]) -> None:
     """Do what is asked for, as a process of its own."""
+    request = msgspec.msgpack.decode(data, type=ProcessRequest)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     if request.log:

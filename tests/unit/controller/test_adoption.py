@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from jdist.agent.recovery_ledger import Holdings
+from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.controller.model.events import FromAgent
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import FormWorld, GroupSpec, StartStore, WorldFormed
@@ -117,15 +117,15 @@ def test_a_node_that_has_not_heard_of_the_size_begins_afresh() -> None:
 def test_a_world_that_was_to_get_another_size_is_formed_in_that() -> None:
     """The agents have renumbered their ranks, and the controller died before it had the world formed."""
     d = Again()
-    holdings = Holdings()
+    ledger = RecoveryLedger()
     for rank in (2, 3):
-        holdings.began(rank, 0)
-        holdings.note(WorldFormed(rank, 5, "cpu", ()))
-    holdings.note(ExecuteCell(8, (2, 3), "of both", False, False, True))
-    holdings.note(ExecuteCell(9, (2,), "of one", False, False, True))
-    holdings.note(form())
-    holdings.renumber(Renumber(0, (1,), {3: 0}, {"g": (0,)}))
-    found = holdings.describe({}, None)
+        ledger.record_start(rank, 0)
+        ledger.record(WorldFormed(rank, 5, "cpu", ()))
+    ledger.record(ExecuteCell(8, (2, 3), "of both", False, False, True))
+    ledger.record(ExecuteCell(9, (2,), "of one", False, False, True))
+    ledger.record(form())
+    ledger.renumber(Renumber(0, (1,), {3: 0}, {"g": (0,)}))
+    found = ledger.describe({}, None)
     assert [(r.rank, r.generation) for r in found.ranks] == [(0, 5)]
     assert found.setup == ((8, "of both", (0,)),)
     d.back(0, msgspec.structs.replace(found, ranks=(HeldRank(0, 0, 1003, is_up=True, generation=5),)))
@@ -135,12 +135,12 @@ def test_a_world_that_was_to_get_another_size_is_formed_in_that() -> None:
 
 
 def test_a_replay_adds_to_the_ranks_that_a_setup_cell_was_run_on() -> None:
-    holdings = Holdings()
+    ledger = RecoveryLedger()
     for run, ranks, is_internal in ((1, (0, 1), False), (2, (1,), True), (3, (2,), True)):
-        holdings.note(ExecuteCell(run, ranks, "told", False, is_internal, True))
-    assert holdings.describe({}, None).setup == ((1, "told", (0, 1, 2)),)
-    holdings.note(ExecuteCell(4, (0,), "told", False, False, True))
-    assert holdings.describe({}, None).setup == ((4, "told", (0,)),)
+        ledger.record(ExecuteCell(run, ranks, "told", False, is_internal, True))
+    assert ledger.describe({}, None).setup == ((1, "told", (0, 1, 2)),)
+    ledger.record(ExecuteCell(4, (0,), "told", False, False, True))
+    assert ledger.describe({}, None).setup == ((4, "told", (0,)),)
 
 
 def test_what_was_running_is_interrupted_once_all_are_back_and_the_world_formed_again() -> None:

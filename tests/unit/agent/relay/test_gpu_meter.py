@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jdist.agent.node.gpus import Sight, read_devices, read_processes
-from jdist.agent.relay.gpu_meter import Meter, Reading
+from jdist.agent.node.gpus import CudaVisibility, read_devices, read_processes
+from jdist.agent.relay.gpu_meter import GpuMeter, GpuReading
 from jdist.core.messages.base import Message
 from jdist.core.messages.observation import Observation, Stalled
 from jdist.core.messages.protocol import RankReply
@@ -58,28 +58,28 @@ class Driver:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def __call__(self) -> Reading:
+    def __call__(self) -> GpuReading:
         self.calls += 1
         own = self.own
         assert self.gate.wait(PATIENCE)
         if self.fails:
             raise OSError("No devices were found")
         gpus = read_devices("0, GPU-a, H200, 1000, 500, 97, Disabled\n1, GPU-b, H200, 1000, 7, 3, Disabled")
-        return Reading(gpus, read_processes(f"GPU-a, 41, {own}"))
+        return GpuReading(gpus, read_processes(f"GPU-a, 41, {own}"))
 
 
 class Bed:
     """A meter of a node with two ranks."""
 
-    def __init__(self, loop: Loop, driver: Driver, sight: Sight, gpus: int):
+    def __init__(self, loop: Loop, driver: Driver, sight: CudaVisibility, gpus: int):
         self.loop = loop
         self.driver = driver
         self.sent: list[Any] = []
         self.workers: dict[int, Any] = {0: Worker(41), 1: Worker(42, gpu_index=1)}
-        self.meter = Meter(self.workers, sight, gpus, self.sent.append, driver)
+        self.meter = GpuMeter(self.workers, sight, gpus, self.sent.append, driver)
 
     def answer(self, request: str, rank: int = 0, device: str = "cuda:0", kind: Any = "idle") -> None:
-        self.meter.pass_on(RankReply(request, rank, Observation(device, Activity(kind), 1)))
+        self.meter.forward(RankReply(request, rank, Observation(device, Activity(kind), 1)))
 
     async def until(self, claim: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -94,7 +94,7 @@ class Bed:
 
     async def first(self) -> None:
         """The first measurement is there."""
-        self.meter.want("first")
+        self.meter.request("first")
         self.answer("first")
         await self.until(lambda: self.meter._under_way is None)
         self.sent.clear()
@@ -116,14 +116,14 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverTool:
 
 @pytest.fixture
 def attempt(tool: DriverTool) -> Try:
-    def attempt(act: Act, driver: Driver | None = None, sight: Sight | None = None, gpus: int = 2) -> None:
+    def attempt(act: Act, driver: Driver | None = None, sight: CudaVisibility | None = None, gpus: int = 2) -> None:
         driver = driver or Driver()
 
         async def main() -> None:
             loop = asyncio.get_running_loop()
             assert isinstance(loop, Loop)
             try:
-                await act(Bed(loop, driver, sight or Sight(None), gpus))
+                await act(Bed(loop, driver, sight or CudaVisibility(None), gpus))
             finally:
                 driver.gate.set()
 
@@ -136,7 +136,7 @@ def attempt(tool: DriverTool) -> Try:
 def test_the_first_answers_wait_and_tell(attempt: Try) -> None:
     async def act(bed: Bed) -> None:
         bed.driver.gate.clear()
-        bed.meter.want("q")
+        bed.meter.request("q")
         bed.answer("q", 0)
         bed.answer("q", 1, "cuda:1")
         await bed.until(lambda: bed.driver.calls)
@@ -159,9 +159,9 @@ def test_the_first_answers_wait_and_tell(attempt: Try) -> None:
 def test_who_did_not_ask_is_not_told_and_does_not_wait(attempt: Try) -> None:
     async def act(bed: Bed) -> None:
         bed.driver.gate.clear()
-        bed.meter.want("q")
+        bed.meter.request("q")
         bed.answer("look-1")
-        bed.meter.pass_on(Stalled(0, 3))
+        bed.meter.forward(Stalled(0, 3))
         assert [type(m) for m in bed.sent] == [RankReply, Stalled]
         assert bed.own(bed.sent[0]) is None
 
@@ -172,20 +172,20 @@ def test_while_it_is_recent_it_is_told_at_once_and_measured_once_a_second(attemp
     async def act(bed: Bed) -> None:
         await bed.first()
         bed.driver.own = 200
-        bed.meter.want("at once")
+        bed.meter.request("at once")
         bed.answer("at once")
         assert bed.driver.calls == 1
         bed.loop.now += 1.5
         bed.driver.gate.clear()
-        bed.meter.want("later")
+        bed.meter.request("later")
         bed.answer("later")
         await bed.until(lambda: bed.driver.calls == 2)
-        bed.meter.want("beside")
+        bed.meter.request("beside")
         bed.answer("beside")
         assert [bed.own(m) for m in bed.sent] == [100, 100, 100], "none of them waited"
         bed.driver.gate.set()
         await bed.until(lambda: bed.meter._under_way is None)
-        bed.meter.want("at last")
+        bed.meter.request("at last")
         bed.answer("at last")
         assert bed.own(bed.sent[-1]) == 200
         assert bed.driver.calls == 2
@@ -196,10 +196,10 @@ def test_while_it_is_recent_it_is_told_at_once_and_measured_once_a_second(attemp
 def test_where_a_cell_has_ended_since_it_is_measured_anew(attempt: Try) -> None:
     async def act(bed: Bed) -> None:
         await bed.first()
-        bed.meter.outdate()
+        bed.meter.record_cell_end()
         bed.driver.own = 300
         bed.loop.now += 0.01
-        bed.meter.want("q")
+        bed.meter.request("q")
         bed.answer("q")
         assert bed.sent == []
         assert [bed.own(m) for m in await bed.come(1)] == [300]
@@ -210,12 +210,12 @@ def test_where_a_cell_has_ended_since_it_is_measured_anew(attempt: Try) -> None:
 def test_what_was_begun_before_a_cells_end_is_not_what_is_told(attempt: Try) -> None:
     async def act(bed: Bed) -> None:
         bed.driver.gate.clear()
-        bed.meter.want("early")
+        bed.meter.request("early")
         await bed.until(lambda: bed.driver.calls)
         bed.loop.now += 0.01
-        bed.meter.outdate()
+        bed.meter.record_cell_end()
         bed.driver.own = 300
-        bed.meter.want("q")
+        bed.meter.request("q")
         bed.answer("q")
         bed.driver.gate.set()
         assert [bed.own(m) for m in await bed.come(1)] == [300]
@@ -228,7 +228,7 @@ def test_a_driver_that_hangs_costs_a_moment_and_is_one_process(attempt: Try) -> 
     async def act(bed: Bed) -> None:
         bed.driver.gate.clear()
         for request in ("q", "r"):
-            bed.meter.want(request)
+            bed.meter.request(request)
             bed.answer(request, 0, kind="python")
             assert bed.sent == []
             bed.loop.now += 1.1
@@ -247,7 +247,7 @@ def test_a_driver_that_hangs_later_leaves_what_was_known_for_a_while(attempt: Tr
         bed.driver.gate.clear()
         for passed, told in ((4.0, 100), (7.0, None)):
             bed.loop.now += passed
-            bed.meter.want("q")
+            bed.meter.request("q")
             bed.answer("q")
             bed.loop.now += 1.1
             assert [bed.own(m) for m in await bed.come(1)] == [told]
@@ -262,7 +262,7 @@ def test_a_driver_that_fails_is_asked_again_later_if_there_are_gpus(attempt: Try
         bed.driver.fails = True
         await bed.first()
         for _ in range(5):
-            bed.meter.want("q")
+            bed.meter.request("q")
             bed.answer("q")
             bed.loop.now += 5.0
         assert [bed.own(m) for m in bed.sent] == [None] * 5
@@ -270,7 +270,7 @@ def test_a_driver_that_fails_is_asked_again_later_if_there_are_gpus(attempt: Try
         bed.sent.clear()
         bed.driver.fails = False
         bed.loop.now += 3600.0
-        bed.meter.want("again")
+        bed.meter.request("again")
         bed.answer("again")
         assert [bed.own(m) for m in await bed.come(1)] == [100 if gpus else None]
         assert bed.driver.calls == calls
@@ -283,7 +283,7 @@ def test_a_driver_that_fails_now_takes_back_what_was_known(attempt: Try) -> None
         await bed.first()
         bed.driver.fails = True
         bed.loop.now += 1.5
-        bed.meter.want("q")
+        bed.meter.request("q")
         await bed.until(lambda: bed.meter._under_way is None)
         bed.answer("q")
         assert [bed.own(m) for m in bed.sent] == [None]
@@ -294,12 +294,12 @@ def test_a_driver_that_fails_now_takes_back_what_was_known(attempt: Try) -> None
 @pytest.mark.parametrize("visible", ["", "-1"])
 def test_ranks_that_are_to_see_no_gpu_have_none(attempt: Try, visible: str) -> None:
     async def act(bed: Bed) -> None:
-        bed.meter.want("q")
+        bed.meter.request("q")
         bed.answer("q")
         assert bed.own(bed.sent[0]) is None
         assert bed.driver.calls == 0
 
-    attempt(act, sight=Sight(visible))
+    attempt(act, sight=CudaVisibility(visible))
 
 
 def test_without_the_tool_nothing_is_begun(attempt: Try, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +307,7 @@ def test_without_the_tool_nothing_is_begun(attempt: Try, tmp_path: Path, monkeyp
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
 
     async def act(bed: Bed) -> None:
-        bed.meter.want("q")
+        bed.meter.request("q")
         bed.answer("q")
         assert len(bed.sent) == 1
         assert bed.driver.calls == 0
@@ -319,7 +319,7 @@ def test_a_rank_that_is_silent_keeps_its_gpu(attempt: Try) -> None:
     async def act(bed: Bed) -> None:
         bed.answer("look-1", 1, "cuda:1")
         await bed.first()
-        bed.meter.want("q")
+        bed.meter.request("q")
         bed.answer("q", 1, "", "silent")
         assert bed.sent[-1].body.gpu.name == "GPU 1 (H200)"
 
@@ -329,7 +329,7 @@ def test_a_rank_that_is_silent_keeps_its_gpu(attempt: Try) -> None:
 def test_a_rank_without_a_gpu_of_its_own_is_found_by_its_process(attempt: Try) -> None:
     async def act(bed: Bed) -> None:
         await bed.first()
-        bed.meter.want("q")
+        bed.meter.request("q")
         bed.answer("q", 0, "cpu")
         bed.answer("q", 1, "cpu")
         bed.answer("q", 1, "cuda")
@@ -344,7 +344,7 @@ def test_what_waits_can_be_sent_as_it_is(attempt: Try) -> None:
 
     async def act(bed: Bed) -> None:
         bed.driver.gate.clear()
-        bed.meter.want("q")
+        bed.meter.request("q")
         bed.answer("q", 1)
         bed.meter.flush()
         assert [m.rank for m in bed.sent] == [1]

@@ -1,4 +1,4 @@
-"""Warming: begins when a node has been idle for a while, waits while a cell runs, goes on afterwards."""
+"""Prewarmer: begins when a node has been idle for a while, waits while a cell runs, goes on afterwards."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from jdist.agent.starters.forkserver import Fork
-from jdist.agent.starters.warming import Warming
+from jdist.agent.starters.base import ProcessRequest
+from jdist.agent.starters.prewarm import Prewarmer
 
 IDLE = 0.02
 
@@ -19,7 +19,7 @@ class Recorder:
         self.told: list[str] = []
         self.warmed = asyncio.Event()
 
-    async def start(self, fork: Fork) -> int:
+    async def start(self, request: ProcessRequest) -> int:
         raise NotImplementedError
 
     async def warm(self) -> None:
@@ -36,15 +36,15 @@ class Recorder:
         self.told.append("close")
 
 
-def play(scene: Callable[[Warming, Recorder], Coroutine[Any, Any, None]]) -> list[str]:
+def play(scene: Callable[[Prewarmer, Recorder], Coroutine[Any, Any, None]]) -> list[str]:
     """What the starter is told in a scene."""
 
     async def main() -> list[str]:
         tasks: list[asyncio.Task[None]] = []
         starter = Recorder()
-        warming = Warming(starter, lambda work: tasks.append(asyncio.create_task(work)), IDLE)
-        await scene(warming, starter)
-        warming.stop()
+        prewarmer = Prewarmer(starter, lambda work: tasks.append(asyncio.create_task(work)), IDLE)
+        await scene(prewarmer, starter)
+        prewarmer.stop()
         await asyncio.gather(*tasks)
         return starter.told
 
@@ -56,9 +56,9 @@ async def warmed(starter: Recorder) -> None:
 
 
 def test_it_begins_when_the_node_has_been_idle_for_a_while() -> None:
-    async def scene(warming: Warming, starter: Recorder) -> None:
-        warming.ended(0)
-        warming.ended(1)
+    async def scene(prewarmer: Prewarmer, starter: Recorder) -> None:
+        prewarmer.record_ended(0)
+        prewarmer.record_ended(1)
         assert starter.told == []
         await warmed(starter)
 
@@ -66,51 +66,51 @@ def test_it_begins_when_the_node_has_been_idle_for_a_while() -> None:
 
 
 def test_not_before_the_last_rank_has_ended_its_cell() -> None:
-    async def scene(warming: Warming, starter: Recorder) -> None:
-        warming.began([0, 1])
-        warming.ended(0)
+    async def scene(prewarmer: Prewarmer, starter: Recorder) -> None:
+        prewarmer.record_started([0, 1])
+        prewarmer.record_ended(0)
         await asyncio.sleep(4 * IDLE)
         assert starter.told == ["pause"]
-        warming.ended(1)
+        prewarmer.record_ended(1)
         await warmed(starter)
 
     assert play(scene) == ["pause", "resume", "warm"]
 
 
 def test_a_cell_that_comes_in_time_puts_it_off() -> None:
-    async def scene(warming: Warming, starter: Recorder) -> None:
-        warming.ended(0)
-        warming.began([0])
+    async def scene(prewarmer: Prewarmer, starter: Recorder) -> None:
+        prewarmer.record_ended(0)
+        prewarmer.record_started([0])
         await asyncio.sleep(4 * IDLE)
 
     assert play(scene) == ["pause"]
 
 
 def test_a_cell_stops_what_is_under_way_and_its_end_lets_it_go_on() -> None:
-    async def scene(warming: Warming, starter: Recorder) -> None:
-        warming.ended(0)
+    async def scene(prewarmer: Prewarmer, starter: Recorder) -> None:
+        prewarmer.record_ended(0)
         await warmed(starter)
         starter.warmed.clear()
-        warming.began([0])
-        warming.ended(0)
+        prewarmer.record_started([0])
+        prewarmer.record_ended(0)
         await warmed(starter)
 
     assert play(scene) == ["resume", "warm", "pause", "resume", "warm"]
 
 
 def test_a_cell_for_no_rank_that_is_here_changes_nothing() -> None:
-    async def scene(warming: Warming, starter: Recorder) -> None:
-        warming.ended(0)
-        warming.began([])
+    async def scene(prewarmer: Prewarmer, starter: Recorder) -> None:
+        prewarmer.record_ended(0)
+        prewarmer.record_started([])
         await warmed(starter)
 
     assert play(scene) == ["resume", "warm"]
 
 
 def test_it_can_be_turned_off() -> None:
-    async def scene(warming: Warming, starter: Recorder) -> None:
-        warming.is_wanted = False
-        warming.ended(0)
+    async def scene(prewarmer: Prewarmer, starter: Recorder) -> None:
+        prewarmer.is_enabled = False
+        prewarmer.record_ended(0)
         await asyncio.sleep(4 * IDLE)
 
     assert play(scene) == ["resume"]

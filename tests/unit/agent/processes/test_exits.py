@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from jdist.agent.processes.exits import explain_exit
-from jdist.agent.processes.oom import Verdict
+from jdist.agent.processes.oom import OomVerdict
 
 
 @pytest.mark.parametrize(
@@ -28,11 +28,11 @@ def test_explain_exit(status: int | None, says: str) -> None:
 
 
 def test_a_kill_for_memory_says_how_that_is_known() -> None:
-    verdict = Verdict("kernel", "the kernel's cgroup counted 1 oom kill")
+    verdict = OomVerdict("kernel", "the kernel's cgroup counted 1 oom kill")
     said = explain_exit(signal.SIGKILL, verdict)
     assert said == "killed by signal 9 (SIGKILL), out of memory: the kernel's cgroup counted 1 oom kill"
     assert explain_exit(signal.SIGSEGV, verdict) == "killed by signal 11 (SIGSEGV)"
-    assert "no oom kill" in explain_exit(signal.SIGKILL, Verdict("somebody"))
+    assert "no oom kill" in explain_exit(signal.SIGKILL, OomVerdict("process"))
 
 
 def test_a_kill_names_the_likely_reasons() -> None:

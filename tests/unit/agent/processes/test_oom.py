@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.agent.processes.oom import OomWatch, Verdict, find_cgroup, find_mounts
+from jdist.agent.processes.oom import OomMonitor, OomVerdict, find_cgroup, find_mounts
 
 V2 = "35 24 0:30 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = (
@@ -17,11 +17,11 @@ V1 = (
     "35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
     "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n"
 )
-ONE = Verdict("kernel", "the kernel's cgroup counted 1 oom kill")
+ONE = OomVerdict("kernel", "the kernel's cgroup counted 1 oom kill")
 
 
 class Machine:
-    """The files of a machine below ``root``, as far as OomWatch reads them."""
+    """The files of a machine below ``root``, as far as OomMonitor reads them."""
 
     def __init__(self, root: Path, version: int):
         self.root = root
@@ -64,11 +64,11 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
 
 
 @pytest.fixture
-def watching() -> Iterator[Callable[[Machine], OomWatch]]:
-    made: list[OomWatch] = []
+def watching() -> Iterator[Callable[[Machine], OomMonitor]]:
+    made: list[OomMonitor] = []
 
-    def watch(machine: Machine) -> OomWatch:
-        made.append(OomWatch(machine.root))
+    def watch(machine: Machine) -> OomMonitor:
+        made.append(OomMonitor(machine.root))
         return made[-1]
 
     yield watch
@@ -76,7 +76,7 @@ def watching() -> Iterator[Callable[[Machine], OomWatch]]:
         each.close()
 
 
-Watching = Callable[[Machine], OomWatch]
+Watching = Callable[[Machine], OomMonitor]
 
 
 def test_a_kill_that_the_cgroup_has_counted(machine: Machine, watching: Watching) -> None:
@@ -95,7 +95,7 @@ def test_a_kill_without_a_count_is_somebodys(machine: Machine, watching: Watchin
     machine.count("job", 4)
     watch = watching(machine)
     watch.watch(77)
-    assert watch.verdict(77) == Verdict("somebody")
+    assert watch.verdict(77) == OomVerdict("process")
 
 
 def test_a_tick_between_kill_and_death_does_not_hide_it(machine: Machine, watching: Watching) -> None:
@@ -119,7 +119,7 @@ def test_a_kill_of_long_ago_does_not_count(machine: Machine, watching: Watching)
     machine.count("job", 1)
     watch.tick()
     watch.tick()
-    assert watch.verdict(77) == Verdict("somebody")
+    assert watch.verdict(77) == OomVerdict("process")
 
 
 def test_two_kills_at_once_count_for_both(machine: Machine, watching: Watching) -> None:
@@ -131,7 +131,7 @@ def test_two_kills_at_once_count_for_both(machine: Machine, watching: Watching) 
     watch.watch(78)
     machine.count("job", 2)
     for pid in (77, 78):
-        assert watch.verdict(pid) == Verdict("kernel", "the kernel's cgroup counted 2 oom kills")
+        assert watch.verdict(pid) == OomVerdict("kernel", "the kernel's cgroup counted 2 oom kills")
         watch.forget(pid)
 
 
@@ -152,30 +152,30 @@ def test_where_nothing_counts_nothing_is_known(machine: Machine, watching: Watch
     watch = watching(machine)
     watch.watch(77)
     watch.tick()
-    assert watch.verdict(77) == Verdict("unknown")
-    assert watch.verdict(1) == Verdict("unknown")
+    assert watch.verdict(77) == OomVerdict("unknown")
+    assert watch.verdict(1) == OomVerdict("unknown")
 
 
 def test_the_log_names_the_process(machine: Machine, watching: Watching) -> None:
     machine.log("Out of memory: Killed process 77 (python) total-vm:9kB")
     watch = watching(machine)
-    assert watch.verdict(77) == Verdict("unknown"), "that was before"
+    assert watch.verdict(77) == OomVerdict("unknown"), "that was before"
     machine.log(
         "Memory cgroup out of memory: Killed process 78 (jdist-rank-1) total-vm:1kB, anon-rss:1kB",
         "oom_reaper: reaped process 78 (jdist-rank-1)",
     )
     watch.tick()
-    assert watch.verdict(78) == Verdict("kernel", "the kernel's log names it")
+    assert watch.verdict(78) == OomVerdict("kernel", "the kernel's log names it")
     watch.tick()
     watch.tick()
-    assert watch.verdict(78) == Verdict("unknown"), "a later process may have the same number"
+    assert watch.verdict(78) == OomVerdict("unknown"), "a later process may have the same number"
 
 
 def test_this_machines_own_files_can_be_read() -> None:
-    watch = OomWatch()
+    watch = OomMonitor()
     watch.watch(os.getpid())
     watch.tick()
-    assert watch.verdict(os.getpid()).cause in ("somebody", "unknown")
+    assert watch.verdict(os.getpid()).cause in ("process", "unknown")
     watch.close()
 
 

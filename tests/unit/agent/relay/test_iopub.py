@@ -1,4 +1,4 @@
-"""Relay: nothing a rank says is lost or misplaced, however it is cut, capped and merged on its way."""
+"""The output relay: nothing a rank says is lost or misplaced, however it is cut, capped and merged on its way."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
+from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.relay import iopub
-from jdist.agent.relay.iopub import KernelMessage, Relay, merge, parse
+from jdist.agent.relay.iopub import OutputRelay, merge
+from jdist.agent.relay.rank_logs import RankLogs
 from jdist.core.messages.base import Message
 from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
 
@@ -56,18 +58,19 @@ class Sent:
 
 
 @contextlib.contextmanager
-def opened(path: Path, limit: int) -> Iterator[tuple[Relay, Sent]]:
+def opened(path: Path, limit: int) -> Iterator[tuple[OutputRelay, Sent]]:
     sent = Sent()
-    r = Relay(sent, path)
-    r.set_limit(limit)
+    logs = RankLogs(path)
+    r = OutputRelay(sent, logs)
+    r.line_limit = limit
     try:
         yield r, sent
     finally:
-        r.close()
+        logs.close()
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[Callable[..., tuple[Relay, Sent]]]:
+def made(tmp_path: Path) -> Iterator[Callable[..., tuple[OutputRelay, Sent]]]:
     """Makes relays, with a limit of lines, and closes them."""
     with contextlib.ExitStack() as stack:
         yield lambda limit=2000: stack.enter_context(opened(tmp_path, limit))
@@ -97,7 +100,7 @@ def test_a_kernels_message_is_read_with_its_run(parent: str | None, run: int) ->
 def test_what_is_no_output_is_not_taken(made: Make) -> None:
     r, sent = made()
     for kind in ("status", "execute_input", "comm_open", "error"):
-        assert not r.take(0, KernelMessage(kind, 1, msgspec.Raw(b"{}"), ()))
+        assert not r.record(0, KernelMessage(kind, 1, msgspec.Raw(b"{}"), ()))
     r.flush()
     assert sent.outputs == []
 
@@ -116,7 +119,7 @@ def test_passed_and_left_out_are_everything(
     said = chunks * repeat
     with opened(tmp_path_factory.mktemp("relay"), limit) as (r, sent):
         for chunk, flush in zip(said, flushes + [False] * len(said), strict=False):
-            r.take(0, stream(chunk))
+            r.record(0, stream(chunk))
             if flush:
                 r.flush()
         r.flush()
@@ -147,7 +150,7 @@ def test_what_passes_does_not_depend_on_how_it_was_cut(
         cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
         with opened(tmp_path_factory.mktemp("relay"), limit) as (r, sent):
             for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True):
-                r.take(0, stream(text[a:b]))
+                r.record(0, stream(text[a:b]))
             r.flush()
         ends.append((sent.text(0), sent.tail(0)))
     assert ends[0] == ends[1]
@@ -155,7 +158,7 @@ def test_what_passes_does_not_depend_on_how_it_was_cut(
 
 def test_a_stream_within_its_limit_has_no_tail(made: Make) -> None:
     r, sent = made(3)
-    r.take(0, stream("1\n2\n3\n"))
+    r.record(0, stream("1\n2\n3\n"))
     r.flush()
     assert sent.items() == [Text((0,), "stdout", "1\n2\n3\n")]
 
@@ -163,7 +166,7 @@ def test_a_stream_within_its_limit_has_no_tail(made: Make) -> None:
 def test_past_the_limit_the_newest_lines_go_on_travelling(made: Make) -> None:
     r, sent = made(3)
     for n in range(1000):
-        r.take(0, stream(f"line {n}\n"))
+        r.record(0, stream(f"line {n}\n"))
         if n % 100 == 99:
             r.flush()
     tails = [i for i in sent.items() if isinstance(i, Tail)]
@@ -175,9 +178,9 @@ def test_past_the_limit_the_newest_lines_go_on_travelling(made: Make) -> None:
 
 def test_a_tail_that_has_not_changed_does_not_travel_again(made: Make) -> None:
     r, sent = made(1)
-    r.take(0, stream("1\n2\n"))
+    r.record(0, stream("1\n2\n"))
     r.flush()
-    r.take(0, stream("x\n", "stderr"))
+    r.record(0, stream("x\n", "stderr"))
     r.flush()
     assert len([i for i in sent.items() if isinstance(i, Tail)]) == 1
 
@@ -187,7 +190,7 @@ def test_each_rank_stream_and_run_has_its_own_limit(made: Make) -> None:
     for rank in (0, 1):
         for name in STREAMS:
             for run in (1, 2):
-                r.take(rank, stream(f"{rank}{name}\nmore\n", name, run))
+                r.record(rank, stream(f"{rank}{name}\nmore\n", name, run))
     r.flush()
     for rank in (0, 1):
         for name in STREAMS:
@@ -198,11 +201,11 @@ def test_each_rank_stream_and_run_has_its_own_limit(made: Make) -> None:
 
 def test_a_run_that_was_forgotten_starts_anew(made: Make) -> None:
     r, sent = made(1)
-    r.take(0, stream("1\n2\n"))
+    r.record(0, stream("1\n2\n"))
     r.flush()
-    r.forget(1, 0)
-    r.forget(1, 0)
-    r.take(0, stream("late\n"))
+    r.end_rank(1, 0)
+    r.end_rank(1, 0)
+    r.record(0, stream("late\n"))
     r.flush()
     assert sent.items()[-1] == Text((0,), "stdout", "late\n")
 
@@ -237,14 +240,14 @@ def test_tails_are_never_merged() -> None:
 
 def test_streams_and_displays_keep_their_order_within_a_rank(made: Make) -> None:
     r, sent = made()
-    r.take(0, stream("a"))
-    r.take(0, stream("b\n"))
-    r.take(0, stream("e\n", "stderr"))
-    r.take(0, display({"text/plain": "x"}, transient={"display_id": "d1"}))
-    r.take(0, stream("c\n"))
-    r.take(0, display({"text/plain": "y"}, "update_display_data", transient={"display_id": "d1"}))
-    r.take(0, KernelMessage("clear_output", 1, msgspec.Raw(b'{"wait": true}'), ()))
-    r.take(0, display({"text/plain": "6"}, "execute_result", execution_count=3))
+    r.record(0, stream("a"))
+    r.record(0, stream("b\n"))
+    r.record(0, stream("e\n", "stderr"))
+    r.record(0, display({"text/plain": "x"}, transient={"display_id": "d1"}))
+    r.record(0, stream("c\n"))
+    r.record(0, display({"text/plain": "y"}, "update_display_data", transient={"display_id": "d1"}))
+    r.record(0, KernelMessage("clear_output", 1, msgspec.Raw(b'{"wait": true}'), ()))
+    r.record(0, display({"text/plain": "6"}, "execute_result", execution_count=3))
     r.flush()
     assert sent.items() == [
         Text((0,), "stdout", "ab\n"),
@@ -259,8 +262,8 @@ def test_streams_and_displays_keep_their_order_within_a_rank(made: Make) -> None
 
 def test_a_flush_of_one_run_leaves_the_others(made: Make) -> None:
     r, sent = made()
-    r.take(0, stream("one\n", run=1))
-    r.take(0, stream("two\n", run=2))
+    r.record(0, stream("one\n", run=1))
+    r.record(0, stream("two\n", run=2))
     r.flush(1)
     r.flush(9)
     assert [o.run for o in sent.outputs] == [1]
@@ -275,7 +278,7 @@ def test_displays_past_the_limit_say_what_was_left_out(made: Make) -> None:
     r, sent = made()
     large = "x" * (3 << 20)
     for rank in (0, 0, 1):
-        r.take(rank, display({"text/plain": "p", "image/png": large}))
+        r.record(rank, display({"text/plain": "p", "image/png": large}))
     r.flush()
     shown = [i for i in sent.items() if isinstance(i, Display)]
     by_rank = {rank: [i.data for i in shown if rank in i.ranks] for rank in (0, 1)}
@@ -284,68 +287,31 @@ def test_displays_past_the_limit_say_what_was_left_out(made: Make) -> None:
     assert "was left out" in by_rank[0][1]["text/plain"]
 
 
-# ---------------------------------------------------------------- logs
+# ---------------------------------------------------------------- other numbers, other bytes
 
 
-def test_the_log_holds_everything_of_both_streams(made: Make) -> None:
-    r, _ = made(1)
-    said = [(f"line {n}\n", STREAMS[n % 2]) for n in range(500)]
-    for text, name in said:
-        r.take(3, stream(text, name, run=5))
-    r.flush()
-    assert r.log_path(3).read_text() == "".join(t for t, _ in said)
-    assert r.read_log(3, 2) == "line 498\nline 499"
-    assert r.read_log(3, 5000).count("\n") == 499
-    assert r.read_log(0, 5) == "", "a rank that said nothing"
-
-
-def test_the_newest_lines_of_a_log_come_whole_however_long_they_are(made: Make) -> None:
-    r, _ = made()
-    for n in range(5):
-        r.take(0, stream(f"{n}" * 10_000 + "\n"))
-    assert r.read_log(0, 3).splitlines() == [f"{n}" * 10_000 for n in (2, 3, 4)]
-
-
-@pytest.mark.parametrize("lines", [0, -3])
-def test_no_lines_of_a_log_are_no_lines(made: Make, lines: int) -> None:
-    r, _ = made()
-    r.take(0, stream("a\nb\n"))
-    assert r.read_log(0, lines) == ""
-
-
-def test_a_log_is_read_before_it_is_flushed(made: Make) -> None:
-    r, _ = made()
-    r.take(0, stream("no newline yet"))
-    assert r.read_log(0, 5) == "no newline yet"
-
-
-def test_a_progress_bar_is_read_from_the_log_as_it_stands_last(made: Make) -> None:
-    r, _ = made()
-    r.take(0, stream("start\n  1%\r 50%\r100%\r\nend\n"))
-    assert r.read_log(0, 5) == "start\n100%\nend"
-
-
-def test_ranks_with_other_numbers_take_their_logs_along(made: Make) -> None:
+def test_ranks_with_other_numbers_take_their_logs_along(made: Make, tmp_path: Path) -> None:
     """Rank 0 is removed, and each rank behind it has the number of the one before."""
     r, sent = made()
+    logs = RankLogs(tmp_path)
     for rank in (0, 1, 2):
-        r.take(rank, stream(f"of {rank}\n"))
-    r.log_path(2).with_suffix(".old.log").write_text("older\n")
+        r.record(rank, stream(f"of {rank}\n"))
+    logs.path(2).with_suffix(".old.log").write_text("older\n")
     r.renumber({1: 0, 2: 1})
     assert {rank: sent.text(rank) for rank in (0, 1, 2)} == {rank: f"of {rank}\n" for rank in (0, 1, 2)}
-    assert {rank: r.read_log(rank, 5) for rank in (0, 1, 2)} == {0: "of 1", 1: "of 2", 2: ""}
-    assert r.log_path(1).with_suffix(".old.log").read_text() == "older\n"
-    r.take(1, stream("more\n"))
+    assert {rank: logs.read(rank, 5) for rank in (0, 1, 2)} == {0: "of 1", 1: "of 2", 2: ""}
+    assert logs.path(1).with_suffix(".old.log").read_text() == "older\n"
+    r.record(1, stream("more\n"))
     r.flush()
-    assert r.read_log(1, 5) == "of 2\nmore"
+    assert logs.read(1, 5) == "of 2\nmore"
     assert sent.outputs[-1].items == (Text((1,), "stdout", "more\n"),)
 
 
 def test_a_limit_goes_on_under_the_new_number(made: Make) -> None:
     r, sent = made(3)
-    r.take(2, stream("a\nb\n"))
+    r.record(2, stream("a\nb\n"))
     r.renumber({2: 0})
-    r.take(0, stream("c\nd\ne\n"))
+    r.record(0, stream("c\nd\ne\n"))
     r.flush()
     assert sent.text(0) == "c\n"
     assert sent.tail(0) == Tail(0, "stdout", 0, 0, "d\ne\n")
@@ -357,7 +323,6 @@ def test_bytes_that_are_no_text_pass_with_a_mark(made: Make) -> None:
     message = session.msg(
         "stream", {"name": "stdout", "text": "name \udcff!\n"}, parent={"header": {"msg_id": "jdist-1"}}
     )
-    assert r.take(0, parse([b"topic", *session.serialize(message)]))
+    assert r.record(0, parse([b"topic", *session.serialize(message)]))
     r.flush()
     assert sent.text(0) == "name \ufffd!\n"
-    assert r.read_log(0, 1) == "name \ufffd!"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.agent.node.gpus import Device, Sight, read_devices, read_processes, use_of
+from jdist.agent.node.gpus import CudaVisibility, GpuDevice, read_devices, read_processes, use_of
 from jdist.core.node_report import GpuUse
 
 MIB = 1 << 20
@@ -18,7 +18,7 @@ DEVICES = read_devices(GPUS)
 
 def test_each_line_is_a_gpu() -> None:
     assert len(DEVICES) == 3
-    assert DEVICES[1] == Device(1, "GPU-aa22", "NVIDIA H200", 143771 * MIB, 2048 * MIB, 0.97, is_sliced=False)
+    assert DEVICES[1] == GpuDevice(1, "GPU-aa22", "NVIDIA H200", 143771 * MIB, 2048 * MIB, 0.97, is_sliced=False)
 
 
 @pytest.mark.parametrize(
@@ -101,35 +101,37 @@ GPU-aa11, 40"""
     ],
 )
 def test_which_gpu_cuda_shows(visible: str | None, number: int, index: int | None) -> None:
-    found = Sight(visible).find(number, DEVICES)
+    found = CudaVisibility(visible).find(number, DEVICES)
     assert (None if found is None else found.index) == index
 
 
 @pytest.mark.parametrize(("visible", "is_blind"), [("", True), ("-1", True), ("NoDevFiles", True), (" ", True)])
 def test_where_ranks_are_to_see_none(visible: str, is_blind: bool) -> None:
-    assert Sight(visible).is_blind is is_blind
+    assert CudaVisibility(visible).is_blind is is_blind
 
 
 @pytest.mark.parametrize("visible", [None, "0", "GPU-a", "MIG-5d0c", "MIG-GPU-aa22/3/0"])
 def test_where_ranks_see_some(visible: str | None) -> None:
-    assert not Sight(visible).is_blind
+    assert not CudaVisibility(visible).is_blind
 
 
 def test_numbers_are_cudas_own_where_gpus_differ() -> None:
     mixed = read_devices(GPUS.replace("2, GPU-bb33, NVIDIA H200", "2, GPU-bb33, NVIDIA L4"))
-    assert Sight("1").find(0, mixed) is None, "the fastest comes first, and which that is CUDA says only to who asks it"
-    found = Sight("1", "PCI_BUS_ID").find(0, mixed)
+    assert CudaVisibility("1").find(0, mixed) is None, (
+        "the fastest comes first, and which that is CUDA says only to who asks it"
+    )
+    found = CudaVisibility("1", "PCI_BUS_ID").find(0, mixed)
     assert found is not None
     assert found.index == 1
-    by_uuid = Sight("GPU-bb").find(0, mixed)
+    by_uuid = CudaVisibility("GPU-bb").find(0, mixed)
     assert by_uuid is not None
     assert by_uuid.name == "NVIDIA L4"
 
 
 def test_numbers_say_nothing_where_a_gpu_is_in_slices() -> None:
     sliced = read_devices(GPUS.replace("0, Disabled", "[N/A], Enabled"))
-    assert Sight("1").find(0, sliced) is None
-    assert Sight(None).find(0, sliced) is None
+    assert CudaVisibility("1").find(0, sliced) is None
+    assert CudaVisibility(None).find(0, sliced) is None
 
 
 H200 = "GPU 1 (NVIDIA H200)"

@@ -1,4 +1,4 @@
-"""The cradle: its child becomes what it is asked to be, or something says that it did not."""
+"""The preforked child: its child becomes what it is asked to be, or something says that it did not."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from jdist.agent.starters import preforked as module
-from jdist.agent.starters.preforked import Cradle
+from jdist.agent.starters import forkserver as module
+from jdist.agent.starters.forkserver import PreforkedChild
 from support.waits import eventually
 
 
@@ -32,33 +32,33 @@ def became(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def filled(became: Path) -> Iterator[tuple[Cradle, int]]:
+def filled(became: Path) -> Iterator[tuple[PreforkedChild, int]]:
     pids: list[int] = []
 
     def remembered(life: Callable[[], None]) -> int:
         pids.append(fork(life))
         return pids[-1]
 
-    cradle = Cradle(remembered, lambda: None, lambda request, fds: became.write_bytes(request))
-    cradle.fill()
-    yield cradle, pids[0]
+    preforked = PreforkedChild(remembered, lambda: None, lambda request, fds: became.write_bytes(request))
+    preforked.fill()
+    yield preforked, pids[0]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
 
-def test_it_becomes_what_it_is_told_to_be(filled: tuple[Cradle, int], became: Path) -> None:
-    cradle, pid = filled
-    assert cradle.take(b"a rank", []) == pid
+def test_it_becomes_what_it_is_told_to_be(filled: tuple[PreforkedChild, int], became: Path) -> None:
+    preforked, pid = filled
+    assert preforked.assign(b"a rank", []) == pid
     assert eventually(lambda: became.exists() and became.read_bytes() == b"a rank")
-    assert cradle.is_empty
-    assert cradle.take(b"another", []) == 0
+    assert preforked.is_empty
+    assert preforked.assign(b"another", []) == 0
 
 
 def test_one_that_is_killed_before_it_has_heard_is_none(
-    filled: tuple[Cradle, int], became: Path, monkeypatch: pytest.MonkeyPatch
+    filled: tuple[PreforkedChild, int], became: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cradle, pid = filled
+    preforked, pid = filled
     os.kill(pid, signal.SIGSTOP)  # what is sent now is taken for it, and never read
     os.waitpid(pid, os.WUNTRACED)
     send = socket.send_fds
@@ -69,18 +69,18 @@ def test_one_that_is_killed_before_it_has_heard_is_none(
         return sent
 
     monkeypatch.setattr(socket, "send_fds", send_and_kill)
-    assert cradle.take(b"a rank", []) == 0
+    assert preforked.assign(b"a rank", []) == 0
     assert not became.exists()
 
 
 def test_one_that_answers_too_late_becomes_nothing(
-    filled: tuple[Cradle, int], became: Path, monkeypatch: pytest.MonkeyPatch
+    filled: tuple[PreforkedChild, int], became: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ANSWER", 0.2)
-    cradle, pid = filled
+    preforked, pid = filled
     os.kill(pid, signal.SIGSTOP)
     os.waitpid(pid, os.WUNTRACED)
-    assert cradle.take(b"a rank", []) == 0
+    assert preforked.assign(b"a rank", []) == 0
     os.kill(pid, signal.SIGCONT)
     assert eventually(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z")
     assert not became.exists()

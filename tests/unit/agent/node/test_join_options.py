@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.agent.node.tasks import WORKER, own_gpu, read_task
+from jdist.agent.node.join_options import WORKER, own_gpu, read_task
 from jdist.core.messages.membership import LauncherTask
 
 # As seen in the processes that each of them started: two hosts of two tasks, the third task.

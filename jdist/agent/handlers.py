@@ -1,0 +1,240 @@
+"""Handlers: what an agent does for each message of its controller, and for each event of its workers.
+
+A worker's own state is the controller's to know: the agent reports only that a worker is up, down, or has finished a
+cell, and describes what it holds to a controller that was started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from jdist.agent.code.sync import CodeSync
+from jdist.agent.link.controller_link import ControllerLink
+from jdist.agent.node.context import NodeContext
+from jdist.agent.processes.jupyter_messages import InputContent, KernelMessage, read_content
+from jdist.agent.processes.kernel import Kernel
+from jdist.agent.processes.store_keeper import StoreKeeper
+from jdist.agent.processes.workers import Workers, with_current_rank
+from jdist.agent.recovery_ledger import RecoveryLedger
+from jdist.agent.relay.gpu_meter import GpuMeter
+from jdist.agent.relay.iopub import OutputRelay
+from jdist.agent.relay.node_queries import NodeQueries
+from jdist.agent.relay.rank_queries import RankQueries
+from jdist.agent.starters.prewarm import Prewarmer
+from jdist.core import __version__
+from jdist.core.messages.base import PROTOCOL, Message
+from jdist.core.messages.code import CodeSynced
+from jdist.core.messages.groups import FormWorld, StartStore
+from jdist.core.messages.membership import (
+    AgentHello,
+    LivenessRenewed,
+    Rejected,
+    Renumber,
+    Renumbered,
+    ReplaceWorker,
+    Shutdown,
+    Welcome,
+    WorkerDown,
+    WorkerUp,
+)
+from jdist.core.messages.protocol import NodeQuery, RankQuery, ToAgent
+from jdist.core.messages.runs import AbortRun, ExecuteCell, InputReply, InputRequest, RankDone
+from jdist.core.ranks import RankSet
+from jdist.core.settings import OUTPUT_DELAY
+from jdist.core.topology import Topology
+from jdist.wire.transport.invitations import REFUSED
+from jdist.wire.values.frames import Unpacker
+
+_from_controller: Unpacker[Any] = Unpacker(ToAgent)
+_done: Unpacker[RankDone] = Unpacker(RankDone)
+
+
+@dataclass(frozen=True)
+class AgentParts:
+    """The parts of an agent that its handlers act on."""
+
+    link: ControllerLink
+    workers: Workers
+    store: StoreKeeper
+    prewarmer: Prewarmer
+    ledger: RecoveryLedger
+    relay: OutputRelay
+    meter: GpuMeter
+    rank_queries: RankQueries
+    node_queries: NodeQueries
+    code_sync: CodeSync
+
+
+class ControllerHandlers:
+    """Handles the controller's messages. ``finish`` ends the agent with an exit code."""
+
+    def __init__(self, node: NodeContext, parts: AgentParts, finish: Callable[[int], None]):
+        self._node = node
+        self._parts = parts
+        self._finish = finish
+        self._welcome: Welcome | None = None
+        self._address = node.facts.address
+        """At which the other nodes reach this one."""
+        self._handlers: dict[type[Message], Callable[[Any], None]] = {
+            Welcome: self.handle_welcome,
+            LivenessRenewed: lambda message: parts.link.dial_liveness(message.name),
+            Rejected: self.handle_rejected,
+            RankQuery: parts.rank_queries.handle_query,
+            NodeQuery: parts.node_queries.handle_query,
+            InputReply: self.handle_input_reply,
+            ReplaceWorker: lambda message: self._replace(message.rank, message.incarnation),
+            Renumber: self.handle_renumber,
+            StartStore: self.handle_start_store,
+            Shutdown: self.handle_shutdown,
+        }
+
+    def hello(self) -> AgentHello:
+        """The first message of a stream, which describes what is held if this agent has had a place before."""
+        parts, options, welcome = self._parts, self._node.options, self._welcome
+        place = options.node_rank if welcome is None else welcome.node_rank
+        held = None if welcome is None else parts.ledger.describe(parts.workers.kernels, parts.store.address)
+        return AgentHello(PROTOCOL, __version__, self._node.facts, options.nproc, place, held, options.task)
+
+    def handle(self, data: bytes) -> None:
+        """Handle a message; what is for workers is forwarded as it came."""
+        message = _from_controller(data)
+        if isinstance(message, ExecuteCell | FormWorld | AbortRun):
+            self._forward(message, data)
+        else:
+            self._handlers[type(message)](message)
+
+    def _forward(self, message: ExecuteCell | FormWorld | AbortRun, data: bytes) -> None:
+        parts = self._parts
+        if isinstance(message, ExecuteCell):
+            parts.prewarmer.record_started(r for r in message.ranks if r in parts.workers.kernels)
+        parts.ledger.record(message)
+        parts.workers.forward(message.ranks, data)
+
+    def handle_welcome(self, welcome: Welcome) -> None:
+        """Take the place that the controller assigned, and start the workers that it names.
+
+        A second welcome comes from a controller that was started again, and keeps the workers; or the node was given
+        up in the meantime: then its workers are void, and fresh ones are named.
+        """
+        parts = self._parts
+        self._welcome = welcome
+        ranks = RankSet(range(welcome.first_rank, welcome.first_rank + welcome.nproc))
+        place = "task" if welcome.is_task else "node"
+        print(f"jdist agent: {place} {welcome.node_rank} of {welcome.nnodes}, ranks {ranks}", file=sys.stderr)
+        self._address = welcome.address or self._node.facts.address
+        parts.workers.set_place(welcome, self._address)
+        parts.relay.line_limit = welcome.output_lines
+        parts.prewarmer.is_enabled = welcome.warm
+        parts.link.grace = welcome.agent_grace
+        parts.link.dial_liveness(welcome.liveness_name)
+        if welcome.incarnations:  # those of another place, or another numbering, are void as well
+            parts.workers.dismiss()
+        for n, incarnation in enumerate(welcome.incarnations):
+            self._replace(welcome.first_rank + n, incarnation)
+
+    def _replace(self, rank: int, incarnation: int) -> None:
+        if self._parts.workers.replace(rank, incarnation):
+            self._parts.ledger.record_start(rank, incarnation)
+
+    def handle_rejected(self, message: Rejected) -> None:
+        print(f"jdist agent: {REFUSED} {message.reason}", file=sys.stderr)
+        self._finish(1)
+
+    def handle_shutdown(self, _: Shutdown) -> None:
+        print("jdist agent: the cluster has been stopped, or this node removed from it", file=sys.stderr)
+        self._finish(0)
+
+    def handle_input_reply(self, message: InputReply) -> None:
+        kernel = self._parts.workers.kernels.get(message.rank)
+        if kernel is not None:
+            kernel.reply_input(message.text)
+
+    def handle_start_store(self, message: StartStore) -> None:
+        node = f"node {self._welcome.node_rank if self._welcome else '?'}"
+        self._node.create_task(self._parts.store.start(message, message.host or self._address, node))
+
+    def handle_renumber(self, message: Renumber) -> None:
+        """The world has another size: some ranks end, and later messages are in the others' new numbers."""
+        parts = self._parts
+        if self._welcome is None:
+            return
+        parts.meter.flush()
+        parts.relay.renumber(message.ranks)
+        parts.rank_queries.renumber(message.ranks)
+        parts.ledger.renumber(message)
+        parts.workers.renumber(message.ranks)
+        self._welcome = msgspec.structs.replace(
+            self._welcome,
+            node_rank=message.node_rank,
+            nnodes=len(message.nproc_per_node),
+            nproc=len(message.ranks),
+            first_rank=Topology(message.nproc_per_node).first_rank(message.node_rank),
+        )
+        parts.workers.set_place(self._welcome, self._address)
+        self._node.send(Renumbered())
+
+
+class WorkerHandlers:
+    """Handles the workers' events: a `WorkerListener`. Once ``is_ending`` is true, no lost worker is reported."""
+
+    def __init__(self, node: NodeContext, parts: AgentParts, is_ending: Callable[[], bool]):
+        self._node = node
+        self._parts = parts
+        self._is_ending = is_ending
+        self._flush_timer: asyncio.TimerHandle | None = None
+
+    def handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
+        if channel == "iopub":
+            self._handle_iopub(kernel, message)
+        elif channel == "stdin" and message.kind == "input_request":
+            request = read_content(message, InputContent)
+            self._parts.relay.flush(message.run)
+            self._node.send(InputRequest(message.run, kernel.rank, request.prompt, request.password))
+
+    def _handle_iopub(self, kernel: Kernel, message: KernelMessage) -> None:
+        """A `RankDone` travels among the output, so that it cannot overtake any."""
+        parts = self._parts
+        if message.kind == "jdist_done" and message.buffers:
+            parts.relay.flush(message.run)
+            done = with_current_rank(kernel, _done(message.buffers[0]))
+            parts.ledger.record(done)
+            parts.meter.record_cell_end()
+            self._node.send(done)
+            parts.relay.end_rank(message.run, kernel.rank)
+            parts.prewarmer.record_ended(kernel.rank)
+        elif parts.relay.record(kernel.rank, message) and self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(OUTPUT_DELAY, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_timer = None
+        self._parts.relay.flush()
+
+    def handle_hello(self, kernel: Kernel) -> None:
+        folders = self._parts.code_sync.folders
+        if folders:
+            self._parts.workers.send(kernel.rank, CodeSynced(folders, ()))
+
+    def handle_worker_message(self, message: Any) -> None:
+        parts = self._parts
+        if not parts.rank_queries.is_late(message):
+            parts.rank_queries.record_reply(message)
+            parts.ledger.record(message)
+            parts.meter.forward(message)
+
+    def handle_up(self, kernel: Kernel) -> None:
+        self._node.send(WorkerUp(kernel.rank, kernel.pid, kernel.place.incarnation))
+        self._parts.prewarmer.record_ended(kernel.rank)
+
+    def handle_exit(self) -> None:
+        self._parts.relay.flush()
+
+    def handle_down(self, rank: int, incarnation: int, reason: str) -> None:
+        if not self._is_ending():
+            self._parts.prewarmer.record_ended(rank)
+            self._node.send(WorkerDown(rank, incarnation, reason))

@@ -1,0 +1,66 @@
+"""Rank logs hold everything that a rank wrote, and are read from their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jdist.agent.relay import rank_logs
+from jdist.agent.relay.rank_logs import RankLogs
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[RankLogs]:
+    made = RankLogs(tmp_path)
+    yield made
+    made.close()
+
+
+def test_the_log_holds_everything_and_is_read_from_its_end(logs: RankLogs) -> None:
+    written = [f"line {n}\n" for n in range(500)]
+    for text in written:
+        logs.write(3, text)
+    logs.flush()
+    assert logs.path(3).read_text() == "".join(written)
+    assert logs.read(3, 2) == "line 498\nline 499"
+    assert logs.read(3, 5000).count("\n") == 499
+    assert logs.read(0, 5) == "", "a rank that has written nothing"
+
+
+def test_the_newest_lines_come_whole_however_long_they_are(logs: RankLogs) -> None:
+    for n in range(5):
+        logs.write(0, f"{n}" * 10_000 + "\n")
+    assert logs.read(0, 3).splitlines() == [f"{n}" * 10_000 for n in (2, 3, 4)]
+
+
+@pytest.mark.parametrize("lines", [0, -3])
+def test_no_lines_of_a_log_are_no_lines(logs: RankLogs, lines: int) -> None:
+    logs.write(0, "a\nb\n")
+    assert logs.read(0, lines) == ""
+
+
+def test_a_log_is_read_before_it_is_flushed(logs: RankLogs) -> None:
+    logs.write(0, "no newline yet")
+    assert logs.read(0, 5) == "no newline yet"
+
+
+def test_a_progress_bar_is_read_as_it_stands_last(logs: RankLogs) -> None:
+    logs.write(0, "start\n  1%\r 50%\r100%\r\nend\n")
+    assert logs.read(0, 5) == "start\n100%\nend"
+
+
+def test_bytes_that_are_no_text_are_marked(logs: RankLogs) -> None:
+    logs.write(0, "name \udcff!\n")
+    assert logs.read(0, 1) == "name ?!"
+
+
+def test_of_a_log_that_grows_past_the_limit_the_older_half_is_set_aside(
+    logs: RankLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_logs, "_LOG_LIMIT", 10)
+    logs.write(0, "a" * 11)
+    logs.write(0, "new\n")
+    assert logs.read(0, 5) == "new"
+    assert logs.path(0).with_suffix(".old.log").read_text() == "a" * 11
