@@ -1,55 +1,76 @@
-"""Underway: the runs that a client has submitted, from the request on, each fed what the controller says of it."""
+"""Active runs: the cells that a client has submitted, each fed with the controller's messages about it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import weakref
-from collections.abc import Callable, Iterator
 
+from jdist.client.attachment import Attachment
+from jdist.client.link import new_request
 from jdist.client.run import CellRun
+from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.output import Output
-from jdist.core.messages.runs import InputRequest, RankDone, RunAccepted, RunEnded, RunStarted
+from jdist.core.messages.runs import InputRequest, Interrupt, RankDone, RunAccepted, RunCell, RunEnded, RunStarted
 from jdist.core.messages.status import Notice, Stopped
-from jdist.core.topology import Topology
 
 
-class Underway:
-    """A client's runs by number. ``interrupt`` sends a run's interrupt off; it is called on the link's loop."""
+class ActiveRuns:
+    """A client's runs by number. Except for ``submit`` and what builds on it, called on the link's loop."""
 
-    def __init__(self, topology: Callable[[], Topology], interrupt: Callable[[int], None]) -> None:
-        self._topology = topology
-        self._interrupt = interrupt
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
         self._runs: dict[int, CellRun] = {}
         self._ended: weakref.WeakValueDictionary[int, CellRun] = weakref.WeakValueDictionary()
-        """Runs that are over, as long as somebody holds them: their threads may still say something."""
+        """Runs that are over, while a caller holds them: threads of the cell may still write output."""
         self._submitted: dict[str, tuple[int, ...]] = {}
-        """Ranks of the cells that the controller has not accepted yet, by request."""
-        self._accepted: dict[int, CellRun] = {}
-        """Runs on their way to who submitted them."""
+        """Ranks of the cells that wait for the controller's acceptance, by request."""
+        self._accepted: dict[str, CellRun] = {}
+        """The runs of such cells, until their submitters take them: a run may end before that."""
 
-    @contextlib.contextmanager
-    def awaiting(self, request: str, ranks: tuple[int, ...]) -> Iterator[None]:
-        """While somebody waits for the cell of ``request`` to be accepted; accepted later, it is interrupted."""
-        self._submitted[request] = ranks
+    async def submit(self, cell: RunCell) -> CellRun:
+        """Send a cell to the controller. Raises UsageError when it refuses the cell."""
+        if cell.timeout is not None and not cell.timeout > 0:
+            raise UsageError(f"a timeout is a positive number of seconds, not {cell.timeout}")
+        self._submitted[cell.request] = cell.ranks
         try:
-            yield
+            accepted = await self._attachment.link.request(cell, RunAccepted)
+            run = self._accepted[cell.request]
         finally:
-            self._submitted.pop(request, None)
-
-    def take(self, accepted: RunAccepted) -> CellRun:
-        """The run that was accepted, for who submitted it."""
-        run = self._accepted.pop(accepted.run)
+            self._submitted.pop(cell.request, None)
+            self._accepted.pop(cell.request, None)
         run.behind = accepted.behind
+        if not cell.is_internal:
+            self._attachment.history.add_cell(run, cell.code, self._attachment.topology.world_size, cell.is_setup)
         return run
 
-    def hear(self, message: Message) -> None:
-        """What is said of a run reaches it; that the cluster has stopped reaches all that are not over."""
+    async def wait(self, run: CellRun, *, check: bool = True) -> CellRun:
+        """Wait for a run, and interrupt it when the waiting is cancelled. With ``check``, raise the run's error."""
+        try:
+            await run
+        except asyncio.CancelledError:
+            run.cancel()
+            raise
+        if check:
+            run.check()
+        return run
+
+    async def run_internal(self, code: str, *, check: bool = True) -> CellRun:
+        """Run a cell of jdist's own on every rank and wait for it."""
+        ranks = self._attachment.select()
+        return await self.wait(await self.submit(RunCell(new_request(), code, ranks, is_internal=True)), check=check)
+
+    def interrupt_now(self, run: int) -> None:
+        """Send an interrupt without waiting for the answer. Does nothing once the cluster is lost."""
+        if not self._attachment.link.lost:
+            self._attachment.link.send(Interrupt("", (), run))
+
+    def handle(self, message: Message) -> None:
+        """Pass a message on to its run, and the end of the cluster to every run that is not over."""
         match message:
             case RunAccepted():
-                self._accept(message)
+                self._handle_accepted(message)
             case (
                 RunStarted(number)
                 | Output(number)
@@ -65,19 +86,19 @@ class Underway:
                 for number in list(self._runs):
                     self._feed(number, message)
 
-    def _accept(self, accepted: RunAccepted) -> None:
-        """The run exists before its first output arrives; one that nobody waits for any more is not to go on."""
+    def _handle_accepted(self, accepted: RunAccepted) -> None:
+        """Create the run before its first output arrives. If its submitter has stopped waiting, interrupt it."""
         ranks = self._submitted.get(accepted.request)
         if ranks is None:
-            self._interrupt(accepted.run)
+            self.interrupt_now(accepted.run)
             return
         loop = asyncio.get_running_loop()
 
         def cancel(number: int) -> None:
-            loop.call_soon_threadsafe(self._interrupt, number)
+            loop.call_soon_threadsafe(self.interrupt_now, number)
 
-        run = CellRun(accepted.run, ranks, self._topology(), cancel)
-        self._runs[run.number] = self._accepted[run.number] = run
+        run = CellRun(accepted.run, ranks, self._attachment.topology, cancel)
+        self._runs[run.number] = self._accepted[accepted.request] = run
 
     def _feed(self, number: int, message: Message) -> None:
         run = self._runs.get(number) or self._ended.get(number)

@@ -1,4 +1,8 @@
-"""Blocking: the one bridge from blocking code to the coroutines, and Cluster, which is AsyncCluster across it."""
+"""Blocking: the bridge from blocking code to the event loop, and Cluster, the blocking twin of AsyncCluster across it.
+
+The twin is derived: ``blocking`` gives each coroutine method a blocking one with its signature (for type checkers, too)
+and its docstring, so a method is written once, in :mod:`jdist.client.cluster`.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from jdist.client import find
+from jdist.client.attachment import BaseCluster
 from jdist.client.cluster import AsyncCluster
 from jdist.client.doctor.diagnosis import Finding
 from jdist.client.expressions import script_cell
-from jdist.client.history import History
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
-from jdist.core.messages.status import ClusterFacts
-from jdist.core.topology import Mesh, Topology
 from jdist.wire.transport.keys import Connection
 
 P = ParamSpec("P")
@@ -27,7 +29,7 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNDO = 20.0
-"""Seconds for a coroutine that is cancelled to undo what it began."""
+"""Seconds for a cancelled coroutine to undo what it began."""
 
 
 class Bridge:
@@ -40,7 +42,7 @@ class Bridge:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:
-        """Its result. A KeyboardInterrupt cancels the coroutine and is raised once that has undone what it began."""
+        """The coroutine's result. A KeyboardInterrupt cancels it, and is raised once it has undone what it began."""
         if os.getpid() != self._pid or threading.current_thread() is self._thread:
             work.close()
             where = "a process forked from" if os.getpid() != self._pid else "a callback on the client's thread of"
@@ -54,7 +56,7 @@ class Bridge:
             raise
 
     def begin(self, work: Coroutine[Any, Any, R]) -> tuple[concurrent.futures.Future[R], threading.Event]:
-        """Its future result, and the event of its end, which is later than that when it is cancelled."""
+        """The coroutine's future result, and an event set at its end, which comes later than a cancelled future's."""
         ended = threading.Event()
 
         async def noted() -> R:
@@ -94,10 +96,11 @@ def like(method: Callable[..., Any]) -> Callable[[F], F]:
     return dress
 
 
-class Cluster:
+class Cluster(BaseCluster):
     """A cluster, for notebooks and scripts: each method blocks until it is done. ``with`` stops it at the end."""
 
     def __init__(self, asynchronous: AsyncCluster):
+        super().__init__(asynchronous.attachment)
         self.asynchronous = asynchronous
         _attached.add(self)
 
@@ -117,26 +120,28 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def revived(self) -> None:
-        """Wait until a controller that has died is there again, or could not be started."""
-        bridge().call(self.asynchronous.revived())
-
+    @like(AsyncCluster.detach)
     def detach(self) -> None:
-        """Leave the cluster running and close this client."""
         _attached.discard(self)
         bridge().call(self.asynchronous.detach())
 
+    @like(AsyncCluster.stop)
     def stop(self) -> None:
-        """End the cluster: no process, port, socket file or shared memory is left."""
         _attached.discard(self)
         bridge().call(self.asynchronous.stop())
 
-    def panel(self) -> Any:
-        """A panel of widgets for a notebook, kept up to date: see :func:`jdist.panel`."""
-        import jdist
+    @like(AsyncCluster.run)
+    def run(
+        self, code: str, ranks: Any = None, *, background: bool = False, check: bool = True, **options: Any
+    ) -> CellRun:
+        run = bridge().call(self.asynchronous.run(code, ranks, background=True, **options))
+        return run if background else _wait(run, check=check)
 
-        return jdist.panel(self)
+    @like(AsyncCluster.run_script)
+    def run_script(self, path: str, args: Any = (), ranks: Any = None, *, timeout: float | None = None) -> CellRun:
+        return self.run(script_cell(path, args), ranks, timeout=timeout)
 
+    revived = blocking(AsyncCluster.revived)
     status = blocking(AsyncCluster.status)
     run_async = blocking(AsyncCluster.run_async)
     submit = blocking(AsyncCluster.submit)
@@ -165,75 +170,12 @@ class Cluster:
     trace = blocking(AsyncCluster.trace)
     doctor = blocking(AsyncCluster.doctor)
     sync = blocking(AsyncCluster.sync)
-    _run = blocking(AsyncCluster.run)
 
-    @like(AsyncCluster.run)
-    def run(
-        self, code: str, ranks: Any = None, *, background: bool = False, check: bool = True, **options: Any
-    ) -> CellRun:
-        started = self._run(code, ranks, background=True, **options)
-        return started if background else self._finish(started, check)
+    def panel(self) -> Any:
+        """A panel of widgets for a notebook, kept up to date: see :func:`jdist.panel`."""
+        import jdist
 
-    @like(AsyncCluster.run_script)
-    def run_script(self, path: str, args: Any = (), ranks: Any = None, *, timeout: float | None = None) -> CellRun:
-        return self.run(script_cell(path, args), ranks, timeout=timeout)
-
-    def _finish(self, run: CellRun, check: bool) -> CellRun:
-        """Wait; Ctrl-C interrupts the ranks too, and the error that is then raised carries the run if that failed."""
-        try:
-            run.wait()
-        except KeyboardInterrupt:
-            run.cancel()
-            run.wait()
-            run.check()
-            raise
-        if check:
-            run.check()
-        return run
-
-    @property
-    def name(self) -> str:
-        return self.asynchronous.name
-
-    @property
-    def history(self) -> History:
-        return self.asynchronous.history
-
-    @property
-    def facts(self) -> ClusterFacts:
-        return self.asynchronous.facts
-
-    @property
-    def topology(self) -> Topology:
-        return self.asynchronous.topology
-
-    @property
-    def world_size(self) -> int:
-        return self.asynchronous.world_size
-
-    @property
-    def ranks(self) -> list[int]:
-        return self.asynchronous.ranks
-
-    @property
-    def nodes(self) -> list[str]:
-        return self.asynchronous.nodes
-
-    @property
-    def groups(self) -> dict[str, list[int]]:
-        return self.asynchronous.groups
-
-    @property
-    def mesh(self) -> Mesh | None:
-        return self.asynchronous.mesh
-
-    @property
-    def generation(self) -> int:
-        return self.asynchronous.generation
-
-    @property
-    def backend(self) -> str:
-        return self.asynchronous.backend
+        return jdist.panel(self)
 
     @property
     def start_seconds(self) -> float:
@@ -243,12 +185,19 @@ class Cluster:
     def warnings(self) -> tuple[Finding, ...]:
         return self.asynchronous.warnings
 
-    @like(AsyncCluster.select)
-    def select(self, *args: Any, **kwargs: Any) -> tuple[int, ...]:
-        return self.asynchronous.select(*args, **kwargs)
 
-    def __repr__(self) -> str:
-        return repr(self.asynchronous).replace("AsyncCluster", "Cluster")
+def _wait(run: CellRun, *, check: bool) -> CellRun:
+    """Wait; Ctrl-C interrupts the ranks too, and the error that is then raised carries the run if that failed."""
+    try:
+        run.wait()
+    except KeyboardInterrupt:
+        run.cancel()
+        run.wait()
+        run.check()
+        raise
+    if check:
+        run.check()
+    return run
 
 
 _attached: set[Cluster] = set()
@@ -257,12 +206,12 @@ _PID = os.getpid()
 
 @atexit.register
 def _detach_all() -> None:
-    """A notebook or script that ends leaves its clusters running, and no file of its own."""
+    """Remove this process's marks from shared memory at its exit; the clusters go on running."""
     if os.getpid() != _PID:
         return  # a forked child: the files are its parent's
     for cluster in list(_attached):
-        if cluster.asynchronous.is_attached:
-            cluster.asynchronous.carrier.close()
+        if cluster.asynchronous.attachment.is_attached:
+            cluster.asynchronous.attachment.carrier.close()
 
 
 def start(nproc_per_node: int | str | None = None, nnodes: int | None = None, **options: Any) -> Cluster:

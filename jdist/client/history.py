@@ -76,13 +76,13 @@ class BroadcastStep(Struct, frozen=True):
     src: int
 
 
-class Remark(Struct, frozen=True):
+class Annotation(Struct, frozen=True):
     """Something was done to the cluster that no code on the ranks could do."""
 
     text: str
 
 
-Step = CellStep | GroupStep | MeshStep | ValueStep | BroadcastStep | Remark
+Step = CellStep | GroupStep | MeshStep | ValueStep | BroadcastStep | Annotation
 
 
 class History:

@@ -11,7 +11,7 @@ import functools
 import os
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection
-from typing import Any
+from typing import Any, TypeVar
 
 from jdist.core import __version__
 from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, UsageError
@@ -43,6 +43,11 @@ ANSWER_TIMEOUT = 30.0
 """Seconds for a rank to say anything about a question."""
 
 _LIST = (Remedy("list", "see which clusters run"),)
+CONTROLLER = -1
+"""The rank under which the controller itself answers a query."""
+
+T = TypeVar("T")
+
 _unpack: Unpacker[Any] = Unpacker(ToClient)
 
 
@@ -121,79 +126,82 @@ class Link:
             return (Remedy("attach", "use it again with every namespace kept", name=self.connection.name),)
         return (Remedy("start", "make a new one"),)
 
-    async def request(self, message: Message, timeout: float = ANSWER_TIMEOUT) -> Message:
+    async def request(self, message: Message, expected: type[T], timeout: float = ANSWER_TIMEOUT) -> T:
         """The one answer to a message that has a ``request`` field. Raises UsageError when it is refused."""
         name = message.request  # type: ignore[attr-defined]
         async with contextlib.aclosing(self.answers(name, message, timeout)) as answers:
             try:
-                answer = await anext(answers)
+                return body_of(await anext(answers), expected)
             except TimeoutError:
                 text = f"cluster {self.connection.name}: its controller has not answered for {timeout:.0f} s"
                 raise ConnectionLost(text, remedies=_LIST) from None
-        if isinstance(answer, RankReply) and isinstance(answer.body, QueryFailed):
-            raise UsageError(answer.body.reason)
-        return answer
 
-    async def ask(
+    async def query(
         self,
         ranks: tuple[int, ...],
         op: RankOp,
         timeout: float = ANSWER_TIMEOUT,
         on_progress: Callable[[int, Progress], None] | None = None,
     ) -> dict[int, RankReplyBody]:
-        """``op`` to each rank; ``{rank: answer}``.
+        """Send ``op`` to each rank, or with no ranks to the controller itself (:data:`CONTROLLER`); ``{rank: answer}``.
 
-        A rank that said nothing for ``timeout`` seconds after the last word on this question answers with a Fault.
+        A rank that sent nothing for ``timeout`` seconds after the last answer or progress report gets a QueryFailed.
         """
         found: dict[int, RankReplyBody] = {}
+        asked = ranks or (CONTROLLER,)
         request = new_request()
-        stream = self.answers(request, RankQuery(request, ranks, op), timeout)
-        try:
-            async for answer in stream:
-                if not isinstance(answer, RankReply):
-                    continue
-                if isinstance(answer.body, Progress):
-                    if on_progress is not None:
-                        on_progress(answer.rank, answer.body)
-                    continue
-                found[answer.rank] = answer.body
-                if len(found) == max(1, len(ranks)):
-                    break
-        except TimeoutError:
-            silent = QueryFailed(
-                f"no answer for {timeout:.0f} s: its Python may be held by C code, or its node cut off"
-            )
-            found.update({r: silent for r in ranks if r not in found})
-        finally:
-            await stream.aclose()
+        async with contextlib.aclosing(self.answers(request, RankQuery(request, ranks, op), timeout)) as answers:
+            try:
+                while len(found) < len(asked):
+                    answer = await anext(answers)
+                    if isinstance(answer, RankReply) and isinstance(answer.body, Progress):
+                        if on_progress is not None:
+                            on_progress(answer.rank, answer.body)
+                    elif isinstance(answer, RankReply):
+                        found[answer.rank] = answer.body
+            except TimeoutError:
+                silent = QueryFailed(
+                    f"no answer for {timeout:.0f} s: its Python may be held by C code, or its node unreachable"
+                )
+                found.update({r: silent for r in asked if r not in found})
         return found
 
-    async def ask_nodes(
+    async def query_one(
+        self,
+        rank: int,
+        op: RankOp,
+        expected: type[T],
+        timeout: float = ANSWER_TIMEOUT,
+        on_progress: Callable[[int, Progress], None] | None = None,
+    ) -> T:
+        """The answer of one rank or of the controller itself (:data:`CONTROLLER`). Raises UsageError if it failed."""
+        ranks = () if rank == CONTROLLER else (rank,)
+        return body_of((await self.query(ranks, op, timeout, on_progress))[rank], expected)
+
+    async def query_nodes(
         self, nodes: Collection[int], op: NodeOp, timeout: float = ANSWER_TIMEOUT
     ) -> dict[int, NodeReplyBody]:
-        """``op`` to each node's agent; ``{node: answer}``.
+        """Send ``op`` to each node's agent; ``{node: answer}``.
 
-        One that said nothing for ``timeout`` seconds after the last word on this question answers with a Fault.
+        A node that sent nothing for ``timeout`` seconds after the last answer gets a QueryFailed.
         """
         found: dict[int, NodeReplyBody] = {}
         request = new_request()
-        stream = self.answers(request, NodeQuery(request, tuple(nodes), op), timeout)
-        try:
-            while len(found) < len(nodes):
-                answer = await anext(stream)
-                if isinstance(answer, NodeReply):
-                    found[answer.node] = answer.body
-        except TimeoutError:
-            silent = QueryFailed(f"no answer for {timeout:.0f} s: its agent is stopped, or the node cut off")
-            found.update({n: silent for n in nodes if n not in found})
-        finally:
-            await stream.aclose()
+        async with contextlib.aclosing(self.answers(request, NodeQuery(request, tuple(nodes), op), timeout)) as answers:
+            try:
+                while len(found) < len(nodes):
+                    answer = await anext(answers)
+                    if isinstance(answer, NodeReply):
+                        found[answer.node] = answer.body
+            except TimeoutError:
+                silent = QueryFailed(f"no answer for {timeout:.0f} s: its agent is stopped, or the node unreachable")
+                found.update({n: silent for n in nodes if n not in found})
         return found
 
     async def answers(self, name: str, message: Message, timeout: float) -> AsyncGenerator[Message, None]:
-        """Every answer to the message whose request is ``name``; TimeoutError when none comes for ``timeout`` seconds.
+        """Every answer to the message whose request is ``name``. Raises UsageError when it is refused.
 
-        Raises UsageError when it is refused.
+        Raises TimeoutError when no answer comes for ``timeout`` seconds.
         """
         queue: asyncio.Queue[Message] = asyncio.Queue()
         self._waiting[name] = queue
@@ -305,3 +313,11 @@ class Link:
 def new_request() -> str:
     """A name for a request."""
     return uuid.uuid4().hex[:16]
+
+
+def body_of(answer: object, expected: type[T]) -> T:
+    """The answer, or the body of a rank's reply, as ``expected``. Raises UsageError when it is anything else."""
+    body = answer.body if isinstance(answer, RankReply) else answer
+    if isinstance(body, expected):
+        return body
+    raise UsageError(body.reason if isinstance(body, QueryFailed) else f"unexpected answer: {body}")

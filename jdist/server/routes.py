@@ -32,7 +32,8 @@ from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
 
-from jdist.client.cluster import AsyncCluster, Ranks
+from jdist.client.attachment import Ranks
+from jdist.client.cluster import AsyncCluster
 from jdist.client.trace.columns import columns
 from jdist.core.errors import JdistError, UsageError
 from jdist.launch.base import ENTRY_POINTS

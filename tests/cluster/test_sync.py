@@ -87,7 +87,7 @@ def test_a_watched_folder_is_followed_and_a_node_that_comes_has_it(fresh_cluster
     assert own.run("import mod\nmod.f()").values == {0: "two", 1: "two"}
 
     own.sync(str(src))  # not watched any more
-    assert own.asynchronous._watches == {}
+    assert own.asynchronous._code.watches == {}
     write(src, "new")
     assert own.sync(str(src)).changed == ("mod.py",)
 

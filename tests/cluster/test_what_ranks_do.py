@@ -87,7 +87,7 @@ def test_a_traceback_shows_torchs_functions_only(own: jdist.Cluster) -> None:
 
 def test_a_trace_comes_from_a_real_cell(own: jdist.Cluster) -> None:
     run = own.run("t = torch.ones(2)\ndist.all_reduce(t)\ndist.barrier()")
-    answers = bridge().call(own.asynchronous.link.ask((0, 1), GetTrace(run.number), 10.0))
+    answers = bridge().call(own.asynchronous.link.query((0, 1), GetTrace(run.number), 10.0))
     for traced in answers.values():
         assert [(c.op, c.line, c.is_done) for c in traced.calls] == [("all_reduce", 2, True), ("barrier", 3, True)]
         assert traced.run == run.number

@@ -61,7 +61,7 @@ class _Nodes:
     async def ask(self, nodes: Iterable[int], op: NodeOp, timeout: float) -> dict[int, NodeReplyBody]:
         """``{node: answer}``."""
         by_place = {self._places[n]: n for n in nodes}
-        answers = await self._link.ask_nodes(list(by_place), op, timeout)
+        answers = await self._link.query_nodes(list(by_place), op, timeout)
         return {by_place[place]: answer for place, answer in answers.items()}
 
 

@@ -1,6 +1,6 @@
-"""Reviving: a controller that has died is started again, and its cluster attached to, with every name on the ranks.
+"""Revive: a controller that has died is started again, and the client attaches to it; the ranks keep every name.
 
-Several clients may try at once: the one whose controller gets the port has started it, the others attach to that.
+Several clients may try at once: the one whose controller gets the port has started it, the others attach to that one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 
 from jdist.client import find
-from jdist.client.lifecycle.start import start_controller_again
+from jdist.client.lifecycle.controller_process import start_controller
 from jdist.client.link import Link
 from jdist.core.errors import ConnectionLost, LaunchError
 from jdist.core.messages.base import Message
@@ -21,24 +21,24 @@ from jdist.wire.transport.keys import Connection, connection_path, read_connecti
 _EXIT = 5.0
 """Seconds for a process that has closed its connections to be gone."""
 _AGENTS_BACK = 15.0
-"""Seconds for agents to come back and the world to stand; after that the cluster is as it is."""
+"""Seconds for agents to reconnect and the world to be formed; after that the cluster is attached to as it is."""
 
 
 async def attach(
     connection: Connection, on_event: Callable[[Message], None], kind: str, *, is_dead: bool = False
 ) -> Link:
-    """A link to the cluster; its controller is started again if it has died. Raises ConnectionLost, LaunchError.
+    """A link to the cluster, whose controller is started again if it has died. Raises ConnectionLost, LaunchError.
 
-    ``is_dead``: it is known to have died, if only just: its process may still be on its way out.
+    ``is_dead``: the controller is known to have died, although its process may still exist for a moment.
     """
     charter = find.charter_of(connection)
     if charter is not None and (is_dead or not find.listens(connection)):
-        await _ended(connection.pid)
+        await _wait_ended(connection.pid)
     if charter is None or find.restart_time(connection) <= 0:
         link = Link(connection, on_event)
         await link.open(kind)
         return link
-    await asyncio.to_thread(start_controller_again, charter)
+    await asyncio.to_thread(start_controller, charter.settings, charter)
     connection = read_connection(connection_path(find.directory(), connection.name))
     if connection.cluster != charter.cluster:
         remedies = (Remedy("attach", "use it", name=connection.name),)
@@ -46,7 +46,7 @@ async def attach(
     link = Link(connection, on_event)
     await link.open(kind)
     try:
-        with contextlib.suppress(TimeoutError, LaunchError):  # then status says what is missing
+        with contextlib.suppress(TimeoutError, LaunchError):  # status shows what is missing
             await link.wait_ready(_AGENTS_BACK)
     except BaseException:
         link.close()
@@ -54,8 +54,8 @@ async def attach(
     return link
 
 
-async def _ended(pid: int) -> None:
-    """Until the process is gone, or clearly stays."""
+async def _wait_ended(pid: int) -> None:
+    """Wait until the process is gone, for a few seconds."""
     try:
         watched = os.pidfd_open(pid)
     except ProcessLookupError:

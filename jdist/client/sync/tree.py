@@ -15,7 +15,7 @@ from jdist.core.source_tree import SourceTree, TreeEntry, leads_inside
 _BLOCK = 1 << 20
 
 
-class Source:
+class SyncSource:
     """A path of the user's, and what is left out of it."""
 
     def __init__(self, path: str, exclude: Sequence[str] = ()):

@@ -16,7 +16,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from jdist.client.link import Link, new_request
-from jdist.client.sync.tree import Source
+from jdist.client.sync.tree import SyncSource
+from jdist.client.values.carrier import hold
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import ProbeWire, QueryFailed
 from jdist.core.messages.code import AdoptTree, ApplyTree, CompareTree, StorePieces, TreeApplied, TreeCompared
@@ -65,21 +66,23 @@ class Synced(Struct, frozen=True):
         return f"{self.name}: {', '.join(parts)}, on {nodes}; imports find it in {self.folder}"
 
 
-class Sender:
+class Upload:
     """Sends one tree to nodes."""
 
-    def __init__(self, link: Link, probe: ProbeWire, source: Source, names: Sequence[str], on_progress: OnProgress):
+    def __init__(
+        self, link: Link, probe: ProbeWire, source: SyncSource, names: Sequence[str], on_progress: OnProgress | None
+    ):
         self._link = link
         self._probe = probe
         self._source = source
         self._names = names
-        self._on_progress = on_progress
+        self._on_progress = on_progress or (lambda *_: None)
         self._done = 0
         self._total = 0
 
     async def send(self, tree: SourceTree, nodes: Sequence[int]) -> Synced:
         """Raises UsageError naming the node and, where it is about one, the file; nothing has been changed there."""
-        found = {n: a for n, a in (await self._ask(nodes, CompareTree(tree))).items() if isinstance(a, TreeCompared)}
+        found = {n: a for n, a in (await self._query(nodes, CompareTree(tree))).items() if isinstance(a, TreeCompared)}
         sharing: dict[str, list[int]] = {}
         for node in sorted(found):
             sharing.setdefault(found[node].place, []).append(node)
@@ -93,12 +96,12 @@ class Sender:
         await self._send_all(sent.values(), lacking)
         changed: set[str] = set()
         deleted: set[str] = set()
-        for node, answer in (await self._ask(leaders, ApplyTree(tree))).items():
+        for node, answer in (await self._query(leaders, ApplyTree(tree))).items():
             if isinstance(answer, TreeApplied):
                 changed |= set(answer.changed)
                 deleted |= set(answer.deleted)
                 followers = next(g for g in sharing.values() if g[0] == node)[1:]
-                await self._ask(followers, AdoptTree(tree.name, tree.is_package, answer.changed))
+                await self._query(followers, AdoptTree(tree.name, tree.is_package, answer.changed))
         first = found[leaders[0]]
         folder = first.path if tree.is_package else os.path.join(first.path, tree.name)
         counts = (len(tree.entries), len(sent), self._total)
@@ -132,7 +135,7 @@ class Sender:
 
     async def _store(self, pieces: list[Piece], nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
         async with gate:
-            await self._ask(nodes, StorePieces(self._source.name, tuple(pieces)))
+            await self._query(nodes, StorePieces(self._source.name, tuple(pieces)))
         self._note(sum(len(p.data) for p in pieces))
 
     async def _send_part(self, entry: TreeEntry, offset: int, nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
@@ -163,24 +166,21 @@ class Sender:
 
     async def _pass(self, part: StorePieces, segment: Segment, nodes: Sequence[int]) -> None:
         """To nodes of this host in the segment itself, to others through the controller."""
-        keep = Hold(part.transfer, part.nbytes, self._probe, segment.path)
-        offered = (await self._link.ask((), keep))[-1]
-        if not isinstance(offered, QueryFailed):
-            await self._ask(nodes, part)
+        if await hold(self._link, Hold(part.transfer, part.nbytes, self._probe, segment.path)):
+            await self._query(nodes, part)
             return
-        await self._link.ask((), Hold(part.transfer, part.nbytes))  # another host than the controller's: it gets a copy
         c = self._link.connection
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._ask(nodes, part))
+            group.create_task(self._query(nodes, part))
             group.create_task(asyncio.to_thread(put_segment, (c.host, c.data_port), part.transfer, segment))
 
     def _note(self, nbytes: int) -> None:
         self._done += nbytes
         self._on_progress(self._source.name, self._done, self._total)
 
-    async def _ask(self, nodes: Sequence[int], op: NodeOp) -> dict[int, NodeReplyBody]:
+    async def _query(self, nodes: Sequence[int], op: NodeOp) -> dict[int, NodeReplyBody]:
         """Raises UsageError when a node cannot."""
-        answers = await self._link.ask_nodes(nodes, op, _QUIET) if nodes else {}
+        answers = await self._link.query_nodes(nodes, op, _QUIET) if nodes else {}
         failed = {n: a.reason for n, a in sorted(answers.items()) if isinstance(a, QueryFailed)}
         if failed:
             each = "; ".join(f"node {n} ({self._names[n]}): {reason}" for n, reason in failed.items())

@@ -26,12 +26,12 @@ _SAME_HOST_ERROR = 2e-3
 """Nodes whose hosts have one name are taken to share a clock, unless that is out of bounds by this many seconds."""
 
 
-async def ask(link: Link, facts: ClusterFacts, run: int) -> Trace:
+async def collect(link: Link, facts: ClusterFacts, run: int) -> Trace:
     """The trace of ``run`` (0: the last one). Raises UsageError when no rank knows of it."""
     topology = facts.topology
     ranks = tuple(range(topology.world_size))
     traces = asyncio.gather(*(_timed(link, rank, run) for rank in ranks))
-    timed, looks = await asyncio.gather(traces, link.ask(ranks, Observe(), _TIMEOUT))
+    timed, looks = await asyncio.gather(traces, link.query(ranks, Observe(), _TIMEOUT))
     answers = {rank: answer for rank, (answer, _) in zip(ranks, timed, strict=True)}
     trips = {rank: trip for rank, (_, trip) in zip(ranks, timed, strict=True)}
     return assemble(answers, trips, {r: a for r, a in looks.items() if isinstance(a, Observation)}, facts, run)
@@ -39,7 +39,7 @@ async def ask(link: Link, facts: ClusterFacts, run: int) -> Trace:
 
 async def _timed(link: Link, rank: int, run: int) -> tuple[RankReplyBody, tuple[float, float]]:
     sent = time.time()
-    answer = (await link.ask((rank,), GetTrace(run), _TIMEOUT))[rank]
+    answer = (await link.query((rank,), GetTrace(run), _TIMEOUT))[rank]
     return answer, (sent, time.time())
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import psutil
 
-from jdist.client.link import Link, new_request
-from jdist.core.errors import ConnectionLost, JdistError, UsageError, ValueFailed
+from jdist.client.link import CONTROLLER, Link, new_request
+from jdist.core.errors import ConnectionLost, JdistError, ValueFailed
 from jdist.core.messages.base import PayloadWire, ProbeWire, Progress, QueryFailed, ValueMissing
 from jdist.core.messages.protocol import RankQuery, RankReplyBody
 from jdist.core.messages.values import (
@@ -52,6 +52,15 @@ _PUT_TIMEOUT = 120.0
 _LARGEST_HEAD = MAX_MESSAGE - (1 << 20)
 
 
+async def hold(link: Link, hold: Hold) -> bool:
+    """Offer a segment to the controller for the nodes. False if it is on another host and must get a copy of it."""
+    offered = (await link.query((), hold))[CONTROLLER]
+    if isinstance(offered, QueryFailed):
+        await link.query((), Hold(hold.transfer, hold.nbytes))
+        return False
+    return True
+
+
 class Carrier:
     """Moves values for one attached client."""
 
@@ -79,7 +88,7 @@ class Carrier:
         found: dict[str, dict[int, Any]] = {n: {} for n in names}
         errors: dict[int, str] = {}
         held: dict[int, Evaluated] = {}
-        for rank, answer in (await self._link.ask(ranks, Evaluate(names, probe=self._probe_wire))).items():
+        for rank, answer in (await self._link.query(ranks, Evaluate(names, probe=self._probe_wire))).items():
             if not isinstance(answer, Evaluated):
                 errors[rank] = _reason(answer)
                 continue
@@ -106,7 +115,7 @@ class Carrier:
         total = sum(_held_size(p) for p in held.values())
         if total > psutil.virtual_memory().available * _MEMORY_SHARE:
             for rank, peeked in held.items():
-                await self._link.ask((rank,), Release(peeked.handle))
+                await self._link.query((rank,), Release(peeked.handle))
             free = psutil.virtual_memory().available
             raise ValueFailed(
                 f"{', '.join(names)} from ranks {sorted(held)}: {total:,} bytes, but this machine has {free:,} free; "
@@ -155,9 +164,7 @@ class Carrier:
     async def _map(self, rank: int, handle: str, sizes: list[int], progress: RankProgress) -> list[memoryview]:
         """A held value's buffers in a segment, already unlinked: it lives as long as the values made on it."""
         fetch = Fetch(handle, self._probe_wire)
-        answer = (await self._link.ask((rank,), fetch, on_progress=progress))[rank]
-        if not isinstance(answer, Fetched):
-            raise UsageError(_reason(answer))
+        answer = await self._link.query_one(rank, fetch, Fetched, on_progress=progress)
         with Segment.open(answer.path, layout(sizes)[1], private=False) as segment:
             segment.unlink()
             return split(segment.view, sizes)
@@ -167,37 +174,29 @@ class Carrier:
         memory = fresh(layout(sizes)[1])
         transfer = uuid.uuid4().hex
         pass_on = Forward(transfer, len(memory), self._probe_wire)
-        passing = asyncio.create_task(self._link.ask((), pass_on))  # said first, known first
+        passing = asyncio.create_task(self._link.query_one(CONTROLLER, pass_on, ForwardedAt))  # must arrive first
         fetch = Fetch(handle, transfer=transfer)
-        fetching = asyncio.create_task(self._link.ask((rank,), fetch, on_progress=progress))
+        fetching = asyncio.create_task(self._link.query_one(rank, fetch, Fetched, on_progress=progress))
         try:
-            passed = (await passing)[-1]
-            if not isinstance(passed, ForwardedAt):
-                raise UsageError(_reason(passed))
             c = self._link.connection
-            receiver = Receiver((c.host, c.data_port), transfer, memory, passed.near)
-            await self._receive_by(receiver, fetching, rank)
+            receiver = Receiver((c.host, c.data_port), transfer, memory, (await passing).near)
+            await self._receive_by(receiver, fetching)
         except BaseException:
             with contextlib.suppress(ConnectionLost):
-                self._link.send(
-                    RankQuery(new_request(), (), Release(transfer))
-                )  # it frees the rank; no answer is awaited
+                # frees the rank; no answer is awaited
+                self._link.send(RankQuery(new_request(), (), Release(transfer)))
             raise
         finally:
             passing.cancel()
             fetching.cancel()
         return split(memory, sizes)
 
-    async def _receive_by(
-        self, receiver: Receiver, fetching: asyncio.Task[dict[int, RankReplyBody]], rank: int
-    ) -> None:
+    async def _receive_by(self, receiver: Receiver, fetching: asyncio.Task[Fetched]) -> None:
         getting = asyncio.ensure_future(asyncio.to_thread(receiver.run))
         try:
             await asyncio.wait({getting, fetching}, return_when=asyncio.FIRST_COMPLETED)
             if not getting.done() or getting.exception() is not None:
-                answer = (await fetching)[rank]  # the rank, or the controller for it, knows best what went wrong
-                if not isinstance(answer, Fetched):
-                    raise UsageError(_reason(answer))
+                await fetching  # the rank, or the controller for it, knows best what went wrong
             await getting
         finally:
             receiver.cut()
@@ -216,7 +215,7 @@ class Carrier:
         total = sum(b.nbytes for b in buffers)
         if total <= INLINE_LIMIT:
             payloads = tuple(_wire(p, tuple(bytes(b) for b in bs)) for p, bs in encoded)
-            answers = await self._link.ask(ranks, BindNames(names, payloads))
+            answers = await self._link.query(ranks, BindNames(names, payloads))
         else:
             answers = await self._push_bulk(
                 names, tuple(_wire(p, None) for p, _ in encoded), buffers, ranks, on_progress
@@ -244,20 +243,18 @@ class Carrier:
         try:
             await asyncio.to_thread(segment.fill, buffers, progress)
             put = BindNames(names, payloads, segment.path, total, self._probe_wire, transfer)
-            offered = (await self._link.ask((), Hold(transfer, total, self._probe_wire, segment.path)))[-1]
-            if isinstance(offered, QueryFailed):  # the controller is on another host: it gets a copy for the nodes
-                await self._link.ask((), Hold(transfer, total))
-                return await self._put_through(put, ranks, segment)
-            return await self._link.ask(ranks, put, timeout=_PUT_TIMEOUT)
+            if await hold(self._link, Hold(transfer, total, self._probe_wire, segment.path)):
+                return await self._link.query(ranks, put, timeout=_PUT_TIMEOUT)
+            return await self._put_through(put, ranks, segment)
         finally:
             segment.close()
             segment.unlink()
-            await self._link.ask((), Release(transfer))
+            await self._link.query((), Release(transfer))
 
     async def _put_through(self, put: BindNames, ranks: tuple[int, ...], segment: Segment) -> dict[int, RankReplyBody]:
         """Send a segment's bytes to the controller while the nodes already fetch them from there."""
         c = self._link.connection
-        asking = asyncio.create_task(self._link.ask(ranks, put, timeout=_PUT_TIMEOUT))
+        asking = asyncio.create_task(self._link.query(ranks, put, timeout=_PUT_TIMEOUT))
         try:
             await asyncio.to_thread(put_segment, (c.host, c.data_port), put.transfer, segment)
             return await asking
@@ -268,7 +265,7 @@ class Carrier:
 
     async def describe(self, name: str, ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
         """``{rank: description}`` (see worker/values/describe.Description), ``{"error": why}`` where there is none."""
-        answers = await self._link.ask(ranks, Describe(name))
+        answers = await self._link.query(ranks, Describe(name))
         return {
             r: msgspec.msgpack.decode(a.body) if isinstance(a, Described) else {"error": _reason(a)}
             for r, a in sorted(answers.items())

@@ -72,7 +72,7 @@ async def check(link: Link, expr: str, ranks: tuple[int, ...]) -> Check:
 
 
 async def _digests(link: Link, op: Digest, ranks: tuple[int, ...]) -> dict[int, tuple[tuple[str, str, str], ...]]:
-    answers = await link.ask(ranks, op, timeout=_TIMEOUT)
+    answers = await link.query(ranks, op, timeout=_TIMEOUT)
     errors = {r: a.reason for r, a in answers.items() if isinstance(a, QueryFailed)}
     if errors:
         raise UsageError("; ".join(f"rank {r}: {why}" for r, why in sorted(errors.items())))
@@ -95,7 +95,7 @@ async def _narrow(
             return None, dict.fromkeys(ranks, "equal now: it changed while it was compared")
         low, high = bounds(stop - start, first, blocks)
         start, stop = start + low, start + high
-    answers = await link.ask(ranks, ReadElement(expr, key, start))
+    answers = await link.query(ranks, ReadElement(expr, key, start))
     texts = {r: a.text if isinstance(a, ElementRead) else str(a) for r, a in answers.items()}
     index = next((a.index for a in answers.values() if isinstance(a, ElementRead)), None)
     return index if numel else None, texts

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from jdist.client.history import BroadcastStep, CellStep, GroupStep, MeshStep, Remark, Step, ValueStep
+from jdist.client.history import Annotation, BroadcastStep, CellStep, GroupStep, MeshStep, Step, ValueStep
 from jdist.core.rank_code import is_script
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh
@@ -107,7 +107,7 @@ class _Composer:
                 taken = f"{box} = [{name} if {self._rank} == {src} else None]"
                 code = f"{taken}\ndist.broadcast_object_list({box}, src={src})\n{name} = {box}[0]"
                 yield _Part(f"%dist broadcast {name} --src {src}", code)
-            case Remark(text):
+            case Annotation(text):
                 self._warn("between cells", text)
                 yield _Part(text, comments=("done to the cluster; a script cannot do it",))
 

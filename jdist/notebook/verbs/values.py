@@ -65,7 +65,7 @@ def push(s: Session, words: Words) -> None:
     values = {n: _own(s, n) for n in names}
     with ProgressLine(s.screen) as progress:
         # not through Cluster.push, whose own parameters are names that a user may push
-        bridge().call(s.cluster.asynchronous.carrier.push(values, ranks, progress.note))
+        bridge().call(s.cluster.asynchronous.attachment.carrier.push(values, ranks, progress.note))
         s.cluster.history.add_values(values, ranks)
         progress.finish(f"pushed {', '.join(names)} to ranks {RankSet(ranks)}")
 

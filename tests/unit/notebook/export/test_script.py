@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.client.history import BroadcastStep, CellStep, GroupStep, MeshStep, Remark, Step, ValueStep
+from jdist.client.history import Annotation, BroadcastStep, CellStep, GroupStep, MeshStep, Step, ValueStep
 from jdist.core.errors import UsageError
 from jdist.core.rank_code import run_script
 from jdist.notebook.export.files import marked, write
@@ -223,7 +223,7 @@ NOT_THERE = [
     ),
     (ValueStep("x", (0, 1, 2, 3), "", "Tensor [1000]"), "the value (Tensor [1000]) is not in the script"),
     (ValueStep("x", (0, 1, 2, 3), "[1, 2]", "list", dim=0), "the value (list) is not in the script"),
-    (Remark("ranks 2 removed"), "ranks 2 removed"),
+    (Annotation("ranks 2 removed"), "ranks 2 removed"),
 ]
 
 

@@ -12,11 +12,10 @@ from jdist.client.cluster import AsyncCluster
 
 ONLY_ASYNC = {
     "link",  # the connection and what is built on it live on the loop
-    "carrier",
+    "attachment",
     "watch",
     "interrupt_now",
     "observe",
-    "is_attached",
 }
 ONLY_BLOCKING = {"asynchronous", "panel"}
 

@@ -33,7 +33,7 @@ class Ranks:
         self.held = held
         self.asked: list[RankOp] = []
 
-    async def ask(self, ranks: tuple[int, ...], op: RankOp, timeout: float = 30.0) -> dict[int, RankReplyBody]:
+    async def query(self, ranks: tuple[int, ...], op: RankOp, timeout: float = 30.0) -> dict[int, RankReplyBody]:
         self.asked.append(op)
         return {r: self._answer(self.held[r], op) for r in ranks}
 
@@ -139,8 +139,8 @@ def test_ranks_that_do_not_have_it_are_named() -> None:
 
 def test_a_value_that_changes_while_it_is_compared_is_told() -> None:
     class Changing(Ranks):
-        async def ask(self, ranks: tuple[int, ...], op: RankOp, timeout: float = 30.0) -> dict[int, RankReplyBody]:
-            answers = await super().ask(ranks, op, timeout)
+        async def query(self, ranks: tuple[int, ...], op: RankOp, timeout: float = 30.0) -> dict[int, RankReplyBody]:
+            answers = await super().query(ranks, op, timeout)
             self.held = {r: {"": tensor([0] * 100)} for r in self.held}
             return answers
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from jdist.client.lifecycle.min_nodes import Fewer, check
-from jdist.client.lifecycle.start import Started, wait_formed
+from jdist.client.lifecycle.min_nodes import MinNodes
+from jdist.client.lifecycle.start import Started, check_settings, wait_formed
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import DropNodes
@@ -29,21 +29,21 @@ class ToController:
         self.asked: list[DropNodes] = []
         self.refusal = refusal
 
-    async def request(self, message: Message, timeout: float = 0.0) -> None:
+    async def request(self, message: Message, expected: type, timeout: float = 0.0) -> None:
         assert isinstance(message, DropNodes)
         self.asked.append(message)
         if self.refusal:
             raise UsageError(self.refusal)
 
 
-def fewer(link: ToController, min_nodes: int = 2) -> Fewer:
+def min_nodes_of(link: ToController, min_nodes: int = 2) -> MinNodes:
     as_link: Any = link
-    return Fewer(as_link, Settings(name="c", nnodes=3, min_nodes=min_nodes))
+    return MinNodes(as_link, Settings(name="c", nnodes=3, min_nodes=min_nodes))
 
 
 def test_who_has_failed_is_left_out_when_all_others_are_here() -> None:
     link = ToController(("a", "b", ""))
-    weighing = fewer(link)
+    weighing = min_nodes_of(link)
     assert asyncio.run(weighing.weigh({2: "no key"})) == {}
     assert [m.nodes for m in link.asked] == [{2: "no key"}]
     assert asyncio.run(weighing.weigh({2: "no key"})) == {}
@@ -53,10 +53,10 @@ def test_who_has_failed_is_left_out_when_all_others_are_here() -> None:
 
 def test_as_long_as_somebody_may_come_nobody_is_left_out() -> None:
     link = ToController(("a", "", ""))
-    assert asyncio.run(fewer(link).weigh({2: "no key"})) == {}
+    assert asyncio.run(min_nodes_of(link).weigh({2: "no key"})) == {}
     assert not link.asked
     link.facts = msgspec.structs.replace(link.facts, hostnames=("a", "b", "c"))
-    assert asyncio.run(fewer(link).weigh({2: "it ended"})) == {}, "it counts as here until it is given up"
+    assert asyncio.run(min_nodes_of(link).weigh({2: "it ended"})) == {}, "it counts as here until it is given up"
     assert not link.asked
 
 
@@ -64,29 +64,31 @@ def test_as_long_as_somebody_may_come_nobody_is_left_out() -> None:
 def test_too_many_failures_end_the_start(min_nodes: int, failed: int) -> None:
     failures = dict.fromkeys(range(failed), "no key")
     link = ToController(("", "", "c"))
-    assert asyncio.run(fewer(link, min_nodes).weigh(failures)) == failures
+    assert asyncio.run(min_nodes_of(link, min_nodes).weigh(failures)) == failures
     assert not link.asked
 
 
 def test_a_world_that_was_formed_once_keeps_its_nodes() -> None:
     link = ToController(("a", "b", ""), generation=1)
-    assert asyncio.run(fewer(link).weigh({2: "no key"})) == {2: "no key"}
+    assert asyncio.run(min_nodes_of(link).weigh({2: "no key"})) == {2: "no key"}
     assert not link.asked
 
 
 def test_at_the_deadline_whoever_has_not_come_is_left_out() -> None:
     link = ToController(("a", "", ""))
-    assert asyncio.run(fewer(link, 1).give_up_waiting({2: "no key"}, 30.0))
+    assert asyncio.run(min_nodes_of(link, 1).drop_missing({2: "no key"}, 30.0))
     assert [m.nodes for m in link.asked] == [{1: "it did not come within 30 s", 2: "no key"}]
     few = ToController(("a", "", ""), refusal="1 of 3 nodes are here; at least 2 are needed")
-    assert not asyncio.run(fewer(few).give_up_waiting({}, 30.0))
-    assert not asyncio.run(fewer(ToController(("a", "b", "c"))).give_up_waiting({}, 30.0)), "it is not nodes that lack"
+    assert not asyncio.run(min_nodes_of(few).drop_missing({}, 30.0))
+    assert not asyncio.run(min_nodes_of(ToController(("a", "b", "c"))).drop_missing({}, 30.0)), (
+        "it is not nodes that lack"
+    )
 
 
 @pytest.mark.parametrize("least", [-1, 4])
 def test_a_least_that_does_not_fit(least: int) -> None:
     with pytest.raises(UsageError, match=f"--min-nodes {least} does not fit --nnodes 3"):
-        check(Settings(name="c", nnodes=3, min_nodes=least))
+        check_settings(Settings(name="c", nnodes=3, min_nodes=least))
 
 
 class Gathers(ToController):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.client.sync.tree import Source
+from jdist.client.sync.tree import SyncSource
 from jdist.core.errors import UsageError
 
 
@@ -17,7 +17,7 @@ def make(root: Path, *paths: str) -> None:
 
 
 def listed(root: Path, *exclude: str) -> list[str]:
-    return [e.path for e in Source(str(root), exclude).list().entries]
+    return [e.path for e in SyncSource(str(root), exclude).list().entries]
 
 
 def test_files_are_listed_and_rubbish_is_not(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_links_inside_are_kept_relative(tmp_path: Path) -> None:
     (tmp_path / "p" / "l.py").symlink_to("a.py")
     (tmp_path / "up").symlink_to(tmp_path / "p")
     (tmp_path / "p" / "broken").symlink_to("nowhere")
-    found = {e.path: e.target for e in Source(str(tmp_path)).list().entries}
+    found = {e.path: e.target for e in SyncSource(str(tmp_path)).list().entries}
     assert found == {"p/a.py": "", "p/broken": "nowhere", "p/l.py": "a.py", "up": "p"}
 
 
@@ -78,21 +78,21 @@ def test_a_link_that_leads_out_is_refused_and_may_be_excluded(tmp_path: Path, ta
 def test_executable_bits_and_packages_are_seen(tmp_path: Path) -> None:
     make(tmp_path, "pkg/__init__.py", "pkg/run.sh")
     (tmp_path / "pkg" / "run.sh").chmod(0o755)
-    tree = Source(str(tmp_path / "pkg")).list()
+    tree = SyncSource(str(tmp_path / "pkg")).list()
     assert (tree.name, tree.is_package) == ("pkg", True)
     assert {e.path: e.is_executable for e in tree.entries} == {"__init__.py": False, "run.sh": True}
-    assert not Source(str(tmp_path)).list().is_package
+    assert not SyncSource(str(tmp_path)).list().is_package
 
 
 def test_a_single_file_is_a_tree_of_its_own(tmp_path: Path) -> None:
     make(tmp_path, "m.py", "other.py")
-    tree = Source(str(tmp_path / "m.py")).list()
+    tree = SyncSource(str(tmp_path / "m.py")).list()
     assert (tree.name, [e.path for e in tree.entries]) == ("m", ["m.py"])
 
 
 def test_what_has_not_changed_is_the_same_tree_and_what_has_is_not(tmp_path: Path) -> None:
     make(tmp_path, "a", "b")
-    source = Source(str(tmp_path))
+    source = SyncSource(str(tmp_path))
     before = source.list()
     assert source.list() == before
     (tmp_path / "a").write_text("x")  # of the same length as before
@@ -101,6 +101,6 @@ def test_what_has_not_changed_is_the_same_tree_and_what_has_is_not(tmp_path: Pat
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file or folder"):
-        Source(str(tmp_path / "none"))
+        SyncSource(str(tmp_path / "none"))
     with pytest.raises(UsageError, match="the whole file system"):
-        Source("/")
+        SyncSource("/")

@@ -1,0 +1,160 @@
+"""Attachment: a client's link to one cluster, and what the parts of AsyncCluster share about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from jdist.client.history import History
+from jdist.client.link import Link
+from jdist.client.values.carrier import Carrier
+from jdist.core.errors import UsageError
+from jdist.core.messages.base import Message
+from jdist.core.messages.status import ClusterFacts
+from jdist.core.ranks import RankSet
+from jdist.core.topology import Mesh, Topology
+
+Ranks = str | int | Iterable[int] | None
+"""A selection as RankSet.parse reads it, one rank, several ranks, or None for all."""
+
+
+class Attachment:
+    """The current link of a client, which is replaced when the controller is; its watchers and its history."""
+
+    def __init__(self) -> None:
+        self.current: Link | None = None
+        """The link, also after it was lost; None before the client attached."""
+        self.history = History()
+        self._carrier: Carrier | None = None
+        self._watchers: list[Callable[[Message], None]] = []
+
+    def adopt(self, link: Link) -> None:
+        """Use ``link`` from now on."""
+        self.current = link
+        self._carrier = Carrier(link)
+
+    def close(self) -> None:
+        """Close the link and remove this client's mark from shared memory; may be called again."""
+        if self._carrier is not None:
+            self._carrier.close()
+        if self.current is not None:
+            self.current.close()
+
+    @property
+    def is_attached(self) -> bool:
+        return self.current is not None
+
+    @property
+    def link(self) -> Link:
+        """The connection to the controller. Raises UsageError before start or attach."""
+        if self.current is None:
+            raise UsageError("this cluster is not attached; use start() or attach()")
+        return self.current
+
+    @property
+    def carrier(self) -> Carrier:
+        """Moves values between this process and the ranks. Raises UsageError before start or attach."""
+        if self._carrier is None:
+            raise UsageError("this cluster is not attached; use start() or attach()")
+        return self._carrier
+
+    @property
+    def facts(self) -> ClusterFacts:
+        """The controller's newest report of the cluster. Raises UsageError before the first one."""
+        facts = self.link.facts
+        if facts is None:
+            raise UsageError("the controller has not reported anything about the cluster yet")
+        return facts
+
+    @property
+    def topology(self) -> Topology:
+        return self.facts.topology
+
+    @property
+    def mesh(self) -> Mesh | None:
+        return None if self.facts.mesh is None else Mesh(*self.facts.mesh)
+
+    def select(self, ranks: Ranks = None, group: str | None = None) -> tuple[int, ...]:
+        """The ranks that a user's selection names. Raises UsageError naming what is wrong with it."""
+        if group is None and ranks is None:
+            return tuple(range(self.topology.world_size))
+        text = ranks if group is None else group
+        if not isinstance(text, str):
+            text = str(text) if isinstance(text, int) else ",".join(map(str, text or ()))
+        return tuple(RankSet.parse(text, self.topology, self.mesh, self.facts.groups))
+
+    def watch(self, watcher: Callable[[Message], None]) -> Callable[[], None]:
+        """Call ``watcher`` with notices, facts and input requests, on the link's loop. Returns the way to end that."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    def notify(self, message: Message) -> None:
+        """Send ``message`` to every watcher."""
+        for watcher in list(self._watchers):
+            watcher(message)
+
+
+class BaseCluster:
+    """What AsyncCluster and Cluster know about their cluster without asking it."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+
+    @property
+    def history(self) -> History:
+        """What this client has sent to the ranks, in order; ``jdist.export`` makes a script of it."""
+        return self._attachment.history
+
+    @property
+    def facts(self) -> ClusterFacts:
+        """The controller's newest report of the cluster."""
+        return self._attachment.facts
+
+    @property
+    def name(self) -> str:
+        return self._attachment.link.connection.name
+
+    @property
+    def topology(self) -> Topology:
+        return self._attachment.topology
+
+    @property
+    def world_size(self) -> int:
+        return self.topology.world_size
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(range(self.world_size))
+
+    @property
+    def nodes(self) -> list[str]:
+        """Host names by node rank; "" for a node that is not attached."""
+        return [self.topology.host_of_node(n) for n in range(self.topology.nnodes)]
+
+    @property
+    def groups(self) -> dict[str, list[int]]:
+        """Named groups, and the mesh's dimensions as ``name=index``."""
+        return {n: list(r) for n, r in self.facts.groups.items()}
+
+    @property
+    def mesh(self) -> Mesh | None:
+        return self._attachment.mesh
+
+    @property
+    def generation(self) -> int:
+        """How many times the world's process group has been formed."""
+        return self.facts.generation
+
+    @property
+    def backend(self) -> str:
+        return self.facts.backend
+
+    def select(self, ranks: Ranks = None, group: str | None = None) -> tuple[int, ...]:
+        """The ranks that a selection such as "0-3,!2" or "node=1" names. Raises UsageError naming what is wrong."""
+        return self._attachment.select(ranks, group)
+
+    def __repr__(self) -> str:
+        facts = self._attachment.current.facts if self._attachment.current is not None else None
+        if facts is None:
+            return f"<{type(self).__name__}, not attached>"
+        size = f"{self.world_size} ranks on {self.topology.nnodes} nodes"
+        return f"<{type(self).__name__} {facts.name}: {size}, {facts.backend}, {facts.phase}>"

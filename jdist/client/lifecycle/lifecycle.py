@@ -1,0 +1,173 @@
+"""Lifecycle: a client starts a cluster or attaches to one, restarts its controller after a crash, detaches or stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from jdist.client import find
+from jdist.client.active_runs import ActiveRuns
+from jdist.client.attachment import Attachment
+from jdist.client.lifecycle import revive
+from jdist.client.lifecycle.controller_process import log_path
+from jdist.client.lifecycle.start import Progress, Started, launch
+from jdist.client.link import Link
+from jdist.core.errors import JdistError, LaunchError, ProtocolError
+from jdist.core.messages.base import Message
+from jdist.core.messages.runs import InputRequest
+from jdist.core.messages.status import OBSERVER, ClusterFacts, Notice, RunsChanged, StopCluster, Stopped
+from jdist.core.settings import Settings
+from jdist.launch.base import Launcher, Plan, find_launcher
+from jdist.wire.transport.keys import Charter, Connection, connection_path, read_connection
+from jdist.wire.values.segments import sweep_handed_over
+
+_STOP_TIMEOUT = 15.0
+
+
+class Lifecycle:
+    """The beginning and the end of one client's attachment."""
+
+    def __init__(self, attachment: Attachment, runs: ActiveRuns) -> None:
+        self._attachment = attachment
+        self._runs = runs
+        self.launcher: Launcher | None = None
+        """The launcher of the cluster's start, if this client started it."""
+        self.added: list[Launcher] = []
+        """The launchers of nodes that this client added."""
+        self._kind = "python"
+        self._may_revive = False
+        """The world was formed and the client has not detached: a controller that dies now is started again."""
+        self._reviving: asyncio.Task[None] | None = None
+        self._orphan: Link | None = None
+        """The link whose controller is being, or was, started again."""
+
+    async def start(
+        self,
+        settings: Settings,
+        kind: str,
+        on_progress: Callable[[Progress], None],
+        wait: Callable[[Started], Awaitable[None]],
+    ) -> None:
+        """Launch a cluster and ``wait`` for it. What was launched is ended again when that fails."""
+        started = await launch(settings, self._on_event, kind)
+        self._attachment.adopt(started.link)
+        self.launcher = started.launcher
+        unwatch = self._attachment.watch(lambda m: on_progress(m) if isinstance(m, Notice) else None)
+        try:
+            await wait(started)
+        except BaseException:
+            try:
+                await self.stop()
+            finally:
+                await started.launcher.end()
+            raise
+        finally:
+            unwatch()
+        self._kind = kind
+        self._may_revive = True
+
+    async def attach(self, name: str | None, kind: str) -> None:
+        """Attach to a cluster by name, and start its controller again if it has died."""
+        self._kind = kind
+        self._attachment.adopt(await revive.attach(find.find(name), self._on_event, kind))
+        self._may_revive = True
+
+    async def observe(self, connection: Connection) -> None:
+        """Attach as an observer."""
+        self._kind = OBSERVER
+        link = Link(connection, self._on_event)
+        await link.open(OBSERVER)
+        self._attachment.adopt(link)
+
+    async def revived(self) -> None:
+        """Wait until the restart of a controller that has died is over, whether or not it succeeded."""
+        if self._reviving is not None:
+            await asyncio.wait([self._reviving])
+
+    async def detach(self) -> None:
+        """Leave the cluster running and close this client."""
+        self._may_revive = False
+        if self._reviving is not None:
+            self._reviving.cancel()
+        self._attachment.close()
+
+    async def stop(self) -> None:
+        """End the cluster, and what launchers have started for it."""
+        await self.revived()
+        link = self._attachment.current
+        if link is None:
+            return
+        charter = find.charter_of(link.connection)  # the controller removes it
+        if not link.lost:
+            link.send(StopCluster())
+            try:
+                await link.wait_lost(_STOP_TIMEOUT)
+                await _wait_removed(link)
+            except TimeoutError:
+                raise LaunchError(
+                    f"cluster {link.connection.name} did not confirm its end within {_STOP_TIMEOUT:.0f} s; its "
+                    f"controller is pid {link.connection.pid} on {link.connection.host}"
+                ) from None
+        await self.detach()
+        await self._end_launchers(charter)
+
+    async def _end_launchers(self, charter: Charter | None) -> None:
+        """End this client's launchers, and have the cluster's launcher (see ``charter``) remove whatever it left."""
+        for launcher in filter(None, (self.launcher, *self.added)):
+            await launcher.end()
+        if self.launcher is not None:
+            await self.launcher.clear()
+        elif charter is not None:
+            plan = Plan(charter.settings, str(log_path(charter.settings.name)))
+            await find_launcher(charter.settings.launcher)(plan).clear()
+
+    def _on_event(self, message: Message) -> None:
+        if isinstance(message, Stopped):
+            self._handle_stopped(message)
+            return
+        self._runs.handle(message)
+        if isinstance(message, ClusterFacts | InputRequest | RunsChanged) or (
+            isinstance(message, Notice) and not message.run
+        ):
+            self._attachment.notify(message)
+
+    def _handle_stopped(self, message: Stopped) -> None:
+        """End the runs. Start a controller that died again, once for each link, unless this client has detached."""
+        link = self._attachment.current
+        orphan = link if link is not None and link.is_orphaned else None
+        if orphan is not None:
+            message = Stopped(message.reason, orphan.remedies)
+        self._runs.handle(message)
+        if orphan is not None and self._may_revive and orphan is not self._orphan:
+            self._orphan = orphan
+            self._reviving = asyncio.get_running_loop().create_task(self._revive(orphan))
+        self._attachment.notify(message)
+
+    async def _revive(self, lost: Link) -> None:
+        """Start the controller again and attach to it, as the same cluster."""
+        name = lost.connection.name
+        notify = self._attachment.notify
+        notify(Notice(f"the controller of cluster {name} is gone; it is being started again, every name is kept"))
+        self._attachment.close()
+        try:
+            link = await revive.attach(lost.connection, self._on_event, self._kind, is_dead=True)
+            sweep_handed_over(lost.connection.cluster)
+            self._attachment.adopt(link)
+        except (JdistError, OSError) as e:
+            notify(Notice(f"the controller of cluster {name} could not be started again: {e}"))
+
+
+async def _wait_removed(link: Link) -> None:
+    """Wait until the controller has removed its connection file, the last thing it does."""
+    path = connection_path(find.directory(), link.connection.name)
+    async with asyncio.timeout(_STOP_TIMEOUT):
+        while _is_same(path, link):  # noqa: ASYNC110 — the end of another process's child triggers no event here
+            await asyncio.sleep(0.01)
+
+
+def _is_same(path: Path, link: Link) -> bool:
+    try:
+        return read_connection(path).cluster == link.connection.cluster
+    except (OSError, ProtocolError):
+        return False

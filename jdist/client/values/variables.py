@@ -1,0 +1,95 @@
+"""Variables: names on the ranks are read, bound, moved between ranks, described and compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jdist.client.active_runs import ActiveRuns
+from jdist.client.attachment import Attachment, Ranks
+from jdist.client.expressions import split_names
+from jdist.client.history import Annotation, BroadcastStep
+from jdist.client.values import compare
+from jdist.client.values.carrier import OnProgress
+from jdist.core import rank_code
+from jdist.core.errors import UsageError, ValueFailed
+from jdist.wire.values.partition import concatenate, slice_along
+
+
+class Variables:
+    """The variables of an attached cluster's ranks, as AsyncCluster documents their methods."""
+
+    def __init__(self, attachment: Attachment, runs: ActiveRuns) -> None:
+        self._attachment = attachment
+        self._runs = runs
+
+    async def pull(self, names: str, ranks: Ranks, *, full: bool, on_progress: OnProgress | None) -> dict[Any, Any]:
+        wanted = split_names(names)
+        chosen = self._attachment.select(ranks)
+        exprs = wanted
+        if full:
+            await self._runs.run_internal(rank_code.full_values(wanted))
+            exprs = tuple(f"{rank_code.FULL_VALUES}[{n!r}]" for n in wanted)
+
+        def shaped(found: dict[str, dict[int, Any]]) -> dict[Any, Any]:
+            by_name = {w: found.get(e, {}) for w, e in zip(wanted, exprs, strict=True)}
+            return by_name[wanted[0]] if len(wanted) == 1 else by_name
+
+        try:
+            return shaped(await self._attachment.carrier.pull(exprs, chosen, on_progress))
+        except ValueFailed as e:
+            e.values = shaped(e.values)
+            raise
+        finally:
+            if full:
+                await self._runs.run_internal(f"del {rank_code.FULL_VALUES}")
+
+    async def push(self, values: dict[str, Any], ranks: Ranks, on_progress: OnProgress | None) -> None:
+        if not values:
+            raise UsageError("push needs at least one name=value")
+        chosen = self._attachment.select(ranks)
+        await self._attachment.carrier.push(values, chosen, on_progress)
+        self._attachment.history.add_values(values, chosen)
+
+    async def scatter(self, name: str, value: Any, dim: int, ranks: Ranks, on_progress: OnProgress | None) -> None:
+        chosen = self._attachment.select(ranks)
+        for i, rank in enumerate(chosen):
+            part = slice_along(value, dim, i, len(chosen))
+            await self._attachment.carrier.push({name: part}, (rank,), on_progress)
+        self._attachment.history.add_values({name: value}, chosen, dim)
+
+    async def gather(self, name: str, dim: int, ranks: Ranks, on_progress: OnProgress | None) -> Any:
+        pulled = await self.pull(name, ranks, full=False, on_progress=on_progress)
+        return concatenate([pulled[r] for r in sorted(pulled)], dim)
+
+    async def broadcast(self, name: str, src: int) -> None:
+        (source,) = self._attachment.select(src)
+        await self._runs.run_internal(rank_code.broadcast(name, source))
+        self._attachment.history.add(BroadcastStep(name, source))
+
+    async def restore(self, ranks: Ranks, src: int, names: str) -> dict[int, dict[str, str]]:
+        wanted = split_names(names)
+        (source,) = self._attachment.select(src)
+        fresh = self._attachment.select(ranks)
+        bad = [n for n in wanted if not n.isidentifier()]
+        if bad:
+            raise UsageError(f"restore takes variable names, and {bad[0]!r} is none; restore the whole object")
+        if source in fresh:
+            raise UsageError(
+                f"rank {source} cannot be restored from itself: name a rank that has lived on as the source"
+            )
+        done = {}
+        for target in fresh:
+            run = await self._runs.run_internal(rank_code.restore(wanted, source, target), check=False)
+            errors = [o.error for o in run.outcomes.values() if o.error is not None and o.error.ename == "UsageError"]
+            if errors:
+                raise UsageError(errors[0].evalue)
+            run.check()
+            done[target] = run.values[target]
+            self._attachment.history.add(Annotation(f"{names} of rank {target} restored from rank {source}"))
+        return done
+
+    async def show(self, name: str, ranks: Ranks) -> dict[int, dict[str, Any]]:
+        return await self._attachment.carrier.describe(name, self._attachment.select(ranks))
+
+    async def check(self, expr: str, ranks: Ranks) -> compare.Check:
+        return await compare.check(self._attachment.link, expr, self._attachment.select(ranks))
