@@ -1,1 +1,1 @@
-"""Floor 2, inside each rank's ipykernel."""
+"""The worker: what runs inside each rank's ipykernel."""

@@ -1,6 +1,6 @@
-"""The ladder that brings a stuck main thread back: signal, cut, abort, again and again until the run has ended.
+"""Freeing a stuck main thread step by step: signal, end connections, abort, again and again until the run has ended.
 
-Every rank must climb it at the same time, since a collective ends only when all its ranks' connections are cut. The
+Every rank must do so at the same time, since a collective ends only when all its ranks' connections have ended. The
 generation is dead afterwards; the namespace is not.
 """
 
@@ -10,22 +10,24 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from jdist.worker.gloo.connections import Endpoint, abort_nccl, abort_recv_any, cut, quiet, where
-from jdist.worker.groups.registry import Groups
+from jdist.worker.compat.torch import abort_nccl
+from jdist.worker.gloo.connections import Endpoint, abort_receives, end_reading, shut_down
+from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.kernel.sigint import interrupt_main
+from jdist.worker.observe.frames import frames_of, store_port, store_wait
 
 _AGAIN = 0.1
-"""Seconds between two rungs: a loop that swallows exceptions re-enters its collective in between."""
+"""Seconds between two steps: a loop that swallows exceptions re-enters its collective in between."""
 _NOT_BEGUN = 0.01
-_QUIET = 10
-"""Rungs until connections are shut down on both sides, come what may."""
+_GENTLE = 10
+"""Steps until connections are shut down on both sides, come what may."""
 
 
-def free_main(
+def free_main_thread(
     is_running: Callable[[], bool],
     idle: threading.Event,
     listeners: Collection[Endpoint],
-    groups: Groups,
+    groups: GroupRegistry,
     deadline: float,
 ) -> bool:
     """Interrupt the main thread until its run has ended; returns whether it has, by ``deadline`` (time.monotonic).
@@ -44,15 +46,15 @@ def free_main(
         Absolute, in seconds of ``time.monotonic``.
     """
     aborting: threading.Thread | None = None
-    rung = 0
+    step = 0
     while is_running():
         left = deadline - time.monotonic()
         if left <= 0:
             return False
-        interrupt_main()  # first: what the cut ends then becomes a KeyboardInterrupt
-        rung += 1
+        interrupt_main()  # first: what the end of a connection raises then becomes a KeyboardInterrupt
+        step += 1
         if listeners:
-            _cut_all(listeners, groups, is_hard=rung > _QUIET)
+            _end_connections(listeners, groups, is_hard=step > _GENTLE)
             if aborting is None and groups.has_nccl:
                 # May block for as long as NCCL likes, which must not hold up the signals.
                 aborting = threading.Thread(target=abort_nccl, name="jdist-abort", daemon=True)
@@ -63,13 +65,15 @@ def free_main(
     return True
 
 
-def _cut_all(listeners: Collection[Endpoint], groups: Groups, *, is_hard: bool) -> None:
-    at = where(threading.main_thread().ident or 0, lambda _: False)
-    quiet({*listeners, *groups.listeners})
+def _end_connections(listeners: Collection[Endpoint], groups: GroupRegistry, *, is_hard: bool) -> None:
+    waiting = store_wait(frames_of(threading.main_thread().ident or 0))
+    every = {*listeners, *groups.listeners}
+    end_reading(every)
     if is_hard:
-        cut({*listeners, *groups.listeners})
-    abort_recv_any()
-    if at.in_store_wait:
-        groups.end_making()
-        if at.store_port is not None and at.store_port not in groups.store_ports:
-            cut((), (at.store_port,))  # a store that the cell made for itself
+        shut_down(every)
+    abort_receives()
+    if waiting is not None:
+        groups.abort_group_creation()
+        port = store_port(waiting)
+        if port is not None and port not in groups.store_ports:
+            shut_down((), (port,))  # a store that the cell made for itself

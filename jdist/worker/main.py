@@ -1,4 +1,4 @@
-"""The worker's process: a stock ipykernel with jdist's extension in it. Entered by fork, or by ``python -m``."""
+"""The worker's process: a stock ipykernel with jdist's control thread in it. Entered by fork, or by ``python -m``."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import torch
 from ipykernel.kernelapp import IPKernelApp
 
 from jdist.core.specs import WorkerSpec
 from jdist.wire.processes import set_name
 from jdist.worker.cells.fd_capture import capture_stream
-from jdist.worker.control import Extension
-from jdist.worker.kernel.iopub import flush_when_needed, look_for_subscriber, note_greetings, pack_quickly
+from jdist.worker.compat.ipykernel import flush_when_needed, poll_until_subscribed, remember_subscribers
+from jdist.worker.control import ControlThread
+
+_SUBSCRIBER_POLL = 0.02
 
 
 class WorkerApp(IPKernelApp):
-    """A kernel that drops nothing of what it publishes, however long its agent takes to listen."""
+    """A kernel that drops no output, however long its agent takes to subscribe."""
 
     def init_iopub(self, context: Any) -> None:
-        """By default the 1001st message in a hurry is dropped, a cell's end among them.
+        """By default the 1001st message that waits to be sent is dropped, a cell's end among them.
 
         zmq takes over a limit for those who will connect when the socket is bound, so it must have none before.
         """
@@ -32,11 +36,11 @@ class WorkerApp(IPKernelApp):
 
 
 def main(spec_json: bytes) -> None:
-    """Run the kernel until it is told to end."""
+    """Run the kernel until the agent ends it."""
     spec = msgspec.json.decode(spec_json, type=WorkerSpec)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the kernel runs user code
     set_name(f"jdist-rank-{spec.rank}")
-    _set_threads(spec.threads)
+    torch.set_num_threads(spec.threads)
     app: Any = WorkerApp.instance(
         connection_file=spec.connection_file,
         capture_fd_output=False,
@@ -44,19 +48,29 @@ def main(spec_json: bytes) -> None:
         parent_handle=1,  # "the parent is watched by others": the agent's death ends us without ipykernel's help
     )
     app.config.HistoryManager.enabled = False  # no database of what was typed: the notebook has it
-    note_greetings()
+    remember_subscribers()
     app.initialize([])
-    extension = Extension(spec, app, [capture_stream(1, sys.stdout), capture_stream(2, sys.stderr)])
-    pack_quickly(app.session)
+    control = ControlThread(spec, app, [capture_stream(1, sys.stdout), capture_stream(2, sys.stderr)])
+    _pack_fast(app.session)
     for stream in (sys.stdout, sys.stderr):
-        flush_when_needed(stream)
-    extension.start()
-    look_for_subscriber(app.iopub_thread)
+        flush_when_needed(stream)  # a cell ends with flushes of both, each a wait for another thread
+    control.start()
+    poll_until_subscribed(app.iopub_thread, _SUBSCRIBER_POLL)
     app.start()
     os._exit(0)
 
 
-def _set_threads(threads: int) -> None:
-    import torch
+def _pack_fast(session: Any) -> None:
+    """Have a Session pack by msgspec, and by its own packer what that refuses (lone surrogates, odd types).
 
-    torch.set_num_threads(threads)
+    Every rank of a node packs the messages of a cell at the same moment, so the JSON encoder in Python would be slow.
+    """
+    own: Callable[[Any], bytes] = session.pack
+
+    def pack(part: Any) -> bytes:
+        try:
+            return msgspec.json.encode(part)
+        except (TypeError, ValueError, msgspec.MsgspecError):
+            return own(part)
+
+    session.pack = pack

@@ -1,4 +1,4 @@
-"""Facts: what torch says about itself on this node, in a process of its own that ends with the answer."""
+"""What torch reports about itself on this node, in a process of its own that ends with the answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jdist.wire.processes import set_name
 
 
 def main(spec_json: bytes) -> None:
-    """Look, and report to the Unix socket that is named in the spec, as one datagram."""
+    """Report to the Unix socket that is named in the spec, as one datagram."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_name("jdist-facts")
     report_to = msgspec.json.decode(spec_json, type=TorchFactsSpec).report_to
@@ -23,7 +23,7 @@ def main(spec_json: bytes) -> None:
 
 
 def torch_facts() -> TorchFacts:
-    """Asks CUDA's driver: never to be called in a process from which others are forked."""
+    """Ask CUDA's driver; never to be called in a process from which others are forked."""
     import torch
 
     trouble, gpus, nccl = "", 0, ""

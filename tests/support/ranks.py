@@ -17,15 +17,16 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
-from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.groups import FormWorld, GroupSpec
 from jdist.core.messages.observation import Observation
-from jdist.worker.escalation import free_main
-from jdist.worker.groups.registry import FormReport, FormSpec, Groups
-from jdist.worker.observe.flight_recorder import Recorder
+from jdist.worker.escalation import free_main_thread
+from jdist.worker.groups.registry import FormReport, GroupRegistry
+from jdist.worker.observe.flight_recorder import FlightRecorder
+from jdist.worker.observe.frames import frames_of, operation, store_port, store_wait
 from jdist.worker.observe.observer import Observer
-from jdist.worker.observe.spans import Runs
+from jdist.worker.observe.spans import RunSpans
 
 PRELOAD = [
     "torch",
@@ -50,6 +51,15 @@ class CellFiles:
         return str(name).startswith("<cell ")
 
 
+class Where(NamedTuple):
+    """Where the main thread is."""
+
+    line: int | None
+    op: str | None
+    in_store_wait: bool
+    store_port: int | None
+
+
 class RankProcess:
     """One rank: its main thread runs cells, its control thread obeys the test."""
 
@@ -61,15 +71,15 @@ class RankProcess:
         self._is_running = False
         self._idle = threading.Event()
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
-        self.groups = Groups(self.namespace)
-        self.groups.on_group = self._group_made
-        self.groups.notes.cells = CellFiles()
-        self.runs = Runs()
-        self.observer = Observer(self.groups.notes, Recorder(self.groups.notes, self.groups.labels), self.runs)
+        self.groups = GroupRegistry(self.namespace)
+        self.groups.on_group_made = self._group_made
+        self.groups.log.cells = CellFiles()
+        self.spans = RunSpans()
+        self.observer = Observer(self.groups.log, FlightRecorder(self.groups.log, self.groups.labels), self.spans)
 
     def main(self) -> None:
         signal.signal(signal.SIGINT, self._on_sigint)
-        self.groups.install_wrappers()
+        self.groups.install_patches()
         threading.Thread(target=self._control, daemon=True).start()
         number = 0
         while True:
@@ -78,7 +88,7 @@ class RankProcess:
             file = f"<cell {number}>"
             linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
             outcome: tuple[str, Any] = ("value", None)
-            self.runs.begin(number)
+            self.spans.begin(number)
             try:
                 self._run_user_code(compile(code, file, "exec"))
                 outcome = ("value", self.namespace.pop("_", None))
@@ -86,7 +96,7 @@ class RankProcess:
                 outcome = (type(e).__name__, str(e) or traceback.format_exc())
                 e.__traceback__ = None
             self._is_running = False
-            self.runs.end(number)
+            self.spans.end(number)
             self._idle.set()
             self._send("done", outcome)
 
@@ -128,25 +138,37 @@ class RankProcess:
             answer = e
         self._send(kind, answer)
 
-    def form(self, spec: FormSpec) -> FormReport:
-        return self.groups.form(spec)
+    def form(self, form: FormWorld) -> FormReport:
+        return self.groups.form(form, self.rank, self.rank)
 
     def halt(self, body: tuple[set[tuple[str, int]], float]) -> tuple[bool, float]:
         listeners, grace = body
         began = time.monotonic()
-        came_back = free_main(lambda: self._is_running, self._idle, listeners, self.groups, time.monotonic() + grace)
+        came_back = free_main_thread(
+            lambda: self._is_running, self._idle, listeners, self.groups, time.monotonic() + grace
+        )
         return came_back, time.monotonic() - began
 
     def side(self, code: str) -> Any:
         scope = {
             "G": self.groups,
             "O": self.observer,
-            "R": self.runs,
+            "R": self.spans,
             "ns": self.namespace,
-            "MAIN": threading.main_thread().ident,
+            "at": self._where(),
         }
         exec(code, scope)
         return scope.get("_")
+
+    def _where(self) -> Where:
+        frames = frames_of(threading.main_thread().ident or 0)
+        waiting = store_wait(frames)
+        return Where(
+            next((f.f_lineno for f in frames if f.f_code.co_filename in CellFiles()), None),
+            operation(frames),
+            waiting is not None,
+            store_port(waiting) if waiting is not None else None,
+        )
 
 
 def rank_main(rank: int, connection: Connection) -> None:
@@ -249,33 +271,33 @@ class Ranks:
         self.generation += 1
         cut = tuple(self.listeners)
         for rank in range(self.world_size):
-            self.ask(rank, "form", self.spec(rank, timeout, replay=tuple(replay), cut=cut, **fields))
+            self.ask(rank, "form", self.spec(timeout, replay=tuple(replay), cut=cut, **fields))
         reports = [self.answer(rank, "form", timeout + 5) for rank in range(self.world_size)]
         self.listeners = {at for report in reports for at in report.listeners}
         self.logs = [list(replay) for _ in range(self.world_size)]
         return reports
 
-    def spec(self, rank: int, timeout: float = 10.0, **fields: Any) -> FormSpec:
+    def spec(self, timeout: float = 10.0, **fields: Any) -> FormWorld:
         known: dict[str, Any] = {
             "generation": self.generation,
+            "ranks": tuple(range(self.world_size)),
             "backend": "gloo",
             "init_method": "env://",
             "store_host": "127.0.0.1",
             "store_port": self.store.port,
-            "rank": rank,
             "world_size": self.world_size,
-            "local_rank": rank,
-            "node_rank": 0,
-            "local_world_size": self.world_size,
-            "nnodes": 1,
-            "gpu_index": rank,
+            "nproc_per_node": (self.world_size,),
             "timeout": timeout,
+            "replay": (),
+            "named": {},
+            "mesh": None,
+            "cut": (),
         }
-        return FormSpec(**{**known, **fields})
+        return FormWorld(**{**known, **fields})
 
     def look(self, rank: int, recent: int = 0) -> Observation:
         """What the rank is doing now."""
-        found: Observation = self.side(rank, f"_ = O.look('cpu', 1, {recent})")
+        found: Observation = self.side(rank, f"_ = O.observe('cpu', 1, {recent})")
         return found
 
     def comes_to(self, rank: int, claim: Callable[[Observation], bool], timeout: float = 10.0) -> Observation:
@@ -297,11 +319,8 @@ class Ranks:
         return max(seconds for _, seconds in answers)
 
     def until(self, rank: int, condition: str, timeout: float = 5.0) -> None:
-        """Wait until an expression over ``at`` (worker/gloo/connections.Where of the main thread) is true."""
-        code = (
-            "from jdist.worker.gloo.connections import where\n"
-            f"at = where(MAIN, lambda f: f.startswith('<cell'))\n_ = ({condition}, str(at))"
-        )
+        """Wait until an expression over ``at``, where the main thread is, is true."""
+        code = f"_ = ({condition}, str(at))"
         end = time.monotonic() + timeout
         seen = (False, "")
         while not seen[0]:

@@ -1,7 +1,7 @@
-"""Reloading: synced code is on the import path, and modules whose files have changed are read again before a cell.
+"""Autoreload: synced code is on the import path, and modules whose files have changed are loaded again before a cell.
 
-By IPython's autoreload: functions and classes that were imported from them into a namespace are brought up to date in
-place, also those that objects hold. A module that fails to load keeps what it had, and says so with the next cell.
+IPython's autoreload does it: functions and classes that were imported into a namespace are brought up to date in place,
+also those that objects hold. A module that fails to load keeps what it had, which is printed with the next cell.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from IPython.extensions.autoreload import superreload
 
 
-class Reloading:
-    """One rank's. ``note`` may be called from any thread; modules are read on the main thread only."""
+class Autoreload:
+    """One rank's synced code. ``record`` may be called from any thread; modules are loaded on the main thread only."""
 
     def __init__(self, shell: Any):
         self._lock = threading.Lock()
@@ -25,8 +25,8 @@ class Reloading:
         self._old_objects: dict[Any, Any] = {}
         shell.events.register("pre_run_cell", self._reload)
 
-    def note(self, folders: tuple[str, ...], changed: tuple[str, ...]) -> None:
-        """``folders`` come first on the path; modules of the files ``changed`` are to be read again."""
+    def record(self, folders: tuple[str, ...], changed: tuple[str, ...]) -> None:
+        """Put ``folders`` first on the path; modules of the files ``changed`` are loaded again before the next cell."""
         with self._lock:
             before, self._folders = self._folders, folders
             sys.path[:] = [*folders, *(p for p in sys.path if p not in before and p not in folders)]

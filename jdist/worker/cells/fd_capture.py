@@ -1,6 +1,6 @@
 """Capture of what is written to file descriptors 1 and 2 below Python: os.system, C++ libraries, subprocesses.
 
-ipykernel has a capture of its own, but nothing tells when it has caught up: a child's last line could appear after the
+ipykernel has a capture of its own, but no way to see when it has caught up: a child's last line could appear after the
 cell's end. Here :meth:`FdCapture.drain` returns only when everything written before it was called has been passed on.
 """
 
@@ -37,7 +37,7 @@ class FdCapture:
         threading.Thread(target=self._pump, name=f"jdist-fd{fd}", daemon=True).start()
 
     def catch_up(self) -> None:
-        """Pass on what is in the pipe, if anything is: called before Python writes to the same stream."""
+        """Pass on what the pipe holds, if anything: called before Python writes to the same stream."""
         # In this order: the pump is busy before it takes bytes out of the pipe.
         if os.getpid() == self._pid and (_unread(self._read_end) or self._is_busy):
             self.drain()

@@ -1,4 +1,4 @@
-"""Report of a cell's end: IPython's result as a Done message."""
+"""The outcome of a cell: IPython's result as a RankDone message."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.objects import encode, summarize
 from jdist.worker.cells import script
+from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
 
 _ECHOES = (
     "connection closed by peer",
@@ -63,7 +64,7 @@ def _summary(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without the lone surrogates that stand for the bytes of a name that is no UTF-8: they cannot be sent."""
+    """``text`` without the lone surrogates that stand for bytes which are no UTF-8: they cannot be sent."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -74,7 +75,7 @@ def error_info(error: BaseException, shell: Any) -> ErrorInfo:
     return ErrorInfo(
         ename=type(error).__name__,
         evalue=_printable(evalue),
-        traceback=tuple(_printable(frame) for frame in shell._last_traceback or ()),
+        traceback=tuple(_printable(frame) for frame in last_traceback(shell)),
         cell_line=line,
         source=None if source is None else _printable(source),
         is_echo=_is_echo(error, evalue),
@@ -89,16 +90,16 @@ def _text_of(error: BaseException) -> str:
 
 
 def _is_echo(error: BaseException, text: str) -> bool:
-    """Does this say only that a peer's connection broke?"""
+    """Whether this reports only that a peer's connection broke."""
     kind = type(error).__name__
     return kind in ("RuntimeError", "DistBackendError", "DistNetworkError") and any(e in text.lower() for e in _ECHOES)
 
 
 def _cell_line(error: BaseException, shell: Any) -> tuple[int | None, str | None]:
-    """The innermost frame that is a cell's: its line number and text. Of a script: no number, its file in the text."""
+    """Line number and text of the innermost frame of a cell; for a script, no number and its file in the text."""
     if isinstance(error, SyntaxError):
         return error.lineno, (error.text or "").strip() or None
-    cells = getattr(shell.compile, "_filename_map", {})
+    cells = cell_numbers(shell)
     frames = traceback.extract_tb(error.__traceback__)
     begun = next((i for i, f in enumerate(frames) if f.filename == script.__file__), len(frames))
     inside = frames[begun + 1 :]

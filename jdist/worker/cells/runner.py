@@ -1,7 +1,7 @@
-"""Cells: what the agent sends is run on the kernel's main thread, by ipykernel's own ``do_execute``.
+"""The cell runner: cells that the agent sends run on the kernel's main thread, by ipykernel's own ``do_execute``.
 
 A request on the Jupyter shell channel would pass two more threads, and be followed by four messages to an agent that
-needs one of them; on a node, every rank pays that at the same moment. So a cell comes from jdist's thread straight to
+needs one of them; on a node, every rank pays that at the same moment. So a cell goes from jdist's thread straight to
 the main thread's loop. An attached console goes on using the shell channel; the kernel's lock keeps its cells and ours
 apart.
 """
@@ -26,17 +26,18 @@ from jdist.core.outcome import ErrorInfo
 from jdist.wire.values.frames import pack
 from jdist.worker.cells.fd_capture import FdCapture
 from jdist.worker.cells.outcome import outcome_of
-from jdist.worker.observe.spans import Runs
+from jdist.worker.compat.ipykernel import main_lock, wake_toolkit_loop
+from jdist.worker.observe.spans import RunSpans
 
 
-class Cells:
+class CellRunner:
     """Runs one rank's cells and publishes their ends.
 
     An end goes out on the kernel's iopub channel, so that it can never overtake the cell's output.
     """
 
     def __init__(self, kernel: Any, rank: int, captures: Sequence[FdCapture] = ()):
-        """On the main thread, before the kernel's loop starts."""
+        """Call it on the main thread, before the kernel's loop starts."""
         self._kernel = kernel
         self.rank = rank
         self._captures = captures
@@ -47,27 +48,21 @@ class Cells:
         self._began = 0.0
         self._last_begun = 0
         self._last_ended = 0
-        self.runs = Runs()
-        self.tally: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
-        """Sums up the collectives called since then."""
+        self.spans = RunSpans()
+        self.digest_calls: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
+        """Digests of the collectives that were called since a moment of the wall clock."""
         self.idle = threading.Event()
         """Set by the end of a cell, cleared by the beginning of the next."""
-        kernel.shell.events.register("post_run_cell", self._note_end)
+        kernel.shell.events.register("post_run_cell", self._handle_end)
 
     def is_due(self, run: int) -> bool:
-        """Whether the run is still on or has not begun, and no later one has."""
+        """Whether the run's cell is running or has not begun, and no later one has."""
         return self._last_ended < run and self._last_begun <= run
 
-    def put(self, cell: ExecuteCell) -> None:
+    def submit(self, cell: ExecuteCell) -> None:
         """Have a cell run when those before it are over; from any thread."""
         self._loop.call_soon_threadsafe(self._start, cell)
-        if self._kernel.eventloop is not None:
-            self._wake_toolkit()
-
-    def _wake_toolkit(self) -> None:
-        """Have the event loop that ``%gui`` runs in place of ours give way: it looks at ipykernel's own queue only."""
-        kernel = self._kernel
-        kernel.shell_channel_thread.io_loop.add_callback(kernel._post_dummy_stop_aborting_message, None)
+        wake_toolkit_loop(self._kernel)
 
     def _start(self, cell: ExecuteCell) -> None:
         task = self._loop.create_task(self._run(cell), context=self._context)
@@ -76,12 +71,12 @@ class Cells:
 
     async def _run(self, cell: ExecuteCell) -> None:
         kernel = self._kernel
-        async with kernel._main_asyncio_lock:
+        async with main_lock(kernel):
             kernel.set_parent([AGENT_IDENTITY.encode()], self._parent(cell))
             kernel.pre_handler_hook()
             self._cell, self._last_begun, self._began = cell, cell.run, time.monotonic()
             self.idle.clear()
-            self.runs.begin(cell.run)
+            self.spans.begin(cell.run)
             try:
                 await kernel.do_execute(cell.code, False, not cell.is_internal, {}, cell.allow_stdin)
             except (Exception, KeyboardInterrupt):  # as ipykernel does: the kernel outlives it
@@ -89,26 +84,28 @@ class Cells:
             finally:
                 kernel.post_handler_hook()
                 if self._last_ended < cell.run:
-                    error = ErrorInfo("KeyboardInterrupt", "the cell was stopped before it could say how it ended")
+                    error = ErrorInfo("KeyboardInterrupt", "the cell was stopped before it could report how it ended")
                     self._end(RankDone(cell.run, self.rank, "error", self._seconds(), error=error))
 
     def _parent(self, cell: ExecuteCell) -> dict[str, Any]:
-        """The request as whose children the cell's output travels."""
+        """The request message that the cell's output names as its parent."""
         content = {"code": cell.code, "silent": False, "allow_stdin": cell.allow_stdin}
         parent: dict[str, Any] = self._kernel.session.msg("execute_request", content)
         parent["header"]["msg_id"] = parent["msg_id"] = f"{MESSAGE_ID}{cell.run}"
         return parent
 
-    def _note_end(self, result: Any) -> None:
-        """IPython's word that a cell is over: ours, or one of a console, or one that a cell itself runs."""
+    def _handle_end(self, result: Any) -> None:
+        """IPython reports that a cell is over: ours, or one of a console, or one that a cell itself runs."""
         cell = self._cell
         if cell is None or (result is not None and result.info.raw_cell != cell.code):
             return
         for capture in self._captures:
             capture.catch_up()
         done = outcome_of(result, self._kernel.shell, cell.run, self.rank, self._seconds())
-        span = self.runs.find(cell.run)
-        self._end(structs.replace(done, digests=self.tally(span.began)) if done.kind == "value" and span else done)
+        span = self.spans.find(cell.run)
+        self._end(
+            structs.replace(done, digests=self.digest_calls(span.began)) if done.kind == "value" and span else done
+        )
 
     def _end(self, done: RankDone) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -117,7 +114,7 @@ class Cells:
         parent = kernel.get_parent("shell")
         kernel.session.send(kernel.iopub_socket, "jdist_done", {}, parent=parent, ident=b"jdist", buffers=[pack(done)])
         self._cell = None
-        self.runs.end(done.run)
+        self.spans.end(done.run)
         self._last_ended = done.run
         self.idle.set()
 

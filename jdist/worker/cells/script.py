@@ -1,4 +1,4 @@
-"""Script: a whole torchrun script on this rank, as ``__main__``, in the live session."""
+"""Running a whole torchrun script on this rank, as ``__main__``, in the live session."""
 
 from __future__ import annotations
 

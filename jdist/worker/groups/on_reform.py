@@ -1,4 +1,4 @@
-"""Reform: functions of the user's that are called on a rank whenever the world has been formed again.
+"""Functions of the user's that are called on a rank whenever the world has been formed again.
 
 jdist makes groups, meshes and DDP's connections anew by itself. What it cannot reach (groups held in C++, objects of
 other libraries) a function can build again::
@@ -10,8 +10,8 @@ other libraries) a function can build again::
         global engine
         engine = make_engine(dist.group.WORLD)
 
-It is called on every rank that has it, on the main thread, between the setup cells of fresh ranks and the next cell; in
-the order in which they were given. All ranks call at the same time, so it may use collectives if all have it.
+It is called on every rank that has it, on the main thread, between the setup cells of fresh ranks and the next cell, in
+the order of registration. All ranks call at the same time, so it may use collectives if all have it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _functions: dict[tuple[str, str], Callable[..., Any]] = {}
 _rank: int | None = None
-"""Which rank this process is; None where it is none."""
+"""Which rank this process is; None in a process that is no rank."""
 
 
 def be_rank(rank: int) -> None:
-    """From now on functions may be given: this process is a worker."""
-    global _rank  # noqa: PLW0603 — a process is a rank, or it is none
+    """From now on functions may be registered: this process is a worker."""
+    global _rank  # noqa: PLW0603 — a process is a rank or not
     _rank = rank
 
 
 def on_reform(function: F) -> F:
     """Have ``function`` called on this rank after every re-forming of the world; for use in a cell, as a decorator.
 
-    It takes the generation, a number, or nothing. Another of the same name takes its place. What it raises is told and
-    leaves the rank usable. Raises UsageError outside a rank, and for what cannot be called so.
+    It takes the generation, a number, or nothing. Another of the same name takes its place. What it raises is printed
+    and leaves the rank usable. Raises UsageError outside a rank, and for what cannot be called so.
     """
     if _rank is None:
         raise UsageError("jdist.on_reform is for cells on ranks; no world is formed here")

@@ -1,7 +1,8 @@
-"""Wrappers around the few torch.distributed functions with which a cell could take the world from jdist, or add to it.
+"""Patches of the few torch.distributed functions with which a cell could take the world from jdist, or add to it.
 
-``init_process_group`` and ``destroy_process_group`` of the world do nothing in a cell but say so, since jdist owns the
-world; ``new_group`` and ``split_group`` are noted, so that a re-formed world has the same groups under the same names.
+``init_process_group`` and ``destroy_process_group`` of the world only print in a cell that there is nothing to do,
+since jdist owns the world; ``new_group`` and ``split_group`` are recorded, so that a re-formed world has the same
+groups under the same names.
 """
 
 from __future__ import annotations
@@ -16,89 +17,91 @@ from datetime import timedelta
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
 from jdist.core.errors import UsageError
 from jdist.core.messages.groups import GroupSpec
-from jdist.worker.gloo.connections import STORE_WAITS, Endpoint, watch_recv_any
-from jdist.worker.groups.rebind import watch_ddp
+from jdist.worker.gloo.connections import Endpoint, remember_receives
+from jdist.worker.groups.rebind import remember_ddp_modules
+from jdist.worker.observe.frames import STORE_WAITS
 
 FOREVER = timedelta(days=1)
 """torch's own timeout for collectives: jdist's deadlines come first, and know who is missing."""
 _BLOCKING_STORE_METHODS = ("wait", "get", "multi_get", "queue_pop", "barrier")
 
 
-class Held(Protocol):
-    """What the wrappers ask of whoever holds the world."""
+class WorldOwner(Protocol):
+    """What the patches need of the object that holds the world."""
 
     @property
     def is_in_cell(self) -> bool:
         """Whether a world is held and this thread is not the one that forms it."""
 
     @property
-    def held(self) -> tuple[str, int, int]:
+    def world(self) -> tuple[str, int, int]:
         """Backend, rank and world_size."""
 
-    def making(self) -> AbstractContextManager[Callable[[], set[Endpoint]]]:
+    def making_group(self) -> AbstractContextManager[Callable[[], set[Endpoint]]]:
         """A cell makes a group; gives where this rank has begun to listen since."""
 
-    def made(self, spec: GroupSpec, group: Any, listeners: set[Endpoint]) -> None:
+    def record_group(self, spec: GroupSpec, group: Any, listeners: set[Endpoint]) -> None:
         """A cell made a group."""
 
-    def made_locally(self, ranks: tuple[int, ...]) -> None:
+    def record_local_group(self, ranks: tuple[int, ...]) -> None:
         """A cell made a group that only its members know of."""
 
-    def destroyed(self, group: Any) -> None:
+    def record_destroyed(self, group: Any) -> None:
         """A cell destroyed a group."""
 
 
-def install(held: Held) -> None:
-    """Put the wrappers wherever torch.distributed's modules hold the originals, once a process."""
-    from torch.distributed import distributed_c10d as c10d
-
+def install(owner: WorldOwner) -> None:
+    """Put the patches wherever torch.distributed's modules hold the originals, once a process."""
     if getattr(c10d.init_process_group, "is_jdist", False):
-        raise RuntimeError("jdist's wrappers are installed in this process already")
-    wraps: tuple[tuple[Any, Callable[[Any, Held], Any]], ...] = (
-        (c10d.init_process_group, _wrap_init),
-        (c10d.destroy_process_group, _wrap_destroy),
-        (c10d.new_group, _wrap_new_group),
-        (c10d.split_group, _wrap_split_group),
-    )
-    for original, wrap in wraps:
-        wrapper = functools.wraps(original)(wrap(original, held))
+        raise RuntimeError("jdist's patches are installed in this process already")
+    wraps: dict[str, Callable[[Any, WorldOwner], Any]] = {
+        "init_process_group": _wrap_init,
+        "destroy_process_group": _wrap_destroy,
+        "new_group": _wrap_new_group,
+        "split_group": _wrap_split_group,
+    }
+    for name, wrap in wraps.items():
+        original = getattr(c10d, name)
+        wrapper = functools.wraps(original)(wrap(original, owner))
         wrapper.is_jdist = True  # type: ignore[attr-defined]
-        _replace(original, wrapper)
+        for module_name, module in list(sys.modules.items()):
+            if module_name.startswith("torch.distributed") and vars(module).get(name) is original:
+                setattr(module, name, wrapper)
     _mark_store_waits()
-    watch_recv_any()
-    watch_ddp()
+    remember_receives()
+    remember_ddp_modules()
 
 
-def _replace(original: Any, wrapper: Any) -> None:
-    name = original.__name__
-    for module_name, module in list(sys.modules.items()):
-        if module_name.startswith("torch.distributed") and vars(module).get(name) is original:
-            setattr(module, name, wrapper)
+def _arguments(signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound
 
 
 # ---------------------------------------------------------------- the world
 
 
-def _wrap_init(original: Callable[..., None], held: Held) -> Callable[..., None]:
+def _wrap_init(original: Callable[..., None], owner: WorldOwner) -> Callable[..., None]:
     signature = inspect.signature(original)
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
-        if not held.is_in_cell:
+        if not owner.is_in_cell:
             original(*args, **kwargs)
             return
-        asked = signature.bind(*args, **kwargs)
-        asked.apply_defaults()
-        _check_agrees(asked.arguments, held)
-        backend, _rank, world_size = held.held
+        _check_agrees(_arguments(signature, args, kwargs).arguments, owner)
+        backend, _rank, world_size = owner.world
         print(f"init_process_group: the world of {world_size} ranks ({backend}) is already formed; nothing to do")
 
     return init_process_group
 
 
-def _check_agrees(asked: dict[str, Any], held: Held) -> None:
-    backend, rank, world_size = held.held
+def _check_agrees(asked: dict[str, Any], owner: WorldOwner) -> None:
+    backend, rank, world_size = owner.world
     wanted = str(asked["backend"]).lower() if asked["backend"] is not None else None
     asked_rank = _number(asked, "rank", "RANK")
     asked_size = _number(asked, "world_size", "WORLD_SIZE")
@@ -132,17 +135,15 @@ def _backends(text: str) -> set[str]:
     return {part.rpartition(":")[2] for part in text.split(",")}
 
 
-def _wrap_destroy(original: Callable[..., None], held: Held) -> Callable[..., None]:
+def _wrap_destroy(original: Callable[..., None], owner: WorldOwner) -> Callable[..., None]:
     def destroy_process_group(group: Any = None) -> None:
-        from torch.distributed import distributed_c10d as c10d
-
-        if not held.is_in_cell:
+        if not owner.is_in_cell:
             original(group)
-        elif group is None or group is c10d.GroupMember.WORLD:
+        elif group is None or group is dist.group.WORLD:
             print("destroy_process_group: jdist keeps the world formed for the next cell; nothing to do")
         else:
             original(group)
-            held.destroyed(group)
+            owner.record_destroyed(group)
 
     return destroy_process_group
 
@@ -150,56 +151,45 @@ def _wrap_destroy(original: Callable[..., None], held: Held) -> Callable[..., No
 # ---------------------------------------------------------------- groups
 
 
-def _wrap_new_group(original: Callable[..., Any], held: Held) -> Callable[..., Any]:
+def _wrap_new_group(original: Callable[..., Any], owner: WorldOwner) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def new_group(*args: Any, **kwargs: Any) -> Any:
-        if not held.is_in_cell:
+        if not owner.is_in_cell:
             return original(*args, **kwargs)
-        asked = signature.bind(*args, **kwargs)
-        asked.apply_defaults()
-        a = asked.arguments
+        bound = _arguments(signature, args, kwargs)
+        a = bound.arguments
         a["timeout"] = a["timeout"] or FOREVER
-        world = range(held.held[2])
-        ranks = tuple(world if a["ranks"] is None else a["ranks"])
-        with held.making() as begun:
-            group = original(*asked.args, **asked.kwargs)
-            listeners = begun()
+        ranks = tuple(range(owner.world[2]) if a["ranks"] is None else a["ranks"])
+        with owner.making_group() as new_listeners:
+            group = original(*bound.args, **bound.kwargs)
+            listeners = new_listeners()
         if a["use_local_synchronization"]:
-            held.made_locally(ranks)
+            owner.record_local_group(ranks)
         else:
-            spec = GroupSpec(
-                tuple(sorted(ranks)) if a["sort_ranks"] else ranks,
-                None if a["backend"] is None else str(a["backend"]),
-                a["group_desc"] or "",
-            )
-            held.made(spec, group, listeners)
+            backend = None if a["backend"] is None else str(a["backend"])
+            spec = GroupSpec(tuple(sorted(ranks)) if a["sort_ranks"] else ranks, backend, a["group_desc"] or "")
+            owner.record_group(spec, group, listeners)
         return group
 
     return new_group
 
 
-def _wrap_split_group(original: Callable[..., Any], held: Held) -> Callable[..., Any]:
+def _wrap_split_group(original: Callable[..., Any], owner: WorldOwner) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def split_group(*args: Any, **kwargs: Any) -> Any:
-        from torch.distributed import distributed_c10d as c10d
-
-        if not held.is_in_cell:
+        if not owner.is_in_cell:
             return original(*args, **kwargs)
-        asked = signature.bind(*args, **kwargs)
-        asked.apply_defaults()
-        a = asked.arguments
-        with held.making() as begun:
+        a = _arguments(signature, args, kwargs).arguments
+        with owner.making_group() as new_listeners:
             group = original(*args, **kwargs)
-            listeners = begun()
+            listeners = new_listeners()
         splits = tuple(tuple(ranks) for ranks in a["split_ranks"] or ())
-        mine = next((s for s in splits if held.held[1] in s), ())
-        if a["parent_pg"] is None or a["parent_pg"] is c10d.GroupMember.WORLD:
-            spec = GroupSpec((), None, a["group_desc"] or "", splits)
-            held.made(spec, group, listeners)
+        if a["parent_pg"] is None or a["parent_pg"] is dist.group.WORLD:
+            owner.record_group(GroupSpec((), None, a["group_desc"] or "", splits), group, listeners)
         else:
-            held.made_locally(mine)
+            owner.record_local_group(next((s for s in splits if owner.world[1] in s), ()))
         return group
 
     return split_group
@@ -209,13 +199,11 @@ def _wrap_split_group(original: Callable[..., Any], held: Held) -> Callable[...,
 
 
 def _mark_store_waits() -> None:
-    """Give the store's blocking C++ methods a Python frame, by which worker/gloo/connections recognises them."""
-    import torch.distributed as dist
-
+    """Give the store's blocking C++ methods a Python frame, by which worker/observe/frames recognises them."""
     for name in _BLOCKING_STORE_METHODS:
         original = getattr(dist.Store, name, None)
         if original is not None:
-            wrapper = _marked(original)
+            wrapper = _with_frame(original)
             wrapper.__name__ = name
             wrapper.__doc__ = original.__doc__
             wrapper.__code__ = wrapper.__code__.replace(co_name=name)
@@ -223,7 +211,7 @@ def _mark_store_waits() -> None:
             setattr(dist.Store, name, wrapper)
 
 
-def _marked(original: Any) -> Any:
+def _with_frame(original: Any) -> Any:
     def wait(store: Any, *args: Any, **kwargs: Any) -> Any:
         return original(store, *args, **kwargs)
 

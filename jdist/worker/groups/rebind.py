@@ -1,4 +1,4 @@
-"""Handles: whatever still points at the process groups of the last generation is pointed at the new ones.
+"""Rebinding: whatever still points at the process groups of the last generation is pointed at the new ones.
 
 torch keeps a group as an object, so a re-formed world leaves stale ones in users' variables, in FSDP's mesh objects and
 inside DDP's C++ reducer. DTensor and DeviceMesh look groups up by name and need nothing.
@@ -11,10 +11,12 @@ import gc
 import weakref
 from collections.abc import Iterable, Iterator
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
+
+from jdist.worker.compat.torch import move_ddp
 
 ON_REFORM = "; a function with @jdist.on_reform is called whenever that is needed"
 """The end of a notice about what the user has to make again."""
@@ -25,7 +27,7 @@ _SHELLS = {"IPython", "ipykernel", "traitlets"}
 _ddps: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class Pairs:
+class GroupPairs:
     """Old groups, each with the group that takes its place and what a notice calls it."""
 
     def __init__(self) -> None:
@@ -51,12 +53,10 @@ class Pairs:
         return sorted({self._names[id(v)] for v in holder if id(v) in self._names})
 
 
-def watch_ddp() -> None:
+def remember_ddp_modules() -> None:
     """Remember every DistributedDataParallel module while it lives."""
-    from torch.nn.parallel import DistributedDataParallel
-
     original = DistributedDataParallel.__init__
-    if getattr(original, "is_watched", False):
+    if getattr(original, "is_remembering", False):
         return
 
     @functools.wraps(original)
@@ -64,11 +64,11 @@ def watch_ddp() -> None:
         original(self, *args, **kwargs)
         _ddps.add(self)
 
-    init.is_watched = True  # type: ignore[attr-defined]
+    init.is_remembering = True  # type: ignore[attr-defined]
     DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
 
 
-def swap(pairs: Pairs, namespace: dict[str, Any]) -> tuple[str, ...]:
+def rebind(pairs: GroupPairs, namespace: dict[str, Any]) -> tuple[str, ...]:
     """Point DDP modules, containers, instances and closures at the new groups; returns what could not be reached.
 
     Two ways in, since neither sees everything: the garbage collector knows who refers to a group, except dicts that it
@@ -76,12 +76,12 @@ def swap(pairs: Pairs, namespace: dict[str, Any]) -> tuple[str, ...]:
     """
     if not pairs.old:
         return ()
-    notices = list(_swap_ddp(pairs))
+    notices = list(_rebind_ddp(pairs))
     for holder in gc.get_referrers(*pairs.old):
         if holder is not pairs.old:
-            _swap_in(holder, pairs)
+            _rebind_in(holder, pairs)
     for holder in _reachable(namespace):
-        _swap_in(holder, pairs)
+        _rebind_in(holder, pairs)
     for holder in gc.get_referrers(*pairs.old):
         if isinstance(holder, tuple | frozenset):
             kind, names = type(holder).__name__, ", ".join(pairs.names(holder))
@@ -89,7 +89,7 @@ def swap(pairs: Pairs, namespace: dict[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notices))
 
 
-def _swap_ddp(pairs: Pairs) -> Iterator[str]:
+def _rebind_ddp(pairs: GroupPairs) -> Iterator[str]:
     for ddp in list(_ddps):
         new = pairs.new(ddp.process_group)
         if new is None:
@@ -98,11 +98,11 @@ def _swap_ddp(pairs: Pairs) -> Iterator[str]:
                 f"build it again from its .module{ON_REFORM}"
             )
         else:
-            ddp._update_process_group(new)
+            move_ddp(ddp, new)
 
 
-def _swap_in(holder: Any, pairs: Pairs) -> None:
-    """Swap inside one container, instance or closure cell."""
+def _rebind_in(holder: Any, pairs: GroupPairs) -> None:
+    """Replace old groups inside one container, instance, function or closure cell."""
     if isinstance(holder, list):
         for i, value in enumerate(holder):
             if (new := pairs.new(value)) is not None:

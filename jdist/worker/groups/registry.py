@@ -1,55 +1,58 @@
-"""Groups: the life cycle of the world's process group, and of the groups made from it, in one worker.
+"""The registry of process groups: the world's generations, and the groups made from them, in one worker.
 
-A *generation* is formed, used until a collective is cut or a rank is lost, and left for the next one. What a user has
-built on a generation lives on: groups are made again in the same order, so that torch gives them the same names, and
-handles of the old ones are replaced (see worker/groups/rebind).
+A *generation* is formed, used until a collective is aborted or a rank is lost, and left for the next one. What a user
+has built on a generation lives on: groups are made again in the same order, so that torch gives them the same names,
+and handles of the old ones are replaced (see worker/groups/rebind).
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import sys
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
+
+import torch
+import torch.distributed as dist
+from msgspec import Struct
+from torch.distributed import ProcessGroup
 
 from jdist.core.errors import LaunchError
-from jdist.core.messages.groups import GroupSpec
-from jdist.worker.gloo.connections import Endpoint, let_go, own_listeners, quiet
-from jdist.worker.gloo.wake_listeners import Knocker
+from jdist.core.messages.groups import FormWorld, GroupSpec
+from jdist.worker.compat import torch as torch_compat
+from jdist.worker.gloo.connections import Endpoint, ListenerWaker, end_reading, own_listeners, release
 from jdist.worker.groups import patches
-from jdist.worker.groups.formation import (
-    FormReport,
-    FormSpec,
-    choose,
-    exchange,
-    forget_world,
-    init_world,
-    make_groups,
-    set_environment,
-    watchdog,
-)
-from jdist.worker.groups.rebind import ON_REFORM, Pairs, swap
+from jdist.worker.groups.formation import RankFormation
+from jdist.worker.groups.rebind import ON_REFORM, GroupPairs, rebind
 from jdist.worker.groups.store_client import StoreClient, sweep
-from jdist.worker.observe.call_log import Notes
+from jdist.worker.observe.call_log import CallLog
 
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
-__all__ = ["FormReport", "FormSpec", "Groups"]
+_log = logging.getLogger("jdist.worker")
 
 
-class Groups:
+class FormReport(Struct, frozen=True):
+    """What forming a generation came to."""
+
+    generation: int
+    listeners: tuple[Endpoint, ...]
+    """Where this rank's groups accept connections."""
+    device: str
+    notices: tuple[str, ...] = ()
+    """What on this rank could not be carried over from the last generation."""
+
+
+class GroupRegistry:
     """This worker's process groups. Callable from any thread; ``form`` only while no cell runs.
 
-    ``on_group(index, spec, listeners)`` is called on the cell's thread when a cell has made a group: its place in the
-    list of such groups, what it is, and the sockets on which it made this rank listen.
+    ``on_group_made(index, spec, listeners)`` is called on the cell's thread when a cell has made a group: its place in
+    the list of such groups, what it is, and the sockets on which it made this rank listen.
     """
 
     def __init__(self, namespace: dict[str, Any]):
-        self.on_group: Callable[[int, GroupSpec, set[Endpoint]], None] = lambda _index, _spec, _listeners: None
+        self.on_group_made: Callable[[int, GroupSpec, set[Endpoint]], None] = lambda _index, _spec, _listeners: None
         self._namespace = namespace
         self._bound: dict[str, Any] = {}
         self._client = StoreClient()
@@ -58,29 +61,22 @@ class Groups:
         self._newest = 0
         self._abandoned = threading.Event()
         self._forming: int | None = None
-        self._spec: FormSpec | None = None
-        self._backend = ""
-        self._device: Any = None
+        self._formation: RankFormation | None = None
         self._groups: dict[object, Any] = {}
-        self._left: dict[object, Any] = {}  # the last generation's, to which users' handles still lead
-        self._log: list[GroupSpec] = []
-        self._gone: set[int] = set()
+        self._previous: dict[object, Any] = {}  # the last generation's, to which users' handles still lead
+        self._made: list[GroupSpec] = []
+        self._destroyed: set[int] = set()
         self._local: list[tuple[int, ...]] = []
         self._named: dict[str, Any] = {}
         self._world_size = 0
-        self._made_so_far: Callable[[], set[Endpoint]] = set
-        self._knocker = Knocker()
-        self.notes = Notes()
-        """This process's calls of torch.distributed, once the wrappers are installed."""
+        self._new_listeners: Callable[[], set[Endpoint]] = set
+        self._waker = ListenerWaker()
+        self.log = CallLog()
+        """This process's calls of torch.distributed, once the patches are installed."""
         self.listeners: set[Endpoint] = set()
         """Every rank's listeners of this generation, as far as this rank knows them."""
 
-    # ------------------------------------------------------------ what others ask
-
-    @property
-    def generation(self) -> int | None:
-        """The generation that is held, or None."""
-        return self._spec.generation if self._spec is not None else None
+    # ------------------------------------------------------------ what is held
 
     @property
     def store_ports(self) -> tuple[int, ...]:
@@ -88,107 +84,104 @@ class Groups:
 
     @property
     def has_nccl(self) -> bool:
-        return "nccl" in self._backend
+        return self._formation is not None and "nccl" in self._formation.backend
 
     @property
     def is_in_cell(self) -> bool:
-        return self._spec is not None and self._forming != threading.get_ident()
+        return self._formation is not None and self._forming != threading.get_ident()
 
     @property
-    def held(self) -> tuple[str, int, int]:
-        if self._spec is None:
+    def world(self) -> tuple[str, int, int]:
+        formation = self._formation
+        if formation is None:
             raise LaunchError("no world is formed on this worker")
-        return self._backend, self._spec.rank, self._spec.world_size
+        return formation.backend, formation.rank, formation.form.world_size
 
-    def install_wrappers(self) -> None:
+    def install_patches(self) -> None:
         """Wrap torch.distributed's functions for this worker; once a process, before user code runs."""
         patches.install(self)
-        self.notes.install()
+        self.log.install()
 
     def labels(self) -> dict[str, str]:
-        """What users call the groups that have a name of their own, by torch's name."""
-        held = {f"group {name!r}": name for name in self._named}
-        dimensions = self._spec.mesh[0] if self._spec is not None and self._spec.mesh is not None else ()
-        held |= {f"mesh dimension {name!r}": name for name in dimensions}
-        return {str(g.group_name): held[k] for k, g in list(self._groups.items()) if k in held and _is_group(g)}
+        """The names that users gave to groups and mesh dimensions, by torch's name of the group."""
+        known = {f"group {name!r}": name for name in self._named}
+        mesh = self._formation.form.mesh if self._formation is not None else None
+        known |= {f"mesh dimension {name!r}": name for name in (mesh[0] if mesh is not None else ())}
+        return {str(g.group_name): known[k] for k, g in list(self._groups.items()) if k in known and _is_group(g)}
 
-    def end_making(self) -> None:
+    def abort_group_creation(self) -> None:
         """End a wait in the making of a group: at the rendezvous store, or for a peer that will not connect."""
-        self._client.cut()
-        if self._spec is not None:
-            self._knocker.knock(self._made_so_far(), self._spec.world_size)
+        self._client.disconnect()
+        if self._formation is not None:
+            self._waker.wake(self._new_listeners(), self._formation.form.world_size)
 
-    # ------------------------------------------------------------ what cells do (called by the wrappers)
+    # ------------------------------------------------------------ what cells do (called by the patches)
 
     @contextlib.contextmanager
-    def making(self) -> Iterator[Callable[[], set[Endpoint]]]:
+    def making_group(self) -> Iterator[Callable[[], set[Endpoint]]]:
         before = own_listeners()
-        self._knocker = Knocker()
-        self._made_so_far = lambda: own_listeners() - before
+        self._waker = ListenerWaker()
+        self._new_listeners = lambda: own_listeners() - before
         try:
-            yield self._made_so_far
+            yield self._new_listeners
         finally:
-            self._made_so_far = set
+            self._new_listeners = set
 
-    def made(self, spec: GroupSpec, group: Any, listeners: set[Endpoint]) -> None:
-        index = len(self._log)
-        self._log.append(spec)
+    def record_group(self, spec: GroupSpec, group: Any, listeners: set[Endpoint]) -> None:
+        index = len(self._made)
+        self._made.append(spec)
         self._groups[index] = group
-        self._gone.discard(index)
+        self._destroyed.discard(index)
         self.listeners |= listeners
-        self.on_group(index, spec, listeners)
+        self.on_group_made(index, spec, listeners)
 
-    def made_locally(self, ranks: tuple[int, ...]) -> None:
+    def record_local_group(self, ranks: tuple[int, ...]) -> None:
         self._local.append(ranks)
 
-    def destroyed(self, group: Any) -> None:
+    def record_destroyed(self, group: Any) -> None:
         """The group stays in the list, since its members alone know that it is gone and names count it."""
         for index, held in list(self._groups.items()):
             if held is group and isinstance(index, int):
-                self._gone.add(index)
+                self._destroyed.add(index)
                 del self._groups[index]
 
     # ------------------------------------------------------------ forming
 
-    def form(self, spec: FormSpec) -> FormReport:
-        """Leave the generation that is held, if any, and form ``spec.generation`` with all other ranks.
+    def form(self, form: FormWorld, rank: int, gpu_index: int) -> FormReport:
+        """Leave the generation that is held, if any, and form the next one with all other ranks, as ``rank``.
 
-        A forming that is still on, of an older generation, is abandoned: one of its ranks is gone.
+        A formation that is still under way, of an older generation, is abandoned: one of its ranks is gone.
         Raises LaunchError that says what is missing, when ranks, store or backend are.
         """
         with self._turn:
-            self._newest = max(self._newest, spec.generation)
+            self._newest = max(self._newest, form.generation)
             self._abandoned.set()
-        with self._lock, self._as_former():
+        with self._lock, self._as_forming_thread():
             with self._turn:
-                if spec.generation < self._newest:
-                    raise LaunchError(f"generation {spec.generation} was given up for {self._newest}")
+                if form.generation < self._newest:
+                    raise LaunchError(f"generation {form.generation} was given up for {self._newest}")
                 abandoned = self._abandoned = threading.Event()
-            began = time.monotonic()
-            self._backend, self._device = choose(spec)
-            set_environment(spec)
-            self._leave(spec.cut)
+            formation = RankFormation(form, rank, gpu_index, self._client)
+            formation.set_environment()
+            self._leave(form.cut)
             before = own_listeners()
-            deadline = began + spec.timeout
             try:
-                with watchdog(self._client, spec.world_size, deadline, abandoned):
-                    init_world(spec, self._backend, self._device, self._client, deadline)
-                    groups = make_groups(spec, self._device)
+                with formation.watchdog(abandoned):
+                    formation.init_world()
+                    groups = formation.make_groups()
                     own = own_listeners() - before
-                    listeners = exchange(spec, self._backend, self._device, own)
+                    self.listeners = formation.exchange_listeners(own)
             except LaunchError:
                 raise
             except Exception as e:
                 reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-                raise LaunchError(f"rank {spec.rank} could not join the world of {spec.world_size}: {reason}") from e
-            self.listeners = listeners
-            notices = self._adopt(spec, groups)
-            let_go()
-        seconds = time.monotonic() - began
-        return FormReport(spec.generation, tuple(sorted(own)), str(self._device), seconds, notices)
+                raise LaunchError(f"rank {rank} could not join the world of {form.world_size}: {reason}") from e
+            notices = self._adopt(formation, groups)
+            release()
+        return FormReport(form.generation, tuple(sorted(own)), str(formation.device), notices)
 
     @contextlib.contextmanager
-    def _as_former(self) -> Iterator[None]:
+    def _as_forming_thread(self) -> Iterator[None]:
         self._forming = threading.get_ident()
         try:
             yield
@@ -196,42 +189,41 @@ class Groups:
             self._forming = None
 
     def _leave(self, listeners: tuple[Endpoint, ...]) -> None:
-        """Destroy the groups that are held; cut first, since destroying waits for operations that never end."""
-        import torch.distributed as dist
-
-        if self._groups:  # else the last forming failed, and what was left before it counts
-            self._left, self._groups = self._groups, {}
-        self._spec = None
-        quiet({*listeners, *self.listeners})
+        """Destroy the groups that are held; first end connections, since destroying waits for pending operations."""
+        if self._groups:  # else the last formation failed, and what was left before it counts
+            self._previous, self._groups = self._groups, {}
+        self._formation = None
+        end_reading({*listeners, *self.listeners})
         self.listeners = set()
         if dist.is_initialized():
             try:
                 dist.destroy_process_group()
             except RuntimeError as e:  # the group is broken, which is why it is left
-                print(f"jdist: leaving a broken process group: {e}", file=sys.__stderr__)
-        forget_world()
+                _log.info("leaving a broken process group: %s", e)
+        torch_compat.forget_groups()
         gc.collect()
 
-    def _adopt(self, spec: FormSpec, groups: dict[object, Any]) -> tuple[str, ...]:
+    def _adopt(self, formation: RankFormation, groups: dict[object, Any]) -> tuple[str, ...]:
         """Make the new generation the one that is held."""
+        form = formation.form
         mesh = groups.pop("mesh", None)
-        notices = [*self._swap(groups), *self._not_replayed(), *self._other_meshes(spec.world_size)]
+        notices = [*self._rebind(groups), *self._not_replayed(), *self._other_meshes(form.world_size)]
         self._local.clear()
-        self._groups, self._log = groups, list(spec.replay)
-        for index in sorted(self._gone):
+        self._groups, self._made = groups, list(form.replay)
+        for index in sorted(self._destroyed):
             self._destroy_again(index)
         self._named.clear()
-        self._named.update({name: groups[f"group {name!r}"] for name in spec.named})
-        self._bind(spec, mesh)
-        if spec.rank == 0 and spec.store_port:
-            sweep(self._client.get(spec.store_host, spec.store_port), spec.generation)
-        self.notes.formed_at = time.time_ns()
-        self._spec = spec
+        self._named.update({name: groups[f"group {name!r}"] for name in form.named})
+        self._bind_names(formation, mesh)
+        if formation.rank == 0 and form.store_port:
+            sweep(self._client.get(form.store_host, form.store_port), form.generation)
+        self.log.formed_at = time.time_ns()
+        self._formation = formation
         return tuple(notices)
 
-    def _swap(self, groups: dict[object, Any]) -> Iterator[str]:
-        pairs = Pairs()
-        for key, group in self._left.items():
+    def _rebind(self, groups: dict[object, Any]) -> Iterator[str]:
+        pairs = GroupPairs()
+        for key, group in self._previous.items():
             if not _is_group(group):
                 continue
             new = groups.get(key)
@@ -240,8 +232,8 @@ class Groups:
                 pairs.add(group, new, name)
             else:
                 yield f"{name} of the last generation is gone; make it again{ON_REFORM}"
-        self._left.clear()
-        yield from swap(pairs, self._namespace)
+        self._previous.clear()
+        yield from rebind(pairs, self._namespace)
 
     def _not_replayed(self) -> Iterator[str]:
         for ranks in self._local:
@@ -254,32 +246,26 @@ class Groups:
             return
         from torch.distributed.device_mesh import DeviceMesh
 
-        found = [m for m in gc.get_objects() if type(m) is DeviceMesh and m.size() == size]
-        if found:
+        if any(type(m) is DeviceMesh and m.size() == size for m in gc.get_objects()):
             yield f"a DeviceMesh over all {size} ranks does not fit a world of {world_size}; make it again"
 
     def _destroy_again(self, index: int) -> None:
-        import torch.distributed as dist
-
         group = self._groups.pop(index, None)
         if _is_group(group):
             dist.destroy_process_group(group)
         else:
-            self._gone.discard(index)
+            self._destroyed.discard(index)
 
-    def _bind(self, spec: FormSpec, mesh: Any) -> None:
+    def _bind_names(self, formation: RankFormation, mesh: Any) -> None:
         """Give the namespace its names, except where the user has given a name another meaning."""
-        import torch
-        import torch.distributed as dist
-
         names = {
             "torch": torch,
             "dist": dist,
-            "rank": spec.rank,
-            "local_rank": spec.local_rank,
-            "node_rank": spec.node_rank,
-            "world_size": spec.world_size,
-            "device": self._device,
+            "rank": formation.rank,
+            "local_rank": formation.local_rank,
+            "node_rank": formation.node_rank,
+            "world_size": formation.form.world_size,
+            "device": formation.device,
             "groups": self._named,
         }
         if mesh is not None:
@@ -294,6 +280,4 @@ class Groups:
 
 def _is_group(value: Any) -> TypeGuard[ProcessGroup]:
     """A rank that is not in a group holds something else in its place."""
-    import torch.distributed as dist
-
     return isinstance(value, dist.ProcessGroup)

@@ -1,8 +1,8 @@
-"""Rendezvous: the worker's client of the rendezvous store, and the ranks' meeting there before a group is made.
+"""The worker's client of the rendezvous store, and the ranks' meeting there before a group is made.
 
 One client lasts for the process: each new TCPStore connection makes both ends look each other's name up, which costs
 seconds where a name server drops packets. A spare is connected in the background for when the client's connection has
-been cut.
+been shut down.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import os
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch.distributed import Store, TCPStore
 
 from jdist.core.errors import LaunchError
-from jdist.worker.gloo.connections import Endpoint, connections_to, cut
-
-if TYPE_CHECKING:
-    from torch.distributed import Store, TCPStore
+from jdist.worker.gloo.connections import Endpoint, connections_to, shut_down
 
 _CONNECT = timedelta(seconds=30)
+_Client = tuple[TCPStore, set[Endpoint]]
+"""A client and the local ends of its connections."""
 
 
 class StoreClient:
@@ -29,11 +30,9 @@ class StoreClient:
         # Read by the resolver when a thread first looks a name up.
         os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
         self._lock = threading.Lock()
-        self._at: tuple[str, int] = ("", 0)
-        self._client: TCPStore | None = None
-        self._client_ends: set[Endpoint] = set()
-        self._spare: TCPStore | None = None
-        self._spare_ends: set[Endpoint] = set()
+        self._at: Endpoint = ("", 0)
+        self._client: _Client | None = None
+        self._spare: _Client | None = None
         self._opening: threading.Thread | None = None
 
     @property
@@ -48,49 +47,42 @@ class StoreClient:
             opening.join(_CONNECT.total_seconds())
         with self._lock:
             if self._at != (host, port):
-                self._at, self._client, self._spare, self._spare_ends = (host, port), None, None, set()
-            if self._client is None and self._spare is not None:
-                self._client, self._client_ends = self._spare, self._spare_ends
-                self._spare, self._spare_ends = None, set()
+                self._at, self._client, self._spare = (host, port), None, None
             if self._client is None:
-                before = connections_to(port)
-                self._client = _connect(host, port)
-                self._client_ends = connections_to(port) - before
-            client = self._client
-            wants_spare = self._spare is None
+                self._client, self._spare = self._spare or _connect(host, port), None
+            client, wants_spare = self._client[0], self._spare is None
         if wants_spare:
             self._opening = threading.Thread(target=self._open_spare, args=(host, port), daemon=True)
             self._opening.start()
         return client
 
-    def cut(self) -> int:
-        """End whatever waits at the store, by cutting the client's connection; the spare takes its place."""
+    def disconnect(self) -> int:
+        """End whatever waits at the store, by shutting down the client's connection; the spare takes its place."""
         with self._lock:
             if self._client is None:
                 return 0
-            others = {end for port in self.ports for end in connections_to(port)} - self._client_ends
-            self._client, self._client_ends = None, set()
-            return cut((), self.ports, keep=others)  # a spare that is being connected lives on
+            others = {end for port in self.ports for end in connections_to(port)} - self._client[1]
+            self._client = None
+            return shut_down((), self.ports, keep=others)  # a spare that is being connected lives on
 
     def _open_spare(self, host: str, port: int) -> None:
-        before = connections_to(port)
         try:
             spare = _connect(host, port)
         except LaunchError:
             return  # get() will connect by itself then, and report why it cannot
         with self._lock:
             if self._at == (host, port):
-                self._spare, self._spare_ends = spare, connections_to(port) - before
+                self._spare = spare
 
 
-def _connect(host: str, port: int) -> TCPStore:
-    import torch.distributed as dist
-
+def _connect(host: str, port: int) -> _Client:
+    before = connections_to(port)
     try:
-        return dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECT)
+        store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECT)
     except RuntimeError as e:
         reason = str(e).splitlines()[0]
         raise LaunchError(f"the rendezvous store at {host}:{port} cannot be reached from here: {reason}") from e
+    return store, connections_to(port) - before
 
 
 def meet(store: Store, rank: int, world_size: int, timeout: float) -> None:

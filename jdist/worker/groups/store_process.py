@@ -45,10 +45,10 @@ def main(spec_json: bytes) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """At that one address: left to itself the store listens at all of this host's, for anybody. Raises OSError.
+    """Listen at that one address: by default the store listens at all addresses of this host. Raises OSError.
 
-    A name that here stands for the loopback, or for another host that passes the port on, is reached from elsewhere at
-    addresses that cannot be known: for such a one it is all of them.
+    A name that stands here for the loopback, or for another host that forwards the port, is reached from elsewhere at
+    addresses that cannot be known; for such a name, listen at all of them.
     """
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     is_near = ipaddress.ip_address(address[0]).is_loopback and host not in ("localhost", address[0])

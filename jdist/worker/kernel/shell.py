@@ -1,6 +1,6 @@
-"""The shell of a rank: where it must differ from a notebook's own, because nobody sits in front of it.
+"""The shell of a rank: where it must differ from a notebook's own, because no user sits in front of it.
 
-What asks for input says which rank to ask on; what a notebook's page would open in a pager is shown in the output;
+A request for input names the rank to run on; what a notebook's page would open in a pager is shown in the output;
 ``exit`` leaves the console that is attached to the rank, not the rank.
 """
 
@@ -10,15 +10,20 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from IPython import display
+from IPython.core import debugger, page
+from IPython.core.autocall import ZMQExitAutocall
 from traitlets.config import Config
+
+from jdist.worker.compat.ipykernel import allows_input
 
 _REFUSED = "input() and breakpoint() need one rank to talk to: run the cell on one rank only (-r RANK)"
 
 
 def adapt(kernel: Any) -> None:
     """Change an ipykernel's shell; once, on the main thread, before user code runs."""
-    kernel.raw_input = _asking(kernel, kernel.raw_input)
-    kernel.getpass = _asking(kernel, kernel.getpass)
+    kernel.raw_input = _with_hint(kernel, kernel.raw_input)
+    kernel.getpass = _with_hint(kernel, kernel.getpass)
     sys.breakpointhook = _breakpointhook(kernel, sys.breakpointhook)
     _page_in_output(kernel.shell)
     _stay_at_exit(kernel.shell)
@@ -26,20 +31,20 @@ def adapt(kernel: Any) -> None:
 
 
 class _RankConfig(Config):
-    """Says no to ``"IPKernelApp" in get_ipython().config``, which libraries ask to learn whether widgets can be shown.
+    """Answers no to ``"IPKernelApp" in get_ipython().config``, by which libraries learn whether widgets can be shown.
 
-    tqdm.auto and its like then write text, which is shown by rank, rather than widgets, which nobody could see.
+    tqdm.auto and its like then write text, which is shown by rank, rather than widgets, which no user could see.
     """
 
     def __contains__(self, key: Any) -> bool:
         return key != "IPKernelApp" and bool(super().__contains__(key))
 
 
-def _asking(kernel: Any, method: Callable[..., str]) -> Callable[..., str]:
-    """Say how to get at input() where several ranks run the cell."""
+def _with_hint(kernel: Any, method: Callable[..., str]) -> Callable[..., str]:
+    """``method``, which raises with a hint where several ranks run the cell and none may ask for input."""
 
     def asked(prompt: str = "", *args: Any, **kwargs: Any) -> str:
-        if not kernel._allow_stdin:
+        if not allows_input(kernel):
             raise RuntimeError(_REFUSED)
         return method(prompt, *args, **kwargs)
 
@@ -51,14 +56,12 @@ def _breakpointhook(kernel: Any, attached: Callable[..., Any]) -> Callable[..., 
 
     debugpy's hook does nothing at all where none is.
     """
-    from IPython.core import debugger
-
     set_trace: Any = debugger.set_trace
 
     def hook(*args: Any, **kwargs: Any) -> Any:
         if kernel.debugger is not None and kernel.debugger.is_started:
             return attached(*args, **kwargs)
-        if not kernel._allow_stdin:
+        if not allows_input(kernel):
             raise RuntimeError(_REFUSED)
         return set_trace(sys._getframe(1), *args, **kwargs)
 
@@ -66,11 +69,10 @@ def _breakpointhook(kernel: Any, attached: Callable[..., Any]) -> Callable[..., 
 
 
 def _stay_at_exit(shell: Any) -> None:
-    """``exit`` and ``quit`` end the rank's process only with ``keep_kernel=False``.
+    """Have ``exit`` and ``quit`` end the rank's process only with ``keep_kernel=False``.
 
-    By default a kernel's do, which is right where its notebook or console is all there is to it. A rank is others' too.
+    A kernel's do by default, which is right where one notebook or console uses it. A rank has other users, too.
     """
-    from IPython.core.autocall import ZMQExitAutocall
 
     class Exit(ZMQExitAutocall):
         def __call__(self, keep_kernel: bool = True) -> None:
@@ -84,10 +86,7 @@ def _stay_at_exit(shell: Any) -> None:
 
 
 def _page_in_output(shell: Any) -> None:
-    """``obj?`` and whatever else pages: a display, since the reply in which ipykernel sends it has no reader."""
-    from IPython import display
-    from IPython.core import page
-
+    """Display what ``obj?`` pages: the reply in which ipykernel would send it has no reader."""
     publish: Any = display.publish_display_data
     as_hook: Any = page.as_hook
 

@@ -1,8 +1,8 @@
 """SIGINT that only ever stops user code.
 
-A KeyboardInterrupt in the kernel's own code loses the reply that somebody waits for. The handler here looks at the
-stack it interrupts: it raises only where a cell is being executed by the shell, cancels a cell that awaits, and
-otherwise does nothing; whoever interrupts repeats the signal until the run has ended.
+A KeyboardInterrupt in the kernel's own code would lose a reply. The handler here inspects the stack that it interrupts:
+it raises only where the shell executes a cell, cancels a cell that awaits, and otherwise does nothing; the sender
+repeats the signal until the run has ended.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+from IPython.core.interactiveshell import InteractiveShell
+
+from jdist.worker.compat.ipykernel import replace_cancel_on_sigint
+
 
 class SafeSigint:
     """The handler, bound to one kernel."""
 
     def __init__(self, kernel: Any):
-        from IPython.core.interactiveshell import InteractiveShell
-
         self._kernel = kernel
         self._shell = kernel.shell
         # Both catch whatever user code below them raises, KeyboardInterrupt included.
@@ -53,9 +55,9 @@ class SafeSigint:
 
     @contextlib.contextmanager
     def cancel_on_sigint(self, future: asyncio.Future[Any]) -> Iterator[None]:
-        """While a cell awaits: cancel it; while it computes between two awaits: KeyboardInterrupt.
+        """On SIGINT, cancel a cell that awaits, and raise KeyboardInterrupt in one that computes between two awaits.
 
-        Stands in for ipykernel's own, which cancels once only and cannot end a computation.
+        Replaces ipykernel's own, which cancels once only and cannot end a computation.
         """
         loop = asyncio.get_running_loop()
 
@@ -76,7 +78,7 @@ class SafeSigint:
             self.arm()
 
     def keep_reply(self, do_execute: Any) -> Any:
-        """``do_execute`` that answers even when its cell was cancelled before it had begun."""
+        """Wrap ``do_execute`` so that it replies even when its cell was cancelled before it had begun."""
 
         async def kept(*args: Any, **kwargs: Any) -> dict[str, Any]:
             self._cancelled = False
@@ -109,7 +111,7 @@ def install(kernel: Any) -> SafeSigint:
     handler = SafeSigint(kernel)
     kernel.pre_handler_hook = handler.arm
     kernel.post_handler_hook = handler.arm
-    kernel._cancel_on_sigint = handler.cancel_on_sigint
+    replace_cancel_on_sigint(kernel, handler.cancel_on_sigint)
     kernel.do_execute = handler.keep_reply(kernel.do_execute)
     handler.arm()
     return handler

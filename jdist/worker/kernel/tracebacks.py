@@ -1,9 +1,9 @@
-"""Tracebacks: warm before the first error, and short for an interrupt.
+"""Tracebacks: rendered fast from the first error on, and short for an interrupt.
 
 IPython's own rendering parses each source file that a frame is in, which takes most of a second for torch's largest.
 It has a fast way for long files that looks the same, which is taken here for all. An interrupt needs only the cell's
-lines. And what was rendered to be shown need not be rendered again for IPython's own record. The frames of jdist's
-wrappers around torch's functions are nobody's business.
+lines. What was rendered to be shown is not rendered again for IPython's own record. The frames of jdist's functions
+around torch's are left out.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any
 
 from IPython.core import ultratb
 
-from jdist.worker.observe.call_log_codegen import FILE
+from jdist.worker.compat.ipykernel import cell_numbers, render_all_files_fast, reuse_shown_traceback, show_traceback
+from jdist.worker.observe.call_log import FILE
 
 
 def warm() -> None:
     """Render one traceback, in the process from which workers are forked, so that theirs come at once."""
-    ultratb.FAST_THRESHOLD = 0
-    _hide_wrappers()
+    render_all_files_fast()
+    _hide_call_log()
     formatter: Any = ultratb.AutoFormattedTB
     formatter = formatter(mode="Context", theme_name="linux")
     try:
@@ -31,8 +32,8 @@ def warm() -> None:
         formatter.structured_traceback(*sys.exc_info())
 
 
-def _hide_wrappers() -> None:
-    """Take the wrappers' frames out of what is rendered; IPython would say how many it has left out."""
+def _hide_call_log() -> None:
+    """Take the call log's frames out of what is rendered; IPython alone would write how many it has left out."""
     formatter: Any = ultratb.VerboseTB
     original = formatter.get_records
 
@@ -47,31 +48,22 @@ def _hide_wrappers() -> None:
     formatter.get_records = get_records
 
 
-def shorten_interrupts(shell: Any) -> None:
-    """Have a KeyboardInterrupt shown by the cell's lines it came through, and where in a library it was."""
+def adapt(shell: Any) -> None:
+    """Show a KeyboardInterrupt by the cell's lines it came through and where in a library it was; render once."""
 
     def show(
         shell: Any, kind: type[BaseException], error: BaseException, tb: TracebackType | None, **_offset: Any
     ) -> list[str]:
-        lines = _cell_frames(shell, tb)
-        text = [*lines, f"{kind.__name__}: {error}" if str(error) else kind.__name__]
-        shell._showtraceback(kind, error, text)
-        return text
+        lines = [*_cell_frames(shell, tb), f"{kind.__name__}: {error}" if str(error) else kind.__name__]
+        show_traceback(shell, kind, error, lines)
+        return lines
 
     shell.set_custom_exc((KeyboardInterrupt,), show)
-
-
-def render_once(shell: Any) -> None:
-    """Have IPython's record of a failed cell take the traceback that was shown; it would render it a second time."""
-
-    def recorded(error: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
-        return {"ename": type(error).__name__, "evalue": str(error), "traceback": list(shell._last_traceback or ())}
-
-    shell._format_exception_for_storage = recorded
+    reuse_shown_traceback(shell)
 
 
 def _cell_frames(shell: Any, tb: TracebackType | None) -> list[str]:
-    cells = getattr(shell.compile, "_filename_map", {})
+    cells = cell_numbers(shell)
     frames = traceback.extract_tb(tb)
     lines = []
     for frame in frames:

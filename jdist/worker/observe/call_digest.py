@@ -1,8 +1,8 @@
-"""Tallies: a cell's collectives summed up by group, so that ranks which did not call the same can be told apart.
+"""Digests of a cell's collectives, one per group, by which ranks that did not call the same can be told apart.
 
-Backends let much pass that is wrong: gloo adds on one rank what it takes the maximum of on another, and reads integers
-as floats. Nobody hangs then, and the numbers are wrong. The sums are made when a cell ends, on its thread; a loop calls
-the same again and again, so a call that is like the one before it costs a comparison.
+Backends accept much that is wrong: gloo adds on one rank what it takes the maximum of on another, and reads integers as
+floats. No rank hangs then, and the numbers are wrong. The digests are made when a cell ends, on its thread; a loop
+calls the same again and again, so a call that is like the one before it costs a comparison.
 """
 
 from __future__ import annotations
@@ -14,39 +14,35 @@ from typing import Any
 
 from jdist.core.call_signature import call_signature
 from jdist.core.observation import CallDigest
-from jdist.worker.observe.call_log import TRANSFERS, Note, Notes, Record
-from jdist.worker.observe.call_log_codegen import THREAD
-from jdist.worker.observe.call_merge import Merging
+from jdist.worker.observe.call_log import TRANSFERS, CallLog, LoggedCall
+from jdist.worker.observe.call_merge import CallMerger
 
 _TRANSFERS = frozenset(TRANSFERS)
 
 
-class Tallies:
-    """Sums up one rank's cells. ``merging`` knows the groups as they are now, ``labels`` their names by torch's."""
+def digest_calls(
+    log: CallLog, began: float, merger: Callable[[], CallMerger], labels: Callable[[], dict[str, str]]
+) -> tuple[CallDigest, ...]:
+    """Digests of the calls since ``began``, in seconds of the wall clock, one per group.
 
-    def __init__(self, notes: Notes, merging: Callable[[], Merging], labels: Callable[[], dict[str, str]]):
-        self._notes = notes
-        self._merging = merging
-        self._labels = labels
+    ``merger`` is made from the groups as they are now; ``labels`` are the users' names of groups, by torch's name.
 
-    def of(self, began: float) -> tuple[CallDigest, ...]:
-        """Of the calls since ``began``, seconds of the wall clock, by group. A group in which several threads called is
-        left out: their order is nobody's intention.
-        """
-        records = self._notes.since(int(began * 1e9))
-        if not records:
-            return ()
-        merging = self._merging()
-        labels = {**self._labels(), merging.world: "world"}
-        return tuple(
-            CallDigest(name, labels.get(name, ""), len(merging.ranks(name)), len(calls.order), calls.digest())
-            for name, calls in _by_group(records, merging).items()
-            if len(calls.threads) == 1
-        )
+    A group in which several threads called is left out: the order of their calls is not the user's intention.
+    """
+    calls = log.since(int(began * 1e9))
+    if not calls:
+        return ()
+    now = merger()
+    known = {**labels(), now.world: "world"}
+    return tuple(
+        CallDigest(name, known.get(name, ""), len(now.ranks(name)), len(found.order), found.digest())
+        for name, found in _by_group(calls, now).items()
+        if len(found.threads) == 1
+    )
 
 
-class _Calls:
-    """What was called in one group: texts, numbered as they came up, and the numbers in the order of the calls."""
+class _GroupCalls:
+    """The calls in one group: distinct texts in order of appearance, and their numbers in the order of the calls."""
 
     def __init__(self) -> None:
         self.threads: set[int] = set()
@@ -60,49 +56,50 @@ class _Calls:
         return hashlib.blake2b("\n".join(self.texts).encode() + self.order.tobytes(), digest_size=8).digest()
 
 
-_UNKNOWN = (_Calls(), 0)
-_UNSEEN: list[Any] = [None]
+_Numbered = tuple[_GroupCalls, int] | None
+"""The group of a call and the number of its text; None for a call that did nothing: this rank is not in the group."""
+_UNKNOWN: _Numbered = (_GroupCalls(), 0)
 
 
-def _by_group(records: Sequence[Record], merging: Merging) -> dict[str, _Calls]:
+def _by_group(calls: Sequence[LoggedCall], merger: CallMerger) -> dict[str, _GroupCalls]:
     """The collectives that returned. A call that is like the one before it takes the short way at the loop's top."""
-    groups: dict[str, _Calls] = {}
+    groups: dict[str, _GroupCalls] = {}
     over: dict[int, int] = {}
-    known: dict[tuple[Any, ...], tuple[_Calls, int] | None] = {}
-    last_op, last_thread, last_over, last = "", 0, 0, _UNSEEN
-    found: tuple[_Calls, int] | None = None
-    for record in records:
-        op, _, _, thread, began, ended, left, *what = record
-        if what == last and op == last_op and thread == last_thread and began >= last_over and left is not True:
-            last_over = ended
+    known: dict[Any, _Numbered] = {}
+    last: tuple[Any, ...] | None = None
+    last_thread, last_over = 0, 0
+    found: _Numbered = None
+    for call in calls:
+        what = (call.op, call.thread, call.args, call.kwargs)
+        if what == last and call.started >= last_over and not call.has_failed:
+            last_over = call.ended
             if found is not None:
                 found[0].order.append(found[1])
             continue
         over[last_thread] = last_over
-        last_op, last_thread, last_over, last = op, thread, over.get(thread, 0), _UNSEEN
-        if began < last_over:
+        last_thread, last_over, last = call.thread, over.get(call.thread, 0), None
+        if call.started < last_over:
             continue  # within another call
-        last_over = ended
-        if op in _TRANSFERS or left is True:
+        last_over = call.ended
+        if call.op in _TRANSFERS or call.has_failed:
             continue
-        last, key = what, (thread, op, *what)
+        last, key = what, (*what[:3], *call.kwargs.items())
         try:
             found = known.get(key, _UNKNOWN)
         except TypeError:  # there is a list of tensors in it
             key = (repr(key),)
             found = known.get(key, _UNKNOWN)
         if found is _UNKNOWN:
-            found = known[key] = _numbered(record, merging, groups)
+            found = known[key] = _numbered(call, merger, groups)
         if found is not None:
             found[0].order.append(found[1])
     return groups
 
 
-def _numbered(record: Record, merging: Merging, groups: dict[str, _Calls]) -> tuple[_Calls, int] | None:
-    """None for a call that did nothing, since this rank is not in the group."""
-    call = merging.of_note(Note(record))
+def _numbered(logged: LoggedCall, merger: CallMerger, groups: dict[str, _GroupCalls]) -> _Numbered:
+    call = merger.of_logged(logged)
     if call is None:
         return None
-    calls = groups.setdefault(call.group, _Calls())
-    calls.threads.add(record[THREAD])
+    calls = groups.setdefault(call.group, _GroupCalls())
+    calls.threads.add(logged.thread)
     return calls, calls.number(call_signature(call))

@@ -1,22 +1,23 @@
-"""Notes: each call that a cell makes of torch.distributed's public functions, as the calling thread writes it down.
+"""The call log: each call that a cell makes of torch.distributed's public functions, recorded by the calling thread.
 
-torch's flight recorder knows no send, no recv and no root; it has no end of a call either. So functions that note
-each call stand in for the public names, at about a microsecond a call (their text is made in call_log_codegen.py):
-nothing is worked out then that can be worked out when somebody asks. A note holds no tensor and no Work alive.
+torch's flight recorder knows no send, no receive and no root, and when a call returned it does not know either. So a
+closure that records the call stands in for each public function. A recorded call holds no tensor and no Work alive,
+and whatever can be computed from it is computed when it is read. A recorded call costs 2 µs (benchmarks/recording.py
+on a 2-core VM).
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import linecache
 import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Container
-from types import CodeType, FrameType, FunctionType
+from itertools import compress
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -24,9 +25,10 @@ import torch.distributed as dist
 from msgspec import Struct
 from torch.distributed import distributed_c10d as c10d
 
-from jdist.worker.observe import call_log_codegen
-from jdist.worker.observe.call_log_codegen import AT, CODE, ENDED, FILE, LEFT, OP, STARTED, THREAD, WHAT
+from jdist.worker.compat import torch as torch_compat
 
+FILE = __file__
+"""The file of the frames that stand between a caller and torch; tracebacks leave them out."""
 KEPT = 4000
 """Calls that are kept, and backward passes."""
 BACKWARD = "backward"
@@ -39,280 +41,232 @@ COLLECTIVES = (
 )
 TRANSFERS = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
 _INSIDE_TOO = ("isend", "irecv")
-"""Replaced in distributed_c10d as well, which compares a P2POp's function with its own; also a send goes through it."""
-_STACK = 40
-"""Frames above a cell's that are looked through for it."""
+"""Replaced in distributed_c10d as well, which compares a P2POp's function with its own; send and recv call them."""
+_TENSORS = ("tensor", "input_tensor", "input", "tensors", "input_tensor_list", "input_list", "output", "output_tensor")
+"""Parameters by whose shape a call is described: the first of them that the function has."""
+_OTHERS = ("src", "dst", "group_src", "group_dst", "tag", "op", "group", "input_split_sizes", "output_split_sizes")
+"""Further parameters that are recorded."""
+_DEPTH = 40
+"""Frames above the call that are searched for a cell's."""
 _LISTED = 64
 """Tensors of a list that are described."""
 _NEWEST = 256
-"""Of all threads' last calls, those among which one that is open is looked for."""
+"""How many recent calls (of all threads) are searched for one that has not returned."""
+_NONE: dict[str, Any] = {}
+
+TensorMeta = tuple[torch.Size, torch.dtype]
+"""What is recorded of a tensor. No other tuple is among a call's arguments."""
 
 
-Seen = tuple[torch.Size, torch.dtype]
-"""What is kept of a tensor. No other tuple is among a note's arguments."""
-Record = list[Any]
-"""A call as it is written down: see jdist/worker/observe/call_log_codegen.py."""
-
-
-class Named(Struct, frozen=True, gc=False):
-    """What is kept of a process group: torch's name of it."""
+class GroupName(Struct, frozen=True, gc=False):
+    """What is recorded of a process group: torch's name of it."""
 
     name: str
 
 
-class Note:
-    """One call, as it is now. Times are nanoseconds of the wall clock; ``ended`` 0: it has not returned."""
+class LoggedCall(Struct, eq=False, gc=False):
+    """One call. Times are nanoseconds of the wall clock."""
 
-    __slots__ = ("_record",)
-
-    def __init__(self, record: Record):
-        self._record = record
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Note) and other._record is self._record
-
-    def __hash__(self) -> int:
-        return id(self._record)
+    op: str
+    code: CodeType | None
+    """The cell's code that led to the call; None where no cell did."""
+    instruction: int
+    """Offset in ``code``."""
+    thread: int
+    started: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    ended: int = 0
+    """0: it has not returned."""
+    has_failed: bool = False
+    """It raised."""
+    work_ref: weakref.ref[Any] | None = None
+    """Of the Work that it returned."""
 
     @property
-    def op(self) -> str:
-        return str(self._record[OP])
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """What is kept of the arguments, defaults included: tensors as Seen, groups as Named, lists as lists."""
-        names, is_first_two = _described(self.op)
-        kept = self._record[WHAT:]
-        if is_first_two:
-            shape, dtype, *others = kept
-            kept = [shape if dtype is None else (shape, dtype), *others]
-        return dict(zip(names, kept, strict=True))
+    def arguments(self) -> dict[str, Any]:
+        """The recorded arguments, defaults included; first the one by whose shape the call is described, if any."""
+        parameters = _parameters(self.op)
+        return {**parameters.defaults, **dict(zip(parameters.positional, self.args, strict=False)), **self.kwargs}
 
     @property
     def line(self) -> int | None:
-        """Of the cell; None for a call that no cell's line led to."""
-        return _line(self._record[CODE], self._record[AT])
+        """Line of the cell."""
+        lines = self.code.co_lines() if self.code is not None else ()
+        return next((line for begin, end, line in lines if begin <= self.instruction < end), None)
 
     @property
-    def thread(self) -> int:
-        return int(self._record[THREAD])
-
-    @property
-    def started(self) -> int:
-        return int(self._record[STARTED])
-
-    @property
-    def ended(self) -> int:
-        return int(self._record[ENDED])
-
-    @property
-    def has_failed(self) -> bool:
-        """It raised."""
-        return self._record[LEFT] is True
-
-    @property
-    def is_async(self) -> bool:
-        """Whether it left a Work to be waited for."""
-        return self._record[LEFT] is not None and not self.has_failed
-
-    @property
-    def work(self) -> object:
-        """The Work that it left; None where it left none, or that is gone."""
-        return self._record[LEFT]() if self.is_async else None
+    def work(self) -> Any:
+        """The Work that it returned; None where it returned none, or that is gone."""
+        return self.work_ref() if self.work_ref is not None else None
 
     @property
     def is_done(self) -> bool:
-        """Whether it has returned and, where that left a Work to be waited for, whether that is over or given up."""
-        if not self.ended or not self.is_async:
+        """Whether it has returned and its Work, if any, is completed or gone."""
+        if not self.ended or self.work_ref is None:
             return bool(self.ended)
-        work: Any = self.work
+        work = self.work
         return work is None or bool(work.is_completed())
 
 
-class Notes:
+class _Ring(deque[LoggedCall]):
+    """The newest calls, and how many there have been."""
+
+    added = 0
+
+
+class CallLog:
     """The last calls of this process, in the order in which they began."""
 
     def __init__(self) -> None:
-        self._ring: deque[Record] = deque(maxlen=KEPT)
-        self._pending: deque[Record] = deque(maxlen=KEPT)
-        self._spans: deque[Record] = deque(maxlen=KEPT)
+        self.cells: Container[str] = ()
+        """File names of cells."""
+        self.transfers = 0
+        """Changes whenever a send or receive begins or returns: a group's own counter counts those, too."""
         self.formed_at = 0
         """When the world was formed, in nanoseconds of the wall clock: earlier calls were another generation's."""
-        # What each call needs is a global name of its function's: looked up on an object it would cost as much again.
-        self._names: dict[str, Any] = {
-            "__name__": __name__,
-            "_begun": 0,
-            "_transfers": 0,
-            "_cells": (),
-            "_outwards": self._outwards,
-            "_add": self._ring.append,
-            "_add_span": self._spans.append,
-            "_pending": self._pending,
-            "_caller": sys._getframe,
-            "_ident": threading.get_ident,
-            "_now": time.time_ns,
-            "_tensor": torch.Tensor,
-            "_plain": _PLAIN,
-            "_operation": type(dist.ReduceOp.SUM),
-            "_kept": _kept,
-            "_left": _left,
-        }
-
-    @property
-    def cells(self) -> Container[str]:
-        """File names of cells."""
-        return self._names["_cells"]  # type: ignore[no-any-return]
-
-    @cells.setter
-    def cells(self, cells: Container[str]) -> None:
-        self._names["_cells"] = cells
-
-    @property
-    def transfers(self) -> int:
-        """Changes whenever a send or receive begins or returns: a group's own counter counts those, too."""
-        return int(self._names["_transfers"])
+        self._calls = _Ring(maxlen=KEPT)
+        self._backward = _Ring(maxlen=KEPT)
+        self._transfers: deque[LoggedCall] = deque(maxlen=KEPT)
 
     def install(self) -> None:
-        """Put the functions in place of the public names, once a process, before user code runs."""
-        exec(_code(), self._names)  # noqa: S102 - made of the signatures of torch's own functions
-        for op in _signatures():
-            function = self.noting(getattr(dist, op), op)
-            setattr(dist, op, function)
-            if op in _INSIDE_TOO:
-                setattr(c10d, op, function)
-        torch.autograd.backward = self.noting(torch.autograd.backward, BACKWARD)
+        """Put the closures in place of the public functions, once a process, before user code runs."""
+        for op in (*COLLECTIVES, *TRANSFERS):
+            if hasattr(dist, op):
+                function = self._logged(getattr(dist, op), op, self._calls)
+                function.__module__ = dist.__name__  # where it is found under its name, by which it is pickled
+                setattr(dist, op, function)
+                if op in _INSIDE_TOO:
+                    setattr(c10d, op, function)
+        torch.autograd.backward = self._logged(torch.autograd.backward, BACKWARD, self._backward)
 
-    def all(self) -> list[Note]:
+    def _logged(self, original: Callable[..., Any], op: str, ring: _Ring) -> Callable[..., Any]:
+        log, parameters, is_transfer = self, _parameters(op), op in _INSIDE_TOO
+        is_kept, names = parameters.is_kept, parameters.defaults
+
+        @functools.wraps(original)
+        def logged(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            frame: FrameType | None = sys._getframe(1)
+            if frame.f_code.co_filename not in log.cells:  # type: ignore[union-attr]
+                frame = log.cell_frame(frame)
+            call = LoggedCall(
+                op,
+                frame and frame.f_code,
+                frame.f_lasti if frame else 0,
+                threading.get_ident(),
+                time.time_ns(),
+                tuple(map(_kept, compress(args, is_kept))),
+                {name: _kept(value) for name, value in kwargs.items() if name in names} if kwargs else _NONE,
+            )
+            ring.append(call)
+            ring.added += 1
+            if is_transfer:
+                log.transfers += 1
+                log._transfers.append(call)
+            try:
+                result = original(*args, **kwargs)
+                if isinstance(result, dist.Work):
+                    call.work_ref = weakref.ref(result)
+            except BaseException:
+                call.has_failed = True
+                raise
+            finally:
+                call.ended = time.time_ns()
+                log.transfers += is_transfer
+            return result
+
+        torch_compat.compile_as(logged, original)
+        return logged
+
+    def cell_frame(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame of a cell, from ``frame`` outwards."""
+        for _ in range(_DEPTH):
+            if frame is None or frame.f_code.co_filename in self.cells:
+                return frame
+            frame = frame.f_back
+        return None
+
+    def all(self) -> list[LoggedCall]:
         """Oldest first."""
-        return [Note(record) for record in list(self._ring)]
+        return list(self._calls)
 
-    def spans(self) -> list[Note]:
-        """Backward passes, oldest first."""
-        return [Note(record) for record in list(self._spans)]
+    def backward_passes(self) -> list[LoggedCall]:
+        """Oldest first."""
+        return list(self._backward)
 
-    def since(self, began: int) -> list[Record] | None:
-        """What was written down of the calls that began then or later, oldest first; None if not all of it is kept."""
-        if not self._ring or self._ring[-1][STARTED] < began:
+    def since(self, began: int) -> list[LoggedCall] | None:
+        """The calls that began then or later, oldest first; None if not all of them are kept."""
+        if not self._calls or self._calls[-1].started < began:
             return []
-        kept = list(self._ring)
-        first = next((i for i in range(len(kept) - 1, -1, -1) if kept[i][STARTED] < began), -1)
+        kept = list(self._calls)
+        first = next((i for i in range(len(kept) - 1, -1, -1) if kept[i].started < began), -1)
         return None if first < 0 and self.left_out else kept[first + 1 :]
 
     @property
     def left_out(self) -> int:
-        """Calls that are not kept any more."""
-        return int(self._names["_begun"]) - len(self._ring)
+        """Number of calls that are not kept any more."""
+        return self._calls.added - len(self._calls)
 
-    def open(self, thread: int) -> Note | None:
+    def open(self, thread: int) -> LoggedCall | None:
         """The outermost call from which this thread has not returned."""
-        newest = list(self._ring)[-_NEWEST:]
-        return next((Note(r) for r in newest if r[THREAD] == thread and not r[ENDED]), None)
+        newest = list(self._calls)[-_NEWEST:]
+        return next((c for c in newest if c.thread == thread and not c.ended), None)
 
-    def pending(self) -> list[Note]:
-        """Sends and receives that have returned a Work which is still to be waited for, oldest first."""
-        found = [n for n in map(Note, list(self._pending)) if not n.is_done]
-        while self._pending and Note(self._pending[0]).is_done:
-            self._pending.popleft()
-        return [n for n in found if n.ended]
+    def pending(self) -> list[LoggedCall]:
+        """Sends and receives that have returned a Work which is not completed, oldest first."""
+        found = [c for c in list(self._transfers) if c.ended and not c.is_done]
+        while self._transfers and self._transfers[0].is_done:
+            self._transfers.popleft()
+        return found
 
-    def find(self, work: object) -> Note | None:
+    def find(self, work: object) -> LoggedCall | None:
         """The call that returned this Work."""
-        return next((n for n in map(Note, reversed(list(self._ring))) if n.is_async and n.work is work), None)
-
-    def noting(self, original: Callable[..., Any], op: str) -> Callable[..., Any]:
-        """The function that notes calls of ``original``, by the name of ``op``; ``install`` has made it."""
-        function: FunctionType = self._names[op]
-        signature = inspect.signature(original)
-        optional = [p for p in signature.parameters.values() if p.default is not p.empty]
-        function.__defaults__ = tuple(p.default for p in optional if p.kind is not p.KEYWORD_ONLY)
-        function.__kwdefaults__ = {p.name: p.default for p in optional if p.kind is p.KEYWORD_ONLY}
-        self._names[f"_original_{op}"] = original
-        functools.update_wrapper(function, original)
-        if op != BACKWARD:
-            function.__module__ = dist.__name__  # where it is found under its name, by which it is pickled
-        # torch.compile looks through it, and puts its own function in the original's place.
-        function._torchdynamo_inline = original  # type: ignore[attr-defined]
-        return function
-
-    def _outwards(self, frame: FrameType | None) -> FrameType | type[_Nowhere]:
-        """The innermost frame of a cell."""
-        cells = self.cells
-        for _ in range(_STACK):
-            if frame is None:
-                break
-            if frame.f_code.co_filename in cells:
-                return frame
-            frame = frame.f_back
-        return _Nowhere
+        return next((c for c in reversed(list(self._calls)) if c.work_ref is not None and c.work is work), None)
 
 
-class _Nowhere:
-    """Stands for a cell's frame where there is none."""
+class _Parameters(Struct, frozen=True):
+    """Which parameters of a function are recorded."""
 
-    f_code = None
-    f_lasti = 0
+    defaults: dict[str, Any]
+    """All of them, with what is recorded of their defaults."""
+    positional: tuple[str, ...]
+    """Those that may be passed by position."""
+    is_kept: tuple[bool, ...]
+    """Of each parameter that may be passed by position, whether it is recorded."""
+
+
+@functools.cache
+def _parameters(op: str) -> _Parameters:
+    known = inspect.signature(getattr(dist, op)).parameters if op != BACKWARD else {}
+    names = [*[name for name in _TENSORS if name in known][:1], *(name for name in _OTHERS if name in known)]
+    defaults = {n: None if known[n].default is inspect.Parameter.empty else _kept(known[n].default) for n in names}
+    is_kept = {n: n in defaults for n, p in known.items() if p.kind is not p.KEYWORD_ONLY}
+    return _Parameters(defaults, tuple(n for n, kept in is_kept.items() if kept), tuple(is_kept.values()))
 
 
 _PLAIN = frozenset({int, bool, str, type(None), type(dist.ReduceOp.SUM)})
 
 
 def _kept(value: Any) -> Any:
-    """What may be kept of an argument: enough to describe the call, and nothing that holds memory."""
+    """What is recorded of an argument: enough to describe the call, and nothing that holds memory."""
     kind = type(value)
     if kind is torch.Tensor:
-        return _seen(value)
+        return _meta(value)
     if kind in _PLAIN:
         return value
     if kind is list or kind is tuple:
         return [_kept(v) for v in value[:_LISTED]]
     if isinstance(value, dist.ProcessGroup):
-        return Named(c10d._world.pg_names.get(value, ""))
+        return GroupName(torch_compat.group_name(value))
     if isinstance(value, torch.Tensor):
-        with torch._C.DisableTorchFunctionSubclass():
-            return _seen(value)
+        with torch_compat.plain_tensors():
+            return _meta(value)
     return value.op if isinstance(value, dist.ReduceOp) else None  # type: ignore[attr-defined]
 
 
-def _seen(tensor: torch.Tensor) -> Seen | None:
+def _meta(tensor: torch.Tensor) -> TensorMeta | None:
     try:
         return tensor.shape, tensor.dtype
     except RuntimeError:  # a nested tensor has no shape; the call itself will say whether it minds
         return None
-
-
-def _left(result: object) -> weakref.ref[Any] | None:
-    return weakref.ref(result) if isinstance(result, dist.Work) else None
-
-
-def _line(code: CodeType | None, at: int) -> int | None:
-    """Of the instruction at that offset."""
-    if code is None:
-        return None
-    return next((line for begin, end, line in code.co_lines() if begin <= at < end), None)
-
-
-@functools.cache
-def _signatures() -> dict[str, inspect.Signature]:
-    """Of torch's functions by name, but for those that this torch has not."""
-    originals = {op: getattr(dist, op, None) for op in (*COLLECTIVES, *TRANSFERS)}
-    return {op: inspect.signature(original) for op, original in originals.items() if original is not None}
-
-
-@functools.cache
-def _described(op: str) -> tuple[tuple[str, ...], bool]:
-    """Names of the arguments that are kept, and whether the first takes two places."""
-    signature = _signatures()[op]
-    return call_log_codegen.described(signature), bool(call_log_codegen.tensor_of(signature))
-
-
-@functools.cache
-def _code() -> CodeType:
-    """Of all the functions; their text is kept for tracebacks."""
-    functions = (call_log_codegen.function(op, s, is_counted=op in _INSIDE_TOO) for op, s in _signatures().items())
-    backward = call_log_codegen.span(BACKWARD, inspect.signature(torch.autograd.backward))
-    text = "\n\n".join((*functions, backward))
-    linecache.cache[FILE] = (len(text), None, text.splitlines(keepends=True), FILE)
-    return compile(text, FILE, "exec")
-
-
-_code()  # when this is imported, which is before workers are forked

@@ -1,4 +1,4 @@
-"""Collectives: what torch's flight recorder knows of this rank, without its main thread's help.
+"""torch's flight recorder: the collectives of this rank, read without its main thread's help.
 
 The recorder is on by default, for gloo too, and sees what no wrapper can: DDP's reducer and functional collectives. It
 numbers a group's collectives from 1 on each rank alike; sends and receives are not among them.
@@ -6,16 +6,16 @@ numbers a group's collectives from 1 on each rank alike; sends and receives are 
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
 
-import torch.distributed.distributed_c10d as c10d
+import torch.distributed as dist
 from msgspec import Struct
 
 from jdist.core.observation import GroupProgress
-from jdist.worker.observe.call_log import Notes
+from jdist.worker.compat import torch as torch_compat
+from jdist.worker.observe.call_log import CallLog
 
 _OPS = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
 _DTYPES = {
@@ -30,10 +30,11 @@ _DTYPES = {
     "ComplexFloat": "complex64",
     "ComplexDouble": "complex128",
 }
-"""Where lower case is not all that makes the recorder's name torch's own."""
+"""Where the recorder's name is not torch's own in upper case."""
+_Status = tuple[bytes, int]
 
 
-class Entry(Struct, frozen=True):
+class RecorderEntry(Struct, frozen=True):
     """One collective that the recorder has seen begin."""
 
     group: str
@@ -49,61 +50,58 @@ class Entry(Struct, frozen=True):
     """Of a group of the generation that is formed now."""
 
 
-class Recorder:
-    """Reads the flight recorder, of the world that is formed now.
+class FlightRecorder:
+    """Reads the flight recorder, for the world that is formed now.
 
-    A dump of all it has takes milliseconds, one of its counters 0.1 ms. One with stacks would import torch._inductor
-    (2 s, 70 MB), so the line of a call that has no note is that of the main thread. A group's counter counts sends
-    and receives too, so that it is ahead of the number of its last collective by as many as there were: a dump tells
-    by how many, and that holds until the next send or receive. Groups are kept apart by a number that grows with
-    every group made, since those of a re-formed world have the names of the last one's; a dump tells which name
-    belongs to which.
+    A dump of everything takes milliseconds, one of its counters 0.1 ms. A group's counter counts sends and receives
+    too, so it is ahead of the number of the group's last collective by as many as there were: a dump tells by how many,
+    and that holds until the next send or receive. Groups are kept apart by a number that grows with every group made,
+    since those of a re-formed world have the names of the last one's; a dump tells which name belongs to which.
     """
 
-    def __init__(self, notes: Notes, labels: Callable[[], dict[str, str]] = dict):
-        self._notes = notes
+    def __init__(self, log: CallLog, labels: Callable[[], dict[str, str]] = dict):
+        self._log = log
         self._labels = labels
-        self._lock = threading.RLock()  # several looks may be under way, each on a thread of its own
+        self._lock = threading.RLock()  # several observations may be made at once, each on a thread of its own
         self._names: dict[int, str] = {}
         self._numbers: dict[int, dict[int, int]] = {}
         self._ahead: dict[int, int] = {}
         self._transfers = -1
-        self._dumped: tuple[bytes, int] | None = None
-        self._entries: tuple[Entry, ...] = ()
+        self._dumped: _Status | None = None
+        self._entries: tuple[RecorderEntry, ...] = ()
 
     @property
     def status(self) -> bytes:
         """Opaque; another one as soon as a collective has begun or ended."""
-        return bytes(_dump(False, False, False))
+        return torch_compat.flight_record(with_entries=False)
 
     def progress(self, *, exact: bool = False) -> tuple[GroupProgress, ...]:
-        """One entry per group that this rank is in; ``exact``: by what the recorder has, not only by its counters."""
-        if not c10d.is_initialized():
+        """One entry per group that this rank is in; ``exact``: by the recorder's entries, not only by its counters."""
+        if not dist.is_initialized():
             return ()
         with self._lock:
-            return self._progress(exact)
-
-    def _progress(self, exact: bool) -> tuple[GroupProgress, ...]:
-        if exact:
-            self.entries()
-        counters = self._counters()
-        if not counters.keys() <= self._names.keys() or self._transfers != self._notes.transfers:
-            self._read()
+            if exact:
+                self.entries()
             counters = self._counters()
+            if not counters.keys() <= self._names.keys() or self._transfers != self._log.transfers:
+                self._read()
+                counters = self._counters()
+            return tuple(self._progress(counters))
+
+    def _progress(self, counters: dict[int, dict[str, int]]) -> list[GroupProgress]:
         formed, newest = self._formed()
         labels = self._labels()
         found = []
-        for group, name in list(c10d._world.pg_names.items()):
-            ranks = c10d._world.pg_group_ranks.get(group, {})
+        for group, name, ranks in torch_compat.groups():
             number = newest.get(name, -1)
             # An older number is the last generation's group: this one has had no collective yet.
             now = counters.get(number, {}) if number >= formed else {}
             begun = self._number(number, now.get("last_enqueued_collective", 0))
             ended = self._number(number, now.get("last_completed_collective", 0))
             if ranks:
-                label = "world" if group is c10d.GroupMember.WORLD else labels.get(name) or _description(group)
-                found.append(GroupProgress(str(name), tuple(sorted(ranks)), begun, ended, label))
-        return tuple(found)
+                label = "world" if group is dist.group.WORLD else labels.get(name) or _description(group)
+                found.append(GroupProgress(name, tuple(sorted(ranks)), begun, ended, label))
+        return found
 
     def is_in_flight(self) -> bool:
         """Whether some group's last collective has not ended. Cheap."""
@@ -112,21 +110,23 @@ class Recorder:
             for c in self._counters().values()
         )
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[RecorderEntry, ...]:
         """What the recorder still has (2000 collectives, by default), oldest first."""
         with self._lock:
-            if self._dumped != (self.status, self._notes.transfers):
+            if self._dumped != self._key():
                 self._read()
             return self._entries
 
+    def _key(self) -> _Status:
+        return self.status, self._log.transfers
+
     def _counters(self) -> dict[int, dict[str, int]]:
-        return {int(n): c for n, c in pickle.loads(self.status).get("pg_status", {}).items()}
+        return {int(n): c for n, c in torch_compat.read_flight_record(self.status).get("pg_status", {}).items()}
 
     def _formed(self) -> tuple[int, dict[str, int]]:
         """The world's number, and each name's newest."""
         newest = {name: number for number, name in sorted(self._names.items())}
-        world = c10d.GroupMember.WORLD
-        return newest.get(c10d._world.pg_names.get(world, ""), 0) if world is not None else 0, newest
+        return newest.get(torch_compat.world_name(), 0), newest
 
     def _number(self, group: int, op_id: int) -> int:
         if op_id <= 0:
@@ -135,13 +135,14 @@ class Recorder:
         if op_id in numbers:
             return numbers[op_id]
         newest = max(numbers, default=0)
-        if newest > op_id or self._dumped == (self.status, self._notes.transfers):
+        if newest > op_id or self._dumped == self._key():
             return numbers.get(max((o for o in numbers if o < op_id), default=0), 0)  # it is a send or receive
         return op_id - self._ahead.get(group, 0)
 
     def _read(self) -> None:
-        key = (self.status, self._notes.transfers)
-        found = [e for e in pickle.loads(_dump(True, False, False)).get("entries", ()) if not e["is_p2p"]]
+        key = self._key()
+        dump = torch_compat.read_flight_record(torch_compat.flight_record(with_entries=True))
+        found = [e for e in dump.get("entries", ()) if not e["is_p2p"]]
         self._names.update({int(e["pg_id"]): str(e["process_group"][0]) for e in found})
         numbers: dict[int, dict[int, int]] = {}
         for e in found:
@@ -171,9 +172,9 @@ def _description(group: Any) -> str:
     return "" if text in ("undefined", "default_pg") else text
 
 
-def _entry(e: dict[str, Any], is_current: bool) -> Entry:
+def _entry(e: dict[str, Any], is_current: bool) -> RecorderEntry:
     op = str(e["profiling_name"]).rpartition(":")[2]
-    return Entry(
+    return RecorderEntry(
         str(e["process_group"][0]),
         int(e["collective_seq_id"]),
         _OPS.get(op, op),
@@ -184,10 +185,3 @@ def _entry(e: dict[str, Any], is_current: bool) -> Entry:
         bool(e["retired"]),
         is_current,
     )
-
-
-def _dump(*what: bool) -> bytes:
-    from torch._C import _distributed_c10d as bindings
-
-    dump = getattr(bindings, "_dump_fr_trace", None)
-    return pickle.dumps({}) if dump is None else dump(*what)

@@ -1,6 +1,6 @@
-"""Place: where the main thread is, told by its stack, the notes and the flight recorder, never by itself.
+"""Where the main thread is, by its stack, the call log and the flight recorder, without its help.
 
-A call that was noted and has not returned is what it is blocked in. Where there is none (``handle.wait()``,
+A logged call that has not returned is what it is blocked in. Where there is none (``handle.wait()``,
 ``loss.backward()``, a functional collective) it is blocked only if something is in flight *and* the thread has waited
 in the same instruction, all the time between two samples, at something that is none of Python's own waits: a sleep or
 a data loader's wait while a collective goes on by itself is Python.
@@ -12,7 +12,6 @@ import itertools
 import linecache
 import os
 import re
-import sys
 import threading
 import time
 from types import FrameType
@@ -24,9 +23,9 @@ from msgspec import Struct
 from jdist.core.observation import ActivityKind
 from jdist.core.ranks import RankSet
 from jdist.worker.cells import script
-from jdist.worker.gloo import connections
-from jdist.worker.observe.call_log import TRANSFERS, Note, Notes
-from jdist.worker.observe.flight_recorder import Recorder
+from jdist.worker.observe.call_log import TRANSFERS, CallLog, LoggedCall
+from jdist.worker.observe.flight_recorder import FlightRecorder
+from jdist.worker.observe.frames import frames_of, operation, store_wait
 from jdist.worker.observe.thread_state import cpu_seconds, is_idle, waits_for_a_thread
 
 _SETTLE = 0.006
@@ -42,7 +41,7 @@ _WAIT = re.compile(r"^([A-Za-z_]\w*)\.wait\(")
 Key = tuple[Any, ...]
 
 
-class Place(Struct, frozen=True):
+class Location(Struct, frozen=True):
     """Where the main thread is. ``key`` is the same as long as it is in this very call, or at this cell line."""
 
     kind: ActivityKind
@@ -50,7 +49,7 @@ class Place(Struct, frozen=True):
     op: str
     line: int | None
     source: str
-    note: Note | None = None
+    call: LoggedCall | None = None
     """The call it is in, or whose Work it waits for."""
     is_open: bool = False
     """Whether it is in that call itself."""
@@ -59,26 +58,26 @@ class Place(Struct, frozen=True):
 
 
 class _Sample(Struct):
-    place: Place
-    maybe: Place | None
-    """What it is in if it turns out to wait there."""
+    location: Location
+    maybe: Location | None
+    """Where it is blocked if it turns out to wait there."""
     at: float
     cpu: float
 
 
 class MainThread:
-    """Looks at the main thread, from any other."""
+    """Observes the main thread, from any other."""
 
-    def __init__(self, notes: Notes, recorder: Recorder):
-        self._notes = notes
+    def __init__(self, log: CallLog, recorder: FlightRecorder):
+        self._log = log
         self._recorder = recorder
         self._ident = threading.main_thread().ident or 0
-        self._native_id = os.getpid()  # what threading tells is the forkserver's
+        self._native_id = os.getpid()  # the one that threading knows is the forkserver's
         self._lock = threading.Lock()
         self._last: _Sample | None = None
 
-    def place(self) -> Place:
-        """Where it is. Takes 6 ms longer if it may be blocked and the last look was at another place."""
+    def location(self) -> Location:
+        """Where it is. Takes 6 ms longer if it may be blocked and was elsewhere at the last sample."""
         with self._lock:
             before, now = self._last, self._sample()
             if now.maybe is not None and not _is_same(before, now):
@@ -86,40 +85,40 @@ class MainThread:
                 before, now = now, self._sample()
             return self._settle(before, now)
 
-    def glance(self) -> Place:
-        """The same at once: it is not taken for blocked without a note before the second look at the same place."""
+    def glance(self) -> Location:
+        """The same without waiting: blocked outside a logged call only from the second glance at the same place on."""
         with self._lock:
             return self._settle(self._last, self._sample())
 
-    def is_at(self, place: Place) -> bool:
+    def is_at(self, location: Location) -> bool:
         """Whether it is there still."""
         now = self._sample()
-        return place.key in (now.place.key, now.maybe.key if now.maybe is not None else None)
+        return location.key in (now.location.key, now.maybe.key if now.maybe is not None else None)
 
-    def _settle(self, before: _Sample | None, now: _Sample) -> Place:
+    def _settle(self, before: _Sample | None, now: _Sample) -> Location:
         self._last = now
         if now.maybe is None or before is None or not _is_same(before, now):
-            return now.place
-        return now.maybe if is_idle(now.cpu - before.cpu, now.at - before.at) else now.place
+            return now.location
+        return now.maybe if is_idle(now.cpu - before.cpu, now.at - before.at) else now.location
 
     # ------------------------------------------------------------ one sample
 
     def _sample(self) -> _Sample:
-        frame = sys._current_frames().get(self._ident)
+        frames = frames_of(self._ident)
         at, cpu = time.monotonic(), cpu_seconds(self._ident)
-        if frame is None:  # the interpreter ends
-            return _Sample(Place("python", (), "", None, ""), None, at, cpu)
-        frames = list(_outwards(frame))
+        if not frames:  # the interpreter ends
+            return _Sample(Location("python", (), "", None, ""), None, at, cpu)
         line, source, here = self._cell(frames)
-        note = self._notes.open(self._ident)
-        if note is not None:
-            kind: ActivityKind = "transfer" if note.op in TRANSFERS else "collective"
-            return _Sample(Place(kind, (note.op, note.started), note.op, line, source, note, True), None, at, cpu)
-        waiting = next((f for f in frames[:3] if connections.waits_for_store(f, is_top=f is frame)), None)
+        call = self._log.open(self._ident)
+        if call is not None:
+            kind: ActivityKind = "transfer" if call.op in TRANSFERS else "collective"
+            found = Location(kind, (call.op, call.started), call.op, line, source, call, True)
+            return _Sample(found, None, at, cpu)
+        waiting = store_wait(frames)
         if waiting is not None:
             return _Sample(_at_store(frames, waiting, line, source), None, at, cpu)
-        python = Place("python", here, frame.f_code.co_name, line, source)
-        return _Sample(python, self._maybe(frame, python), at, cpu)
+        python = Location("python", here, frames[0].f_code.co_name, line, source)
+        return _Sample(python, self._maybe(frames[0], python), at, cpu)
 
     def _cell(self, frames: list[FrameType]) -> tuple[int | None, str, Key]:
         """Line and text of the innermost frame of a cell, or of a script that it runs, and a key for that place."""
@@ -129,17 +128,14 @@ class MainThread:
             inside = next((f for f in frames[:begun] if f.f_code.co_filename == file), None)
             if inside is not None:
                 return None, _at(inside), (id(inside), inside.f_lineno)
-        cell = next((f for f in frames if f.f_code.co_filename in self._notes.cells), None)
+        cell = next((f for f in frames if f.f_code.co_filename in self._log.cells), None)
         if cell is None:
             return None, _at(frames[0]), (id(frames[0]), frames[0].f_lineno)
-        return (
-            cell.f_lineno,
-            linecache.getline(cell.f_code.co_filename, cell.f_lineno).strip(),
-            (id(cell), cell.f_lineno),
-        )
+        source = linecache.getline(cell.f_code.co_filename, cell.f_lineno).strip()
+        return cell.f_lineno, source, (id(cell), cell.f_lineno)
 
-    def _maybe(self, frame: FrameType, python: Place) -> Place | None:
-        """What it may be blocked in without a note: something is in flight, and it waits for another thread."""
+    def _maybe(self, frame: FrameType, python: Location) -> Location | None:
+        """What it may be blocked in outside a logged call: something is in flight, and it waits for another thread."""
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PYTHONS:
             return None
         if not waits_for_a_thread(self._native_id):
@@ -147,43 +143,30 @@ class MainThread:
         text = _instruction(frame)
         if _LOCK.search(text):
             return None
-        pending, note = self._notes.pending(), self._waited(frame, text)
+        pending, call = self._log.pending(), self._waited(frame, text)
         # The recorder tells of the last that ended: an earlier one may still be in flight.
-        is_waited = note is not None and not note.is_done
+        is_waited = call is not None and not call.is_done
         if not pending and not is_waited and not self._recorder.is_in_flight():
             return None
-        is_transfer = note in pending if note is not None else not self._recorder.is_in_flight()
+        is_transfer = call in pending if call is not None else not self._recorder.is_in_flight()
         key = (id(frame), frame.f_lasti, self._recorder.status, len(pending))
-        kind: ActivityKind = "transfer" if is_transfer else "collective"
-        return Place(
-            kind,
-            key,
-            note.op if note is not None else pending[0].op if is_transfer else "",
-            python.line,
-            python.source,
-            note,
-        )
+        op = call.op if call is not None else pending[0].op if is_transfer else ""
+        return Location("transfer" if is_transfer else "collective", key, op, python.line, python.source, call)
 
-    def _waited(self, frame: FrameType, text: str) -> Note | None:
+    def _waited(self, frame: FrameType, text: str) -> LoggedCall | None:
         """The call whose Work is waited for, where the code names it: ``work.wait()``."""
         found = _WAIT.search(text)
         if found is None:
             return None
         name = found.group(1)
         value = frame.f_locals.get(name, frame.f_globals.get(name))
-        return self._notes.find(value) if isinstance(value, dist.Work) else None
+        return self._log.find(value) if isinstance(value, dist.Work) else None
 
 
 def _is_same(before: _Sample | None, now: _Sample) -> bool:
     if before is None or before.maybe is None or now.maybe is None:
         return False
     return before.maybe.key == now.maybe.key and now.at - before.at >= _SETTLE
-
-
-def _outwards(frame: FrameType | None) -> Any:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_script(frame: FrameType) -> bool:
@@ -204,17 +187,17 @@ def _instruction(frame: FrameType) -> str:
     return line[begin:stop].decode(errors="replace")
 
 
-def _at_store(frames: list[FrameType], waiting: FrameType, line: int | None, source: str) -> Place:
+def _at_store(frames: list[FrameType], waiting: FrameType, line: int | None, source: str) -> Location:
     key = (id(waiting), frames[0].f_lasti)
-    op = connections.operation(frames) or "store"
+    op = operation(frames) or "store"
     if op.startswith("store."):
         words = f"{_keys(waiting)} at the store" if _keys(waiting) else ""
-        return Place("store", key, op, line, source, waits_for=words)
+        return Location("store", key, op, line, source, waits_for=words)
     asked = next((f for f in frames if f.f_code.co_name == "new_group" and "ranks" in f.f_locals), None)
     ranks = asked.f_locals["ranks"] if asked is not None else None
     needs = tuple(sorted(ranks)) if ranks else ()
     who = f"ranks {RankSet(needs)}" if needs else "every rank of the world"
-    return Place("store", key, op, line, source, needs=needs, waits_for=f"{who} to call {op} as well")
+    return Location("store", key, op, line, source, needs=needs, waits_for=f"{who} to call {op} as well")
 
 
 def _keys(waiting: FrameType) -> str:

@@ -1,4 +1,4 @@
-"""Runs: which run's cell this rank is in, and when the last ones began and ended. Times are the wall clock's."""
+"""When each run's cell began and ended on this rank. Times are the wall clock's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 _KEPT = 256
 
 
-class Span(Struct):
+class RunSpan(Struct):
     """One run's cell."""
 
     run: int
@@ -18,26 +18,25 @@ class Span(Struct):
     ended: float | None = None
 
 
-class Runs:
+class RunSpans:
     """Written by the main thread, read by any."""
 
     def __init__(self) -> None:
-        self._spans: deque[Span] = deque(maxlen=_KEPT)
+        self._spans: deque[RunSpan] = deque(maxlen=_KEPT)
 
     def begin(self, run: int) -> None:
         """The run's cell begins."""
-        self._spans.append(Span(run, time.time()))
+        self._spans.append(RunSpan(run, time.time()))
 
     def end(self, run: int) -> None:
-        """It is over."""
+        """The run's cell is over."""
         span = self.find(run)
         if span is not None:
             span.ended = time.time()
 
-    def find(self, run: int) -> Span | None:
-        """The run's cell, if it is remembered; of run 0, the last cell."""
-        spans = list(self._spans)
-        return next((s for s in reversed(spans) if run in (0, s.run)), None)
+    def find(self, run: int) -> RunSpan | None:
+        """The span of the run's cell, if it is remembered; for run 0, the last cell's."""
+        return next((s for s in reversed(list(self._spans)) if run in (0, s.run)), None)
 
     @property
     def current(self) -> int:

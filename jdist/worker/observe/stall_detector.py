@@ -1,7 +1,7 @@
-"""Watch: while a cell runs, notice within a quarter of a second or two that its rank has got stuck.
+"""The stall detector: while a cell runs, notices within a quarter of a second or two that its rank has got stuck.
 
-It ticks on jdist's own thread, from the moment a cell is sent to the main thread until none is on or due; nothing ticks
-between cells.
+It ticks on jdist's own thread, from the moment a cell is sent to the main thread until none is running or due; nothing
+ticks between cells.
 """
 
 from __future__ import annotations
@@ -9,28 +9,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from jdist.worker.observe.main_thread import Place
+from jdist.worker.observe.main_thread import Location
 from jdist.worker.observe.observer import Observer
-from jdist.worker.observe.spans import Runs
+from jdist.worker.observe.spans import RunSpans
 
 TICK = 0.25
 
 
-class Watch:
-    """Calls ``stalled(run)`` once for each call in which the main thread has been blocked for a whole tick.
+class StallDetector:
+    """Calls ``on_stall(run)`` once for each call in which the main thread has been blocked for a whole tick.
 
-    On one asyncio loop; ``is_due(run)`` tells whether the run's cell is on or has not begun.
+    On one asyncio loop; ``is_due(run)`` says whether the run's cell is running or has not begun.
     """
 
-    def __init__(self, observer: Observer, runs: Runs, is_due: Callable[[int], bool], stalled: Callable[[int], None]):
+    def __init__(
+        self, observer: Observer, spans: RunSpans, is_due: Callable[[int], bool], on_stall: Callable[[int], None]
+    ):
         self._observer = observer
-        self._runs = runs
+        self._spans = spans
         self._is_due = is_due
-        self._stalled = stalled
+        self._on_stall = on_stall
         self._newest = 0
         self._next: asyncio.TimerHandle | None = None
-        self._last: Place | None = None
-        self._said: Place | None = None
+        self._last: Location | None = None
+        self._reported: Location | None = None
 
     def expect(self, run: int) -> None:
         """A cell was sent to the main thread."""
@@ -41,21 +43,21 @@ class Watch:
     def _tick(self) -> None:
         self._next = None
         if not self._is_due(self._newest):
-            self._last = self._said = None
+            self._last = self._reported = None
             return
         self._next = asyncio.get_running_loop().call_later(TICK, self._tick)
-        place = self._observer.glance()
-        if place is not None and _is_blocked(place, self._last) and not _is_same(place, self._said):
-            self._said = place
-            self._stalled(self._runs.current)
-        self._last = place
+        at = self._observer.glance()
+        if at is not None and _is_blocked(at, self._last) and not _is_same(at, self._reported):
+            self._reported = at
+            self._on_stall(self._spans.current)
+        self._last = at
 
 
-def _is_blocked(now: Place, before: Place | None) -> bool:
+def _is_blocked(now: Location, before: Location | None) -> bool:
     if now.kind == "store" or now.is_open:
         return _is_same(now, before)
-    return now.kind in ("collective", "transfer")  # only said of a place that was the same at the last glance
+    return now.kind in ("collective", "transfer")  # a glance reports these only for the place of the one before
 
 
-def _is_same(now: Place, before: Place | None) -> bool:
+def _is_same(now: Location, before: Location | None) -> bool:
     return before is not None and before.key == now.key

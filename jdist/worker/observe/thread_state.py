@@ -1,4 +1,4 @@
-"""Blocked: whether a thread waits in the operating system for another thread to wake it, seen from outside it."""
+"""Whether a thread waits in the operating system for another thread to wake it, seen from outside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 _FUTEX = {"x86_64": "202", "aarch64": "98", "ppc64le": "221", "riscv64": "98"}
 """Number of the system call in which a condition variable waits. A sleep and a read are others."""
 _BUSY = 0.01
-"""Share of a core above which a thread does not wait: one that only waits its turn runs when it is let."""
+"""Share of a core above which a thread does not wait: one that only waits for the GIL runs when it gets it."""
 _ONCE = 20e-6
 """Seconds of CPU time that a wait costs, however short it is."""
 
@@ -16,7 +16,7 @@ _ONCE = 20e-6
 def waits_for_a_thread(native_id: int) -> bool:
     """Whether the thread waits at a lock or condition, rather than sleeps, reads or computes.
 
-    A thread that only waits its turn to run Python does so too: ask twice, and for its CPU time in between.
+    So does a thread that only waits for the GIL: ask twice, and for its CPU time in between.
     """
     try:
         with open(f"/proc/self/task/{native_id}/syscall") as f:
@@ -28,7 +28,7 @@ def waits_for_a_thread(native_id: int) -> bool:
 
 
 def _sleeps(native_id: int) -> bool:
-    """The same by the thread's state, where the system call is not told; a sleep is not told apart then."""
+    """Fallback without ``/proc/…/syscall``: True in interruptible sleep; cannot tell a lock from ``time.sleep``."""
     try:
         with open(f"/proc/self/task/{native_id}/stat") as f:
             return f.read().rpartition(")")[2].split()[0] == "S"
@@ -37,7 +37,7 @@ def _sleeps(native_id: int) -> bool:
 
 
 def cpu_seconds(ident: int) -> float:
-    """CPU time of a thread (``threading.get_ident``), 0.0 where it is not told."""
+    """CPU time of a thread (``threading.get_ident``), 0.0 where it is not known."""
     try:
         return time.clock_gettime(time.pthread_getcpuclockid(ident))
     except (OSError, AttributeError):

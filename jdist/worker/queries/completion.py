@@ -1,6 +1,6 @@
-"""Completion: which of a rank's names go on with what is being typed.
+"""Completion: the names of a rank that begin with what is being typed.
 
-It is done while cells run, so nothing of theirs is called but ``__dir__``, and ``__getattr__`` on the way to the object
+It runs beside cells, so none of the user's code is called but ``__dir__``, and ``__getattr__`` on the way to the object
 before a dot.
 """
 
@@ -24,7 +24,7 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescrip
 
 
 def complete(code: str, cursor: int, namespace: Mapping[str, Any]) -> Completed:
-    """For names, attributes (``model.lay``) and a mapping's keys (``batch["im``) at the end of ``code[:cursor]``."""
+    """Complete a name, an attribute (``model.lay``) or a dict's key (``batch["im``) at the end of ``code[:cursor]``."""
     line = code[:cursor].rsplit("\n", 1)[-1]
     fragment, found = _keys(line, namespace) or _names(line, namespace) or ("", {})
     chosen = sorted(name for name in found if name.startswith(fragment))
@@ -45,7 +45,7 @@ def find(name: str, namespace: Mapping[str, Any]) -> Any:
 
 
 def _names(line: str, namespace: Mapping[str, Any]) -> tuple[str, dict[str, str]] | None:
-    """What was typed of the last name, and ``{name: type}`` of all that could stand there."""
+    """The typed part of the last name, and ``{name: type}`` of all names that could stand there."""
     match = _NAME.search(line)
     if match is None:
         return None

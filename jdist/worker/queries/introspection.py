@@ -1,7 +1,6 @@
-"""Telling: what a rank's name is, in words: type, signature, documentation.
+"""Introspection of a rank's name: type, signature, value and documentation as text.
 
-It is done while cells run, so no value is printed that has to be brought from a device, or that a ``__repr__`` of the
-user's makes.
+It runs beside cells, so no value is printed that has to be copied from a device, or that a user's ``__repr__`` makes.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _SIZED = (str, bytes, list, tuple, dict, set, frozenset)
 
 
-def tell(name: str, namespace: Mapping[str, Any], detail: int = 0) -> str:
-    """A few lines; "" if there is no such name."""
+def introspect(name: str, namespace: Mapping[str, Any], detail: int = 0) -> str:
+    """A few lines about the object of a name with dots; "" if there is no such name."""
     try:
         found = find(name, namespace)
     except Exception:  # also what a __getattr__ of the user's may raise
@@ -72,7 +71,7 @@ def _value(found: object) -> str:
 
 
 def _file(found: object) -> str:
-    """Not of what was defined in a cell: the name of that is another one on each rank."""
+    """The source file; "" for what was defined in a cell, whose file has another name on each rank."""
     try:
         path = inspect.getsourcefile(found) or ""  # type: ignore[arg-type]
     except (TypeError, OSError):

@@ -1,4 +1,4 @@
-"""Answers to questions about a rank's namespace, given on a helper thread while cells may be running."""
+"""Queries about a rank's namespace and state, answered on a helper thread while cells may be running."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import psutil
@@ -33,15 +33,14 @@ from jdist.core.messages.values import (
     Release,
 )
 from jdist.core.settings import INLINE_LIMIT
+from jdist.core.specs import WorkerSpec
 from jdist.wire.values.objects import Payload, decode, encode
 from jdist.wire.values.segments import Segment, layout, split
 from jdist.worker.observe.observer import Observer
 from jdist.worker.queries.completion import complete
-from jdist.worker.queries.introspection import tell
-from jdist.worker.values.describe import block_digests, describe, digests, element, evaluate
-
-if TYPE_CHECKING:
-    from jdist.core.specs import WorkerSpec
+from jdist.worker.queries.introspection import introspect
+from jdist.worker.values.describe import describe, evaluate
+from jdist.worker.values.digests import block_digests, digests, element
 
 _HELD_AT_MOST = 8
 _LARGEST_HEAD = 48 << 20
@@ -50,43 +49,42 @@ _STREAM_TIMEOUT = 60.0
 """Seconds without a byte moved before a transfer is given up."""
 _PROGRESS_EVERY = 0.1
 
-Say = Callable[[Progress], None]
+Report = Callable[[Progress], None]
 Buffers = list[memoryview]
 
 
-class Answerer:
-    """Holds what is needed to answer; one per worker."""
+class RankQueries:
+    """Answers queries; one per worker."""
 
-    def __init__(self, spec: WorkerSpec, namespace: dict[str, Any], shell: Any, observer: Observer):
+    def __init__(self, spec: WorkerSpec, namespace: dict[str, Any], observer: Observer):
         self._spec = spec
         self.rank = spec.rank
         self._namespace = namespace
-        self._shell = shell
         self._held: OrderedDict[str, Buffers] = OrderedDict()
         self._lock = threading.Lock()
         self._observer = observer
 
-    def answer(self, op: RankOp, say: Say) -> RankReplyBody:
-        """The answer to one question; ``say`` reports progress of long ones. Errors become the asker's Fault."""
+    def answer(self, op: RankOp, report: Report) -> RankReplyBody:
+        """The reply to one query; ``report`` takes the progress of long ones."""
         match op:
             case Evaluate():
-                return self._peek(op)
+                return self._evaluate(op)
             case Fetch():
-                return self._fetch(op, say)
+                return self._fetch(op, report)
             case Release():
-                self._take(op.handle)
+                self._release(op.handle)
                 return Ack()
             case BindNames():
-                return self._put(op)
+                return self._bind_names(op)
             case Describe():
                 return Described(msgspec.msgpack.encode(describe(evaluate(op.name, self._namespace))))
             case Digest():
-                return self._digest(op)
+                return self._digests(op)
             case ReadElement():
                 index, text = element(evaluate(op.expr, self._namespace), op.key, op.index)
                 return ElementRead(tuple(index), text)
             case Observe():
-                return self._look(op)
+                return self._observe(op)
             case GetStack():
                 return StackText(self._observer.stack())
             case GetTrace():
@@ -94,15 +92,15 @@ class Answerer:
             case Complete():
                 return complete(op.code, op.cursor, self._namespace)
             case Inspect():
-                return Inspected(tell(op.name, self._namespace, op.detail))
+                return Inspected(introspect(op.name, self._namespace, op.detail))
             case _:
                 return QueryFailed(f"a rank cannot answer {type(op).__name__}")
 
-    def _peek(self, peek: Evaluate) -> Evaluated:
+    def _evaluate(self, query: Evaluate) -> Evaluated:
         items: list[PayloadWire | ValueMissing] = []
         held: Buffers = []
-        limit = peek.inline_limit or INLINE_LIMIT
-        for name in peek.names:
+        limit = query.inline_limit or INLINE_LIMIT
+        for name in query.names:
             try:
                 payload, buffers = encode(evaluate(name, self._namespace))
             except Exception as e:  # the user's own attributes and __reduce__ run here
@@ -118,7 +116,7 @@ class Answerer:
             else:
                 held.extend(buffers)
                 items.append(_wire(payload, None))
-        return Evaluated(tuple(items), self._hold(held) if held else "", peek.probe is not None)
+        return Evaluated(tuple(items), self._hold(held) if held else "", query.probe is not None)
 
     def _hold(self, buffers: Buffers) -> str:
         handle = uuid.uuid4().hex
@@ -128,24 +126,24 @@ class Answerer:
                 self._held.popitem(last=False)
         return handle
 
-    def _take(self, handle: str) -> Buffers:
+    def _release(self, handle: str) -> Buffers:
         with self._lock:
             buffers = self._held.pop(handle, None)
         if buffers is None:
-            raise UsageError(f"rank {self.rank} does not hold that value any more; pull it again")
+            raise UsageError(f"rank {self.rank} no longer holds that value; pull it again")
         return buffers
 
-    def _fetch(self, fetch: Fetch, say: Say) -> Fetched:
-        buffers = self._take(fetch.handle)
+    def _fetch(self, query: Fetch, report: Report) -> Fetched:
+        buffers = self._release(query.handle)
         total = layout([b.nbytes for b in buffers])[1]
-        moved = _throttle(say, total)
-        if fetch.probe is None:
-            self._stream(fetch.transfer, buffers, moved)
+        moved = _throttle(report, total)
+        if query.probe is None:
+            self._stream(query.transfer, buffers, moved)
             return Fetched("", total)
         segment = Segment.create(self._spec.cluster, total)
         try:
             segment.fill(buffers, moved)
-            segment.hand_over(fetch.probe.path)
+            segment.hand_over(query.probe.path)
         except BaseException:
             segment.unlink()
             raise
@@ -170,39 +168,39 @@ class Answerer:
             if sock.recv(1) != b"k":
                 raise UsageError("the controller did not confirm the transfer; pull again")
 
-    def _put(self, put: BindNames) -> Ack:
-        for name in put.names:
+    def _bind_names(self, query: BindNames) -> Ack:
+        for name in query.names:
             if not name.isidentifier():
                 raise UsageError(f"{name!r} is no variable name")
-        values = self._put_values(put)
-        self._namespace.update(zip(put.names, values, strict=True))
+        values = self._bound_values(query)
+        self._namespace.update(zip(query.names, values, strict=True))
         return Ack()
 
-    def _put_values(self, put: BindNames) -> list[Any]:
-        if not put.path:
-            return [decode(_payload(p), [bytearray(b) for b in p.buffers or ()]) for p in put.payloads]
-        segment = Segment.open(put.path, put.nbytes)  # mapped copy-on-write: no rank sees another's later changes
+    def _bound_values(self, query: BindNames) -> list[Any]:
+        if not query.path:
+            return [decode(_payload(p), [bytearray(b) for b in p.buffers or ()]) for p in query.payloads]
+        segment = Segment.open(query.path, query.nbytes)  # mapped copy-on-write: no rank sees another's later changes
         try:
-            views = iter(split(segment.view, [size for p in put.payloads for size in p.sizes]))
-            return [decode(_payload(p), [next(views) for _ in p.sizes]) for p in put.payloads]
+            views = iter(split(segment.view, [size for p in query.payloads for size in p.sizes]))
+            return [decode(_payload(p), [next(views) for _ in p.sizes]) for p in query.payloads]
         finally:
             segment.close()
 
-    def _digest(self, ask: Digest) -> Digested:
-        obj = evaluate(ask.expr, self._namespace)
-        if ask.blocks:
-            found = block_digests(obj, ask.key, ask.start, ask.stop, ask.blocks)
+    def _digests(self, query: Digest) -> Digested:
+        obj = evaluate(query.expr, self._namespace)
+        if query.blocks:
+            found = block_digests(obj, query.key, query.start, query.stop, query.blocks)
             return Digested(tuple(("", "", d) for d in found))
         return Digested(tuple(digests(obj)))
 
-    def _look(self, look: Observe) -> Observation:
+    def _observe(self, query: Observe) -> Observation:
         device = str(self._namespace.get("device", "cpu"))
-        return self._observer.look(device, psutil.Process().memory_info().rss, look.recent)
+        return self._observer.observe(device, psutil.Process().memory_info().rss, query.recent)
 
-    def _trace(self, trace: GetTrace) -> RankTrace | QueryFailed:
-        found = self._observer.trace(trace.run)
+    def _trace(self, query: GetTrace) -> RankTrace | QueryFailed:
+        found = self._observer.trace(query.run)
         if found is None:
-            which = f"run {trace.run}" if trace.run else "a run"
+            which = f"run {query.run}" if query.run else "a run"
             return QueryFailed(f"rank {self.rank} remembers no calls of {which}")
         return found
 
@@ -215,14 +213,14 @@ def _payload(wire: PayloadWire) -> Payload:
     return Payload(wire.head, wire.sizes, wire.nbytes, wire.summary)
 
 
-def _throttle(say: Say, total: int) -> Callable[[int], None]:
+def _throttle(report: Report, total: int) -> Callable[[int], None]:
     last = time.monotonic()
 
     def moved(done: int) -> None:
         nonlocal last
         if time.monotonic() - last >= _PROGRESS_EVERY:
             last = time.monotonic()
-            say(Progress(done, total))
+            report(Progress(done, total))
 
     return moved
 

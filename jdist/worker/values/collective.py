@@ -1,4 +1,4 @@
-"""Collective values: what needs all ranks at once, run as a cell on each of them."""
+"""Values that need all ranks at once: assembling DTensors and broadcasting, run as a cell on each rank."""
 
 from __future__ import annotations
 

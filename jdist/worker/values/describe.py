@@ -1,4 +1,4 @@
-"""Looking at a value where it is: find it by an expression, and describe it in one row of a table.
+"""Describing a value where it is: evaluate an expression, and summarize the value in one row of a table.
 
 Statistics run over chunks, so describing a 10 GB tensor takes megabytes; very large ones are sampled.
 """
@@ -17,10 +17,7 @@ from msgspec import Struct
 
 from jdist.core.errors import UsageError, nearest
 from jdist.wire.values import tensors
-from jdist.worker.values.digests import block_digests, digests, element
-from jdist.worker.values.flat import CHUNK, chunks
-
-__all__ = ["Description", "block_digests", "describe", "digests", "element", "evaluate"]
+from jdist.worker.values.digests import CHUNK, chunks
 
 THUMB = 64
 """A 2-D tensor of at most this many rows and columns is sent along as a picture."""
@@ -28,7 +25,7 @@ _EXACT = 1 << 27
 """Elements up to which every one is counted; of a larger tensor, as many in evenly spaced chunks."""
 
 
-class Description(Struct, frozen=True, kw_only=True):
+class ValueDescription(Struct, frozen=True, kw_only=True):
     """A value in one row. Numbers are None where they make no sense.
 
     Mean, standard deviation (unbiased, as torch.std) and Euclidean norm leave NaN elements out and are those of this
@@ -52,7 +49,7 @@ class Description(Struct, frozen=True, kw_only=True):
     sampled: bool = False
     """The four numbers above are those of a sample."""
     detail: str = ""
-    """What else there is to say: a number's value, a Module's parameter count, a DataFrame's column dtypes."""
+    """A number's value, a Module's parameter count, a DataFrame's column dtypes, …"""
     thumb: list[list[float]] | None = None
     """The elements of a small 2-D tensor."""
 
@@ -60,8 +57,8 @@ class Description(Struct, frozen=True, kw_only=True):
 def evaluate(expr: str, namespace: Mapping[str, Any]) -> Any:
     """The value of an expression such as ``model.layer1.weight`` or ``losses[-1]`` in a rank's namespace.
 
-    Raises UsageError that names what is missing and the nearest thing there is; what the user's own code raises
-    comes through.
+    Raises UsageError that names what is missing and the nearest existing name; what the user's own code raises comes
+    through.
     """
     try:
         tree = ast.parse(expr.strip(), mode="eval")
@@ -79,7 +76,7 @@ def evaluate(expr: str, namespace: Mapping[str, Any]) -> Any:
         raise UsageError(_no_item(expr, tree.body, names, e)) from e
 
 
-def describe(obj: Any) -> Description:
+def describe(obj: Any) -> ValueDescription:
     """One row about ``obj``; never raises for a kind it does not know."""
     if tensors.is_tensor(obj):
         return _describe_tensor(obj)
@@ -91,11 +88,11 @@ def describe(obj: Any) -> Description:
         return _describe_frame(obj)
     kind = type(obj).__name__
     if obj is None or isinstance(obj, (bool, int, float, complex)):
-        return Description(type=kind, detail=_short(repr(obj)))
+        return ValueDescription(type=kind, detail=_short(repr(obj)))
     length = len(obj) if hasattr(type(obj), "__len__") else None
     if isinstance(obj, (str, bytes)):
-        return Description(type=kind, length=length, detail=_short(repr(obj[:80])))
-    return Description(type=kind, length=length)
+        return ValueDescription(type=kind, length=length, detail=_short(repr(obj[:80])))
+    return ValueDescription(type=kind, length=length)
 
 
 def _missing_name(tree: ast.Expression, names: Mapping[str, Any]) -> str | None:
@@ -110,7 +107,7 @@ def _missing_name(tree: ast.Expression, names: Mapping[str, Any]) -> str | None:
 
 
 def _nearest(word: object, known: Iterable[object]) -> str:
-    """The nearest known word as a question, or the list of what there is if that is short."""
+    """The nearest known name as a question, or the list of all if that is short."""
     names = [str(k) for k in known if not str(k).startswith("_")]
     text = nearest(str(word), names)
     return text if len(names) <= 12 or "did you mean" in text else ""
@@ -127,7 +124,7 @@ def _no_attribute(expr: str, error: AttributeError) -> str:
 
 
 def _no_item(expr: str, node: ast.expr, names: dict[str, Any], error: LookupError) -> str:
-    """Says what the container has, if that can be seen without calling anything."""
+    """The error's text, with the container's keys or length if they can be read without calling anything."""
     inner = node
     while isinstance(inner, (ast.Attribute, ast.Subscript)):
         inner = inner.value
@@ -144,7 +141,7 @@ def _no_item(expr: str, node: ast.expr, names: dict[str, Any], error: LookupErro
     return f"{expr}: {type(error).__name__}: {error}"
 
 
-def _describe_tensor(tensor: torch.Tensor) -> Description:
+def _describe_tensor(tensor: torch.Tensor) -> ValueDescription:
     placement, local, detail = "", tensor.detach(), ""
     if tensors.is_dtensor(tensor):
         local = tensor.to_local().detach()  # type: ignore[attr-defined]
@@ -152,7 +149,7 @@ def _describe_tensor(tensor: torch.Tensor) -> Description:
     elif local.layout != torch.strided:
         detail = str(local.layout).removeprefix("torch.")
     dense = local if local.layout == torch.strided else None
-    return Description(
+    return ValueDescription(
         type=type(tensor).__name__,
         shape=tuple(tensor.shape),
         dtype=tensors.dtype_name(tensor),
@@ -172,7 +169,7 @@ def _placement(tensor: Any) -> str:
     return f"({', '.join(map(repr, tensor.placements))}) on mesh {sizes}"
 
 
-def _describe_array(array: Any) -> Description:
+def _describe_array(array: Any) -> ValueDescription:
     numeric = array.dtype.kind in "biufc" and array.dtype.isnative and array.dtype.itemsize <= 16
     tensor = None
     if numeric and array.dtype.name not in ("longdouble", "clongdouble", "float128", "complex256"):
@@ -180,7 +177,7 @@ def _describe_array(array: Any) -> Description:
         # torch knows neither negative strides nor read-only memory; such an array is copied.
         fit = isinstance(array, np.ndarray) and array.flags.writeable and min(array.strides, default=0) >= 0
         tensor = torch.from_numpy(np.asarray(array) if fit else np.array(array))
-    return Description(
+    return ValueDescription(
         type=type(array).__name__,
         shape=tuple(array.shape),
         dtype=str(array.dtype),
@@ -190,20 +187,20 @@ def _describe_array(array: Any) -> Description:
     )
 
 
-def _describe_frame(frame: Any) -> Description:
+def _describe_frame(frame: Any) -> ValueDescription:
     if hasattr(frame, "columns"):
         dtypes = ", ".join(f"{name} {dtype}" for name, dtype in zip(frame.columns, frame.dtypes, strict=True))
-        return Description(type=type(frame).__name__, shape=tuple(frame.shape), detail=_short(dtypes))
-    return Description(type=type(frame).__name__, shape=tuple(frame.shape), dtype=str(getattr(frame, "dtype", "")))
+        return ValueDescription(type=type(frame).__name__, shape=tuple(frame.shape), detail=_short(dtypes))
+    return ValueDescription(type=type(frame).__name__, shape=tuple(frame.shape), dtype=str(getattr(frame, "dtype", "")))
 
 
-def _describe_module(module: torch.nn.Module) -> Description:
+def _describe_module(module: torch.nn.Module) -> ValueDescription:
     parameters = list(module.parameters())
     held = [*parameters, *module.buffers()]
     count = sum(p.numel() for p in parameters)
     trained = sum(p.numel() for p in parameters if p.requires_grad)
     frozen = f", {count - trained:,} of them frozen" if trained != count else ""
-    return Description(
+    return ValueDescription(
         type=type(module).__name__,
         dtype=", ".join(sorted({tensors.dtype_name(p) for p in parameters})),
         device=", ".join(sorted({str(t.device) for t in held})),

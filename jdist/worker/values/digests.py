@@ -1,13 +1,14 @@
-"""Digests: is a value the same on every rank, and where is the first element that is not?
+"""Digests of a value, by which ranks find out whether it is the same everywhere, and which element differs first.
 
 Every entry of a value (a parameter of a Module, a key of a dict) has a key, a line about its kind and shape, and a
-digest of its bytes. Who compares asks for the digests of blocks of a differing entry and narrows them down. Equal means
+digest of its bytes. To compare, ask for the digests of blocks of a differing entry and narrow them down. Equal means
 equal bits: NaN equals NaN with the same bits, 0.0 differs from -0.0.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import pickle
 import re
 import sys
@@ -19,8 +20,9 @@ import torch
 from jdist.core.errors import UsageError, nearest
 from jdist.wire.values import arrays, tensors
 from jdist.wire.values.partition import bounds
-from jdist.worker.values.flat import chunks
 
+CHUNK = 1 << 17
+"""Elements in a piece: few enough to stay in a core's cache, enough to hide what a call costs."""
 _SIZE = 16
 """Bytes of a digest."""
 _DEPTH = 32
@@ -87,7 +89,7 @@ def _leaves(obj: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[t
 
 
 def _entries(obj: Any) -> list[tuple[str, Any]] | None:
-    """What ``obj`` holds by the steps that lead there; None if it is an entry itself."""
+    """The parts of ``obj`` with the steps that lead to them; None if it is an entry itself."""
     if isinstance(obj, torch.nn.Module):
         # Not state_dict(): its hooks may gather from other ranks, which would hang when one rank alone is asked.
         named = [*obj.named_parameters(remove_duplicate=False), *obj.named_buffers(remove_duplicate=False)]
@@ -164,7 +166,7 @@ def _digest(leaf: Any) -> str:
     if isinstance(leaf, (bytes, bytearray)):
         return _hex(leaf)
     if isinstance(leaf, (set, frozenset)):
-        return _hex(*sorted(_digest(item).encode() for item in leaf))  # their order is another one in each process
+        return _hex(*sorted(_digest(item).encode() for item in leaf))  # each process has another order
     return _hex(_portrait(leaf))
 
 
@@ -197,3 +199,36 @@ def _hex(*pieces: bytes | bytearray | memoryview) -> str:
     for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()
+
+
+# ---------------------------------------------------------------- flat elements
+
+
+def chunks(block: Any, start: int, stop: int, limit: int = CHUNK) -> Iterator[Any]:
+    """1-D pieces of at most ``limit`` elements that together are the flat elements ``start`` to ``stop``.
+
+    ``block`` is a strided tensor or an array. Pieces of a contiguous one are views; of any other, small copies.
+    """
+    shape = tuple(block.shape)
+    if start >= stop:
+        return
+    if len(shape) <= 1 or _is_contiguous(block):
+        flat = block.reshape(-1)
+        for at in range(start, stop, limit):
+            yield flat[at : min(at + limit, stop)]
+        return
+    row = math.prod(shape[1:])
+    index = start // row
+    while index * row < stop:
+        low, high = max(start - index * row, 0), min(stop - index * row, row)
+        rows = 1
+        if low or high < row or row > limit:
+            yield from chunks(block[index], low, high, limit)
+        else:
+            rows = min(limit // row, stop // row - index)
+            yield block[index : index + rows].reshape(-1)
+        index += rows
+
+
+def _is_contiguous(block: Any) -> bool:
+    return bool(block.is_contiguous() if hasattr(block, "is_contiguous") else block.flags.c_contiguous)

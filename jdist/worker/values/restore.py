@@ -1,6 +1,6 @@
-"""Restoring: what a fresh rank has lost, brought back from a replica, rank to rank; run as a cell on every rank.
+"""Restoring the state of a fresh rank from a replica, rank to rank; run as a cell on every rank.
 
-DDP brings a fresh rank's parameters in line, but not its optimizer: that would begin anew and drift away unseen. So
+DDP brings a fresh rank's parameters in line, but not its optimizer, which would begin anew and drift away unseen. So
 names are restored together. What the fresh rank has made again already (by a setup cell, say) is filled in place, since
 other objects there may refer to it; what it lacks is sent whole, in one piece, so that an optimizer still steps the
 very parameters of the model it came with. DDP itself is no state: the module in it is restored and wrapped again.
@@ -18,14 +18,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jdist.core.errors import JdistError, UsageError
 from jdist.wire.values.objects import Payload, decode, encode
-from jdist.worker.groups.ddp import options_of, renew, wrap
+from jdist.worker.compat.torch import device_types, make_new_reducer
+from jdist.worker.groups.ddp import options_of, wrap
 
 _CHUNK = 64 << 20
 """Bytes that travel in one send."""
 
 
-class Held(Struct, frozen=True):
-    """What a rank holds under a name: enough to tell whether another rank's state fits it."""
+class HeldState(Struct, frozen=True):
+    """What a rank holds under a name: enough to decide whether another rank's state fits it."""
 
     type: str
     is_stateful: bool
@@ -33,7 +34,7 @@ class Held(Struct, frozen=True):
     """Entries of its state that must agree, by key."""
 
 
-class Item(Struct, frozen=True):
+class RestoreItem(Struct, frozen=True):
     """How one name is restored: load (its state, in place), copy (a tensor, in place) or bind (the whole)."""
 
     name: str
@@ -44,30 +45,30 @@ class Item(Struct, frozen=True):
     """torch's name of DDP's process group."""
 
 
-class Plan(Struct, frozen=True):
-    """What the source sends, or why it does not."""
+class RestorePlan(Struct, frozen=True):
+    """What the source sends, or the reason why it sends nothing."""
 
     refusal: str = ""
-    items: tuple[Item, ...] = ()
+    items: tuple[RestoreItem, ...] = ()
     payload: Payload | None = None
 
 
 def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any]) -> dict[str, str]:
-    """Bring ``names`` of rank ``dst`` back from rank ``src``; on ``dst``, what was done to each.
+    """Restore ``names`` on rank ``dst`` from rank ``src``; returns, on ``dst``, what was done to each.
 
     To be called on every rank of the world. Raises UsageError on ``src`` when a name is missing or does not fit;
     nothing has been changed then.
     """
     __tracebackhide__ = True
     rank = dist.get_rank()
-    held = _tell({n: _held(namespace.get(n)) for n in names} if rank == dst else None, dst)
-    plan, buffers = Plan(), list[memoryview]()
+    held = _broadcast({n: _held(namespace.get(n)) for n in names} if rank == dst else None, dst)
+    plan, buffers = RestorePlan(), list[memoryview]()
     if rank == src:
         try:
             plan, buffers = _pack(names, held, (src, dst), namespace)
         except JdistError as e:
-            plan = Plan(str(e))
-    plan = _tell(plan, src)
+            plan = RestorePlan(str(e))
+    plan = _broadcast(plan, src)
     if plan.refusal or plan.payload is None:
         if rank == src:
             raise UsageError(plan.refusal)
@@ -81,25 +82,25 @@ def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any
         done = {item.name: _apply(item, values[item.name], namespace) for item in plan.items}
     for item in plan.items:
         if isinstance(ddp := namespace.get(item.name), DistributedDataParallel):
-            renew(ddp)
+            make_new_reducer(ddp)
     return done
 
 
-def _tell(value: Any, src: int) -> Any:
+def _broadcast(value: Any, src: int) -> Any:
     box = [value]
     dist.broadcast_object_list(box, src=src)
     return box[0]
 
 
-# ---------------------------------------------------------------- what is there
+# ---------------------------------------------------------------- what a rank holds
 
 
-def _held(obj: Any) -> Held | None:
-    """None for what is not there, which a None is as good as."""
+def _held(obj: Any) -> HeldState | None:
+    """None for a name that is missing or bound to None."""
     if obj is None:
         return None
     obj = _inner(obj)
-    return Held(f"{type(obj).__module__}.{type(obj).__qualname__}", _is_stateful(obj), _parts(obj))
+    return HeldState(f"{type(obj).__module__}.{type(obj).__qualname__}", _is_stateful(obj), _parts(obj))
 
 
 def _inner(obj: Any) -> Any:
@@ -128,8 +129,8 @@ def _meta(tensor: torch.Tensor) -> str:
 
 
 def _pack(
-    names: tuple[str, ...], held: dict[str, Held | None], ranks: tuple[int, int], namespace: dict[str, Any]
-) -> tuple[Plan, list[memoryview]]:
+    names: tuple[str, ...], held: dict[str, HeldState | None], ranks: tuple[int, int], namespace: dict[str, Any]
+) -> tuple[RestorePlan, list[memoryview]]:
     src, dst = ranks
     missing = [n for n in names if n not in namespace]
     if missing:
@@ -142,18 +143,18 @@ def _pack(
     loaded = {i.name: _inner(namespace[i.name]).state_dict() for i in items if i.how == "load"}
     copied = {i.name: namespace[i.name].detach() for i in items if i.how == "copy"}
     payload, buffers = encode({**whole, **loaded, **copied})
-    return Plan("", items, payload), buffers
+    return RestorePlan("", items, payload), buffers
 
 
-def _item(name: str, obj: Any, there: Held | None, ranks: tuple[int, int]) -> Item:
+def _item(name: str, obj: Any, there: HeldState | None, ranks: tuple[int, int]) -> RestoreItem:
     src, dst = ranks
     here = _held(obj)
     _check_whole(name, obj, src)
     ddp, group = options_of(name, obj, ranks[1]) if isinstance(obj, DistributedDataParallel) else (None, "")
     if here is None or there is None:
-        return Item(name, "bind", ddp, group)
+        return RestoreItem(name, "bind", ddp, group)
     if not here.is_stateful and not there.is_stateful:
-        return Item(name, "copy" if isinstance(obj, torch.Tensor) and here == there else "bind")
+        return RestoreItem(name, "copy" if isinstance(obj, torch.Tensor) and here == there else "bind")
     if here.type != there.type:
         raise UsageError(
             f"{name} is a {here.type} on rank {src} and a {there.type} on rank {dst}: neither fills the other. "
@@ -165,11 +166,11 @@ def _item(name: str, obj: Any, there: Held | None, ranks: tuple[int, int]) -> It
             raise UsageError(
                 f"{name} differs at {key!r}: {one} on rank {src}, {other} on rank {dst}; make it alike first"
             )
-    return Item(name, "load", ddp, group)
+    return RestoreItem(name, "load", ddp, group)
 
 
 def _check_whole(name: str, obj: Any, src: int) -> None:
-    """A part of something is no replica of another part."""
+    """Refuse a sharded value: one part is no replica of another."""
     inner = _inner(obj)
     tensors = inner.state_dict().values() if isinstance(inner, torch.nn.Module) else _tensors(inner)
     for tensor in tensors:
@@ -191,7 +192,7 @@ def _tensors(obj: Any) -> list[torch.Tensor]:
 
 
 def _check_links(name: str, obj: Any, whole: dict[str, Any], there: tuple[int, dict[str, Any]]) -> None:
-    """What is sent whole must bring along what it works on, else it would work on a copy of that."""
+    """Refuse to send an object whole without what it works on: it would work on a copy of that."""
     dst, in_place = there
     if isinstance(obj, torch.optim.Optimizer):
         needed = {id(t) for t in _tensors(obj)}
@@ -215,7 +216,7 @@ def _check_links(name: str, obj: Any, whole: dict[str, Any], there: tuple[int, d
 # ---------------------------------------------------------------- on the fresh rank
 
 
-def _apply(item: Item, value: Any, namespace: dict[str, Any]) -> str:
+def _apply(item: RestoreItem, value: Any, namespace: dict[str, Any]) -> str:
     mine = namespace.get(item.name)
     if item.how == "load":
         _inner(mine).load_state_dict(value)
@@ -243,32 +244,32 @@ def _on_device(value: Any, device: Any) -> Any:
     return value
 
 
-# ---------------------------------------------------------------- the way between
+# ---------------------------------------------------------------- transport
 
 
-def _way() -> Any:
+def _transport() -> torch.device:
     """The device through which bytes travel: the CPU where the world's backend takes that."""
-    kinds = {d.type for d in getattr(dist.group.WORLD, "_device_types", ())}
-    return (
-        torch.device("cpu") if "cpu" in kinds or not kinds else torch.device(kinds.pop(), torch.cuda.current_device())
-    )
+    kinds = device_types(dist.group.WORLD)
+    if "cpu" in kinds or not kinds:
+        return torch.device("cpu")
+    return torch.device(kinds.pop(), torch.cuda.current_device())
 
 
 def _send(buffer: memoryview, dst: int) -> None:
     source = torch.frombuffer(buffer if not buffer.readonly else bytearray(buffer), dtype=torch.uint8)
-    way = _way()
+    device = _transport()
     for chunk in source.split(_CHUNK):
-        dist.send(chunk.to(way), dst)
+        dist.send(chunk.to(device), dst)
 
 
 def _receive(size: int, src: int) -> memoryview:
     target = torch.empty(size, dtype=torch.uint8)
-    way = _way()
+    device = _transport()
     for chunk in target.split(_CHUNK):
-        if way.type == "cpu":
+        if device.type == "cpu":
             dist.recv(chunk, src)
         else:
-            there = torch.empty_like(chunk, device=way)
+            there = torch.empty_like(chunk, device=device)
             dist.recv(there, src)
             chunk.copy_(there)
     return memoryview(target.numpy())  # type: ignore[arg-type,unused-ignore]

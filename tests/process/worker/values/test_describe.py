@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 
 from jdist.core.errors import UsageError
 from jdist.worker.values import describe as describing
-from jdist.worker.values import flat
+from jdist.worker.values import digests as digesting
 from jdist.worker.values.describe import describe, evaluate
-from jdist.worker.values.digests import block_digests, digests, element
-from jdist.worker.values.flat import chunks
+from jdist.worker.values.digests import block_digests, chunks, digests, element
 
 NAMES = {
     "model": torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()),
@@ -78,7 +77,7 @@ def test_statistics_are_torchs(values: list[float], chunk: int) -> None:
     tensor = torch.tensor(values, dtype=torch.float64)
     kept = tensor[~tensor.isnan()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flat.chunks, "__defaults__", (chunk,))
+        patch.setattr(digesting.chunks, "__defaults__", (chunk,))
         row = describe(tensor)
     assert row.nan_count == len(values) - kept.numel()
     if not kept.numel():
@@ -155,7 +154,7 @@ def test_describe_everything_else() -> None:
     assert describe(3).detail == "3"
     assert describe(None).type == "NoneType"
     assert describe(object()).length is None
-    again = msgspec.msgpack.decode(msgspec.msgpack.encode(row), type=describing.Description)
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(row), type=describing.ValueDescription)
     assert again == row
 
 

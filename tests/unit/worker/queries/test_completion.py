@@ -9,7 +9,7 @@ import torch
 
 from jdist.core.messages.introspection import Completed
 from jdist.worker.queries.completion import complete
-from jdist.worker.queries.introspection import tell
+from jdist.worker.queries.introspection import introspect
 
 
 class Odd:
@@ -116,8 +116,8 @@ def test_only_what_stands_before_the_cursor_counts() -> None:
 
 def test_nothing_of_the_users_is_run() -> None:
     ask("odd.loud.re")
-    tell("odd", NAMES)
-    assert "A property's words." in tell("odd.loud", NAMES)
+    introspect("odd", NAMES)
+    assert "A property's words." in introspect("odd.loud", NAMES)
     assert Odd.looked == 0
 
 
@@ -125,15 +125,15 @@ def test_nothing_of_the_users_is_run() -> None:
 
 
 def test_a_function() -> None:
-    text = tell("step", NAMES)
+    text = introspect("step", NAMES)
     assert "Signature: step(batch: 'int', *, lr: 'float' = 0.1) -> 'float'" in text
     assert "Docstring: One step." in text
     assert "return batch * lr" not in text
-    assert "return batch * lr" in tell("step", NAMES, 1)
+    assert "return batch * lr" in introspect("step", NAMES, 1)
 
 
 def test_a_tensor_says_what_it_is_without_its_values() -> None:
-    assert tell("w", {"w": torch.ones(2, 3, requires_grad=True)}).splitlines() == [
+    assert introspect("w", {"w": torch.ones(2, 3, requires_grad=True)}).splitlines() == [
         "Type:      torch.Tensor",
         "Value:     float32 [2, 3] on cpu, requires grad",
     ]
@@ -150,11 +150,11 @@ def test_a_tensor_says_what_it_is_without_its_values() -> None:
     ],
 )
 def test_values_that_are_small_are_told(value: object, line: str) -> None:
-    text = tell("x", {"x": value})
+    text = introspect("x", {"x": value})
     assert line in text
     assert len(text) < 3000
 
 
 @pytest.mark.parametrize("name", ["nothing", "model.nothing", "broken.x", "batch[0]", ""])
 def test_a_name_that_is_not_there(name: str) -> None:
-    assert tell(name, NAMES) == ""
+    assert introspect(name, NAMES) == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_world_by_a_shared_file(pair: Ranks, tmp_path: Path) -> None:
 
 def test_absent_rank_is_named(pair: Ranks) -> None:
     pair.generation = 1
-    pair.ask(0, "form", pair.spec(0, timeout=0.5))
+    pair.ask(0, "form", pair.spec(timeout=0.5))
     with pytest.raises(LaunchError, match="rank 1 did not come"):
         pair.answer(0, "form")
     pair.form()  # the next one succeeds
@@ -88,7 +89,7 @@ def test_absent_rank_is_named(pair: Ranks) -> None:
 def test_rank_that_dies_on_the_way_is_not_waited_for(pair: Ranks) -> None:
     pair.generation = 1
     pair.store.set("gen1/here/1", "1")  # it came, and is never heard of again
-    pair.ask(0, "form", pair.spec(0, timeout=0.5))
+    pair.ask(0, "form", pair.spec(timeout=0.5))
     with pytest.raises(LaunchError, match="rank 0 could not join the world of 2"):
         pair.answer(0, "form", 5)
     pair.form()
@@ -100,11 +101,11 @@ def test_a_newer_forming_ends_an_older_one(pair: Ranks, came: tuple[str, ...]) -
     pair.generation = 1
     for key in came:
         pair.store.set(key, "1")  # rank 1 came, and is never heard of again
-    pair.ask(0, "form", pair.spec(0, timeout=60))
+    pair.ask(0, "form", pair.spec(timeout=60))
     pair.store.wait(["gen1/here/0"], timedelta(seconds=10))
     pair.generation = 2
     for rank in (0, 1):
-        pair.ask(rank, "form", pair.spec(rank))
+        pair.ask(rank, "form", pair.spec())
     with pytest.raises(LaunchError):
         pair.answer(0, "form", 5)
     assert [pair.answer(rank, "form", 10).generation for rank in (0, 1)] == [2, 2]
@@ -112,7 +113,7 @@ def test_a_newer_forming_ends_an_older_one(pair: Ranks, came: tuple[str, ...]) -
 
 
 def test_unknown_init_method(pair: Ranks) -> None:
-    pair.ask(0, "form", pair.spec(0, init_method="http://x"))
+    pair.ask(0, "form", pair.spec(init_method="http://x"))
     with pytest.raises(LaunchError, match="not 'http://x'"):
         pair.answer(0, "form")
 
@@ -123,13 +124,13 @@ def test_backend_that_torch_or_machine_lacks(pair: Ranks, field: str, message: s
 
     if field == "nccl" and torch.cuda.device_count() >= 2:
         pytest.skip("this machine can do nccl")
-    pair.ask(1, "form", pair.spec(1, backend=field))
+    pair.ask(1, "form", pair.spec(backend=field))
     with pytest.raises(LaunchError, match=message):
         pair.answer(1, "form")
 
 
 def test_unreachable_store_is_named(pair: Ranks) -> None:
-    pair.ask(0, "form", pair.spec(0, store_host="127.0.0.1", store_port=0))
+    pair.ask(0, "form", pair.spec(store_host="127.0.0.1", store_port=0))
     with pytest.raises(LaunchError, match="no rendezvous store"):
         pair.answer(0, "form")
 
@@ -326,8 +327,9 @@ def test_users_own_meaning_of_a_name_is_kept(pair: Ranks) -> None:
 def test_forming_over_pending_work_does_not_wait_for_it(pair: Ranks) -> None:
     pair.form()
     pair.run({0: "pass", 1: "work = dist.all_reduce(torch.ones(2), async_op=True)"})
-    reports = pair.form()
-    assert max(r.seconds for r in reports) < 3
+    began = time.monotonic()
+    pair.form()
+    assert time.monotonic() - began < 3
     assert pair.run("t = torch.ones(1)\ndist.all_reduce(t)\n_ = t.item()") == [2.0, 2.0]
 
 

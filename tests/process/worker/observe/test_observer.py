@@ -234,7 +234,7 @@ def test_a_rank_is_never_missing_from_the_collective_that_it_is_in(world: Ranks)
         "assert ns['begun'].acquire(timeout=30)\n"
         "before = len(O._recorder.entries())\n"
         "recorder, O._recorder = O._recorder, Late()\n"
-        "_ = O.look('cpu', 1, 8)\n"
+        "_ = O.observe('cpu', 1, 8)\n"
         "O._recorder = recorder",
     )
     assert (look.doing.kind, look.doing.op) == ("collective", "all_reduce")
@@ -259,7 +259,7 @@ def test_a_rank_that_moves_on_while_it_is_looked_at_is_not_blocked() -> None:
             "assert ns['begun'].acquire(timeout=30)\n"
             "recorder = O._recorder\n"
             "recorder.entries = entries\n"
-            "_ = O.look('cpu', 1, 0)\n"
+            "_ = O.observe('cpu', 1, 0)\n"
             "ns['go_on'].release()",
         )
         assert (look.doing.kind, look.doing.calls) == ("python", ())
@@ -285,7 +285,7 @@ def test_a_call_that_is_made_while_the_rank_is_looked_at_has_its_own_name() -> N
             "        assert ns['begun'].acquire(timeout=30)\n"
             "        return recorder.entries()\n"
             "recorder, O._recorder = O._recorder, Late()\n"
-            "_ = O.look('cpu', 1, 8)\n"
+            "_ = O.observe('cpu', 1, 8)\n"
             "O._recorder = recorder",
         )
         assert {c.op for c in look.recent} == {"all_gather_object"}
@@ -303,16 +303,16 @@ def test_looks_that_are_under_way_at_once_read_the_recorder_one_after_the_other(
         most, found = world.side(
             0,
             "import threading, time\n"
-            "from jdist.worker.observe import flight_recorder as collectives\n"
-            "original, reading, most = collectives._dump, [], []\n"
-            "def dump(*what):\n"
-            "    if not what[0]: return original(*what)\n"
+            "from jdist.worker.compat import torch as compat\n"
+            "original, reading, most = compat.flight_record, [], []\n"
+            "def dump(*, with_entries):\n"
+            "    if not with_entries: return original(with_entries=False)\n"
             "    reading.append(1); most.append(len(reading)); time.sleep(0.2)\n"
-            "    found = original(*what)\n"
+            "    found = original(with_entries=True)\n"
             "    reading.pop()\n"
             "    return found\n"
-            "collectives._dump, found = dump, []\n"
-            "looks = [threading.Thread(target=lambda: found.append(O.look('cpu', 1, 8))) for _ in range(3)]\n"
+            "compat.flight_record, found = dump, []\n"
+            "looks = [threading.Thread(target=lambda: found.append(O.observe('cpu', 1, 8))) for _ in range(3)]\n"
             "for t in looks: t.start()\n"
             "for t in looks: t.join(30)\n"
             "_ = (most, found)",

@@ -1,4 +1,4 @@
-"""The wrappers on torch.distributed's public names: what they note, and that nobody else notices them."""
+"""The call log: what it records of torch.distributed's functions, which behave as before for whoever calls them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_names_documentation_and_signature_are_torchs_own(world: Ranks) -> None:
 
 def test_a_name_imported_in_a_cell_is_noted_with_its_line(world: Ranks) -> None:
     check(world, "from torch.distributed import all_reduce\n\ndef f():\n    all_reduce(torch.ones(2))\nf()")
-    assert world.side(0, "n = G.notes.all()[-1]; _ = (n.op, n.line, n.ended > n.started)") == ("all_reduce", 4, True)
+    assert world.side(0, "n = G.log.all()[-1]; _ = (n.op, n.line, n.ended > n.started)") == ("all_reduce", 4, True)
 
 
 def test_p2p_ops_still_know_their_functions(world: Ranks) -> None:
@@ -89,7 +89,7 @@ def test_a_call_from_a_library_is_noted_with_the_cells_line(world: Ranks) -> Non
         "exec(compile('def f(dist, t):\\n\\n    return dist.all_reduce(t)', 'library.py', 'exec'), vars(library))\n\n"
         "library.f(dist, torch.ones(1))\nset(map(lambda t: library.f(dist, t), [torch.ones(1)]))",
     )
-    assert world.side(0, "_ = [n.line for n in G.notes.all()[-2:]]") == [5, 6]
+    assert world.side(0, "_ = [n.line for n in G.log.all()[-2:]]") == [5, 6]
 
 
 def test_a_call_that_does_not_fit_is_torchs_error(world: Ranks) -> None:
@@ -103,11 +103,11 @@ def test_a_call_that_fails_is_over(world: Ranks) -> None:
         world,
         "try: dist.all_reduce('no tensor')\nexcept TypeError as e: _ = 'tensor' in str(e)",
     )
-    assert world.side(0, "n = G.notes.all()[-1]; _ = (n.op, n.is_done)") == ("all_reduce", True)
+    assert world.side(0, "n = G.log.all()[-1]; _ = (n.op, n.is_done)") == ("all_reduce", True)
 
 
 def test_torch_compile_and_autograd_pass_through(world: Ranks) -> None:
-    before = world.side(0, "_ = len(G.notes.all())")
+    before = world.side(0, "_ = len(G.log.all())")
     assert check(
         world,
         "import torch.distributed.nn.functional as nnf\n"
@@ -116,7 +116,7 @@ def test_torch_compile_and_autograd_pass_through(world: Ranks) -> None:
         "x = torch.ones(3, requires_grad=True)\nnnf.all_reduce(x).sum().backward()\n"
         "_ = (f(torch.ones(3)).tolist(), x.grad.tolist())",
     ) == ([3.0, 3.0, 3.0], [1.0, 1.0, 1.0])
-    ops = world.side(0, f"_ = [n.op for n in G.notes.all()[{before}:]]")
+    ops = world.side(0, f"_ = [n.op for n in G.log.all()[{before}:]]")
     assert ops == ["all_reduce", "all_reduce"]  # autograd's there and back; the compiled one is in the graph
 
 

@@ -1,4 +1,4 @@
-"""Knock: a rank that waits for a peer which told its address and died before it connected."""
+"""The listener waker: a rank that waits for a peer which published its address and died before it connected."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Dying(dist.Store):
             os._exit(9)
 """
 IN_A_FORMING = """
-stores = formation._stores
-formation._stores = lambda *args: tuple(map(Dying, stores(*args)))
+stores = formation.RankFormation._stores
+formation.RankFormation._stores = lambda self: tuple(map(Dying, stores(self)))
 """
 IN_A_CELL = """
 from torch.distributed import distributed_c10d as c10d
@@ -59,7 +59,7 @@ def test_a_forming_whose_peer_dies_while_it_connects_ends_for_the_next_one(pair:
     pair.side(1, DYING + IN_A_FORMING)
     pair.generation = 1
     for rank in (0, 1):
-        pair.ask(rank, "form", pair.spec(rank, timeout=60))
+        pair.ask(rank, "form", pair.spec(timeout=60))
     pair.processes[1].join(20)
     assert pair.processes[1].exitcode == 9
     with pytest.raises(TimeoutError):
@@ -69,7 +69,7 @@ def test_a_forming_whose_peer_dies_while_it_connects_ends_for_the_next_one(pair:
     pair.start(1)
     pair.generation = 2
     for rank in (0, 1):
-        pair.ask(rank, "form", pair.spec(rank))
+        pair.ask(rank, "form", pair.spec())
     with pytest.raises(LaunchError, match="rank 0 could not join the world"):
         pair.answer(0, "form")
     assert [pair.answer(rank, "form").generation for rank in (0, 1)] == [2, 2]

@@ -1,0 +1,148 @@
+"""The one place where jdist uses what ipykernel and IPython keep private, each access a small function.
+
+Checked on ipykernel 7.4.0 with IPython 9.18.1. tests/unit/worker/compat resolves every name of ``PRIVATE`` on the
+installed versions and says which one is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ipykernel.iostream import IOPubThread
+from IPython.core import ultratb
+
+PRIVATE = (
+    "ipykernel.kernelbase.Kernel._post_dummy_stop_aborting_message",
+    "ipykernel.kernelbase.Kernel._allow_stdin",
+    "ipykernel.ipkernel.IPythonKernel._cancel_on_sigint",
+    "ipykernel.iostream.IOPubThread._handle_subscription",
+    "ipykernel.iostream.OutStream._flush",
+    "ipykernel.zmqshell.ZMQInteractiveShell._showtraceback",
+    "IPython.core.interactiveshell.InteractiveShell._format_exception_for_storage",
+    "IPython.core.ultratb.VerboseTB.get_records",
+    "IPython.core.ultratb.FAST_THRESHOLD",
+)
+"""Names that can be looked up without an object of their class."""
+PRIVATE_ATTRIBUTES = (
+    ("ipykernel.kernelbase.Kernel", "_main_asyncio_lock"),
+    ("ipykernel.zmqshell.ZMQInteractiveShell", "_last_traceback"),
+    ("ipykernel.iostream.OutStream", "_buffers"),
+    ("ipykernel.iostream.IOPubThread", "_xpub_stream"),
+    ("IPython.core.compilerop.CachingCompiler", "_filename_map"),
+)
+"""Attributes that an object of the class gets when it is made."""
+_POLLIN = 1
+"""zmq.POLLIN."""
+
+
+# ---------------------------------------------------------------- kernel
+
+
+def main_lock(kernel: Any) -> Any:
+    """The asyncio lock that a cell holds while it runs."""
+    return kernel._main_asyncio_lock
+
+
+def wake_toolkit_loop(kernel: Any) -> None:
+    """Have the event loop that ``%gui`` runs in place of ours yield: it looks at ipykernel's own queue only."""
+    if kernel.eventloop is not None:
+        kernel.shell_channel_thread.io_loop.add_callback(kernel._post_dummy_stop_aborting_message, None)
+
+
+def allows_input(kernel: Any) -> bool:
+    """Whether the cell that runs may ask for input."""
+    return bool(kernel._allow_stdin)
+
+
+def replace_cancel_on_sigint(kernel: Any, cancel: Callable[..., Any]) -> None:
+    """Have ``cancel(future)``, a context manager, decide what SIGINT does while a cell awaits."""
+    kernel._cancel_on_sigint = cancel
+
+
+# ---------------------------------------------------------------- shell
+
+
+def cell_numbers(shell: Any) -> Mapping[str, int]:
+    """The execution count of each cell, by the file name under which it was compiled; grows with every cell."""
+    found: Mapping[str, int] = getattr(shell.compile, "_filename_map", {})
+    return found
+
+
+def last_traceback(shell: Any) -> list[str]:
+    """The traceback that was shown last, as IPython rendered it."""
+    return list(shell._last_traceback or ())
+
+
+def show_traceback(shell: Any, kind: type[BaseException], error: BaseException, lines: list[str]) -> None:
+    """Publish a traceback."""
+    shell._showtraceback(kind, error, lines)
+
+
+def reuse_shown_traceback(shell: Any) -> None:
+    """Have IPython's record of a failed cell take the traceback that was shown; it would render it a second time."""
+
+    def recorded(error: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
+        return {"ename": type(error).__name__, "evalue": str(error), "traceback": last_traceback(shell)}
+
+    shell._format_exception_for_storage = recorded
+
+
+def render_all_files_fast() -> None:
+    """Take IPython's fast way for tracebacks through long files, which looks the same, for all files."""
+    ultratb.FAST_THRESHOLD = 0
+
+
+# ---------------------------------------------------------------- output streams
+
+
+def flush_when_needed(stream: Any) -> None:
+    """Let ``flush`` of an ipykernel OutStream return at once when there is nothing that could be overtaken."""
+    wait_for_thread: Callable[[], None] = stream.flush
+    send: Callable[[], None] = stream._flush
+    sending = 0
+
+    def counted() -> None:  # runs on the IOPub thread, also by its timer
+        nonlocal sending
+        sending += 1
+        try:
+            send()
+        finally:
+            sending -= 1
+
+    def flush() -> None:
+        # In this order: the buffers are emptied only after the count has gone up.
+        if stream._buffers or sending:
+            wait_for_thread()
+
+    stream._flush = counted
+    stream.flush = flush
+
+
+def remember_subscribers() -> None:
+    """Have each IOPub thread remember that a subscriber came; call before the kernel makes its own."""
+    threads: Any = IOPubThread
+    original = threads._handle_subscription
+
+    def handle(thread: Any, frames: list[bytes]) -> None:
+        thread.has_subscriber = True
+        original(thread, frames)
+
+    threads.has_subscriber = False
+    threads._handle_subscription = handle
+
+
+def poll_until_subscribed(thread: Any, seconds: float) -> None:
+    """Have the IOPub thread poll for its first subscriber, the agent, which takes the welcome for the sign to begin.
+
+    ipykernel (7.4) sends on the socket behind its stream's back. A send may swallow the edge that tells of a
+    subscriber, which is then not seen before something else comes; so until one has subscribed, the thread polls.
+    """
+
+    def poll() -> None:
+        if thread.has_subscriber or thread._xpub_stream.closed():
+            return
+        thread._xpub_stream.flush(_POLLIN)
+        thread.io_loop.call_later(seconds, poll)
+
+    thread.io_loop.add_callback(poll)

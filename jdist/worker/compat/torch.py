@@ -1,0 +1,219 @@
+"""The one place where jdist uses what torch keeps private: each access is a small function or a named constant.
+
+Checked on torch 2.13.0; older versions from 2.6 on lack what a comment says they lack. tests/unit/worker/compat
+resolves every name of ``PRIVATE`` on the installed version and says which one is missing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+from torch.distributed import distributed_c10d as c10d
+
+C10D = "torch.distributed.distributed_c10d"
+PRIVATE = (
+    *(f"{C10D}._world.{name}" for name in ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag")),
+    *(f"{C10D}._world.{name}" for name in ("tags_to_pg", "group_count")),
+    *(f"{C10D}.{name}" for name in ("_abort_process_group", "_update_default_pg", "_unregister_all_process_groups")),
+    *(f"{C10D}.{name}" for name in ("_resolve_process_group", "_new_process_group_helper", "_store_based_barrier")),
+    "torch._C._distributed_c10d._dump_fr_trace",
+    "torch._C.DisableTorchFunctionSubclass",
+    *(f"torch.nn.parallel.DistributedDataParallel.{name}" for name in ("_update_process_group", "_ddp_init_helper")),
+    "torch.nn.parallel.DistributedDataParallel._build_params_for_reducer",
+    "torch.nn.parallel.DistributedDataParallel._build_debug_param_to_name_mapping",
+    "torch._C._distributed_c10d.Reducer._set_static_graph",
+    "torch._C._distributed_c10d.Logger._set_static_graph",
+    "torch.distributed.ProcessGroup._device_types",
+)
+"""Every private name that can be looked up without an object of its class."""
+
+STORE_BARRIER = "_store_based_barrier"
+"""Name of the Python function in which new_group waits for the other ranks."""
+GROUP_HELPER = "_new_process_group_helper"
+"""Name of the Python function that makes a group in C++, where it waits for the peers' addresses in the store."""
+C10D_FILE = "distributed_c10d.py"
+
+_REGISTRIES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg")
+
+
+# ---------------------------------------------------------------- registries of process groups
+
+
+def group_name(group: Any) -> str:
+    """torch's name of a group, "" if it is not registered (any more)."""
+    return str(c10d._world.pg_names.get(group, ""))
+
+
+def world_name() -> str:
+    """torch's name of the default group, "" while there is none."""
+    return group_name(dist.group.WORLD) if dist.group.WORLD is not None else ""
+
+
+def groups() -> list[tuple[ProcessGroup, str, tuple[int, ...]]]:
+    """Each group that this process knows: the object, torch's name, and the global ranks in the group's own order."""
+    ranks = c10d._world.pg_group_ranks
+    return [(g, str(name), tuple(ranks.get(g, ()))) for g, name in list(c10d._world.pg_names.items())]
+
+
+def resolve_group(name: str) -> ProcessGroup:
+    """The group of torch's name."""
+    return c10d._resolve_process_group(name)  # type: ignore[arg-type,unused-ignore]
+
+
+def world_store() -> Any:
+    """The store of the default group, in which the groups made later meet."""
+    return c10d._world.pg_map[_world()][1]
+
+
+def set_world_store(store: Any) -> None:
+    """Have groups made from now on meet in ``store``."""
+    backend, _ = c10d._world.pg_map[_world()]
+    c10d._world.pg_map[_world()] = (backend, store)
+
+
+def _world() -> Any:
+    return dist.group.WORLD
+
+
+def group_count() -> int:
+    """torch names the next group by this number."""
+    return c10d._world.group_count
+
+
+def set_group_count(count: int) -> None:
+    """Let torch go on naming groups from this number."""
+    c10d._world.group_count = count
+
+
+def forget_groups() -> None:
+    """Empty the registries as destroy_process_group does; also after a failed shutdown, or an init that failed.
+
+    An init that fails half-way has counted a group, so that the next world would have another name than on its peers.
+    """
+    c10d._update_default_pg(None)
+    for registry in _REGISTRIES:
+        getattr(c10d._world, registry).clear()
+    c10d._unregister_all_process_groups()
+    c10d._world.group_count = 0
+
+
+def device_types(group: Any) -> set[str]:
+    """The kinds of device whose tensors the group's backend takes."""
+    return {d.type for d in getattr(group, "_device_types", ())}
+
+
+# ---------------------------------------------------------------- ending what is blocked
+
+
+def abort_nccl() -> bool:
+    """Abort every NCCL communicator of this process; False where there is none. Blocks until NCCL has done it.
+
+    All groups at once: NCCL deadlocks when communicators are aborted one by one (pytorch#119797).
+    """
+    world = _world()
+    if world is None or "nccl" not in str(c10d._world.pg_backend_config.get(world, "")):
+        return False
+    c10d._abort_process_group()
+    return True
+
+
+_RECV_ABORT = "_ZN4c10d16ProcessGroupGloo8RecvWork5abortEv"
+_RECV_VTABLE = "_ZTVN4c10d16ProcessGroupGloo8RecvWorkE"
+_HEADER = object.__basicsize__
+
+
+def abort_receive(work: Any) -> bool:
+    """Wake a gloo receive, which then returns *without* data and without an exception; False if it is none.
+
+    Calls ``ProcessGroupGloo::RecvWork::abort``, which torch does not hand to Python. An object whose C++ class is not
+    exactly that one (its vtable is compared) is left alone.
+    """
+    library = _torch_cpu()
+    held = ctypes.c_void_p.from_address(id(work) + _HEADER).value if library is not None else None
+    if library is None or not held:
+        return False
+    vtable = ctypes.addressof(ctypes.c_char.in_dll(library, _RECV_VTABLE)) + 2 * ctypes.sizeof(ctypes.c_void_p)
+    if ctypes.c_void_p.from_address(held).value != vtable:
+        return False
+    abort = library[_RECV_ABORT]
+    abort.argtypes, abort.restype = [ctypes.c_void_p], None
+    abort(held)
+    return True
+
+
+@functools.cache
+def _torch_cpu() -> ctypes.CDLL | None:
+    """The library that holds the two symbols, or None where a build of torch does not export them."""
+    if sys.implementation.name != "cpython":
+        return None
+    try:
+        library = ctypes.CDLL(os.path.join(torch.__path__[0], "lib", "libtorch_cpu.so"))
+        ctypes.c_char.in_dll(library, _RECV_VTABLE)
+        library[_RECV_ABORT]
+    except (OSError, ValueError, AttributeError):
+        return None
+    return library
+
+
+# ---------------------------------------------------------------- observation
+
+
+def flight_record(*, with_entries: bool) -> bytes:
+    """A pickled dump of the flight recorder, without stacks: they would import torch._inductor (2 s, 70 MB).
+
+    Without entries, its counters alone; empty where this build of torch has no recorder.
+    """
+    from torch._C import _distributed_c10d as bindings
+
+    dump = getattr(bindings, "_dump_fr_trace", None)
+    return pickle.dumps({}) if dump is None else bytes(dump(with_entries, False, False))
+
+
+def read_flight_record(dump: bytes) -> dict[str, Any]:
+    """The content of a dump made by this process."""
+    found: dict[str, Any] = pickle.loads(dump)
+    return found
+
+
+def plain_tensors() -> AbstractContextManager[Any]:
+    """Within it a tensor subclass's own ``__torch_function__`` is not called."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
+def compile_as(function: Any, original: Callable[..., Any]) -> None:
+    """Have torch.compile look through ``function`` and put its own function in the original's place."""
+    function._torchdynamo_inline = original
+
+
+# ---------------------------------------------------------------- DistributedDataParallel
+
+
+def move_ddp(ddp: Any, group: ProcessGroup) -> None:
+    """Have a DDP module go on with another process group."""
+    ddp._update_process_group(group)
+
+
+def has_comm_hook(ddp: Any) -> bool:
+    """Whether a communication hook was registered."""
+    return bool(getattr(ddp, "_comm_hooks", None))
+
+
+def make_new_reducer(ddp: Any) -> None:
+    """Give a DDP module a new reducer, with the buckets of its first iteration."""
+    parameters, expect_sparse = ddp._build_params_for_reducer()
+    names = ddp._build_debug_param_to_name_mapping(parameters)
+    ddp._ddp_init_helper(parameters, expect_sparse, names, ddp.static_graph)
+    ddp._has_rebuilt_buckets = False
+    if ddp.static_graph:
+        ddp.reducer._set_static_graph()
+        ddp.logger._set_static_graph()
