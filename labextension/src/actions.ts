@@ -74,7 +74,9 @@ export class Actions {
     const title = ranks
       ? trans.__('Restart ranks %1 of %2?', ranks, cluster.name)
       : trans.__('Restart all ranks of %1?', cluster.name);
-    const body = trans.__('Their processes are replaced by fresh ones: their variables are lost, and so is what runs.');
+    const body = trans.__(
+      'Their processes are replaced by fresh ones: their variables are lost, and running cells are interrupted.'
+    );
     if (await this._isConfirmed(title, body, trans.__('Restart'))) {
       await this.reportErrors(() => this.api.restart(cluster.name, ranks));
     }

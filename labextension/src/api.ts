@@ -56,7 +56,6 @@ export interface INode {
   node: number;
   hostname: string;
   is_here: boolean;
-  is_cut_off: boolean;
   ranks: number[];
 }
 

@@ -1,10 +1,20 @@
 import { describe, expect, it } from 'vitest';
 
 import { labelOf, stepOf } from '../src/remedy';
-import { doneCount, failedFirst, has, htmlOf, IRun, mergeLines, partsOf, ranksOf, Segment } from '../src/run/model';
+import {
+  doneCount,
+  failedFirst,
+  has,
+  htmlOf,
+  IRunBundle,
+  mergeLines,
+  partsOf,
+  ranksOf,
+  Segment
+} from '../src/run/model';
 import { isStderr, keyOf, lineCount, mergeTexts, ranksIn, segmentsFor } from '../src/run/segments';
 
-const RUN: IRun = {
+const RUN: IRunBundle = {
   version: 1,
   run: 7,
   cluster: 'c1',

@@ -5,7 +5,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 
-import { doneCount, IRun, MIME, partsOf, VERSION } from '../run/model';
+import { doneCount, IRunBundle, MIME, partsOf, VERSION } from '../run/model';
 import { isFailure, outcomeState, VERDICT_SIGN } from '../states';
 
 const BEGINS = /^\s*%%dist(\s|$)/;
@@ -52,7 +52,7 @@ export class CellProgress implements IDisposable {
     }
   }
 
-  private _show(run: IRun): void {
+  private _show(run: IRunBundle): void {
     const parts = partsOf(run);
     const [done, failed] = [doneCount(run), parts.filter(part => isFailure(part.state)).length];
     const texts = [this._trans.__('%1 of %2 ranks done', done, parts.length)];
@@ -79,9 +79,9 @@ export class CellProgress implements IDisposable {
 }
 
 /** The newest run in a cell's output. */
-function runOf(outputs: CodeCell['outputArea']['model']): IRun | undefined {
+function runOf(outputs: CodeCell['outputArea']['model']): IRunBundle | undefined {
   for (let i = outputs.length - 1; i >= 0; i--) {
-    const run = outputs.get(i).data[MIME] as unknown as IRun | undefined;
+    const run = outputs.get(i).data[MIME] as unknown as IRunBundle | undefined;
     if (run?.version === VERSION) {
       return run;
     }

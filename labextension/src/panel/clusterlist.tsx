@@ -38,7 +38,7 @@ export class ClusterList extends Section {
     if (!clusters.all.length) {
       return (
         <div className="jdist-empty">
-          <p>{trans.__('You have no clusters. Start one here, or by %dist start in a notebook.')}</p>
+          <p>{trans.__('You have no clusters. Start one here, or with %dist start in a notebook.')}</p>
           <button className="jp-mod-styled jp-mod-accept" onClick={() => this._buttons.act(CommandIDs.start)}>
             {trans.__('Start a cluster…')}
           </button>
@@ -152,9 +152,9 @@ function adviceText(problem: RequestError, trans: TranslationBundle): string {
       );
     case 401:
     case 403:
-      return trans.__('Log in again, or ask whoever runs this server to allow you to read jdist.');
+      return trans.__('Log in again, or ask the administrator of this server for permission to read jdist.');
     case 0:
-      return trans.__('Once the server can be reached again, this list comes back by itself.');
+      return trans.__('The list is loaded as soon as the server can be reached again.');
     case 200:
       return trans.__('After jdist was updated, start the Jupyter server again and reload this page.');
     default:

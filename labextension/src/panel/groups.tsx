@@ -69,7 +69,7 @@ interface ISelecting {
 function Group(props: IGroupItem & ISelecting): JSX.Element {
   const { name, ranks, note, isGone, selection, trans } = props;
   const isSelected = isSame(selection.ranks, ranks);
-  const about = [trans.__('ranks %1', formatRanks(ranks)), note, isGone ? trans.__('gone with a rank') : ''];
+  const about = [trans.__('ranks %1', formatRanks(ranks)), note, isGone ? trans.__('ended with a rank') : ''];
   return (
     <li className={isSelected ? 'jdist-item jdist-mod-current' : 'jdist-item'}>
       <button

@@ -14,7 +14,7 @@ import { Actions } from '../actions';
 import { addCommands } from '../shell/commands';
 import { showNotices } from '../shell/notices';
 import { addRunning } from '../shell/running';
-import { Status } from '../shell/status';
+import { StatusItem } from '../shell/status';
 import { Tabs } from '../shell/tabs';
 import { Terminals } from '../shell/terminals';
 import { start } from '../start/dialog';
@@ -80,7 +80,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
     app.shell.add(side, 'left', { rank: 350 });
     restorer?.add(side, side.id);
 
-    const status = new Status(clusters, open, trans);
+    const status = new StatusItem(clusters, open, trans);
     const preferences = { showStatus: true, showNotices: true };
     const activeStateChanged = new Signal<object, void>({});
     statusBar?.registerStatusItem('jdist:status', {

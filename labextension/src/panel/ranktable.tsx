@@ -56,24 +56,24 @@ function whyEmpty(cluster: ICluster | undefined, trans: TranslationBundle): stri
   switch (cluster.state) {
     case 'orphaned':
       return trans.__(
-        'The controller of %1 is gone, so nothing is known of its ranks. They wait for another one: revive it, and every name is kept.',
+        'The controller of %1 has died, so the state of its ranks is unknown. They keep all variables: revive the cluster to use it again.',
         cluster.name
       );
     case 'foreign':
-      return trans.__('%1 was started by another version of jdist, which alone can talk to it.', cluster.name);
+      return trans.__('%1 was started by another version of jdist, and only that version can use it.', cluster.name);
     default:
       return cluster.reason || trans.__('Nothing is known of the ranks of %1 yet.', cluster.name);
   }
 }
 
-interface ITable {
+interface ITableProps {
   cluster: ICluster;
   selection: Selection;
   trans: TranslationBundle;
   openMenu: (rank: number, x: number, y: number) => void;
 }
 
-function Table(props: ITable): JSX.Element {
+function Table(props: ITableProps): JSX.Element {
   const { cluster, selection, trans } = props;
   const { view } = selection;
   const now = Date.now();
@@ -153,7 +153,7 @@ function Table(props: ITable): JSX.Element {
   );
 }
 
-function Filter(props: ITable & { count: number }): JSX.Element {
+function Filter(props: ITableProps & { count: number }): JSX.Element {
   const { cluster, selection, trans, count } = props;
   const all = cluster.ranks?.length ?? 0;
   const status = selection.ranks.length
@@ -185,7 +185,7 @@ function Filter(props: ITable & { count: number }): JSX.Element {
   );
 }
 
-function Head(props: ITable & { shown: IColumn[] }): JSX.Element {
+function Head(props: ITableProps & { shown: IColumn[] }): JSX.Element {
   const { selection, shown, trans } = props;
   const { sort, isDescending } = selection.view;
   return (
@@ -215,7 +215,7 @@ function Head(props: ITable & { shown: IColumn[] }): JSX.Element {
   );
 }
 
-interface IRow extends ITable {
+interface IRowProps extends ITableProps {
   row: TableRow;
   index: number;
   shown: IColumn[];
@@ -226,7 +226,7 @@ interface IRow extends ITable {
   onClick: (event: React.MouseEvent) => void;
 }
 
-function Row(props: IRow): JSX.Element {
+function Row(props: IRowProps): JSX.Element {
   const { row, index, shown, now, trans, isNarrow, isActive, isSelected, onClick, openMenu } = props;
   const common = {
     role: 'row',
@@ -317,7 +317,7 @@ function reveal(scroller: HTMLElement | null, index: number): void {
   }
 }
 
-interface IRows extends ITable {
+interface IRows extends ITableProps {
   rows: TableRow[];
   active: number;
 }

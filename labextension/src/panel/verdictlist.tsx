@@ -34,14 +34,14 @@ export class VerdictList extends Section {
   }
 }
 
-interface IProps {
+interface IVerdictProps {
   verdict: IVerdict;
   trans: TranslationBundle;
   select: (ranks: number[]) => void;
   take: (remedy: IRemedy) => void;
 }
 
-function Verdict(props: IProps): JSX.Element {
+function Verdict(props: IVerdictProps): JSX.Element {
   const { verdict, trans, select, take } = props;
   const { headline, details, responsible, waiting, remedies, is_certain } = verdict;
   return (

@@ -60,7 +60,7 @@ export interface IFinding {
   remedies?: IRemedy[];
 }
 
-export interface IRun {
+export interface IRunBundle {
   version: number;
   run: number;
   cluster: string;
@@ -107,7 +107,7 @@ export function has(text: string, rank: number): boolean {
 }
 
 /** The parts of all ranks, by rank. */
-export function partsOf(run: IRun): IPart[] {
+export function partsOf(run: IRunBundle): IPart[] {
   const parts = run.ranks.flatMap(({ ranks, state, seconds }) =>
     ranksOf(ranks).map(rank => ({ rank, state, seconds }))
   );
@@ -121,7 +121,7 @@ export function failedFirst(parts: IPart[]): IPart[] {
 }
 
 /** How many ranks are done. */
-export function doneCount(run: IRun): number {
+export function doneCount(run: IRunBundle): number {
   return partsOf(run).filter(part => part.state !== 'waiting' && part.state !== 'running').length;
 }
 

@@ -9,7 +9,7 @@ import { Panel, Widget } from '@lumino/widgets';
 import { duration, elapsed } from '../format';
 import { IRemedy } from '../remedy';
 import { FailureList } from './failurelist';
-import { doneCount, IRun, MIME, partsOf, VERSION } from './model';
+import { doneCount, IRunBundle, MIME, partsOf, VERSION } from './model';
 import { RankTabs } from './ranktabs';
 import { SegmentList } from './segmentlist';
 import { ISource } from './segments';
@@ -25,9 +25,9 @@ export interface IRunServices {
   rendermime: IRenderMimeRegistry;
   trans: TranslationBundle;
   /** Carries out a remedy for the run that the widget shows, and returns what to say about it. */
-  takeRemedy: (run: IRun, from: Widget, remedy: IRemedy) => Promise<string>;
+  takeRemedy: (run: IRunBundle, from: Widget, remedy: IRemedy) => Promise<string>;
   /** Opens the run's timeline; without it, there is no button. */
-  timeline?: (run: IRun, from: Widget) => Promise<void>;
+  timeline?: (run: IRunBundle, from: Widget) => Promise<void>;
 }
 
 /** Renders the bundle, again and again while the run goes on; choice, focus and scroll position stay as they are. */
@@ -55,12 +55,12 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
   readonly tabs: RankTabs;
 
   /** The run that is shown. */
-  get run(): IRun | undefined {
+  get run(): IRunBundle | undefined {
     return this._run;
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const run = model.data[MIME] as unknown as IRun;
+    const run = model.data[MIME] as unknown as IRunBundle;
     this._source = { html: model.data['text/html'], trusted: model.trusted };
     if (run?.version !== VERSION) {
       return this._showHtml(model);
@@ -112,7 +112,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     }
   }
 
-  private _showNotices(run: IRun): void {
+  private _showNotices(run: IRunBundle): void {
     const key = JSON.stringify([run.title, run.notices]);
     if (key === this._shownNotices) {
       return;
@@ -151,7 +151,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     }
   }
 
-  private _showFooter(run: IRun, count: number): void {
+  private _showFooter(run: IRunBundle, count: number): void {
     const { trans } = this._services;
     const ranks = trans._n('%1 rank', '%1 ranks', count);
     const texts = [trans.__('run %1', run.run)];
@@ -178,7 +178,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     await renderer.renderModel(new MimeModel({ data: model.data, metadata: model.metadata, trusted: model.trusted }));
   }
 
-  private _run?: IRun;
+  private _run?: IRunBundle;
   private _source: ISource = { html: '', trusted: false };
   private _shownNotices = '';
   private _html?: Widget;

@@ -6,7 +6,7 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs, IClusters } from '../tokens';
-import { IRun, MIME } from './model';
+import { IRunBundle, MIME } from './model';
 import { RunOutput } from './output';
 import { RankTabs } from './ranktabs';
 import { remedyTaker } from './remedies';
@@ -29,7 +29,7 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('jdist');
     const takeRemedy = remedyTaker(clusters, notebooks, trans);
-    const timeline = async ({ cluster, run }: IRun): Promise<void> => {
+    const timeline = async ({ cluster, run }: IRunBundle): Promise<void> => {
       await app.commands.execute(CommandIDs.openTimeline, { cluster, run });
     };
     rendermime.addFactory(

@@ -7,11 +7,11 @@ import { Widget } from '@lumino/widgets';
 import { RequestError } from '../api';
 import { IRemedy, labelOf, stepOf } from '../remedy';
 import { IClusters } from '../tokens';
-import { IRun } from './model';
+import { IRunBundle } from './model';
 
 /** Interrupts through the server, or inserts a cell below. Returns what to say; rejects with the reason if it fails. */
 export function remedyTaker(clusters: IClusters, notebooks: INotebookTracker, trans: TranslationBundle) {
-  return async (run: IRun, from: Widget, remedy: IRemedy): Promise<string> => {
+  return async (run: IRunBundle, from: Widget, remedy: IRemedy): Promise<string> => {
     const step = stepOf(remedy);
     const panel = notebooks.find(each => each.node.contains(from.node));
     if ('cell' in step) {

@@ -93,7 +93,7 @@ export class SegmentList extends Panel {
     return widget;
   }
 
-  /** The richest that Lab can show, with what the notebook's trust allows. */
+  /** The richest representation that JupyterLab can show; an untrusted notebook allows fewer. */
   private _shown(segment: IShown, source: ISource): Widget {
     const html = htmlOf(source.html, segment.piece);
     const data = { ...segment.data, ...(html ? { 'text/html': html } : {}) };

@@ -21,7 +21,7 @@ import { Actions, Args } from '../actions';
 import { CommandIDs } from '../tokens';
 import { ranksIcon } from './icons';
 import { Tabs } from './tabs';
-import { createTextViewer, IText } from './textviewer';
+import { createTextViewer, IRankText } from './textviewer';
 
 type Command = CommandRegistry.ICommandOptions;
 
@@ -168,7 +168,7 @@ function text(value: unknown): string {
 function textCommands(options: ICommands): Record<string, Command> {
   const { actions, trans } = options;
   const isEnabled = (args: Args): boolean => actions.isAvailable(args);
-  const kinds: { id: string; label: string; which: string; text: (name: string, rank: number) => IText }[] = [
+  const kinds: { id: string; label: string; which: string; text: (name: string, rank: number) => IRankText }[] = [
     {
       id: CommandIDs.logs,
       label: trans.__('Log of a rank'),
@@ -209,7 +209,7 @@ function textCommands(options: ICommands): Record<string, Command> {
 function opener(
   { tabs, restorer, trans }: ICommands,
   command: string,
-  what: (name: string, rank: number) => IText
+  what: (name: string, rank: number) => IRankText
 ): (name: string, rank: number) => void {
   const tracker = new WidgetTracker<MainAreaWidget>({ namespace: command.replace(':', '-') });
   const shown = new Map<MainAreaWidget, Args>();

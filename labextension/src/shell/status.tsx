@@ -7,7 +7,7 @@ import * as React from 'react';
 import { clusterLine, clusterState } from '../states';
 import { IClusters } from '../tokens';
 
-export class Status extends ReactWidget {
+export class StatusItem extends ReactWidget {
   constructor(
     private readonly _clusters: IClusters,
     private readonly _open: () => void,

@@ -25,7 +25,7 @@ export class Tabs {
     this._shell.activateById(widget.id);
     const panel = widget.parent?.parent;
     if (panel instanceof TabPanel) {
-      panel.currentWidget = widget; // the shell of Notebook 7 does neither this nor gives the area a height
+      panel.currentWidget = widget; // the shell of Notebook 7 does neither of the two
       ensureShare(panel, SHARE);
     }
   }

@@ -8,7 +8,7 @@ import { Widget } from '@lumino/widgets';
 import { ranksIcon } from './icons';
 
 /** A text that can be loaded again and again. */
-export interface IText {
+export interface IRankText {
   /** The id of the widget, so that it is opened only once. */
   id: string;
   title: string;
@@ -17,7 +17,7 @@ export interface IText {
 }
 
 /** Loads a text and shows it, with buttons to load it again and to copy it. */
-export function createTextViewer(text: IText, trans: TranslationBundle): MainAreaWidget {
+export function createTextViewer(text: IRankText, trans: TranslationBundle): MainAreaWidget {
   const content = new TextViewer(text, trans);
   const widget = new MainAreaWidget({ content });
   widget.id = text.id;
@@ -45,7 +45,7 @@ export function createTextViewer(text: IText, trans: TranslationBundle): MainAre
 
 class TextViewer extends Widget {
   constructor(
-    private readonly _source: IText,
+    private readonly _source: IRankText,
     private readonly _trans: TranslationBundle
   ) {
     super();

@@ -6,7 +6,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 
 import { CommandIDs, IClusters } from '../tokens';
-import { EMPTY_FORM, Form, IStartForm, startRequest } from './form';
+import { EMPTY_FORM, StartForm, IStartForm, startRequest } from './form';
 import { StartProgress } from './progress';
 
 /** Where the last options are saved. */
@@ -28,7 +28,7 @@ export async function start(context: IStartContext): Promise<void> {
     const launch = await clusters.api.launch();
     const answer = await showDialog({
       title: trans.__('Start a cluster'),
-      body: new Form(launch, form, error, trans),
+      body: new StartForm(launch, form, error, trans),
       buttons: [Dialog.cancelButton({ label: trans.__('Cancel') }), Dialog.okButton({ label: trans.__('Start') })],
       focusNodeSelector: 'input[name="nproc_per_node"]'
     });

@@ -46,8 +46,8 @@ export function startRequest(form: IStartForm): Record<string, unknown> {
   };
 }
 
-/** The body of a dialog, whose value are the options. */
-export class Form extends ReactWidget {
+/** The body of a dialog; its value is the options. */
+export class StartForm extends ReactWidget {
   constructor(
     private readonly _launch: ILaunch,
     form: IStartForm,
@@ -87,7 +87,12 @@ export class Form extends ReactWidget {
           </HTMLSelect>
         )}
         {form.launcher === SSH
-          ? this._text('hosts', trans.__('Hosts'), 'alpha,beta', trans.__('Names as ssh takes them, or a file of them'))
+          ? this._text(
+              'hosts',
+              trans.__('Hosts'),
+              'alpha,beta',
+              trans.__('Host names for ssh, or a file that lists them')
+            )
           : this._text(
               'nnodes',
               trans.__('Nodes'),
@@ -98,7 +103,7 @@ export class Form extends ReactWidget {
           'nproc_per_node',
           trans.__('Ranks per node'),
           usual('nproc_per_node', trans.__('one per GPU, else one per core')),
-          trans.__('A number; different ones as 4,2')
+          trans.__('A number; one for each node as 4,2')
         )}
         {this._field(
           'backend',
@@ -122,7 +127,11 @@ export class Form extends ReactWidget {
     const { max_ranks, ranks_here } = this._launch;
     return max_ranks ? (
       <p className="jdist-note">
-        {this._trans.__('This server allows %1 ranks in all your clusters together; %2 run.', max_ranks, ranks_here)}
+        {this._trans.__(
+          'This server allows %1 ranks in all your clusters together; %2 are running.',
+          max_ranks,
+          ranks_here
+        )}
       </p>
     ) : null;
   }

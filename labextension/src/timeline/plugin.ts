@@ -49,7 +49,7 @@ export const timeline: JupyterFrontEndPlugin<void> = {
       return Trace.from(await loadTrace(clusters, kernel, cluster, run));
     };
     app.commands.addCommand(CommandIDs.openTimeline, {
-      label: trans.__('Timeline of a Run'),
+      label: trans.__('Timeline of a run'),
       caption: trans.__('The calls of torch.distributed in a run by rank, and which rank waited for which'),
       icon: ranksIcon,
       isEnabled: args => !!args.cluster || !!clusters.current,

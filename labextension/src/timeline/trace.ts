@@ -3,7 +3,7 @@
 export const TRACE_MIME = 'application/vnd.jdist.trace.v1+json';
 export const TRACE_VERSION = 1;
 
-export interface IKind {
+export interface ICallKind {
   op: string;
   /** Its index in `groups`. */
   group: number;
@@ -12,7 +12,7 @@ export interface IKind {
   line: number | null;
 }
 
-export interface IRow {
+export interface ITraceRow {
   rank: number;
   node: string;
   calls: number;
@@ -36,9 +36,9 @@ export interface ITraceData {
   span: number;
   tick: number;
   groups: string[];
-  kinds: IKind[];
+  kinds: ICallKind[];
   whom: string[];
-  rows: IRow[];
+  rows: ITraceRow[];
   absent: Record<string, string>;
   columns: Record<string, string>;
 }

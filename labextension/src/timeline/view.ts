@@ -12,7 +12,7 @@ import { Trace } from './trace';
 
 const TALLEST = 26;
 const LOWEST = 14;
-/** At most zoom, so many ticks are visible. */
+/** The viewport is at least so many ticks wide. */
 const CLOSEST = 50;
 
 /** A canvas with a headline, buttons, and the description of the chosen call. */

@@ -202,7 +202,7 @@ def test_clusters_that_cannot_be_attached_to(shown: Panelled) -> None:
     answer(shown, clusters=[lost, foreign])
     expect(shown.cluster("old")).to_contain_text("another version")
     expect(shown.cluster("old").get_by_role("button", name="Stop")).to_have_count(0)
-    expect(shown.panel).to_contain_text("revive it, and every name is kept")
+    expect(shown.panel).to_contain_text("revive the cluster to use it again")
     with shown.page.expect_request("**/jdist/clusters/lost/revive?*") as asked:
         shown.cluster("lost").get_by_role("button", name="Revive").click()
     assert asked.value.method == "POST"

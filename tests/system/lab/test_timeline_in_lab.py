@@ -110,7 +110,7 @@ def test_a_runs_timeline_opens_from_its_output(notebook: LabNotebook, page: Page
     notebook.picture("timeline")
     page.keyboard.press("0")
     assert serious_findings(notebook, ".jdist-Timeline") == []
-    timeline.get_by_role("button", name="Ask the ranks again").click()
+    timeline.get_by_role("button", name="Refresh").click()
     expect(told).to_be_empty()
 
 
