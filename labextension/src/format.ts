@@ -1,22 +1,22 @@
-/** Numbers as people read them: times, sizes, shares and sets of ranks. */
+/** Numbers as people read them, as in jdist/core/quantities.py: times, sizes, shares and sets of ranks. */
 
-/** Whole seconds that count up: `3 s`, `2 min 5 s`, `1 h 4 min`. */
-export function elapsed(seconds: number): string {
+/** A time that is counted up: `3 s`, `2 min 5 s`, `1 h 4 min`. */
+export function formatWholeSeconds(seconds: number): string {
   const whole = Math.floor(seconds);
   const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
   return hours ? `${hours} h ${minutes} min` : minutes ? `${minutes} min ${whole % 60} s` : `${whole} s`;
 }
 
-/** What something took: `31 ms`, `0.25 s`, `1.5 s`, `12 s`, `2 min 5 s`. */
-export function duration(seconds: number): string {
+/** A time that people wait: `31 ms`, `0.25 s`, `1.5 s`, `12 s`, `2 min 5 s`. */
+export function formatDuration(seconds: number): string {
   if (seconds < 0.1) {
     return `${Math.round(seconds * 1000)} ms`;
   }
-  return seconds < 10 ? `${seconds.toFixed(seconds < 1 ? 2 : 1)} s` : elapsed(seconds);
+  return seconds < 10 ? `${seconds.toFixed(seconds < 1 ? 2 : 1)} s` : formatWholeSeconds(seconds);
 }
 
-/** Three significant digits: `1.23 s`, `45.6 ms`, `120 µs`, `0`. */
-export function preciseDuration(seconds: number): string {
+/** A time that was measured, in at most three digits: `1.23 s`, `45.6 ms`, `120 µs`, `0`. */
+export function formatInterval(seconds: number): string {
   const three = (value: number): string => String(Number(value.toPrecision(3)));
   const size = Math.abs(seconds);
   if (size < 5e-7) {
@@ -25,22 +25,25 @@ export function preciseDuration(seconds: number): string {
   if (size < 9.995e-4) {
     return `${three(seconds * 1e6)} µs`;
   }
-  return size < 0.9995 ? `${three(seconds * 1e3)} ms` : `${three(seconds)} s`;
+  if (size < 0.9995) {
+    return `${three(seconds * 1e3)} ms`;
+  }
+  return size < 999.5 ? `${three(seconds)} s` : `${Math.round(seconds).toLocaleString('en')} s`;
 }
 
 /** `212 MiB`, `1.4 GiB`. */
-export function bytes(count: number): string {
+export function formatMemory(count: number): string {
   const mebi = Math.round(count / 2 ** 20);
   return mebi < 1024 ? `${mebi} MiB` : `${(count / 2 ** 30).toFixed(1)} GiB`;
 }
 
 /** `1.2 / 141 GiB`. */
-export function partOfBytes(part: number, whole: number): string {
+export function formatPartOfMemory(part: number, whole: number): string {
   return `${(part / 2 ** 30).toFixed(1)} / ${Math.round(whole / 2 ** 30)} GiB`;
 }
 
 /** A share of 0 to 1: `90 %`; empty if it is not known. */
-export function percent(share: number | null | undefined): string {
+export function formatShare(share: number | null | undefined): string {
   return typeof share === 'number' ? `${Math.round(share * 100)} %` : '';
 }
 

@@ -3,7 +3,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { ICluster, IRank } from './api';
-import { elapsed, joinParts } from './format';
+import { formatWholeSeconds, joinParts } from './format';
 
 /** What the state means to the user; it chooses the CSS class `jdist-mod-<tone>`. */
 export type Tone = 'idle' | 'busy' | 'pending' | 'warn' | 'bad';
@@ -135,7 +135,7 @@ export function activity(rank: IRank, now: number, trans: TranslationBundle): st
   if (doing.kind === 'silent') {
     return joinParts(trans.__('does not answer: %1', doing.process), run);
   }
-  const time = elapsed(doing.seconds + Math.max(0, now - (rank.receivedAt ?? now)) / 1000);
+  const time = formatWholeSeconds(doing.seconds + Math.max(0, now - (rank.receivedAt ?? now)) / 1000);
   if (doing.kind === 'python' && doing.line) {
     return joinParts(trans.__('%1 at line %2: %3', time, doing.line, doing.source.trim()), run);
   }

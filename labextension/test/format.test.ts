@@ -1,6 +1,15 @@
 import { describe, expect, it } from 'vitest';
 
-import { bytes, duration, elapsed, formatRanks, joinParts, partOfBytes, percent, preciseDuration } from '../src/format';
+import {
+  formatMemory,
+  formatDuration,
+  formatWholeSeconds,
+  formatRanks,
+  joinParts,
+  formatPartOfMemory,
+  formatShare,
+  formatInterval
+} from '../src/format';
 
 describe('times', () => {
   it.each([
@@ -13,7 +22,7 @@ describe('times', () => {
     [3600, '1 h 0 min'],
     [3840, '1 h 4 min'],
     [90_000, '25 h 0 min']
-  ])('elapsed(%d) counts whole seconds', (seconds, text) => expect(elapsed(seconds)).toBe(text));
+  ])('%d s are counted in whole seconds', (seconds, text) => expect(formatWholeSeconds(seconds)).toBe(text));
 
   it.each([
     [0, '0 ms'],
@@ -23,7 +32,9 @@ describe('times', () => {
     [1.54, '1.5 s'],
     [10, '10 s'],
     [125.9, '2 min 5 s']
-  ])('duration(%d) is as exact as it matters', (seconds, text) => expect(duration(seconds)).toBe(text));
+  ])('%d s that somebody waited are as exact as it matters', (seconds, text) =>
+    expect(formatDuration(seconds)).toBe(text)
+  );
 
   it.each([
     [0, '0'],
@@ -36,8 +47,10 @@ describe('times', () => {
     [0.9994, '999 ms'],
     [0.9996, '1 s'],
     [1.2345, '1.23 s'],
-    [-0.002, '-2 ms']
-  ])('preciseDuration(%d) has three digits', (seconds, text) => expect(preciseDuration(seconds)).toBe(text));
+    [-0.002, '-2 ms'],
+    [999.4, '999 s'],
+    [12345.6, '12,346 s']
+  ])('%d s that were measured have three digits', (seconds, text) => expect(formatInterval(seconds)).toBe(text));
 });
 
 describe('sizes', () => {
@@ -47,9 +60,9 @@ describe('sizes', () => {
     [1023.4 * 2 ** 20, '1023 MiB'],
     [1023.6 * 2 ** 20, '1.0 GiB'],
     [1.44 * 2 ** 30, '1.4 GiB']
-  ])('bytes(%d)', (count, text) => expect(bytes(count)).toBe(text));
+  ])('%d bytes of memory', (count, text) => expect(formatMemory(count)).toBe(text));
 
-  it('of a GPU have one unit', () => expect(partOfBytes(1.2 * 2 ** 30, 141 * 2 ** 30)).toBe('1.2 / 141 GiB'));
+  it('of a GPU have one unit', () => expect(formatPartOfMemory(1.2 * 2 ** 30, 141 * 2 ** 30)).toBe('1.2 / 141 GiB'));
 
   it.each([
     [0, '0 %'],
@@ -57,7 +70,7 @@ describe('sizes', () => {
     [1, '100 %'],
     [null, ''],
     [undefined, '']
-  ])('percent(%s)', (share, text) => expect(percent(share)).toBe(text));
+  ])('a share of %s', (share, text) => expect(formatShare(share)).toBe(text));
 });
 
 describe('ranks', () => {
@@ -67,7 +80,7 @@ describe('ranks', () => {
     [[0, 1], '0-1'],
     [[5, 2, 0, 1, 1], '0-2,5'],
     [[0, 2, 4], '0,2,4']
-  ])('formatRanks(%s)', (ranks, text) => expect(formatRanks(ranks)).toBe(text));
+  ])('%j are written as a user does', (ranks, text) => expect(formatRanks(ranks)).toBe(text));
 });
 
 it('joinParts leaves empty parts out', () => expect(joinParts('a', '', 'b')).toBe('a · b'));

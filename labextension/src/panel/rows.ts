@@ -3,7 +3,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { ICluster, IRank } from '../api';
-import { bytes, partOfBytes, percent } from '../format';
+import { formatMemory, formatPartOfMemory, formatShare } from '../format';
 import { activity, rankState } from '../states';
 import { ITableView } from './selection';
 
@@ -62,11 +62,11 @@ export function columns(ranks: IRank[], isByNode: boolean, isNarrow: boolean, tr
     },
     any(rank => typeof rank.doing?.cpu === 'number') && {
       ...column('cpu', trans.__('CPU'), '62px', rank => rank.doing?.cpu ?? -1),
-      text: rank => percent(rank.doing?.cpu)
+      text: rank => formatShare(rank.doing?.cpu)
     },
     any(rank => rank.rss) && {
       ...column('memory', trans.__('Memory'), '76px', rank => rank.rss ?? 0),
-      text: rank => (rank.rss ? bytes(rank.rss) : '')
+      text: rank => (rank.rss ? formatMemory(rank.rss) : '')
     },
     any(rank => rank.gpu_total || rank.gpu_own) && {
       ...column('gpumemory', trans.__('GPU memory'), '120px', rank => rank.gpu_own ?? rank.gpu_used ?? 0),
@@ -74,7 +74,7 @@ export function columns(ranks: IRank[], isByNode: boolean, isNarrow: boolean, tr
     },
     any(rank => typeof rank.gpu_busy === 'number') && {
       ...column('gpu', trans.__('GPU'), '58px', rank => rank.gpu_busy ?? -1),
-      text: rank => percent(rank.gpu_busy)
+      text: rank => formatShare(rank.gpu_busy)
     }
   ];
   return all.filter((each): each is IColumn => !!each);
@@ -132,14 +132,16 @@ function isIn(rank: number, ranks: string): boolean {
 /** `1.2 / 141 GiB`: the rank's own share of its GPU's memory, or that of all processes where its own is not known. */
 function gpuMemory({ gpu_own, gpu_used, gpu_total }: IRank): string {
   if (!gpu_total) {
-    return gpu_own ? bytes(gpu_own) : '';
+    return gpu_own ? formatMemory(gpu_own) : '';
   }
-  return partOfBytes(gpu_own ?? gpu_used ?? 0, gpu_total);
+  return formatPartOfMemory(gpu_own ?? gpu_used ?? 0, gpu_total);
 }
 
 /** The tooltip of a GPU: which one it is, and whose memory is counted. */
 export function gpuDetails({ gpu_name, gpu_own, gpu_used, gpu_total }: IRank, trans: TranslationBundle): string {
-  const own = typeof gpu_own === 'number' ? trans.__("The rank's process has %1", bytes(gpu_own)) : '';
-  const all = gpu_total ? trans.__('All processes have %1 of %2', bytes(gpu_used ?? 0), bytes(gpu_total)) : '';
+  const own = typeof gpu_own === 'number' ? trans.__("The rank's process has %1", formatMemory(gpu_own)) : '';
+  const all = gpu_total
+    ? trans.__('All processes have %1 of %2', formatMemory(gpu_used ?? 0), formatMemory(gpu_total))
+    : '';
   return [gpu_name, own, all].filter(Boolean).join('\n');
 }

@@ -6,7 +6,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { UUID } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
 
-import { duration, elapsed } from '../format';
+import { formatDuration, formatWholeSeconds } from '../format';
 import { IRemedy } from '../remedy';
 import { FailureList } from './failurelist';
 import { doneCount, IRunBundle, MIME, partsOf, VERSION } from './model';
@@ -158,9 +158,9 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     if (run.state === 'waiting') {
       texts.push(trans.__('waiting'), ranks);
     } else if (run.state === 'running') {
-      texts.push(trans.__('%1 of %2 done', doneCount(run), ranks), elapsed(run.seconds));
+      texts.push(trans.__('%1 of %2 done', doneCount(run), ranks), formatWholeSeconds(run.seconds));
     } else {
-      texts.push(ranks, duration(run.seconds));
+      texts.push(ranks, formatDuration(run.seconds));
     }
     const text = texts.join(' · ');
     if (this._summary.textContent !== text) {

@@ -4,7 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
-import { duration } from '../format';
+import { formatDuration } from '../format';
 import { isFailure, outcomeState } from '../states';
 import { failedFirst, IPart, RankChoice } from './model';
 
@@ -66,7 +66,7 @@ export class RankTabs extends Widget {
     const first = failed ? this._trans._n('All · %1 failed', 'All · %1 failed', failed) : this._trans.__('All');
     const tabs = [this._tab('all', first, first)];
     for (const part of isStrip ? parts : failedFirst(parts)) {
-      const time = isStrip || part.seconds === undefined ? '' : ` · ${duration(part.seconds)}`;
+      const time = isStrip || part.seconds === undefined ? '' : ` · ${formatDuration(part.seconds)}`;
       const { sign, label, tone } = outcomeState(part.state, this._trans);
       const tab = this._tab(part.rank, `${part.rank}${time}`, this._describe(part, label), sign);
       tab.className = `jdist-mod-${tone}`;
@@ -111,7 +111,7 @@ export class RankTabs extends Widget {
   private _describe({ rank, seconds }: IPart, state: string): string {
     return seconds === undefined
       ? this._trans.__('rank %1, %2', rank, state)
-      : this._trans.__('rank %1, %2 after %3', rank, state, duration(seconds));
+      : this._trans.__('rank %1, %2 after %3', rank, state, formatDuration(seconds));
   }
 
   private _tab(choice: RankChoice, text: string, label: string, sign = ''): HTMLElement {

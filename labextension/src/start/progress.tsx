@@ -6,7 +6,7 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { Message } from '@lumino/messaging';
 import * as React from 'react';
 
-import { elapsed } from '../format';
+import { formatWholeSeconds } from '../format';
 import { IClusters } from '../tokens';
 
 /** How a start has ended; empty while it is in progress. */
@@ -55,7 +55,7 @@ export class StartProgress extends ReactWidget {
   protected render(): JSX.Element {
     const trans = this._trans;
     const cluster = this._clusters.get(this.name);
-    const waited = elapsed((Date.now() - this._startedAt) / 1000);
+    const waited = formatWholeSeconds((Date.now() - this._startedAt) / 1000);
     const nodes = cluster?.nodes ?? [];
     return (
       <>

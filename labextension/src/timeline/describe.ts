@@ -2,7 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { preciseDuration } from '../format';
+import { formatInterval } from '../format';
 import { Trace } from './trace';
 
 /** Everything known about a call, in several lines. */
@@ -22,9 +22,9 @@ export function describeCall(call: number, trace: Trace, trans: TranslationBundl
 }
 
 function when(call: number, trace: Trace, trans: TranslationBundle): string {
-  const length = preciseDuration(trace.seconds(trace.ended[call] - trace.began[call]));
+  const length = formatInterval(trace.seconds(trace.ended[call] - trace.began[call]));
   const open = trace.isOpen(call) ? trans.__(', its end was not seen') : '';
-  return trans.__('at %1, for %2', preciseDuration(trace.seconds(trace.began[call])), length) + open;
+  return trans.__('at %1, for %2', formatInterval(trace.seconds(trace.began[call])), length) + open;
 }
 
 /** How long and for which ranks the call waited; empty if it did not wait. */
@@ -33,6 +33,6 @@ function waiting(call: number, trace: Trace, trans: TranslationBundle): string {
   if (!trace.waited[call] && !whom) {
     return '';
   }
-  const waited = preciseDuration(trace.seconds(trace.waited[call]));
+  const waited = formatInterval(trace.seconds(trace.waited[call]));
   return `${trans.__('waited %1', (trace.isEstimate(call) ? '≈ ' : '') + waited)} ${whom}`;
 }

@@ -1,6 +1,6 @@
 /** Paints a trace on a canvas: a row for each rank, a bar for each call, hatched where the call waits. */
 
-import { preciseDuration } from '../format';
+import { formatInterval } from '../format';
 import { Trace } from './trace';
 
 /** The colours of groups. White text on them has a contrast of at least 4.5, they on white and black of at least 3. */
@@ -96,7 +96,7 @@ function paintTimes(context: CanvasRenderingContext2D, trace: Trace, seen: IView
     context.lineTo(x, seen.height);
     context.stroke();
     context.fillStyle = theme.faint;
-    context.fillText(preciseDuration(Math.round(at / step) * step), Math.min(x, seen.width - 24), TOP / 2);
+    context.fillText(formatInterval(Math.round(at / step) * step), Math.min(x, seen.width - 24), TOP / 2);
   }
 }
 
