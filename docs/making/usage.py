@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from jdist.commands import main
+from jdist.core.quantities import HelpWanted
 from jdist.notebook import verbs
 from jdist.notebook.cli import COMMANDS
-from jdist.notebook.options import HelpWanted, cell_parser
+from jdist.notebook.options import cell_parser
 
 _COLUMNS = "84"
 
@@ -41,7 +42,7 @@ def verbs_page() -> str:
         "# Verbs and cells\n\nAs `%dist VERB?` prints it. `%dist` alone lists the verbs.",
         _entry("%%dist", "a cell on ranks: on all of them, or on those that `-r` or `-g` name", cell_parser().parse),
     ]
-    parts += [_entry(f"%dist {name}", verb.__doc__ or "", _help_of(verb)) for name, verb in verbs.VERBS.items()]
+    parts += [_entry(f"%dist {name}", verb.summary, _help_of(verb)) for name, verb in verbs.VERBS.items()]
     return "\n\n".join(parts)
 
 

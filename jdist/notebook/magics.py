@@ -66,9 +66,8 @@ class DistMagics(Magics):
         ranks = cluster.select(o.ranks, o.group)
         if o.lead is not None and o.lead not in ranks:
             raise UsageError(f"--lead {o.lead}: the cell runs on ranks {', '.join(map(str, ranks))}")
-        for name in filter(None, [o.out]):
-            if not name.isidentifier():
-                raise UsageError(f"-o {name!r}: that is no variable name")
+        if o.out and not o.out.isidentifier():
+            raise UsageError(f"-o {o.out!r}: that is no variable name")
         run = cluster.submit(
             cell, ranks, timeout=o.timeout, allow_stdin=len(ranks) == 1 and not o.background, setup=o.setup
         )
@@ -77,8 +76,7 @@ class DistMagics(Magics):
         s.last_run = run
         if o.out:
             s.namespace[o.out] = run
-        display = RunDisplay(cluster, run, s.screen, o.lead, o.timeout)
-        display.tell(s.take_missed())
+        display = RunDisplay(cluster, run, s.screen, lead=o.lead, timeout=o.timeout, notices=s.take_missed())
         if o.background:
             context = contextvars.copy_context()
             threading.Thread(

@@ -1,14 +1,19 @@
-"""Options: command lines of the verbs and of ``%%dist``, with errors that name the nearest right word."""
+"""Options of ``%%dist`` and of a start, and their parser, whose errors name the nearest right word."""
 
 from __future__ import annotations
 
+import argparse
 import functools
 import shlex
+from collections.abc import Sequence
+from typing import Any
 
 from jdist.client.expressions import split_outside
 from jdist.core.errors import UsageError
 from jdist.core.quantities import ArgumentParser, parse_count, parse_duration
-from jdist.core.settings import ON_DEATH
+from jdist.core.settings import ON_DEATH, Host
+from jdist.launch.hosts import read_hostfile
+from jdist.notebook.text.remedy_text import typed
 
 
 def split_words(line: str) -> list[str]:
@@ -43,9 +48,8 @@ def cell_parser() -> ArgumentParser:
     return p
 
 
-def start_parser(prog: str) -> ArgumentParser:
-    """``start``."""
-    p = ArgumentParser(prog, "Start a cluster and form the world.")
+def add_start_options(p: ArgumentParser) -> None:
+    """The options of ``%dist start``."""
     p.add_argument("-n", "--nproc-per-node", metavar="N", help="ranks per node, or one number per node: 2,1")
     p.add_argument(
         "-N", "--nnodes", type=parse_count, metavar="M", help="nodes; default: as the launcher finds them, else 1"
@@ -66,13 +70,53 @@ def start_parser(prog: str) -> ArgumentParser:
     p.add_argument("--on-death", choices=ON_DEATH, default="replace", help="what follows a rank's death")
     p.add_argument("--no-warm", action="store_true", help="import nothing ahead while a node is idle")
     p.add_argument("--no-fork", action="store_true", help="start workers as fresh interpreters")
+
+
+def start_parser(prog: str) -> ArgumentParser:
+    """A parser of the words after ``start``."""
+    p = ArgumentParser(prog, "Start a cluster and form the world.")
+    add_start_options(p)
     return p
 
 
-def ranks_parser(prog: str, description: str, *names: str) -> ArgumentParser:
-    """A verb with positional ``names`` and ``-r``/``-g``."""
-    p = ArgumentParser(prog, description)
-    for name in names:
-        p.add_argument(name)
-    p.add_ranks()
-    return p
+def at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
+    """list[str] after ``--`` are a launcher's."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def start_options(o: argparse.Namespace) -> dict[str, Any]:
+    """What was parsed, as arguments of :meth:`AsyncCluster.start`; ``o.rest`` are the words after ``--``."""
+    return {
+        "nproc_per_node": o.nproc_per_node,
+        "nnodes": o.nnodes,
+        "backend": o.backend,
+        "init_method": o.init_method,
+        "launcher": o.launcher,
+        "name": o.name,
+        "timeout": o.timeout,
+        "fork": not o.no_fork,
+        "on_death": o.on_death,
+        "warm": not o.no_warm,
+        "launcher_args": o.rest,
+        "hosts": _hosts(o.hosts, o.hostfile),
+        "env": _environment(o.env),
+        "min_nodes": o.min_nodes,
+        "bind_host": o.bind,
+        **({} if o.idle_timeout is None else {"idle_timeout": o.idle_timeout}),
+    }
+
+
+def _hosts(text: str, path: str | None) -> str | tuple[Host, ...]:
+    if path is None:
+        return text
+    if text:
+        raise UsageError(f"{typed('start')}: --hosts and --hostfile say the same in two ways; use one")
+    return read_hostfile(path)
+
+
+def _environment(given: Sequence[str]) -> dict[str, str]:
+    for word in given:
+        if not word.partition("=")[1] or not word.partition("=")[0].isidentifier():
+            raise UsageError(f"{typed('start')}: --env {word!r}: write NAME=VALUE")
+    return {name: value for name, _, value in (word.partition("=") for word in given)}

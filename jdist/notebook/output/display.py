@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
@@ -17,11 +17,11 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
 from jdist.core.messages.runs import InputRequest, RankDone, RunEnded, RunStarted
-from jdist.core.messages.status import ClusterFacts, Notice, Stopped
+from jdist.core.messages.status import Notice, Stopped
 from jdist.core.verdict import Verdict
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_view import RunView
-from jdist.notebook.output.screen import Screen, Shown, plain, weight
+from jdist.notebook.output.screen import Replaceable, Screen, plain, weight
 from jdist.notebook.output.terminal_emulator import LineStream
 from jdist.notebook.output.transcript import Transcript
 from jdist.notebook.text import remedy_text
@@ -40,10 +40,17 @@ _CALM_BYTES_PER_SECOND = 20_000
 
 
 class RunDisplay:
-    """One run on a screen."""
+    """One run on a screen. ``notices`` come first: what the user should know, such as a rank that died since."""
 
     def __init__(
-        self, cluster: Cluster, run: CellRun, screen: Screen, lead: int | None = None, timeout: float | None = None
+        self,
+        cluster: Cluster,
+        run: CellRun,
+        screen: Screen,
+        *,
+        lead: int | None = None,
+        timeout: float | None = None,
+        notices: Sequence[str] = (),
     ):
         self._cluster = cluster
         self._run = run
@@ -52,9 +59,9 @@ class RunDisplay:
         self._timeout = timeout
         self._transcript = Transcript(run.ranks)
         self._lines = LineStream()
-        self._notices: list[str] = []
+        self._notices = list(notices)
         self._events: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._shown: Shown | None = None
+        self._output = Replaceable(screen)
         self._began = time.monotonic()
         self._next = self._began + _FIRST
         self._size = 0
@@ -64,10 +71,6 @@ class RunDisplay:
         self._is_waiting = bool(run.behind)
         if run.behind:
             self._notices.append(f"waits for run {', '.join(map(str, run.behind))}, which holds its ranks")
-
-    def tell(self, notices: Sequence[str]) -> None:
-        """What the user should know beforehand, such as a rank that died since the last run."""
-        self._notices = [*notices, *self._notices]
 
     def follow(self) -> None:
         """Show the run until it is over.
@@ -208,10 +211,7 @@ class RunDisplay:
         if self._screen.is_live or self._run.is_done:
             bundle = render(self.view())
             self._size = weight(bundle)
-            if self._shown is None:
-                self._shown = self._screen.show(bundle)
-            else:
-                self._shown.update(bundle)
+            self._output.show(bundle)
         self._is_dirty = False
         self._next = now + max(_LEAST if pace == _BYTES_PER_SECOND else 1.0, self._size / pace)
 
@@ -235,14 +235,3 @@ def feed(transcript: Transcript, item: object) -> None:
             transcript.feed_clear(item.ranks, item.wait)
         case Tail():
             transcript.feed_tail(item.rank, item.stream, item.lines, item.chars, item.text)
-
-
-def describe_start(facts: ClusterFacts, seconds: float, describe_missing: Callable[[ClusterFacts], str]) -> str:
-    """The line that is shown while a cluster starts."""
-    if facts.phase != "ready":
-        return f"cluster {facts.name}: {describe_missing(facts)} · {seconds:.0f} s"
-    ranks = sum(facts.nproc_per_node)
-    nnodes = facts.topology.nnodes
-    nodes = f"{nnodes} node{'' if nnodes == 1 else 's'}"
-    hosts = ", ".join(sorted(set(facts.hostnames)))
-    return f"cluster {facts.name}: {ranks} ranks on {nodes} ({hosts}) · {facts.backend} · ready in {seconds:.1f} s"

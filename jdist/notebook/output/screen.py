@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import html
 import json
 import sys
 import threading
@@ -31,6 +32,25 @@ class Screen(Protocol):
 
     def ask(self, prompt: str, is_password: bool) -> str:
         """Read a line from the user."""
+
+
+class Replaceable:
+    """One place on a screen: shown when there is something to show, then replaced."""
+
+    def __init__(self, screen: Screen):
+        self._screen = screen
+        self._shown: Shown | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        return self._shown is not None
+
+    def show(self, bundle: Bundle) -> None:
+        """Show this, in place of what was shown before."""
+        if self._shown is None:
+            self._shown = self._screen.show(bundle)
+        else:
+            self._shown.update(bundle)
 
 
 class _NotebookOutput:
@@ -96,6 +116,11 @@ class TerminalScreen:
 def plain(text: str) -> Bundle:
     """A line of text as a bundle."""
     return {"text/plain": text}
+
+
+def line(text: str) -> Bundle:
+    """A line of text and HTML, which may stand in the place of something with HTML."""
+    return {"text/plain": text, "text/html": f"<div>{html.escape(text)}</div>"}
 
 
 def weight(bundle: Bundle) -> int:

@@ -13,17 +13,15 @@ from typing import Any
 from jdist.client import find
 from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
-from jdist.client.lifecycle.start import Progress, Waiting, describe_missing
+from jdist.client.lifecycle.start import Progress, Waiting
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.launch.base import ENTRY_POINTS
-from jdist.notebook.options import split_words, start_parser
-from jdist.notebook.output.display import describe_start
+from jdist.notebook.options import at_dashes, split_words, start_options, start_parser
 from jdist.notebook.panel import html, widgets
 from jdist.notebook.panel.comm_thread import Apart
-from jdist.notebook.text import remedy_text
-from jdist.notebook.text.remedy_text import typed
-from jdist.notebook.verbs.lifecycle import split_at, start_options
+from jdist.notebook.text.remedy_text import typed, worded
+from jdist.notebook.text.start_progress import describe_start
 
 _BACKENDS = [("as it fits", ""), ("gloo", "gloo"), ("nccl", "nccl"), ("mpi", "mpi")]
 _EVERY = 0.5
@@ -99,7 +97,7 @@ class Form:
 
     def _tell_command(self) -> None:
         try:
-            line = shlex.join(["%dist", "start", *self.words()])
+            line = shlex.join([*typed("start").split(), *self.words()])
         except UsageError as e:
             line = str(e)
         self._command.value = html.draw_message(f"the same in a cell: {line}", is_error=False)
@@ -107,9 +105,10 @@ class Form:
     def _start(self) -> None:
         if self._starting is not None:
             raise UsageError("a start is under way")
-        before, _, after = split_at(self.words(), "--")
-        options = start_parser(typed("start")).parse(before)
-        work = AsyncCluster.start(kind=self._kind, on_progress=self._progress, **start_options(options, after))
+        own, rest = at_dashes(self.words())
+        options = start_parser(typed("start")).parse(own)
+        options.rest = rest
+        work = AsyncCluster.start(kind=self._kind, on_progress=self._progress, **start_options(options))
         self._begin("starting", work)
 
     def _attach(self, name: str) -> None:
@@ -141,9 +140,9 @@ class Form:
         """On the client's loop."""
         match progress:
             case ClusterFacts() as facts:
-                text = describe_start(facts, time.monotonic() - self._began, describe_missing)
+                text = describe_start(facts, time.monotonic() - self._began)
             case Notice():
-                text = remedy_text.worded(progress)
+                text = worded(progress)
             case Waiting(text=text):
                 pass
         if time.monotonic() >= self._said + _EVERY or isinstance(progress, Notice):

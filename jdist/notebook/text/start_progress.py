@@ -1,4 +1,4 @@
-"""Start line: how far a cluster's start has come, in one place on the screen."""
+"""The progress of a cluster's start, in one place on the screen."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from jdist.client.lifecycle.start import describe_missing
 from jdist.core.messages.status import ClusterFacts
-from jdist.notebook.output.display import describe_start
-from jdist.notebook.output.screen import Screen, Shown, plain
+from jdist.notebook.output.screen import Replaceable, Screen, line, plain
 from jdist.notebook.text import progress_text
 
 _EVERY = 0.5
@@ -30,41 +29,43 @@ def start_part(facts: ClusterFacts) -> float:
     return _NODES * here / max(1, facts.nnodes) + _RANKS * facts.ready / max(1, ranks)
 
 
-class StartLine:
+def describe_start(facts: ClusterFacts, seconds: float) -> str:
+    """The line that is shown while a cluster starts."""
+    if facts.phase != "ready":
+        return f"cluster {facts.name}: {describe_missing(facts)} · {seconds:.0f} s"
+    ranks = sum(facts.nproc_per_node)
+    nnodes = facts.topology.nnodes
+    nodes = f"{nnodes} node{'' if nnodes == 1 else 's'}"
+    hosts = ", ".join(sorted(set(facts.hostnames)))
+    return f"cluster {facts.name}: {ranks} ranks on {nodes} ({hosts}) · {facts.backend} · ready in {seconds:.1f} s"
+
+
+class StartProgressLine:
     """Replaced as the start goes on, at most twice a second; ends as the line that says what has been started."""
 
     def __init__(self, screen: Screen, timeout: float | None, clock: Callable[[], float] = time.monotonic):
         self._screen = screen
+        self._output = Replaceable(screen)
         self._until = f", waiting up to {timeout:.0f} s" if timeout else ", waiting as long as it takes"
         self._clock = clock
         self._began = clock()
         self._next = self._began
-        self._shown: Shown | None = None
 
-    def note(self, facts: ClusterFacts, waiting: str) -> None:
-        """What is known now; ``waiting`` is what the launcher waits for, in its words."""
+    def update(self, facts: ClusterFacts, waiting: str) -> None:
+        """Show the cluster as it is now; ``waiting`` says what its launcher waits for."""
         now = self._clock()
         if not self._screen.is_live or now < self._next:
             return
         self._next = now + _EVERY
         more = self._until if "" in facts.hostnames else ""
-        text = describe_start(facts, now - self._began, describe_missing) + more
+        text = describe_start(facts, now - self._began) + more
         drawn = progress_text.draw("starting", start_part(facts), text)
         if waiting:
             drawn["text/plain"] += f"\n{waiting}"
             drawn["text/html"] += f"<div>{html.escape(waiting)}</div>"
-        self._show(drawn)
+        self._output.show(drawn)
 
-    def end(self, facts: ClusterFacts, seconds: float) -> None:
-        """It is there."""
-        text = describe_start(facts, seconds, describe_missing)
-        if self._shown is None:
-            self._screen.show(plain(text))
-        else:
-            self._show({**plain(text), "text/html": f"<div>{html.escape(text)}</div>"})
-
-    def _show(self, bundle: dict[str, str]) -> None:
-        if self._shown is None:
-            self._shown = self._screen.show(bundle)
-        else:
-            self._shown.update(bundle)
+    def finish(self, facts: ClusterFacts, seconds: float) -> None:
+        """Say that the cluster is ready, ``seconds`` after the start began."""
+        text = describe_start(facts, seconds)
+        self._output.show(line(text) if self._output.is_shown else plain(text))

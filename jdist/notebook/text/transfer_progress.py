@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from jdist.core.quantities import format_bytes
-from jdist.notebook.output.screen import Screen, Shown, plain
+from jdist.notebook.output.screen import Replaceable, Screen, line, plain
 from jdist.notebook.text import progress_text
 
 _FROM = 0.5
@@ -32,7 +31,7 @@ class ProgressLine:
         self._clock = clock
         self._began = clock()
         self._next = self._began + _FROM
-        self._shown: Shown | None = None
+        self._output = Replaceable(screen)
         self._lock = threading.Lock()
         self._is_over = False
         self._last = (0, 0)
@@ -41,7 +40,7 @@ class ProgressLine:
         """Over all parts of what is moved part by part."""
         self._past: list[tuple[float, int]] = [(self._began, 0)]
 
-    def note(self, what: str, done: int, total: int) -> None:
+    def update(self, what: str, done: int, total: int) -> None:
         """Bytes moved so far; called from the client's threads. Less than before: the next part has begun."""
         with self._lock:
             now = self._clock()
@@ -50,13 +49,8 @@ class ProgressLine:
             if self._is_over or not self._screen.is_live or now < self._next:
                 return
             self._next = now + _EVERY
-            bundle = progress_text.draw(
-                what, done / total if total else 1.0, progress_text.transfer(done, total, self._rate(now))
-            )
-            if self._shown is None:
-                self._shown = self._screen.show(bundle)
-            else:
-                self._shown.update(bundle)
+            words = progress_text.transfer(done, total, self._rate(now))
+            self._output.show(progress_text.draw(what, done / total if total else 1.0, words))
 
     def _rate(self, now: float) -> float:
         self._past = [(at, moved) for at, moved in self._past if at > now - _RECENT] or self._past[-1:]
@@ -65,25 +59,22 @@ class ProgressLine:
         return (self._moved - moved) / (now - at) if now > at else 0.0
 
     def finish(self, text: str) -> None:
-        """All is done: ``text`` says what."""
+        """Show that all is done, as ``text`` says, with the total where progress was shown."""
         with self._lock:
             self._is_over = True
-            self._end(progress_text.total_line(text, self._moved, self._clock() - self._began) if self._shown else text)
-
-    def _end(self, text: str) -> None:
-        if self._shown is None:
-            self._screen.show(plain(text))
-        else:
-            self._shown.update({**plain(text), "text/html": f"<div>{html.escape(text)}</div>"})
-            self._shown = None
+            if self._output.is_shown:
+                text = progress_text.total_line(text, self._moved, self._clock() - self._began)
+                self._output.show(line(text))
+            else:
+                self._screen.show(plain(text))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """One that did not finish says how far it came."""
+        """Show how far a transfer came that did not finish."""
         with self._lock:
-            if not self._is_over and self._shown is not None:
+            if not self._is_over and self._output.is_shown:
                 done, total = self._last
-                self._end(f"stopped at {format_bytes(done)} of {format_bytes(total)}")
+                self._output.show(line(f"stopped at {format_bytes(done)} of {format_bytes(total)}"))
             self._is_over = True

@@ -1,58 +1,116 @@
-"""Code: local files on every node: sync."""
+"""Verbs of code: scripts and plain cells on ranks, local files on every node, and the session as a script."""
 
 from __future__ import annotations
 
 import threading
+from argparse import Namespace
 
+from jdist.client.expressions import script_cell
+from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice
-from jdist.core.quantities import ArgumentParser
+from jdist.core.quantities import parse_duration
+from jdist.core.remedy import Remedy
+from jdist.notebook.export import export as write_script
+from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.session import Session
-from jdist.notebook.text.remedy_text import typed
+from jdist.notebook.text.remedy_text import typed, worded
 from jdist.notebook.text.transfer_progress import ProgressLine
+from jdist.notebook.verbs.registry import RANKS, Words, option, verb
 
-Words = list[str]
+
+def _after_script(words: Words) -> tuple[Words, Words]:
+    """Words after the script's name are its own."""
+    at = next((i for i, word in enumerate(words, 1) if word.endswith(".py")), len(words))
+    return words[:at], words[at:]
 
 
-def sync(s: Session, words: Words) -> None:
-    """copy local code to every node, changed files only, and import from it: sync PATH [--exclude P] [--watch]"""
-    p = ArgumentParser(
-        typed("sync"), "Copy a file or folder to every node, what has changed only; ranks import from it."
-    )
-    p.add_argument("path")
-    p.add_argument(
-        "--exclude",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="left out as well, as .gitignore would say it; !PATTERN takes back",
-    )
-    p.add_argument("--watch", action="store_true", help="sync again whenever something changes; without it, no longer")
-    o = p.parse(words)
-    with ProgressLine(s.screen) as line:
-        synced = s.cluster.sync(o.path, exclude=o.exclude, watch=o.watch, on_progress=line.note)
-        line.finish(str(synced))
-    if not o.watch:
-        return
-    if s.kind == "command line":
-        _follow(s)
+@verb(
+    "run",
+    RANKS,
+    option("-t", "--timeout", type=parse_duration),
+    option("script", metavar="SCRIPT.py"),
+    split=_after_script,
+)
+def run(s: Session, o: Namespace) -> None:
+    """a torchrun script on every rank, in the live session: run [-r RANKS] [-t S] SCRIPT.py [args]
+
+    It runs as __main__.
+    """
+    if not o.script.endswith(".py"):
+        raise UsageError(f"{typed('run')} [-r RANKS] [-t S] SCRIPT.py [args]: {o.script} is no Python script")
+    ranks = s.cluster.select(o.ranks, o.group)
+    cell = s.cluster.submit(script_cell(o.script, o.rest), ranks, timeout=o.timeout, allow_stdin=len(ranks) == 1)
+    s.last_run = cell
+    RunDisplay(s.cluster, cell, s.screen, timeout=o.timeout, notices=s.take_missed()).follow()
+    s.take_missed()  # the display has shown it
+    cell.check()
+
+
+@verb("auto", option("state", choices=["on", "off"]), attaches=None)
+def auto(s: Session, o: Namespace) -> None:
+    """send every plain cell to the ranks: auto on|off"""
+    if o.state == "on":
+        name = s.cluster.name
+        here = "cells that begin with % or ! run here"
+        s.say(f"auto is on: plain cells run on all ranks of {name}; {here}. {typed('auto off')} ends it")
     else:
+        s.say("auto is off: plain cells run in the notebook")
+    s.is_auto = o.state == "on"
+
+
+_EXCLUDE = option(
+    "--exclude",
+    action="append",
+    default=[],
+    metavar="PATTERN",
+    help="left out as well, as .gitignore would say it; !PATTERN takes back",
+)
+_WATCH = option("--watch", action="store_true", help="sync again whenever something changes; without it, no longer")
+
+
+@verb("sync", option("path"), _EXCLUDE, _WATCH)
+def sync(s: Session, o: Namespace) -> None:
+    """copy local code to every node, changed files only, and import from it: sync PATH [--exclude P] [--watch]"""
+    with ProgressLine(s.screen) as line:
+        synced = s.cluster.sync(o.path, exclude=o.exclude, watch=o.watch, on_progress=line.update)
+        line.finish(str(synced))
+    if o.watch and s.kind == "command line":
+        _follow(s)
+    elif o.watch:
         s.say(f"watching {o.path}: what changes is synced; {typed('sync')} {o.path} ends that")
 
 
 def _follow(s: Session) -> None:
-    """Say what is synced, until the user has seen enough (KeyboardInterrupt) or the cluster is gone."""
+    """Show what is synced, until the user interrupts this (KeyboardInterrupt) or the cluster is gone."""
     s.say("watching; Ctrl-C ends it")
     over = threading.Event()
 
-    def hear(message: Message) -> None:
+    def on_message(message: Message) -> None:
         if isinstance(message, Notice):
-            s.say(message.text)
+            s.say(worded(message))
         elif s.cluster.asynchronous.link.lost:
             over.set()
 
-    unwatch = s.cluster.asynchronous.watch(hear)
+    unwatch = s.cluster.asynchronous.watch(on_message)
     try:
         over.wait()
     finally:
         unwatch()
+
+
+_FORCE = option("--force", action="store_true", help="replace a file that export did not write, or that was edited")
+
+
+@verb("export", option("file", metavar="FILE.py"), _FORCE, attaches=None)
+def export(s: Session, o: Namespace) -> None:
+    """the session's %%dist cells, in order, as a script that torchrun runs: export FILE.py [--force]"""
+    if s.exportable is None:
+        remedies = (Remedy("start", "make one, on which cells run that can be exported"),)
+        raise UsageError("no cluster is in use", remedies=remedies)
+    made = write_script(s.exportable, o.file, force=o.force)
+    cells = f"{made.cells} cell{'' if made.cells == 1 else 's'}"
+    left_out = f", {made.left_out} left out" if made.left_out else ""
+    s.say(f"written to {o.file}: {cells}{left_out}; its first lines say how to run it")
+    for warning in made.warnings:
+        s.say(f"⚠ {warning}")

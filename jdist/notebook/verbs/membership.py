@@ -1,40 +1,149 @@
-"""Size: a node more, or ranks less, between two cells: add-node, remove."""
+"""Verbs of membership: nodes and ranks are added and removed, and nodes are invited to join."""
 
 from __future__ import annotations
 
-from jdist.core.errors import UsageError
-from jdist.core.quantities import ArgumentParser, parse_count, parse_duration
+import contextlib
+import os
+import sys
+from argparse import Namespace
+
+from jdist.client.lifecycle.join_here import join_here
+from jdist.core.errors import UsageError, nearest
+from jdist.core.quantities import parse_count, parse_duration
 from jdist.core.ranks import RankSet
-from jdist.notebook.options import ranks_parser
+from jdist.core.settings import Settings
+from jdist.launch.kubernetes.manifest import add_pod_arguments, check_pods, objects, pods_of, to_yaml
+from jdist.notebook.options import at_dashes
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed
-
-Words = list[str]
+from jdist.notebook.verbs.registry import RANKS, Words, option, verb
+from jdist.wire.transport.invitations import exposure
 
 _TIMEOUT = 120.0
+_ENGINES = ("kubernetes",)
+_EXPIRES = 30 * 86400.0
+_NPROC = "--nproc-per-node"
+_NO_FORK = option("--no-fork", action="store_true", help="start workers as fresh interpreters")
 
 
-def add_node(s: Session, words: Words) -> None:
+@verb(
+    "add-node",
+    option("-n", _NPROC, type=parse_count, metavar="N", help="its ranks; default: as the last node"),
+    option("--launcher", help="how its agent is started; default: as the cluster's others"),
+    _NO_FORK,
+    option("--timeout", type=parse_duration, default=_TIMEOUT, help="how long to wait for it; default 2m"),
+    split=at_dashes,
+)
+def add_node(s: Session, o: Namespace) -> None:
     """one node more: add-node [-n RANKS] [--launcher NAME]; its ranks are the highest, all others stay as they are"""
-    before, after = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    p = ArgumentParser(typed("add-node"), "Launch one node more, and form the world again with its ranks.")
-    p.add_argument("-n", "--nproc-per-node", type=parse_count, metavar="N", help="its ranks; default: as the last node")
-    p.add_argument("--launcher", help="how its agent is started; default: as the cluster's others")
-    p.add_argument("--no-fork", action="store_true", help="start workers as fresh interpreters")
-    p.add_argument("--timeout", type=parse_duration, default=_TIMEOUT, help="how long to wait for it; default 2m")
-    o = p.parse(before)
+    fork = False if o.no_fork else None
     resized = s.cluster.add_node(
-        o.nproc_per_node, launcher=o.launcher, launcher_args=after, fork=False if o.no_fork else None, timeout=o.timeout
+        o.nproc_per_node, launcher=o.launcher, launcher_args=o.rest, fork=fork, timeout=o.timeout
     )
     new = RankSet(resized.added)
     restore = f"{typed('restore')} {new} --from 0 NAMES brings what replicas hold"
     s.say(f"{resized}\nsetup cells have been run on {new}; {restore}")
 
 
-def remove(s: Session, words: Words) -> None:
+@verb("remove", RANKS)
+def remove(s: Session, o: Namespace) -> None:
     """end ranks for good: remove -r RANKS; the others are renumbered and keep their names"""
-    o = ranks_parser(typed("remove"), "End ranks, and form the world again without them.").parse(words)
     if o.ranks is None and o.group is None:
         how = f"say which ranks, such as -r 3 or -r node=1; {typed('stop')} ends them all"
         raise UsageError(f"{typed('remove')}: {how}")
     s.say(str(s.cluster.remove(s.cluster.select(o.ranks, o.group))))
+
+
+@verb(
+    "invite",
+    option("--expires", type=parse_duration, help="how long it can be used; default: a day"),
+    option("--revoke", action="store_true", help="no line that was printed before can be used any more"),
+)
+def invite(s: Session, o: Namespace) -> None:
+    """print a line with which nodes join this cluster: invite [--expires 2h] [--revoke]"""
+    line = s.cluster.invite(o.expires, revoke=o.revoke)
+    s.say(f"on the node (whoever has the line can join): echo {line} | jdist join -")
+
+
+@verb(
+    "join",
+    option("line", help="the join line, or a file that holds it"),
+    option("-n", _NPROC, type=parse_count, default=0, metavar="N", help="ranks; as the cluster says"),
+    option("--node-rank", type=int, default=-1, metavar="K", help="the node's place; default: any"),
+    attaches=None,
+)
+def join(s: Session, o: Namespace) -> None:
+    """make this server a node of the cluster that printed the line: join LINE [-n RANKS] [--node-rank K]
+
+    The node runs beside this notebook until that cluster ends.
+    """
+    if exposed := exposure(o.line):
+        s.say(exposed)
+    try:
+        pid = join_here(o.line, o.nproc_per_node, o.node_rank)
+    except UsageError as e:
+        raise UsageError(f"{typed('join')}: {e}") from None
+    s.say(f"this server is a node of that cluster now (agent {pid}); it ends with the cluster, or with this server")
+
+
+def _check_engine(words: Words) -> tuple[Words, Words]:
+    if words and not words[0].startswith("-") and words[0] not in _ENGINES:
+        raise UsageError(f"{typed('manifest')}: there is none for {words[0]!r}{nearest(words[0], _ENGINES)}")
+    return words, []
+
+
+@verb(
+    "manifest",
+    option("engine", choices=_ENGINES),
+    option("-N", "--nnodes", type=parse_count, metavar="M", help="pods; default: as many as the cluster has nodes"),
+    option("-n", _NPROC, type=parse_count, default=0, metavar="N", help="ranks in each"),
+    option("--name", default="", help="of the objects; default: jdist- and the cluster's"),
+    option("--expires", type=parse_duration, default=_EXPIRES, help="how long pods can join with it; default 30 days"),
+    option("--line", default="", metavar="FILE", help="a file that holds the join line, or -; default: a new one"),
+    _NO_FORK,
+    option("-o", "--output", default="", metavar="FILE", help="write it there, for you alone to read"),
+    add_pod_arguments,
+    attaches=lambda words: "--line" not in words,
+    split=_check_engine,
+)
+def manifest(s: Session, o: Namespace) -> None:
+    """what runs a cluster's nodes in an engine: manifest kubernetes -N 2 -n 8 --image IMAGE [-o FILE]
+
+    It is a StatefulSet, a Service and a Secret whose pods join this cluster, as YAML.
+    """
+    if o.line and not (o.nnodes and o.name):
+        raise UsageError(f"{typed('manifest')}: with --line, say -N and --name, too")
+    name = o.name or f"jdist-{s.cluster.name}".lower().replace("_", "-")
+    settings = Settings(name=name, nnodes=o.nnodes or s.cluster.facts.nnodes, fork=not o.no_fork)
+    pods = pods_of(o, name, settings, o.nproc_per_node)
+    check_pods(pods)
+    text = to_yaml(objects(pods, _read_line(s, o.line, o.expires)))
+    if o.output:
+        _write_private(o.output, text)
+        s.say(f"written to {o.output}: kubectl apply -f {o.output} (it holds a join line: whoever has it can join)")
+    else:
+        s.say(text.rstrip())
+
+
+def _read_line(s: Session, path: str, expires: float) -> str:
+    if path == "-":
+        return sys.stdin.readline()
+    if not path:
+        return s.cluster.invite(expires)
+    try:
+        with open(os.path.expanduser(path)) as f:
+            return f.readline()
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"{typed('manifest')}: --line {path} cannot be read: {e}") from None
+
+
+def _write_private(path: str, text: str) -> None:
+    """Write a file of mode 0600, also where it existed with another."""
+    path = os.path.expanduser(path)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(path, 0o600)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+            f.write(text)
+    except OSError as e:
+        raise UsageError(f"{typed('manifest')}: {path} cannot be written: {e}") from None

@@ -1,53 +1,54 @@
-"""Ranks: what they do, and how to stop, replace, read and enter one: status, interrupt, restart, logs, console."""
+"""Verbs of ranks: show what they do, and interrupt, replace, read or enter them."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 from html import escape
 
-from jdist.core.messages.status import RankFacts, StatusReport
-from jdist.core.quantities import ArgumentParser, parse_count
+from jdist.core.messages.status import StatusReport
+from jdist.core.quantities import parse_count
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import sentence
 from jdist.core.verdict import Verdict
-from jdist.notebook.options import ranks_parser
+from jdist.notebook.output.screen import plain
+from jdist.notebook.panel.open import open_panel
 from jdist.notebook.session import Session
-from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory
-from jdist.notebook.text.remedy_text import command, typed
+from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory, describe_loss
+from jdist.notebook.text.remedy_text import command
 from jdist.notebook.text.tables import table
+from jdist.notebook.verbs.registry import RANKS, option, verb
 
-Words = list[str]
 _HEADS = ("rank", "node", "device", "pid", "state", "doing", "memory", "GPU", "GPU memory", "last line", "lost")
 _SOMETIMES = ("GPU", "GPU memory", "lost")
-"""Columns that are there only if something is to be said in them."""
+"""Columns that are left out while they are empty."""
 
 
-def status(s: Session, words: Words) -> None:
+@verb("status")
+def status(s: Session, _: Namespace) -> None:
     """per rank: node, device, pid, state, run, current operation, memory, its GPU's, last line"""
-    ArgumentParser(typed("status"), "Every rank's row.").parse(words)
     cluster = s.cluster
     found: StatusReport = cluster.status()
     alive = [r.rank for r in found.ranks if r.pid and r.state != "cut off"]
-    looks = cluster.look(alive) if alive else {}
+    observed = cluster.look(alive) if alive else {}
     rows = []
     for r in found.ranks:
-        look = looks.get(r.rank)
-        doing = describe_doing(look) if look is not None and r.run else ""
+        seen = observed.get(r.rank)
+        doing = describe_doing(seen) if seen is not None and r.run else ""
         state = f"{r.state} (run {r.run})" if r.run else r.state
         rows.append(
             [
                 r.rank,
                 f"{r.node_rank} {r.hostname}",
-                look.device if look else "?" if r.pid else "",
+                seen.device if seen else "?" if r.pid else "",
                 r.pid or "",
                 state + (", fresh" if r.fresh else ""),
                 doing,
-                f"{look.rss / 1e6:.0f} MB" if look else "",
-                describe_gpu_load(look) if look else "",
-                describe_gpu_memory(look) if look else "",
+                f"{seen.rss / 1e6:.0f} MB" if seen else "",
+                describe_gpu_load(seen) if seen else "",
+                describe_gpu_memory(seen) if seen else "",
                 r.last_line[:60],
-                lost(r),
+                describe_loss(r),
             ]
         )
     facts = found.facts
@@ -60,18 +61,24 @@ def status(s: Session, words: Words) -> None:
     s.screen.show(_titled(title, body, found.verdicts))
 
 
-def lost(row: RankFacts) -> str:
-    """What became of the process that was in the rank's place before, and when; "" if none was."""
-    if not row.death:
-        return ""
-    when = datetime.now().astimezone() - timedelta(seconds=row.death_age)
-    what = "is gone" if row.state == "gone" else "is fresh"
-    return f"{what} since {when:%H:%M:%S}: {row.death}"
+@verb("panel", attaches=None)
+def panel(s: Session, o: Namespace) -> None:
+    """a live panel: ranks, groups, verdicts, buttons that interrupt and restart; a form to start a cluster"""
+    if not s.screen.is_live:
+        status(s, o)
+        s.screen.show(plain("(a panel that is kept up to date needs a notebook; this is the cluster as it is now)"))
+        return
+    current = s.current
+    if current is not None:
+        current.revived()
+    if current is not None and current.asynchronous.link.lost:
+        current = None
+    s.screen.show(open_panel(current, s)._repr_mimebundle_())
 
 
-def interrupt(s: Session, words: Words) -> None:
+@verb("interrupt", RANKS)
+def interrupt(s: Session, o: Namespace) -> None:
     """stop what runs, keep every namespace: interrupt [-r RANKS]"""
-    o = ranks_parser(typed("interrupt"), "Stop what runs, keep every namespace.").parse(words)
     cluster = s.cluster
     chosen = cluster.select(o.ranks, o.group)
     found = cluster.status()
@@ -86,37 +93,38 @@ def interrupt(s: Session, words: Words) -> None:
     s.say(f"interrupting {', '.join(running)}; every namespace is kept, the group is re-formed before the next cell")
 
 
-def restart(s: Session, words: Words) -> None:
+@verb("restart", RANKS)
+def restart(s: Session, o: Namespace) -> None:
     """replace ranks' processes (their names are lost): restart [-r RANKS]"""
-    o = ranks_parser(typed("restart"), "Replace ranks' processes.").parse(words)
     chosen = s.cluster.select(o.ranks, o.group)
     s.cluster.restart(chosen)
     s.say(f"{describe_fresh_ranks(chosen)}; the world is re-formed")
 
 
-def logs(s: Session, words: Words) -> None:
-    """a rank's log: logs -r RANK [-n 50]"""
-    p = ranks_parser(typed("logs"), "All that a rank wrote.")
-    p.add_argument("-n", "--lines", type=parse_count, default=50)
-    o = p.parse(words)
-    for rank in s.cluster.select(o.ranks, o.group):
+_RANK = option("rank", nargs="?", help="the rank, as -r names it")
+
+
+@verb("logs", _RANK, RANKS, option("-n", "--lines", type=parse_count, default=50, help="so many of the last lines"))
+def logs(s: Session, o: Namespace) -> None:
+    """a rank's log, all that it wrote: logs [-r] RANK [-n 50]"""
+    for rank in s.cluster.select(o.rank or o.ranks, o.group):
         log = s.cluster.logs(rank, o.lines)
         s.say(f"rank {rank}, {log.path} on {s.cluster.topology.host_of(rank)}:\n{log.text}")
 
 
-def console(s: Session, words: Words) -> None:
-    """how to attach a terminal to a rank's kernel: console -r RANK"""
-    o = ranks_parser(typed("console"), "How to attach a terminal to a rank.").parse(words)
-    for rank in s.cluster.select(o.ranks, o.group):
+@verb("console", _RANK, RANKS)
+def console(s: Session, o: Namespace) -> None:
+    """how to attach a terminal to a rank's kernel: console [-r] RANK"""
+    for rank in s.cluster.select(o.rank or o.ranks, o.group):
         at = s.cluster.console(rank)
         s.say(f"on {at.hostname}: jupyter console --existing {at.connection_file}")
 
 
 def _titled(title: str, body: dict[str, str], verdicts: Sequence[Verdict]) -> dict[str, str]:
-    told = "\n".join(verdict.text(command) for verdict in verdicts)
+    text = "\n".join(verdict.text(command) for verdict in verdicts)
     return {
-        "text/plain": "\n".join(filter(None, (title, body["text/plain"], told))),
+        "text/plain": "\n".join(filter(None, (title, body["text/plain"], text))),
         "text/html": "".join(f"<div>{escape(line)}</div>" for line in title.splitlines())
         + body["text/html"]
-        + (f"<pre>{escape(told)}</pre>" if told else ""),
+        + (f"<pre>{escape(text)}</pre>" if text else ""),
     }

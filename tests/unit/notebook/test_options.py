@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdist.core.errors import JdistError, UsageError
-from jdist.core.quantities import HelpWanted, parse_duration
-from jdist.notebook.options import cell_parser, ranks_parser, split_words, start_parser
+from jdist.core.quantities import ArgumentParser, HelpWanted, parse_duration
+from jdist.notebook.options import cell_parser, split_words, start_parser
 from jdist.notebook.output.screen import Bundle
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import VERBS, call
@@ -222,7 +222,7 @@ def test_every_verb_explains_itself(verb: str) -> None:
     s, paper = session()
     call(s, verb, ["--help"])
     assert f"usage: %dist {verb}" in paper.texts[-1]
-    assert (VERBS[verb].__doc__ or "").strip()
+    assert VERBS[verb].summary
 
 
 NEED_A_CLUSTER = sorted(set(VERBS) - {"start", "doctor", "join", "attach", "list", "stop", "auto"})
@@ -264,7 +264,9 @@ def test_an_unknown_verb_is_told_the_nearest(word: str, says: str) -> None:
 
 @pytest.mark.parametrize(("line", "ranks"), [("tp -1", "-1"), ("tp -2,-1", "-2,-1"), ("tp -2--1", "-2--1")])
 def test_negative_ranks_may_stand_alone(line: str, ranks: str) -> None:
-    p = ranks_parser("group", "x", "name", "members")
+    p = ArgumentParser("%dist group", "x")
+    p.add_argument("name")
+    p.add_argument("members")
     assert p.parse(split_words(line)).members == ranks
 
 

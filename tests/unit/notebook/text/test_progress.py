@@ -9,7 +9,7 @@ import pytest
 from jdist.core.messages.status import ClusterFacts
 from jdist.notebook.output.screen import Bundle
 from jdist.notebook.text import progress_text
-from jdist.notebook.text.start_progress import StartLine, start_part
+from jdist.notebook.text.start_progress import StartProgressLine, start_part
 from jdist.notebook.text.transfer_progress import ProgressLine
 
 
@@ -62,7 +62,7 @@ def test_a_large_transfer_has_one_line_that_changes_at_most_twice_a_second() -> 
     with line:
         for step in range(1, 81):
             clock.now += 0.125
-            line.note("w", step * 12_500_000, 1_000_000_000)
+            line.update("w", step * 12_500_000, 1_000_000_000)
             if step == 40:
                 assert board.lines == ["w ━━━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌╌╌ 50 % · 500 MB of 1.0 GB · 100 MB/s · 5 s left"]
                 assert '<progress value="50" max="100" aria-label="w"' in board.htmls[0]
@@ -76,7 +76,7 @@ def test_a_short_one_shows_nothing_but_its_end() -> None:
     line, clock = moving(board)
     with line:
         clock.now += 0.3
-        line.note("w", 900, 1000)
+        line.update("w", 900, 1000)
         line.finish("pulled w")
     assert (board.lines, board.changes) == (["pulled w"], 1)
 
@@ -86,7 +86,7 @@ def test_where_nothing_can_be_replaced_there_is_one_line_in_the_end() -> None:
     line, clock = moving(board)
     with line:
         clock.now += 5
-        line.note("w", 500, 1000)
+        line.update("w", 500, 1000)
         line.finish("pulled w")
     assert board.lines == ["pulled w"]
 
@@ -98,7 +98,7 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     for rate in [100e6] * 10 + [10e6] * 10:
         clock.now += 1
         done += int(rate)
-        line.note("w", done, 2_000_000_000)
+        line.update("w", done, 2_000_000_000)
     assert "10.0 MB/s" in board.lines[0]
     assert "1 min 30 s left" in board.lines[0]
 
@@ -108,10 +108,10 @@ def test_one_that_fails_says_how_far_it_came() -> None:
     line, clock = moving(board)
     with pytest.raises(RuntimeError), line:
         clock.now += 2
-        line.note("w", 400_000_000, 1_000_000_000)
+        line.update("w", 400_000_000, 1_000_000_000)
         raise RuntimeError
     assert board.lines == ["stopped at 400 MB of 1.0 GB"]
-    line.note("w", 500_000_000, 1_000_000_000)
+    line.update("w", 500_000_000, 1_000_000_000)
     assert board.lines == ["stopped at 400 MB of 1.0 GB"], "what comes late changes nothing"
 
 
@@ -121,7 +121,7 @@ def test_parts_that_are_moved_one_after_another_are_summed_up() -> None:
     for _ in range(3):
         for done in (0, 50_000_000, 100_000_000):
             clock.now += 0.5
-            line.note("w", done, 100_000_000)
+            line.update("w", done, 100_000_000)
     line.finish("scattered w")
     assert board.lines[0].startswith("scattered w · 300 MB in 4.5 s")
 
@@ -158,22 +158,22 @@ def test_the_part_of_a_start_grows() -> None:
 
 def test_a_start_has_one_line() -> None:
     board, clock = Board(), Clock()
-    line = StartLine(board, 30.0, clock)
+    line = StartProgressLine(board, 30.0, clock)
     for step in range(40):
         clock.now += 0.1
-        line.note(facts("gathering", 0, (2, 0)), f"job {step // 20} <waits>")
+        line.update(facts("gathering", 0, (2, 0)), f"job {step // 20} <waits>")
     assert board.changes <= 9
     assert board.lines[0].startswith("starting ━━╌╌")
     assert "missing: node 1" in board.lines[0]
     assert "waiting up to 30 s" in board.lines[0]
     assert "&lt;waits&gt;" in board.htmls[0]
-    line.end(facts("ready", 4), 4.2)
+    line.finish(facts("ready", 4), 4.2)
     assert board.lines == ["cluster lab: 4 ranks on 2 nodes (a, b) · gloo · ready in 4.2 s"]
 
 
 def test_a_start_that_cannot_be_replaced_is_said_in_the_end() -> None:
     board = Board(is_live=False)
-    line = StartLine(board, None)
-    line.note(facts("gathering"), "")
-    line.end(facts("ready", 4), 4.2)
+    line = StartProgressLine(board, None)
+    line.update(facts("gathering"), "")
+    line.finish(facts("ready", 4), 4.2)
     assert len(board.lines) == 1
