@@ -7,6 +7,8 @@ cell, and describes what it holds to a controller that was started again.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,8 +50,11 @@ from jdist.core.messages.runs import AbortRun, ExecuteCell, InputReply, InputReq
 from jdist.core.ranks import RankSet
 from jdist.core.settings import OUTPUT_DELAY
 from jdist.core.topology import Topology
+from jdist.wire import log
 from jdist.wire.transport.invitations import REFUSED
 from jdist.wire.values.frames import Unpacker
+
+_log = logging.getLogger("jdist.agent")
 
 _from_controller: Unpacker[Any] = Unpacker(ToAgent)
 _done: Unpacker[RankDone] = Unpacker(RankDone)
@@ -124,6 +129,9 @@ class ControllerHandlers:
         """
         parts = self._parts
         self._welcome = welcome
+        if welcome.log_level and not log.environment():
+            os.environ[log.VARIABLE] = welcome.log_level
+            log.set_level(welcome.log_level)
         ranks = RankSet(range(welcome.first_rank, welcome.first_rank + welcome.nproc))
         place = "task" if welcome.is_task else "node"
         print(f"jdist agent: {place} {welcome.node_rank} of {welcome.nnodes}, ranks {ranks}", file=sys.stderr)
@@ -228,6 +236,7 @@ class WorkerHandlers:
             parts.meter.forward(message)
 
     def handle_up(self, kernel: Kernel) -> None:
+        _log.info("rank %d is up: process %d", kernel.rank, kernel.pid)
         self._node.send(WorkerUp(kernel.rank, kernel.pid, kernel.place.incarnation))
         self._parts.prewarmer.record_ended(kernel.rank)
 
@@ -235,6 +244,7 @@ class WorkerHandlers:
         self._parts.relay.flush()
 
     def handle_down(self, rank: int, incarnation: int, reason: str) -> None:
+        _log.info("rank %d is down: %s", rank, reason)
         if not self._is_ending():
             self._parts.prewarmer.record_ended(rank)
             self._node.send(WorkerDown(rank, incarnation, reason))

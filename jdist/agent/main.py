@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import logging
 import os
 import shutil
 import signal
@@ -40,12 +41,15 @@ from jdist.agent.starters.prewarm import Prewarmer
 from jdist.agent.starters.spawn import SpawnStarter
 from jdist.core.messages.membership import AgentLeaving
 from jdist.core.settings import BEAT
+from jdist.wire import log
 from jdist.wire.processes import become_subreaper
 from jdist.wire.transport import directories
 from jdist.wire.transport.invitations import JOINED, Endpoint, JoinLine
 from jdist.wire.transport.sockets import new_context
 from jdist.wire.values.frames import pack
 from jdist.wire.values.segments import sweep, sweep_dead
+
+_log = logging.getLogger("jdist.agent")
 
 _LINGER = 0.5
 """Seconds for the last messages to leave."""
@@ -122,7 +126,7 @@ class Agent:
     def _handle_task_end(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            print(f"jdist agent: {task.exception()!r}; ending this node's workers", file=sys.stderr)
+            _log.error("%r; ending this node's workers", task.exception(), exc_info=task.exception())
             self._finish(1)  # an agent that cannot do its part must not look as if it could
 
     # ------------------------------------------------------------ the end
@@ -135,12 +139,12 @@ class Agent:
         return self._is_leaving or self._over.done()
 
     def _handle_lost_controller(self, reason: str) -> None:
-        print(f"jdist agent: {reason}; ending this node's workers", file=sys.stderr)
+        _log.error("%s; ending this node's workers", reason)
         self._finish(1)
 
     def handle_server_exit(self) -> None:
         """End because the Jupyter server that this agent was started on has ended."""
-        print("jdist agent: the server that it was started on has ended; ending this node's workers", file=sys.stderr)
+        _log.warning("the server that it was started on has ended; ending this node's workers")
         self._finish(0)
 
     def _handle_sigterm(self) -> None:
@@ -169,6 +173,7 @@ class Agent:
 
 
 async def _serve(read_line: Any, nproc: int, node_rank: int, fork: bool, until: int) -> int:
+    log.configure("agent")
     options = read_join_options(nproc, node_rank)  # before anything is started that would inherit what this removes
     become_subreaper()
     faulthandler.enable()  # an end in C code leaves its stacks in the log

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection
@@ -30,11 +31,14 @@ from jdist.core.messages.protocol import (
 from jdist.core.messages.runs import RunAccepted
 from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, StatusReport, Stopped
 from jdist.core.remedy import Remedy
+from jdist.wire import log
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
 from jdist.wire.transport.sockets import ConnectionMonitor, Port, dial_tcp, new_context
 from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
 from jdist.wire.values.frames import Unpacker, pack
+
+_log = logging.getLogger("jdist.client")
 
 HELLO_TIMEOUT = 10.0
 _LAST_WORDS = 0.25
@@ -82,6 +86,7 @@ class Link:
 
     async def open(self, kind: str) -> None:
         """Say hello. Raises ConnectionLost when nobody answers, ProtocolError when versions do not fit."""
+        log.configure("client")
         self._put(ClientHello(PROTOCOL, __version__, kind, os.getpid()))
         address = (self.connection.host, self.connection.data_port)
         try:
@@ -281,6 +286,7 @@ class Link:
         if self.lost:
             return
         self.lost = reason
+        _log.info("cluster %s: %s", self.connection.name, reason)
         for queue in self._waiting.values():
             queue.put_nowait(Stopped(reason))
         self._on_event(Stopped(reason))

@@ -22,6 +22,7 @@ import msgspec
 from jdist.controller.server import Server
 from jdist.core import __version__
 from jdist.core.settings import Settings
+from jdist.wire import log
 from jdist.wire.transport import directories
 from jdist.wire.transport.keys import (
     CHARTER_AGE,
@@ -108,6 +109,7 @@ def main() -> int:
         most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=StartController)
+    log.configure("controller", level=dict(start.settings.env).get(log.VARIABLE, ""))
     try:
         asyncio.run(_serve(start))
     except BrokenPipeError:

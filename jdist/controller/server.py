@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import socket
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -19,16 +19,19 @@ from jdist.controller.peers.streams import PeerStreams
 from jdist.controller.state import State
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Ack, Message, QueryFailed
+from jdist.core.messages.introspection import DebugLog, GetDebugLog
 from jdist.core.messages.membership import Invite, Invited
 from jdist.core.messages.protocol import AgentMessage, ClientMessage, RankQuery, RankReply, RankReplyBody
 from jdist.core.messages.values import Forward, ForwardedAt, Hold, Release
+from jdist.wire import log
 from jdist.wire.bulk.server import DataServer
-from jdist.wire.complaints import Complaints
 from jdist.wire.transport.keys import LOOPBACK, Charter
 from jdist.wire.transport.public_port import open_public_port
 from jdist.wire.transport.sockets import KeyGate, bind_tcp, new_context
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.wire.values.segments import Probe
+
+_log = logging.getLogger("jdist.controller")
 
 _AGENTS_END = 10.0
 """Seconds for the agents to end their workers and themselves once the cluster stops."""
@@ -53,7 +56,6 @@ class Server:
         self._charter = charter
         self._on_charter = on_charter
         self._zmq = new_context()
-        self._complaints = Complaints("jdist controller")
         self._gate = KeyGate(self._zmq, self._on_void_line)
         self._admission = PeerKeys(self._gate, charter, on_charter, self._agents_here)
         self._public_port: socket.socket | None = None
@@ -143,7 +145,7 @@ class Server:
 
     def _on_overrun(self, peer: str, why: str) -> None:
         """A peer takes nothing: to go on sending would fill this host's memory."""
-        self._complaints.say(f"gave up {peer}, which takes nothing: {why}")
+        _log.warning("dropped %s, which confirms nothing of what it is sent: %s", peer, why)
         names = [name for name, owner in self._state.liveness_names.items() if owner == peer]
         for name in names:
             asyncio.get_running_loop().call_soon(self.feed, PeerGone(name))  # a step may be under way
@@ -183,9 +185,7 @@ class Server:
             for instruction in self._state.step(event, time.monotonic()):
                 self._carry_out(instruction)
         except Exception:  # a fault of ours; what else the cluster's ranks hold must not be lost with it
-            self._complaints.say(
-                f"could not take {event!r:.200}: {' / '.join(traceback.format_exc().splitlines()[-6:])}"
-            )
+            _log.exception("could not take %.200r", event)
         if not self._is_arming:  # once for all the messages that have come together
             self._is_arming = True
             asyncio.get_running_loop().call_soon(self._arm)
@@ -217,6 +217,8 @@ class Server:
         if isinstance(ask.op, Forward | Hold) and self._data.is_full(client):
             return QueryFailed("this client has too many transfers under way")
         match ask.op:
+            case GetDebugLog(lines):
+                return DebugLog(log.newest(lines))
             case Forward(transfer, nbytes, probe):
                 self._data.pass_on(transfer, nbytes, client)
                 is_here = probe is not None and Probe(probe.path, probe.nonce).is_here()

@@ -7,6 +7,7 @@ the order of a recovery in docs/design/recovery.md.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -60,6 +61,8 @@ from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankRe
 from jdist.core.messages.runs import InputReply, InputRequest, Interrupt, RankDone, RunCell
 from jdist.core.messages.status import Attached, ClientHello, Notice, Phase, StatusRequest, StopCluster, Stopped
 from jdist.core.settings import Settings
+
+_log = logging.getLogger("jdist.controller")
 
 _ORDINARY = Heartbeat | Output | RankDone | InputRequest | RankReply | NodeReply | Stalled
 """Messages that agents send all the time, after which the cluster's status need not be looked through."""
@@ -296,6 +299,7 @@ class State:
             return
         m.drop_liveness_names(client)
         m.clients[client] = hello.kind
+        _log.info("client %s attached: %s, process %d", client, hello.kind, hello.pid)
         m.send(client, Attached(m.new_liveness_name(client), self.cluster, m.version))
         m.send(client, self._status.now())
 
@@ -306,6 +310,7 @@ class State:
             return
         if peer in m.clients:
             del m.clients[peer]
+            _log.info("client %s is gone", peer)
             self._queries.forget(peer)
             self._resizing.forget(peer)
             m.out.append(Forget(peer))

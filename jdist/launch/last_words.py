@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jdist.wire.log import without_verbose
 from jdist.wire.transport.invitations import REFUSED
 
 _MOST = 3
@@ -10,6 +11,6 @@ _MOST = 3
 
 def last_words(log: str) -> str:
     """The end of a log that agents of one machine may share, on one line; of one that was refused, only that."""
-    last = log.strip().splitlines()[-_MOST:]
+    last = without_verbose(log.strip().splitlines())[-_MOST:]
     refusals = [line[line.index(REFUSED) :] for line in last if REFUSED in line]
     return " / ".join(dict.fromkeys(refusals) or last)

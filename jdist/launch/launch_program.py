@@ -18,6 +18,7 @@ from typing import BinaryIO
 from jdist.core.environment import SECRETS, without
 from jdist.core.errors import LaunchError
 from jdist.launch.reaper import reap
+from jdist.wire.log import without_verbose
 
 _NODE = re.compile(r"jdist node (\d+) \(([^)]*)\): (.*)")
 """What launch/node_runner says of a node."""
@@ -45,7 +46,7 @@ class Log:
         """What has been written since."""
         with open(self.path, errors="replace") as f:
             f.seek(self._offset)
-            return f.read().splitlines()
+            return without_verbose(f.read().splitlines())
 
     def ended_nodes(self) -> dict[int, str]:
         """Why nodes' agents have ended, by node rank."""

@@ -10,6 +10,7 @@ It answers while the main thread is stuck. Each thread has its work:
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -44,6 +45,8 @@ from jdist.worker.observe.flight_recorder import FlightRecorder
 from jdist.worker.observe.observer import Observer
 from jdist.worker.observe.stall_detector import StallDetector
 from jdist.worker.queries.rank_queries import RankQueries
+
+_log = logging.getLogger("jdist.worker")
 
 _unpack: Unpacker[Any] = Unpacker(ToWorker)
 
@@ -137,14 +140,17 @@ class ControlThread:
         try:
             report = self._groups.form(form, rank, self._spec.gpu_index)
         except Exception as e:  # whatever torch raises is the reason to report
+            _log.info("rank %d could not form generation %d", rank, form.generation, exc_info=True)
             self._send(WorldFailed(rank, form.generation, _reason(e)))
             return
+        _log.debug("rank %d formed generation %d", rank, form.generation)
         self._generation = max(self._generation, form.generation)
         wants_reform = on_reform.is_wanted()
         self._send(WorldFormed(rank, form.generation, report.device, report.listeners, report.notices, wants_reform))
         self._observer.prepare()
 
     def _handle_abort_run(self, abort: AbortRun) -> None:
+        _log.debug("abort run %d within %.1f s", abort.run, abort.grace)
         free_main_thread(
             lambda: self._cells.is_due(abort.run),  # a later run is not to be stopped
             self._cells.idle,
@@ -158,6 +164,7 @@ class ControlThread:
         try:
             body = self._queries.answer(query.op, lambda done: self._send(RankReply(query.request, rank, done)))
         except Exception as e:  # the user's own properties and reprs run here
+            _log.debug("could not answer %s: %s", type(query.op).__name__, _reason(e), exc_info=True)
             body = QueryFailed(_reason(e))
         self._send(RankReply(query.request, rank, body))
 

@@ -14,6 +14,7 @@ import torch
 from ipykernel.kernelapp import IPKernelApp
 
 from jdist.core.specs import WorkerSpec
+from jdist.wire import log
 from jdist.wire.processes import set_name
 from jdist.worker.cells.fd_capture import capture_stream
 from jdist.worker.compat.ipykernel import flush_when_needed, poll_until_subscribed, remember_subscribers
@@ -39,6 +40,7 @@ def main(spec_json: bytes) -> None:
     """Run the kernel until the agent ends it."""
     spec = msgspec.json.decode(spec_json, type=WorkerSpec)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the kernel runs user code
+    log.configure("worker", os.fdopen(os.dup(2), "w", errors="replace"))  # the log file; 2 becomes cells' stderr
     set_name(f"jdist-rank-{spec.rank}")
     torch.set_num_threads(spec.threads)
     app: Any = WorkerApp.instance(

@@ -12,6 +12,7 @@ Either way zmq dials on: a network may heal, and a controller may be started aga
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
 from jdist.wire.transport.sockets import ConnectionMonitor, Frames, Port, dial_tcp
 from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
 from jdist.wire.values.frames import pack
+
+_log = logging.getLogger("jdist.agent")
 
 _JOIN_GRACE = 10.0
 """Seconds without the controller before it has given this agent a place, and with it a grace of the cluster's own."""
@@ -64,6 +67,7 @@ class ControllerLink:
     def _begin_stream(self) -> None:
         """What an earlier stream has not delivered yet is void."""
         self._stream = Stream(self._stream.session + 1)
+        _log.info("begin session %d with the controller", self._stream.session)
         self.send(self._hello())
 
     def send(self, message: Message) -> None:

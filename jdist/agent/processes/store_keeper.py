@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,8 @@ from jdist.agent.starters.base import ProcessRequest, Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import StartStore, StoreDown, StoreUp
 from jdist.core.specs import StoreReport, StoreSpec
+
+_log = logging.getLogger("jdist.agent")
 
 _TIMEOUT = 60.0
 
@@ -61,7 +63,7 @@ class StoreKeeper:
             return
         self._pid = 0
         self.address = None
-        print("jdist agent: the rendezvous store has ended; starting another", file=sys.stderr)
+        _log.warning("the rendezvous store has ended; starting another")
         self._node.create_task(self.start(start, host, node))
 
 

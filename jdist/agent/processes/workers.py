@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import signal
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,9 +31,12 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.membership import BeRank, Welcome, WorkerHello
 from jdist.core.messages.protocol import WorkerMessage
 from jdist.core.specs import WorkerSpec
+from jdist.wire import log
 from jdist.wire.transport.sockets import bind_ipc
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.wire.values.segments import sweep_dead
+
+_log = logging.getLogger("jdist.agent")
 
 _CHILDREN_END_TIMEOUT = 5.0
 """Seconds for killed children to be gone."""
@@ -169,6 +172,7 @@ class Workers:
         env = {
             **(node.options.launcher if welcome.keeps_launcher else {}),
             WORKER: "1",
+            **log.environment(),
             "RANK": str(place.rank),
             "OMP_NUM_THREADS": str(threads),
             **interface_environment(self._address),
@@ -248,14 +252,14 @@ def with_current_rank(kernel: Kernel, message: Any) -> Any:
 def _kill_late(kernel: Kernel) -> None:
     """End a process that does not become ready; its rank is then reported as lost."""
     if not kernel.is_up and not kernel.is_dismissed:
-        print(f"jdist agent: rank {kernel.rank} was not ready within {_UP_TIMEOUT:.0f} s; ending it", file=sys.stderr)
+        _log.warning("rank %d was not ready within %.0f s; ending it", kernel.rank, _UP_TIMEOUT)
         kernel.kill()
 
 
 def _raw_log_end(raw_log: str) -> str:
     """The end of what the process wrote outside its cells, if anything."""
     with contextlib.suppress(OSError):
-        lines = Path(raw_log).read_text(errors="replace").strip().splitlines()
+        lines = log.without_verbose(Path(raw_log).read_text(errors="replace").strip().splitlines())
         if lines:
             return "; it last wrote: " + " / ".join(lines[-3:])[-400:]
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ from jdist.agent.relay.node_report import report_briefly, report_fully
 from jdist.core.errors import JdistError
 from jdist.core.messages.base import Progress, QueryFailed
 from jdist.core.messages.code import AdoptTree, ApplyTree, CompareTree, StorePieces
+from jdist.core.messages.introspection import DebugLog, GetDebugLog
 from jdist.core.messages.nodes import (
     ClockReading,
     Listen,
@@ -25,7 +27,10 @@ from jdist.core.messages.nodes import (
     ReportNode,
 )
 from jdist.core.messages.protocol import NodeOp, NodeQuery, NodeReply, NodeReplyBody
+from jdist.wire import log
 from jdist.wire.bulk.probe import Listener, reach
+
+_log = logging.getLogger("jdist.agent")
 
 _LONGEST = 600.0
 """Seconds that a listener may be asked for."""
@@ -57,6 +62,8 @@ class NodeQueries:
             self._reply(query, await self._perform(query.op, partial(self._report_progress, query)))
         except Exception as e:  # a failed query must not cost the node its ranks
             reason = str(e) if isinstance(e, OSError | JdistError) else repr(e)
+            if not isinstance(e, OSError | JdistError):
+                _log.exception("could not answer %s", type(query.op).__name__)
             self._reply(query, QueryFailed(f"{self._facts.hostname}: {reason}"))
 
     def _report_progress(self, query: NodeQuery, done: int) -> None:
@@ -74,6 +81,8 @@ class NodeQueries:
                 return PathProbed(await asyncio.to_thread(reach, op.hostname, target, op.token, op.timeout, op.burst))
             case ReadClock():
                 return ClockReading(time.time())
+            case GetDebugLog():
+                return DebugLog(log.newest(op.lines))
             case CompareTree() | StorePieces() | ApplyTree() | AdoptTree():
                 return await self._code_sync.answer(op, progress)
 

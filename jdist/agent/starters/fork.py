@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 import os
 import signal
 import socket
-import sys
 
 import msgspec
 
@@ -19,6 +19,8 @@ from jdist.agent.starters.base import ProcessRequest
 from jdist.agent.starters.forkserver import SuccessorSpec
 from jdist.agent.starters.prewarm import PreloadedProcess, socket_pair
 from jdist.core.errors import LaunchError
+
+_log = logging.getLogger("jdist.agent")
 
 PRELOAD = (
     "torch",
@@ -94,13 +96,13 @@ class ForkStarter:
             successor = self._successor = PreloadedProcess(ours, pid)
         except (OSError, LaunchError) as e:
             ours.close()
-            print(f"jdist agent: no warm forkserver: {e}", file=sys.stderr)
+            _log.warning("no warm forkserver: %s", e)
             return
         try:
             await successor.load(None)  # for as long as cells stop it
         except LaunchError as e:
             successor.close()
-            print(f"jdist agent: no warm forkserver: {e}", file=sys.stderr)
+            _log.warning("no warm forkserver: %s", e)
         else:
             await self._replace_server(successor)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from jdist.agent.starters.base import ProcessRequest
 from jdist.agent.starters.fork import WARM, preload, preload_environment
 from jdist.agent.starters.prewarm import PreloadedProcess
 from jdist.core.errors import LaunchError
+
+_log = logging.getLogger("jdist.agent")
 
 _WORKER = "jdist.worker.main:main"
 
@@ -57,7 +60,7 @@ class SpawnStarter:
         try:
             await spare.load(None)  # for as long as cells stop it
         except LaunchError as e:
-            print(f"jdist agent: no warm spare: {e}", file=sys.stderr)
+            _log.warning("no warm spare: %s", e)
             spare.close()
             self._spare = None
         else:

@@ -23,6 +23,7 @@ from jdist.core.settings import ON_DEATH, Host, Settings
 from jdist.core.topology import parse_nproc
 from jdist.launch.base import Launcher, Plan, find_launcher
 from jdist.launch.hosts import parse_hosts
+from jdist.wire.log import environment
 from jdist.wire.transport.keys import read_connection
 
 _WATCH = 0.25
@@ -72,7 +73,7 @@ def make_settings(
             backend=backend or "",
             launcher_args=tuple(launcher_args),
             hosts=parse_hosts(hosts) if isinstance(hosts, str) and hosts else tuple(hosts),  # type: ignore[arg-type]
-            env=tuple((env or {}).items()),
+            env=tuple({**environment(), **(env or {})}.items()),
             **options,
         )
     except TypeError as e:

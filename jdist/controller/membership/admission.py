@@ -200,6 +200,7 @@ class Admission:
         first = m.world.topology.first_rank(node.node_rank)
         welcome = Welcome(
             liveness_name=m.new_liveness_name(node.agent),
+            log_level=dict(m.settings.env).get("JDIST_LOG", ""),
             node_rank=node.node_rank,
             nnodes=m.world.nnodes,
             nproc=node.nproc,

@@ -1,6 +1,8 @@
-"""Introspection: completion, documentation, logs and consoles of ranks."""
+"""Introspection: completion, documentation, logs and consoles of ranks, and jdist's own log records."""
 
 from __future__ import annotations
+
+from msgspec import Struct
 
 from jdist.core.messages.base import Message
 
@@ -57,3 +59,27 @@ class ConsoleAt(Message, frozen=True):
 
     hostname: str
     connection_file: str
+
+
+class GetDebugLog(Message, frozen=True):
+    """The newest ``lines`` log records of a process of jdist: of the controller, an agent or a worker."""
+
+    lines: int
+
+
+class DebugRecord(Struct, frozen=True, array_like=True):
+    """One record, with its traceback if it has one."""
+
+    time: float
+    """Seconds since the epoch, by the host's own clock."""
+    level: str
+    """"DEBUG", "INFO", "WARNING" or "ERROR"."""
+    floor: str
+    """The logger: "controller", "wire", …"""
+    text: str
+
+
+class DebugLog(Message, frozen=True):
+    """Log records, oldest first."""
+
+    records: tuple[DebugRecord, ...]

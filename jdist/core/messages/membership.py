@@ -227,6 +227,8 @@ class Welcome(Message, frozen=True):
     """At which the other nodes reach this one, if that is not the address which it has told of."""
     is_task: bool = False
     """The place is a launcher's task: its one rank shares the host with the other tasks'."""
+    log_level: str = ""
+    """As JDIST_LOG was set where the cluster was started; for an agent that was started with nothing of its own."""
     keeps_launcher: bool = False
     """The workers get to see the launcher's variables: by them MPI finds the launcher again."""
 

@@ -31,7 +31,18 @@ from jdist.core.messages.groups import (
     WorldFailed,
     WorldFormed,
 )
-from jdist.core.messages.introspection import Complete, Completed, Console, ConsoleAt, Inspect, Inspected, Logs, LogText
+from jdist.core.messages.introspection import (
+    Complete,
+    Completed,
+    Console,
+    ConsoleAt,
+    DebugLog,
+    GetDebugLog,
+    Inspect,
+    Inspected,
+    Logs,
+    LogText,
+)
 from jdist.core.messages.membership import (
     AddNode,
     AgentHello,
@@ -120,11 +131,20 @@ from jdist.core.messages.values import (
     Release,
 )
 
-NodeOp = ReadClock | ReportNode | Listen | ProbePath | CompareTree | StorePieces | ApplyTree | AdoptTree
+NodeOp = ReadClock | ReportNode | Listen | ProbePath | CompareTree | StorePieces | ApplyTree | AdoptTree | GetDebugLog
 
 
 NodeReplyBody = (
-    ClockReading | NodeReported | Listening | PathProbed | TreeCompared | TreeApplied | Ack | Progress | QueryFailed
+    ClockReading
+    | NodeReported
+    | Listening
+    | PathProbed
+    | TreeCompared
+    | TreeApplied
+    | DebugLog
+    | Ack
+    | Progress
+    | QueryFailed
 )
 
 
@@ -159,6 +179,7 @@ RankOp = (
     | Inspect
     | Logs
     | Console
+    | GetDebugLog
     | Forward
     | Hold
     | Invite
@@ -178,6 +199,7 @@ RankReplyBody = (
     | Inspected
     | LogText
     | ConsoleAt
+    | DebugLog
     | ForwardedAt
     | GroupCreated
     | Invited

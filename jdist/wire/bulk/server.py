@@ -20,6 +20,7 @@ it is unpacked (pickles) travels in the encrypted messages.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
 import sys
@@ -31,12 +32,13 @@ from jdist.core.errors import JdistError
 from jdist.core.messages.base import ProbeWire
 from jdist.wire.bulk.receive import StoredTransfer
 from jdist.wire.bulk.relay import TransferRelay
-from jdist.wire.complaints import Complaints
 from jdist.wire.transport.dialing import MAGIC, STALL, is_same_user
 from jdist.wire.transport.liveness import LivenessConnection
 from jdist.wire.transport.pending_connections import PendingConnections
 from jdist.wire.transport.public_port import ZMTP, JoinedConnections, join_to
 from jdist.wire.values.segments import Probe
+
+_log = logging.getLogger("jdist.wire")
 
 _CONTROL = "control"
 """In place of a verb: the connection is for the control port."""
@@ -62,7 +64,6 @@ class DataServer:
         self._owners: dict[str, str] = {}
         self._expected_lives: dict[str, asyncio.TimerHandle] = {}
         self._newcomers = PendingConnections()
-        self._complaints = Complaints("jdist data port")
         self._lives: dict[str, LivenessConnection] = {}
         self._life_ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -177,7 +178,7 @@ class DataServer:
             except OSError as e:
                 if listener.fileno() < 0:
                     return
-                self._complaints.say(f"a connection could not be taken: {e}")  # no descriptor is left, mostly
+                _log.warning("data port: a connection could not be accepted: %s", e)  # no descriptor is left, mostly
                 await asyncio.sleep(_REST)
                 continue
             sock.setblocking(False)
@@ -197,9 +198,9 @@ class DataServer:
             elif verb in ("PUT", "GET") and name in self._transfers:
                 await self._move(verb, name, sock)
             else:
-                self._complaints.say(f"dropped a connection for {verb!r} {name[:12]!r}, which nobody awaits")
+                _log.warning("data port: dropped a connection for %r %r, which is not expected", verb, name[:12])
         except ValueError as e:
-            self._complaints.say(f"dropped a connection: {e}")
+            _log.warning("data port: dropped a connection: %s", e)
         except (OSError, TimeoutError, JdistError):
             return  # the peer sees its connection end, and says so
 

@@ -7,6 +7,7 @@ a timer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -17,8 +18,9 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
 from jdist.core.errors import ProtocolError
-from jdist.wire.complaints import Complaints
 from jdist.wire.transport.keys import KeyPair
+
+_log = logging.getLogger("jdist.wire")
 
 Frames = list[bytes]
 _BATCH = 64
@@ -50,7 +52,6 @@ class Port:
         self.address = address
         self.tcp_port = int(address.rsplit(":", 1)[1]) if address.startswith("tcp:") else 0
         self._will_drain = False
-        self._complaints = Complaints(f"jdist, at {address or 'its controller'}")
         self._last: Any = None
         """The first frame of the message that was taken last."""
         self._loop.add_reader(self._fd, self._drain)
@@ -95,7 +96,7 @@ class Port:
         try:
             self._on_frames(frames)
         except ProtocolError as e:
-            self._complaints.say(f"dropped a message: {e}")
+            _log.warning("dropped a message at %s: %s", self.address or "the link to the controller", e)
 
     def _take(self) -> Frames | None:
         """The next message; an empty one was dropped; None: there is none."""
@@ -191,7 +192,7 @@ class GuardedPort(Port):
         frames = super()._take()
         if frames is None or self._gate.lets_in(str(self._last.get("User-Id")), frames[0]):
             return frames
-        self._complaints.say(f"dropped a message under the name {frames[0][:40]!r}, which its key does not give")
+        _log.warning("dropped a message under the name %r, which its key does not allow", frames[0][:40])
         return []
 
 

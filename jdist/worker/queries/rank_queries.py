@@ -15,7 +15,7 @@ import psutil
 
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages.base import Ack, PayloadWire, Progress, QueryFailed, ValueMissing
-from jdist.core.messages.introspection import Complete, Inspect, Inspected
+from jdist.core.messages.introspection import Complete, DebugLog, GetDebugLog, Inspect, Inspected
 from jdist.core.messages.observation import GetStack, GetTrace, Observation, Observe, RankTrace, StackText
 from jdist.core.messages.protocol import RankOp, RankReplyBody
 from jdist.core.messages.values import (
@@ -34,6 +34,7 @@ from jdist.core.messages.values import (
 )
 from jdist.core.settings import INLINE_LIMIT
 from jdist.core.specs import WorkerSpec
+from jdist.wire import log
 from jdist.wire.values.objects import Payload, decode, encode
 from jdist.wire.values.segments import Segment, layout, split
 from jdist.worker.observe.observer import Observer
@@ -93,6 +94,8 @@ class RankQueries:
                 return complete(op.code, op.cursor, self._namespace)
             case Inspect():
                 return Inspected(introspect(op.name, self._namespace, op.detail))
+            case GetDebugLog():
+                return DebugLog(log.newest(op.lines))
             case _:
                 return QueryFailed(f"a rank cannot answer {type(op).__name__}")
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import logging
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from jdist.core.errors import ProtocolError
+from jdist.wire.log import LogHandler
 from jdist.wire.transport.keys import KeyPair, agent_name
 from jdist.wire.transport.sockets import ConnectionMonitor, Frames, KeyGate, Port, bind_tcp, dial_tcp, new_context
 
@@ -124,7 +128,19 @@ def test_an_agents_key_gives_one_name_and_no_other() -> None:
     bench(work)
 
 
-def test_a_flood_under_a_wrong_name_lets_others_be_heard(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """What a controller's log file would hold."""
+    stream, logger = io.StringIO(), logging.getLogger("jdist.wire")
+    handler = LogHandler("controller", stream)
+    logger.addHandler(handler)
+    logger.propagate = False
+    yield stream
+    logger.propagate = True
+    logger.removeHandler(handler)
+
+
+def test_a_flood_under_a_wrong_name_lets_others_be_heard(written: io.StringIO) -> None:
     async def work(b: Bench) -> None:
         b.gate.allow([GUEST.public], called="e-")
         b.gate.allow([AGENT.public], called="a-")
@@ -135,12 +151,12 @@ def test_a_flood_under_a_wrong_name_lets_others_be_heard(capfd: pytest.CaptureFi
         assert await b.heard.get() == [b"a-1", b"through"]
 
     bench(work)
-    said = capfd.readouterr().err.splitlines()
+    said = written.getvalue().splitlines()
     assert 1 <= len(said) <= 50
     assert "dropped a message under the name b'a-9'" in said[0]
 
 
-def test_what_is_no_message_is_dropped_with_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_message_is_dropped_with_a_line(written: io.StringIO) -> None:
     async def work(b: Bench) -> None:
         heard: asyncio.Queue[Frames] = asyncio.Queue()
 
@@ -157,4 +173,6 @@ def test_what_is_no_message_is_dropped_with_a_line(capfd: pytest.CaptureFixture[
         assert await heard.get() == [b"a-1", b"good"]
 
     bench(work)
-    assert capfd.readouterr().err.count("dropped a message: it is bad") == 2
+    lines = written.getvalue().splitlines()
+    assert len(lines) == 2
+    assert all("dropped a message at tcp://" in line and line.endswith(": it is bad") for line in lines)
