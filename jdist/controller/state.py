@@ -129,7 +129,7 @@ class State:
             Output: runs.handle_output,
             RankDone: runs.handle_rank_done,
             InputRequest: runs.handle_input_request,
-            Stalled: lambda _, message: self._poller.stalled(message),
+            Stalled: lambda _, message: self._poller.handle_stalled(message),
             RankReply: self._handle_rank_reply,
             NodeReply: self._queries.handle_node_reply,
         }
@@ -271,11 +271,11 @@ class State:
         if self._queries.is_asked(reply.request):
             self._queries.handle_rank_reply(reply)
             return
-        run = self._silent_mismatch.note(reply)
+        run = self._silent_mismatch.handle_rank_reply(reply)
         if run is not None:
             self._runs.end_if_over(run)
         else:
-            self._poller.note(reply)
+            self._poller.handle_rank_reply(reply)
 
     # ------------------------------------------------------------ clients
 

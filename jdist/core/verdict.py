@@ -15,6 +15,8 @@ collectives under one sequence number, or in the same one with different shapes,
 transfer: a send without its recv, or a recv without its send. store: a wait at the rendezvous store for a key that no
 rank will set. cycle: ranks wait for each other in a circle. lost: a rank's process is gone. slow: ranks wait for a busy
 rank, and may still continue."""
+INTERRUPT = Remedy("interrupt", "stop the run everywhere, namespaces kept, group re-formed")
+"""Suggested for every run that makes no progress."""
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from jdist.controller.model.world import Node, Rank
 from jdist.controller.queries import Queries
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import SetupCells
-from jdist.controller.verdict.decide import lost
+from jdist.controller.verdict.decide import decide_on_loss
 from jdist.core.messages.groups import GroupCreated
 from jdist.core.messages.membership import ReplaceWorker, Restart, WorkerDown, WorkerUp
 from jdist.core.messages.observation import VerdictChanged
@@ -100,7 +100,7 @@ class RankLoss:
             self._runs.record_rank_done(
                 RankDone(run.number, rank.rank, "lost", seconds, error=ErrorInfo("RankLost", reason))
             )
-            run.verdict = lost(run.number, rank.rank, where, reason)
+            run.verdict = decide_on_loss(run.number, rank.rank, where, reason)
             m.send(run.client, VerdictChanged(run.number, run.verdict))
             if _ABORT in reason and run.pending and not run.abort_reason:
                 transition(run, "diagnosing", reason)

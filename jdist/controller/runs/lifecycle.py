@@ -161,7 +161,7 @@ class RunLifecycle:
 
     def end_if_over(self, run: Run) -> None:
         """End a run of which every rank has ended, unless something about it has still to be found out."""
-        if run.is_over and run.phase != "diagnosing" and not self._silent_mismatch.hold_back(run):
+        if run.is_over and run.phase != "diagnosing" and not self._silent_mismatch.delays_end(run):
             self._end(run)
 
     def end_diagnosis(self, run: Run) -> None:

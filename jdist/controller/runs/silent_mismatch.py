@@ -1,8 +1,8 @@
-"""Doubts: whether the ranks of a run that has come to its end called the same. Pure.
+"""Silent mismatch: whether the ranks of a run that has ended made the same calls, although none of them blocked. Pure.
 
-Each rank's end says how many collectives it called in each group, with a digest of them. Where the counts of a group's
-members are equal and the digests are not, a backend has let something pass: the run is held back until one rank of
-each kind has told its calls, or for a second, and then it ends with a verdict that says what differed first.
+Each rank's end carries how many collectives it called in each group, and a digest of them. If the members of a group
+have equal counts and different digests, a backend has let a mismatch pass. The run's end is then delayed until one rank
+of each digest has sent its calls, or for a second, and the run ends with a verdict on the first difference.
 """
 
 from __future__ import annotations
@@ -21,122 +21,107 @@ from jdist.core.observation import Call, CallDigest
 from jdist.core.ranks import RankSet, describe_ranks
 from jdist.core.verdict import Verdict
 
-_PATIENCE = 1.0
-"""Seconds for which a run is held back at most."""
+_DEADLINE = 1.0
+"""Seconds for which a run's end is delayed at most."""
 _MOST_ASKED = 8
-"""Kinds of ranks of which one is asked."""
+"""Digests of which one rank each is asked."""
 
-Kinds = tuple[tuple[int, ...], ...]
-"""Ranks by what they called, those of the most frequent first."""
+Parties = tuple[tuple[int, ...], ...]
+"""Ranks with the same digest together, the largest party first."""
 
 
 @dataclass
-class _Doubt:
-    """Of one run, about one group."""
+class _Comparison:
+    """The calls of one run in one group, as they are collected from one rank of each party."""
 
-    name: str
+    request: str
     group: str
     label: str
-    kinds: Kinds
+    parties: Parties
     asked: set[int]
     calls: dict[int, dict[int, Call]] = field(default_factory=dict)
-    """By rank and number."""
+    """By rank and sequence number."""
 
 
 class SilentMismatch:
-    """Holds a run back while it is being found out what its ranks called."""
+    """Delays the end of a run whose ranks' digests differ until it is known which call differed first."""
 
     def __init__(self, model: Model):
         self._model = model
         self._last = 0
-        self._open: dict[int, _Doubt] = {}
+        self._open: dict[int, _Comparison] = {}
 
-    def hold_back(self, run: Run) -> bool:
-        """Whether the run, whose ranks have all come to an end, is not to end yet; once it may, it has its verdict."""
+    def delays_end(self, run: Run) -> bool:
+        """Whether the run, whose ranks have all ended, must not end yet. Once it may, it has its verdict."""
         if run.number not in self._open:
             self._begin(run)
-        doubt = self._open.get(run.number)
-        if doubt is None:
+        comparison = self._open.get(run.number)
+        if comparison is None:
             return False
-        if doubt.asked and run.compare_until is not None and self._model.now < run.compare_until:
+        if comparison.asked and run.compare_until is not None and self._model.now < run.compare_until:
             return True
         del self._open[run.number]
-        run.verdict = _verdict(run.number, doubt)
+        run.verdict = _verdict(run.number, comparison)
         self._model.send(run.client, VerdictChanged(run.number, run.verdict))
         return False
 
     def _begin(self, run: Run) -> None:
-        c = self._model
-        has_ended_well = all(end.kind == "value" for end in run.ends.values())
-        found = (
-            _differing({r: end.digests for r, end in run.ends.items()}) if not run.is_own and has_ended_well else None
-        )
+        m = self._model
+        if run.is_own or any(end.kind != "value" for end in run.ends.values()):
+            return
+        found = _differing({rank: end.digests for rank, end in run.ends.items()})
         if found is None:
             return
-        tally, kinds = found
+        digest, parties = found
         self._last += 1
-        asked = tuple(ranks[0] for ranks in kinds[:_MOST_ASKED])
-        transition(run, "comparing", f"digests differ in group {tally.group}")
-        run.compare_until = c.now + _PATIENCE
-        doubt = _Doubt(f"doubt-{self._last}", tally.group, tally.label, kinds, set(asked))
-        self._open[run.number] = doubt
-        for node_rank, ranks in c.world.by_node(asked).items():
-            c.send_to_node(node_rank, RankQuery(doubt.name, ranks, GetTrace(run.number)))
+        asked = tuple(ranks[0] for ranks in parties[:_MOST_ASKED])
+        transition(run, "comparing", f"digests differ in group {digest.group}")
+        run.compare_until = m.now + _DEADLINE
+        comparison = _Comparison(f"compare-{self._last}", digest.group, digest.label, parties, set(asked))
+        self._open[run.number] = comparison
+        for node_rank, ranks in m.world.by_node(asked).items():
+            m.send_to_node(node_rank, RankQuery(comparison.request, ranks, GetTrace(run.number)))
 
-    def note(self, answer: RankReply) -> Run | None:
-        """A rank told its calls, or cannot: the run that this was about."""
-        for number, doubt in self._open.items():
-            if doubt.name == answer.request and answer.rank in doubt.asked:
-                doubt.asked.discard(answer.rank)
-                if isinstance(answer.body, RankTrace):
-                    own = [call for call in answer.body.calls if call.group == doubt.group and call.number]
-                    doubt.calls[answer.rank] = {call.number: call for call in own}
+    def handle_rank_reply(self, reply: RankReply) -> Run | None:
+        """Record a rank's calls, or that it has none to send. The run concerned; None if the reply is to another."""
+        for number, comparison in self._open.items():
+            if comparison.request == reply.request and reply.rank in comparison.asked:
+                comparison.asked.discard(reply.rank)
+                if isinstance(reply.body, RankTrace):
+                    calls = [c for c in reply.body.calls if c.group == comparison.group and c.number]
+                    comparison.calls[reply.rank] = {call.number: call for call in calls}
                 return self._model.runs.running.get(number)
         return None
 
 
-def _differing(digests: Mapping[int, tuple[CallDigest, ...]]) -> tuple[CallDigest, Kinds] | None:
-    """The first group all of whose ranks called equally much there, but not the same."""
+def _differing(digests: Mapping[int, tuple[CallDigest, ...]]) -> tuple[CallDigest, Parties] | None:
+    """The first group whose members all made the same number of calls, but not the same calls."""
     groups: dict[str, dict[int, CallDigest]] = {}
     for rank, own in sorted(digests.items()):
-        for tally in own:
-            groups.setdefault(tally.group, {})[rank] = tally
+        for digest in own:
+            groups.setdefault(digest.group, {})[rank] = digest
     for members in groups.values():
         first = next(iter(members.values()))
-        kinds: dict[bytes, list[int]] = {}
-        for rank, tally in members.items():
-            kinds.setdefault(tally.digest, []).append(rank)
-        if len(kinds) > 1 and len(members) == first.size and len({t.count for t in members.values()}) == 1:
-            return first, tuple(sorted(map(tuple, kinds.values()), key=lambda ranks: (-len(ranks), ranks)))
+        parties: dict[bytes, list[int]] = {}
+        for rank, digest in members.items():
+            parties.setdefault(digest.digest, []).append(rank)
+        if len(parties) > 1 and len(members) == first.size and len({d.count for d in members.values()}) == 1:
+            return first, tuple(sorted(map(tuple, parties.values()), key=lambda ranks: (-len(ranks), ranks)))
     return None
 
 
-def _verdict(run: int, doubt: _Doubt) -> Verdict:
-    """What differed first; if the ranks have not told their calls, only whose differed."""
-    members = tuple(sorted(rank for ranks in doubt.kinds for rank in ranks))
-    label = doubt.label or f"of ranks {RankSet(members)}"
-    kinds = {ranks[0]: ranks for ranks in doubt.kinds if ranks[0] in doubt.calls}
-    told = {rank: doubt.calls[rank] for rank in kinds}
-    common = sorted(set.intersection(*map(set, told.values()))) if len(told) > 1 else []
-    for number in common:
-        calls = {rank: told[rank][number] for rank in told}
-        if len({call_signature(call) for call in calls.values()}) > 1:
-            return _of_call(run, number, {r: calls[first] for first, ranks in kinds.items() for r in ranks}, label)
-    responsible = tuple(sorted(rank for ranks in doubt.kinds[1:] for rank in ranks))
-    others = describe_ranks(doubt.kinds[0])
+def _verdict(run: int, comparison: _Comparison) -> Verdict:
+    """The first call that differed or, if the ranks have not sent their calls, whose calls differed."""
+    members = sorted(rank for ranks in comparison.parties for rank in ranks)
+    label = comparison.label or f"of ranks {RankSet(members)}"
+    known = {ranks[0]: comparison.calls[ranks[0]] for ranks in comparison.parties if ranks[0] in comparison.calls}
+    for number in sorted(set.intersection(*map(set, known.values()))) if len(known) > 1 else ():
+        if len({call_signature(calls[number]) for calls in known.values()}) > 1:
+            calls = {r: known[ranks[0]][number] for ranks in comparison.parties if ranks[0] in known for r in ranks}
+            everyone = ((tuple(sorted(calls)), ""),)
+            found = mismatch.compare(number, calls, sorted(calls)) or mismatch.Mismatch(number, "operation", everyone)
+            return mismatch.verdict(run, found, next(iter(calls.values())).op, label, has_passed=True)
+    responsible = tuple(sorted(rank for ranks in comparison.parties[1:] for rank in ranks))
+    others = describe_ranks(comparison.parties[0])
     reason = f"{describe_ranks(responsible, 'has')} called other collectives in group {label} than {others}"
     return Verdict(run, "mismatch", responsible, (), f"{reason}: what they left is wrong", group=label, has_passed=True)
-
-
-def _of_call(run: int, number: int, calls: Mapping[int, Call], label: str) -> Verdict:
-    found = mismatch.compare(number, calls, sorted(calls))
-    parties = found.parties if found is not None else ()
-    responsible = parties[-1][0] if parties and len(parties[0][0]) > len(parties[-1][0]) else tuple(sorted(calls))
-    op = next(iter(calls.values())).op
-    if found is None or found.what == "operation":
-        reason = f"the ranks of group {label} were in different collectives at #{number}"
-    else:
-        reason = f"{op} #{number} of group {label} differed between ranks in {found.what}"
-    details = mismatch.lines(found) if found is not None else ()
-    reason = f"{reason}: what it left is wrong"
-    return Verdict(run, "mismatch", responsible, (), reason, details, (), op, label, number, has_passed=True)

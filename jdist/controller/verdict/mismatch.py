@@ -1,4 +1,4 @@
-"""Mismatch: ranks that called different things under one number of a group. Pure."""
+"""Mismatch: ranks of a group that called different things under one sequence number, and the verdict on it. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,44 @@ from jdist.controller.verdict.wait_graph import Ranks
 from jdist.core.call_signature import SAME_SIZE, sizes
 from jdist.core.observation import Call
 from jdist.core.ranks import describe_ranks
+from jdist.core.verdict import INTERRUPT, Verdict
 
 _SPLITS = re.compile(r"splits=\[([\d, ]*)\]→\[([\d, ]*)\]")
 
 
 class Mismatch(Struct, frozen=True):
-    """Where the calls begin to differ: the number, and who called what; the largest party first."""
+    """The first number at which the calls differ, and which ranks called what: the largest party first."""
 
     number: int
     what: str
     """"operation", "size", "dtype", "root", ..."""
     parties: tuple[tuple[tuple[int, ...], str], ...]
+
+    @property
+    def responsible(self) -> tuple[int, ...]:
+        """The ranks of the smallest party, or of all if it is no minority."""
+        largest, smallest = self.parties[0][0], self.parties[-1][0]
+        if len(largest) > len(smallest):
+            return smallest
+        return tuple(sorted(rank for ranks, _ in self.parties for rank in ranks))
+
+
+def verdict(
+    run: int, found: Mismatch, op: str, label: str, waiting: tuple[int, ...] = (), *, has_passed: bool = False
+) -> Verdict:
+    """The verdict on a mismatch in the group called ``label``; ``has_passed``: it blocked no rank."""
+    if found.what == "operation":
+        group, at = f"the ranks of group {label}", f"in different collectives at #{found.number}"
+        reason = f"{group} were {at}: what it left is wrong" if has_passed else f"{group} are {at}"
+    else:
+        call, what = f"{found.parties[0][1].partition(' ')[0]} #{found.number} of group {label}", found.what
+        passed = f"{call} differed between ranks in {what}: what it left is wrong"
+        reason = passed if has_passed else f"{call} differs between ranks in {what}"
+    details = tuple(f"{describe_ranks(ranks, 'calls')} {call}" for ranks, call in found.parties if call)
+    remedies = () if has_passed else (INTERRUPT,)
+    return Verdict(
+        run, "mismatch", found.responsible, waiting, reason, details, remedies, op, label, found.number, has_passed
+    )
 
 
 def find(group: str, number: int, ranks: Ranks) -> Mismatch | None:
@@ -36,7 +63,7 @@ def find(group: str, number: int, ranks: Ranks) -> Mismatch | None:
 
 
 def _calls(group: str, number: int, ranks: Ranks) -> dict[int, Call]:
-    return {r: call for r, seen in sorted(ranks.items()) if (call := seen.call(group, number)) is not None}
+    return {r: call for r, snapshot in sorted(ranks.items()) if (call := snapshot.call(group, number)) is not None}
 
 
 def _members(group: str, ranks: Ranks) -> Sequence[int]:
@@ -92,25 +119,20 @@ def _parties(values: Mapping[int, object], calls: Mapping[int, Call]) -> tuple[t
     for rank, value in values.items():
         by_value.setdefault(value, []).append(rank)
     ordered = sorted(by_value.values(), key=lambda ranks: (-len(ranks), ranks))
-    return tuple((tuple(ranks), describe(calls[ranks[0]])) for ranks in ordered)
+    return tuple((tuple(ranks), describe_call(calls[ranks[0]])) for ranks in ordered)
 
 
-def describe(call: Call) -> str:
+def describe_call(call: Call) -> str:
     """``"all_reduce [16] float32 op=MAX (cell line 5)"``."""
     return " ".join(
-        filter(None, (call.op, tensors(call), call.detail, f"(cell line {call.line})" if call.line else ""))
+        filter(None, (call.op, describe_tensors(call), call.detail, f"(cell line {call.line})" if call.line else ""))
     )
 
 
-def tensors(call: Call) -> str:
+def describe_tensors(call: Call) -> str:
     """``"[16] float32"``; of several tensors the first, and how many."""
     if not call.shapes:
         return ""
     more = f" and {len(call.shapes) - 1} more" if len(call.shapes) > 1 else ""
     dtype = f" {call.dtypes[0]}" if call.dtypes else ""
     return f"[{', '.join(map(str, call.shapes[0]))}]{dtype}{more}"
-
-
-def lines(mismatch: Mismatch) -> tuple[str, ...]:
-    """Who called what, a line for each party."""
-    return tuple(f"{describe_ranks(ranks, 'calls')} {call}" for ranks, call in mismatch.parties)

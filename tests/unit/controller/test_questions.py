@@ -80,7 +80,7 @@ def test_nobody_answers_a_client_that_left() -> None:
 def test_a_client_that_names_its_question_as_the_controller_does_gets_its_answer() -> None:
     d = Driver().ready()
     run = d.run((0,))
-    for request in (f"look-{run}", "look-", "look-x"):
+    for request in (f"poll-{run}", "poll-", "poll-x"):
         d.say(RankQuery(request, (1,), Logs(1)))
         d.settle()
         assert d.told(RankReply)[-1].request == request

@@ -1,4 +1,4 @@
-"""Verdict: when it is certain that a run cannot finish, and why; and what may still finish, which is left alone.
+"""Decide: when it is certain that a run cannot finish, and why; and what may still finish, which is left alone.
 
 The tables are worlds of four ranks. ``coll(...)`` is a rank in a collective, ``send`` and ``recv`` in one of those,
 ``store`` in new_group, ``busy`` in Python; ``over`` is one whose part of the run has ended.
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jdist.controller.verdict.decide import aborted, is_settled, overdue, verdict
-from jdist.controller.verdict.wait_graph import Part, Seen, circle, may_move
+from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_crash, is_confirmed
+from jdist.controller.verdict.wait_graph import Part, RankSnapshot, circle, may_move
 from jdist.core.messages.observation import Observation
 from jdist.core.observation import ANY, Activity, Call, GroupProgress
 from jdist.notebook.text.remedy_text import command
@@ -27,7 +27,7 @@ def call(op: str = "all_reduce", number: int = 17, group: str = "0", size: int =
 
 def seen(
     rank: int, part: Part = "running", doing: Activity | None = None, begun: dict[str, int] | None = None, **more: Any
-) -> Seen:
+) -> RankSnapshot:
     """A rank that has ended 16 collectives of the world and none of the others, unless ``begun`` says more."""
     begun = {"0": 16} | (begun or {})
     flying = {c.group for c in (doing.calls if doing else ()) if c.peer is None}
@@ -36,52 +36,52 @@ def seen(
         for g, (label, ranks) in GROUPS.items()
         if rank in ranks
     )
-    look = Observation("cpu", doing or Activity("idle"), 1, progress, more.pop("recent", ()))
-    return Seen(f"rank {rank} (node {rank // 2}, h{rank // 2})", part, look, **more)
+    observation = Observation("cpu", doing or Activity("idle"), 1, progress, more.pop("recent", ()))
+    return RankSnapshot(f"rank {rank} (node {rank // 2}, h{rank // 2})", part, observation, **more)
 
 
 def coll(
     rank: int, op: str = "all_reduce", number: int = 17, group: str = "0", part: Part = "running", **more: Any
-) -> Seen:
+) -> RankSnapshot:
     seconds, recent = more.pop("seconds", 0.6), more.pop("recent", ())
     one = call(op, number, group, **more)
     doing = Activity("collective", op, 5, seconds=seconds, calls=(one,))
     return seen(rank, part, doing, {group: number}, recent=recent)
 
 
-def busy(rank: int, number: int = 16, **more: Any) -> Seen:
+def busy(rank: int, number: int = 16, **more: Any) -> RankSnapshot:
     doing = Activity("python", "f", 3, "loader.next()", more.pop("seconds", 6.0), more.pop("cpu", 0.0))
     return seen(rank, more.pop("part", "running"), doing, {"0": number}, **more)
 
 
-def moving(rank: int, op: str, peer: int, **more: Any) -> Seen:
+def moving(rank: int, op: str, peer: int, **more: Any) -> RankSnapshot:
     part, seconds = more.pop("part", "running"), more.pop("seconds", 0.6)
     one = Call(op, "0", peer=peer, **more)
     return seen(rank, part, Activity("transfer", op, 2, seconds=seconds, calls=(one,)))
 
 
-def recv(rank: int, peer: int, **more: Any) -> Seen:
+def recv(rank: int, peer: int, **more: Any) -> RankSnapshot:
     return moving(rank, "recv", peer, **more)
 
 
-def send(rank: int, peer: int, **more: Any) -> Seen:
+def send(rank: int, peer: int, **more: Any) -> RankSnapshot:
     return moving(rank, "send", peer, **more)
 
 
-def store(rank: int, op: str = "new_group", **more: Any) -> Seen:
+def store(rank: int, op: str = "new_group", **more: Any) -> RankSnapshot:
     return seen(rank, "running", Activity("store", op, 4, seconds=0.6, **more))
 
 
-def over(rank: int, part: Part = "done", number: int = 16, **more: Any) -> Seen:
+def over(rank: int, part: Part = "done", number: int = 16, **more: Any) -> RankSnapshot:
     return seen(rank, part, None, {"0": number} | more.pop("begun", {}), **{"ago": 0.6, **more})
 
 
-def world(*ranks: Seen) -> dict[int, Seen]:
+def world(*ranks: RankSnapshot) -> dict[int, RankSnapshot]:
     return dict(enumerate(ranks))
 
 
 def test_the_text_as_the_user_sees_it() -> None:
-    found = verdict(12, world(coll(0), over(1), coll(2), coll(3)))
+    found = decide(12, world(coll(0), over(1), coll(2), coll(3)))
     assert found is not None
     assert found.text(command) == (
         "● run 12 cannot finish: rank 1 (node 0, h0) has not entered all_reduce #17 [16] float32 of group world\n"
@@ -111,7 +111,7 @@ CERTAIN = [
     ("not in the run", world(coll(0), coll(1), seen(2, "free"), seen(3, "free")), "missing", (2, 3), "ranks 2-3"),
     (
         "its process is gone",
-        world(coll(0), coll(1), coll(2), Seen("rank 3 (node 1, h1)", "lost")),
+        world(coll(0), coll(1), coll(2), RankSnapshot("rank 3 (node 1, h1)", "lost")),
         "missing",
         (3,),
         "rank 3",
@@ -291,8 +291,10 @@ CERTAIN = [
 @pytest.mark.parametrize(
     ("ranks", "kind", "responsible", "text"), [c[1:] for c in CERTAIN], ids=[c[0] for c in CERTAIN]
 )
-def test_a_run_that_cannot_finish(ranks: dict[int, Seen], kind: str, responsible: tuple[int, ...], text: str) -> None:
-    found = verdict(12, ranks)
+def test_a_run_that_cannot_finish(
+    ranks: dict[int, RankSnapshot], kind: str, responsible: tuple[int, ...], text: str
+) -> None:
+    found = decide(12, ranks)
     assert found is not None
     assert (found.kind, found.responsible) == (kind, responsible)
     assert found.is_certain
@@ -316,8 +318,8 @@ LEFT_ALONE = [
     ),
     ("it is no member", world(coll(0, number=1, group="1"), coll(1, number=1, group="1"), over(2), over(3))),
     ("the missing one runs another cell", world(coll(0), coll(1), coll(2), busy(3, part="elsewhere"))),
-    ("the missing one has not been seen", world(coll(0), coll(1), coll(2), Seen("rank 3", "running"))),
-    ("the missing one began a cell meanwhile", world(coll(0), coll(1), coll(2), Seen("rank 3", "elsewhere"))),
+    ("the missing one has not been seen", world(coll(0), coll(1), coll(2), RankSnapshot("rank 3", "running"))),
+    ("the missing one began a cell meanwhile", world(coll(0), coll(1), coll(2), RankSnapshot("rank 3", "elsewhere"))),
     ("a message under way", world(recv(0, 1), send(1, 0), busy(2), busy(3))),
     (
         "an isend under way from one that is over",
@@ -348,24 +350,24 @@ LEFT_ALONE = [
 
 
 @pytest.mark.parametrize("ranks", [c[1] for c in LEFT_ALONE], ids=[c[0] for c in LEFT_ALONE])
-def test_what_may_still_finish_is_left_alone(ranks: dict[int, Seen]) -> None:
-    assert verdict(12, ranks) is None
+def test_what_may_still_finish_is_left_alone(ranks: dict[int, RankSnapshot]) -> None:
+    assert decide(12, ranks) is None
 
 
 def test_of_two_ranks_one_of_which_was_ended_by_its_c_code_the_calls_did_not_fit() -> None:
-    dead = Seen("rank 0 (node 0, h0)", "lost")
+    dead = RankSnapshot("rank 0 (node 0, h0)", "lost")
     one = coll(1, number=3, group="1", size=7)
     for left in (one, over(1, "failed", begun={"1": 3}, recent=(call(number=3, group="1", size=7, has_failed=True),))):
-        found = aborted(12, 0, world(dead, left, busy(2), busy(3)))
+        found = decide_on_crash(12, 0, world(dead, left, busy(2), busy(3)))
         assert found is not None
         assert (found.kind, found.responsible) == ("mismatch", (0, 1))
         assert found.details == ("rank 1 calls all_reduce [7] float32 in group tp",)
 
 
 def test_ranks_that_agree_do_not_explain_why_another_was_ended() -> None:
-    dead = Seen("rank 0 (node 0, h0)", "lost")
-    assert aborted(12, 0, world(dead, coll(1), coll(2), coll(3))) is None
-    assert aborted(12, 0, world(dead, coll(1), coll(2, size=7), coll(3))).responsible == (2,)  # type: ignore[union-attr]
+    dead = RankSnapshot("rank 0 (node 0, h0)", "lost")
+    assert decide_on_crash(12, 0, world(dead, coll(1), coll(2), coll(3))) is None
+    assert decide_on_crash(12, 0, world(dead, coll(1), coll(2, size=7), coll(3))).responsible == (2,)  # type: ignore[union-attr]
 
 
 # ---------------------------------------------------------------- slow is not hung
@@ -373,17 +375,17 @@ def test_ranks_that_agree_do_not_explain_why_another_was_ended() -> None:
 
 def test_who_is_waited_for_is_said_after_a_while_with_its_line() -> None:
     ranks = world(coll(0, seconds=5.2), coll(1, seconds=5.0), busy(2, seconds=6.1), coll(3, seconds=4.9))
-    found = verdict(12, ranks)
+    found = decide(12, ranks)
     assert found is not None
     assert not found.is_certain
     assert (found.kind, found.responsible, found.waiting) == ("slow", (2,), (0, 1))
     assert found.headline == "run 12 waits: ranks 0-1 wait for rank 2 (node 1, h1)"
     assert "rank 2 is at cell line 3: loader.next() (6.1 s, sleeping or waiting)" in found.details
-    assert verdict(12, ranks, slow_after=5.5) is None
+    assert decide(12, ranks, slow_after=5.5) is None
 
 
 def test_the_far_end_of_a_chain_is_named() -> None:
-    found = verdict(12, world(busy(0, cpu=0.98), recv(1, 0, seconds=9), recv(2, 1, seconds=9), recv(3, 2, seconds=9)))
+    found = decide(12, world(busy(0, cpu=0.98), recv(1, 0, seconds=9), recv(2, 1, seconds=9), recv(3, 2, seconds=9)))
     assert found is not None
     assert (found.responsible, found.waiting) == ((0,), (1, 2, 3))
     assert any("98 % CPU" in line for line in found.details)
@@ -391,7 +393,7 @@ def test_the_far_end_of_a_chain_is_named() -> None:
 
 def test_a_rank_that_does_not_answer_is_slow_not_gone() -> None:
     silent = seen(3, "running", Activity("silent", state="stopped by a signal (SIGSTOP)"))
-    found = verdict(12, world(coll(0, seconds=7), coll(1, seconds=7), coll(2, seconds=7), silent))
+    found = decide(12, world(coll(0, seconds=7), coll(1, seconds=7), coll(2, seconds=7), silent))
     assert found is not None
     assert not found.is_certain
     assert "rank 3 does not answer: stopped by a signal (SIGSTOP)" in found.details
@@ -403,44 +405,44 @@ def test_a_rank_that_does_not_answer_may_have_entered_it_though_its_part_is_over
     part: Part, look: Observation | None
 ) -> None:
     """How far it came is not known: it is no culprit, and it is named once the others have waited for long."""
-    silent = Seen("rank 3 (node 1, h1)", part, look, 0.6)
-    assert verdict(12, world(coll(0), coll(1), coll(2), silent)) is None
-    assert verdict(12, world(store(0), store(1), store(2), silent)) is None
-    found = verdict(12, world(*(coll(r, seconds=7) for r in range(3)), silent))
+    silent = RankSnapshot("rank 3 (node 1, h1)", part, look, 0.6)
+    assert decide(12, world(coll(0), coll(1), coll(2), silent)) is None
+    assert decide(12, world(store(0), store(1), store(2), silent)) is None
+    found = decide(12, world(*(coll(r, seconds=7) for r in range(3)), silent))
     assert found is None if look is None else (found is not None and not found.is_certain)
 
 
 def test_at_its_deadline_a_run_says_who_is_busy() -> None:
-    found = overdue(3, world(busy(0, seconds=60.4), over(1), busy(2, seconds=2.0, cpu=1.0), over(3)))
+    found = decide_at_deadline(3, world(busy(0, seconds=60.4), over(1), busy(2, seconds=2.0, cpu=1.0), over(3)))
     assert found is not None
     assert found.headline == "run 3 waits: ranks 0, 2 are still busy"
     assert found.details[0].startswith("rank 0 is at cell line 3")
-    assert overdue(3, world(over(0), over(1))) is None
+    assert decide_at_deadline(3, world(over(0), over(1))) is None
 
 
 # ---------------------------------------------------------------- suggested actions, and how certain it is
 
 
 def test_only_free_ranks_can_join() -> None:
-    joined = verdict(12, world(coll(0), over(1), over(2), coll(3)))
+    joined = decide(12, world(coll(0), over(1), over(2), coll(3)))
     assert joined is not None
     assert [(r.action, r.ranks) for r in joined.remedies] == [("interrupt", ""), ("run_cell", "1,2")]
     for ranks in (
         DIFFERENT,
         (recv(0, 1), recv(1, 0), busy(2), busy(3)),
-        (coll(0), coll(1), coll(2), Seen("rank 3", "lost")),
+        (coll(0), coll(1), coll(2), RankSnapshot("rank 3", "lost")),
     ):
-        found = verdict(12, world(*ranks))
+        found = decide(12, world(*ranks))
         assert found is not None
         assert [r.action for r in found.remedies] == ["interrupt"]
 
 
-def test_a_look_settles_what_is_numbered_only() -> None:
+def test_one_poll_confirms_what_is_numbered_only() -> None:
     numbered, other = world(coll(0), over(1), coll(2), coll(3)), world(recv(0, 1), over(1), busy(2), busy(3))
     for ranks, is_enough in ((numbered, True), (other, False)):
-        found = verdict(12, ranks)
+        found = decide(12, ranks)
         assert found is not None
-        assert is_settled(found, ranks) is is_enough
+        assert is_confirmed(found, ranks) is is_enough
 
 
 def test_who_may_move() -> None:

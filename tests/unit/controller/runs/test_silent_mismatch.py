@@ -1,4 +1,4 @@
-"""Doubts: a run whose ranks have all come to an end, and did not call the same."""
+"""Silent mismatch: a run whose ranks have all ended, but made different calls."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_dtype_is_named_where_it_differs() -> None:
     assert found.responsible == (0, 1, 2, 3), "two against two: nobody is in the minority"
 
 
-def test_ranks_that_do_not_answer_hold_the_run_back_for_a_second() -> None:
+def test_ranks_that_do_not_answer_delay_the_end_for_a_second() -> None:
     d = driver()
     run = d.run()
     finish(d, run, tally(ONE), tally(ONE), tally(ONE), tally(OTHER))
@@ -139,7 +139,7 @@ def test_a_fault_is_an_answer_and_a_lost_node_none() -> None:
         pytest.param((tally(ONE), tally(OTHER, group="1"), tally(ONE), tally(ONE)), id="in groups of their own"),
     ],
 )
-def test_what_cannot_be_compared_is_not_doubted(digests: tuple[CallDigest | None, ...]) -> None:
+def test_what_cannot_be_compared_is_not_taken_for_a_mismatch(digests: tuple[CallDigest | None, ...]) -> None:
     d = driver()
     run = d.run()
     finish(d, run, *digests)
@@ -147,7 +147,7 @@ def test_what_cannot_be_compared_is_not_doubted(digests: tuple[CallDigest | None
     assert not asked(d)
 
 
-def test_a_group_of_some_ranks_is_doubted_by_itself() -> None:
+def test_a_group_of_some_ranks_is_compared_by_itself() -> None:
     d = driver()
     run = d.run()
     finish(d, run, tally(ONE, 2, 2, "1", ""), tally(OTHER, 2, 2, "1", ""), tally(ONE, 9), None)
@@ -158,7 +158,7 @@ def test_a_group_of_some_ranks_is_doubted_by_itself() -> None:
     assert "group of ranks 0-1" in found.reason
 
 
-def test_a_run_that_failed_or_was_interrupted_is_not_doubted() -> None:
+def test_a_run_that_failed_or_was_interrupted_is_not_taken_for_a_mismatch() -> None:
     d = driver()
     run = d.run()
     finish(d, run, tally(ONE), tally(OTHER), tally(ONE))
@@ -167,7 +167,7 @@ def test_a_run_that_failed_or_was_interrupted_is_not_doubted() -> None:
     assert not asked(d)
 
 
-def test_a_run_held_back_keeps_its_ranks_from_nobody_and_no_deadline_of_its_own_meets_it() -> None:
+def test_a_delayed_run_frees_its_ranks_and_has_no_deadline() -> None:
     d = driver()
     run = d.run(timeout=0.5)
     finish(d, run, tally(ONE), tally(OTHER), tally(ONE), tally(ONE))

@@ -1,4 +1,4 @@
-"""Looks: when the ranks are asked, what counts of their answers, what is told, and who is freed."""
+"""Rank polling: when ranks are polled, which answers count, what is reported, and which runs are aborted."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def driver(**settings: float) -> Driver:
 
 
 def asked(d: Driver) -> int:
-    """How many looks have begun."""
+    """How many polls have begun."""
     return len({a.request for a in d.heard(RankQuery) if isinstance(a.op, Observe)})
 
 
-def look(begun: int, ended: int, kind: str = "collective", seconds: float = 0.4) -> Observation:
+def observed(begun: int, ended: int, kind: str = "collective", seconds: float = 0.4) -> Observation:
     call = Call("all_reduce", "0", begun) if kind == "collective" else Call("recv", "0", peer=1, started=100.0)
     blocked = Activity(kind, call.op, 3, seconds=seconds, calls=(call,))  # type: ignore[arg-type]
     doing = blocked if begun > ended or kind == "transfer" else Activity("python", "f", 2, "f()")
     return Observation("cpu", doing, 1, (GroupProgress("0", ALL, begun, ended, "world"),))
 
 
-WAITS, HERE, BUSY = look(5, 4), look(5, 5), look(4, 4)
+WAITS, HERE, BUSY = observed(5, 4), observed(5, 5), observed(4, 4)
 
 
 def test_nobody_is_asked_while_nobody_is_blocked() -> None:
@@ -68,7 +68,7 @@ def test_the_same_verdict_is_told_once_and_taken_back_when_the_run_moves() -> No
     answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
     d.sleep(1.0)
     assert asked(d) == 2
-    answer(d, r0=look(5, 4, seconds=1.4), r1=BUSY, r2=WAITS, r3=WAITS)
+    answer(d, r0=observed(5, 4, seconds=1.4), r1=BUSY, r2=WAITS, r3=WAITS)
     assert len(d.told(VerdictChanged)) == 1
     d.sleep(1.0)
     answer(d, r0=HERE, r1=HERE, r2=HERE, r3=HERE)
@@ -89,7 +89,7 @@ def next_look(d: Driver) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"r0": SILENT, "r2": SILENT, "r3": SILENT}])
-def test_a_look_that_ranks_did_not_answer_takes_nothing_back_and_is_not_the_last(given: dict[str, Observation]) -> None:
+def test_a_poll_that_ranks_did_not_answer_withdraws_nothing_and_is_not_the_last(given: dict[str, Observation]) -> None:
     """A rank says only once that it is blocked; on an overloaded machine its answer comes too late now and then."""
     d = driver()
     run = d.run()
@@ -128,12 +128,12 @@ def test_a_finished_rank_that_does_not_answer_is_not_accused_and_is_asked_again(
     assert told.verdict is not None
     assert (told.verdict.kind, told.verdict.responsible) == ("missing", (1,))
     next_look(d)
-    late = look(5, 4, seconds=9.0)
+    late = observed(5, 4, seconds=9.0)
     answer(d, r0=late, r1=SILENT, r2=late, r3=late)
     assert d.told(VerdictChanged) == [told], "nothing new is known of it"
 
 
-def test_a_first_look_that_nobody_answered_is_done_again() -> None:
+def test_a_first_poll_without_answers_is_repeated() -> None:
     d = driver()
     run = d.run()
     d.finish(1)
@@ -171,7 +171,7 @@ def test_ranks_that_can_only_wait_for_a_failed_one_are_freed() -> None:
     assert (d.state.phase, d.state.generation) == ("ready", 2)
 
 
-def test_the_end_of_a_part_is_looked_at_at_once() -> None:
+def test_the_end_of_a_part_is_followed_by_a_poll() -> None:
     d = driver()
     run = d.run()
     stall(d, 0, run)
@@ -219,7 +219,7 @@ def test_a_rank_that_runs_another_cell_may_still_come() -> None:
     assert d.told(VerdictChanged) == []
 
 
-def test_a_look_ends_without_the_ranks_that_do_not_answer() -> None:
+def test_a_poll_ends_without_the_ranks_that_do_not_answer() -> None:
     d = driver()
     run = d.run()
     d.finish(1)
@@ -236,7 +236,7 @@ def test_what_is_not_numbered_must_be_seen_twice() -> None:
     for rank in (1, 2, 3):
         d.finish(rank)
     stall(d, 0, run)
-    waits = look(4, 4, "transfer")
+    waits = observed(4, 4, "transfer")
     answer(d, r0=waits, r1=BUSY, r2=BUSY, r3=BUSY)
     assert d.told(VerdictChanged) == []
     d.sleep(0.25)
@@ -253,14 +253,14 @@ def test_a_slow_rank_is_named_after_a_while_and_the_text_follows_the_clock() -> 
     d.sleep(4.6)
     assert asked(d) == 2
     for seconds in (5.0, 6.0):
-        waits = look(5, 4, seconds=seconds)
+        waits = observed(5, 4, seconds=seconds)
         answer(d, r0=waits, r1=BUSY, r2=waits, r3=waits)
         d.sleep(1.0)
     assert [j.verdict.kind for j in d.told(VerdictChanged) if j.verdict] == ["slow", "slow"]
     assert not d.heard(AbortRun)
 
 
-def test_before_its_deadline_a_run_is_looked_at_whatever_its_ranks_do() -> None:
+def test_before_its_deadline_a_run_is_polled_whatever_its_ranks_do() -> None:
     d = driver()
     run = d.run(timeout=10.0)
     d.sleep(9.2)
@@ -271,7 +271,7 @@ def test_before_its_deadline_a_run_is_looked_at_whatever_its_ranks_do() -> None:
     assert {h.run for h in d.heard(AbortRun)} == {run}
 
 
-def test_a_halted_run_is_not_judged() -> None:
+def test_an_aborted_run_gets_no_verdict() -> None:
     d = driver()
     run = d.run()
     d.finish(1)
@@ -291,7 +291,7 @@ def test_a_setup_cell_that_waits_for_the_others_is_stopped() -> None:
     (replay,) = d.state.runs.running.values()
     assert replay.ranks == (3,)
     stall(d, 3, replay.number)
-    answer(d, r0=look(0, 0), r1=look(0, 0), r2=look(0, 0), r3=look(1, 0))
+    answer(d, r0=observed(0, 0), r1=observed(0, 0), r2=observed(0, 0), r3=observed(1, 0))
     assert "the setup cell could not be run again on fresh rank 3 alone: ranks 0-2" in d.told(Notice)[-1].text
     assert {h.run for h in d.heard(AbortRun)} == {replay.number}
 

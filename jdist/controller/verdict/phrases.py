@@ -1,0 +1,158 @@
+"""Phrases: the English of verdicts. Pure; what is decided is in :mod:`~jdist.controller.verdict.decide`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from jdist.controller.verdict.mismatch import describe_call, describe_tensors
+from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, is_send, missing, needs
+from jdist.core.observation import ANY, Call
+from jdist.core.ranks import describe_ranks
+
+_SLEEPING = 0.05
+"""Share of a core below which a rank is described as sleeping."""
+
+Phrases = tuple[str, tuple[str, ...]]
+"""The reason, and a line for each detail."""
+
+
+def absence(rank: int, responsible: Sequence[int], ranks: Ranks) -> str:
+    """Why the wait of ``rank`` cannot end without the ``responsible`` ranks, whose parts are over."""
+    activity = ranks[rank].activity
+    call = activity.calls[0] if activity.calls else None
+    is_one = len(responsible) == 1
+    who = ranks[responsible[0]].where if is_one else describe_ranks(responsible)
+    have = "has" if is_one else "have"
+    if activity.kind == "collective" and call is not None:
+        did = "left" if all(_has_left(ranks[r], call) for r in responsible) else "not entered"
+        return f"{who} {have} {did} {_name(call, label(call, ranks[rank]))}"
+    if activity.kind == "transfer" and call is not None:
+        done = "received from" if is_send(call) else "sent to"
+        return f"{'no rank' if call.peer == ANY else who} has {done} rank {rank}, which waits in {_name_transfer(call)}"
+    if activity.op in ("new_group", "split_group"):
+        return f"{who} {have} not called {activity.op}, which every rank of the world must call"
+    return f"{describe_ranks([rank], 'waits')} at the store for {activity.waits_for or 'a key that no rank will set'}"
+
+
+def _has_left(snapshot: RankSnapshot, call: Call) -> bool:
+    """Whether the rank entered the collective and left it with an error."""
+    progress = snapshot.progress(call.group)
+    return snapshot.part == "failed" and progress is not None and progress.begun >= call.number
+
+
+def circle(ring: Sequence[int], stuck: Iterable[int], ranks: Ranks, is_exchange: bool) -> Phrases:
+    """A circle of waits; ``is_exchange``: two ranks that send to or receive from each other at the same time."""
+    what = "cross each other's sends and receives" if is_exchange else "wait for each other in a circle"
+    lines = tuple(f"rank {r} waits in {_wait(r, ranks)}" for r in ring)
+    behind = tuple(f"rank {r} waits in {_wait(r, ranks)}, behind them" for r in stuck if r not in ring)
+    return f"{describe_ranks(ring)} {what} ({' → '.join(map(str, (*ring, ring[0])))})", lines + behind
+
+
+def slowness(waiting: Iterable[int], busy: Sequence[int], ranks: Ranks) -> str:
+    """Who waits for whom."""
+    who = ranks[busy[0]].where if len(busy) == 1 else describe_ranks(busy)
+    return f"{describe_ranks(waiting, 'waits')} for {who}"
+
+
+def crash(rank: int, partners: Mapping[int, Call], ranks: Ranks) -> Phrases:
+    """The C++ code of ``rank`` ended its process in a call together with one of ``partners``."""
+    lines = tuple(f"rank {r} calls {describe_call(c)} in group {label(c, ranks[r])}" for r, c in partners.items())
+    what = "that" if len(partners) == 1 else "one"
+    text = f"rank {rank} was ended by its C++ code in a call that did not fit {what} of {describe_ranks(partners)}"
+    return text, lines
+
+
+# ---------------------------------------------------------------- details: a line for each
+
+
+def waits(stuck: Iterable[int], first: int, ranks: Ranks) -> tuple[str, ...]:
+    """The ranks that wait where ``first`` waits, by cell line; then those that wait elsewhere."""
+    here: dict[int | None, list[int]] = {}
+    other = []
+    for rank in sorted(stuck):
+        if ranks[rank].pending == ranks[first].pending:
+            here.setdefault(ranks[rank].activity.line, []).append(rank)
+        else:
+            other.append(f"rank {rank} waits in {_wait(rank, ranks)}")
+    lines = []
+    for line, together in here.items():
+        place = f"{ranks[first].activity.op}{_at_line(line)}"
+        seconds = _seconds(max(ranks[r].activity.seconds for r in together))
+        lines.append(f"{describe_ranks(together, 'waits')} in {place} ({seconds})")
+    return (*lines, *other)
+
+
+def whereabouts(rank: int, snapshot: RankSnapshot) -> str:
+    """What became of a rank whose part of the run is over."""
+    if snapshot.part == "lost":
+        return f"rank {rank} was lost; a fresh process takes its place when the run is over"
+    if snapshot.part == "free":
+        return f"rank {rank} is not in this run, and idle"
+    did = "finished the cell" if snapshot.part == "done" else "failed"
+    return f"rank {rank} {did} {_seconds(snapshot.ago)} ago" + (f": {snapshot.note}" if snapshot.note else "")
+
+
+def work(busy: Iterable[int], ranks: Ranks) -> tuple[str, ...]:
+    """What each of the busy ranks does."""
+    return tuple(_work(r, ranks[r]) for r in sorted(busy))
+
+
+def _work(rank: int, snapshot: RankSnapshot) -> str:
+    activity = snapshot.activity
+    other = f" of {snapshot.note}" if snapshot.part == "elsewhere" and snapshot.note else ""
+    if activity.kind == "silent":
+        return f"rank {rank} does not answer{other}" + (f": {activity.state}" if activity.state else "")
+    if activity.kind == "idle":
+        return f"rank {rank} is about to begin its cell"
+    if activity.kind != "python":
+        return f"rank {rank} is in {activity.op}{_at_line(activity.line)}{other} ({_seconds(activity.seconds)})"
+    pace = ""
+    if activity.cpu is not None:
+        pace = ", sleeping or waiting" if activity.cpu < _SLEEPING else f", {activity.cpu * 100:.0f} % CPU"
+    at = f"at cell line {activity.line}" if activity.line else "in"
+    return f"rank {rank} is {at}{other}: {activity.source or activity.op} ({_seconds(activity.seconds)}{pace})"
+
+
+# ---------------------------------------------------------------- parts of sentences
+
+
+def label(call: Call, snapshot: RankSnapshot) -> str:
+    """The user's name of the call's group, or its ranks."""
+    progress = snapshot.progress(call.group)
+    if progress is None:
+        return call.group
+    return progress.label or f"of {describe_ranks(progress.ranks)}"
+
+
+def _name(call: Call, group: str) -> str:
+    """``"all_reduce #17 [16] float32 of group world"``."""
+    return " ".join(filter(None, (call.op, f"#{call.number}", describe_tensors(call), f"of group {group}")))
+
+
+def _name_transfer(call: Call) -> str:
+    direction = "to" if is_send(call) else "from"
+    peer = "any rank" if call.peer == ANY else f"rank {call.peer}"
+    return f"{call.op} {direction} {peer}" + (f" with tag {call.tag}" if call.tag else "")
+
+
+def _wait(rank: int, ranks: Ranks) -> str:
+    """What the rank is blocked in, at which line, how long, and for whom."""
+    activity = ranks[rank].activity
+    call = activity.calls[0] if activity.calls else None
+    awaited: set[int] = set()
+    if activity.kind == "collective" and call is not None:
+        what, awaited = _name(call, label(call, ranks[rank])), set(missing(call, ranks))
+    elif activity.kind == "transfer" and call is not None:
+        what = " and ".join(_name_transfer(c) for c in activity.calls[:2])
+    else:
+        what, awaited = activity.op, {m for need in needs(rank, ranks) for m in need}
+    whom = f" for {describe_ranks(awaited)}" if awaited else ""
+    return f"{what}{_at_line(activity.line)} ({_seconds(activity.seconds)}){whom}"
+
+
+def _at_line(line: int | None) -> str:
+    return f" at cell line {line}" if line else ""
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
