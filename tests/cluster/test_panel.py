@@ -12,7 +12,7 @@ import pytest
 
 import jdist
 from jdist.client.blocking import bridge
-from jdist.notebook.panel.cluster_panel import Board
+from jdist.notebook.panel.cluster_panel import ClusterPanel
 from jdist.notebook.panel.follower import Lookout
 from jdist.notebook.panel.html import Sight
 from support.waits import eventually
@@ -127,8 +127,8 @@ def test_a_cluster_that_is_stopped_is_said_to_be_gone(fresh_cluster: Callable[..
 
 
 @contextmanager
-def opened(cluster: jdist.Cluster) -> Iterator[Board]:
-    board = Board(cluster, SimpleNamespace(), lambda: None)
+def opened(cluster: jdist.Cluster) -> Iterator[ClusterPanel]:
+    board = ClusterPanel(cluster, SimpleNamespace(), lambda: None)
     board.open()
     assert eventually(lambda: "idle" in board._header.value, LONG)
     yield board
@@ -137,12 +137,12 @@ def opened(cluster: jdist.Cluster) -> Iterator[Board]:
 
 
 @pytest.fixture
-def board(cluster: jdist.Cluster) -> Iterator[Board]:
+def board(cluster: jdist.Cluster) -> Iterator[ClusterPanel]:
     with opened(cluster) as board:
         yield board
 
 
-def press(board: Board, name: str) -> None:
+def press(board: ClusterPanel, name: str) -> None:
     """The button of that name, or that begins so."""
 
     def buttons(widget: Any) -> Iterator[Any]:
@@ -156,11 +156,11 @@ def press(board: Board, name: str) -> None:
     found[0].click()
 
 
-def says(board: Board, text: str) -> bool:
+def says(board: ClusterPanel, text: str) -> bool:
     return bool(eventually(lambda: text in board._message.value, LONG))
 
 
-def test_interrupt_stops_what_runs_on_the_ranks_that_are_named(cluster: jdist.Cluster, board: Board) -> None:
+def test_interrupt_stops_what_runs_on_the_ranks_that_are_named(cluster: jdist.Cluster, board: ClusterPanel) -> None:
     press(board, "Interrupt")
     assert says(board, "nothing runs on ranks 0-3")
     run = cluster.run_async("x = rank\n" + SLEEP, ranks="1")
@@ -174,7 +174,7 @@ def test_interrupt_stops_what_runs_on_the_ranks_that_are_named(cluster: jdist.Cl
     assert "Here the buttons work only between cells" in board._warning.value, "this is no kernel with subshells"
 
 
-def test_ranks_that_do_not_exist_are_named(board: Board) -> None:
+def test_ranks_that_do_not_exist_are_named(board: ClusterPanel) -> None:
     board._ranks.value = "9"
     press(board, "Interrupt")
     assert says(board, "9")
@@ -188,10 +188,10 @@ def test_restart_asks_first(fresh_cluster: Callable[..., jdist.Cluster]) -> None
     with opened(cluster) as board:
         board._ranks.value = "1"
         press(board, "Restart …")
-        assert board._sure.layout.display is None
+        assert board._confirmation.layout.display is None
         assert "What rank 1 holds will be lost" in board._question.value
         press(board, "Keep them")
-        assert board._sure.layout.display == "none"
+        assert board._confirmation.layout.display == "none"
         press(board, "Restart …")
         board._ranks.value = "0"  # what is written after the question is not what was asked about
         press(board, "Restart them")
@@ -201,7 +201,7 @@ def test_restart_asks_first(fresh_cluster: Callable[..., jdist.Cluster]) -> None
         assert cluster.run("'held' in globals()").values == {0: True, 1: False}
 
 
-def test_a_verdicts_ways_out_are_buttons(cluster: jdist.Cluster, board: Board) -> None:
+def test_a_verdicts_ways_out_are_buttons(cluster: jdist.Cluster, board: ClusterPanel) -> None:
     run = cluster.run_async("if rank: dist.barrier()")
     assert eventually(lambda: board._verdicts.children, LONG)
     assert "rank 0" in board._verdicts.children[0].children[0].value

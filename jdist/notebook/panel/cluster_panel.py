@@ -1,4 +1,4 @@
-"""Board: a cluster in the panel: what is known of it, and buttons that act on its ranks, also while a cell runs."""
+"""ClusterPanel: shows a cluster, with buttons that act on its ranks, also while a cell runs."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import Remedy
 from jdist.core.verdict import Verdict
 from jdist.notebook.panel import html, widgets
-from jdist.notebook.panel.comm_thread import LATE, Apart, Delivery
+from jdist.notebook.panel.comm_thread import LATE, ClickDelivery, ParentlessContext
 from jdist.notebook.panel.follower import Lookout
 from jdist.notebook.panel.html import Sight
-from jdist.notebook.panel.visibility import Attention
+from jdist.notebook.panel.visibility import Visibility
 from jdist.notebook.text import remedy_text
 
 _HINT = "all, 0-3,7, node=1, dp=0, !2"
 
 
-class Board:
-    """``widget`` is shown. ``on_gone`` is called when nothing more will be heard of the cluster."""
+class ClusterPanel:
+    """``widget`` is shown. ``on_gone`` is called when the connection to the cluster is lost for good."""
 
     def __init__(self, cluster: Cluster, kernel: Any, on_gone: Callable[[], None]):
         self._cluster = cluster
-        self._apart = Apart(kernel)
-        self._delivery = Delivery(kernel)
+        self._parentless = ParentlessContext(kernel)
+        self._delivery = ClickDelivery(kernel)
         self._on_gone = on_gone
         self._sight = Sight("connecting", f"connecting to cluster {cluster.name}")
         self._page = 0
-        self._ways: tuple[object, ...] = ()
+        self._remedies: tuple[object, ...] = ()
         self._lookout: Lookout | None = None
         self._is_closed = False
         self._runs: set[int] = set()
-        self._doubtful: tuple[int, ...] = ()
-        """The ranks that the user is asked about."""
+        self._to_restart: tuple[int, ...] = ()
+        """The ranks whose restart the user has to confirm."""
         self._make()
         self._draw(self._sight)
 
@@ -44,35 +44,35 @@ class Board:
         self._header, self._warning, self._message, self._table, self._groups, self._footer = (
             widgets.markup() for _ in range(6)
         )
-        self._attention = Attention(lambda: not self._delivery.is_late, self._nudge)
+        self._visibility = Visibility(lambda: not self._delivery.is_late, self._refresh_soon)
         self._verdicts = widgets.column()
         self._ranks = widgets.text("on ranks", _HINT, f"which ranks the buttons are for: {_HINT}", ["all"])
         self._ranks.style.description_width = "auto"
         self._controls = widgets.row(
             self._ranks,
             self._button("Interrupt", "stop what runs there; every namespace is kept", self._interrupt, "stop"),
-            self._button("Restart …", "replace the ranks' processes; what they hold is lost", self._ask, "refresh"),
+            self._button(
+                "Restart …", "replace the ranks' processes; what they hold is lost", self._confirm_restart, "refresh"
+            ),
         )
         self._question = widgets.markup()
-        self._sure = widgets.row(
+        self._confirmation = widgets.row(
             self._question,
             self._button("Restart them", "replace the processes now", self._restart, "refresh", "danger"),
-            self._button("Keep them", "do nothing", self._forget),
+            self._button("Keep them", "do nothing", self._cancel_restart),
         )
-        widgets.show(self._sure, is_shown=False)
+        widgets.set_visible(self._confirmation, is_visible=False)
         self._pager = widgets.row(
             self._button("Previous", "the ranks before these", lambda: self._turn(-1), "arrow-left"),
             self._button("Next", "the ranks after these", lambda: self._turn(1), "arrow-right"),
         )
-        heads = [widgets.markup() for _ in range(2)]
-        for head, words in zip(heads, ("Ranks", "Groups"), strict=True):
-            head.value = html.draw_heading(words)
+        heads = [widgets.markup(html.draw_heading(words)) for words in ("Ranks", "Groups")]
         self.widget = widgets.column(
             self._header,
             self._warning,
             self._verdicts,
             self._controls,
-            self._sure,
+            self._confirmation,
             self._message,
             heads[0],
             self._table,
@@ -80,43 +80,43 @@ class Board:
             heads[1],
             self._groups,
             self._footer,
-            self._attention.widget,
+            self._visibility.widget,
         )
 
     def _button(self, text: str, tooltip: str, on_click: Callable[[], None], icon: str = "", style: str = "") -> Any:
         """A button whose errors are shown here."""
 
         def click() -> None:
-            self._delivery.note()
+            self._delivery.record_click()
             try:
                 on_click()
             except JdistError as e:
-                self._say(str(e), is_error=True)
+                self._show_message(str(e), is_error=True)
             self._warn()
 
-        return widgets.button(text, tooltip, self._apart.wrap(click), icon, style)
+        return widgets.button(text, tooltip, self._parentless.wrap(click), icon, style)
 
-    # ------------------------------------------------------------ its life
+    # ------------------------------------------------------------ following the cluster
 
     def open(self) -> None:
-        """Begin to look; from any thread, and without waiting."""
+        """Begin to follow the cluster; from any thread, and without waiting."""
 
         async def begin() -> None:
             if self._is_closed:
                 return
             self._lookout = Lookout(
                 self._cluster.asynchronous,
-                self._apart.wrap(self._draw),
-                self._attention.is_paid,
-                self._apart.wrap(self._attention.expect),
-                self._apart.wrap(self._attention.rest),
-                self._apart.wrap(self._attention.call),
+                self._parentless.wrap(self._draw),
+                self._visibility.is_visible,
+                self._parentless.wrap(self._visibility.begin),
+                self._parentless.wrap(self._visibility.end),
+                self._parentless.wrap(self._visibility.probe),
             )
 
         bridge().begin(begin())
 
     def close(self) -> None:
-        """Look no more; from any thread, and without waiting."""
+        """Stop following the cluster; from any thread, and without waiting."""
         self._is_closed = True
 
         async def end() -> None:
@@ -126,7 +126,7 @@ class Board:
 
         bridge().begin(end())
 
-    # ------------------------------------------------------------ what is shown
+    # ------------------------------------------------------------ drawing
 
     def _draw(self, sight: Sight) -> None:
         self._sight = sight
@@ -137,18 +137,18 @@ class Board:
         self._warn()
         self._draw_table()
         self._draw_verdicts(found.verdicts if found is not None else ())
-        widgets.show(self._controls, sight.state != "gone")
+        widgets.set_visible(self._controls, sight.state != "gone")
         if found is not None:
             names = ["all", *found.facts.groups, *(f"node={n}" for n in range(found.facts.topology.nnodes))]
             self._ranks.options = tuple(names)
-            self._forget_message({number for number, _, _, _ in found.runs})
+            self._clear_stale_message({number for number, _, _, _ in found.runs})
         if sight.state == "gone":
             self._on_gone()
 
-    def _forget_message(self, runs: set[int]) -> None:
-        """What was said before a cell began is not about that cell."""
+    def _clear_stale_message(self, runs: set[int]) -> None:
+        """Clear a message that is older than the cell that began to run."""
         if runs - self._runs:
-            self._say("")
+            self._show_message("")
         self._runs = runs
 
     def _warn(self) -> None:
@@ -159,7 +159,7 @@ class Board:
         count = len(self._sight.found.ranks) if self._sight.found is not None else 0
         self._page = min(self._page, html.pages(count) - 1)
         self._table.value = html.draw_ranks(self._sight, self._page)
-        widgets.show(self._pager, html.pages(count) > 1)
+        widgets.set_visible(self._pager, html.pages(count) > 1)
         previous, following = self._pager.children
         previous.disabled = self._page == 0
         following.disabled = self._page == html.pages(count) - 1
@@ -169,33 +169,31 @@ class Board:
         self._draw_table()
 
     def _draw_verdicts(self, verdicts: tuple[Verdict, ...]) -> None:
-        """Buttons are made again only when there are others: one that is replaced cannot be pressed."""
-        ways = tuple((verdict.run, verdict.kind, verdict.remedies) for verdict in verdicts)
-        if ways != self._ways:
-            self._ways = ways
-            self._verdicts.children = [self._verdict(verdict) for verdict in verdicts]
+        """Draw the verdicts. Their buttons are made anew only when they change: a replaced one cannot be pressed."""
+        remedies = tuple((verdict.run, verdict.kind, verdict.remedies) for verdict in verdicts)
+        if remedies != self._remedies:
+            self._remedies = remedies
+            self._verdicts.children = [
+                widgets.column(widgets.markup(), *map(self._remedy, verdict.remedies)) for verdict in verdicts
+            ]
         for verdict, shown in zip(verdicts, self._verdicts.children, strict=True):
             shown.children[0].value = html.draw_verdict(verdict)
 
-    def _verdict(self, verdict: Verdict) -> Any:
-        ways = [self._remedy(remedy) for remedy in verdict.remedies]
-        return widgets.column(widgets.markup(), *ways)
-
     def _remedy(self, remedy: Remedy) -> Any:
-        """A button that does it; one that runs a cell has a field for the cell beside it."""
+        """A button for a suggested action; one that runs a cell has a field for the cell beside it."""
         label = f"{remedy_text.command(remedy)}: {remedy.effect}"
         if remedy.action == "interrupt":
             chosen = remedy.ranks or None
             return self._button(label, remedy.effect, lambda: self._interrupt_those(self._cluster.select(chosen)))
         if remedy.action != "run_cell":
-            return drawn(html.draw_message(f"→ {label}", is_error=False))
+            return widgets.markup(html.draw_message(f"→ {label}", is_error=False))
         code = widgets.text("", "such as dist.barrier()", f"the cell for {label}")
         return widgets.row(self._button(label, remedy.effect, lambda: self._run(code, remedy.ranks)), code)
 
-    def _say(self, text: str, *, is_error: bool = False) -> None:
+    def _show_message(self, text: str, *, is_error: bool = False) -> None:
         self._message.value = html.draw_message(text, is_error)
 
-    # ------------------------------------------------------------ what is done
+    # ------------------------------------------------------------ actions
 
     def _chosen(self) -> tuple[int, ...]:
         text = self._ranks.value.strip()
@@ -207,20 +205,20 @@ class Board:
     def _interrupt_those(self, ranks: tuple[int, ...]) -> None:
         self._begin(f"interrupting {describe_ranks(ranks)}", _interrupt(self._cluster.asynchronous, ranks))
 
-    def _ask(self) -> None:
-        """What is lost cannot be had back, so a second click is needed, and counts for these ranks only."""
-        self._doubtful = self._chosen()
-        lost = f"What {describe_ranks(self._doubtful, 'holds')} will be lost."
+    def _confirm_restart(self) -> None:
+        """Ask for a second click, which counts for these ranks only: what they hold is lost for good."""
+        self._to_restart = self._chosen()
+        lost = f"What {describe_ranks(self._to_restart, 'holds')} will be lost."
         self._question.value = html.draw_warning(lost)
-        widgets.show(self._sure, is_shown=True)
+        widgets.set_visible(self._confirmation, is_visible=True)
 
     def _restart(self) -> None:
-        self._forget()
-        ranks = self._doubtful
+        self._cancel_restart()
+        ranks = self._to_restart
         self._begin(f"restarting {describe_ranks(ranks)}", _restart(self._cluster.asynchronous, ranks))
 
-    def _forget(self) -> None:
-        widgets.show(self._sure, is_shown=False)
+    def _cancel_restart(self) -> None:
+        widgets.set_visible(self._confirmation, is_visible=False)
 
     def _run(self, code: Any, ranks: str) -> None:
         if not code.value.strip():
@@ -229,20 +227,20 @@ class Board:
         self._begin(f"running it on {describe_ranks(chosen)}", _run(self._cluster.asynchronous, code.value, chosen))
 
     def _begin(self, text: str, work: Coroutine[Any, Any, str]) -> None:
-        """Without waiting: this thread may be the one that the next click needs."""
-        self._say(f"{text} …")
+        """Do it without waiting: this thread may be the one that the next click needs."""
+        self._show_message(f"{text} …")
 
-        async def all_of_it() -> None:
+        async def work_and_report() -> None:
             try:
-                self._apart.run(self._say, await work)
+                self._parentless.run(self._show_message, await work)
             except (JdistError, OSError) as e:
-                self._apart.run(self._say, str(e), is_error=True)
-            self._nudge()
+                self._parentless.run(self._show_message, str(e), is_error=True)
+            self._refresh_soon()
 
-        bridge().begin(all_of_it())
+        bridge().begin(work_and_report())
 
-    def _nudge(self) -> None:
-        """Look now; from any thread."""
+    def _refresh_soon(self) -> None:
+        """Refresh now; from any thread."""
         if self._lookout is not None:
             bridge().loop.call_soon_threadsafe(self._lookout.nudge)
 
@@ -265,10 +263,3 @@ async def _run(cluster: AsyncCluster, code: str, ranks: tuple[int, ...]) -> str:
     """Raises CellError."""
     await cluster.run(code, ranks)
     return f"it has been run on {describe_ranks(ranks)}"
-
-
-def drawn(text: str) -> Any:
-    """Something that is drawn once."""
-    made = widgets.markup()
-    made.value = text
-    return made

@@ -1,4 +1,4 @@
-"""Form: how a cluster is started from the panel, or a running one taken, when none is in use."""
+"""StartForm: how a cluster is started from the panel, or a running one taken, when none is in use."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.options import at_dashes, split_words, start_options, start_parser
 from jdist.notebook.panel import html, widgets
-from jdist.notebook.panel.comm_thread import Apart
+from jdist.notebook.panel.comm_thread import ParentlessContext
 from jdist.notebook.text.remedy_text import typed, worded
 from jdist.notebook.text.start_progress import describe_start
 
 _BACKENDS = [("as it fits", ""), ("gloo", "gloo"), ("nccl", "nccl"), ("mpi", "mpi")]
 _EVERY = 0.5
-"""Seconds between two words on a start."""
+"""Seconds between two messages about a start."""
 
 
-class Form:
+class StartForm:
     """``widget`` is shown; ``on_cluster`` gets the cluster, on the client's loop."""
 
     def __init__(self, kind: str, kernel: Any, on_cluster: Callable[[Cluster], None]):
         self._kind = kind
-        self._apart = Apart(kernel)
+        self._parentless = ParentlessContext(kernel)
         self._on_cluster = on_cluster
         self._starting: concurrent.futures.Future[None] | None = None
-        self._said = 0.0
+        self._shown_at = 0.0
         self._make()
         self.refresh()
 
@@ -50,19 +50,17 @@ class Form:
         self._more = widgets.text("more", "--hosts a:2,b:2", "more options, as after %dist start")
         self._message, self._command = widgets.markup(), widgets.markup()
         for field in (self._launcher, self._nodes, self._nproc, self._backend, self._name, self._more):
-            field.observe(self._apart.wrap(lambda _: self._tell_command()), "value")
+            field.observe(self._parentless.wrap(lambda _: self._show_command()), "value")
         self._start_button = self._button("Start", "start this cluster", self._start, "play", "primary")
-        self._give_up = self._button("Give up", "end what this start has begun", self._cancel, "stop")
-        widgets.show(self._give_up, is_shown=False)
+        self._cancel_button = self._button("Cancel", "end what this start has begun", self._cancel, "stop")
+        widgets.set_visible(self._cancel_button, is_visible=False)
         self._running = widgets.row()
-        title = widgets.markup()
-        title.value = html.draw_heading("No cluster is in use here: start one")
         self.widget = widgets.column(
-            title,
+            widgets.markup(html.draw_heading("No cluster is in use here: start one")),
             widgets.row(self._launcher, self._nodes, self._nproc),
             widgets.row(self._backend, self._name, self._more),
             self._command,
-            widgets.row(self._start_button, self._give_up),
+            widgets.row(self._start_button, self._cancel_button),
             self._running,
             self._message,
         )
@@ -72,14 +70,14 @@ class Form:
             try:
                 on_click()
             except JdistError as e:
-                self._say(str(e), is_error=True)
+                self._show_message(str(e), is_error=True)
 
-        return widgets.button(text, tooltip, self._apart.wrap(click), icon, style)
+        return widgets.button(text, tooltip, self._parentless.wrap(click), icon, style)
 
     def refresh(self) -> None:
-        """Which clusters run may have changed."""
+        """Show the clusters that run now."""
         self._running.children = [self._attach_button(name) for name in list(find.connections())[:8]]
-        self._tell_command()
+        self._show_command()
 
     def _attach_button(self, name: str) -> Any:
         tooltip = f"use the running cluster {name}"
@@ -88,14 +86,14 @@ class Form:
     # ------------------------------------------------------------ start
 
     def words(self) -> list[str]:
-        """The options of ``%dist start`` that the form says. Raises UsageError."""
+        """The form's values as options of ``%dist start``. Raises UsageError."""
         said = {"--launcher": self._launcher.value, "-n": self._nproc.value, "--backend": self._backend.value}
         said |= {"--name": self._name.value, "-N": str(self._nodes.value)}
         usual = {"--launcher": "local", "-N": "1"}
         words = [w for option, v in said.items() if v.strip() and v != usual.get(option) for w in (option, v.strip())]
         return words + split_words(self._more.value)
 
-    def _tell_command(self) -> None:
+    def _show_command(self) -> None:
         try:
             line = shlex.join([*typed("start").split(), *self.words()])
         except UsageError as e:
@@ -104,7 +102,7 @@ class Form:
 
     def _start(self) -> None:
         if self._starting is not None:
-            raise UsageError("a start is under way")
+            raise UsageError("a start is in progress")
         own, rest = at_dashes(self.words())
         options = start_parser(typed("start")).parse(own)
         options.rest = rest
@@ -113,31 +111,31 @@ class Form:
 
     def _attach(self, name: str) -> None:
         if self._starting is not None:
-            raise UsageError("a start is under way")
+            raise UsageError("a start is in progress")
         self._begin(f"attaching to {name}", AsyncCluster.attach(name, kind=self._kind))
 
     def _begin(self, text: str, work: Any) -> None:
-        """Without waiting: this thread may be the one that the next click needs."""
-        self._say(f"{text} …")
+        """Do it without waiting: this thread may be the one that the next click needs."""
+        self._show_message(f"{text} …")
         self._is_busy(True)
         self._began = time.monotonic()
 
-        async def all_of_it() -> None:
+        async def work_and_report() -> None:
             try:
                 cluster = Cluster(await work)
             except (JdistError, OSError, TimeoutError) as e:
-                self._apart.run(self._ended, str(e), is_error=True)
+                self._parentless.run(self._ended, str(e), is_error=True)
             except asyncio.CancelledError:
-                self._apart.run(self._ended, "the start was given up; what it began is ended", is_error=False)
+                self._parentless.run(self._ended, "the start was cancelled; what it began is ended", is_error=False)
                 raise
             else:
-                self._apart.run(self._ended, "", is_error=False)
+                self._parentless.run(self._ended, "", is_error=False)
                 self._on_cluster(cluster)
 
-        self._starting = asyncio.run_coroutine_threadsafe(all_of_it(), bridge().loop)
+        self._starting = asyncio.run_coroutine_threadsafe(work_and_report(), bridge().loop)
 
     def _progress(self, progress: Progress) -> None:
-        """On the client's loop."""
+        """Show the progress; called on the client's loop."""
         match progress:
             case ClusterFacts() as facts:
                 text = describe_start(facts, time.monotonic() - self._began)
@@ -145,23 +143,23 @@ class Form:
                 text = worded(progress)
             case Waiting(text=text):
                 pass
-        if time.monotonic() >= self._said + _EVERY or isinstance(progress, Notice):
-            self._said = time.monotonic()
-            self._apart.run(self._say, text)
+        if time.monotonic() >= self._shown_at + _EVERY or isinstance(progress, Notice):
+            self._shown_at = time.monotonic()
+            self._parentless.run(self._show_message, text)
 
     def _ended(self, text: str, *, is_error: bool) -> None:
         self._starting = None
         self._is_busy(False)
-        self._say(text, is_error=is_error)
+        self._show_message(text, is_error=is_error)
 
     def _cancel(self) -> None:
         if self._starting is not None:
-            self._say("giving up …")
+            self._show_message("cancelling …")
             self._starting.cancel()
 
     def _is_busy(self, is_busy: bool) -> None:
-        widgets.show(self._give_up, is_busy)
+        widgets.set_visible(self._cancel_button, is_busy)
         self._start_button.disabled = is_busy
 
-    def _say(self, text: str, *, is_error: bool = False) -> None:
+    def _show_message(self, text: str, *, is_error: bool = False) -> None:
         self._message.value = html.draw_message(text, is_error)

@@ -1,4 +1,4 @@
-"""Drawing: what is known of a cluster, as HTML for the panel. Pure.
+"""The panel as HTML: what is known of a cluster.
 
 Readable without any style; colours are Jupyter's, with fallbacks that suit light and dark. A state is a sign and a
 word, never a colour alone.
@@ -18,12 +18,12 @@ from jdist.core.remedy import sentence
 from jdist.core.topology import Mesh
 from jdist.core.verdict import Verdict
 from jdist.notebook.text import remedy_text
-from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory
-from jdist.notebook.text.tables import table
+from jdist.notebook.text.status_text import group_rows, rank_row, status_bundle
 
 PAGE = 32
 """Ranks on a page of the table."""
 _SIGNS = {"running": "▶", "idle": "○", "starting": "◔", "cut off": "⚠", "gone": "✕"}
+_NO_WIDGETS = "this front end shows no widgets, so here is the cluster as it was when the panel was opened"
 _LINE = "1px solid var(--jp-border-color2,rgba(128,128,128,.35))"
 _CELL = f"padding:2px 12px 2px 0;text-align:left;vertical-align:top;border-bottom:{_LINE}"
 _NUMBER = _CELL.replace("text-align:left", "text-align:right") + ";font-variant-numeric:tabular-nums"
@@ -108,7 +108,7 @@ def pages(ranks: int) -> int:
 
 
 def draw_ranks(sight: Sight, page: int = 0) -> str:
-    """A row for each rank of the page; a column stands only where somebody has something to say in it."""
+    """A row for each rank of the page; columns that are empty are left out."""
     if sight.found is None or not sight.found.ranks:
         return ""
     rows = sight.found.ranks[page * PAGE : (page + 1) * PAGE]
@@ -137,26 +137,10 @@ def _tally(ranks: Iterable[RankFacts]) -> str:
     return ", ".join(f"{n} {state}" for state, n in sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def _row(row: RankFacts, look: Observation | None) -> dict[str, str]:
-    run = f" (run {row.run})" if row.run else ""
-    cells = {
-        "rank": str(row.rank),
-        "node": f"{row.node_rank} {row.hostname}",
-        "state": f"{_SIGNS.get(row.state, '·')} {row.state}{run}" + (", fresh" if row.fresh else ""),
-        "last line": row.last_line[:60],
-        "lost": row.death,
-    }
-    if look is None:
-        return cells
-    cpu = look.doing.cpu
-    return cells | {
-        "device": look.device,
-        "doing": describe_doing(look) if row.run else "",
-        "CPU": "" if cpu is None else f"{cpu:.0%}",
-        "memory": f"{look.rss / 1e6:,.0f} MB" if look.rss else "",
-        "GPU": describe_gpu_load(look),
-        "GPU memory": describe_gpu_memory(look),
-    }
+def _row(row: RankFacts, seen: Observation | None) -> dict[str, str]:
+    cells = rank_row(row, seen)
+    state = f"{_SIGNS.get(row.state, '·')} {cells['state']}"
+    return {**cells, "state": state, "device": seen.device if seen else "", "lost": row.death}
 
 
 def _style(head: str) -> str:
@@ -170,16 +154,6 @@ def _field(head: str, text: str) -> str:
 
 
 # ---------------------------------------------------------------- groups
-
-
-def group_rows(found: StatusReport) -> list[tuple[str, str, str]]:
-    """``(name, ranks, how it was made)`` of the world, of named groups and of those that cells made."""
-    named = {name: ranks for name, ranks in found.facts.groups.items() if "=" not in name}
-    rows = [("world", str(RankSet(range(found.facts.topology.world_size))), "the default group")]
-    rows += [(name, str(RankSet(ranks)), "named") for name, ranks in named.items()]
-    own = [group for group in found.groups if group.ranks and group.name not in named and not group.is_gone]
-    rows += [(group.name or "(no name)", str(RankSet(group.ranks)), "made in a cell") for group in own]
-    return rows
 
 
 def draw_groups(found: StatusReport | None) -> str:
@@ -241,25 +215,11 @@ def draw_heading(text: str) -> str:
     )
 
 
-def draw_still(sight: Sight) -> dict[str, str]:
+def draw_snapshot(sight: Sight) -> dict[str, str]:
     """The cluster as it is now, as text and HTML, for where no widget can be shown."""
     if sight.found is None:
         return {"text/plain": sight.note, "text/html": draw_header(sight)}
-    facts = sight.found.facts
-    title = f"cluster {facts.name} · {facts.topology.world_size} ranks · {facts.backend} · {_phase(sight.found)}"
-    said = "this front end shows no widgets, so here is the cluster as it was when the panel was opened"
-    body = table(_HEADS[:5], [_plain(row, sight) for row in sight.found.ranks])
-    verdicts: Sequence[str] = [verdict.text(remedy_text.command) for verdict in sight.found.verdicts]
-    told = "".join(draw_verdict(verdict) for verdict in sight.found.verdicts)
-    return {
-        "text/plain": "\n".join([title, body["text/plain"], *verdicts, f"({said})"]),
-        "text/html": draw_header(sight) + body["text/html"] + told + f"<div>({said})</div>",
-    }
-
-
-def _plain(row: RankFacts, sight: Sight) -> list[str]:
-    cells = _row(row, sight.looked.get(row.rank))
-    return [cells.get(head, "") for head in _HEADS[:5]]
+    return status_bundle(sight.found, sight.looked, f"({_NO_WIDGETS})")
 
 
 def _box(markup: str) -> str:

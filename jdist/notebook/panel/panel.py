@@ -1,4 +1,4 @@
-"""Panel: the widget: a cluster's board, or the form that starts one. It follows the session when that has another."""
+"""Panel: the widget that shows a cluster's panel, or the form that starts one, as the session's cluster changes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from jdist.client.blocking import Cluster
 from jdist.core.errors import JdistError
 from jdist.notebook.panel import widgets
-from jdist.notebook.panel.cluster_panel import Board
-from jdist.notebook.panel.comm_thread import Apart
-from jdist.notebook.panel.form import Form
-from jdist.notebook.panel.html import Sight, draw_still
+from jdist.notebook.panel.cluster_panel import ClusterPanel
+from jdist.notebook.panel.comm_thread import ParentlessContext
+from jdist.notebook.panel.form import StartForm
+from jdist.notebook.panel.html import Sight, draw_snapshot
 from jdist.notebook.session import Session
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -26,12 +26,12 @@ class Panel:
         self._kernel = kernel
         self._session = session
         self._cluster = cluster
-        self._board: Board | None = None
-        self._form: Form | None = None
-        self._apart = Apart(kernel)
+        self._cluster_panel: ClusterPanel | None = None
+        self._start_form: StartForm | None = None
+        self._parentless = ParentlessContext(kernel)
         self._is_closed = False
-        self._apart.run(self._make)
-        self._unfollow = session.follow(self._apart.wrap(self._use)) if session is not None else lambda: None
+        self._parentless.run(self._make)
+        self._unfollow = session.follow(self._parentless.wrap(self._use)) if session is not None else lambda: None
 
     def _make(self) -> None:
         self.widget = widgets.column()
@@ -41,36 +41,36 @@ class Panel:
         self._use(self._cluster)
 
     def _use(self, cluster: Cluster | None) -> None:
-        """From now on this one, or none."""
-        if self._board is not None:
-            self._board.close()
-        self._cluster, self._board, self._form = cluster, None, None
+        """Show this cluster from now on, or none."""
+        if self._cluster_panel is not None:
+            self._cluster_panel.close()
+        self._cluster, self._cluster_panel, self._start_form = cluster, None, None
         if cluster is not None:
-            self._board = Board(cluster, self._kernel, self._gone)
+            self._cluster_panel = ClusterPanel(cluster, self._kernel, self._on_gone)
         self._arrange()
-        if self._board is not None:
-            self._board.open()
+        if self._cluster_panel is not None:
+            self._cluster_panel.open()
 
-    def _gone(self) -> None:
+    def _on_gone(self) -> None:
         self._arrange(is_form_needed=True)
 
     def _arrange(self, *, is_form_needed: bool = False) -> None:
-        children = [] if self._board is None else [self._board.widget]
-        if self._session is not None and (self._board is None or is_form_needed):
-            if self._form is None:
-                self._form = Form(self._session.kind, self._kernel, self._session.use)
-            children.append(self._form.widget)
+        children = [] if self._cluster_panel is None else [self._cluster_panel.widget]
+        if self._session is not None and (self._cluster_panel is None or is_form_needed):
+            if self._start_form is None:
+                self._start_form = StartForm(self._session.kind, self._kernel, self._session.use)
+            children.append(self._start_form.widget)
         self.widget.children = children
 
     def close(self) -> None:
-        """Look no more, and take the widgets away."""
+        """Stop following the cluster, and remove the widgets."""
         if self._is_closed:
             return
         self._is_closed = True
         self._unfollow()
-        if self._board is not None:
-            self._board.close()
-        self._apart.run(self.widget.close)
+        if self._cluster_panel is not None:
+            self._cluster_panel.close()
+        self._parentless.run(self.widget.close)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """The widget; and for a front end without widgets, the cluster as it is now."""
@@ -79,8 +79,8 @@ class Panel:
 
     def _still(self) -> dict[str, str]:
         if self._cluster is None:
-            return draw_still(Sight("gone", "no cluster is in use; %dist start to make one"))
+            return draw_snapshot(Sight("gone", "no cluster is in use; %dist start to make one"))
         try:
-            return draw_still(Sight("live", "", self._cluster.status()))
+            return draw_snapshot(Sight("live", "", self._cluster.status()))
         except JdistError as e:
-            return draw_still(Sight("gone", str(e)))
+            return draw_snapshot(Sight("gone", str(e)))

@@ -1,6 +1,6 @@
-"""Attention: whether a browser still has the panel. A hidden Play widget ticks there while that matters.
+"""Visibility: whether a browser still shows the panel. A hidden Play widget ticks there while that matters.
 
-The kernel hears nothing when a page is closed, and what it sends then goes nowhere; the tick of a core widget tells.
+The kernel is not informed when a page is closed, and what it sends then is lost; a core widget's ticks show it.
 """
 
 from __future__ import annotations
@@ -14,50 +14,46 @@ import ipywidgets
 _TICK = 5.0
 """Seconds between two ticks."""
 _PATIENCE = 15.0
-"""Seconds without a tick after which nobody looks."""
+"""Seconds without a tick after which the panel counts as hidden."""
 
 
-class Attention:
-    """``widget`` is part of the panel. ``is_heard``: ticks can arrive now; if not, somebody is taken to look.
+class Visibility:
+    """``widget`` is part of the panel. Without ``can_tick()`` (ticks can arrive now) the panel counts as visible.
 
-    ``on_return`` is called when somebody looks again.
+    ``on_return`` is called when the panel becomes visible again.
     """
 
     def __init__(
-        self,
-        is_heard: Callable[[], bool],
-        on_return: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, can_tick: Callable[[], bool], on_return: Callable[[], None], clock: Callable[[], float] = time.monotonic
     ):
-        self._is_heard = is_heard
+        self._can_tick = can_tick
         self._on_return = on_return
         self._clock = clock
-        self._since = clock()
-        self.widget: Any = ipywidgets.Play(
-            interval=int(_TICK * 1000), max=1_000_000_000, layout=ipywidgets.Layout(display="none")
-        )
+        self._ticked_at = clock()
+        layout = ipywidgets.Layout(display="none")
+        self.widget: Any = ipywidgets.Play(interval=int(_TICK * 1000), max=1_000_000_000, layout=layout)
         self.widget.observe(self._tick, "value")
 
     def _tick(self, _: object) -> None:
-        was_paid = self.is_paid()
-        self._since = self._clock()
-        if not was_paid:
+        was_visible = self.is_visible()
+        self._ticked_at = self._clock()
+        if not was_visible:
             self._on_return()
 
-    def expect(self) -> None:
-        """From now on it matters."""
-        self._since = self._clock()
-        self.call()
+    def begin(self) -> None:
+        """Start the ticks."""
+        self._ticked_at = self._clock()
+        self.probe()
 
-    def call(self) -> None:
-        """Is somebody there? A page that was loaded meanwhile begins to tick when this changes, at once."""
+    def probe(self) -> None:
+        """Make a page that was loaded meanwhile begin to tick at once."""
         self.widget.playing = False
         self.widget.playing = True
 
-    def rest(self) -> None:
-        """It does not matter for now."""
+    def end(self) -> None:
+        """Stop the ticks: nobody asks for now."""
         self.widget.playing = False
 
-    def is_paid(self) -> bool:
-        """Somebody looks, or it cannot be known."""
-        return not self._is_heard() or self._clock() - self._since < _PATIENCE
+    def is_visible(self) -> bool:
+        """Whether a browser shows the panel, or that cannot be known."""
+        return not self._can_tick() or self._clock() - self._ticked_at < _PATIENCE

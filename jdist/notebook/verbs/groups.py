@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 
-from jdist.core.messages.status import StatusReport
 from jdist.core.ranks import RankSet
 from jdist.notebook.session import Session
+from jdist.notebook.text.status_text import group_rows
 from jdist.notebook.text.tables import table
 from jdist.notebook.verbs.registry import option, verb
 
@@ -34,11 +35,7 @@ def mesh(s: Session, o: Namespace) -> None:
 def groups(s: Session, _: Namespace) -> None:
     """list groups and the mesh"""
     cluster = s.cluster
-    found: StatusReport = cluster.status()
-    named = found.facts.groups
-    rows: list[list[object]] = [["world", RankSet(cluster.ranks), "the default group"]]
-    rows += [[name, RankSet(ranks), "named"] for name, ranks in named.items()]
-    rows += [[g.name or "(no name)", RankSet(g.ranks), "made in a cell"] for g in found.groups if g.name not in named]
+    rows: list[Sequence[object]] = [*group_rows(cluster.status())]
     if (m := cluster.mesh) is not None:
         for name, size in zip(m.names, m.sizes, strict=True):
             for i in range(size):

@@ -3,62 +3,23 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
-from html import escape
 
-from jdist.core.messages.status import StatusReport
 from jdist.core.quantities import parse_count
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
-from jdist.core.remedy import sentence
-from jdist.core.verdict import Verdict
 from jdist.notebook.output.screen import plain
 from jdist.notebook.panel.open import open_panel
 from jdist.notebook.session import Session
-from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory, describe_loss
-from jdist.notebook.text.remedy_text import command
-from jdist.notebook.text.tables import table
+from jdist.notebook.text.status_text import status_bundle
 from jdist.notebook.verbs.registry import RANKS, option, verb
-
-_HEADS = ("rank", "node", "device", "pid", "state", "doing", "memory", "GPU", "GPU memory", "last line", "lost")
-_SOMETIMES = ("GPU", "GPU memory", "lost")
-"""Columns that are left out while they are empty."""
 
 
 @verb("status")
 def status(s: Session, _: Namespace) -> None:
     """per rank: node, device, pid, state, run, current operation, memory, its GPU's, last line"""
     cluster = s.cluster
-    found: StatusReport = cluster.status()
-    alive = [r.rank for r in found.ranks if r.pid and r.state != "cut off"]
-    observed = cluster.look(alive) if alive else {}
-    rows = []
-    for r in found.ranks:
-        seen = observed.get(r.rank)
-        doing = describe_doing(seen) if seen is not None and r.run else ""
-        state = f"{r.state} (run {r.run})" if r.run else r.state
-        rows.append(
-            [
-                r.rank,
-                f"{r.node_rank} {r.hostname}",
-                seen.device if seen else "?" if r.pid else "",
-                r.pid or "",
-                state + (", fresh" if r.fresh else ""),
-                doing,
-                f"{seen.rss / 1e6:.0f} MB" if seen else "",
-                describe_gpu_load(seen) if seen else "",
-                describe_gpu_memory(seen) if seen else "",
-                r.last_line[:60],
-                describe_loss(r),
-            ]
-        )
-    facts = found.facts
-    title = f"cluster {facts.name} · {facts.phase} · {facts.backend} · generation {facts.generation}"
-    if facts.reason:
-        title += f" · {sentence(facts.reason, facts.remedies, command)}"
-    title = "\n".join([title, *found.silences])
-    kept = [n for n, head in enumerate(_HEADS) if head not in _SOMETIMES or any(row[n] for row in rows)]
-    body = table([_HEADS[n] for n in kept], [[row[n] for n in kept] for row in rows])
-    s.screen.show(_titled(title, body, found.verdicts))
+    found = cluster.status()
+    alive = [row.rank for row in found.ranks if row.pid and row.state != "cut off"]
+    s.screen.show(status_bundle(found, cluster.look(alive) if alive else {}))
 
 
 @verb("panel", attaches=None)
@@ -118,13 +79,3 @@ def console(s: Session, o: Namespace) -> None:
     for rank in s.cluster.select(o.rank or o.ranks, o.group):
         at = s.cluster.console(rank)
         s.say(f"on {at.hostname}: jupyter console --existing {at.connection_file}")
-
-
-def _titled(title: str, body: dict[str, str], verdicts: Sequence[Verdict]) -> dict[str, str]:
-    text = "\n".join(verdict.text(command) for verdict in verdicts)
-    return {
-        "text/plain": "\n".join(filter(None, (title, body["text/plain"], text))),
-        "text/html": "".join(f"<div>{escape(line)}</div>" for line in title.splitlines())
-        + body["text/html"]
-        + (f"<pre>{escape(text)}</pre>" if text else ""),
-    }

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jdist.notebook.panel.comm_thread import Apart, Delivery
-from jdist.notebook.panel.visibility import Attention
+from jdist.notebook.panel.comm_thread import ClickDelivery, ParentlessContext
+from jdist.notebook.panel.visibility import Visibility
 
 
 def kernel(subshells: list[str] | None) -> Any:
@@ -23,18 +23,18 @@ def kernel(subshells: list[str] | None) -> Any:
 
 @pytest.mark.parametrize(("subshells", "is_late"), [(None, True), ([], True), (["s"], False)])
 def test_before_the_first_click_the_kernels_subshells_tell(subshells: list[str] | None, is_late: bool) -> None:
-    assert Delivery(kernel(subshells)).is_late is is_late
+    assert ClickDelivery(kernel(subshells)).is_late is is_late
 
 
 def test_a_kernel_without_threads_for_its_channels_hands_clicks_on_late() -> None:
-    assert Delivery(SimpleNamespace(_supports_kernel_subshells=True, shell_channel_thread=None)).is_late
+    assert ClickDelivery(SimpleNamespace(_supports_kernel_subshells=True, shell_channel_thread=None)).is_late
 
 
 def test_a_click_tells_better() -> None:
-    delivery = Delivery(kernel(["s"]))
-    delivery.note()
+    delivery = ClickDelivery(kernel(["s"]))
+    delivery.record_click()
     assert delivery.is_late
-    thread = threading.Thread(target=delivery.note)
+    thread = threading.Thread(target=delivery.record_click)
     thread.start()
     thread.join()
     assert not delivery.is_late
@@ -43,7 +43,7 @@ def test_a_click_tells_better() -> None:
 def test_what_is_done_apart_has_no_parent_and_leaves_the_callers_alone() -> None:
     parent: contextvars.ContextVar[dict[str, Any]] = contextvars.ContextVar("parent")
     parent.set({"header": "a cell"})
-    apart = Apart(SimpleNamespace(_shell_parent=parent))
+    apart = ParentlessContext(SimpleNamespace(_shell_parent=parent))
     found: list[dict[str, Any]] = [apart.run(parent.get), apart.wrap(parent.get)()]
     thread = threading.Thread(target=lambda: found.append(apart.run(parent.get)))
     thread.start()
@@ -54,35 +54,35 @@ def test_what_is_done_apart_has_no_parent_and_leaves_the_callers_alone() -> None
 
 
 def test_a_kernel_that_keeps_no_parent_is_left_as_it_is() -> None:
-    assert Apart(SimpleNamespace()).run(len, "abc") == 3
+    assert ParentlessContext(SimpleNamespace()).run(len, "abc") == 3
 
 
-def test_attention_ends_some_time_after_the_last_tick() -> None:
+def test_visibility_ends_some_time_after_the_last_tick() -> None:
     now = [0.0]
     returns: list[float] = []
-    attention = Attention(lambda: True, lambda: returns.append(now[0]), lambda: now[0])
-    attention.expect()
-    assert attention.widget.playing
+    visibility = Visibility(lambda: True, lambda: returns.append(now[0]), lambda: now[0])
+    visibility.begin()
+    assert visibility.widget.playing
     now[0] = 14.0
-    assert attention.is_paid()
-    attention.widget.value = 1  # a tick
+    assert visibility.is_visible()
+    visibility.widget.value = 1  # a tick
     now[0] = 28.0
-    assert attention.is_paid()
+    assert visibility.is_visible()
     now[0] = 30.0
-    assert not attention.is_paid()
-    attention.call()
-    assert not attention.is_paid()
-    attention.widget.value = 2
-    assert attention.is_paid()
+    assert not visibility.is_visible()
+    visibility.probe()
+    assert not visibility.is_visible()
+    visibility.widget.value = 2
+    assert visibility.is_visible()
     assert returns == [30.0]
-    attention.rest()
-    assert not attention.widget.playing
-    attention.expect()
-    assert attention.is_paid()
+    visibility.end()
+    assert not visibility.widget.playing
+    visibility.begin()
+    assert visibility.is_visible()
 
 
 def test_where_ticks_cannot_be_heard_somebody_is_taken_to_look() -> None:
     now = [0.0]
-    attention = Attention(lambda: False, list, lambda: now[0])
+    visibility = Visibility(lambda: False, list, lambda: now[0])
     now[0] = 100.0
-    assert attention.is_paid()
+    assert visibility.is_visible()

@@ -18,6 +18,7 @@ from jdist.core.topology import Mesh
 from jdist.core.verdict import Verdict
 from jdist.notebook.panel import html
 from jdist.notebook.panel.html import PAGE, Sight
+from jdist.notebook.text.status_text import group_rows
 
 
 def facts(ranks: int = 4, **options: Any) -> ClusterFacts:
@@ -164,7 +165,7 @@ def test_groups_and_the_mesh() -> None:
         groups={"tail": (2, 3), "dp=0": (0, 1), "dp=1": (2, 3)},
         mesh=(("dp", "tp"), (2, 2)),
     )
-    assert html.group_rows(found) == [
+    assert group_rows(found) == [
         ("world", "0-3", "the default group"),
         ("tail", "2-3", "named"),
         ("evens", "0,2", "made in a cell"),
@@ -209,14 +210,14 @@ def test_what_others_wrote_is_never_markup() -> None:
         html.draw_verdict(verdict),
         html.draw_message(EVIL, is_error=True),
         html.draw_warning(EVIL),
-        html.draw_still(sight)["text/html"],
+        html.draw_snapshot(sight)["text/html"],
     ]
     assert all("<script" not in part for part in parts)
     assert all("&lt;script" in part for part in parts)
 
 
 def test_where_no_widget_can_be_shown_there_is_a_table() -> None:
-    shown = html.draw_still(Sight("live", "", surveyed([row(0), row(1)])))
-    assert "cluster lab · 2 ranks · gloo · idle" in shown["text/plain"]
-    assert "○ idle" in shown["text/plain"]
+    shown = html.draw_snapshot(Sight("live", "", surveyed([row(0), row(1)])))
+    assert shown["text/plain"].startswith("cluster lab · ready · gloo · generation 3\n")
+    assert re.search(r"^ +1 +0 a .* idle$", shown["text/plain"], re.MULTILINE)
     assert "shows no widgets" in shown["text/plain"]

@@ -1,0 +1,73 @@
+"""The status of a cluster in words: a row for each rank, its groups, and the whole as text and HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.status import RankFacts, StatusReport
+from jdist.core.ranks import RankSet
+from jdist.core.remedy import sentence
+from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory, describe_loss
+from jdist.notebook.text.remedy_text import command
+from jdist.notebook.text.tables import table
+
+COLUMNS = ("rank", "node", "device", "pid", "state", "doing", "memory", "GPU", "GPU memory", "last line", "lost")
+_OPTIONAL = ("GPU", "GPU memory", "lost")
+"""Columns that are left out while they are empty."""
+
+
+def rank_row(row: RankFacts, seen: Observation | None) -> dict[str, str]:
+    """A rank's cells by column; those of :data:`COLUMNS`, and CPU."""
+    run = f" (run {row.run})" if row.run else ""
+    cells = {
+        "rank": str(row.rank),
+        "node": f"{row.node_rank} {row.hostname}",
+        "device": "?" if row.pid else "",
+        "pid": str(row.pid or ""),
+        "state": f"{row.state}{run}" + (", fresh" if row.fresh else ""),
+        "last line": row.last_line[:60],
+        "lost": describe_loss(row),
+    }
+    if seen is None:
+        return cells
+    return cells | {
+        "device": seen.device,
+        "doing": describe_doing(seen) if row.run else "",
+        "CPU": "" if seen.doing.cpu is None else f"{seen.doing.cpu:.0%}",
+        "memory": f"{seen.rss / 1e6:,.0f} MB" if seen.rss else "",
+        "GPU": describe_gpu_load(seen),
+        "GPU memory": describe_gpu_memory(seen),
+    }
+
+
+def group_rows(found: StatusReport) -> list[tuple[str, str, str]]:
+    """``(name, ranks, how it was made)`` of the world, of named groups and of those that cells made."""
+    named = {name: ranks for name, ranks in found.facts.groups.items() if "=" not in name}
+    rows = [("world", str(RankSet(range(found.facts.topology.world_size))), "the default group")]
+    rows += [(name, str(RankSet(ranks)), "named") for name, ranks in named.items()]
+    own = [group for group in found.groups if group.ranks and group.name not in named and not group.is_gone]
+    return rows + [(group.name or "(no name)", str(RankSet(group.ranks)), "made in a cell") for group in own]
+
+
+def status_bundle(found: StatusReport, observed: Mapping[int, Observation], note: str = "") -> dict[str, str]:
+    """``{"text/plain", "text/html"}`` of the whole report; ``observed`` says what ranks do."""
+    facts = found.facts
+    title = f"cluster {facts.name} · {facts.phase} · {facts.backend} · generation {facts.generation}"
+    if facts.reason:
+        title += f" · {sentence(facts.reason, facts.remedies, command)}"
+    rows = [rank_row(row, observed.get(row.rank)) for row in found.ranks]
+    heads = [head for head in COLUMNS if head not in _OPTIONAL or any(row.get(head) for row in rows)]
+    body = table(heads, [[row.get(head, "") for head in heads] for row in rows])
+    above: Sequence[str] = (title, *found.silences)
+    verdicts = "\n".join(verdict.text(command) for verdict in found.verdicts)
+    below = f"<pre>{escape(verdicts)}</pre>" if verdicts else ""
+    return {
+        "text/plain": "\n".join(filter(None, (*above, body["text/plain"], verdicts, note))),
+        "text/html": _lines(above) + body["text/html"] + below + _lines([note] if note else []),
+    }
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "".join(f"<div>{escape(line)}</div>" for line in lines)
