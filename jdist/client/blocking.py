@@ -163,6 +163,7 @@ class Cluster(BaseCluster):
     check = blocking(AsyncCluster.check)
     stack = blocking(AsyncCluster.stack)
     logs = blocking(AsyncCluster.logs)
+    debug_log = blocking(AsyncCluster.debug_log)
     console = blocking(AsyncCluster.console)
     complete = blocking(AsyncCluster.complete)
     inspect = blocking(AsyncCluster.inspect)

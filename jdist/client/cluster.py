@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, BaseCluster, Ranks
+from jdist.client.debug_log import DebugLogs
 from jdist.client.doctor.collect import examine_briefly
 from jdist.client.doctor.diagnosis import Diagnosis, Finding
 from jdist.client.expressions import script_cell
@@ -382,6 +383,13 @@ class AsyncCluster(BaseCluster):
     async def logs(self, rank: int, lines: int = 50) -> LogText:
         """The newest lines of a rank's log, and where it lies on its node."""
         return await self._queries.logs(rank, lines)
+
+    async def debug_log(self, lines: int = 200) -> DebugLogs:
+        """The newest log records of the controller, agents and workers, merged by time; for a report of a fault.
+
+        Environment variable ``JDIST_LOG=debug`` where the cluster is started adds what each process does.
+        """
+        return await self._queries.debug_log(lines)
 
     async def console(self, rank: int) -> ConsoleAt:
         """Host and connection file for ``jupyter console --existing``."""

@@ -7,7 +7,9 @@ import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
+from jdist.client import debug_log
 from jdist.client.attachment import Attachment, Ranks
+from jdist.client.debug_log import DebugLogs
 from jdist.client.doctor.collect import examine
 from jdist.client.doctor.diagnosis import Diagnosis
 from jdist.client.history import GroupStep, MeshStep
@@ -51,6 +53,9 @@ class ClusterQueries:
 
     async def logs(self, rank: int, lines: int) -> LogText:
         return await self._query_one(rank, Logs(lines), LogText)
+
+    async def debug_log(self, lines: int) -> DebugLogs:
+        return await debug_log.collect(self._attachment.link, self._attachment.facts, lines)
 
     async def console(self, rank: int) -> ConsoleAt:
         return await self._query_one(rank, Console(), ConsoleAt)

@@ -65,9 +65,18 @@ def restart(s: Session, o: Namespace) -> None:
 _RANK = option("rank", nargs="?", help="the rank, as -r names it")
 
 
-@verb("logs", _RANK, RANKS, option("-n", "--lines", type=parse_count, default=50, help="so many of the last lines"))
+@verb(
+    "logs",
+    _RANK,
+    RANKS,
+    option("-n", "--lines", type=parse_count, default=50, help="so many of the last lines"),
+    option("--debug", action="store_true", help="jdist's own log: controller, agents and workers, merged by time"),
+)
 def logs(s: Session, o: Namespace) -> None:
-    """a rank's log, all that it wrote: logs [-r] RANK [-n 50]"""
+    """a rank's log, all that it wrote: logs [-r] RANK [-n 50]; or jdist's own: logs --debug"""
+    if o.debug:
+        s.say(str(s.cluster.debug_log(o.lines)))
+        return
     for rank in s.cluster.select(o.rank or o.ranks, o.group):
         log = s.cluster.logs(rank, o.lines)
         s.say(f"rank {rank}, {log.path} on {s.cluster.topology.host_of(rank)}:\n{log.text}")

@@ -1,0 +1,45 @@
+"""jdist's own log: every process answers, at the level that was asked for, also where the environment must travel."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+import jdist
+from jdist.client.find import directory
+from jdist.core.errors import CellError
+from support.waits import eventually
+
+
+def test_every_process_logs_what_it_does_and_only_warnings_reach_the_users_eyes(
+    fresh_cluster: Callable[..., jdist.Cluster],
+) -> None:
+    own = fresh_cluster(1, 2, env={"JDIST_LOG": "debug"})
+    own.run("1")
+    pid = own.status().ranks[1].pid
+    with pytest.raises(CellError) as lost:
+        own.run(f"import os; os.kill({pid}, {int(signal.SIGKILL)}) if rank == 1 else None")
+    assert "DEBUG" not in str(lost.value)
+    assert eventually(lambda: own.facts.generation == 2 and own.facts.phase == "ready")
+    logs = own.debug_log(1000)
+    assert {e.process for e in logs.entries} >= {"controller", "node 0", "node 1", "rank 0", "rank 1"}
+    assert logs.missing == {}
+    assert [e.time for e in logs.entries] == sorted(e.time for e in logs.entries)
+    told = {(e.process, e.record.floor, e.record.text.partition(":")[0]) for e in logs.entries}
+    assert {("node 1", "agent", "rank 1 is down"), ("rank 0", "worker", "rank 0 formed generation 2")} <= told
+    assert any(e.process == "controller" and "run 1: queued -> running" in e.record.text for e in logs.entries)
+    log = (directory() / f"jdist-{own.name}.log").read_text()
+    assert "jdist agent INFO: rank 1 is down" in log
+    assert "jdist controller DEBUG: run 1: queued -> running" in log
+    assert str(own.debug_log(1)).count("\n") == 0
+
+
+def test_it_is_quiet_unless_asked(cluster: jdist.Cluster) -> None:
+    assert "JDIST_LOG" not in os.environ
+    cluster.run("1")
+    levels = {e.record.level for e in cluster.debug_log(1000).entries}
+    assert "INFO" in levels
+    assert "DEBUG" not in levels
