@@ -23,7 +23,7 @@ from ipykernel.kernelapp import IPKernelApp
 from jdist.core.errors import JdistError
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import CodeSynced
-from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFailed, WorldFormed
+from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFailed
 from jdist.core.messages.membership import BeRank, Shutdown, WorkerHello
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
@@ -37,14 +37,14 @@ from jdist.worker.cells.fd_capture import FdCapture
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.compat.ipykernel import cell_numbers
 from jdist.worker.escalation import free_main_thread
-from jdist.worker.groups import on_reform
+from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.kernel import shell, sigint, tracebacks
 from jdist.worker.observe.call_digest import digest_calls
 from jdist.worker.observe.flight_recorder import FlightRecorder
 from jdist.worker.observe.observer import Observer
 from jdist.worker.observe.stall_detector import StallDetector
-from jdist.worker.queries.rank_queries import RankQueries
+from jdist.worker.queries.rank_queries import QueryHandler
 
 _log = logging.getLogger("jdist.worker")
 
@@ -72,14 +72,14 @@ class ControlThread:
         self._cells.digest_calls = partial(digest_calls, log, merger=self._observer.merger, labels=labels)
         self._stalls = StallDetector(self._observer, self._cells.spans, self._cells.is_due, self._send_stalled)
         self._autoreload = Autoreload(self._shell)
-        self._queries = RankQueries(spec, namespace, self._observer)
+        self._queries = QueryHandler(spec, namespace, self._observer)
 
     def start(self) -> None:
         """Hook into the kernel and start the thread; call on the main thread before the kernel's loop starts."""
         sigint.install(self._kernel)
         on_reform.be_rank(self._spec.rank)
         tracebacks.adapt(self._shell)
-        self._groups.install_patches()
+        patches.install(self._groups)
         shell.adapt(self._kernel)
         threading.Thread(target=lambda: asyncio.run(self._main()), name="jdist", daemon=True).start()
 
@@ -138,15 +138,14 @@ class ControlThread:
     def _handle_form_world(self, form: FormWorld) -> None:
         rank = self._rank
         try:
-            report = self._groups.form(form, rank, self._spec.gpu_index)
+            formed = self._groups.form(form, rank, self._spec.gpu_index)
         except Exception as e:  # whatever torch raises is the reason to report
             _log.info("rank %d could not form generation %d", rank, form.generation, exc_info=True)
             self._send(WorldFailed(rank, form.generation, _reason(e)))
             return
         _log.debug("rank %d formed generation %d", rank, form.generation)
         self._generation = max(self._generation, form.generation)
-        wants_reform = on_reform.is_wanted()
-        self._send(WorldFormed(rank, form.generation, report.device, report.listeners, report.notices, wants_reform))
+        self._send(formed)
         self._observer.prepare()
 
     def _handle_abort_run(self, abort: AbortRun) -> None:

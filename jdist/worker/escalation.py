@@ -32,18 +32,9 @@ def free_main_thread(
 ) -> bool:
     """Interrupt the main thread until its run has ended; returns whether it has, by ``deadline`` (time.monotonic).
 
-    Parameters
-    ----------
-    is_running
-        Whether the run to be ended is still on (or has not begun yet).
-    idle
-        Set by the end of a run.
-    listeners
-        Every rank's gloo listeners. Empty: no collective can be on, so only signal; the generation stays alive.
-    groups
-        This rank's process groups.
-    deadline
-        Absolute, in seconds of ``time.monotonic``.
+    ``is_running`` says whether the run to be ended is still on or has not begun yet; ``idle`` is set when a run ends.
+    ``listeners`` are every rank's gloo listeners. If empty, no collective can be on: the main thread is only signalled,
+    and the generation stays alive.
     """
     aborting: threading.Thread | None = None
     step = 0

@@ -19,10 +19,11 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from jdist.core.messages.groups import FormWorld, GroupSpec
+from jdist.core.messages.groups import FormWorld, GroupSpec, WorldFormed
 from jdist.core.messages.observation import Observation
 from jdist.worker.escalation import free_main_thread
-from jdist.worker.groups.registry import FormReport, GroupRegistry
+from jdist.worker.groups import patches
+from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.observe.flight_recorder import FlightRecorder
 from jdist.worker.observe.frames import frames_of, operation, store_port, store_wait
 from jdist.worker.observe.observer import Observer
@@ -79,7 +80,7 @@ class RankProcess:
 
     def main(self) -> None:
         signal.signal(signal.SIGINT, self._on_sigint)
-        self.groups.install_patches()
+        patches.install(self.groups)
         threading.Thread(target=self._control, daemon=True).start()
         number = 0
         while True:
@@ -138,7 +139,7 @@ class RankProcess:
             answer = e
         self._send(kind, answer)
 
-    def form(self, form: FormWorld) -> FormReport:
+    def form(self, form: FormWorld) -> WorldFormed:
         return self.groups.form(form, self.rank, self.rank)
 
     def halt(self, body: tuple[set[tuple[str, int]], float]) -> tuple[bool, float]:
@@ -261,7 +262,7 @@ class Ranks:
         self.ask(rank, "side", code)
         return self.answer(rank, "side")
 
-    def form(self, timeout: float = 10.0, **fields: Any) -> list[FormReport]:
+    def form(self, timeout: float = 10.0, **fields: Any) -> list[WorldFormed]:
         """Form the next generation, with the groups that all ranks made in this one."""
         replay = []
         for specs in zip(*self.logs, strict=False):

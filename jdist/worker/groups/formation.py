@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 from zlib import crc32
 
@@ -25,9 +26,10 @@ from jdist.core.messages.groups import FormWorld
 from jdist.core.topology import Topology
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import Endpoint, ListenerWaker, own_listeners, shut_down
-from jdist.worker.groups.patches import FOREVER
 from jdist.worker.groups.store_client import StoreClient, meet
 
+FOREVER = timedelta(days=1)
+"""torch's own timeout for collectives: jdist's deadlines come first, and know who is missing."""
 WORLD = "the world"
 """Key of the default group among a generation's groups."""
 _NAMED_NUMBERS = 1_000_000

@@ -12,9 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import torch.distributed as dist
@@ -22,44 +20,20 @@ from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.errors import UsageError
 from jdist.core.messages.groups import GroupSpec
-from jdist.worker.gloo.connections import Endpoint, remember_receives
+from jdist.worker.gloo.connections import remember_receives
+from jdist.worker.groups.formation import FOREVER
 from jdist.worker.groups.rebind import remember_ddp_modules
+from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.observe.frames import STORE_WAITS
 
-FOREVER = timedelta(days=1)
-"""torch's own timeout for collectives: jdist's deadlines come first, and know who is missing."""
 _BLOCKING_STORE_METHODS = ("wait", "get", "multi_get", "queue_pop", "barrier")
 
 
-class WorldOwner(Protocol):
-    """What the patches need of the object that holds the world."""
-
-    @property
-    def is_in_cell(self) -> bool:
-        """Whether a world is held and this thread is not the one that forms it."""
-
-    @property
-    def world(self) -> tuple[str, int, int]:
-        """Backend, rank and world_size."""
-
-    def making_group(self) -> AbstractContextManager[Callable[[], set[Endpoint]]]:
-        """A cell makes a group; gives where this rank has begun to listen since."""
-
-    def record_group(self, spec: GroupSpec, group: Any, listeners: set[Endpoint]) -> None:
-        """A cell made a group."""
-
-    def record_local_group(self, ranks: tuple[int, ...]) -> None:
-        """A cell made a group that only its members know of."""
-
-    def record_destroyed(self, group: Any) -> None:
-        """A cell destroyed a group."""
-
-
-def install(owner: WorldOwner) -> None:
-    """Put the patches wherever torch.distributed's modules hold the originals, once a process."""
+def install(groups: GroupRegistry) -> None:
+    """Put the patches wherever torch.distributed's modules hold the originals; once, before user code runs."""
     if getattr(c10d.init_process_group, "is_jdist", False):
         raise RuntimeError("jdist's patches are installed in this process already")
-    wraps: dict[str, Callable[[Any, WorldOwner], Any]] = {
+    wraps: dict[str, Callable[[Any, GroupRegistry], Any]] = {
         "init_process_group": _wrap_init,
         "destroy_process_group": _wrap_destroy,
         "new_group": _wrap_new_group,
@@ -67,7 +41,7 @@ def install(owner: WorldOwner) -> None:
     }
     for name, wrap in wraps.items():
         original = getattr(c10d, name)
-        wrapper = functools.wraps(original)(wrap(original, owner))
+        wrapper = functools.wraps(original)(wrap(original, groups))
         wrapper.is_jdist = True  # type: ignore[attr-defined]
         for module_name, module in list(sys.modules.items()):
             if module_name.startswith("torch.distributed") and vars(module).get(name) is original:
@@ -75,6 +49,7 @@ def install(owner: WorldOwner) -> None:
     _mark_store_waits()
     remember_receives()
     remember_ddp_modules()
+    groups.log.install()
 
 
 def _arguments(signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
@@ -86,22 +61,22 @@ def _arguments(signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.
 # ---------------------------------------------------------------- the world
 
 
-def _wrap_init(original: Callable[..., None], owner: WorldOwner) -> Callable[..., None]:
+def _wrap_init(original: Callable[..., None], groups: GroupRegistry) -> Callable[..., None]:
     signature = inspect.signature(original)
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
-        if not owner.is_in_cell:
+        if not groups.is_in_cell:
             original(*args, **kwargs)
             return
-        _check_agrees(_arguments(signature, args, kwargs).arguments, owner)
-        backend, _rank, world_size = owner.world
+        _check_agrees(_arguments(signature, args, kwargs).arguments, groups)
+        backend, _rank, world_size = groups.world
         print(f"init_process_group: the world of {world_size} ranks ({backend}) is already formed; nothing to do")
 
     return init_process_group
 
 
-def _check_agrees(asked: dict[str, Any], owner: WorldOwner) -> None:
-    backend, rank, world_size = owner.world
+def _check_agrees(asked: dict[str, Any], groups: GroupRegistry) -> None:
+    backend, rank, world_size = groups.world
     wanted = str(asked["backend"]).lower() if asked["backend"] is not None else None
     asked_rank = _number(asked, "rank", "RANK")
     asked_size = _number(asked, "world_size", "WORLD_SIZE")
@@ -135,15 +110,15 @@ def _backends(text: str) -> set[str]:
     return {part.rpartition(":")[2] for part in text.split(",")}
 
 
-def _wrap_destroy(original: Callable[..., None], owner: WorldOwner) -> Callable[..., None]:
+def _wrap_destroy(original: Callable[..., None], groups: GroupRegistry) -> Callable[..., None]:
     def destroy_process_group(group: Any = None) -> None:
-        if not owner.is_in_cell:
+        if not groups.is_in_cell:
             original(group)
         elif group is None or group is dist.group.WORLD:
             print("destroy_process_group: jdist keeps the world formed for the next cell; nothing to do")
         else:
             original(group)
-            owner.record_destroyed(group)
+            groups.record_destroyed(group)
 
     return destroy_process_group
 
@@ -151,45 +126,45 @@ def _wrap_destroy(original: Callable[..., None], owner: WorldOwner) -> Callable[
 # ---------------------------------------------------------------- groups
 
 
-def _wrap_new_group(original: Callable[..., Any], owner: WorldOwner) -> Callable[..., Any]:
+def _wrap_new_group(original: Callable[..., Any], groups: GroupRegistry) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def new_group(*args: Any, **kwargs: Any) -> Any:
-        if not owner.is_in_cell:
+        if not groups.is_in_cell:
             return original(*args, **kwargs)
         bound = _arguments(signature, args, kwargs)
         a = bound.arguments
         a["timeout"] = a["timeout"] or FOREVER
-        ranks = tuple(range(owner.world[2]) if a["ranks"] is None else a["ranks"])
-        with owner.making_group() as new_listeners:
+        ranks = tuple(range(groups.world[2]) if a["ranks"] is None else a["ranks"])
+        with groups.making_group() as new_listeners:
             group = original(*bound.args, **bound.kwargs)
             listeners = new_listeners()
         if a["use_local_synchronization"]:
-            owner.record_local_group(ranks)
+            groups.record_local_group(ranks)
         else:
             backend = None if a["backend"] is None else str(a["backend"])
             spec = GroupSpec(tuple(sorted(ranks)) if a["sort_ranks"] else ranks, backend, a["group_desc"] or "")
-            owner.record_group(spec, group, listeners)
+            groups.record_group(spec, group, listeners)
         return group
 
     return new_group
 
 
-def _wrap_split_group(original: Callable[..., Any], owner: WorldOwner) -> Callable[..., Any]:
+def _wrap_split_group(original: Callable[..., Any], groups: GroupRegistry) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def split_group(*args: Any, **kwargs: Any) -> Any:
-        if not owner.is_in_cell:
+        if not groups.is_in_cell:
             return original(*args, **kwargs)
         a = _arguments(signature, args, kwargs).arguments
-        with owner.making_group() as new_listeners:
+        with groups.making_group() as new_listeners:
             group = original(*args, **kwargs)
             listeners = new_listeners()
         splits = tuple(tuple(ranks) for ranks in a["split_ranks"] or ())
         if a["parent_pg"] is None or a["parent_pg"] is dist.group.WORLD:
-            owner.record_group(GroupSpec((), None, a["group_desc"] or "", splits), group, listeners)
+            groups.record_group(GroupSpec((), None, a["group_desc"] or "", splits), group, listeners)
         else:
-            owner.record_local_group(next((s for s in splits if owner.world[1] in s), ()))
+            groups.record_local_group(next((s for s in splits if groups.world[1] in s), ()))
         return group
 
     return split_group

@@ -17,31 +17,19 @@ from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
-from msgspec import Struct
 from torch.distributed import ProcessGroup
 
 from jdist.core.errors import LaunchError
-from jdist.core.messages.groups import FormWorld, GroupSpec
+from jdist.core.messages.groups import FormWorld, GroupSpec, WorldFormed
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import Endpoint, ListenerWaker, end_reading, own_listeners, release
-from jdist.worker.groups import patches
+from jdist.worker.groups import on_reform
 from jdist.worker.groups.formation import RankFormation
 from jdist.worker.groups.rebind import ON_REFORM, GroupPairs, rebind
 from jdist.worker.groups.store_client import StoreClient, sweep
 from jdist.worker.observe.call_log import CallLog
 
 _log = logging.getLogger("jdist.worker")
-
-
-class FormReport(Struct, frozen=True):
-    """What forming a generation came to."""
-
-    generation: int
-    listeners: tuple[Endpoint, ...]
-    """Where this rank's groups accept connections."""
-    device: str
-    notices: tuple[str, ...] = ()
-    """What on this rank could not be carried over from the last generation."""
 
 
 class GroupRegistry:
@@ -72,7 +60,7 @@ class GroupRegistry:
         self._new_listeners: Callable[[], set[Endpoint]] = set
         self._waker = ListenerWaker()
         self.log = CallLog()
-        """This process's calls of torch.distributed, once the patches are installed."""
+        """This process's calls of torch.distributed."""
         self.listeners: set[Endpoint] = set()
         """Every rank's listeners of this generation, as far as this rank knows them."""
 
@@ -88,19 +76,16 @@ class GroupRegistry:
 
     @property
     def is_in_cell(self) -> bool:
+        """Whether a world is held and this thread is not the one that forms it."""
         return self._formation is not None and self._forming != threading.get_ident()
 
     @property
     def world(self) -> tuple[str, int, int]:
+        """Backend, rank and world_size."""
         formation = self._formation
         if formation is None:
             raise LaunchError("no world is formed on this worker")
         return formation.backend, formation.rank, formation.form.world_size
-
-    def install_patches(self) -> None:
-        """Wrap torch.distributed's functions for this worker; once a process, before user code runs."""
-        patches.install(self)
-        self.log.install()
 
     def labels(self) -> dict[str, str]:
         """The names that users gave to groups and mesh dimensions, by torch's name of the group."""
@@ -119,6 +104,7 @@ class GroupRegistry:
 
     @contextlib.contextmanager
     def making_group(self) -> Iterator[Callable[[], set[Endpoint]]]:
+        """A cell makes a group; gives where this rank has begun to listen since."""
         before = own_listeners()
         self._waker = ListenerWaker()
         self._new_listeners = lambda: own_listeners() - before
@@ -128,6 +114,7 @@ class GroupRegistry:
             self._new_listeners = set
 
     def record_group(self, spec: GroupSpec, group: Any, listeners: set[Endpoint]) -> None:
+        """A cell made a group."""
         index = len(self._made)
         self._made.append(spec)
         self._groups[index] = group
@@ -136,10 +123,11 @@ class GroupRegistry:
         self.on_group_made(index, spec, listeners)
 
     def record_local_group(self, ranks: tuple[int, ...]) -> None:
+        """A cell made a group that only its members know of."""
         self._local.append(ranks)
 
     def record_destroyed(self, group: Any) -> None:
-        """The group stays in the list, since its members alone know that it is gone and names count it."""
+        """A cell destroyed a group. It stays in the list: only its members know that it is gone, and names count it."""
         for index, held in list(self._groups.items()):
             if held is group and isinstance(index, int):
                 self._destroyed.add(index)
@@ -147,7 +135,7 @@ class GroupRegistry:
 
     # ------------------------------------------------------------ forming
 
-    def form(self, form: FormWorld, rank: int, gpu_index: int) -> FormReport:
+    def form(self, form: FormWorld, rank: int, gpu_index: int) -> WorldFormed:
         """Leave the generation that is held, if any, and form the next one with all other ranks, as ``rank``.
 
         A formation that is still under way, of an older generation, is abandoned: one of its ranks is gone.
@@ -178,7 +166,8 @@ class GroupRegistry:
                 raise LaunchError(f"rank {rank} could not join the world of {form.world_size}: {reason}") from e
             notices = self._adopt(formation, groups)
             release()
-        return FormReport(form.generation, tuple(sorted(own)), str(formation.device), notices)
+        device, listeners = str(formation.device), tuple(sorted(own))
+        return WorldFormed(rank, form.generation, device, listeners, notices, on_reform.is_wanted())
 
     @contextlib.contextmanager
     def _as_forming_thread(self) -> Iterator[None]:

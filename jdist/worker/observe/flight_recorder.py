@@ -6,10 +6,12 @@ numbers a group's collectives from 1 on each rank alike; sends and receives are 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from msgspec import Struct
 
@@ -18,19 +20,8 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_log import CallLog
 
 _OPS = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
-_DTYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "Byte": "uint8",
-    "Char": "int8",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-}
-"""Where the recorder's name is not torch's own in upper case."""
+_DTYPES = {"Byte": "uint8", "Char": "int8", "ComplexFloat": "complex64", "ComplexDouble": "complex128"}
+"""Names of the recorder that torch's Python API does not know in lower case."""
 _Status = tuple[bytes, int]
 
 
@@ -179,9 +170,16 @@ def _entry(e: dict[str, Any], is_current: bool) -> RecorderEntry:
         int(e["collective_seq_id"]),
         _OPS.get(op, op),
         tuple(tuple(shape) for shape in e["input_sizes"]),
-        tuple(_DTYPES.get(d, d.lower()) for d in e["input_dtypes"]),
+        tuple(map(_dtype, e["input_dtypes"])),
         int(e["thread_id"] or 0),
         int(e["time_created_ns"]),
         bool(e["retired"]),
         is_current,
     )
+
+
+@functools.cache
+def _dtype(name: str) -> str:
+    """``"Float"`` → ``"float32"``."""
+    alias = name.lower()
+    return _DTYPES.get(name) or str(getattr(torch, alias, alias)).removeprefix("torch.")

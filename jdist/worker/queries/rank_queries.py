@@ -54,7 +54,7 @@ Report = Callable[[Progress], None]
 Buffers = list[memoryview]
 
 
-class RankQueries:
+class QueryHandler:
     """Answers queries; one per worker."""
 
     def __init__(self, spec: WorkerSpec, namespace: dict[str, Any], observer: Observer):
