@@ -37,7 +37,7 @@ class DebugEntry(Struct, frozen=True):
 
 
 class DebugLogs(Struct, frozen=True):
-    """Records of all processes, oldest first. ``str()`` is what ``%dist logs --debug`` shows."""
+    """Records of all processes, oldest first. ``str()`` has a line for each."""
 
     entries: tuple[DebugEntry, ...]
     missing: dict[str, str]

@@ -1,8 +1,8 @@
 """Logging: a logger for each floor (``jdist.agent``, …), quiet by default, and the newest records kept in memory.
 
 Every process of jdist calls :func:`configure` once. Warnings and errors go to standard error, which is the process's
-log file, each kind a limited number of times. ``JDIST_LOG=debug`` lets everything through. ``%dist logs --debug`` reads
-the records that the processes keep.
+log file, each kind a limited number of times. ``JDIST_LOG=debug`` lets everything through. The records that are kept
+can be asked for (:class:`~jdist.core.messages.introspection.GetDebugLog`).
 """
 
 from __future__ import annotations
