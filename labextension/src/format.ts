@@ -62,6 +62,25 @@ export function formatRanks(ranks: number[]): string {
   return parts.join(',');
 }
 
+/** The numbers of `0-3,7`. */
+export function parseRanks(ranks: string): number[] {
+  return ranks
+    .split(',')
+    .filter(Boolean)
+    .flatMap(part => {
+      const [first, last] = part.split('-').map(Number);
+      return Array.from({ length: (last ?? first) - first + 1 }, (_, i) => first + i);
+    });
+}
+
+/** Whether `0-3,7,9-` contains the rank; a span without an end has all further ranks. */
+export function includesRank(ranks: string, rank: number): boolean {
+  return ranks.split(',').some(part => {
+    const [first, last] = part.split('-');
+    return first !== '' && rank >= Number(first) && rank <= Number(last === undefined ? first : last || Infinity);
+  });
+}
+
 /** The parts that are not empty, separated by dots: `4 ranks · 2 nodes`. */
 export function joinParts(...parts: string[]): string {
   return parts.filter(part => part).join(' · ');

@@ -8,7 +8,9 @@ import {
   joinParts,
   formatPartOfMemory,
   formatShare,
-  formatInterval
+  formatInterval,
+  includesRank,
+  parseRanks
 } from '../src/format';
 
 describe('times', () => {
@@ -81,6 +83,22 @@ describe('ranks', () => {
     [[5, 2, 0, 1, 1], '0-2,5'],
     [[0, 2, 4], '0,2,4']
   ])('%j are written as a user does', (ranks, text) => expect(formatRanks(ranks)).toBe(text));
+});
+
+describe('ranks as a user writes them', () => {
+  it('are read', () => {
+    expect(parseRanks('0-2,7')).toEqual([0, 1, 2, 7]);
+    expect(parseRanks('')).toEqual([]);
+  });
+
+  it.each([
+    ['0-2,7', [0, 2, 7]],
+    ['3-', [3, 7, 70]],
+    ['', []],
+    [',', []]
+  ])('%j includes %j', (ranks, included) => {
+    expect([0, 2, 3, 7, 70].filter(rank => includesRank(ranks, rank))).toEqual(included);
+  });
 });
 
 it('joinParts leaves empty parts out', () => expect(joinParts('a', '', 'b')).toBe('a · b'));

@@ -1,17 +1,7 @@
 import { describe, expect, it } from 'vitest';
 
 import { labelOf, stepOf } from '../src/remedy';
-import {
-  doneCount,
-  failedFirst,
-  has,
-  htmlOf,
-  IRunBundle,
-  mergeLines,
-  partsOf,
-  ranksOf,
-  Segment
-} from '../src/run/model';
+import { doneCount, failedFirst, htmlOf, IRunBundle, mergeLines, partsOf, Segment } from '../src/run/model';
 import { isStderr, keyOf, lineCount, mergeTexts, ranksIn, segmentsFor } from '../src/run/segments';
 
 const RUN: IRunBundle = {
@@ -42,13 +32,6 @@ describe('a remedy', () => {
 });
 
 describe('the ranks of a run', () => {
-  it('are read as a user writes them', () => {
-    expect(ranksOf('0-2,7')).toEqual([0, 1, 2, 7]);
-    expect(ranksOf('')).toEqual([]);
-    expect([0, 2, 3, 7, 70].map(rank => has('0-2,7', rank))).toEqual([true, true, false, true, false]);
-    expect(has('', 0)).toBe(false);
-  });
-
   it('are sorted', () => expect(partsOf(RUN).map(part => part.rank)).toEqual([0, 1, 2, 3, 4]));
 
   it('come failed first, then interrupted', () => {

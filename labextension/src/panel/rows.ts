@@ -3,7 +3,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { ICluster, IRank } from '../api';
-import { formatMemory, formatPartOfMemory, formatShare } from '../format';
+import { formatMemory, includesRank, formatPartOfMemory, formatShare } from '../format';
 import { activity, rankState } from '../states';
 import { ITableView } from './selection';
 
@@ -119,14 +119,7 @@ function matches(rank: IRank, filter: string, shown: IColumn[], now: number): bo
   const text = [rank.hostname, rank.doing?.source ?? '', rank.last_line, ...shown.map(each => each.text(rank, now))]
     .join(' ')
     .toLowerCase();
-  return sought.every(word => (/^[\d,-]+$/.test(word) ? isIn(rank.rank, word) : text.includes(word)));
-}
-
-function isIn(rank: number, ranks: string): boolean {
-  return ranks.split(',').some(part => {
-    const [first, last] = part.split('-');
-    return first !== '' && rank >= Number(first) && rank <= Number(last === undefined ? first : last || Infinity);
-  });
+  return sought.every(word => (/^[\d,-]+$/.test(word) ? includesRank(word, rank.rank) : text.includes(word)));
 }
 
 /** `1.2 / 141 GiB`: the rank's own share of its GPU's memory, or that of all processes where its own is not known. */

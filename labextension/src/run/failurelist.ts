@@ -4,7 +4,8 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Panel, Widget } from '@lumino/widgets';
 
-import { has, htmlOf, IFailing, IRunBundle, RankChoice } from './model';
+import { includesRank } from '../format';
+import { htmlOf, IFailing, IRunBundle, RankChoice } from './model';
 import { renderHtml } from './segmentlist';
 import { ISource } from './segments';
 
@@ -23,7 +24,7 @@ export class FailureList extends Panel {
 
   /** Shows the failures of the run; nothing is drawn again if nothing has changed. */
   show_(run: IRunBundle, choice: RankChoice, source: ISource): void {
-    const seen = (run.failures ?? []).filter(each => choice === 'all' || has(each.ranks, choice));
+    const seen = (run.failures ?? []).filter(each => choice === 'all' || includesRank(each.ranks, choice));
     const found = seen.map(each => ({ ...each, html: htmlOf(source.html, each.traceback) }));
     const more = choice === 'all' ? (run.more_failures ?? 0) : 0;
     const key = JSON.stringify([found, more, source.trusted]);

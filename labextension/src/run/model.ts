@@ -2,6 +2,7 @@
 
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
+import { parseRanks } from '../format';
 import { IRemedy } from '../remedy';
 import { isFailure, OutcomeState } from '../states';
 
@@ -86,30 +87,10 @@ export interface IPart {
   seconds?: number;
 }
 
-/** The numbers of `0-3,7`. */
-export function ranksOf(text: string): number[] {
-  const found: number[] = [];
-  for (const piece of text.split(',').filter(Boolean)) {
-    const [first, last] = piece.split('-').map(Number);
-    for (let rank = first; rank <= (last ?? first); rank++) {
-      found.push(rank);
-    }
-  }
-  return found;
-}
-
-/** Whether `0-3,7` contains the rank. */
-export function has(text: string, rank: number): boolean {
-  return text.split(',').some(piece => {
-    const [first, last] = piece.split('-').map(Number);
-    return piece !== '' && rank >= first && rank <= (last ?? first);
-  });
-}
-
 /** The parts of all ranks, by rank. */
 export function partsOf(run: IRunBundle): IPart[] {
   const parts = run.ranks.flatMap(({ ranks, state, seconds }) =>
-    ranksOf(ranks).map(rank => ({ rank, state, seconds }))
+    parseRanks(ranks).map(rank => ({ rank, state, seconds }))
   );
   return parts.sort((a, b) => a.rank - b.rank);
 }

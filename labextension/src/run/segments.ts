@@ -1,6 +1,7 @@
 /** What is shown of the segments of a run's output. */
 
-import { has, htmlOf, IAlike, mergeLines, RankChoice, Segment } from './model';
+import { includesRank } from '../format';
+import { htmlOf, IAlike, mergeLines, RankChoice, Segment } from './model';
 
 /** The HTML that pieces refer to, and whether the notebook is trusted. */
 export interface ISource {
@@ -14,10 +15,10 @@ export function segmentsFor(segment: Segment, choice: RankChoice): Segment[] {
     return [segment];
   }
   if (segment.kind === 'alike') {
-    const own = segment.texts.find(each => has(each.ranks, choice));
+    const own = segment.texts.find(each => includesRank(each.ranks, choice));
     return own ? [{ kind: 'text', ranks: own.ranks, text: own.text, stderr: segment.stderr }] : [];
   }
-  return !segment.ranks || has(segment.ranks, choice) ? [segment] : [];
+  return !segment.ranks || includesRank(segment.ranks, choice) ? [segment] : [];
 }
 
 /** Equal for segments that look the same. */
