@@ -15,10 +15,10 @@ from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.output import Output, Tail, Text
 from jdist.core.messages.runs import RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Stopped
+from jdist.core.observation import Verdict
 from jdist.core.outcome import Outcome
 from jdist.core.ranks import RankSet, describe_ranks
 from jdist.core.topology import Topology
-from jdist.core.verdict import Verdict
 from jdist.wire.values.objects import Payload, decode
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
-from jdist.core.observation import Activity
+from jdist.core.observation import Activity, Verdict
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology
-from jdist.core.verdict import Verdict
 
 Picture = dict[str, Any]
 _JOIN_LINE = re.compile(r"jdist1\.\S+")

@@ -28,7 +28,7 @@ from jdist.core.messages.membership import BeRank, Shutdown, WorkerHello
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
 from jdist.core.messages.runs import AbortRun, ExecuteCell
-from jdist.core.specs import WorkerSpec
+from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
 from jdist.wire.values.frames import Unpacker, pack

@@ -13,7 +13,7 @@ import msgspec
 import torch
 from ipykernel.kernelapp import IPKernelApp
 
-from jdist.core.specs import WorkerSpec
+from jdist.core.settings import WorkerSpec
 from jdist.wire import log
 from jdist.wire.processes import set_name
 from jdist.worker.cells.fd_capture import capture_stream

@@ -7,8 +7,8 @@ import socket
 
 import msgspec
 
-from jdist.core.node_report import TorchFacts
-from jdist.core.specs import TorchFactsSpec
+from jdist.core.messages.nodes import TorchFacts
+from jdist.core.settings import TorchFactsSpec
 from jdist.wire.processes import set_name
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 import jdist
-from jdist.core.verdict import Verdict
+from jdist.core.observation import Verdict
 from support.cells import ALL_REDUCE
 from support.waits import eventually
 

@@ -9,7 +9,7 @@ import msgspec
 
 from jdist.client.doctor.diagnosis import Clock, Examination, Finding
 from jdist.client.doctor.findings import findings
-from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NetworkPath, NodeReport, TorchFacts
+from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Limits, NetworkPath, NodeReport, TorchFacts
 
 GIB = 1 << 30
 H200 = Gpu("NVIDIA H200", 141 * GIB, 0)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jdist.core.errors import UsageError
-from jdist.core.source_tree import STAGING, SourceTree, TreeEntry, is_inside
+from jdist.core.messages.code import STAGING, SourceTree, TreeEntry, is_inside
 from jdist.wire.transport.directories import code_directory, lock_file
 
 _BLOCK = 1 << 20

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from jdist.core.node_report import GpuUse
+from jdist.core.messages.nodes import GpuUse
 
 DEVICES = ("index", "uuid", "name", "memory.total", "memory.used", "utilization.gpu", "mig.mode.current")
 """What is asked of each GPU, for :func:`read_devices`."""

@@ -17,7 +17,7 @@ from jdist.agent.processes.exits import ChildReaper
 from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.starters.base import ProcessRequest, Starter
 from jdist.core.messages.base import AGENT_IDENTITY
-from jdist.core.specs import WorkerSpec
+from jdist.core.settings import WorkerSpec
 from jdist.wire.transport.sockets import SUB, Port, dial_ipc
 
 

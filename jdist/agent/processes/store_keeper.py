@@ -22,7 +22,7 @@ from jdist.agent.processes.exits import on_exit
 from jdist.agent.starters.base import ProcessRequest, Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import StartStore, StoreDown, StoreUp
-from jdist.core.specs import StoreReport, StoreSpec
+from jdist.core.settings import StoreReport, StoreSpec
 
 _log = logging.getLogger("jdist.agent")
 

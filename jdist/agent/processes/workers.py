@@ -30,7 +30,7 @@ from jdist.core.errors import LaunchError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import BeRank, Welcome, WorkerHello
 from jdist.core.messages.protocol import WorkerMessage
-from jdist.core.specs import WorkerSpec
+from jdist.core.settings import WorkerSpec
 from jdist.wire import log
 from jdist.wire.transport.sockets import bind_ipc
 from jdist.wire.values.frames import Unpacker, pack

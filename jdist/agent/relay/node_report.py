@@ -20,8 +20,8 @@ from jdist.agent.processes.exits import on_exit
 from jdist.agent.starters.base import ProcessRequest, Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.membership import NodeFacts
-from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
-from jdist.core.specs import TorchFactsSpec
+from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
+from jdist.core.settings import TorchFactsSpec
 from jdist.wire.bulk.probe import look_up
 
 _TOOL = 15.0

@@ -16,6 +16,8 @@ from jdist.core.messages.nodes import (
     ClockReading,
     Listen,
     Listening,
+    NetworkPath,
+    NodeReport,
     NodeReported,
     PathProbed,
     ProbePath,
@@ -24,7 +26,6 @@ from jdist.core.messages.nodes import (
 )
 from jdist.core.messages.protocol import NodeOp, NodeReplyBody
 from jdist.core.messages.status import ClusterFacts
-from jdist.core.node_report import NetworkPath, NodeReport
 
 _EXAMINED = 120.0
 """Seconds for a node to answer, in which it may have to import torch."""

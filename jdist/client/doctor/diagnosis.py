@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from jdist.core.node_report import NetworkPath, NodeReport
+from jdist.core.messages.nodes import NetworkPath, NodeReport
 
 Severity = Literal["breaks", "may break", "note"]
 SEVERITIES: tuple[Severity, ...] = ("breaks", "may break", "note")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from jdist.client.doctor.diagnosis import SEVERITIES, Examination, Finding
 from jdist.client.doctor.network_paths import ways
-from jdist.core.node_report import UNLIMITED, NodeReport
+from jdist.core.messages.nodes import UNLIMITED, NodeReport
 from jdist.core.quantities import format_memory
 from jdist.core.ranks import RankSet
 

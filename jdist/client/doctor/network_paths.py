@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 
 from jdist.client.doctor.diagnosis import Examination, Finding
-from jdist.core.node_report import NetworkPath
+from jdist.core.messages.nodes import NetworkPath
 from jdist.core.quantities import format_rate
 from jdist.core.ranks import RankSet
 

@@ -15,9 +15,9 @@ from jdist.client.sync.tree import SyncSource
 from jdist.client.sync.upload import OnProgress, Synced, Upload
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
 from jdist.core.messages.base import Message
+from jdist.core.messages.code import SourceTree
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.remedy import Remedy
-from jdist.core.source_tree import SourceTree
 
 
 class CodeSync:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jdist.client.sync.gitignore import Ignoring
 from jdist.core.errors import UsageError
-from jdist.core.source_tree import SourceTree, TreeEntry, leads_inside
+from jdist.core.messages.code import SourceTree, TreeEntry, leads_inside
 
 _BLOCK = 1 << 20
 

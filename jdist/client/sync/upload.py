@@ -20,11 +20,20 @@ from jdist.client.sync.tree import SyncSource
 from jdist.client.values.carrier import hold
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import ProbeWire, QueryFailed
-from jdist.core.messages.code import AdoptTree, ApplyTree, CompareTree, StorePieces, TreeApplied, TreeCompared
+from jdist.core.messages.code import (
+    AdoptTree,
+    ApplyTree,
+    CompareTree,
+    Piece,
+    SourceTree,
+    StorePieces,
+    TreeApplied,
+    TreeCompared,
+    TreeEntry,
+)
 from jdist.core.messages.protocol import NodeOp, NodeReplyBody, RankQuery
 from jdist.core.messages.values import Hold, Release
 from jdist.core.quantities import format_bytes, format_count
-from jdist.core.source_tree import Piece, SourceTree, TreeEntry
 from jdist.wire.transport.dialing import put_segment
 from jdist.wire.values.segments import Segment
 

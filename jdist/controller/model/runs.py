@@ -13,8 +13,7 @@ import msgspec
 
 from jdist.controller.model.phases import RUN, HasPhase, Lifecycle, RunPhase, transition
 from jdist.core.messages.runs import RankDone
-from jdist.core.observation import CallDigest
-from jdist.core.verdict import Verdict
+from jdist.core.observation import CallDigest, Verdict
 
 _FINAL_POLL = 0.8
 """Seconds before a run's deadline at which its ranks are asked what they do."""

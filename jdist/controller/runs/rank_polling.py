@@ -24,8 +24,8 @@ from jdist.controller.verdict.wait_graph import Part, RankSnapshot
 from jdist.core.messages.observation import Observation, Observe, Stalled, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.status import Notice
+from jdist.core.observation import Verdict
 from jdist.core.ranks import describe_ranks
-from jdist.core.verdict import Verdict
 
 _RECENT_CALLS = 8
 """Calls of each group that a rank reports, to compare them between ranks."""

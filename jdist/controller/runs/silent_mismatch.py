@@ -14,12 +14,10 @@ from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
 from jdist.controller.verdict import mismatch
-from jdist.core.call_signature import call_signature
 from jdist.core.messages.observation import GetTrace, RankTrace, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
-from jdist.core.observation import Call, CallDigest
+from jdist.core.observation import Call, CallDigest, Verdict, call_signature
 from jdist.core.ranks import RankSet, describe_ranks
-from jdist.core.verdict import Verdict
 
 _DEADLINE = 1.0
 """Seconds for which a run's end is delayed at most."""

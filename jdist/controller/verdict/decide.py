@@ -21,10 +21,9 @@ from msgspec import Struct
 
 from jdist.controller.verdict import mismatch, phrases
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, circle, may_move, needs
-from jdist.core.observation import ActivityKind, Call
+from jdist.core.observation import INTERRUPT, ActivityKind, Call, Verdict, VerdictKind
 from jdist.core.ranks import describe_ranks
 from jdist.core.remedy import Remedy
-from jdist.core.verdict import INTERRUPT, Verdict, VerdictKind
 
 _KINDS: dict[ActivityKind, VerdictKind] = {"collective": "missing", "transfer": "transfer", "store": "store"}
 _LASTING = 0.2

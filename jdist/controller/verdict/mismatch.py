@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from jdist.controller.verdict.wait_graph import Ranks
-from jdist.core.call_signature import SAME_SIZE, sizes
-from jdist.core.observation import Call
+from jdist.core.observation import INTERRUPT, SAME_SIZE, Call, Verdict, sizes
 from jdist.core.ranks import describe_ranks
-from jdist.core.verdict import INTERRUPT, Verdict
 
 _SPLITS = re.compile(r"splits=\[([\d, ]*)\]→\[([\d, ]*)\]")
 

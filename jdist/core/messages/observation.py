@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from jdist.core.messages.base import Message
-from jdist.core.node_report import GpuUse
-from jdist.core.observation import Activity, Call, GroupProgress
-from jdist.core.verdict import Verdict
+from jdist.core.messages.nodes import GpuUse
+from jdist.core.observation import Activity, Call, GroupProgress, Verdict
 
 
 class Observe(Message, frozen=True):

@@ -8,9 +8,9 @@ from msgspec import Struct, field
 
 from jdist.core.messages.base import Message
 from jdist.core.messages.groups import GroupSpec
+from jdist.core.observation import Verdict
 from jdist.core.remedy import Remedy, sentence
 from jdist.core.topology import Topology
-from jdist.core.verdict import Verdict
 
 OBSERVER = "observer"
 """Kind of a client that only looks on: it does not keep a cluster from its idle end, and hears of runs by Moved."""

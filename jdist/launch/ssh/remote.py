@@ -21,8 +21,7 @@ from msgspec import Struct
 
 from jdist.core import __version__
 from jdist.core.errors import LaunchError
-from jdist.core.settings import Host
-from jdist.core.specs import SshBootstrapSpec
+from jdist.core.settings import Host, SshBootstrapSpec
 from jdist.launch.last_words import last_words
 from jdist.launch.ssh.logins import Logins
 

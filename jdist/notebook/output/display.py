@@ -18,7 +18,7 @@ from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
 from jdist.core.messages.runs import InputRequest, RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Notice, Stopped
-from jdist.core.verdict import Verdict
+from jdist.core.observation import Verdict
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import Replaceable, Screen, plain, weight

@@ -8,10 +8,10 @@ from typing import Literal
 
 from msgspec import Struct
 
+from jdist.core.observation import Verdict
 from jdist.core.outcome import Outcome
 from jdist.core.quantities import format_duration, format_whole_seconds
 from jdist.core.topology import Topology
-from jdist.core.verdict import Verdict
 from jdist.notebook.output.failures import Failure, failures, split_echoes
 from jdist.notebook.output.transcript import Block
 from jdist.notebook.text import ansi

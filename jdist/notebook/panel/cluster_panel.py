@@ -8,9 +8,9 @@ from typing import Any
 from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
 from jdist.core.errors import JdistError, UsageError
+from jdist.core.observation import Verdict
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import Remedy
-from jdist.core.verdict import Verdict
 from jdist.notebook.panel import html, widgets
 from jdist.notebook.panel.comm_thread import LATE, ClickDelivery, ParentlessContext
 from jdist.notebook.panel.follower import Lookout

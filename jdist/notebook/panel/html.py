@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts, StatusReport
+from jdist.core.observation import Verdict
 from jdist.core.ranks import RankSet
 from jdist.core.remedy import sentence
 from jdist.core.topology import Mesh
-from jdist.core.verdict import Verdict
 from jdist.notebook.text import remedy_text
 from jdist.notebook.text.status_text import group_rows, rank_row, status_bundle
 

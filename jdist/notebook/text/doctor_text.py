@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable, Mapping
 
 from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
-from jdist.core.node_report import UNLIMITED, NetworkPath, NodeReport
+from jdist.core.messages.nodes import UNLIMITED, NetworkPath, NodeReport
 from jdist.core.quantities import format_memory, format_rate
 from jdist.core.ranks import RankSet
 from jdist.notebook.text.tables import table

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 
 from jdist.core.errors import ConnectionLost
-from jdist.core.node_report import NetworkPath
+from jdist.core.messages.nodes import NetworkPath
 
 _PINGS = 12
 _PIECE = 1 << 20

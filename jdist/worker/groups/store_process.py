@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import msgspec
 
-from jdist.core.specs import StoreReport, StoreSpec
+from jdist.core.settings import StoreReport, StoreSpec
 from jdist.wire.processes import set_name
 
 _BACKLOG = 2048

@@ -12,8 +12,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jdist.core.call_signature import call_signature
-from jdist.core.observation import CallDigest
+from jdist.core.observation import CallDigest, call_signature
 from jdist.worker.observe.call_log import TRANSFERS, CallLog, LoggedCall
 from jdist.worker.observe.call_merge import CallMerger
 

@@ -32,8 +32,7 @@ from jdist.core.messages.values import (
     ReadElement,
     Release,
 )
-from jdist.core.settings import INLINE_LIMIT
-from jdist.core.specs import WorkerSpec
+from jdist.core.settings import INLINE_LIMIT, WorkerSpec
 from jdist.wire import log
 from jdist.wire.values.objects import Payload, decode, encode
 from jdist.wire.values.segments import Segment, layout, split

@@ -5,12 +5,11 @@ import json
 from msgspec import structs
 
 from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.nodes import GpuUse
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
-from jdist.core.node_report import GpuUse
-from jdist.core.observation import Activity, Call, GroupProgress
+from jdist.core.observation import Activity, Call, GroupProgress, Verdict
 from jdist.core.remedy import Remedy
-from jdist.core.verdict import Verdict
 from jdist.server.snapshots import changed_ranks, safe, summary, survey, timeless
 
 FACTS = ClusterFacts(

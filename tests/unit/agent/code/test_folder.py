@@ -12,7 +12,7 @@ import pytest
 
 from jdist.agent.code.folder import CodeFolder
 from jdist.core.errors import UsageError
-from jdist.core.source_tree import SourceTree, TreeEntry
+from jdist.core.messages.code import SourceTree, TreeEntry
 from jdist.wire.transport import directories
 
 CLUSTER = "0123456789ab"

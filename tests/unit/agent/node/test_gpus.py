@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.agent.node.gpus import CudaVisibility, GpuDevice, read_devices, read_processes, use_of
-from jdist.core.node_report import GpuUse
+from jdist.core.messages.nodes import GpuUse
 
 MIB = 1 << 20
 GPUS = """\

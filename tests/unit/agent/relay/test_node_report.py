@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.agent.relay.node_report import read_gpus
-from jdist.core.node_report import Gpu
+from jdist.core.messages.nodes import Gpu
 
 PRINTED = "NVIDIA H200, 143771, 12, 570.86.15\nNVIDIA H200, 143771, 0, 570.86.15\n"
 

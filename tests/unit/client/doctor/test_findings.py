@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jdist.client.doctor.diagnosis import Clock, Diagnosis, Finding
-from jdist.core.node_report import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
+from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
 from support.nodes import A100, CUDA, DISKS, GIB, H200, found, gpu_node, node, seen
 
 

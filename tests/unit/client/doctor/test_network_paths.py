@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.core.node_report import NetworkPath
+from jdist.core.messages.nodes import NetworkPath
 from support.nodes import found, node, way
 
 DROPPED = {"kind": "timeout", "trouble": "no answer within 3 s: what is sent there is dropped on the way"}

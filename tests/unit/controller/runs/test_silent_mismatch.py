@@ -9,8 +9,7 @@ from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.observation import GetTrace, RankTrace, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.runs import RankDone, RunEnded
-from jdist.core.observation import Call, CallDigest
-from jdist.core.verdict import Verdict
+from jdist.core.observation import Call, CallDigest, Verdict
 from support.driver import Driver
 
 ONE, OTHER = b"one", b"other"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind, OutputLine
 from jdist.core.ranks import RankSet
 from jdist.core.remedy import Remedy
 from jdist.core.topology import Topology
-from jdist.core.verdict import Verdict
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json_schema import MIME, Alike, Run, Text
 from jdist.notebook.output.run_view import RunView

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.nodes import GpuUse
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
-from jdist.core.node_report import GpuUse
-from jdist.core.observation import Activity, Call, GroupProgress
+from jdist.core.observation import Activity, Call, GroupProgress, Verdict
 from jdist.core.remedy import Remedy
 from jdist.core.topology import Mesh
-from jdist.core.verdict import Verdict
 from jdist.notebook.panel import html
 from jdist.notebook.panel.html import PAGE, Sight
 from jdist.notebook.text.status_text import group_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.core.errors import UsageError
-from jdist.core.source_tree import SourceTree, TreeEntry, is_inside, leads_inside
+from jdist.core.messages.code import SourceTree, TreeEntry, is_inside, leads_inside
 
 DIGEST = bytes(32)
 
