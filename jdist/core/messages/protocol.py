@@ -9,142 +9,45 @@
 
 from __future__ import annotations
 
-from jdist.core.messages.base import Ack, Message, Progress, QueryFailed
-from jdist.core.messages.code import (
-    AdoptTree,
-    ApplyTree,
-    CodeSynced,
-    CompareTree,
-    StorePieces,
-    TreeApplied,
-    TreeCompared,
+from jdist.core.messages import (
+    base,
+    code,
+    groups,
+    introspection,
+    membership,
+    nodes,
+    observation,
+    output,
+    runs,
+    status,
+    values,
 )
-from jdist.core.messages.groups import (
-    FormWorld,
-    GroupCreated,
-    GroupMade,
-    MakeGroup,
-    MakeMesh,
-    StartStore,
-    StoreDown,
-    StoreUp,
-    WorldFailed,
-    WorldFormed,
-)
-from jdist.core.messages.introspection import (
-    Complete,
-    Completed,
-    Console,
-    ConsoleAt,
-    DebugLog,
-    GetDebugLog,
-    Inspect,
-    Inspected,
-    Logs,
-    LogText,
-)
-from jdist.core.messages.membership import (
-    AddNode,
-    AgentHello,
-    AgentLeaving,
-    BeRank,
-    DropNodes,
-    Heartbeat,
-    Invite,
-    Invited,
-    LivenessLost,
-    LivenessRenewed,
-    PlaceOpened,
-    Rejected,
-    RemoveRanks,
-    Renumber,
-    Renumbered,
-    ReplaceWorker,
-    Resized,
-    Restart,
-    Shutdown,
-    Welcome,
-    WorkerDown,
-    WorkerHello,
-    WorkerUp,
-)
-from jdist.core.messages.nodes import (
-    ClockReading,
-    Listen,
-    Listening,
-    NodeReported,
-    PathProbed,
-    ProbePath,
-    ReadClock,
-    ReportNode,
-)
-from jdist.core.messages.observation import (
-    GetStack,
-    GetTrace,
-    Observation,
-    Observe,
-    RankTrace,
-    StackText,
-    Stalled,
-    VerdictChanged,
-)
-from jdist.core.messages.output import Output
-from jdist.core.messages.runs import (
-    AbortRun,
-    ExecuteCell,
-    InputReply,
-    InputRequest,
-    Interrupt,
-    RankDone,
-    RunAccepted,
-    RunCell,
-    RunEnded,
-    RunStarted,
-)
-from jdist.core.messages.status import (
-    Attached,
-    ClientHello,
-    ClusterFacts,
-    Notice,
-    RequestRefused,
-    RunsChanged,
-    StatusReport,
-    StatusRequest,
-    StopCluster,
-    Stopped,
-)
-from jdist.core.messages.values import (
-    BindNames,
-    Describe,
-    Described,
-    Digest,
-    Digested,
-    ElementRead,
-    Evaluate,
-    Evaluated,
-    Fetch,
-    Fetched,
-    Forward,
-    ForwardedAt,
-    Hold,
-    ReadElement,
-    Release,
-)
+from jdist.core.messages.base import Message
 
-NodeOp = ReadClock | ReportNode | Listen | ProbePath | CompareTree | StorePieces | ApplyTree | AdoptTree | GetDebugLog
+NodeOp = (
+    nodes.ReadClock
+    | nodes.ReportNode
+    | nodes.Listen
+    | nodes.ProbePath
+    | code.CompareTree
+    | code.StorePieces
+    | code.ApplyTree
+    | code.AdoptTree
+    | introspection.GetDebugLog
+)
 
 
 NodeReplyBody = (
-    ClockReading
-    | NodeReported
-    | Listening
-    | PathProbed
-    | TreeCompared
-    | TreeApplied
-    | DebugLog
-    | Ack
-    | Progress
-    | QueryFailed
+    nodes.ClockReading
+    | nodes.NodeReported
+    | nodes.Listening
+    | nodes.PathProbed
+    | code.TreeCompared
+    | code.TreeApplied
+    | introspection.DebugLog
+    | base.Ack
+    | base.Progress
+    | base.QueryFailed
 )
 
 
@@ -165,49 +68,49 @@ class NodeReply(Message, frozen=True):
 
 
 RankOp = (
-    Evaluate
-    | Fetch
-    | Release
-    | BindNames
-    | Describe
-    | Digest
-    | ReadElement
-    | Observe
-    | GetStack
-    | GetTrace
-    | Complete
-    | Inspect
-    | Logs
-    | Console
-    | GetDebugLog
-    | Forward
-    | Hold
-    | Invite
+    values.Evaluate
+    | values.Fetch
+    | values.Release
+    | values.BindNames
+    | values.Describe
+    | values.Digest
+    | values.ReadElement
+    | observation.Observe
+    | observation.GetStack
+    | observation.GetTrace
+    | introspection.Complete
+    | introspection.Inspect
+    | introspection.Logs
+    | introspection.Console
+    | introspection.GetDebugLog
+    | values.Forward
+    | values.Hold
+    | membership.Invite
 )
 
 
 RankReplyBody = (
-    Evaluated
-    | Fetched
-    | Described
-    | Digested
-    | ElementRead
-    | Observation
-    | StackText
-    | RankTrace
-    | Completed
-    | Inspected
-    | LogText
-    | ConsoleAt
-    | DebugLog
-    | ForwardedAt
-    | GroupCreated
-    | Invited
-    | PlaceOpened
-    | Resized
-    | Ack
-    | Progress
-    | QueryFailed
+    values.Evaluated
+    | values.Fetched
+    | values.Described
+    | values.Digested
+    | values.ElementRead
+    | observation.Observation
+    | observation.StackText
+    | observation.RankTrace
+    | introspection.Completed
+    | introspection.Inspected
+    | introspection.LogText
+    | introspection.ConsoleAt
+    | introspection.DebugLog
+    | values.ForwardedAt
+    | groups.GroupCreated
+    | membership.Invited
+    | membership.PlaceOpened
+    | membership.Resized
+    | base.Ack
+    | base.Progress
+    | base.QueryFailed
 )
 
 
@@ -228,83 +131,98 @@ class RankReply(Message, frozen=True):
 
 
 ClientMessage = (
-    ClientHello
-    | RunCell
-    | Interrupt
-    | Restart
-    | AddNode
-    | RemoveRanks
-    | DropNodes
-    | MakeGroup
-    | MakeMesh
-    | StatusRequest
-    | InputReply
-    | StopCluster
+    status.ClientHello
+    | runs.RunCell
+    | runs.Interrupt
+    | membership.Restart
+    | membership.AddNode
+    | membership.RemoveRanks
+    | membership.DropNodes
+    | groups.MakeGroup
+    | groups.MakeMesh
+    | status.StatusRequest
+    | runs.InputReply
+    | status.StopCluster
     | RankQuery
     | NodeQuery
 )
 
 
 ToClient = (
-    Attached
-    | ClusterFacts
-    | StatusReport
-    | RunAccepted
-    | RequestRefused
-    | RunStarted
-    | Output
-    | RankDone
-    | RunEnded
-    | InputRequest
-    | VerdictChanged
-    | Notice
-    | RunsChanged
+    status.Attached
+    | status.ClusterFacts
+    | status.StatusReport
+    | runs.RunAccepted
+    | status.RequestRefused
+    | runs.RunStarted
+    | output.Output
+    | runs.RankDone
+    | runs.RunEnded
+    | runs.InputRequest
+    | observation.VerdictChanged
+    | status.Notice
+    | status.RunsChanged
     | RankReply
     | NodeReply
-    | Stopped
+    | status.Stopped
 )
 
 
 AgentMessage = (
-    AgentHello
-    | WorkerUp
-    | WorkerDown
-    | StoreUp
-    | StoreDown
-    | WorldFormed
-    | WorldFailed
-    | GroupMade
-    | Output
-    | RankDone
-    | InputRequest
+    membership.AgentHello
+    | membership.WorkerUp
+    | membership.WorkerDown
+    | groups.StoreUp
+    | groups.StoreDown
+    | groups.WorldFormed
+    | groups.WorldFailed
+    | groups.GroupMade
+    | output.Output
+    | runs.RankDone
+    | runs.InputRequest
     | RankReply
     | NodeReply
-    | Stalled
-    | Renumbered
-    | LivenessLost
-    | AgentLeaving
-    | Heartbeat
+    | observation.Stalled
+    | membership.Renumbered
+    | membership.LivenessLost
+    | membership.AgentLeaving
+    | membership.Heartbeat
 )
 
 
 ToAgent = (
-    Welcome
-    | LivenessRenewed
-    | Rejected
-    | StartStore
-    | ExecuteCell
-    | AbortRun
-    | FormWorld
-    | ReplaceWorker
-    | Renumber
+    membership.Welcome
+    | membership.LivenessRenewed
+    | membership.Rejected
+    | groups.StartStore
+    | runs.ExecuteCell
+    | runs.AbortRun
+    | groups.FormWorld
+    | membership.ReplaceWorker
+    | membership.Renumber
     | RankQuery
     | NodeQuery
-    | InputReply
-    | Shutdown
+    | runs.InputReply
+    | membership.Shutdown
 )
 
 
-WorkerMessage = WorkerHello | WorldFormed | WorldFailed | GroupMade | RankReply | Stalled
+WorkerMessage = (
+    membership.WorkerHello
+    | groups.WorldFormed
+    | groups.WorldFailed
+    | groups.GroupMade
+    | RankReply
+    | observation.Stalled
+)
 
 
-ToWorker = ExecuteCell | AbortRun | FormWorld | RankQuery | BeRank | CodeSynced | Shutdown
+ToWorker = (
+    runs.ExecuteCell
+    | runs.AbortRun
+    | groups.FormWorld
+    | RankQuery
+    | membership.BeRank
+    | code.CodeSynced
+    | membership.Shutdown
+)
