@@ -125,7 +125,7 @@ class AsyncCluster(BaseCluster):
 
         async def wait(started: Started) -> None:
             await wait_formed(started, timeout, report)
-            await started.launcher.let_go()
+            await started.launcher.release()
             self.warnings = (await examine_briefly(self.link, self.facts)).findings
             for finding in self.warnings:
                 self._attachment.notify(Notice(f"⚠ {finding.text}", remedies=(Remedy("doctor", "look closer"),)))

@@ -1,4 +1,4 @@
-"""Launcher: what every way of getting agents onto nodes has in common."""
+"""Launcher: the interface of every way to start agents on nodes. ``CONTRIBUTING.md`` tells how to add one."""
 
 from __future__ import annotations
 
@@ -16,46 +16,47 @@ from jdist.core.settings import Settings
 ENTRY_POINTS = "jdist.launchers"
 
 
-class Plan(Struct, frozen=True):
-    """What is to be launched."""
+class LaunchPlan(Struct, frozen=True):
+    """What a launcher is to launch."""
 
     settings: Settings
-    """The cluster's, with nothing left open."""
+    """The cluster's settings, completed by :meth:`Launcher.complete`."""
     log: str
-    """A file for what agents say about themselves (mode 0600)."""
+    """File (mode 0600) for the agents' own output."""
     first: int = 0
-    """Node rank of the first of them; more than 0 for a node that a running cluster gets in addition."""
+    """Lowest node rank to launch; more than 0 for a node that is added to a running cluster."""
     nnodes: int = 0
-    """How many; 0: all of the cluster's."""
+    """Number of nodes to launch; 0: all nodes of the cluster."""
 
     @property
     def node_ranks(self) -> range:
-        """Of the nodes that are to be launched."""
+        """Node ranks to launch."""
         return range(self.first, self.first + (self.nnodes or self.settings.nnodes))
 
 
 class Launcher(ABC):
-    """One launch. Called by the client while it starts a cluster, or adds a node to it.
+    """One launch. The client makes one when it starts a cluster or adds a node, and again when it stops one.
 
-    Holds whatever must be watched or ended.
+    A launcher owns the processes, connections and tasks that its launch needs until :meth:`end`.
     """
 
     is_remote: ClassVar[bool] = True
-    """Whether its nodes may be other machines: then the controller listens on this host's addresses."""
+    """Whether its nodes may be other machines. If so, the controller listens on this host's addresses."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: LaunchPlan):
         self.plan = plan
-        self.names: tuple[str, ...] = ()
-        """What nodes are called whose agents said it (``JDIST_HOST``), by node rank as they are numbered now.
+        self.node_names: tuple[str, ...] = ()
+        """Names of the nodes, as their agents reported them from ``JDIST_HOST``, by current node rank.
 
-        Known to :meth:`relaunch`. Numbers change when nodes are left out or removed; ``plan`` has those of the start.
+        Set before :meth:`relaunch`. Node ranks change when nodes are dropped or removed; ``plan`` has those of the
+        start.
         """
 
     @classmethod
     def complete(cls, settings: Settings) -> Settings:
-        """The settings with what the user left open (``nnodes`` 0) filled in, before anything is started.
+        """Fill in what the user left open (``nnodes`` 0). Called before anything is started.
 
-        Raises UsageError for what cannot be started with this launcher.
+        Raises UsageError for settings that this launcher cannot start.
         """
         if settings.hosts:
             raise UsageError(f"--hosts and --hostfile are for --launcher ssh and mpi, not for {settings.launcher}")
@@ -63,40 +64,46 @@ class Launcher(ABC):
 
     @abstractmethod
     async def launch(self, join_line: Awaitable[str]) -> None:
-        """Get agents started. Raises LaunchError.
+        """Start the agents. Raises LaunchError.
 
-        ``join_line`` is known as soon as the controller listens; what can be done before that should be. It holds keys:
-        it goes to ``jdist join -`` on its standard input or in a file of mode 0600, never into argv or the environment.
+        ``join_line`` resolves once the controller listens; do what does not need it before. It holds keys: pass it to
+        ``jdist join -`` on standard input or in a file of mode 0600, never in argv or in the environment.
         """
 
     @abstractmethod
     def failures(self) -> dict[int, str]:
-        """Why nodes that were launched have ended already, by node rank. Called while the client waits for nodes."""
+        """Why launched nodes have ended already, by node rank. Polled while the client waits for nodes."""
 
     def describe(self) -> str:
-        """What the launch waits for, in some words ("job 4711 is pending: Resources"); shown while the start waits."""
+        """What the launch waits for, such as "job 4711 is pending: Resources". Contains no secret.
+
+        Shown while a start waits, and in the error of a start that timed out.
+        """
         return ""
 
-    def waits_for(self) -> str:
-        """The same for the error of a start that has waited too long; no secret stands in it."""
+    def instructions(self) -> str:
+        """What the user has to do for the nodes to join. May contain the join line, so it is shown to the user only."""
         return ""
 
-    async def let_go(self) -> None:  # noqa: B027 — most hold nothing
-        """Give up whatever nodes that have joined do without. Called when the world stands."""
+    async def release(self) -> None:  # noqa: B027 — most hold nothing
+        """Release what nodes that have joined do not need. Called when the world is formed."""
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:  # noqa: ARG002 — for those that can
-        """Start another agent for a node whose own is gone; False where this launcher cannot. Raises LaunchError."""
+        """Start another agent for a node whose agent is gone. Returns False if this launcher cannot.
+
+        Raises LaunchError.
+        """
         return False
 
     @abstractmethod
     async def end(self) -> None:
         """End what was launched and never joined. Called when a start fails, and at the end."""
 
-    async def clear(self) -> None:  # noqa: B027 — most leave nothing
-        """Remove what an engine still holds for this cluster, which is over. Raises LaunchError.
+    async def remove_leftovers(self) -> None:  # noqa: B027 — most leave nothing
+        """Remove what a scheduler still holds for this cluster, which has stopped. Raises LaunchError.
 
-        Called by whoever stopped it, on a launcher that may have launched nothing itself: what there is to remove
-        follows from the plan.
+        Called by the client that stopped the cluster, on a launcher that may have launched nothing itself: what there
+        is to remove must follow from the plan.
         """
 
 
@@ -108,7 +115,9 @@ def find_launcher(name: str) -> type[Launcher]:
     try:
         loaded = found[name].load()
     except ImportError as e:
-        raise UsageError(f"launcher {name} needs a package that is not here ({e}): pip install 'jdist[{name}]'") from e
+        raise UsageError(
+            f"launcher {name} needs a package that is not installed ({e}): pip install 'jdist[{name}]'"
+        ) from e
     if not (isinstance(loaded, type) and issubclass(loaded, Launcher)):
-        raise UsageError(f"launcher {name!r} ({found[name].value}) is no jdist Launcher")
+        raise UsageError(f"launcher {name!r} ({found[name].value}) is not a jdist Launcher")
     return loaded

@@ -1,24 +1,24 @@
-"""Join: nobody is started; the user runs one line on each node, in any order and at any time."""
+"""Join: jdist starts nothing; the user runs one line on each node, in any order and at any time."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from jdist.launch.base import Launcher, Plan
+from jdist.launch.base import Launcher, LaunchPlan
 
 
 class JoinLauncher(Launcher):
-    """Says what is to be run on each node."""
+    """Prints the line to run on each node."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._line = ""
 
     async def launch(self, join_line: Awaitable[str]) -> None:
         self._line = await join_line
 
-    def describe(self) -> str:
-        """The line to paste. By way of a pipe, since what stands in argv can be read by other users of the node."""
+    def instructions(self) -> str:
+        """The line to paste. It uses a pipe because other users of the node can read argv."""
         if not self._line:
             return ""
         place = f"--node-rank {self.plan.first} " if self.plan.first else ""
@@ -29,8 +29,8 @@ class JoinLauncher(Launcher):
         )
 
     def failures(self) -> dict[int, str]:
-        """A node that was refused may come again."""
+        """Always empty: a node that was refused may try again."""
         return {}
 
     async def end(self) -> None:
-        """The line is of no use once the controller has ended."""
+        """Nothing to do: the line is useless once the controller has ended."""

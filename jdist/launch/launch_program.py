@@ -1,6 +1,6 @@
-"""Engine: a program (srun, mpirun) that gets agents onto nodes, and what it and its nodes say about that.
+"""Launch program: a program such as srun or mpirun that starts agents on nodes, and what it reports.
 
-It runs in a session of its own and writes to the cluster's log, so it goes on when whoever started it is gone.
+It runs in a session of its own and writes to the cluster's log, so it outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -17,55 +17,58 @@ from typing import BinaryIO
 
 from jdist.core.environment import SECRETS, without
 from jdist.core.errors import LaunchError
-from jdist.launch.reaper import reap
+from jdist.launch.support import reap
 from jdist.wire.log import without_verbose
 
 _NODE = re.compile(r"jdist node (\d+) \(([^)]*)\): (.*)")
-"""What launch/node_runner says of a node."""
+"""The line in which launch/node_runner reports the end of a node's agent."""
 _TAIL = 4
 _LOOK = 0.05
-"""Between two looks at a process whose end wakes a thread only."""
+"""Seconds between two polls of a process."""
 
 
-class Log:
-    """The cluster's log, from now on. ``names`` begin the lines in which an engine itself complains ("srun:")."""
+class ProgramLog:
+    """What is appended to the cluster's log from now on.
 
-    def __init__(self, path: str, names: Sequence[str] = ()):
+    ``prefixes`` begin the lines in which the launch program itself reports errors, such as "srun: error".
+    """
+
+    def __init__(self, path: str, prefixes: Sequence[str] = ()):
         self.path = path
-        self._names = tuple(names)
+        self._prefixes = tuple(prefixes)
         with self.open() as f:
             self._offset = f.tell()
 
     def open(self) -> BinaryIO:
-        """For writing at its end."""
+        """The log, open for appending."""
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.lseek(fd, 0, os.SEEK_END)
         return os.fdopen(fd, "ab", buffering=0)
 
     def lines(self) -> list[str]:
-        """What has been written since."""
+        """Lines written since this object was made."""
         with open(self.path, errors="replace") as f:
             f.seek(self._offset)
             return without_verbose(f.read().splitlines())
 
     def ended_nodes(self) -> dict[int, str]:
-        """Why nodes' agents have ended, by node rank."""
+        """Why agents have ended, by node rank."""
         return ended_nodes(self.lines())
 
     def last_words(self) -> str:
-        """Its last lines, without those that nodes say about themselves; empty if there is none."""
-        return last_words(self.lines(), self._names)
+        """The last lines, without the reports of nodes; empty if there are none."""
+        return last_words(self.lines(), self._prefixes)
 
     def first_words(self) -> str:
-        """Its first lines: mpirun gives its reason first, and pages of advice after it."""
+        """The first lines: mpirun gives its reason first, followed by pages of advice."""
         return first_words(self.lines())
 
 
-class Engine:
-    """One such program."""
+class LaunchProgram:
+    """A running launch program."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Log):
-        """Start it. Raises LaunchError."""
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: ProgramLog):
+        """Start the program. Raises LaunchError."""
         self.log = log
         output = log.open()
         try:
@@ -85,23 +88,23 @@ class Engine:
 
     @property
     def status(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """Exit status; None while the program runs."""
         return self._process.poll()
 
-    def tell(self, line: str) -> None:
-        """Give it its only line of input."""
+    def send_line(self, line: str) -> None:
+        """Write the only line of the program's standard input, and close it."""
         pipe = self._process.stdin
         if pipe is not None and not pipe.closed:
-            with contextlib.suppress(BrokenPipeError):  # it has ended already: failures say why
+            with contextlib.suppress(BrokenPipeError):  # it has ended already: failures() says why
                 pipe.write(line.encode() + b"\n" if line else b"")
                 pipe.close()
 
     async def end(self, patience: float, grace: float) -> None:
-        """Wait ``patience`` seconds for it to end by itself; then ask it to, and after ``grace`` seconds more kill it.
+        """Wait ``patience`` seconds for the program to end; then terminate it, and after ``grace`` seconds kill it.
 
-        Its process group goes with it: the program may have started others here.
+        Its process group is killed with it, since the program may have started other processes on this host.
         """
-        self.tell("")
+        self.send_line("")
         if await self._ended(patience):
             return
         self._process.terminate()
@@ -119,13 +122,13 @@ class Engine:
 
 
 def node_command(place: str, first: int, *more: str, fork: bool = True) -> list[str]:
-    """What an engine runs on each node; ``place`` names the variables in which it says which node that is."""
+    """What a launch program runs on each node. ``place`` names the variables that hold the node's index."""
     command = [sys.executable, "-P", "-m", "jdist.launch.node_runner", "--place", place, "--first", str(first), *more]
     return command if fork else [*command, "--no-fork"]
 
 
 def ended_nodes(lines: Sequence[str]) -> dict[int, str]:
-    """Why nodes have ended, from the lines in which launch/node_runner says so; the first reason of each."""
+    """Why agents have ended, from launch/node_runner's lines: the first reason of each node."""
     found: dict[int, str] = {}
     for line in lines:
         match = _NODE.search(line)
@@ -134,19 +137,19 @@ def ended_nodes(lines: Sequence[str]) -> dict[int, str]:
     return found
 
 
-def last_words(lines: Sequence[str], names: Sequence[str]) -> str:
-    """The last lines, of those that begin with one of ``names`` if there are any."""
+def last_words(lines: Sequence[str], prefixes: Sequence[str]) -> str:
+    """The last lines, preferring those that begin with one of ``prefixes``."""
     said = [w for w in (line.strip() for line in lines) if w.strip("-* ") and not _NODE.search(w)]
-    own = [w for w in said if w.startswith(tuple(names))] if names else []
+    own = [w for w in said if w.startswith(tuple(prefixes))] if prefixes else []
     return " / ".join((own or said)[-_TAIL:])
 
 
 def first_words(lines: Sequence[str]) -> str:
-    """The first lines that say something."""
+    """The first lines that are not decoration."""
     said = [w for w in (line.strip() for line in lines) if w.strip("-* ") and not _NODE.search(w)]
     return " / ".join(said[:_TAIL])
 
 
 def clean_environment(more: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """This process's environment for an engine, which may store it or send it on: without secrets."""
+    """This process's environment without secrets, for a program that may store it or send it to other hosts."""
     return {**without(os.environ, SECRETS), **dict(more)}

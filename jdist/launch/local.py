@@ -1,4 +1,4 @@
-"""Local: agents on this machine, as many as there are nodes; each dials the controller as a remote one would."""
+"""Local: one agent for each node on this machine. Each dials the controller as a remote agent would."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ import subprocess
 import sys
 from collections.abc import Awaitable
 
-from jdist.launch.base import Launcher, Plan
-from jdist.launch.last_words import last_words
-from jdist.launch.reaper import reap
+from jdist.launch.base import Launcher, LaunchPlan
+from jdist.launch.support import last_words, reap
 
 _END_TIMEOUT = 5.0
 
 
 class LocalLauncher(Launcher):
-    """Starts ``jdist join`` here, once per node, in sessions of their own."""
+    """Starts ``jdist join`` on this machine, once per node, each in a session of its own."""
 
     is_remote = False
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._env = {**os.environ, **dict(plan.settings.env)}
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
-        """By node rank."""
+        """Agents by node rank."""
 
     async def launch(self, join_line: Awaitable[str]) -> None:
-        """Agents start at once and import while the controller comes up; the join line reaches their standard input."""
+        """Start the agents at once, so that they import while the controller starts, and send them the join line."""
         for node_rank in self.plan.node_ranks:
             self._agents[node_rank] = self._start(node_rank)
         line = await join_line
         for agent in self._agents.values():
-            _tell(agent, line)
+            _send_line(agent, line)
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
-        """Another agent in the place of one that has ended."""
+        """Start another agent in place of one that has ended."""
         self._agents[node_rank] = self._start(node_rank)
-        _tell(self._agents[node_rank], join_line)
+        _send_line(self._agents[node_rank], join_line)
         return True
 
     def command(self, node_rank: int) -> list[str]:
-        """What starts a node's agent."""
+        """Command line that starts a node's agent."""
         command = [sys.executable, "-P", "-m", "jdist", "join", "--node-rank", str(node_rank), "-"]
         if not self.plan.settings.fork:
             command.insert(-1, "--no-fork")
@@ -65,7 +64,7 @@ class LocalLauncher(Launcher):
         return agent
 
     def failures(self) -> dict[int, str]:
-        """Agents that ended, with the end of the log they share."""
+        """Agents that ended, with the end of their shared log."""
         ended = {n: a.returncode for n, a in self._agents.items() if a.poll() is not None}
         return {n: f"its agent ended with code {code}: {self._log_end()}" for n, code in ended.items()}
 
@@ -74,7 +73,7 @@ class LocalLauncher(Launcher):
             return last_words(f.read())
 
     async def end(self) -> None:
-        """Kill agents that are still there."""
+        """Terminate agents that still run."""
         for agent in self._agents.values():
             if agent.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -88,8 +87,8 @@ class LocalLauncher(Launcher):
                 agent.kill()
 
 
-def _tell(agent: subprocess.Popen[bytes], line: str) -> None:
-    """Give the agent its join line."""
+def _send_line(agent: subprocess.Popen[bytes], line: str) -> None:
+    """Send the agent its join line."""
     if agent.stdin is not None:
         with contextlib.suppress(BrokenPipeError):  # it ended already: failures() says why
             agent.stdin.write(line.encode() + b"\n")

@@ -1,12 +1,12 @@
-"""Node: what srun or mpirun runs on each node. It starts the node's agent, and says what became of it.
+"""Node runner: what srun or mpirun runs on each node. It starts the node's agent and reports how the agent ended.
 
-The agent gets a session of its own, with its output in a file that has no name: an engine that ends all its processes
-because one of them, or one of its daemons, has gone away does not reach the agents of the other nodes, and an agent
-whose engine is gone still has somewhere to write. Agents end when the controller says so or has been away for the
-grace. (Slurm keeps track of processes in other ways, and ends agents with their job.)
+The agent gets a session of its own and writes to an unnamed file. So a launch program that ends all its processes
+because one of them or one of its daemons failed does not end the agents of the other nodes, and an agent can still
+write when the launch program is gone. Agents end when the controller tells them to, or after the agent grace without a
+controller. (Slurm tracks processes by other means and ends agents with their job.)
 
-What the engine has told this process about its place is not told to the agent and its ranks: they are not the tasks
-that the engine counts, and libraries that find its variables would believe they were.
+The launch program's variables are not passed on to the agent: its ranks are not the tasks that the launch program
+counts, and libraries such as MPI would take them for that.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from typing import BinaryIO
 from jdist.core.environment import LAUNCHER_VARIABLES, SECRETS, without
 
 _TAIL = 2000
-"""Bytes of the agent's last output that are passed on."""
+"""Bytes of the agent's last output that are reported."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the agent until it ends. 0 whatever became of it, so that no engine ends the other nodes for it."""
+    """Run the agent until it ends. Always returns 0, so that no launch program ends the other nodes because of it."""
     parser = argparse.ArgumentParser("python -m jdist.launch.node_runner", description=__doc__)
     parser.add_argument("--place", required=True, help="variables, the first of which that is set is the node's place")
     parser.add_argument("--first", type=int, default=0, help="node rank of place 0")
-    parser.add_argument("--called", default="", help="variable that holds what the engine calls this node")
+    parser.add_argument("--called", default="", help="variable that holds the launch program's name of this node")
     parser.add_argument("--hosts", default="", help="what the user calls the nodes, in the order of their places")
     parser.add_argument("--line", default="", help="file that holds the join line; default: standard input")
     parser.add_argument("--no-fork", action="store_true")
@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     node_rank = options.first + place
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the agent's end is this process's; SIGKILL ends this one without it
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # this process ends with the agent, and only SIGKILL ends it without the agent
     try:
         status, words = _run(node_rank, _name(place, options), options)
     except OSError as e:
@@ -58,18 +60,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def find_place(variables: Sequence[str], environ: Mapping[str, str]) -> int | None:
-    """The node's place among those that the engine has started."""
+    """Index of this node among those that the launch program started."""
     return next((int(environ[v]) for v in variables if environ.get(v, "").isdecimal()), None)
 
 
 def _name(place: int, options: argparse.Namespace) -> str:
-    """What this node is called by those who may have to start another agent on it; "" if nobody has said."""
+    """Name by which the launcher can reach this node again; "" if unknown."""
     hosts = options.hosts.split(",")
     return os.environ.get(options.called, "") or (hosts[place] if place < len(hosts) else "")
 
 
 def _run(node_rank: int, name: str, options: argparse.Namespace) -> tuple[int, str]:
-    """The agent's status when it has ended, and what to say about that."""
+    """Run the agent; its exit status, and a report of how it ended."""
     command = [sys.executable, "-P", "-m", "jdist", "join", "--node-rank", str(node_rank)]
     command += ["--no-fork"] * options.no_fork
     with tempfile.TemporaryFile() as output, _open_line(options.line) as line:

@@ -1,4 +1,4 @@
-"""Kubes: an API server of the tests' own, with Services, Secrets, StatefulSets and Pods in memory, and watches on them.
+"""Kubes: an API server of the tests' own, with Services, Secrets, StatefulSets and pods in memory, and watches on them.
 
 Every object that is sent to it is checked against the published schema, strictly. Its controller is as simple as can
 be: a StatefulSet has its pods, and a pod that is deleted is made again. What becomes of a pod the test says, or, with

@@ -84,7 +84,7 @@ async def _wait_gathered(started: Started, seconds: float, report: Callable[[Pro
     while not _is_gathered(link) and time.monotonic() < deadline:
         if link.facts is not None:
             report(link.facts)
-        if text := launcher.describe():
+        if text := launcher.instructions() or launcher.describe():
             report(Waiting(text))
         hosts = () if link.facts is None else link.facts.hostnames
         failures = launcher.failures()

@@ -15,8 +15,7 @@ import msgspec
 from jdist.client.find import directory
 from jdist.core.errors import LaunchError
 from jdist.core.settings import Settings
-from jdist.launch.last_words import last_words
-from jdist.launch.reaper import reap
+from jdist.launch.support import last_words, reap
 from jdist.wire.transport.keys import Charter, ControllerStarted, StartController
 
 _START_TIMEOUT = 30.0

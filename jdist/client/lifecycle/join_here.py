@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jdist.client.find import directory
 from jdist.core.errors import LaunchError
-from jdist.launch.reaper import reap
+from jdist.launch.support import reap
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.invitations import JOINED, JoinLine, find_line
 

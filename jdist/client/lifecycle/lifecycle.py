@@ -18,7 +18,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.runs import InputRequest
 from jdist.core.messages.status import OBSERVER, ClusterFacts, Notice, RunsChanged, StopCluster, Stopped
 from jdist.core.settings import Settings
-from jdist.launch.base import Launcher, Plan, find_launcher
+from jdist.launch.base import Launcher, LaunchPlan, find_launcher
 from jdist.wire.transport.keys import Charter, Connection, connection_path, read_connection
 from jdist.wire.values.segments import sweep_handed_over
 
@@ -117,10 +117,10 @@ class Lifecycle:
         for launcher in filter(None, (self.launcher, *self.added)):
             await launcher.end()
         if self.launcher is not None:
-            await self.launcher.clear()
+            await self.launcher.remove_leftovers()
         elif charter is not None:
-            plan = Plan(charter.settings, str(log_path(charter.settings.name)))
-            await find_launcher(charter.settings.launcher)(plan).clear()
+            plan = LaunchPlan(charter.settings, str(log_path(charter.settings.name)))
+            await find_launcher(charter.settings.launcher)(plan).remove_leftovers()
 
     def _on_event(self, message: Message) -> None:
         if isinstance(message, Stopped):

@@ -21,7 +21,7 @@ from jdist.core.messages.membership import AddNode, Invite, Invited, PlaceOpened
 from jdist.core.ranks import describe_ranks
 from jdist.core.remedy import Remedy
 from jdist.core.settings import REFORM_TIMEOUT, Settings
-from jdist.launch.base import Plan, find_launcher
+from jdist.launch.base import LaunchPlan, find_launcher
 from jdist.wire.transport.keys import charter_path
 
 
@@ -57,8 +57,10 @@ class Nodes:
                 f"{nodes} of cluster {name} can be brought back from the controller's host only, by {where}"
             )
         settings = charter.settings
-        launcher = self._lifecycle.launcher or find_launcher(settings.launcher)(Plan(settings, str(log_path(name))))
-        launcher.names = () if link.facts is None else link.facts.launcher_names
+        launcher = self._lifecycle.launcher or find_launcher(settings.launcher)(
+            LaunchPlan(settings, str(log_path(name)))
+        )
+        launcher.node_names = () if link.facts is None else link.facts.launcher_names
         line = await self.invite(is_remote=launcher.is_remote)
         for node_rank in node_ranks:
             if not await launcher.relaunch(node_rank, line):
@@ -69,7 +71,7 @@ class Nodes:
         try:
             await wait_formed(Started(link, launcher), REFORM_TIMEOUT, None, node_ranks)
         finally:
-            await launcher.let_go()
+            await launcher.release()
 
     async def invite(self, seconds: float | None = None, *, revoke: bool = False, is_remote: bool = True) -> str:
         """``is_remote``: the line is for agents on other hosts, too."""
@@ -111,7 +113,7 @@ class Nodes:
         async with contextlib.aclosing(answers):
             node = body_of(await anext(answers), PlaceOpened).node_rank
             name = self._attachment.link.connection.name
-            launcher = launcher_class(Plan(settings, str(log_path(name)), first=node, nnodes=1))
+            launcher = launcher_class(LaunchPlan(settings, str(log_path(name)), first=node, nnodes=1))
 
             async def check() -> None:
                 if failures := launcher.failures():
@@ -121,7 +123,7 @@ class Nodes:
                 await launcher.launch(line)
                 async with asyncio.timeout(message.timeout):
                     resized = body_of(await wait_launched(anext(answers), check), Resized)
-                await launcher.let_go()
+                await launcher.release()
             except BaseException as e:
                 await launcher.end()
                 if isinstance(e, TimeoutError):

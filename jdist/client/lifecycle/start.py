@@ -21,7 +21,7 @@ from jdist.core.ranks import RankSet
 from jdist.core.remedy import Remedy
 from jdist.core.settings import ON_DEATH, Host, Settings
 from jdist.core.topology import parse_nproc
-from jdist.launch.base import Launcher, Plan, find_launcher
+from jdist.launch.base import Launcher, LaunchPlan, find_launcher
 from jdist.launch.hosts import parse_hosts
 from jdist.wire.log import environment
 from jdist.wire.transport.keys import read_connection
@@ -133,7 +133,7 @@ async def launch(settings: Settings, on_event: Callable[[Message], None], kind: 
     log = log_path(settings.name)
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
-    launcher = launcher_class(Plan(settings, str(log)))
+    launcher = launcher_class(LaunchPlan(settings, str(log)))
     join_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     launching = asyncio.ensure_future(launcher.launch(join_line))
     await asyncio.sleep(0)
@@ -170,7 +170,7 @@ async def wait_formed(
 
     async def check() -> None:
         nonlocal shown
-        if on_progress is not None and (text := launcher.describe()) != shown:
+        if on_progress is not None and (text := launcher.instructions() or launcher.describe()) != shown:
             shown = text
             on_progress(Waiting(text))
         failures = {n: why for n, why in launcher.failures().items() if launched is None or n in launched}
@@ -182,7 +182,7 @@ async def wait_formed(
         await wait_launched(link.wait_ready(timeout, on_progress), check)
     except TimeoutError:
         if not await min_nodes.drop_missing(launcher.failures(), timeout or 0.0):
-            waits = launcher.waits_for()
+            waits = launcher.describe()
             missing = f"{describe_missing(link.facts)} after {timeout:.0f} s"
             raise LaunchError(f"{missing}{'; ' if waits else ''}{waits}") from None
         await wait_formed(started, launcher.plan.settings.form_timeout, on_progress, ())  # with those that are attached

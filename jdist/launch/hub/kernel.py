@@ -1,8 +1,8 @@
-"""Hub kernel: a piece of code run once on a Jupyter server, on a kernel that is there for nothing else.
+"""Kernel: runs a piece of code once on a Jupyter server, on a kernel started for that alone.
 
-By the server's own REST API and the kernel's websocket (https://jupyter-server.readthedocs.io/en/latest/developers/
-websocket-protocols.html), so that nothing needs to be installed in the server. The code is in no command line, no
-environment, no log and no history.
+It uses the server's REST API and the kernel's websocket
+(https://jupyter-server.readthedocs.io/en/latest/developers/websocket-protocols.html), so that nothing needs to be
+installed in the server. The code appears in no command line, environment, log or history.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError, WebSocketError, websocket_connect
 
 from jdist.core.errors import LaunchError
-from jdist.launch.hub.servers import Address, check, fetch, read
+from jdist.launch.hub.servers import ServerAddress, check, fetch, read
 
 _WITHIN = 180.0
 """Seconds for the kernel to start and to run the code."""
 _ACCESS = "access:servers!user"
 
 
-async def run_code(server: Address, code: str, kernel: str = "") -> None:
-    """Raises LaunchError with what the code raised, or why it was not run. ``kernel`` "": the server's default."""
+async def run_code(server: ServerAddress, code: str, kernel: str = "") -> None:
+    """Run ``code`` on a new kernel of ``server``; ``kernel`` "" is the default kernel. Raises LaunchError."""
     wanted = {"name": kernel} if kernel else {}
     answer = await fetch(server.at("api/kernels"), server.token, "POST", wanted)
     made = read(check(answer, "to start a kernel on it", _ACCESS))
@@ -47,8 +47,8 @@ async def run_code(server: Address, code: str, kernel: str = "") -> None:
         raise LaunchError(_explain(reply, made["name"]))
 
 
-async def _execute(server: Address, kernel_id: str, code: str) -> dict[str, Any]:
-    """The content of the reply."""
+async def _execute(server: ServerAddress, kernel_id: str, code: str) -> dict[str, Any]:
+    """Send the request and return the content of the reply."""
     number, session = uuid.uuid4().hex, uuid.uuid4().hex
     header = {
         "msg_id": number,
@@ -75,7 +75,7 @@ async def _execute(server: Address, kernel_id: str, code: str) -> dict[str, Any]
 
 
 def _explain(reply: dict[str, Any], kernel: str) -> str:
-    """In the words of what was raised there."""
+    """The remote exception as a message for the user."""
     said = str(reply.get("evalue", ""))
     if reply.get("ename") == "ModuleNotFoundError" and "'jdist'" in said:
         return f"jdist is not installed for the kernel {kernel} there; another one: -- --kernel NAME"

@@ -1,7 +1,7 @@
-"""Hub: nodes are named servers of the same user, which JupyterHub starts as it starts all of its servers.
+"""Hub: nodes are named servers of the same user, which JupyterHub starts like any of its servers.
 
-So whatever the Hub spawns with serves: processes, batch jobs, pods, containers. In each server that has come up a
-kernel starts the agent, and goes; the agent ends with the cluster, or with its server.
+So whatever the Hub's spawner starts can be a node: a process, a batch job, a pod, a container. In each server, a kernel
+starts the agent and is shut down. The agent ends with the cluster or with its server.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from msgspec import Struct
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Settings
-from jdist.launch.base import Launcher, Plan
+from jdist.launch.base import Launcher, LaunchPlan
 from jdist.launch.hub.kernel import run_code
-from jdist.launch.hub.servers import HubServers, Reach
+from jdist.launch.hub.servers import HubAccess, HubServers
 
 _NEEDED = ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_USER")
 _TOUCH = 300.0
-"""Between two signs of life for the nodes' servers, where nobody clicks: many Hubs stop idle ones after an hour."""
+"""Seconds between two activity reports for the nodes' servers: many Hubs stop servers that were idle for an hour."""
 _AGENT = """\
 import os
 os.environ.update({env!r})
@@ -36,64 +36,64 @@ join_here({line!r}, node_rank={node_rank}, fork={fork})
 """
 
 
-class Options(Struct, frozen=True):
-    """What may stand after ``--``."""
+class HubOptions(Struct, frozen=True):
+    """Options after ``--``."""
 
     choices: dict[str, Any] = {}
-    """For the Hub's spawner, as its own page of options would send them."""
+    """Options for the Hub's spawner, as its own options page would send them."""
     kernel: str = ""
-    """The kernel whose Python runs the agent; empty: the servers' default."""
+    """Kernel whose Python runs the agent; empty: the servers' default."""
     url: str = ""
     token_file: str = ""
 
 
-class Node(Struct):
-    """One node's way: its server, and how far it has come."""
+class HubNode(Struct):
+    """A node, its server, and the progress of its launch."""
 
     rank: int
     server: str
     stage: str = "waiting for the Hub"
     failure: str = ""
     is_mine: bool = False
-    """Whether its server was asked for by this launcher."""
+    """Whether this launcher requested the server."""
     task: asyncio.Task[None] | None = None
 
 
 class HubLauncher(Launcher):
-    """Asks the Hub for all servers at once; each goes on as far as it can, whatever becomes of the others."""
+    """Requests all servers at once. A server that fails does not hold up the others."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._options = parse_options(plan.settings.launcher_args)
-        self._nodes: dict[int, Node] = {}
-        """By node rank."""
+        self._nodes: dict[int, HubNode] = {}
+        """Nodes by node rank."""
         self._others: set[str] = set()
-        """Servers that were there before, by name."""
+        """Names of servers that existed before."""
         self._touching: asyncio.Task[None] | None = None
 
     @classmethod
     def complete(cls, settings: Settings) -> Settings:
-        """One node unless said otherwise; and this must be a server of a Hub."""
-        read_reach(parse_options(settings.launcher_args), os.environ)
+        """Check that this is a server of a Hub; one node unless the user says otherwise."""
+        read_access(parse_options(settings.launcher_args), os.environ)
         return super().complete(settings)
 
     def _servers(self) -> HubServers:
-        return HubServers(read_reach(self._options, os.environ))
+        return HubServers(read_access(self._options, os.environ))
 
     async def launch(self, join_line: Awaitable[str]) -> None:
-        """Begin with all servers, and go on in the background: ``describe`` and ``failures`` tell."""
+        """Start all servers in background tasks; ``describe`` and ``failures`` report their progress."""
         line = asyncio.ensure_future(join_line)
         for rank in self.plan.node_ranks:
             self._bring(rank, line)
         await line
 
-    def _bring(self, rank: int, line: asyncio.Future[str]) -> Node:
-        node = self._nodes[rank] = Node(rank, server_name(self.plan.settings.name, rank))
+    def _bring(self, rank: int, line: asyncio.Future[str]) -> HubNode:
+        node = self._nodes[rank] = HubNode(rank, server_name(self.plan.settings.name, rank))
         node.task = asyncio.get_running_loop().create_task(self._go(node, line))
         return node
 
-    async def _go(self, node: Node, line: asyncio.Future[str]) -> None:
-        """Server, kernel, agent; ``failure`` says what went wrong on the way."""
+    async def _go(self, node: HubNode, line: asyncio.Future[str]) -> None:
+        """Start server, kernel and agent. On failure, sets ``failure`` instead of raising."""
         servers = self._servers()
 
         def tell(text: str) -> None:
@@ -125,9 +125,9 @@ class HubLauncher(Launcher):
         return _AGENT.format(env=dict(settings.env), line=line, node_rank=rank, fork=settings.fork)
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
-        """Another agent on the node's server, and another server if that is gone, too."""
+        """Start another agent on the node's server, or on a new server if that is gone."""
         servers, name = self._servers(), server_name(self.plan.settings.name, node_rank)
-        node = self._nodes.get(node_rank) or Node(node_rank, name)
+        node = self._nodes.get(node_rank) or HubNode(node_rank, name)
         self._nodes[node_rank] = node
         node.is_mine = True
         if (await servers.running()).get(name, {}).get("ready"):
@@ -139,13 +139,13 @@ class HubLauncher(Launcher):
         node.failure = ""
         return True
 
-    async def let_go(self) -> None:
-        """From now on somebody must say that the servers are in use."""
+    async def release(self) -> None:
+        """Start to report activity for the servers."""
         if self._touching is None:
             self._touching = asyncio.get_running_loop().create_task(self._touch())
 
     async def _touch(self) -> None:
-        """As long as this program lives: when a Hub stops the notebook's server as idle, the nodes' may follow."""
+        """Report activity while this process lives, so that the Hub does not stop the nodes' servers as idle."""
         while True:
             await asyncio.sleep(_TOUCH)
             servers = self._servers()
@@ -156,18 +156,18 @@ class HubLauncher(Launcher):
                     node.stage = str(e)
 
     def failures(self) -> dict[int, str]:
-        """Told together, once it is known of every server what became of it."""
+        """Failures of all servers, reported together once the outcome of every server is known."""
         if not all(n.failure or n.task is None or n.task.done() for n in self._nodes.values()):
             return {}
         return {n.rank: f"{n.server}: {n.failure}" for n in self._nodes.values() if n.failure}
 
     def describe(self) -> str:
-        """Such as "hub: jdist-c1-0 has joined; jdist-c1-1 0/3 nodes are available: 3 Insufficient nvidia.com/gpu"."""
+        """For example "hub: jdist-c1-0 has joined; jdist-c1-1 0/3 nodes are available: Insufficient memory"."""
         nodes = self._nodes.values()
         return "hub: " + "; ".join(f"{n.server} {n.stage}" + (f": {n.failure}" if n.failure else "") for n in nodes)
 
     async def end(self) -> None:
-        """Stop and remove the servers that were asked for here."""
+        """Stop and remove the servers that this launcher requested."""
         tasks = [t for t in (self._touching, *(n.task for n in self._nodes.values())) if t is not None]
         for task in tasks:
             task.cancel()
@@ -178,8 +178,8 @@ class HubLauncher(Launcher):
         for node in mine:
             node.is_mine = False
 
-    async def clear(self) -> None:
-        """Stop and remove the cluster's servers, whoever asked for them, but none that was there before."""
+    async def remove_leftovers(self) -> None:
+        """Stop and remove the cluster's servers, whichever client requested them, but none that existed before."""
         cluster = self.plan.settings.name
         try:
             found = await self._servers().running(stopped=True)
@@ -199,7 +199,7 @@ class HubLauncher(Launcher):
 
 
 def server_name(cluster: str, node_rank: int) -> str:
-    """By which any client of the cluster finds the server again."""
+    """Name under which any client of the cluster finds the server."""
     return f"jdist-{cluster}-{node_rank}"
 
 
@@ -207,8 +207,8 @@ def _names(cluster: str, first: int) -> Iterator[str]:
     return (server_name(cluster, n) for n in itertools.count(first))
 
 
-def read_reach(options: Options, environ: Mapping[str, str]) -> Reach:
-    """What a server's environment and the user say of the Hub. Raises UsageError."""
+def read_access(options: HubOptions, environ: Mapping[str, str]) -> HubAccess:
+    """How to reach the Hub, from the server's environment and the user's options. Raises UsageError."""
     needed = [n for n in _NEEDED if not (n == "JUPYTERHUB_API_TOKEN" and options.token_file)]
     missing = [n for n in needed if not environ.get(n)]
     if missing:
@@ -221,13 +221,13 @@ def read_reach(options: Options, environ: Mapping[str, str]) -> Reach:
             token = Path(options.token_file).expanduser().read_text().strip()
         except (OSError, UnicodeDecodeError) as e:
             raise UsageError(f"--token-file {options.token_file} cannot be read: {e}") from None
-    return Reach(
+    return HubAccess(
         environ["JUPYTERHUB_API_URL"].rstrip("/"), environ["JUPYTERHUB_USER"], token, _public(options, environ)
     )
 
 
-def _public(options: Options, environ: Mapping[str, str]) -> str:
-    """Where the Hub's proxy is; no guess, since a token is sent there."""
+def _public(options: HubOptions, environ: Mapping[str, str]) -> str:
+    """Address of the Hub's proxy. Never guessed, since a token is sent there."""
     if options.url:
         return options.url
     own = urlsplit(environ.get("JUPYTERHUB_PUBLIC_URL", ""))  # of this server, where the Hub was told its own
@@ -237,8 +237,8 @@ def _public(options: Options, environ: Mapping[str, str]) -> str:
     return f"http://{host}:{port}" if host and port else ""  # the Hub's Helm chart for Kubernetes
 
 
-def parse_options(words: Sequence[str]) -> Options:
-    """``profile=gpu`` for a text, ``cpu:=4`` for anything else that JSON can say. Raises UsageError."""
+def parse_options(words: Sequence[str]) -> HubOptions:
+    """Parse the options: ``profile=gpu`` is a string, ``cpu:=4`` any other JSON value. Raises UsageError."""
     parser = ArgumentParser("--launcher hub --")
     parser.add_argument("--kernel", default="", metavar="NAME")
     parser.add_argument("--url", default="", metavar="https://HUB")
@@ -247,7 +247,7 @@ def parse_options(words: Sequence[str]) -> Options:
     found = parser.parse_intermixed_args(list(words))
     if found.url and urlsplit(found.url).scheme not in ("http", "https"):
         parser.error(f"--url {found.url!r}: write https://HUB")
-    return Options(dict(_choice(parser, w) for w in found.choices), found.kernel, found.url, found.token_file)
+    return HubOptions(dict(_choice(parser, w) for w in found.choices), found.kernel, found.url, found.token_file)
 
 
 def _choice(parser: ArgumentParser, word: str) -> tuple[str, Any]:

@@ -1,7 +1,7 @@
-"""Hub servers: a user's named servers, made, followed and removed through JupyterHub's REST API.
+"""Servers: a user's named servers, started, followed and removed through JupyterHub's REST API.
 
-What a named server is (a process, a batch job, a pod, a container) is the business of the Hub's spawner. The API is
-described at https://jupyterhub.readthedocs.io/en/stable/reference/rest-api.html; what is used of it is there from 2.0.
+What a named server is depends on the Hub's spawner. The API is described at
+https://jupyterhub.readthedocs.io/en/stable/reference/rest-api.html; everything used here exists since 2.0.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from tornado.iostream import StreamClosedError
 from jdist.core.errors import LaunchError
 
 _ANSWER = 60.0
-"""Seconds for an answer; the Hub itself waits 10 s for a quick spawner before it answers."""
+"""Seconds for a response; the Hub itself waits 10 s for a quick spawner before it responds."""
 _SILENCE = 60.0
-"""Seconds without a byte of the progress stream, to which the Hub adds an empty line every 8 s."""
+"""Seconds without a byte of the progress stream, in which the Hub sends an empty line every 8 s."""
 _GONE_WITHIN = 90.0
-"""Seconds for a spawner to stop what it started."""
+"""Seconds for a spawner to stop a server."""
 _LOOK = 0.5
-"""Between two looks whether a server is gone (the Hub tells nobody)."""
+"""Seconds between two polls whether a server is gone; the Hub sends no notification."""
 _MAY_START = "servers!user"
 _MAY_USE = "access:servers!user"
 
 
-class Reach(Struct, frozen=True):
-    """Where the Hub is, and as whom to speak to it."""
+class HubAccess(Struct, frozen=True):
+    """Address of the Hub, and the user and token to use there."""
 
     api: str
-    """Such as ``http://127.0.0.1:8081/hub/api``."""
+    """For example ``http://127.0.0.1:8081/hub/api``."""
     user: str
     token: str
     public: str = ""
-    """Scheme and host at which browsers find users' servers; empty: what the Hub says of a server."""
+    """Scheme and host at which browsers reach users' servers; empty: as the Hub reports."""
 
 
-class Address(Struct, frozen=True):
-    """Where a server answers, behind the Hub's proxy."""
+class ServerAddress(Struct, frozen=True):
+    """Address of a server behind the Hub's proxy."""
 
     url: str
     token: str
 
     def at(self, path: str, scheme: str = "") -> str:
-        """The address of a path below it; ``scheme`` "ws" for its websocket."""
+        """URL of a path below the server; ``scheme`` "ws" for its websocket."""
         base = self.url.rstrip("/")
         return (base.replace("http", scheme, 1) if scheme else base) + "/" + path
 
 
 async def fetch(url: str, token: str, method: str = "GET", body: Any = None, **options: Any) -> HTTPResponse:
-    """One request. Raises LaunchError when nobody answers; what is answered is the caller's to judge."""
+    """Send one request. Raises LaunchError if there is no response; the caller checks the status."""
     client = AsyncHTTPClient(force_instance=True)
     request = HTTPRequest(
         url,
@@ -74,7 +74,7 @@ async def fetch(url: str, token: str, method: str = "GET", body: Any = None, **o
 
 
 def check(response: HTTPResponse, doing: str, scope: str = _MAY_START) -> HTTPResponse:
-    """The response, if it is a yes. Raises LaunchError with the Hub's reason, and who can do what about it."""
+    """The response if it is a success. Raises LaunchError with the Hub's reason and who can do what about it."""
     if response.code < 300:
         return response
     said = _reason(response)
@@ -93,7 +93,7 @@ def check(response: HTTPResponse, doing: str, scope: str = _MAY_START) -> HTTPRe
 
 
 def read(response: HTTPResponse) -> dict[str, Any]:
-    """What a yes says. Raises LaunchError where it is somebody else's, such as a page for people."""
+    """The JSON object in a response. Raises LaunchError if it is something else, such as an HTML page."""
     try:
         said = json.loads(response.body)
     except ValueError:
@@ -106,11 +106,11 @@ def read(response: HTTPResponse) -> dict[str, Any]:
 class HubServers:
     """The named servers of one user."""
 
-    def __init__(self, reach: Reach):
-        self._reach = reach
+    def __init__(self, reach: HubAccess):
+        self._access = reach
 
     async def running(self, *, stopped: bool = False) -> dict[str, dict[str, Any]]:
-        """What the Hub says of each named server that is not stopped; with ``stopped``, of all. Raises LaunchError."""
+        """The Hub's model of each named server that is not stopped (with ``stopped``: of all). Raises LaunchError."""
         query = "?include_stopped_servers=1" if stopped else ""
         answer = check(
             await self._ask("GET", f"users/{self._user}{query}"), "to list your servers", "read:servers!user"
@@ -120,8 +120,8 @@ class HubServers:
             raise LaunchError(f"the Hub does not list your servers; {_ask_for('read:servers!user')}")
         return {name: model for name, model in servers.items() if name}
 
-    async def spawn(self, name: str, options: dict[str, Any], tell: Callable[[str], None]) -> Address:
-        """Have a named server started, and wait until it is ready. Raises LaunchError with the spawner's reason."""
+    async def spawn(self, name: str, options: dict[str, Any], tell: Callable[[str], None]) -> ServerAddress:
+        """Start a named server and wait until it is ready. Raises LaunchError with the spawner's reason."""
         while True:
             answer = await self._ask("POST", self._path(name), options)
             delay = answer.headers.get("Retry-After", "")
@@ -135,7 +135,7 @@ class HubServers:
         return await self.address(name)
 
     async def _follow(self, name: str, tell: Callable[[str], None]) -> None:
-        """Until the Hub says that the server is ready. How long that may take is for its spawner to say."""
+        """Wait until the Hub reports the server as ready. The spawner decides how long that may take."""
         said = ""
         while True:
             progress = await self._progress(name, tell)
@@ -152,7 +152,7 @@ class HubServers:
             await asyncio.sleep(_LOOK)
 
     async def _progress(self, name: str, tell: Callable[[str], None]) -> dict[str, Any]:
-        """The last event of the stream of them, which may break."""
+        """Follow the progress stream, which may break, and return its last event."""
         buffer, last = bytearray(), dict[str, Any]()
         loop = asyncio.get_running_loop()
 
@@ -166,33 +166,33 @@ class HubServers:
                     last.update(json.loads(line[5:]))
                     tell(str(last.get("message", "")))
 
-        url = f"{self._reach.api}/{self._path(name)}/progress"
+        url = f"{self._access.api}/{self._path(name)}/progress"
         try:
             async with asyncio.timeout(_SILENCE) as silence:
-                answer = await fetch(url, self._reach.token, request_timeout=0, streaming_callback=take)
+                answer = await fetch(url, self._access.token, request_timeout=0, streaming_callback=take)
             if answer.code in (401, 403, 404):
                 check(answer, f"to follow the start of server {name}", "read:servers!user")
         except TimeoutError:
             tell("the Hub has fallen silent; asking again")
         return last
 
-    async def address(self, name: str) -> Address:
-        """Where a server that is ready answers. Raises LaunchError."""
+    async def address(self, name: str) -> ServerAddress:
+        """Address of a server that is ready. Raises LaunchError."""
         model = (await self.running()).get(name)
         if model is None or not model["ready"]:
             raise LaunchError(f"server {name} does not run")
         full = str(model.get("full_url") or model["url"])
-        if self._reach.public:
-            full = self._reach.public.rstrip("/") + urlsplit(full).path
+        if self._access.public:
+            full = self._access.public.rstrip("/") + urlsplit(full).path
         if not full.startswith("http"):
             raise LaunchError(
                 f"server {name} runs, and the Hub does not say at which public address: write -- --url https://HUB "
                 "(the Hub's admin: c.JupyterHub.public_url = 'https://HUB')"
             )
-        return Address(full, self._reach.token)
+        return ServerAddress(full, self._access.token)
 
     async def remove(self, name: str) -> None:
-        """Stop a server, or its start, and forget it; nothing if there is none. Raises LaunchError."""
+        """Stop and remove a server, or cancel its start; does nothing if there is none. Raises LaunchError."""
         try:
             async with asyncio.timeout(_GONE_WITHIN):
                 while True:
@@ -210,23 +210,23 @@ class HubServers:
             ) from None
 
     async def touch(self, name: str) -> bool:
-        """Have a server count as in use, for a Hub that stops idle ones; False if it is there no more."""
+        """Report activity of a server, for a Hub that stops idle ones; False if the server is gone."""
         address = await self.address(name)
         return (await fetch(address.at("api/kernels"), address.token)).code == 200
 
     @property
     def _user(self) -> str:
-        return quote(self._reach.user, safe="@~")
+        return quote(self._access.user, safe="@~")
 
     def _path(self, name: str) -> str:
         return f"users/{self._user}/servers/{quote(name, safe='')}"
 
     async def _ask(self, method: str, path: str, body: Any = None) -> HTTPResponse:
-        return await fetch(f"{self._reach.api}/{path}", self._reach.token, method, body)
+        return await fetch(f"{self._access.api}/{path}", self._access.token, method, body)
 
 
 def _reason(response: HTTPResponse) -> str:
-    """What a Hub or a server says of a no: JSON with a message, or a page for people."""
+    """The reason in an error response of a Hub or a server: a JSON message, or an HTML page."""
     try:
         said = json.loads(response.body).get("message", "")
     except (ValueError, AttributeError):
@@ -235,7 +235,7 @@ def _reason(response: HTTPResponse) -> str:
 
 
 def _ask_for(scope: str) -> str:
-    """Who can do what about a scope that is lacking."""
+    """What to do about a missing scope of the token, and who can do it."""
     scopes = f'["users:activity!user", "access:servers!server", "{_MAY_START}", "{_MAY_USE}"]'
     return (
         f"the token lacks the scope {scope}. The Hub's admin can give it to every server: c.Spawner.server_token_scopes"
@@ -245,7 +245,7 @@ def _ask_for(scope: str) -> str:
 
 
 def _is_forbidden(response: HTTPResponse) -> bool:
-    """A token that may do it to some, but not to this one, is told that there is no such thing."""
+    """Whether access was denied. The Hub reports 404 for a resource of another user."""
     return response.code in (401, 403) or (response.code == 404 and "No access" in _reason(response))
 
 

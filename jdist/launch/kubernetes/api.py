@@ -1,4 +1,4 @@
-"""API: the Kubernetes API server, as far as a launch needs it, by the official client."""
+"""API: the calls to the Kubernetes API server that a launch needs, by the official client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from jdist.core.errors import LaunchError
-from jdist.launch.kubernetes.manifest import CONTAINER, Pods, secret, selector, service, stateful_set
+from jdist.launch.kubernetes.manifest import CONTAINER, PodSpec, secret, selector, service, stateful_set
 from jdist.launch.kubernetes.pods import Pod
 
 REQUEST = 20.0
@@ -22,9 +22,9 @@ _NOT_FOUND = 404
 
 
 class KubeApi:
-    """The API server, as far as it is needed. Every method blocks. Raises LaunchError with the server's words."""
+    """Calls to the API server. Every method blocks and raises LaunchError with the server's message."""
 
-    def __init__(self, pods: Pods, context: str):
+    def __init__(self, pods: PodSpec, context: str):
         from kubernetes import client, config
         from kubernetes.config import ConfigException
 
@@ -48,15 +48,15 @@ class KubeApi:
         self._client.rest_client.pool_manager.clear()
 
     def apply(self, line: str) -> None:
-        with self._told("set up the nodes"):
+        with self._translated_errors("set up the nodes"):
             self.core.create_namespaced_secret(self.namespace, secret(self.pods, line), _request_timeout=REQUEST)
             self.core.create_namespaced_service(self.namespace, service(self.pods), _request_timeout=REQUEST)
             self._apps.create_namespaced_stateful_set(self.namespace, stateful_set(self.pods), _request_timeout=REQUEST)
 
     def remove(self) -> None:
-        """What is not there needs no removal."""
+        """Delete the objects, ignoring those that do not exist, and wait until the pods are gone."""
         name, where = self.pods.name, {"namespace": self.namespace, "_request_timeout": REQUEST}
-        with self._told("remove the nodes"):
+        with self._translated_errors("remove the nodes"):
             is_there = self._delete(self._apps.delete_namespaced_stateful_set, name, **where)
             self._delete(self.core.delete_namespaced_service, name, **where)
             self._delete(self.core.delete_namespaced_secret, name, **where)
@@ -76,12 +76,12 @@ class KubeApi:
         return True
 
     def _wait_gone(self) -> None:
-        """Until the watch has seen the last pod go."""
+        """Wait until a watch has reported the last pod as deleted."""
         listed, version = self.list_pods()
         left = {p["metadata"]["uid"] for p in listed}
         if not left:
             return
-        stream = self.watch(version, int(_GONE))  # which the server ends by then
+        stream = self.watch(version, int(_GONE))  # the server ends it by then
         try:
             for event in events(stream):
                 if event["type"] == "DELETED":
@@ -96,8 +96,8 @@ class KubeApi:
         )
 
     def list_pods(self) -> tuple[list[Pod], str]:
-        """Pods, and the version from which a watch goes on."""
-        with self._told("list the pods"):
+        """PodSpec, and the version from which a watch goes on."""
+        with self._translated_errors("list the pods"):
             got = self.core.list_namespaced_pod(
                 self.namespace, label_selector=self.labels, _preload_content=False, _request_timeout=REQUEST
             )
@@ -105,8 +105,8 @@ class KubeApi:
         return found["items"], found["metadata"].get("resourceVersion", "")
 
     def watch(self, version: str, seconds: int) -> Any:
-        """The response, whose lines are events."""
-        with self._told("watch the pods"):
+        """The response of a watch; its lines are events."""
+        with self._translated_errors("watch the pods"):
             return self.core.list_namespaced_pod(
                 self.namespace,
                 label_selector=self.labels,
@@ -118,7 +118,7 @@ class KubeApi:
             )
 
     def last_words(self, pod: str) -> str:
-        """The end of the log of a container that ended; empty where there is none to be had."""
+        """The end of the log of a container that ended; empty if it is not available."""
         from kubernetes.client.exceptions import ApiException
 
         with contextlib.suppress(ApiException):
@@ -136,12 +136,12 @@ class KubeApi:
 
     def replace_pod(self, name: str, line: str) -> None:
         where = {"namespace": self.namespace, "_request_timeout": REQUEST}
-        with self._told(f"replace pod {name}"):
+        with self._translated_errors(f"replace pod {name}"):
             self.core.patch_namespaced_secret(self.pods.name, body={"data": secret(self.pods, line)["data"]}, **where)
             self._delete(self.core.delete_namespaced_pod, name, **where)
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _translated_errors(self, what: str) -> Iterator[None]:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -155,14 +155,14 @@ class KubeApi:
 
 
 def _words_of(error: Any) -> str:
-    """The API server's own message, or HTTP's."""
+    """The API server's message, or the HTTP status."""
     with contextlib.suppress(ValueError, TypeError, AttributeError):
         return str(json.loads(error.body)["message"])
     return f"{error.status} {error.reason}"
 
 
 def _own_namespace(context: str) -> str:
-    """Of the pod that this runs in, or of the kubeconfig's context."""
+    """Namespace of the pod that this runs in, else of the kubeconfig's context."""
     from kubernetes import config
 
     with contextlib.suppress(OSError), open("/var/run/secrets/kubernetes.io/serviceaccount/namespace") as f:
@@ -175,7 +175,10 @@ def _own_namespace(context: str) -> str:
 
 
 def events(stream: Any) -> Iterator[dict[str, Any]]:
-    """The watch's events, until it ends."""
+    """Events of a watch, until it ends.
+
+    ``kubernetes.watch.Watch`` would do, but before version 36 another thread cannot end it while it reads.
+    """
     from urllib3.exceptions import HTTPError
 
     rest = b""
@@ -184,4 +187,4 @@ def events(stream: Any) -> Iterator[dict[str, Any]]:
             *lines, rest = (rest + chunk).split(b"\n")
             yield from (json.loads(line) for line in lines if line.strip())
     except (HTTPError, OSError, AttributeError, ValueError):
-        return  # it was ended from here, or the network broke: who needs more begins another
+        return  # closed by end(), or the network failed: the caller starts another watch

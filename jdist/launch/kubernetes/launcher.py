@@ -1,4 +1,4 @@
-"""Kubernetes: a StatefulSet whose pods are the cluster's nodes; applied, watched and removed through the API server."""
+"""Kubernetes: the cluster's nodes are the pods of a StatefulSet, which is applied, watched and removed here."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from jdist.core.errors import UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
-from jdist.launch.base import Launcher, Plan
+from jdist.launch.base import Launcher, LaunchPlan
 from jdist.launch.kubernetes import pods as reading
 from jdist.launch.kubernetes.api import KubeApi
-from jdist.launch.kubernetes.manifest import Pods, add_pod_arguments, pods_of
+from jdist.launch.kubernetes.manifest import PodSpec, add_pod_arguments, pods_of
 from jdist.launch.kubernetes.watch import PodWatch
-from jdist.launch.labels import label_of
+from jdist.launch.support import label_of
 
 if find_spec("kubernetes") is None:
     raise ImportError("kubernetes")  # half a second to import, so only when something is launched
 
 
-def _read(settings: Settings, name: str) -> tuple[Pods, str]:
-    """What the user wrote after ``--``, and the kubeconfig's context. Raises UsageError."""
+def _read(settings: Settings, name: str) -> tuple[PodSpec, str]:
+    """Parse the arguments after ``--``: the pods, and the kubeconfig's context. Raises UsageError."""
     p = ArgumentParser("--launcher kubernetes --")
     add_pod_arguments(p)
     p.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; default: its current one")
@@ -33,13 +33,13 @@ def _read(settings: Settings, name: str) -> tuple[Pods, str]:
 
 
 _INVITATION = 30 * 86400.0
-"""Seconds for which pods can join."""
+"""Seconds for which the join line is valid: a pod that is restarted joins again with it."""
 
 
 class KubernetesLauncher(Launcher):
-    """Applies the objects of :mod:`jdist.launch.kubernetes.manifest`, and says what becomes of the pods."""
+    """Applies the objects of :mod:`jdist.launch.kubernetes.manifest` and reports the state of the pods."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._pods, self._context = _read(plan.settings, label_of(plan))
         if plan.first:
@@ -53,11 +53,10 @@ class KubernetesLauncher(Launcher):
     def complete(cls, settings: Settings) -> Settings:
         settings = super().complete(settings)
         _read(settings, "any")
-        # A pod that is started again joins again: the line is of use for longer than others are.
         return msgspec.structs.replace(settings, invitation=max(settings.invitation, _INVITATION))
 
     async def launch(self, join_line: Awaitable[str]) -> None:
-        """What another start of this name has left is removed first; pods are made when the line is known."""
+        """Remove what an earlier cluster of this name has left, then apply the objects once the line is known."""
         api = await self._connected()
         await asyncio.to_thread(api.remove)
         line = await join_line
@@ -71,7 +70,7 @@ class KubernetesLauncher(Launcher):
         return self._api
 
     def failures(self) -> dict[int, str]:
-        """Of pods that will not come up by waiting."""
+        """Pods that cannot start."""
         return {} if self._watch is None else self._watch.failures()
 
     def describe(self) -> str:
@@ -81,16 +80,16 @@ class KubernetesLauncher(Launcher):
         return "; ".join(filter(None, (self._watch.trouble, told)))
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
-        """The pod is removed; its StatefulSet makes another, which reads the new line."""
+        """Delete the pod. Its StatefulSet creates another, which reads the new line."""
         api = await self._connected()
-        called = self.names[node_rank] if node_rank < len(self.names) else ""
+        called = self.node_names[node_rank] if node_rank < len(self.node_names) else ""
         await asyncio.to_thread(api.replace_pod, called or f"{self._pods.name}-{node_rank}", join_line)
         if self._watch is None:
             self._watch = PodWatch(api)
         return True
 
-    async def let_go(self) -> None:
-        """The pods need nobody who watches them."""
+    async def release(self) -> None:
+        """End the watch: pods run without it."""
         if self._watch is not None:
             await asyncio.to_thread(self._watch.end)
             self._watch = None
@@ -102,13 +101,13 @@ class KubernetesLauncher(Launcher):
             self._api = None
 
     async def end(self) -> None:
-        """Remove what was applied here; the pods end by themselves when the cluster has."""
-        await self.let_go()
+        """Remove what this launcher applied."""
+        await self.release()
         if self._has_begun:
-            await self.clear()
+            await self.remove_leftovers()
 
-    async def clear(self) -> None:
-        """Remove StatefulSet, Service and Secret, and wait until the pods are gone."""
+    async def remove_leftovers(self) -> None:
+        """Delete StatefulSet, Service and Secret, and wait until the pods are gone."""
         api = await self._connected()
         try:
             await asyncio.to_thread(api.remove)

@@ -1,13 +1,12 @@
-"""Manifest: the Kubernetes objects that run a cluster's nodes, as a StatefulSet whose pods' ordinals are node ranks.
+"""Manifest: the Kubernetes objects that run a cluster's nodes, a StatefulSet whose pod ordinals are the node ranks.
 
-A pod that is started again has its old name, and so takes its node's place again. The join line is in a Secret, from
-which each pod's agent reads it on its standard input: neither argv, environment nor image has it.
+A restarted pod keeps its name and therefore its node rank. The join line is in a Secret, which each pod's agent reads
+on its standard input, so it appears in no argv, environment or image.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import re
 from typing import Any
 
@@ -18,7 +17,7 @@ from jdist.core.quantities import parse_count
 from jdist.core.settings import Settings
 
 MANAGED = "jdist"
-"""What says that an object is ours: the value of the label app.kubernetes.io/managed-by."""
+"""Value of the label app.kubernetes.io/managed-by, which marks an object as jdist's."""
 CONTAINER = "agent"
 _SECRETS = "/etc/jdist"
 _LINE = "join-line"
@@ -30,35 +29,35 @@ _QUANTITY = re.compile(r"\d{1,12}(\.\d{1,3})?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
 Object = dict[str, Any]
 
 
-class Pods(Struct, frozen=True, kw_only=True):
-    """What is to be run in Kubernetes, and where."""
+class PodSpec(Struct, frozen=True, kw_only=True):
+    """The pods to run in Kubernetes, and where."""
 
     image: str
-    """Has jdist, torch, and a POSIX shell."""
+    """Must contain jdist, torch and a POSIX shell."""
     name: str
     nnodes: int
     nproc: int = 0
-    """Ranks on each node; 0: as the cluster says."""
+    """Ranks on each node; 0: as the cluster's settings say."""
     namespace: str = ""
-    """Empty: as whoever applies it is set up."""
+    """Empty: the namespace of the context in which the manifest is applied."""
     service_account: str = ""
     """Empty: the namespace's default, with no token in the pod."""
     python: str = "python3"
     gpus: int = 0
-    """Of nvidia.com/gpu, for each pod."""
+    """nvidia.com/gpu requested for each pod."""
     cpu: str = ""
     memory: str = ""
     shm: str = "8Gi"
     """Size limit of /dev/shm, through which ranks on one node exchange tensors. It counts as the pod's memory."""
     user: int = 0
-    """User and group to run as; 0: as the image says."""
+    """User and group ID to run as; 0: the image's."""
     pull_secret: str = ""
     env: tuple[tuple[str, str], ...] = ()
     fork: bool = True
 
 
-def check_pods(pods: Pods) -> None:
-    """Raises UsageError for what the API server would refuse, with the option's name."""
+def check_pods(pods: PodSpec) -> None:
+    """Raise UsageError for what the API server would refuse, naming the option."""
     if not pods.image:
         raise UsageError("kubernetes: --image is needed; it holds the Python environment of the nodes")
     for option, text in (
@@ -92,15 +91,15 @@ def add_pod_arguments(parser: Any) -> None:
     parser.add_argument("--pull-secret", default="", metavar="NAME", help="for the image's registry")
 
 
-def pods_of(options: Any, name: str, settings: Settings, nproc: int = 0) -> Pods:
-    """What the options say. Raises UsageError."""
+def pods_of(options: Any, name: str, settings: Settings, nproc: int = 0) -> PodSpec:
+    """The pods that the parsed options describe. Raises UsageError."""
     gpus = options.gpus
     if gpus < 0:
         counts = (nproc,) if nproc else settings.nproc_per_node
         if len(set(counts)) != 1:
             raise UsageError("kubernetes: --gpus needs a number, unless -n says how many ranks each node has")
         gpus = counts[0]
-    pods = Pods(
+    pods = PodSpec(
         image=options.image,
         name=name,
         nnodes=settings.nnodes,
@@ -121,37 +120,37 @@ def pods_of(options: Any, name: str, settings: Settings, nproc: int = 0) -> Pods
     return pods
 
 
-def objects(pods: Pods, line: str) -> list[Object]:
-    """Service, Secret and StatefulSet, in the order in which they are to be applied."""
+def objects(pods: PodSpec, line: str) -> list[Object]:
+    """Service, Secret and StatefulSet, in the order in which to apply them."""
     return [service(pods), secret(pods, line), stateful_set(pods)]
 
 
-def selector(pods: Pods) -> dict[str, str]:
-    """The labels by which the pods are found."""
+def selector(pods: PodSpec) -> dict[str, str]:
+    """Labels that select the pods."""
     return {"app.kubernetes.io/managed-by": MANAGED, "app.kubernetes.io/instance": pods.name}
 
 
-def _head(pods: Pods, kind: str, version: str) -> Object:
+def _head(pods: PodSpec, kind: str, version: str) -> Object:
     metadata: Object = {"name": pods.name, "labels": selector(pods)}
     if pods.namespace:
         metadata["namespace"] = pods.namespace
     return {"apiVersion": version, "kind": kind, "metadata": metadata}
 
 
-def service(pods: Pods) -> Object:
-    """Headless: it gives each pod a name, before it is ready, too."""
+def service(pods: PodSpec) -> Object:
+    """Headless service, which gives each pod a DNS name even before the pod is ready."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector(pods)}
     return {**_head(pods, "Service", "v1"), "spec": spec}
 
 
-def secret(pods: Pods, line: str) -> Object:
-    """The join line."""
+def secret(pods: PodSpec, line: str) -> Object:
+    """Secret that holds the join line."""
     data = {_LINE: base64.b64encode(f"{line.strip()}\n".encode()).decode()}
     return {**_head(pods, "Secret", "v1"), "type": "Opaque", "data": data}
 
 
-def stateful_set(pods: Pods) -> Object:
-    """All pods at once; each is made again in its own place whatever ends it."""
+def stateful_set(pods: PodSpec) -> Object:
+    """StatefulSet that starts all pods at once and replaces each under its own name."""
     labels = selector(pods)
     spec = {
         "replicas": pods.nnodes,
@@ -163,7 +162,7 @@ def stateful_set(pods: Pods) -> Object:
     return {**_head(pods, "StatefulSet", "apps/v1"), "spec": spec}
 
 
-def _pod(pods: Pods) -> Object:
+def _pod(pods: PodSpec) -> Object:
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -192,7 +191,7 @@ def _pod(pods: Pods) -> Object:
     return spec
 
 
-def _container(pods: Pods) -> Object:
+def _container(pods: PodSpec) -> Object:
     words = ["-n", str(pods.nproc)] if pods.nproc else []
     words += [] if pods.fork else ["--no-fork"]
     container: Object = {
@@ -210,8 +209,8 @@ def _container(pods: Pods) -> Object:
     return container
 
 
-def _environment(pods: Pods) -> list[Object]:
-    """A user whom the image does not know has neither a name nor a home there, and torch asks for both."""
+def _environment(pods: PodSpec) -> list[Object]:
+    """Environment of the container. A user ID unknown to the image has no name and no home, which torch requires."""
     own: Object = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     homeless = {"HOME": "/tmp", "USER": MANAGED, "LOGNAME": MANAGED} if pods.user else {}
     given = {**homeless, **dict(pods.env)}
@@ -219,39 +218,18 @@ def _environment(pods: Pods) -> list[Object]:
     return [*names, *({"name": k, "value": v} for k, v in given.items())]
 
 
-def _resources(pods: Pods) -> Object:
+def _resources(pods: PodSpec) -> Object:
     asked = {k: v for k, v in (("cpu", pods.cpu), ("memory", pods.memory)) if v}
     limits = {**({"memory": pods.memory} if pods.memory else {}), **_gpus(pods)}
     return {k: v for k, v in (("requests", {**asked, **_gpus(pods)}), ("limits", limits)) if v}
 
 
-def _gpus(pods: Pods) -> dict[str, str]:
+def _gpus(pods: PodSpec) -> dict[str, str]:
     return {"nvidia.com/gpu": str(pods.gpus)} if pods.gpus else {}
 
 
 def to_yaml(documents: list[Object]) -> str:
-    """One YAML document each. Texts are quoted as in JSON, which YAML reads alike: none is taken for a number."""
-    return "".join("---\n" + "\n".join(_yaml(d)) + "\n" for d in documents)
+    """One YAML document for each object."""
+    import yaml
 
-
-def _yaml(value: Any) -> list[str]:
-    if isinstance(value, dict) and value:
-        return [line for k, v in value.items() for line in _entry(f"{_key(k)}:", v)]
-    if isinstance(value, list) and value:
-        return [line for v in value for line in _item(_yaml(v))]
-    return [json.dumps(value)]
-
-
-def _entry(head: str, value: Any) -> list[str]:
-    lines = _yaml(value)
-    if isinstance(value, dict | list) and value:
-        return [head, *(f"  {line}" for line in lines)]
-    return [f"{head} {lines[0]}"]
-
-
-def _item(lines: list[str]) -> list[str]:
-    return [f"- {lines[0]}", *(f"  {line}" for line in lines[1:])]
-
-
-def _key(text: str) -> str:
-    return text if re.fullmatch(r"[A-Za-z][\w./-]*", text) else json.dumps(text)
+    return str(yaml.safe_dump_all(documents, explicit_start=True, sort_keys=False))

@@ -1,7 +1,7 @@
-"""Pods: what Kubernetes says of them, in a line a person can act on.
+"""Pods: their state as Kubernetes reports it, worded so that a user can act on it.
 
-Pods are read as the API server sends them (JSON): a client's classes for them change with its version. Forms after
-https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/.
+Pods are read as JSON, since the client's classes for them change between versions. Reference:
+https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ HOPELESS = {
     "InvalidImageName": "its image's name is none",
     "RunContainerError": "its container cannot be started",
 }
-"""Reasons why a container waits that time alone does not mend."""
+"""Waiting reasons that do not go away by waiting longer."""
 
 
 def node_rank_of(pod: Pod) -> int:
-    """A pod of a StatefulSet is called by it and its ordinal."""
+    """Node rank of a pod: the ordinal at the end of its name."""
     return int(pod["metadata"]["name"].rpartition("-")[2])
 
 
 def failure(pod: Pod) -> str:
-    """Why this pod will not come up, or is no more; empty while it may."""
+    """Why this pod failed or cannot start; empty while it still may."""
     status = pod.get("status", {})
     name = pod["metadata"]["name"]
     if status.get("phase") == "Failed":
@@ -47,7 +47,7 @@ def is_crashing(pod: Pod) -> bool:
 
 
 def why_pending(pod: Pod) -> str:
-    """What a pod that does not run yet waits for; empty when it runs."""
+    """Why a pod is not running yet; empty when it runs."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     if pod["metadata"].get("deletionTimestamp"):
         return f"pod {name} is being removed"
@@ -64,7 +64,7 @@ def why_pending(pod: Pod) -> str:
 
 
 def describe(pods: list[Pod], nnodes: int) -> str:
-    """All of them in a line or more; empty when all run."""
+    """Why pods are not running yet; empty when all run."""
     told = [why for pod in sorted(pods, key=node_rank_of) if (why := why_pending(pod))]
     if len(pods) < nnodes:
         told.append(f"{len(pods)} of {nnodes} pods are there")
@@ -80,7 +80,7 @@ def _state(pod: Pod) -> dict[str, Any]:
 
 
 def _last(pod: Pod) -> str:
-    """How it ended the last time."""
+    """How the agent's container ended the last time."""
     for container in pod.get("status", {}).get("containerStatuses") or []:
         ended = (container.get("lastState") or {}).get("terminated")
         if container.get("name") == CONTAINER and ended:

@@ -1,4 +1,4 @@
-"""Watch: what becomes of a cluster's pods, followed by a thread."""
+"""Watch: a thread that follows the state of a cluster's pods."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from jdist.launch.kubernetes import pods as reading
 from jdist.launch.kubernetes.api import REQUEST, KubeApi, events
 
 _WATCH = 300
-"""Seconds after which the API server ends a watch, and another is begun."""
+"""Seconds after which the API server ends a watch and the thread begins another."""
 _AGAIN = 1.0
 
 
 class PodWatch:
-    """A thread that follows the pods."""
+    """The state of the pods, kept current by a thread."""
 
     def __init__(self, api: KubeApi):
         self._api = api
         self._lock = threading.Lock()
         self._pods: dict[str, reading.Pod] = {}
         self._logs: dict[str, str] = {}
-        """Last words by pod and number of restarts."""
+        """End of the log of each crashing pod, by name."""
         self._stream: Any = None
         self._is_over = threading.Event()
         self.trouble = ""
-        """Why nothing is heard of the pods at the moment."""
+        """Why the API server cannot be reached at the moment; "" if it can."""
         self._thread = threading.Thread(target=self._follow, name="jdist-pods", daemon=True)
         self._thread.start()
 
@@ -36,14 +36,14 @@ class PodWatch:
             return list(self._pods.values())
 
     def failures(self) -> dict[int, str]:
-        """By node rank, with the last words of those that crash."""
+        """Why pods failed, by node rank, with the end of the log of those that crash."""
         with self._lock:
             found = {reading.node_rank_of(p): (p, reading.failure(p)) for p in self._pods.values()}
             logs = dict(self._logs)
         return {n: f"{why}{logs.get(p['metadata']['name'], '')}" for n, (p, why) in sorted(found.items()) if why}
 
     def end(self) -> None:
-        """The thread ends as its watch does."""
+        """End the watch, and with it the thread."""
         self._is_over.set()
         with self._lock:
             stream = self._stream
@@ -76,7 +76,7 @@ class PodWatch:
                 return
             for event in events(stream):
                 if event["type"] == "ERROR":
-                    return  # its version is too old: list again
+                    return  # the resource version has expired: list again
                 self._see(event["object"], is_gone=event["type"] == "DELETED")
         finally:
             stream.close()

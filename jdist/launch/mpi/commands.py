@@ -1,4 +1,4 @@
-"""mpirun's command lines, in the words of its two families, Open MPI's and MPICH's (Intel MPI's among them). Pure."""
+"""mpirun's command lines, for Open MPI and for the MPICH family, which includes Intel MPI. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jdist.core.settings import Host
 
 Family = Literal["openmpi", "mpich"]
 PLACES = "OMPI_COMM_WORLD_RANK,PMIX_RANK,PMI_RANK"
-"""The variables in which either says which of its processes one is; there is one on each node."""
+"""Variables in which either family puts a process's rank. jdist starts one process on each node."""
 _HOSTFILES = {"openmpi": ("hostfile", "machinefile", "default-hostfile"), "mpich": ("f", "hostfile", "machinefile")}
 _HOSTS = {"openmpi": ("host", "H"), "mpich": ("hosts", "host")}
 
 
 def family_of(version: str) -> Family | None:
-    """Whose mpirun it is that says this to ``--version``; None if that is neither's."""
+    """The family, from the output of ``mpirun --version``; None if unknown."""
     if "Open MPI" in version or "OpenRTE" in version or "PRRTE" in version or "prterun" in version:
         return "openmpi"
     if "HYDRA" in version or "Intel(R) MPI" in version or "MPICH" in version:
@@ -28,7 +28,7 @@ def family_of(version: str) -> Family | None:
 def mpirun_command(
     program: str, family: Family, nnodes: int, args: Sequence[str], *, hosts: Sequence[Host] = (), is_root: bool = False
 ) -> list[str]:
-    """The command line up to what it runs: one process on each of ``nnodes`` nodes, after the user's ``args``."""
+    """Command line up to the program to run: one process on each of ``nnodes`` nodes, after the user's ``args``."""
     command = [program, *args]
     names = ",".join(h.name for h in hosts)
     if family == "mpich":
@@ -42,7 +42,7 @@ def mpirun_command(
 
 
 def asked_hosts(args: Sequence[str], family: Family) -> tuple[str, str]:
-    """The hostfile and the list of hosts among the user's arguments; "" for what is not there."""
+    """The hostfile and the list of hosts among the user's arguments; "" if absent."""
     found = []
     for names in (_HOSTFILES[family], _HOSTS[family]):
         options = {f"-{n}" for n in names} | {f"--{n}" for n in names}
@@ -53,7 +53,7 @@ def asked_hosts(args: Sequence[str], family: Family) -> tuple[str, str]:
 
 
 def advice(said: str) -> str:
-    """What follows from what mpirun said at its end; empty where it says all there is to say."""
+    """What to do about mpirun's error message; empty if the message says it itself."""
     if "Permission denied" in said or "Host key verification failed" in said:
         return "ssh to each of the hosts must work without a question: ssh-copy-id HOST, and ssh HOST once"
     if "Could not resolve" in said or "not known" in said:
@@ -64,7 +64,7 @@ def advice(said: str) -> str:
 
 
 def check_hosts(hosts: Sequence[Host]) -> None:
-    """Raises UsageError for what a hostfile may say of a host and mpirun has no word for."""
+    """Raise UsageError for host options that mpirun has no equivalent for."""
     for host in hosts:
         if "@" in host.name:
             raise UsageError(f"--hosts {host.name}: mpirun takes no user's name; put it into ~/.ssh/config")

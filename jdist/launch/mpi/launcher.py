@@ -1,4 +1,4 @@
-"""MPI: agents by ``mpirun``, one on each of its nodes."""
+"""MPI: ``mpirun`` starts one agent on each of its nodes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import msgspec
 
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.settings import Host, Settings
-from jdist.launch.base import Launcher, Plan
+from jdist.launch.base import Launcher, LaunchPlan
 from jdist.launch.hosts import parse_hosts, read_hostfile
-from jdist.launch.launch_program import Engine, Log, clean_environment, node_command
+from jdist.launch.launch_program import LaunchProgram, ProgramLog, clean_environment, node_command
 from jdist.launch.mpi.commands import PLACES, Family, advice, asked_hosts, check_hosts, family_of, mpirun_command
 
-_PROGRAMS = ("mpirun", "mpiexec")
+_MPIRUNS = ("mpirun", "mpiexec")
 _EXPORTED = ("PYTHONPATH",)
 _VERSION_TIMEOUT = 30.0
 _END = 5.0
@@ -30,19 +30,19 @@ _END = 5.0
 class MpiLauncher(Launcher):
     """One mpirun for all nodes. The first argument after ``--`` may name the program, as in ``-- mpiexec.hydra -f F``.
 
-    Agents do not hang on it: mpirun ends everything when one of its daemons is gone, and they live on.
+    Agents do not depend on it: mpirun ends its own processes when one of its daemons fails, but not the agents.
     """
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._program, self._args = _split(plan.settings.launcher_args)
-        self._engines: dict[int, Engine] = {}
-        """By node rank."""
+        self._programs: dict[int, LaunchProgram] = {}
+        """The mpirun that started each node, by node rank."""
         self._line_file: Path | None = None
 
     @classmethod
     def complete(cls, settings: Settings) -> Settings:
-        """As many nodes as there are hosts, and as many ranks on each as it has slots, unless the user says."""
+        """One node for each host and one rank for each slot, unless the user says otherwise."""
         program, args = _split(settings.launcher_args)
         hosts = settings.hosts or _hosts_among(args, _family(program))
         check_hosts(settings.hosts)
@@ -60,15 +60,15 @@ class MpiLauncher(Launcher):
         return msgspec.structs.replace(settings, nnodes=nnodes, nproc_per_node=nproc)
 
     async def launch(self, join_line: Awaitable[str]) -> None:
-        """Open MPI's mpirun starts at once and hands the line on to all of its processes; MPICH's cannot do that."""
+        """Start mpirun. Open MPI's forwards the line to all processes; MPICH's needs a file with it first."""
         known, ranks = asyncio.ensure_future(join_line), self.plan.node_ranks
         await self._start(self._hosts_of(ranks), ranks, known)
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
-        """Another mpirun for the node, if it is known which host that is."""
+        """Start another mpirun for the node, if its host is known."""
         known = self._known_hosts()
-        name = self.names[node_rank] if node_rank < len(self.names) else ""
-        if not name and node_rank < len(known) and len(self.names) in (0, len(known)):
+        name = self.node_names[node_rank] if node_rank < len(self.node_names) else ""
+        if not name and node_rank < len(known) and len(self.node_names) in (0, len(known)):
             name = known[node_rank].name
         if not name:
             return False
@@ -87,15 +87,15 @@ class MpiLauncher(Launcher):
         if family == "openmpi":  # whose processes on other hosts have a login's environment
             names = {n for n, _ in env} | {n for n in _EXPORTED if n in os.environ}
             command += [w for n in sorted(names) for w in ("-x", n)]
-        engine = Engine([*command, *agents], clean_environment(env), Log(self.plan.log))
-        self._engines.update(dict.fromkeys(ranks, engine))
-        engine.tell("" if family == "mpich" else await join_line)
+        program = LaunchProgram([*command, *agents], clean_environment(env), ProgramLog(self.plan.log))
+        self._programs.update(dict.fromkeys(ranks, program))
+        program.send_line("" if family == "mpich" else await join_line)
 
     def _known_hosts(self) -> tuple[Host, ...]:
         return self.plan.settings.hosts or _hosts_among(self._args, _family(self._program))
 
     def _hosts_of(self, ranks: range) -> Sequence[Host]:
-        """The hosts to be named to mpirun: of all nodes those that the user named by --hosts, of one more its own."""
+        """Hosts to pass to mpirun: at a start those of ``--hosts``, for an added node its own host."""
         known = self._known_hosts()
         if not ranks.start:
             return self.plan.settings.hosts[: ranks.stop]
@@ -105,35 +105,34 @@ class MpiLauncher(Launcher):
             raise LaunchError(f"it is not known on which host node {ranks.start} is to be: -- --host NAME says it")
         return known[ranks.start : ranks.stop]
 
-    # ------------------------------------------------------------ what has become of it
+    # ------------------------------------------------------------ state
 
     def failures(self) -> dict[int, str]:
-        """What nodes have said about their agents' ends; for the others, what mpirun said at its own."""
+        """Reasons reported by the nodes; for other nodes, mpirun's own error."""
         found = {}
-        for node_rank, engine in self._engines.items():
-            why = engine.log.ended_nodes().get(node_rank, "")
-            if not why and engine.status is not None:
-                said = engine.log.first_words()
-                ended = f"{self._program} ended with code {engine.status}"
+        for node_rank, program in self._programs.items():
+            why = program.log.ended_nodes().get(node_rank, "")
+            if not why and program.status is not None:
+                said = program.log.first_words()
+                ended = f"{self._program} ended with code {program.status}"
                 why = "; ".join(filter(None, (f"{ended}: {said}" if said else ended, advice(said))))
             if why:
                 found[node_rank] = why
         return found
 
     def describe(self) -> str:
-        """What it waits for."""
-        return f"{self._program} starts an agent on each of {len(self.plan.node_ranks)} nodes" if self._engines else ""
+        return f"{self._program} starts an agent on each of {len(self.plan.node_ranks)} nodes" if self._programs else ""
 
     # ------------------------------------------------------------ the end
 
-    async def let_go(self) -> None:
-        """All nodes have read the line."""
+    async def release(self) -> None:
+        """Remove the file with the join line, which all nodes have read."""
         self._remove_line()
 
     async def end(self) -> None:
-        """End mpirun, if it does not end by itself with the agents."""
-        for engine in {id(e): e for e in self._engines.values()}.values():
-            await engine.end(_END, _END)
+        """End mpirun, unless it ends by itself with the agents."""
+        for program in {id(e): e for e in self._programs.values()}.values():
+            await program.end(_END, _END)
         self._remove_line()
 
     def _remove_line(self) -> None:
@@ -149,7 +148,7 @@ def _split(args: Sequence[str]) -> tuple[str, list[str]]:
                 f"--launcher mpi: there is no program {args[0]!r} here; the first word after -- names mpirun"
             )
         return args[0], list(args[1:])
-    found = next(filter(shutil.which, _PROGRAMS), None)
+    found = next(filter(shutil.which, _MPIRUNS), None)
     if found is None:
         raise UsageError("--launcher mpi: neither mpirun nor mpiexec is on the PATH; -- /path/to/mpirun names it")
     return found, list(args)
@@ -157,7 +156,7 @@ def _split(args: Sequence[str]) -> tuple[str, list[str]]:
 
 @functools.cache
 def _family(program: str) -> Family:
-    """Raises UsageError for an mpirun that is not known."""
+    """Family of an mpirun. Raises UsageError if it is unknown."""
     try:
         done = subprocess.run(
             [program, "--version"], capture_output=True, text=True, check=False, timeout=_VERSION_TIMEOUT
@@ -172,7 +171,7 @@ def _family(program: str) -> Family:
 
 
 def _hosts_among(args: Sequence[str], family: Family) -> tuple[Host, ...]:
-    """The hosts that the user has named to mpirun itself."""
+    """Hosts that the user named in mpirun's own arguments."""
     hostfile, hosts = asked_hosts(args, family)
     if hostfile:
         return read_hostfile(hostfile)
@@ -180,9 +179,9 @@ def _hosts_among(args: Sequence[str], family: Family) -> tuple[Host, ...]:
 
 
 def _write_line(line: str) -> Path:
-    """A file of mode 0600 in the home directory, which nodes are most likely to share.
+    """Write the join line to a file of mode 0600 in the home directory, which nodes most likely share.
 
-    MPICH's mpiexec gives its input to its first process only, and the line must not be an argument or a variable.
+    MPICH's mpiexec forwards its input to its first process only, and the line must not be in argv or a variable.
     """
     path = Path.home() / f".jdist-join-{secrets.token_hex(8)}"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as f:

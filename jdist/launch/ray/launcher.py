@@ -1,8 +1,8 @@
-"""Ray: one agent on each of as many nodes of a Ray cluster that runs already.
+"""Ray: one agent on each of several nodes of a running Ray cluster.
 
-Ray is spoken to by a program of its own (talk.py), so that a notebook that uses Ray for itself is left alone, and
-importing this costs nothing. What stays in the Ray cluster is one detached actor, the keeper (keeper.py): placement
-group and agents are its own and go with it.
+A program of its own (``protocol``) talks to Ray, so that a notebook that uses Ray itself is not disturbed and importing
+this module is cheap. What stays in the Ray cluster is one detached actor, the supervisor (``supervisor``), which owns
+the placement group and the agents.
 """
 
 from __future__ import annotations
@@ -19,83 +19,83 @@ import msgspec
 from jdist.core.errors import LaunchError
 from jdist.core.quantities import ArgumentParser, parse_amount
 from jdist.core.settings import Settings
-from jdist.launch.base import Launcher, Plan
-from jdist.launch.labels import label_of
+from jdist.launch.base import Launcher, LaunchPlan
+from jdist.launch.support import label_of
 
 if find_spec("ray") is None:
     raise ImportError("ray")  # what it takes to import it is seen in talk
 
 _ANSWER = 120.0
-"""Seconds for Ray to do what it can do at once."""
+"""Seconds for a request to Ray that needs no resources."""
 _GRACE = 40.0
-"""Seconds for the program to take back what it had begun."""
+"""Seconds for the program to undo an unfinished launch."""
 UNREACHED = "Ray cannot be reached"
 KEEP = "keep"
-"""What the program is told when the world stands: without it, it takes back what it has begun."""
+"""Sent to the program when the world is formed. Without it, the program undoes the launch when it ends."""
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """What each node is to have; None: as many as there are ranks on it, or as the nodes have."""
+class RayRequirements(msgspec.Struct, frozen=True):
+    """Resources of each node; None: one for each rank, or as the nodes have."""
 
     address: str
     num_cpus: float | None
     num_gpus: float | None
 
 
-class Request(msgspec.Struct, frozen=True):
-    """What the program is to do: "launch", "relaunch" or "clear"."""
+class RayRequest(msgspec.Struct, frozen=True):
+    """Request to the program: "launch", "relaunch" or "clear"."""
 
     what: str
     label: str
-    wish: Wish
+    requirements: RayRequirements
     node_ranks: tuple[int, ...]
     counts: tuple[int, ...]
-    """Ranks on each of these nodes; 0: as the node has GPUs."""
+    """Ranks on each of these nodes; 0: as many as the node has GPUs."""
     may_use_gpus: bool
     is_first: bool
-    """Of the cluster's launches: not a node that is added to it."""
+    """Whether this is the cluster's first launch, and not a node that is added to it."""
     options: tuple[str, ...]
-    """Of ``jdist join``."""
+    """Options of ``jdist join``."""
     env: tuple[tuple[str, str], ...]
 
 
-def name_of(request: Request) -> str:
-    """The keeper's, and its placement group's."""
+def name_of(request: RayRequest) -> str:
+    """Name of the supervisor and of its placement group."""
     return request.label if request.is_first else f"{request.label}-n{request.node_ranks[0]}"
 
 
-class News(msgspec.Struct, frozen=True):
-    """How it goes."""
+class RayProgress(msgspec.Struct, frozen=True):
+    """Progress report of the program."""
 
     waiting: str = ""
-    """What is waited for, in words."""
+    """What the launch waits for."""
     failures: dict[int, str] = {}
-    """By node rank."""
+    """Why nodes failed, by node rank."""
     error: str = ""
-    """Why nothing can come of it."""
+    """Why the whole launch failed."""
     is_done: bool = False
-    """All agents are started; or everything is removed."""
+    """All agents have been started, or everything has been removed."""
 
 
-def read_wish(settings: Settings) -> Wish:
-    """What the user wrote after ``--``. Raises UsageError."""
+def read_requirements(settings: Settings) -> RayRequirements:
+    """Parse the options after ``--``. Raises UsageError."""
     p = ArgumentParser("--launcher ray --")
     p.add_argument("--address", default="auto")
     p.add_argument("--num-cpus", type=parse_amount, metavar="N")
     p.add_argument("--num-gpus", type=parse_amount, metavar="N")
     o = p.parse(settings.launcher_args)
-    return Wish(o.address, o.num_cpus, o.num_gpus)
+    return RayRequirements(o.address, o.num_cpus, o.num_gpus)
 
 
 class RayLauncher(Launcher):
-    """Has a keeper start the agents; see the module's text."""
+    """Has a supervisor in the Ray cluster start the agents."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
-        self._talk: asyncio.subprocess.Process | None = None
-        self._hearing: asyncio.Task[None] | None = None
-        self._news = News()
-        self._heard = asyncio.Event()
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._progress = RayProgress()
+        self._has_progress = asyncio.Event()
         self._settled = asyncio.Event()
         self._is_over = False
         self._has_begun = False
@@ -104,16 +104,16 @@ class RayLauncher(Launcher):
     @classmethod
     def complete(cls, settings: Settings) -> Settings:
         settings = super().complete(settings)
-        read_wish(settings)
+        read_requirements(settings)
         return settings
 
-    def _request(self, what: str, node_ranks: tuple[int, ...]) -> Request:
+    def _request(self, what: str, node_ranks: tuple[int, ...]) -> RayRequest:
         s = self.plan.settings
         counts = s.nproc_per_node or (0,)
-        return Request(
+        return RayRequest(
             what,
             label_of(self.plan),
-            read_wish(s),
+            read_requirements(s),
             node_ranks,
             tuple(counts[min(n, len(counts) - 1)] for n in node_ranks),
             s.backend != "gloo",
@@ -123,14 +123,14 @@ class RayLauncher(Launcher):
         )
 
     async def launch(self, join_line: Awaitable[str]) -> None:
-        """Ray is dialled while the controller comes up."""
+        """Connect to Ray while the controller starts, then send the join line."""
         self._has_begun = True
         await self._begin(self._request("launch", tuple(self.plan.node_ranks)))
         await self._say(await join_line)
         await self._reached()
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
-        """Another agent in the bundle of one that is gone; Ray finds another node for it if it must."""
+        """Start another agent in the bundle of one that is gone; Ray moves the bundle to another node if it must."""
         await self._close()
         await self._begin(self._request("relaunch", (node_rank,)))
         await self._say(join_line)
@@ -138,17 +138,17 @@ class RayLauncher(Launcher):
         return True
 
     async def _reached(self) -> None:
-        """Raises LaunchError where no Ray cluster is."""
-        await self._heard.wait()  # for as long as talk dials
-        if self._news.error:
-            raise LaunchError(self._news.error)
+        """Wait until Ray has been reached. Raises LaunchError."""
+        await self._has_progress.wait()  # for as long as talk dials
+        if self._progress.error:
+            raise LaunchError(self._progress.error)
 
-    async def _begin(self, request: Request) -> None:
+    async def _begin(self, request: RayRequest) -> None:
         log = os.open(self.plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._news = News(waiting=f"Ray at {request.wish.address} is being dialled")
-        self._heard, self._settled, self._is_clear = asyncio.Event(), asyncio.Event(), False
+        self._progress = RayProgress(waiting=f"Ray at {request.requirements.address} is being dialled")
+        self._has_progress, self._settled, self._is_clear = asyncio.Event(), asyncio.Event(), False
         try:
-            self._talk = await asyncio.create_subprocess_exec(
+            self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-P", "-m", "jdist.launch.ray.protocol"),
                 stdin=asyncio.subprocess.PIPE,
@@ -158,28 +158,30 @@ class RayLauncher(Launcher):
             )
         finally:
             os.close(log)
-        self._hearing = asyncio.get_running_loop().create_task(self._hear(self._talk))
+        self._reading = asyncio.get_running_loop().create_task(self._read(self._process))
         await self._say(msgspec.json.encode(request).decode())
 
     async def _say(self, line: str) -> None:
-        if self._talk is not None and self._talk.stdin is not None:
+        if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it ended: what it heard says why
-                self._talk.stdin.write(line.encode() + b"\n")
-                await self._talk.stdin.drain()
+                self._process.stdin.write(line.encode() + b"\n")
+                await self._process.stdin.drain()
 
-    async def _hear(self, talk: asyncio.subprocess.Process) -> None:
+    async def _read(self, talk: asyncio.subprocess.Process) -> None:
         stdout = talk.stdout
         if stdout is None:
             return
         while line := await stdout.readline():
-            self._news = msgspec.json.decode(line, type=News)
-            self._heard.set()
-            if self._news.is_done or self._news.error:
+            self._progress = msgspec.json.decode(line, type=RayProgress)
+            self._has_progress.set()
+            if self._progress.is_done or self._progress.error:
                 self._settled.set()
         await talk.wait()
-        if not self._news.error and not self._news.is_done and not self._is_over:
-            self._news = News(error=f"the program that speaks to Ray ended with code {talk.returncode}; {self._log()}")
-        self._heard.set()
+        if not self._progress.error and not self._progress.is_done and not self._is_over:
+            self._progress = RayProgress(
+                error=f"the program that speaks to Ray ended with code {talk.returncode}; {self._log()}"
+            )
+        self._has_progress.set()
         self._settled.set()
 
     def _log(self) -> str:
@@ -187,45 +189,45 @@ class RayLauncher(Launcher):
             return " / ".join(f.read().strip().splitlines()[-2:])[-400:]
 
     def failures(self) -> dict[int, str]:
-        """Ray's own reasons."""
-        if self._news.error:
-            return dict.fromkeys(self.plan.node_ranks[:1], self._news.error)
-        return self._news.failures
+        """Reasons reported by Ray."""
+        if self._progress.error:
+            return dict.fromkeys(self.plan.node_ranks[:1], self._progress.error)
+        return self._progress.failures
 
     def describe(self) -> str:
-        return "" if self._news.error else self._news.waiting
+        return "" if self._progress.error else self._progress.waiting
 
-    async def let_go(self) -> None:
-        """What speaks to Ray need not live on; agents and keeper do."""
+    async def release(self) -> None:
+        """End the program that talks to Ray. Agents and supervisor go on."""
         await self._say(KEEP)
         await self._close()
 
     async def _close(self) -> None:
-        """The program ends at the end of its input, and takes back what it has not finished."""
+        """Close the program's input, on which it undoes what is unfinished and ends."""
         self._is_over = True
-        if self._talk is not None and self._talk.stdin is not None:
-            self._talk.stdin.close()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
             try:
                 async with asyncio.timeout(_GRACE):
-                    await self._talk.wait()
+                    await self._process.wait()
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
-                    self._talk.kill()
-                await self._talk.wait()
-        if self._hearing is not None:
-            await self._hearing
-        self._talk, self._hearing, self._is_over = None, None, False
+                    self._process.kill()
+                await self._process.wait()
+        if self._reading is not None:
+            await self._reading
+        self._process, self._reading, self._is_over = None, None, False
 
     async def end(self) -> None:
-        """Nothing stays in the Ray cluster of a launch of this object's."""
-        news = self._news
+        """Leave nothing of this launch in the Ray cluster."""
+        news = self._progress
         await self._close()
         if not self._has_begun or self._is_clear or news.error.startswith(UNREACHED):
             return
-        await self.clear()
+        await self.remove_leftovers()
 
-    async def clear(self) -> None:
-        """Remove the keepers of this cluster, and with them placement groups and agents."""
+    async def remove_leftovers(self) -> None:
+        """Remove the supervisors of this cluster, and with them placement groups and agents."""
         if self._is_clear:
             return
         await self._close()
@@ -236,7 +238,7 @@ class RayLauncher(Launcher):
         except TimeoutError:
             raise LaunchError(f"Ray did not remove {label_of(self.plan)} within {_ANSWER:.0f} s") from None
         finally:
-            error = self._news.error
+            error = self._progress.error
             await self._close()
         if error:
             raise LaunchError(f"what Ray may hold for this cluster, {label_of(self.plan)}, is not removed: {error}")
@@ -244,7 +246,7 @@ class RayLauncher(Launcher):
 
 
 def fitting(found: list[float], nnodes: int, wanted: float) -> float:
-    """How much of a resource each of ``nnodes`` nodes is asked for: ``wanted``, or less if they all have less.
+    """Amount of a resource to request for each of ``nnodes`` nodes: ``wanted``, or less if all have less.
 
     ``found``: what each node has in all. With fewer nodes than are asked for, others may be on their way.
     """

@@ -1,7 +1,8 @@
-"""Talk: the program that speaks to Ray for a launcher. A request and, to launch, the join line come on standard
-input; how it goes is told on standard output. It ends at the end of its input.
+"""Protocol: the program that talks to Ray for a launcher.
 
-It is a process of its own because a process can be connected to one Ray cluster only, and a notebook's may be already.
+It reads a request and, for a launch, the join line on standard input, and writes progress reports to standard output.
+It ends when its input ends. It is a process of its own because a process can be connected to one Ray cluster only, and
+the notebook's may be connected already.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ import ray
 from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from jdist.launch.ray.launcher import KEEP, UNREACHED, News, Request, name_of
-from jdist.launch.ray.supervisor import Keeper, group_named
+from jdist.launch.ray.launcher import KEEP, UNREACHED, RayProgress, RayRequest, name_of
+from jdist.launch.ray.supervisor import RaySupervisor, group_named
 
 _NAMESPACE = "jdist"
 _DIAL = 60.0
-"""Seconds for Ray to be reached."""
-_KEEPER_END = 20.0
-_KEEPER_STARTS = 120.0
+"""Seconds to reach Ray."""
+_SUPERVISOR_END = 20.0
+_SUPERVISOR_STARTS = 120.0
 _GONE = 15.0
-"""Seconds until the name of an actor that was killed is free."""
+"""Seconds until the name of a killed actor is free again."""
 
 
-def _tell(news: News) -> None:
+def _tell(news: RayProgress) -> None:
     os.write(_OUT, msgspec.json.encode(news) + b"\n")
 
 
@@ -37,26 +38,26 @@ async def _serve() -> int:
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    request = msgspec.json.decode(await lines.readline(), type=Request)
-    address = request.wish.address
+    request = msgspec.json.decode(await lines.readline(), type=RayRequest)
+    address = request.requirements.address
     try:
         async with asyncio.timeout(_DIAL):
             await asyncio.to_thread(_dial, address)
     except TimeoutError:
-        _tell(News(error=f"{UNREACHED}: nothing answers as a Ray cluster at {address} within {_DIAL:.0f} s"))
+        _tell(RayProgress(error=f"{UNREACHED}: nothing answers as a Ray cluster at {address} within {_DIAL:.0f} s"))
         return 1
     except Exception as e:
-        _tell(News(error=f"{UNREACHED} at {address}: {' '.join(str(e).split())[:300]}"))
+        _tell(RayProgress(error=f"{UNREACHED} at {address}: {' '.join(str(e).split())[:300]}"))
         return 1
     try:
         if request.what == "clear":
             await _clear(request)
-            _tell(News(is_done=True))
+            _tell(RayProgress(is_done=True))
             await lines.read()
         else:
             await _launch(request, lines)
     except Exception as e:
-        _tell(News(error=f"Ray: {' '.join(str(e).split())[:500]}"))
+        _tell(RayProgress(error=f"Ray: {' '.join(str(e).split())[:500]}"))
         return 1
     return 0
 
@@ -65,45 +66,45 @@ def _dial(address: str) -> None:
     ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
 
 
-async def _launch(request: Request, lines: asyncio.StreamReader) -> None:
+async def _launch(request: RayRequest, lines: asyncio.StreamReader) -> None:
     is_new = request.what == "launch"
-    _tell(News(waiting="Ray starts the keeper of this cluster's nodes"))
-    keeper = await asyncio.to_thread(_new_keeper if is_new else _find_keeper, request)
+    _tell(RayProgress(waiting="Ray starts the supervisor of this cluster's nodes"))
+    supervisor = await asyncio.to_thread(_new_supervisor if is_new else _find_supervisor, request)
     is_kept = False
     try:
         line = (await lines.readline()).decode().strip()
         if line:
-            async with asyncio.timeout(_KEEPER_STARTS):
-                await keeper.begin.remote(list(request.node_ranks), line)
-            is_kept = await _follow(keeper, lines)
+            async with asyncio.timeout(_SUPERVISOR_STARTS):
+                await supervisor.begin.remote(list(request.node_ranks), line)
+            is_kept = await _follow(supervisor, lines)
     finally:
         if is_new and not is_kept:
-            await _end(name_of(request), keeper)
+            await _end(name_of(request), supervisor)
 
 
-async def _follow(keeper: Any, lines: asyncio.StreamReader) -> bool:
-    """Tell the news until the input ends; whether what was begun is to be kept."""
+async def _follow(supervisor: Any, lines: asyncio.StreamReader) -> bool:
+    """Report progress until the input ends. Returns whether to keep what was launched."""
     ended = asyncio.ensure_future(lines.read())
     known = None
     while not ended.done():
-        news = asyncio.ensure_future(_news(keeper, known))
+        news = asyncio.ensure_future(_progress(supervisor, known))
         await asyncio.wait([ended, news], return_when=asyncio.FIRST_COMPLETED)
         if news.done():
             known = news.result()
-            _tell(News(known[0], known[1], is_done=known[2]))
+            _tell(RayProgress(known[0], known[1], is_done=known[2]))
         else:
             news.cancel()
     return KEEP.encode() in ended.result()
 
 
-async def _news(keeper: Any, known: Any) -> Any:
-    return await keeper.news.remote(known)
+async def _progress(supervisor: Any, known: Any) -> Any:
+    return await supervisor.news.remote(known)
 
 
-def _new_keeper(request: Request) -> Any:
-    """On this host, if Ray has room for it here. If it dies, Ray starts it again, and answers who asks it meanwhile."""
+def _new_supervisor(request: RayRequest) -> Any:
+    """Create the supervisor, on this host if Ray has room. If it dies, Ray restarts it; requests wait meanwhile."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    kind: Any = ray.remote(Keeper)
+    kind: Any = ray.remote(RaySupervisor)
     options = kind.options(
         name=name_of(request),
         lifetime="detached",
@@ -116,23 +117,23 @@ def _new_keeper(request: Request) -> Any:
     return options.remote(msgspec.json.encode(request))
 
 
-def _find_keeper(request: Request) -> Any:
-    """The one that has these nodes."""
+def _find_supervisor(request: RayRequest) -> Any:
+    """The supervisor of these nodes."""
     own = f"{request.label}-n{request.node_ranks[0]}"
     there = _names(request)
     if not there:
-        raise LookupError(f"the keeper {request.label} is gone, and all of the cluster's nodes in Ray with it")
+        raise LookupError(f"the supervisor {request.label} is gone, and all of the cluster's nodes in Ray with it")
     return ray.get_actor(own if own in there else request.label)
 
 
-def _names(request: Request) -> list[str]:
+def _names(request: RayRequest) -> list[str]:
     named = ray.util.list_named_actors(all_namespaces=True)
     found = [n["name"] for n in named if n["namespace"] == _NAMESPACE]
     return [n for n in found if n == request.label or n.startswith(f"{request.label}-n")]
 
 
-async def _clear(request: Request) -> None:
-    """Every keeper of the cluster, or those of one node that was added to it."""
+async def _clear(request: RayRequest) -> None:
+    """End every supervisor of the cluster, or that of an added node."""
     wanted = [n for n in await asyncio.to_thread(_names, request) if request.is_first or n == name_of(request)]
     for name in wanted:
         await _end(name, ray.get_actor(name))
@@ -141,13 +142,13 @@ async def _clear(request: Request) -> None:
             await asyncio.sleep(0.1)
 
 
-async def _end(name: str, keeper: Any) -> None:
+async def _end(name: str, supervisor: Any) -> None:
     try:
-        async with asyncio.timeout(_KEEPER_END):
-            await keeper.end.remote()
+        async with asyncio.timeout(_SUPERVISOR_END):
+            await supervisor.end.remote()
     except (TimeoutError, ray.exceptions.RayError):
-        _log("the keeper did not end its nodes; Ray ends them with their placement group")
-    ray.kill(keeper)
+        _log("the supervisor did not end its nodes; Ray ends them with their placement group")
+    ray.kill(supervisor)
     group = group_named(name)
     if group is not None:
         remove_placement_group(group)
@@ -163,7 +164,7 @@ def _main() -> None:
 
 
 async def _serve_and_leave() -> int:
-    """A thread that still dials Ray holds nobody up."""
+    """Serve, then exit at once: a thread that still connects to Ray must not hold up the exit."""
     try:
         code = await _serve()
         if ray.is_initialized():

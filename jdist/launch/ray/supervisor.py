@@ -1,13 +1,13 @@
-"""Keeper: the one thing in a Ray cluster that is jdist's; placement group and agents are its own, and go with it.
+"""Supervisor: the one actor that represents a jdist cluster in a Ray cluster; it owns placement group and agents.
 
-It is a detached actor, so a notebook that ends leaves it alone, and it takes no resource of its own. It ends when the
-agents have ended, when it is told to, or when the program that began it is gone before the launch was done.
+It is a detached actor, so it survives the notebook, and it requests no resources. It ends when the agents have ended,
+when it is told to, or when the program that started it ends before the launch was complete.
 
-States of a node: *asked for* (its bundle is pending) → *starting* → *there* → *ended*, by its agent's end or its own.
+States of a node: *pending* (its bundle is not placed) → *starting* → *running* → *ended*.
 
-Ray ends what an actor has made as soon as that actor's process or node dies, and the keeper is on a node like any
-other. So placement group and nodes' actors are detached, too, and Ray starts the keeper again; it finds them by their
-names, and goes on. It ends for good by ``ray.kill`` only.
+Ray ends what an actor has created as soon as that actor's process or node dies, and the supervisor's node can die like
+any other. So the placement group and the nodes' actors are detached as well, and Ray restarts the supervisor, which
+finds them by name and continues. Only ``ray.kill`` ends it for good.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from jdist.launch.ray.launcher import Request, fitting, name_of
+from jdist.launch.ray.launcher import RayRequest, fitting, name_of
 from jdist.wire.processes import die_with_parent
 
 _LOOK = 0.5
-"""Between two looks at what Ray's scheduler has done: it wakes nobody."""
+"""Seconds between two polls of Ray's scheduler, which sends no notification."""
 _AGENT_END = 8.0
-"""Seconds for an agent that was told to end."""
+"""Seconds for a terminated agent to end."""
 _LINGER = 60.0
-"""Seconds after the last agent's end, during which it can still be asked why."""
+"""Seconds after the last agent's end for which the supervisor can still be asked for the reason."""
 _LINES = 5
 _NEWS = 10.0
-"""Seconds until an answer to who waits for news, also if there are none."""
+"""Seconds after which a request for progress returns even without any."""
 _AGENT = (
     "import sys; from jdist.commands import main; from jdist.launch.ray.supervisor import tethered; tethered();"
     " sys.exit(main(sys.argv[1:]))"
 )
 _RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID")
-"""What Ray tells its own processes, and a rank that uses Ray for itself must not take for its own."""
+"""Variables of Ray's own processes. A rank that uses Ray itself must not inherit them."""
 
 
 def tethered() -> None:
-    """In the agent: it ends, orderly, with the actor that has started it."""
+    """In the agent: end in order when the actor that started it ends."""
     die_with_parent(signal.SIGTERM)
 
 
-class Node:
-    """Actor: one node's agent."""
+class RayNode:
+    """Actor for one node: it runs the node's agent."""
 
     def __init__(self) -> None:
         self._agent: asyncio.subprocess.Process | None = None
@@ -85,7 +85,7 @@ class Node:
             self._reading = asyncio.get_running_loop().create_task(self._read(self._agent.stdout))
 
     async def wait(self) -> tuple[int, str]:
-        """Until the agent has ended: its exit code, and what it said last. One keeper after another may ask."""
+        """Wait for the agent's end; its exit code and last output. Successive supervisors may call it."""
         if self._agent is None or self._reading is None:
             return 1, "it was not started"
         await asyncio.shield(self._reading)
@@ -109,11 +109,11 @@ class Node:
                 self._agent.kill()
 
 
-class Keeper:
-    """Actor: see the module's text."""
+class RaySupervisor:
+    """Actor that supervises the nodes of one launch; see the module's docstring."""
 
     def __init__(self, request: bytes):
-        self._request = msgspec.json.decode(request, type=Request)
+        self._request = msgspec.json.decode(request, type=RayRequest)
         self._name = name_of(self._request)
         self._self = ray.get_runtime_context().current_actor
         self._group = group_named(self._name)
@@ -129,8 +129,8 @@ class Keeper:
             self._self.resume.remote()  # which this cannot wait for: it is no coroutine
 
     async def resume(self) -> None:
-        """Go on where the keeper that was lost with its node had been; a launch that was under way has failed."""
-        gone = f"its actor died with the node of the keeper {self._name}, or was not started yet"
+        """Continue after a restart by Ray. A launch that was in progress has failed."""
+        gone = f"its actor died with the node of the supervisor {self._name}, or was not started yet"
         self._failures = {n: gone for n in self._request.node_ranks if n not in self._nodes}
         for node_rank, node in self._nodes.items():
             self._keep(self._follow(node_rank, node))
@@ -140,13 +140,13 @@ class Keeper:
     # ------------------------------------------------------------ asked by talk
 
     async def begin(self, node_ranks: list[int], line: str) -> None:
-        """Start agents for these nodes, as soon as there are places for them; goes on after the answer."""
+        """Start agents for these nodes as soon as there are resources. Returns before that."""
         self._failures = {n: why for n, why in self._failures.items() if n not in node_ranks}
         self._is_done = False
         self._keep(self._begin(node_ranks, line))
 
     async def news(self, known: tuple[str, dict[int, str], bool] | None) -> tuple[str, dict[int, str], bool]:
-        """What is waited for, what failed by node, and whether all agents are started, once that is not ``known``."""
+        """Wait until the progress differs from ``known``: pending, failures by node rank, whether all started."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_NEWS), self._changed:
                 await self._changed.wait_for(lambda: self._now() != known)
@@ -192,16 +192,16 @@ class Keeper:
         await self._tell("", is_done=True)
 
     def _ask_for_places(self) -> None:
-        """A bundle a node, no two of them on one node of Ray's."""
+        """Create a placement group with one bundle for each node, on different nodes of Ray."""
         r, found = self._request, [n["Resources"] for n in ray.nodes() if n["Alive"]]
         counts, nnodes = r.counts, len(r.node_ranks)
         ranks = float(max(counts)) or 1.0
         cpus = [n.get("CPU", 0.0) for n in found]
         gpus = [n.get("GPU", 0.0) for n in found]
         has_gpus = r.may_use_gpus and any(gpus)
-        self._cpus = fitting(cpus, nnodes, ranks) if r.wish.num_cpus is None else r.wish.num_cpus
+        self._cpus = fitting(cpus, nnodes, ranks) if r.requirements.num_cpus is None else r.requirements.num_cpus
         wanted = (float(max(counts)) or max(gpus)) if has_gpus else 0.0
-        self._gpus = fitting(gpus, nnodes, wanted) if r.wish.num_gpus is None else r.wish.num_gpus
+        self._gpus = fitting(gpus, nnodes, wanted) if r.requirements.num_gpus is None else r.requirements.num_gpus
         bundle = {"CPU": self._cpus, "GPU": self._gpus}
         # A bundle of nothing is refused; of memory every node has a byte.
         asked = {k: v for k, v in bundle.items() if v} or {"memory": 1.0}
@@ -233,7 +233,7 @@ class Keeper:
         strategy = PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=self._request.node_ranks.index(node_rank)
         )
-        kind: Any = ray.remote(Node)
+        kind: Any = ray.remote(RayNode)
         node = kind.options(
             name=f"node-{node_rank}-{time.time_ns()}@{self._name}",
             lifetime="detached",
@@ -251,7 +251,7 @@ class Keeper:
         self._keep(self._follow(node_rank, node))
 
     async def _follow(self, node_rank: int, node: Any) -> None:
-        """Until its agent ends."""
+        """Wait for the end of a node's agent."""
         try:
             code, said = await node.wait.remote()
             self._failures[node_rank] = f"its agent ended with code {code}{f': {said}' if said else ''}"
@@ -261,7 +261,7 @@ class Keeper:
         await self._end_if_alone()
 
     async def _end_if_alone(self) -> None:
-        """Without any agent there is nothing to keep."""
+        """Remove everything and end, if no agent is left after a while."""
         if self._failures.keys() >= self._nodes.keys():
             await asyncio.sleep(_LINGER)
             if self._failures.keys() >= self._nodes.keys():
@@ -276,16 +276,16 @@ class Keeper:
 
 
 def group_named(name: str) -> PlacementGroup | None:
-    """A keeper's; whatever runs in it ends when it is removed."""
+    """A supervisor's placement group, if it exists. Removing it ends everything that runs in it."""
     try:
         return get_placement_group(name)
     except ValueError:  # there is none
         return None
 
 
-def _nodes_of(keeper: str) -> dict[int, Any]:
-    """The actors of its nodes that live, by node rank; of two, the one that was started last."""
-    named = sorted(n for n in ray.util.list_named_actors() if n.endswith(f"@{keeper}"))
+def _nodes_of(supervisor: str) -> dict[int, Any]:
+    """Living node actors of a supervisor, by node rank; of two for one rank, the newer."""
+    named = sorted(n for n in ray.util.list_named_actors() if n.endswith(f"@{supervisor}"))
     return {int(n.split("-")[1]): ray.get_actor(n) for n in named}
 
 
@@ -298,7 +298,7 @@ def _has(resources: dict[str, float]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Ray's words in a line; its stack is in Ray's own logs."""
+    """Ray's message on one line. The traceback is in Ray's own logs."""
     cause = getattr(error, "cause", None) or error
     lines = [line.strip() for line in str(cause).strip().splitlines() if line.strip()]
     return f"Ray: {' '.join(lines)[:500] or type(cause).__name__}"

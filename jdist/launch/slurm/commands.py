@@ -1,4 +1,4 @@
-"""Slurm's command lines: the step that puts an agent on each node of a job, and the job to be submitted. Pure."""
+"""Slurm's command lines: the job step that starts an agent on each node, and the job to submit. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MARK = "JDIST_JOIN_LINE"
 
 
 def option(args: Sequence[str], *names: str) -> str:
-    """The value of an option of the user's, as ``--nodes=2``, ``--nodes 2``, ``-N 2`` or ``-N2``; "" without it."""
+    """Value of an option among the user's arguments (``--nodes=2``, ``--nodes 2``, ``-N 2``, ``-N2``), or ""."""
     value = ""
     for n, word in enumerate(args):
         for name in names:
@@ -23,7 +23,7 @@ def option(args: Sequence[str], *names: str) -> str:
 
 
 def asked_nodes(args: Sequence[str]) -> int:
-    """The number of nodes that the user's arguments for sbatch ask for; 0: none. Raises UsageError for a range."""
+    """Number of nodes in the user's arguments for sbatch; 0 if absent. Raises UsageError for a range."""
     asked = option(args, "--nodes", "-N")
     if asked and not asked.isdecimal():
         raise UsageError(f"-- --nodes={asked}: jdist needs to know how many nodes there will be; give -N instead")
@@ -33,10 +33,10 @@ def asked_nodes(args: Sequence[str]) -> int:
 def step_command(
     job: str, nodes: Sequence[str] | int, agents: Sequence[str], args: Sequence[str] = (), name: str = ""
 ) -> list[str]:
-    """Run ``agents`` once on each of these nodes of ``job``, or on so many of them.
+    """Command line that runs ``agents`` once on each of ``nodes`` of ``job`` (names, or a number of nodes).
 
-    The step shares the nodes with the job's other steps (a notebook may run in one of them) and takes all of their
-    memory and CPUs that the job has; a node or task that ends leaves the others alone.
+    The step shares the nodes with the job's other steps, one of which may run the notebook, and may use all memory and
+    CPUs of the job. The end of a node or a task does not end the others.
     """
     count = nodes if isinstance(nodes, int) else len(nodes)
     return [
@@ -60,7 +60,7 @@ def step_command(
 
 
 def batch_command(args: Sequence[str], nnodes: int, name: str) -> list[str]:
-    """Submit a job that is not started a second time and outlives the failure of a node; the script is its input."""
+    """Command line that submits a job: never requeued, survives a node failure. The script is its input."""
     fixed = ["--parsable", "--no-requeue", "--no-kill", "--output=/dev/null"]
     return ["sbatch", *fixed, f"--nodes={nnodes}", *args, f"--nodes={nnodes}", f"--job-name={name}"]
 
@@ -68,9 +68,9 @@ def batch_command(args: Sequence[str], nnodes: int, name: str) -> list[str]:
 def batch_script(agents: Sequence[str], nnodes: int, env: Mapping[str, str], log: str, line: str) -> str:
     """The job's script.
 
-    The join line stands in the script and reaches the agents on their standard input. It would be seen by other users
-    in an argument or a variable; a file of mode 0600 would need a file system that all nodes share. Slurm shows a
-    job's script to its owner and to the cluster's administrators, and removes it with the job.
+    It contains the join line, which reaches the agents on standard input. Other users could see it in an argument or a
+    variable, and a file of mode 0600 would need a shared file system. Slurm shows a job's script only to its owner and
+    to administrators, and removes it with the job.
     """
     step = shlex.join(step_command("JOB", nnodes, agents)).replace("--jobid=JOB", '--jobid="$job"')
     quoted = shlex.quote(log)
@@ -81,7 +81,7 @@ def batch_script(agents: Sequence[str], nnodes: int, env: Mapping[str, str], log
             f"[ -w {quoted} ] && exec >>{quoted} 2>&1",  # where the file system is shared
             *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
             "job=$SLURM_JOB_ID",
-            # what was asked for the job (tasks, memory by CPU, GPUs by task) is not what the step is to be
+            # the step must not inherit the job's own request (tasks, memory per CPU, GPUs per task)
             "for name in $(env | sed -n 's/^\\(SLURM_[A-Z0-9_]*\\)=.*/\\1/p'); do",
             '  [ "$name" = SLURM_CONF ] || unset "$name"',
             "done",
@@ -94,7 +94,7 @@ def batch_script(agents: Sequence[str], nnodes: int, env: Mapping[str, str], log
 
 
 def step_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which srun and sbatch do what they are told: without what an earlier one left as defaults."""
+    """The environment without variables that an enclosing job or step left as defaults for srun and sbatch."""
     kept = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS")
     prefixes = ("SLURM_", "SRUN_", "SBATCH_", "SLURMD_")
     return {k: v for k, v in env.items() if k in kept or not k.startswith(prefixes)}

@@ -1,4 +1,4 @@
-"""Slurm: agents as a step of the job that this runs in (``srun``), or of a job of their own (``sbatch``)."""
+"""Slurm: agents run as a step of the surrounding job (``srun``), or in a job of their own (``sbatch``)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jdist.core.errors import LaunchError, UsageError
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.core.slurm import SlurmJob, describe_node, parse_accounting, parse_job
-from jdist.launch.base import Launcher, Plan
-from jdist.launch.launch_program import Engine, Log, clean_environment, node_command
+from jdist.launch.base import Launcher, LaunchPlan
+from jdist.launch.launch_program import LaunchProgram, ProgramLog, clean_environment, node_command
 from jdist.launch.slurm.commands import (
     asked_nodes,
     batch_command,
@@ -30,7 +30,7 @@ from jdist.launch.slurm.commands import (
 _CALL_TIMEOUT = 30.0
 """Seconds for Slurm's programs to answer; its controller may be busy."""
 _LOOK = 1.0
-"""Between two looks at a job that is waited for, at first; later a twentieth of the time waited."""
+"""Seconds between two polls of a pending job, at first; later a twentieth of the time waited."""
 _LOOK_RARELY = 15.0
 _END = 5.0
 """Seconds for a job or step to end by itself once its agents have been told to."""
@@ -43,12 +43,12 @@ _COMPLAINTS = ("srun: error", "srun: fatal", "slurmstepd", "slurmd", "sbatch: er
 class SlurmLauncher(Launcher):
     """One agent on each node of a job.
 
-    The job is the one of ``--jobid`` among the arguments, which :meth:`complete` adds inside an allocation; without it,
-    one is submitted with the user's arguments. Either is found again by anybody who knows the settings: a job that was
-    submitted by its name, which has a part that is this cluster's only.
+    The job is that of ``--jobid`` among the arguments, which :meth:`complete` adds inside an allocation. Without it, a
+    job is submitted with the user's arguments. Every client that knows the settings finds it again: a submitted job by
+    its name, which contains a token of this cluster.
     """
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._args = list(plan.settings.launcher_args)
         self._allocation = option(self._args, "--jobid")
@@ -57,16 +57,16 @@ class SlurmLauncher(Launcher):
         self._submitted = ""
         self._submitting: asyncio.Task[str] | None = None
         self._job: SlurmJob | None = None
-        self._steps: dict[int, Engine] = {}
-        """By node rank, of those that were started from here."""
-        self._log: Log | None = None
-        """What the job's own step says, if it can be seen here."""
+        self._steps: dict[int, LaunchProgram] = {}
+        """Steps that this object started, by node rank."""
+        self._log: ProgramLog | None = None
+        """Output of the submitted job's step, if the file system is shared."""
         self._looking: asyncio.Task[None] | None = None
         self._began = self._looked = 0.0
 
     @classmethod
     def complete(cls, settings: Settings) -> Settings:
-        """Which job it is (``--jobid``, the one that this runs in, or one to be submitted), and how many nodes."""
+        """Choose the job (``--jobid``, the surrounding one, or one to submit) and the number of nodes."""
         args = list(settings.launcher_args)
         job = option(args, "--jobid") or os.environ.get("SLURM_JOB_ID", "")
         if job:
@@ -85,7 +85,7 @@ class SlurmLauncher(Launcher):
         return super().complete(msgspec.structs.replace(settings, nnodes=nnodes, launcher_args=tuple(args)))
 
     async def launch(self, join_line: Awaitable[str]) -> None:
-        """Start a step, which reads the line when it is known; or submit a job, whose script has it."""
+        """Start a step that reads the join line, or submit a job whose script contains it."""
         self._began = time.monotonic()
         known, ranks = asyncio.ensure_future(join_line), self.plan.node_ranks
         if self._allocation:
@@ -94,10 +94,10 @@ class SlurmLauncher(Launcher):
                 raise LaunchError(f"job {self._allocation} has no node left for node {ranks.start + len(nodes)}")
             step = self._step(self._allocation, nodes, ranks.start)
             self._steps = dict.fromkeys(ranks, step)
-            step.tell(await known)
+            step.send_line(await known)
             return
         line = await known
-        self._log = Log(self.plan.log, _COMPLAINTS)
+        self._log = ProgramLog(self.plan.log, _COMPLAINTS)
         self._submitting = asyncio.create_task(self._submit(line))
         await asyncio.shield(self._submitting)
 
@@ -110,14 +110,14 @@ class SlurmLauncher(Launcher):
         self._submitted = out.strip().splitlines()[-1].partition(";")[0]
         return self._submitted
 
-    def _step(self, job: str, nodes: Sequence[str], first: int) -> Engine:
+    def _step(self, job: str, nodes: Sequence[str], first: int) -> LaunchProgram:
         agents = self._agents(first)
         args = self._args if self._allocation else []  # those for sbatch are not for srun
         command = step_command(job, nodes, agents, args, self._name)
-        return Engine(command, self._env, Log(self.plan.log, _COMPLAINTS))
+        return LaunchProgram(command, self._env, ProgramLog(self.plan.log, _COMPLAINTS))
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
-        """Another step on the node, in the job that has it."""
+        """Start another step on the node, in the job that holds it."""
         numbers = [self._allocation] if self._allocation else await self._find()
         try:
             nodes = await self._nodes(numbers)
@@ -132,29 +132,29 @@ class SlurmLauncher(Launcher):
             )
             raise LaunchError(f"node {node_rank} cannot be started again: {why}", remedies=remedies)
         step = self._steps[node_rank] = self._step(await self._owner(numbers, node), [node], node_rank)
-        step.tell(join_line)
+        step.send_line(join_line)
         return True
 
     def _old_node(self, node_rank: int, nodes: Sequence[str]) -> str:
-        """Which of the job's nodes it was, by what its agent said or, if ranks were never renumbered, by its place."""
-        name = self.names[node_rank] if node_rank < len(self.names) else ""
+        """The node's name: as its agent reported it, else by its index among the job's nodes."""
+        name = self.node_names[node_rank] if node_rank < len(self.node_names) else ""
         if name:
             return name if name in nodes else ""
         return nodes[node_rank] if node_rank < len(nodes) else ""
 
     async def _taken(self, node_rank: int) -> str:
-        """What Slurm says of a node that its job does not have any more."""
-        name = self.names[node_rank] if node_rank < len(self.names) else ""
+        """Slurm's reason for a node that its job does not hold any more."""
+        name = self.node_names[node_rank] if node_rank < len(self.node_names) else ""
         shown = await self._call(["scontrol", "show", "node", name, "-o"]) if name else ""
         return f"Slurm has taken it from the job: {describe_node(shown)}" if shown else "its job has no such node"
 
     def _agents(self, first: int) -> list[str]:
         return node_command(_PLACE, first, "--called", _CALLED, fork=self.plan.settings.fork)
 
-    # ------------------------------------------------------------ what has become of it
+    # ------------------------------------------------------------ state
 
     def failures(self) -> dict[int, str]:
-        """What nodes have said about their agents' ends; for the others, what became of the job or step."""
+        """Reasons reported by the nodes; for other nodes, the end of the job or step."""
         self._look_again()
         found = {}
         for node_rank in {*self.plan.node_ranks, *self._steps}:
@@ -165,7 +165,7 @@ class SlurmLauncher(Launcher):
                 found[node_rank] = why
         return found
 
-    def _job_end(self, log: Log | None) -> str:
+    def _job_end(self, log: ProgramLog | None) -> str:
         if self._job is None or self._job.phase != "over":
             return ""
         said = log.last_words() if log else ""
@@ -173,18 +173,14 @@ class SlurmLauncher(Launcher):
         return "; ".join(filter(None, (self._job.describe(), said, self._job.advice(), blind)))
 
     def describe(self) -> str:
-        """The job's state and Slurm's reason for it, while it has no nodes yet."""
+        """The job's state, and Slurm's reason for it while it has no nodes."""
         self._look_again()
         if self._job is None:
             return f"job {self._submitted} is submitted" if self._submitted else ""
         return self._job.describe() if self._job.phase != "running" else f"{self._job.describe()}; its agents start"
 
-    def waits_for(self) -> str:
-        """The same."""
-        return self.describe()
-
     def _look_again(self) -> None:
-        """Have the job looked at, if the last look is some time ago; the more, the longer it has been waited for."""
+        """Poll the job in a task if the last poll is old enough; the interval grows with the time waited."""
         number = self._submitted or self._allocation
         pause = min(_LOOK_RARELY, max(_LOOK, (time.monotonic() - self._began) / 20))
         is_looking = self._looking is not None and not self._looking.done()
@@ -192,12 +188,12 @@ class SlurmLauncher(Launcher):
             self._looking = asyncio.get_running_loop().create_task(self._look(number))
 
     async def _look(self, number: str) -> None:
-        with contextlib.suppress(LaunchError):  # slurmctld does not answer now: what it said last holds
+        with contextlib.suppress(LaunchError):  # slurmctld does not answer: keep its last answer
             self._job = await self._show(number) or self._job
         self._looked = time.monotonic()
 
     async def _show(self, number: str) -> SlurmJob | None:
-        """The job now, or what became of it; None if Slurm has forgotten it."""
+        """The job's current or final state; None if Slurm has forgotten it."""
         try:
             job = parse_job(await self._call(["scontrol", "show", "job", number, "-o"]))
         except LaunchError as e:
@@ -211,7 +207,7 @@ class SlurmLauncher(Launcher):
         return job
 
     async def _nodes(self, numbers: Sequence[str]) -> list[str]:
-        """The nodes of these jobs, in the order of their node ranks."""
+        """Nodes of these jobs, by node rank."""
         nodes: list[str] = []
         for number in numbers:
             job = await self._show(number)
@@ -233,28 +229,28 @@ class SlurmLauncher(Launcher):
     # ------------------------------------------------------------ the end
 
     async def end(self) -> None:
-        """Cancel what was submitted and end the steps, if they do not end by themselves with their agents."""
+        """End the steps and cancel a submitted job, unless they end by themselves with their agents."""
         if self._looking is not None:
             self._looking.cancel()
         if self._submitting is not None:
-            await asyncio.wait([self._submitting])  # at most _CALL_TIMEOUT: a job that nobody knows would stay
+            await asyncio.wait([self._submitting])  # at most _CALL_TIMEOUT; else a job of unknown number would stay
         for step in {id(s): s for s in self._steps.values()}.values():
             await step.end(_END, _END)
         if self._submitted:
             await self._cancel([self._submitted])
 
-    async def clear(self) -> None:
-        """Cancel this cluster's jobs, whoever has submitted them; an allocation is its owner's."""
+    async def remove_leftovers(self) -> None:
+        """Cancel the jobs submitted for this cluster. An allocation belongs to the user and is left alone."""
         if not self._allocation:
             await self._cancel(await self._find())
 
     async def _find(self) -> list[str]:
-        """The numbers of this user's jobs of this cluster's name that are not over, oldest first."""
+        """Numbers of this user's unfinished jobs for this cluster, oldest first."""
         asked = ["squeue", "--noheader", "--format=%A", f"--name={self._name}", f"--user={os.geteuid()}"]
         return sorted(set((await self._call(asked)).split()), key=int)
 
     async def _cancel(self, numbers: Sequence[str]) -> None:
-        """Let jobs end by themselves for a moment, with their agents; those that wait for nodes are cancelled."""
+        """Give running jobs a moment to end with their agents, then cancel what is left."""
         deadline = time.monotonic() + _END
         for number in numbers:
             while (job := await self._show(number)) is not None and job.phase == "running":
@@ -268,7 +264,7 @@ class SlurmLauncher(Launcher):
         return await asyncio.to_thread(_call, argv, self._env, text)
 
 
-def _step_end(step: Engine | None) -> str:
+def _step_end(step: LaunchProgram | None) -> str:
     if step is None or step.status is None:
         return ""
     said = step.log.last_words()
@@ -276,7 +272,7 @@ def _step_end(step: Engine | None) -> str:
 
 
 def _allocated(number: str) -> SlurmJob:
-    """The job that this runs in, or that the user named. Raises UsageError if it has no nodes (any more)."""
+    """The surrounding job, or the one that the user named. Raises UsageError if it has no nodes."""
     try:
         job = parse_job(_call(["scontrol", "show", "job", number, "-o"], step_environment(os.environ), ""))
     except LaunchError as e:
@@ -290,7 +286,7 @@ def _allocated(number: str) -> SlurmJob:
 
 
 def _call(argv: Sequence[str], env: dict[str, str], text: str) -> str:
-    """What one of Slurm's programs prints. Raises LaunchError with its complaint."""
+    """Output of one of Slurm's programs. Raises LaunchError with its error message."""
     try:
         done = subprocess.run(
             list(argv), input=text, env=env, capture_output=True, text=True, check=False, timeout=_CALL_TIMEOUT

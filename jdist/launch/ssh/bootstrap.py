@@ -1,7 +1,7 @@
-"""Foothold: what runs on another host before its agent does. It finds the place and the log, and becomes the agent.
+"""Bootstrap: what runs on a remote host before its agent. It prepares directory and log, and becomes the agent.
 
-Sent to an interpreter there as text, so it uses nothing but the standard library, and what Python 3.6 knows, if only to
-say that this one is too old. Standard input is read no further than the line that is for it: the next is the agent's.
+It is sent to an interpreter there as text, so it uses the standard library only, and only what Python 3.6 knows, so
+that it can report an interpreter that is too old. It reads one line of standard input: the next one is for the agent.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ import time
 from typing import Any
 
 _LOG_AGE = 7 * 86400
-"""Seconds for which a log is kept that nobody has removed."""
+"""Seconds after which old logs are removed."""
 
 
 def main() -> None:
-    """Read what is wanted, and say what came of it in one line that begins with the mark that was given."""
+    """Read the request, report on one line that begins with the given mark, and become the agent."""
     given = json.loads(read_line())
     try:
         env = prepare(given)
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def prepare(given: Any) -> Any:
-    """Go to the directory; the agent's environment. Raises OSError, ValueError saying what is missing."""
+    """Change the directory and return the agent's environment. Raises OSError or ValueError naming what is missing."""
     where = f"{sys.executable} (Python {sys.version_info[0]}.{sys.version_info[1]})"
     if sys.version_info[:2] < tuple(given["python"]):
         raise ValueError(f"{where} is too old for jdist, which needs {'.'.join(map(str, given['python']))}")
@@ -56,7 +56,7 @@ def prepare(given: Any) -> Any:
 
 
 def log_path(name: str) -> str:
-    """In a folder of this user's alone, from which old logs are removed on the way."""
+    """Path of a log in a folder that only this user can access. Removes old logs from it."""
     folder = os.path.join(tempfile.gettempdir(), f"jdist-logs-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
@@ -70,7 +70,7 @@ def log_path(name: str) -> str:
 
 
 def read_line() -> bytes:
-    """One line of standard input, and not a byte more."""
+    """Read one line of standard input, and not a byte more."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
@@ -81,7 +81,7 @@ def read_line() -> bytes:
 
 
 def say(given: Any, report: Any) -> None:
-    """In a line of its own, whatever a login prints before."""
+    """Write the report on a line of its own, whatever the login printed before."""
     os.write(1, ("\n" + given["mark"] + json.dumps(report) + "\n").encode())
 
 

@@ -1,4 +1,4 @@
-"""Ssh: one agent on each of the hosts that the user names, started over ssh."""
+"""Ssh: one agent on each host that the user names, started over ssh."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from msgspec import Struct
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Host, Settings
-from jdist.launch.base import Launcher, Plan
-from jdist.launch.ssh.logins import Logins
-from jdist.launch.ssh.remote import RemoteAgent, Wanted
+from jdist.launch.base import Launcher, LaunchPlan
+from jdist.launch.ssh.logins import SshLogins
+from jdist.launch.ssh.remote import RemoteAgent, RemoteAgentSpec
 
 
-class Options(Struct, frozen=True):
-    """What may stand after ``--``: for hosts that say nothing else in the hostfile, and a host to be added."""
+class SshOptions(Struct, frozen=True):
+    """Options after ``--``: defaults for hosts without their own in the hostfile, and a host to add."""
 
     python: str = ""
     directory: str = ""
@@ -26,19 +26,19 @@ class Options(Struct, frozen=True):
 
 
 class SshLauncher(Launcher):
-    """Logs in to all hosts at once; each goes on as far as it can, whatever becomes of the others."""
+    """Logs in to all hosts at once. A host that fails does not hold up the others."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._options = parse_options(plan.settings.launcher_args)
-        self._logins = Logins(self._options.configuration)
+        self._logins = SshLogins(self._options.configuration)
         self._agents: dict[int, RemoteAgent] = {}
-        """By node rank."""
+        """Agents by node rank."""
         self._bringing: set[asyncio.Task[None]] = set()
 
     @classmethod
     def complete(cls, settings: Settings) -> Settings:
-        """As many nodes as there are hosts, with their slots' numbers of ranks."""
+        """One node for each host, one rank for each slot."""
         if not settings.hosts:
             raise UsageError("--launcher ssh needs hosts: --hosts a:2,b:2 or --hostfile FILE")
         if parse_options(settings.launcher_args).host:
@@ -49,7 +49,7 @@ class SshLauncher(Launcher):
         return msgspec.structs.replace(settings, nnodes=n, nproc_per_node=_counts(settings))
 
     async def launch(self, join_line: Awaitable[str]) -> None:
-        """Begin with all hosts, and go on with them in the background: ``describe`` and ``failures`` tell."""
+        """Start with all hosts in background tasks; ``describe`` and ``failures`` report their progress."""
         line = asyncio.ensure_future(join_line)
         for node_rank in self.plan.node_ranks:
             self._bring(node_rank, self._host(node_rank), line)
@@ -63,7 +63,7 @@ class SshLauncher(Launcher):
         return task
 
     def _host(self, node_rank: int) -> Host:
-        """Raises LaunchError for a node whose host nobody has named."""
+        """Host of a node to launch. Raises LaunchError if the user named none."""
         hosts = self.plan.settings.hosts
         if self._options.host:
             return Host(self._options.host)
@@ -72,22 +72,22 @@ class SshLauncher(Launcher):
         raise LaunchError(f"which host is node {node_rank} to be on? Name it: add-node -- HOST")
 
     def _old_host(self, node_rank: int) -> Host | None:
-        """That of a node that was there; None where nobody knows it any more."""
+        """Host of a node that was launched before; None if unknown."""
         hosts = self.plan.settings.hosts
-        name = self.names[node_rank] if node_rank < len(self.names) else ""
+        name = self.node_names[node_rank] if node_rank < len(self.node_names) else ""
         if name:
             return next((h for h in hosts if h.name == name), Host(name))
-        return hosts[node_rank] if len(self.names) in (0, len(hosts)) else None
+        return hosts[node_rank] if len(self.node_names) in (0, len(hosts)) else None
 
-    def _wanted(self, node_rank: int, host: Host) -> Wanted:
+    def _wanted(self, node_rank: int, host: Host) -> RemoteAgentSpec:
         options, settings = self._options, self.plan.settings
         words = ["join", "--node-rank", str(node_rank), *([] if settings.fork else ["--no-fork"]), "-"]
         place = Host(host.name, host.slots, host.python or options.python, host.directory or options.directory)
         env = (*settings.env, ("JDIST_HOST", host.name))
-        return Wanted(place, node_rank, tuple(words), env, f"{settings.name}-node{node_rank}")
+        return RemoteAgentSpec(place, node_rank, tuple(words), env, f"{settings.name}-node{node_rank}")
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
-        """Log in to the node's host again, and start another agent."""
+        """Log in to the node's host again and start another agent."""
         host = self._old_host(node_rank)
         if host is None:
             return False
@@ -102,12 +102,12 @@ class SshLauncher(Launcher):
             raise LaunchError(f"node {node_rank} ({agent.name}): {agent.failure}")
         return True
 
-    async def let_go(self) -> None:
-        """Close the connections: the agents are in sessions of their own."""
-        await asyncio.gather(*(a.let_go() for a in self._agents.values()))
+    async def release(self) -> None:
+        """Close the connections. The agents are in sessions of their own and go on."""
+        await asyncio.gather(*(a.release() for a in self._agents.values()))
 
     def failures(self) -> dict[int, str]:
-        """Told together, once it is known of every host what became of it."""
+        """Failures of all hosts, reported together once the outcome of every host is known."""
         if not all(a.is_settled for a in self._agents.values()):
             return {}
         return {n: f"{a.name}: {a.failure}" for n, a in self._agents.items() if a.failure}
@@ -147,7 +147,7 @@ def _counts(settings: Settings) -> tuple[int, ...]:
     return each
 
 
-def parse_options(words: Sequence[str]) -> Options:
+def parse_options(words: Sequence[str]) -> SshOptions:
     """What the user wrote after ``--``. Raises UsageError."""
     parser = ArgumentParser("--launcher ssh --")
     parser.add_argument("--python", default="", metavar="PATH")
@@ -155,4 +155,4 @@ def parse_options(words: Sequence[str]) -> Options:
     parser.add_argument("-F", dest="configuration", default="", metavar="SSH_CONFIG")
     parser.add_argument("host", nargs="?", default="", metavar="HOST")
     found = parser.parse(words)
-    return Options(found.python, found.directory, found.configuration, found.host)
+    return SshOptions(found.python, found.directory, found.configuration, found.host)

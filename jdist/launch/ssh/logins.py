@@ -1,7 +1,7 @@
-"""Logins: an ssh connection to a host as the user's own configuration describes it, or why there is none.
+"""Logins: ssh connections to hosts as the user's own configuration describes them.
 
 User, port, key, ProxyJump and the rest come from ``~/.ssh/config`` and ``/etc/ssh/ssh_config``. A host's key must be in
-known_hosts: there is no way to turn that off. Nothing is ever asked for: a password or a passphrase is not at hand.
+known_hosts; this cannot be turned off. jdist never prompts, so a password or a passphrase cannot be given.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import asyncssh
 from jdist.core.errors import LaunchError
 
 _CONNECT = 20.0
-"""Seconds for a host to take the connection, unless the configuration says otherwise."""
+"""Seconds to connect to a host, unless the configuration says otherwise."""
 _LOGIN = 30.0
-"""Seconds for both sides' proofs."""
+"""Seconds to authenticate."""
 _ALIVE = 15.0
-"""Seconds of silence until the other side is asked whether it is there."""
+"""Seconds of silence before a keep-alive is sent."""
 _CONFIGURATIONS = ("~/.ssh/config", "/etc/ssh/ssh_config")
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _AT_ONCE = 8
-"""Logins underway at once: sshd (MaxStartups) drops some of more than ten that come through one jump host."""
+"""Concurrent logins: sshd (MaxStartups) drops some of more than ten through one jump host."""
 
 
-class Logins:
+class SshLogins:
     """Logs in to hosts. ``configuration``: a file to use instead of the user's, as with ``ssh -F``."""
 
     def __init__(self, configuration: str = ""):
@@ -34,7 +34,7 @@ class Logins:
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def log_in(self, host: str) -> asyncssh.SSHClientConnection:
-        """``host`` as in ``ssh HOST``. Raises LaunchError with ssh's own reason, and the way out where there is one."""
+        """Connect to ``host``, written as in ``ssh HOST``. Raises LaunchError with ssh's reason and what to do."""
         user, _, name = host.rpartition("@")
         given = {"username": user} if user else {}
         known = _KnownHosts()
@@ -59,18 +59,18 @@ class Logins:
 
 
 class _KnownHosts:
-    """The keys that a host may prove itself with."""
+    """Looks up the keys that a host may present."""
 
     def __init__(self) -> None:
         self.files: list[Any] = list(_KNOWN_HOSTS)
         self.alias: str | None = None
-        """The name that the configuration has for it there."""
+        """HostKeyAlias of the configuration."""
         self.asked_for = ""
-        """The host as known_hosts has it, once it has been looked up."""
+        """The host as written in known_hosts, once it has been looked up."""
         self.has_keys = False
 
     def match(self, host: str, _address: str, port: int | None) -> Any:
-        """As asyncssh asks for it. As with ssh, a name's key is looked up by that name, not by where it leads."""
+        """Called by asyncssh. As with ssh, a key is looked up by the host's name and not by its address."""
         text = "\n".join(Path(f).read_text(errors="replace") for f in _present(self.files))
         found = asyncssh.match_known_hosts(text.encode(), host, "", port)
         self.asked_for = host if port is None or host == self.alias else f"[{host}]:{port}"
@@ -83,7 +83,7 @@ def _present(paths: Any) -> list[str]:
 
 
 def _explain(error: Exception, host: str, known: _KnownHosts) -> str:
-    """Why there is no connection, as ssh says it, and what to do."""
+    """Why there is no connection, in ssh's words, and what to do."""
     reason = str(error).rstrip(".") or type(error).__name__
     match error:
         case asyncssh.PermissionDenied():

@@ -1,8 +1,8 @@
-"""Remote: one host's agent, started over an ssh connection of its own.
+"""Remote: the agent of one host, started over an ssh connection of its own.
 
-The connection is needed until the agent has its join line. The agent lives on when it breaks, or when the program that
-holds it ends: it is in a session of its own there, writes to a file there, and ends with its controller. An agent that
-has no join line yet ends with the connection.
+The connection is needed until the agent has its join line; before that, the agent ends with the connection. Afterwards
+it survives the connection and the process that holds it: it runs in a session of its own, writes to a file on its host,
+and ends with its controller.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from msgspec import Struct
 from jdist.core import __version__
 from jdist.core.errors import LaunchError
 from jdist.core.settings import Host, SshBootstrapSpec
-from jdist.launch.last_words import last_words
-from jdist.launch.ssh.logins import Logins
+from jdist.launch.ssh.logins import SshLogins
+from jdist.launch.support import last_words
 
 OLDEST_PYTHON = (3, 11)
 _REPORT = 60.0
@@ -36,30 +36,30 @@ _CHOOSE = (
 """For /bin/sh: run ``$0`` with the first of the arguments that is an interpreter here."""
 
 
-class Report(Struct, frozen=True):
-    """What the foothold says."""
+class BootstrapReport(Struct, frozen=True):
+    """Report of the bootstrap."""
 
     error: str = ""
     pid: int = 0
     log: str = ""
 
 
-class Wanted(Struct, frozen=True):
-    """What is to be started on a host."""
+class RemoteAgentSpec(Struct, frozen=True):
+    """The agent to start on a host."""
 
     host: Host
     node_rank: int
     words: tuple[str, ...]
-    """After ``jdist``."""
+    """Arguments of the ``jdist`` command."""
     env: tuple[tuple[str, str], ...]
     log: str
-    """Its name there, without the process's number."""
+    """Name of its log there, without the process ID."""
 
 
 class RemoteAgent:
-    """The way of one agent onto its host. ``stage`` says how far it has come, ``failure`` why it went no further."""
+    """Starts one agent on its host. ``stage`` is its progress, ``failure`` the reason if it failed."""
 
-    def __init__(self, wanted: Wanted, logins: Logins):
+    def __init__(self, wanted: RemoteAgentSpec, logins: SshLogins):
         self.name = wanted.host.name
         self.stage = "connecting"
         self.failure = ""
@@ -67,16 +67,16 @@ class RemoteAgent:
         self._logins = logins
         self._connection: asyncssh.SSHClientConnection | None = None
         self._process: asyncssh.SSHClientProcess[bytes] | None = None
-        self._report = Report()
+        self._report = BootstrapReport()
         self._watching: asyncio.Task[None] | None = None
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has its join line, or failed."""
+        """Whether the agent has its join line, or has failed."""
         return bool(self.failure) or self._watching is not None
 
     async def bring(self, join_line: asyncio.Future[str]) -> None:
-        """Start the agent and give it its join line; ``failure`` says if and why that could not be."""
+        """Start the agent and send it its join line. On failure, sets ``failure`` instead of raising."""
         try:
             self._connection = await self._logins.log_in(self.name)
             self.stage = "starting"
@@ -94,10 +94,10 @@ class RemoteAgent:
     # ------------------------------------------------------------ starting
 
     async def _start(self, connection: asyncssh.SSHClientConnection) -> None:
-        foothold = importlib.resources.files("jdist.launch.ssh").joinpath("bootstrap.py").read_bytes()
+        bootstrap = importlib.resources.files("jdist.launch.ssh").joinpath("bootstrap.py").read_bytes()
         host = self._wanted.host
         pythons = [host.python] if host.python else [sys.executable, "python3"]
-        self._process = process = await connection.create_process(_command(pythons, len(foothold)), encoding=None)
+        self._process = process = await connection.create_process(_command(pythons, len(bootstrap)), encoding=None)
         mark = f"jdist-{secrets.token_hex(8)} "
         spec = SshBootstrapSpec(
             mark=mark,
@@ -111,7 +111,7 @@ class RemoteAgent:
         try:
             async with asyncio.timeout(_REPORT):
                 with contextlib.suppress(OSError):  # it ended already, and says why
-                    process.stdin.write(foothold + msgspec.json.encode(spec) + b"\n")
+                    process.stdin.write(bootstrap + msgspec.json.encode(spec) + b"\n")
                     await process.stdin.drain()
                 self._report = await _read_report(process, mark.encode())
         except TimeoutError:
@@ -122,7 +122,7 @@ class RemoteAgent:
     # ------------------------------------------------------------ its end
 
     async def _watch(self) -> None:
-        """Note an agent's end. If only the connection ends, the agent goes on."""
+        """Record the agent's end. If only the connection ends, the agent goes on."""
         if self._process is None:
             return
         done = await self._process.wait()
@@ -139,7 +139,7 @@ class RemoteAgent:
         return f": {last_words(said)}" if said.strip() else ""
 
     async def _run(self, command: str) -> str:
-        """What a short command prints there; nothing if the connection does not carry it any more."""
+        """Output of a short command on the host; "" if the connection is broken."""
         if self._connection is None:
             return ""
         with contextlib.suppress(asyncssh.Error, OSError):
@@ -148,7 +148,7 @@ class RemoteAgent:
         return ""
 
     async def end(self) -> None:
-        """End the agent if it is still there and in sight, and close the connection."""
+        """End the agent if it still runs and can be reached, and close the connection."""
         if self._connection is None:
             return
         if self._process is not None:
@@ -157,9 +157,9 @@ class RemoteAgent:
         if self._watching is not None and not self._watching.done():
             await self._run(f"kill {self._report.pid}")
             await asyncio.wait([self._watching], timeout=_END)
-        await self.let_go()
+        await self.release()
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Close the connection. An agent that has its join line goes on."""
         if self._watching is not None:
             self._watching.cancel()
@@ -173,19 +173,19 @@ class RemoteAgent:
 
 
 def _command(pythons: list[str], nbytes: int) -> str:
-    """For a login shell, of which there are many kinds: single quotes, no exclamation mark, no line's end inside.
+    """Command line for a login shell of any kind: single quotes, no exclamation mark, no newline inside.
 
-    What is run is read from standard input, byte by byte: what comes after it is not for this interpreter's buffer.
+    The interpreter reads the bootstrap byte by byte, so that what follows it stays on standard input for the agent.
     """
     read = f'import os,sys;sys.path[:]=filter(None,sys.path);exec(b"".join([os.read(0,1)for _ in range({nbytes})]))'
     return " ".join(["exec /bin/sh -c", shlex.quote(_CHOOSE), shlex.quote(read), *map(shlex.quote, pythons)])
 
 
-async def _read_report(process: asyncssh.SSHClientProcess[bytes], mark: bytes) -> Report:
-    """The line with the mark, whatever is printed before it. Raises LaunchError with what was said instead."""
+async def _read_report(process: asyncssh.SSHClientProcess[bytes], mark: bytes) -> BootstrapReport:
+    """Read the line with the mark, skipping a login's output. Raises LaunchError with the output if there is none."""
     async for line in process.stdout:
         if line.startswith(mark):
-            return msgspec.json.decode(line[len(mark) :], type=Report)
+            return msgspec.json.decode(line[len(mark) :], type=BootstrapReport)
     done: Any = await process.wait()
     said = " / ".join((done.stderr or b"").decode(errors="replace").strip().splitlines()[-_LOG_LINES:])
     raise LaunchError(f"Python could not be started there: {said or f'exit code {done.exit_status}'}")

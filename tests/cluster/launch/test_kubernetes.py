@@ -17,9 +17,9 @@ import pytest
 import jdist
 from jdist.client import find
 from jdist.core.settings import Settings
-from jdist.launch.base import Plan
+from jdist.launch.base import LaunchPlan
 from jdist.launch.kubernetes.launcher import KubernetesLauncher
-from jdist.launch.labels import label_of
+from jdist.launch.support import label_of
 from support.kubes import Kubes
 from support.waits import eventually
 
@@ -47,9 +47,9 @@ def _kubes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runs: bool) -> It
         yield server
 
 
-def plan(tmp_path: Path, *args: str, nnodes: int = 2) -> Plan:
+def plan(tmp_path: Path, *args: str, nnodes: int = 2) -> LaunchPlan:
     settings = Settings(name="k1", nnodes=nnodes, launcher="kubernetes", launcher_args=(*ARGS, *args))
-    return Plan(settings, str(tmp_path / "jdist-k1.log"))
+    return LaunchPlan(settings, str(tmp_path / "jdist-k1.log"))
 
 
 async def known(line: str) -> str:
@@ -92,12 +92,12 @@ def test_a_launch_that_was_let_go_is_removed_by_any_client(kubes: Kubes, tmp_pat
     async def go() -> None:
         launcher = KubernetesLauncher(plan(tmp_path))
         await launcher.launch(known("jdist1.x"))
-        await launcher.let_go()
+        await launcher.release()
         assert kubes.names("pods")
         other = KubernetesLauncher(plan(tmp_path))
-        await other.clear()
+        await other.remove_leftovers()
         assert not kubes.objects
-        await other.clear()  # there is nothing left: no error
+        await other.remove_leftovers()  # there is nothing left: no error
 
     asyncio.run(go())
 

@@ -13,7 +13,7 @@ from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler
 
 from jdist.core.errors import LaunchError
-from jdist.launch.hub.servers import Address, HubServers, Reach
+from jdist.launch.hub.servers import HubAccess, HubServers, ServerAddress
 
 READY = {"ready": True, "pending": None, "url": "/user/ann/n/"}
 
@@ -50,7 +50,7 @@ class ToldHub:
             own = f"http://127.0.0.1:{port}"
             try:
                 return await asyncio.wait_for(
-                    work(HubServers(Reach(f"{own}/hub/api", "ann", "s3cret", public)), own), 30
+                    work(HubServers(HubAccess(f"{own}/hub/api", "ann", "s3cret", public)), own), 30
                 )
             finally:
                 server.stop()
@@ -78,7 +78,7 @@ def test_a_busy_hub_is_asked_again_when_it_says_and_a_stream_that_breaks_is_foll
     )
     told: list[str] = []
     address = hub.serve(lambda s, _: s.spawn("n", {"profile": "gpu"}, told.append), public="https://hub.example.org")
-    assert address == Address("https://hub.example.org/user/ann/n/", "s3cret")
+    assert address == ServerAddress("https://hub.example.org/user/ann/n/", "s3cret")
     assert told == [
         "the Hub starts many servers right now; asked again in 0 s",
         "0/3 nodes are available",
@@ -130,7 +130,7 @@ def test_a_sign_of_life_goes_to_the_server_itself() -> None:
     hub = ToldHub(listing(n=READY), (200, []))
 
     async def touch(_: HubServers, own: str) -> bool:
-        return await HubServers(Reach(f"{own}/hub/api", "ann", "s3cret", own)).touch("n")
+        return await HubServers(HubAccess(f"{own}/hub/api", "ann", "s3cret", own)).touch("n")
 
     assert hub.serve(touch)
     assert hub.asked[-1] == ("GET", "/user/ann/n/api/kernels", "token s3cret")
@@ -140,7 +140,7 @@ def test_nobody_is_there() -> None:
     hub = ToldHub()
 
     async def ask(_: HubServers, own: str) -> None:
-        await HubServers(Reach("http://127.0.0.1:1/hub/api", "ann", "s3cret")).running()
+        await HubServers(HubAccess("http://127.0.0.1:1/hub/api", "ann", "s3cret")).running()
 
     with pytest.raises(LaunchError, match=r"nobody answers at http://127\.0\.0\.1:1"):
         hub.serve(ask)

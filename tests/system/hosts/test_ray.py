@@ -58,11 +58,11 @@ def test_a_cluster_on_ray_outlives_its_kernel_gets_a_node_back_and_leaves_nothin
         assert first[1] == second[1] == 1, "what Ray gives its actor is not each rank's"
         assert cluster.run(SEND, timeout=PATIENCE).values == {0: 0.0, 1: 0.0, 2: 0.0, 3: 7.0}
         assert cluster.run(ALL_REDUCE, timeout=PATIENCE).values == dict.fromkeys(range(4), 4.0)
-        assert sorted(rays.held())[:3] == ["Keeper", "Node", "Node"]
+        assert sorted(rays.held())[:3] == ["RaySupervisor", "RayNode", "RayNode"]
         cluster.run("kept = rank")
-        (keeper,) = rays.pids("Keeper")
-        os.kill(keeper, signal.SIGKILL)
-        assert eventually(lambda: set(rays.pids("Keeper")) - {keeper, 0}, PATIENCE), "Ray starts it again"
+        (supervisor,) = rays.pids("RaySupervisor")
+        os.kill(supervisor, signal.SIGKILL)
+        assert eventually(lambda: set(rays.pids("RaySupervisor")) - {supervisor, 0}, PATIENCE), "Ray starts it again"
         assert cluster.pull("kept") == {r: r for r in range(4)}, "and nobody notices"
         lost = cluster.facts.hostnames[1]
         node = next(n for n in hosts.nodes if n.name == lost)

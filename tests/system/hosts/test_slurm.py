@@ -12,7 +12,7 @@ import pytest
 
 import jdist
 from jdist.core.settings import Settings
-from jdist.launch.base import Plan
+from jdist.launch.base import LaunchPlan
 from jdist.launch.slurm.launcher import SlurmLauncher
 from support.cells import ALL_REDUCE, SEND, WHERE
 from support.hosts.namespaces import Bed
@@ -107,7 +107,7 @@ def test_inside_an_allocation_a_step_of_its_job(
 def test_a_job_that_waits_says_why_and_is_cancelled_by_whoever_stops_its_cluster(slurm: Slurm, tmp_path: Path) -> None:
     number = slurm.allocate(2, "--exclusive")
     settings = SlurmLauncher.complete(Settings(name="waits", nnodes=3, launcher="slurm"))
-    plan = Plan(settings, str(tmp_path / "log"))
+    plan = LaunchPlan(settings, str(tmp_path / "log"))
 
     async def line() -> str:
         return "which no node will read"
@@ -124,7 +124,7 @@ def test_a_job_that_waits_says_why_and_is_cancelled_by_whoever_stops_its_cluster
         await given_up.end()
         assert [j.split()[0] for j in slurm.jobs()] == [number]
         launcher = await submit()
-        await SlurmLauncher(plan).clear()  # another client's
+        await SlurmLauncher(plan).remove_leftovers()  # another client's
         assert [j.split()[0] for j in slurm.jobs()] == [number], "the other job is not this cluster's"
         await until(lambda: len(launcher.failures()) == 3)
         assert {why.partition(" was cancelled")[1] for why in launcher.failures().values()} == {" was cancelled"}

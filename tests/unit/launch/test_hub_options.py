@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jdist.core.errors import UsageError
-from jdist.launch.hub.launcher import parse_options, read_reach
+from jdist.launch.hub.launcher import parse_options, read_access
 
 ENVIRONMENT = {
     "JUPYTERHUB_API_URL": "http://hub:8081/hub/api/",
@@ -40,20 +40,20 @@ def test_what_is_no_option_is_refused(words: list[str], message: str) -> None:
 
 
 def test_where_the_hub_is(tmp_path: Path) -> None:
-    reach = read_reach(parse_options([]), ENVIRONMENT)
+    reach = read_access(parse_options([]), ENVIRONMENT)
     assert (reach.api, reach.user, reach.token, reach.public) == ("http://hub:8081/hub/api", "alice", "t0", "")
     own = {**ENVIRONMENT, "JUPYTERHUB_PUBLIC_URL": "https://hub.example.org/user/alice/"}
-    assert read_reach(parse_options([]), own).public == "https://hub.example.org"
+    assert read_access(parse_options([]), own).public == "https://hub.example.org"
     in_kubernetes = {**ENVIRONMENT, "PROXY_PUBLIC_SERVICE_HOST": "10.0.0.9", "PROXY_PUBLIC_SERVICE_PORT": "80"}
-    assert read_reach(parse_options([]), in_kubernetes).public == "http://10.0.0.9:80"
-    assert read_reach(parse_options(["--url", "https://other"]), own).public == "https://other"
+    assert read_access(parse_options([]), in_kubernetes).public == "http://10.0.0.9:80"
+    assert read_access(parse_options(["--url", "https://other"]), own).public == "https://other"
     file = tmp_path / "token"
     file.write_text("t1\n")
-    assert read_reach(parse_options(["--token-file", str(file)]), ENVIRONMENT).token == "t1"
+    assert read_access(parse_options(["--token-file", str(file)]), ENVIRONMENT).token == "t1"
 
 
 def test_not_on_a_hub(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="environment lacks JUPYTERHUB_API_URL, JUPYTERHUB_API_TOKEN, JUPYTERHUB_USER"):
-        read_reach(parse_options([]), {})
+        read_access(parse_options([]), {})
     with pytest.raises(UsageError, match="cannot be read"):
-        read_reach(parse_options(["--token-file", str(tmp_path / "none")]), ENVIRONMENT)
+        read_access(parse_options(["--token-file", str(tmp_path / "none")]), ENVIRONMENT)

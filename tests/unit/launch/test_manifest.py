@@ -14,14 +14,14 @@ from kubernetes_validate import ValidationError
 
 from jdist.core.errors import UsageError
 from jdist.core.settings import Settings
-from jdist.launch.base import Plan
+from jdist.launch.base import LaunchPlan
 from jdist.launch.kubernetes.launcher import KubernetesLauncher
-from jdist.launch.kubernetes.manifest import Pods, objects, stateful_set, to_yaml
-from jdist.launch.labels import label_of
+from jdist.launch.kubernetes.manifest import PodSpec, objects, stateful_set, to_yaml
+from jdist.launch.support import label_of
 from support.kubes import check
 
 LINE = "jdist1.abc_-"
-ALL = Pods(
+ALL = PodSpec(
     image="registry.example/lab:1.2",
     name="jdist-c1-0a1b2c3d",
     nnodes=3,
@@ -37,11 +37,11 @@ ALL = Pods(
     env=(("NCCL_DEBUG", "INFO"), ("ODD", 'a: "b"\n#c')),
     fork=False,
 )
-LEAST = Pods(image="lab", name="a", nnodes=1)
+LEAST = PodSpec(image="lab", name="a", nnodes=1)
 
 
 @pytest.mark.parametrize("pods", [ALL, LEAST], ids=["all", "least"])
-def test_every_object_is_right_by_the_published_schemas(pods: Pods) -> None:
+def test_every_object_is_right_by_the_published_schemas(pods: PodSpec) -> None:
     for made in objects(pods, LINE):
         check(made)
 
@@ -63,7 +63,7 @@ def test_the_check_refuses_what_an_api_server_would(spoil: Any) -> None:
 
 
 @pytest.mark.parametrize("pods", [ALL, LEAST], ids=["all", "least"])
-def test_yaml_reads_back_as_it_was(pods: Pods) -> None:
+def test_yaml_reads_back_as_it_was(pods: PodSpec) -> None:
     made = objects(pods, LINE)
     assert list(yaml.safe_load_all(to_yaml(made))) == made
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_is_refused_before_anything_is_started(words: tuple[str, 
 
 def test_labels_are_a_clusters_own_and_fit_everywhere() -> None:
     plans = [
-        Plan(Settings(name=name), log)
+        LaunchPlan(Settings(name=name), log)
         for name in ("c1", "C_1", "x" * 80, "___a")
         for log in ("/home/alice/jdist-c1.log", "/home/bob/jdist-c1.log")
     ]
@@ -129,10 +129,7 @@ def test_labels_are_a_clusters_own_and_fit_everywhere() -> None:
 
 def test_a_manifest_can_be_made_without_the_client(tmp_path: Path) -> None:
     """The verb is for those who have kubectl."""
-    code = (
-        "import sys; sys.modules['kubernetes'] = sys.modules['yaml'] = None;"
-        "from jdist.commands import main; sys.exit(main(sys.argv[1:]))"
-    )
+    code = "import sys; sys.modules['kubernetes'] = None;from jdist.commands import main; sys.exit(main(sys.argv[1:]))"
     line = tmp_path / "line"
     line.write_text(f"{LINE}\n")
     out = tmp_path / "nodes.yaml"

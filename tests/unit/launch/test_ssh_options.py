@@ -9,7 +9,7 @@ import pytest
 from jdist.core.errors import UsageError
 from jdist.core.settings import Settings
 from jdist.launch.hosts import parse_hosts
-from jdist.launch.ssh.launcher import Options, SshLauncher, parse_options
+from jdist.launch.ssh.launcher import SshLauncher, SshOptions, parse_options
 
 
 def settings(hosts: str, **given: Any) -> Settings:
@@ -62,5 +62,5 @@ def test_hosts_are_needed() -> None:
 
 def test_what_stands_after_the_dashes() -> None:
     words = ["--python", "/p", "--directory", "/d", "-F", "f", "h"]
-    assert parse_options(words) == Options("/p", "/d", "f", "h")
-    assert parse_options([]) == Options()
+    assert parse_options(words) == SshOptions("/p", "/d", "f", "h")
+    assert parse_options([]) == SshOptions()

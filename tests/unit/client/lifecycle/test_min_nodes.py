@@ -16,7 +16,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.membership import DropNodes
 from jdist.core.messages.status import ClusterFacts
 from jdist.core.settings import Settings
-from jdist.launch.base import Launcher, Plan
+from jdist.launch.base import Launcher, LaunchPlan
 
 GATHERING = ClusterFacts("c", "gathering", 0, "gloo", 3, (1, 1, 1), ("a", "b", ""), 0)
 
@@ -116,7 +116,7 @@ class Launched(Launcher):
 
 
 def wait(link: Gathers, min_nodes: int) -> None:
-    launcher = Launched(Plan(Settings(name="c", nnodes=3, min_nodes=min_nodes, form_timeout=77.0), ""))
+    launcher = Launched(LaunchPlan(Settings(name="c", nnodes=3, min_nodes=min_nodes, form_timeout=77.0), ""))
     as_link: Any = link
     asyncio.run(wait_formed(Started(as_link, launcher), 5.0, None))
 

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from jdist.core.errors import LaunchError
-from jdist.launch.launch_program import Engine, Log, clean_environment, ended_nodes, first_words, last_words
+from jdist.launch.launch_program import (
+    LaunchProgram,
+    ProgramLog,
+    clean_environment,
+    ended_nodes,
+    first_words,
+    last_words,
+)
 
 SAID = [
     "--------------------------------------------------------------------------",
@@ -32,7 +39,7 @@ def test_what_nodes_say_of_their_ends() -> None:
 def test_only_what_comes_after_the_start_counts(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("jdist node 0 (a): long ago\n")
-    log = Log(str(path))
+    log = ProgramLog(str(path))
     assert log.ended_nodes() == {}
     with path.open("a") as f:
         f.write("jdist node 2 (c): now\n")
@@ -40,11 +47,13 @@ def test_only_what_comes_after_the_start_counts(tmp_path: Path) -> None:
 
 
 def test_it_reads_its_line_and_is_ended_at_the_latest_by_force(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"))
+    log = ProgramLog(str(tmp_path / "log"))
 
     async def scenario() -> None:
-        stubborn = Engine(["sh", "-c", "trap '' TERM; read line; echo got $line; sleep 60; sleep 60"], os.environ, log)
-        stubborn.tell("the line")
+        stubborn = LaunchProgram(
+            ["sh", "-c", "trap '' TERM; read line; echo got $line; sleep 60; sleep 60"], os.environ, log
+        )
+        stubborn.send_line("the line")
         async with asyncio.timeout(20):
             while "got the line" not in log.lines():  # noqa: ASYNC110 — nothing wakes a waiter when a file grows
                 await asyncio.sleep(0.01)
@@ -59,7 +68,7 @@ def test_it_reads_its_line_and_is_ended_at_the_latest_by_force(tmp_path: Path) -
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="no-such-engine cannot be run"):
-        Engine(["no-such-engine"], os.environ, Log(str(tmp_path / "log")))
+        LaunchProgram(["no-such-engine"], os.environ, ProgramLog(str(tmp_path / "log")))
 
 
 def test_an_engine_gets_none_of_the_hubs_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
