@@ -11,7 +11,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jdist.core.errors import UsageError
 from jdist.notebook import verbs
-from jdist.notebook.completion.completer import RankNames
+from jdist.notebook.completion.completer import RankCompleter
 from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import NotebookScreen, TerminalScreen
@@ -31,7 +31,7 @@ class DistMagics(Magics):
         self._shell = shell
         screen = NotebookScreen() if hasattr(shell, "kernel") else TerminalScreen()
         self.session = Session(screen, shell.user_ns, "notebook")
-        self.names = RankNames(self.session)
+        self.names = RankCompleter(self.session)
 
     @line_cell_magic
     def dist(self, line: str, cell: str | None = None) -> Any:

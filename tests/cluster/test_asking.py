@@ -13,7 +13,7 @@ import pytest
 from IPython.core.completer import CompletionContext
 
 import jdist
-from jdist.notebook.completion.completer import RankNames
+from jdist.notebook.completion.completer import RankCompleter
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 from support.notebook import Notebook
@@ -28,10 +28,10 @@ SOON = 10.0
 
 
 @pytest.fixture
-def names(cluster: jdist.Cluster) -> Iterator[RankNames]:
+def names(cluster: jdist.Cluster) -> Iterator[RankCompleter]:
     session = Session(TerminalScreen(), {}, "test")
     session.use(cluster)
-    yield RankNames(session)
+    yield RankCompleter(session)
     session.use(None)
 
 
@@ -45,20 +45,20 @@ def context(code: str) -> CompletionContext:
     return CompletionContext(line.split(" ")[-1], code, len(line), len(before), 500)
 
 
-def offered(names: RankNames, code: str) -> dict[str, str | None]:
+def offered(names: RankCompleter, code: str) -> dict[str, str | None]:
     result = names.match(context(code))
     assert result["suppress"] is bool(result.get("matched_fragment") is not None)
     return {c.text: spaced(c.type) for c in result["completions"]}
 
 
-def soon(names: RankNames, code: str) -> dict[str, str | None]:
+def soon(names: RankCompleter, code: str) -> dict[str, str | None]:
     """Once the ranks are quick enough for it, on a machine with other things to do."""
     found: dict[str, Any] = {}
     assert eventually(lambda: found.update(offered(names, code)) or found, LONG), code
     return found
 
 
-def test_names_come_from_the_ranks(cluster: jdist.Cluster, names: RankNames) -> None:
+def test_names_come_from_the_ranks(cluster: jdist.Cluster, names: RankCompleter) -> None:
     cluster.run("xylophone = torch.ones(2)\nif rank == 1: xylem = 3\nxyl = rank if rank < 2 else 'text'")
     assert eventually(lambda: len(offered(names, "%%dist\nxyl")) == 3, LONG)
     everywhere = {"xylophone": "Tensor", "xyl": "int on 0-1, str on 2-3", "xylem": "int only on 1"}
@@ -70,13 +70,13 @@ def test_names_come_from_the_ranks(cluster: jdist.Cluster, names: RankNames) -> 
     assert "xylophone" in soon(names, "y = 1\nxyl")
 
 
-def test_the_cells_ranks_are_asked(cluster: jdist.Cluster, names: RankNames) -> None:
+def test_the_cells_ranks_are_asked(cluster: jdist.Cluster, names: RankCompleter) -> None:
     cluster.run("if rank == 3: zebra = 1")
     assert eventually(lambda: soon(names, "%%dist -r 2,3\nzeb") == {"zebra": "int only on 3"}, LONG)
     assert soon(names, "%%dist -r 3\nzeb") == {"zebra": "int"}
 
 
-def test_ranks_answer_while_they_are_busy(cluster: jdist.Cluster, names: RankNames) -> None:
+def test_ranks_answer_while_they_are_busy(cluster: jdist.Cluster, names: RankCompleter) -> None:
     run = cluster.run_async("busily = 1\nwhile True: pass", ranks="0-1")
     try:
         assert eventually(lambda: "busily" in offered(names, "%%dist -r 0\nbusi"), LONG)
@@ -86,11 +86,11 @@ def test_ranks_answer_while_they_are_busy(cluster: jdist.Cluster, names: RankNam
 
 
 @pytest.mark.parametrize("code", ["%%dist\nimport tor", "%%dist -r", "%%dist\n%time x", "%%time\nx", "%%dist\n"])
-def test_what_is_not_the_ranks_is_left_to_the_notebook(names: RankNames, code: str) -> None:
+def test_what_is_not_the_ranks_is_left_to_the_notebook(names: RankCompleter, code: str) -> None:
     assert offered(names, code) == {}
 
 
-def test_a_rank_that_hangs_is_not_waited_for(cluster: jdist.Cluster, names: RankNames) -> None:
+def test_a_rank_that_hangs_is_not_waited_for(cluster: jdist.Cluster, names: RankCompleter) -> None:
     cluster.run("quetzal = 1")
     soon(names, "%%dist\nquetz")
     pids = [row.pid for row in cluster.status().ranks]
@@ -106,7 +106,7 @@ def test_a_rank_that_hangs_is_not_waited_for(cluster: jdist.Cluster, names: Rank
     assert eventually(lambda: offered(names, "%%dist -r 2\nquetz") == {"quetzal": "int"}, LONG)
 
 
-def test_what_a_name_is(cluster: jdist.Cluster, names: RankNames) -> None:
+def test_what_a_name_is(cluster: jdist.Cluster, names: RankCompleter) -> None:
     cluster.run("def trains(lr):\n    'Goes on.'\nif rank == 0: depth = 3\nelse: depth = torch.ones(2)")
     code = "%%dist\ntrains(0.1)"
     text = eventually(lambda: names.describe(code, 10), LONG)
@@ -119,7 +119,7 @@ def test_what_a_name_is(cluster: jdist.Cluster, names: RankNames) -> None:
 
 
 def test_without_a_cluster_nothing_is_asked() -> None:
-    names = RankNames(Session(TerminalScreen(), {}, "test"))
+    names = RankCompleter(Session(TerminalScreen(), {}, "test"))
     assert offered(names, "%%dist\nx") == {}
     assert names.describe("%%dist\nx", 8) == ""
 
@@ -129,7 +129,7 @@ def test_it_comes_and_goes_with_the_extension() -> None:
     kernel = SimpleNamespace(do_inspect=lambda *_: {"found": False})
     own = kernel.do_inspect
     shell = SimpleNamespace(Completer=SimpleNamespace(custom_matchers=matchers), kernel=kernel)
-    names = RankNames(Session(TerminalScreen(), {}, "test"))
+    names = RankCompleter(Session(TerminalScreen(), {}, "test"))
     names.install(shell)
     assert len(matchers) == 1
     assert kernel.do_inspect("x", 0) == {"found": False}

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
+from jdist.core.messages.output import Output
 from jdist.core.messages.runs import InputRequest, RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Notice, Stopped
-from jdist.core.observation import Verdict
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import Replaceable, Screen, plain, weight
@@ -30,13 +29,13 @@ _FIRST = 0.15
 """Seconds before a run that is not over is shown at all."""
 _LEAST = 0.1
 _PATIENCE = 3
-"""The user's interrupts until the notebook is given back, even if the controller does not answer."""
+"""The user's interrupts after which the notebook is free again, even if the controller does not answer."""
 _LATE = 0.5
-"""Between two drawings of what comes after a run's end."""
+"""Seconds between two drawings of output that comes after a run's end."""
 _BYTES_PER_SECOND = 400_000
-"""How fast what is on the screen may be sent again."""
+"""The rate at which the output may be sent again and again."""
 _CALM_BYTES_PER_SECOND = 20_000
-"""The same while nothing but the clock changed."""
+"""The rate while nothing but the clock changed."""
 
 
 class RunDisplay:
@@ -82,13 +81,13 @@ class RunDisplay:
         try:
             self._run.watch(self._events.put)
             self._follow()
-        except KeyboardInterrupt:  # also one between two steps: whoever stops looking must have stopped the ranks
+        except KeyboardInterrupt:  # perhaps between two steps: then the ranks were not interrupted yet
             self._run.cancel()
             raise
         finally:
             unwatch()
         self._draw()
-        self._run.on_late = self._late
+        self._run.on_late = self._show_late
         if self._interrupts and all(o.ok for o in self._run.outcomes.values()):
             raise KeyboardInterrupt
 
@@ -101,28 +100,21 @@ class RunDisplay:
                 self._interrupts += 1
                 if self._interrupts >= _PATIENCE:
                     raise
-                self._interrupt()
+                text = "interrupting every rank; namespaces are kept"
+                self._notices = [*(n for n in self._notices if n != text), text]
+                self._is_dirty = True
+                self._run.cancel()
 
-    def _late(self, message: Message) -> None:
-        """What threads and children of the cell write after its end is shown in its place, on the client's loop."""
-        self._take(message)
+    def _show_late(self, message: Message) -> None:
+        """Show, in the run's place, what the cell's threads and children write after its end; on the client's loop."""
+        self._handle(message)
         if not self._will_redraw:
             self._will_redraw = True
-            asyncio.get_running_loop().call_later(max(_LATE, self._next - time.monotonic()), self._redraw)
-
-    def _redraw(self) -> None:
-        self._will_redraw = False
-        self._draw()
+            asyncio.get_running_loop().call_later(max(_LATE, self._next - time.monotonic()), self._draw)
 
     def _on_cluster(self, message: Message) -> None:
         if isinstance(message, Notice):
             self._events.put(message)
-
-    def _interrupt(self) -> None:
-        text = "interrupting every rank; namespaces are kept"
-        self._notices = [*(n for n in self._notices if n != text), text]
-        self._is_dirty = True
-        self._run.cancel()
 
     def _step(self) -> bool:
         """Wait for the next event or the next drawing; True when the run is over."""
@@ -134,7 +126,7 @@ class RunDisplay:
         while True:
             if event is None:
                 return True
-            self._take(event)
+            self._handle(event)
             try:
                 event = self._events.get_nowait()
             except queue.Empty:
@@ -143,12 +135,14 @@ class RunDisplay:
             self._draw()
         return False
 
-    def _take(self, event: Message) -> None:
+    def _handle(self, event: Message) -> None:
         self._is_dirty = True
         match event:
-            case Output():
+            case Output() if self._screen.is_live:
                 for item in event.items:
-                    self._take_output(item)
+                    self._transcript.feed(item)
+            case Output():
+                self._show_lines(line for item in event.items for line in self._lines.feed(item))
             case RankDone():
                 self._transcript.close([event.rank])
             case RunStarted():
@@ -166,18 +160,14 @@ class RunDisplay:
                 self._answer(event)
             case RunEnded():
                 self._transcript.close()
-                for line in self._lines.close():
-                    self._screen.show(plain(line))
+                self._show_lines(self._lines.close())
 
-    def _take_output(self, item: OutputItem) -> None:
-        if self._screen.is_live:
-            feed(self._transcript, item)
-            return
-        for line in self._lines.feed(item):
+    def _show_lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
             self._screen.show(plain(line))
 
     def _answer(self, request: InputRequest) -> None:
-        """Pass the rank's question on to the user; where nobody can be asked, the run is stopped and says so."""
+        """Pass the rank's question on to the user; a run that asks where no user can answer is stopped."""
         try:
             text = self._screen.ask(request.prompt, request.is_password)
         except (EOFError, OSError, RuntimeError, NotImplementedError) as e:
@@ -189,6 +179,8 @@ class RunDisplay:
     def view(self) -> RunView:
         """The run as it stands."""
         run = self._run
+        # a loss is in the outcomes, too
+        is_loss = run.is_done and run.verdict is not None and run.verdict.kind == "lost"
         return RunView(
             run=run.number,
             ranks=tuple(run.ranks),
@@ -201,7 +193,7 @@ class RunDisplay:
             lead=self._lead,
             timeout=self._timeout,
             first_failed=run.first_failure,
-            verdict=_judged(run),
+            verdict=None if is_loss else run.verdict,
             cluster=self._cluster.name,
         )
 
@@ -212,26 +204,5 @@ class RunDisplay:
             bundle = render(self.view())
             self._size = weight(bundle)
             self._output.show(bundle)
-        self._is_dirty = False
+        self._is_dirty = self._will_redraw = False
         self._next = now + max(_LEAST if pace == _BYTES_PER_SECOND else 1.0, self._size / pace)
-
-
-def _judged(run: CellRun) -> Verdict | None:
-    if run.verdict is None or (run.is_done and run.verdict.kind == "lost"):  # which the run's outcomes say themselves
-        return None
-    return run.verdict
-
-
-def feed(transcript: Transcript, item: object) -> None:
-    """One output item into a transcript."""
-    match item:
-        case Text():
-            transcript.feed_text(item.ranks, item.stream, item.text)
-        case Display() if item.is_update:
-            transcript.feed_update(item.ranks, item.display_id, item.data, item.metadata)
-        case Display():
-            transcript.feed_rich(item.ranks, item.data, item.metadata, item.is_result, item.display_id or None)
-        case Clear():
-            transcript.feed_clear(item.ranks, item.wait)
-        case Tail():
-            transcript.feed_tail(item.rank, item.stream, item.lines, item.chars, item.text)

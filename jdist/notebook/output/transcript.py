@@ -1,4 +1,4 @@
-"""Transcript: what the ranks of one run have written and displayed, merged into one view.
+"""Transcript: the text and displays of one run's ranks, merged into one view.
 
 No rank's line is lost, moved behind a later one of the same rank or given to another rank; within that, lines that are
 equal on several ranks stand once.
@@ -14,6 +14,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from jdist.core.messages.output import Clear, Display, OutputItem, Tail
+from jdist.core.messages.output import Text as TextMessage
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.output.alignment import Alignment, Entry, Node
 from jdist.notebook.output.terminal_emulator import LineAssembler
@@ -45,28 +47,33 @@ class Block(Struct, frozen=True):
         return next((part.item for part in self.parts if rank in part.ranks), None)
 
 
-class _Tail(Struct, frozen=True):
-    skipped: SkippedLines
-    lines: tuple[str, ...]
-
-
 class Transcript:
-    """Collects the items of one run as they come. ``ranks`` are the run's ranks."""
+    """Collects the output of one run as it arrives. ``ranks`` are the run's ranks."""
 
     def __init__(self, ranks: Iterable[int]):
         self._ranks = tuple(sorted(set(ranks)))
         self._alignment = Alignment(self._ranks)
         self._open: dict[tuple[int, Stream], LineAssembler] = {}
-        self._tails: dict[tuple[int, Stream], _Tail] = {}
+        self._tails: dict[tuple[int, Stream], list[OutputEntry]] = {}
         self._shown: dict[tuple[int, str], list[Node]] = {}
         self._to_clear: set[int] = set()
 
-    def add(self, ranks: Sequence[int], item: OutputEntry) -> None:
-        """Adds a finished item to each of these ranks; the item's own ``rank`` is not looked at."""
-        self._add(self._ready(ranks), _entry(item))
+    def feed(self, item: OutputItem) -> None:
+        """Record one item as the ranks sent it."""
+        match item:
+            case TextMessage():
+                self.feed_text(item.ranks, item.stream, item.text)
+            case Display() if item.is_update:
+                self.feed_update(item.ranks, item.display_id, item.data, item.metadata)
+            case Display():
+                self.feed_rich(item.ranks, item.data, item.metadata, item.is_result, item.display_id or None)
+            case Clear():
+                self.feed_clear(item.ranks, item.wait)
+            case Tail():
+                self.feed_tail(item.rank, item.stream, item.lines, item.chars, item.text)
 
     def feed_text(self, ranks: Sequence[int], stream: Stream, text: str) -> None:
-        """Raw text as each of these ranks wrote it: pieces of lines, ``\\r``, ``\\b`` and ANSI sequences included."""
+        """Record raw text of each of these ranks: pieces of lines, ``\\r``, ``\\b`` and ANSI sequences included."""
         done: dict[tuple[str, ...], list[int]] = {}
         for rank in self._ready(ranks):
             if (rank, stream) in self._tails:
@@ -76,7 +83,7 @@ class Transcript:
                 done.setdefault(tuple(lines), []).append(rank)
         for same, who in done.items():
             for line in same:
-                self._add(who, _text_entry(stream, line))
+                self._alignment.add(who, _text_entry(stream, line))
 
     def feed_rich(
         self,
@@ -86,12 +93,14 @@ class Transcript:
         is_result: bool = False,
         display_id: str | None = None,
     ) -> None:
-        """A display, or the cell's last value. It ends the ranks' open lines, as in any notebook."""
+        """Record a display, or the cell's last value. It ends the ranks' open lines, as in any notebook."""
         ready = self._ready(ranks)
-        self._close_lines(ready)
+        for rank in ready:
+            for stream in ("stdout", "stderr"):
+                self._close_line(rank, stream)
         if not ready:
             return
-        nodes = self._add(ready, _entry(RichOutput(ready[0], dict(data), dict(metadata or {}), is_result)))
+        nodes = self._alignment.add(ready, _entry(RichOutput(ready[0], dict(data), dict(metadata or {}), is_result)))
         if display_id is not None:
             for rank, node in zip(ready, nodes, strict=True):
                 self._shown.setdefault((rank, display_id), []).append(node)
@@ -99,7 +108,7 @@ class Transcript:
     def feed_update(
         self, ranks: Sequence[int], display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
     ) -> bool:
-        """New content for these ranks' displays of this id. False when none of them is in this transcript."""
+        """Replace these ranks' displays of this id. False when none of them is in this transcript."""
         found = False
         for rank in sorted(set(ranks)):
             entry = _entry(RichOutput(rank, dict(data), dict(metadata or {})))
@@ -109,30 +118,30 @@ class Transcript:
         return found
 
     def feed_clear(self, ranks: Sequence[int], wait: bool = False) -> None:
-        """``clear_output`` on these ranks: at once, or with ``wait`` when the rank's next output comes."""
+        """Clear these ranks' output: at once, or with ``wait`` when the rank's next output comes."""
         if wait:
             self._to_clear.update(ranks)
         else:
             self._clear(set(ranks))
 
     def feed_tail(self, rank: int, stream: Stream, lines_skipped: int, chars_skipped: int, tail_text: str) -> None:
-        """Past its cap a rank sends snapshots instead of text: what was left out, exactly, and its newest lines.
+        """Replace the rank's snapshot of this stream: past its cap a rank sends what it left out and its newest lines.
 
-        Replaces the rank's snapshot of the same stream. It stands after all else that the rank has sent.
+        A snapshot stands after all else that the rank has sent.
         """
         self._ready((rank,))
         self._close_line(rank, stream)
         assembler = LineAssembler()
         lines = assembler.feed(tail_text)
-        last = assembler.current
-        skipped = SkippedLines(rank, lines_skipped, chars_skipped)
-        self._tails[rank, stream] = _Tail(skipped, (*lines, last) if last else tuple(lines))
+        lines += [assembler.current] if assembler.current else []
+        skipped = [SkippedLines(rank, lines_skipped, chars_skipped)] if lines_skipped or chars_skipped else []
+        self._tails[rank, stream] = [*skipped, *(OutputLine(rank, stream, line) for line in lines)]
 
     def close(self, ranks: Iterable[int] | None = None) -> None:
-        """These ranks (default: all) will write no more: open lines and snapshots become final."""
-        chosen = self._ranks if ranks is None else tuple(ranks)
+        """Make open lines and snapshots final: these ranks (default: all) will write no more."""
+        chosen = None if ranks is None else set(ranks)
         for key in sorted({*self._open, *self._tails}):
-            if ranks is None or key[0] in chosen:
+            if chosen is None or key[0] in chosen:
                 self._close_tail(*key)
                 self._close_line(*key)
 
@@ -141,19 +150,16 @@ class Transcript:
         return [_block(node) for node in self._alignment] + self._live_blocks()
 
     def items(self, rank: int) -> list[OutputEntry]:
-        """What this rank has finished, in its own order."""
+        """The rank's finished items in its own order."""
         return [_with_rank(entry.item, rank) for entry in self._alignment.chain(rank)]
 
     def _ready(self, ranks: Sequence[int]) -> list[int]:
-        """The ranks in ascending order, those cleared that waited for their next output."""
+        """The ranks in ascending order. A pending clear of theirs is done now."""
         ready = sorted(set(ranks))
         waiting = self._to_clear.intersection(ready)
         if waiting:
             self._clear(waiting)
         return ready
-
-    def _add(self, ranks: Sequence[int], entry: Entry) -> list[Node]:
-        return self._alignment.add(ranks, entry)
 
     def _clear(self, ranks: set[int]) -> None:
         self._to_clear -= ranks
@@ -163,39 +169,26 @@ class Transcript:
         self._tails = {key: held for key, held in self._tails.items() if key[0] not in ranks}
         self._shown = {key: held for key, held in self._shown.items() if key[0] not in ranks}
 
-    def _close_lines(self, ranks: Sequence[int]) -> None:
-        """Ends the open lines of several ranks; equal ones are added together."""
-        for rank in ranks:
-            for stream in ("stdout", "stderr"):
-                self._close_line(rank, stream)
-
     def _close_line(self, rank: int, stream: Stream) -> None:
         assembler = self._open.get((rank, stream))
         line = assembler.take() if assembler is not None else ""
         if line:
-            self._add((rank,), _text_entry(stream, line))
+            self._alignment.add((rank,), _text_entry(stream, line))
 
     def _close_tail(self, rank: int, stream: Stream) -> None:
-        tail = self._tails.pop((rank, stream), None)
-        if tail is not None:
-            for item in _tail_items(rank, stream, tail):
-                self._add((rank,), _entry(item))
+        for item in self._tails.pop((rank, stream), ()):
+            self._alignment.add((rank,), _entry(item))
 
     def _live_blocks(self) -> list[Block]:
         """Snapshots and open lines, merged among themselves."""
         live = Alignment(self._ranks)
-        for (rank, stream), tail in sorted(self._tails.items()):
-            for item in _tail_items(rank, stream, tail):
-                live.add((rank,), _entry(item))
+        for key in sorted(self._tails):
+            for item in self._tails[key]:
+                live.add((key[0],), _entry(item))
         for (rank, stream), assembler in sorted(self._open.items()):
             if line := assembler.current:
                 live.add((rank,), _text_entry(stream, line))
         return [_block(node, is_live=True) for node in live]
-
-
-def _tail_items(rank: int, stream: Stream, tail: _Tail) -> list[OutputEntry]:
-    skipped = [tail.skipped] if tail.skipped.lines or tail.skipped.chars else []
-    return [*skipped, *(OutputLine(rank, stream, line) for line in tail.lines)]
 
 
 def _entry(item: OutputEntry) -> Entry:
@@ -208,7 +201,7 @@ def _entry(item: OutputEntry) -> Entry:
 
 @lru_cache(maxsize=4096)
 def _text_entry(stream: Stream, text: str) -> Entry:
-    """A short line is looked for nearby only: ``ok`` may mean another ok, a whole sentence hardly another sentence."""
+    """A line's entry. Equals of a short line are sought nearby only: an ``ok`` may mean anything."""
     reach = max(8, len(text.strip()) ** 2)
     return Entry(OutputLine(-1, stream, text), (stream, text), reach)
 
@@ -219,7 +212,7 @@ def _digest(item: RichOutput) -> bytes:
 
 
 def _as_result_like(entry: Entry, old: OutputEntry) -> Entry:
-    """The entry, a result if the display that it replaces was one."""
+    """The entry, marked as a result if the display that it replaces was one."""
     if isinstance(entry.item, RichOutput) and isinstance(old, RichOutput) and old.is_result:
         return _entry(msgspec.structs.replace(entry.item, is_result=True))
     return entry

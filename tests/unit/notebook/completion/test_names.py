@@ -7,29 +7,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.core.messages.introspection import Completed
-from jdist.notebook.completion.names import Part, combine, is_for_ranks, put_together, ranks_part, spread
+from jdist.notebook.completion.names import RanksPart, combine, describe_name, is_for_ranks, ranks_part, spread
 
 
 @pytest.mark.parametrize(
     ("code", "is_auto", "expected"),
     [
-        ("%%dist\nx", False, Part("", 7)),
-        ("%%dist -r 0,1 -b\nx", False, Part("-r 0,1 -b", 17)),
-        ("\n\n%%dist  -r 1 \nx", False, Part("-r 1", 16)),
-        ("%%dist", False, Part("", 6)),
+        ("%%dist\nx", False, RanksPart("", 7)),
+        ("%%dist -r 0,1 -b\nx", False, RanksPart("-r 0,1 -b", 17)),
+        ("\n\n%%dist  -r 1 \nx", False, RanksPart("-r 1", 16)),
+        ("%%dist", False, RanksPart("", 6)),
         ("%%distance\nx", False, None),
         ("%%time\nx", False, None),
         ("x", False, None),
-        ("x", True, Part("", 0)),
-        ("\n  x", True, Part("", 0)),
+        ("x", True, RanksPart("", 0)),
+        ("\n  x", True, RanksPart("", 0)),
         ("%time x", True, None),
         ("!ls", True, None),
-        ("%%dist -g tp\nx", True, Part("-g tp", 13)),
+        ("%%dist -g tp\nx", True, RanksPart("-g tp", 13)),
         ("", True, None),
         ("", False, None),
     ],
 )
-def test_the_part_for_ranks(code: str, is_auto: bool, expected: Part | None) -> None:
+def test_the_part_for_ranks(code: str, is_auto: bool, expected: RanksPart | None) -> None:
     assert ranks_part(code, is_auto=is_auto) == expected
 
 
@@ -85,13 +85,13 @@ def test_an_answer_without_types() -> None:
 
 
 def test_what_is_the_same_is_said_once() -> None:
-    assert put_together("x", {0: "Type: int", 1: "Type: int"}) == "Type: int"
-    assert put_together("x", {0: "", 1: ""}) == ""
-    assert put_together("x", {}) == ""
+    assert describe_name("x", {0: "Type: int", 1: "Type: int"}) == "Type: int"
+    assert describe_name("x", {0: "", 1: ""}) == ""
+    assert describe_name("x", {}) == ""
 
 
 def test_what_differs_is_said_by_rank() -> None:
-    text = put_together("x", {0: "Type: int", 1: "", 2: "Type: int"})
+    text = describe_name("x", {0: "Type: int", 1: "", 2: "Type: int"})
     assert text.startswith("x is not the same on every rank")
     assert "[0,2] Type: int" in text
     assert "[1] there is no x" in text

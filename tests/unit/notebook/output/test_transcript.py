@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jdist.core.messages.output import Clear, Display, Tail, Text
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.output.alignment import MOST_VARIANTS
 from jdist.notebook.output.transcript import Block, Transcript
@@ -287,12 +288,16 @@ def test_snapshots_of_several_ranks_are_joined():
     assert [b.ranks for b in transcript.blocks()] == [RANKS, RANKS]
 
 
-def test_an_item_made_elsewhere_is_given_to_the_ranks_named():
+def test_items_are_given_to_the_ranks_named():
     transcript = Transcript(RANKS)
-    transcript.add([1, 2], OutputLine(0, "stdout", "x"))
-    transcript.add([3], RichOutput(0, {"text/plain": "y"}))
-    transcript.add([3], SkippedLines(0, 3, 30))
-    assert [(b.ranks, b.parts[0].item.rank) for b in transcript.blocks()] == [((1, 2), 1), ((3,), 3), ((3,), 3)]
+    transcript.feed(Text((1, 2), "stdout", "x\n"))
+    transcript.feed(Display((3,), {"text/plain": "y"}, {}))
+    transcript.feed(Tail(3, "stdout", 3, 30, ""))
+    blocks = transcript.blocks()
+    assert [(b.ranks, b.parts[0].item.rank) for b in blocks] == [((1, 2), 1), ((3,), 3), ((3,), 3)]
+    assert isinstance(blocks[1].parts[0].item, RichOutput)
+    transcript.feed(Clear((1, 3)))
+    assert [b.ranks for b in transcript.blocks()] == [(2,)]
 
 
 @pytest.mark.parametrize(
