@@ -20,8 +20,8 @@ from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.options import at_dashes, split_words, start_options, start_parser
 from jdist.notebook.panel import html, widgets
 from jdist.notebook.panel.comm_thread import ParentlessContext
+from jdist.notebook.text.progress import describe_start
 from jdist.notebook.text.remedy_text import typed, worded
-from jdist.notebook.text.start_progress import describe_start
 
 _BACKENDS = [("as it fits", ""), ("gloo", "gloo"), ("nccl", "nccl"), ("mpi", "mpi")]
 _EVERY = 0.5

@@ -14,8 +14,8 @@ from jdist.core.remedy import Remedy
 from jdist.notebook.export import export as write_script
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.session import Session
+from jdist.notebook.text.progress import TransferProgress
 from jdist.notebook.text.remedy_text import typed, worded
-from jdist.notebook.text.transfer_progress import ProgressLine
 from jdist.notebook.verbs.registry import RANKS, Words, option, verb
 
 
@@ -72,7 +72,7 @@ _WATCH = option("--watch", action="store_true", help="sync again whenever someth
 @verb("sync", option("path"), _EXCLUDE, _WATCH)
 def sync(s: Session, o: Namespace) -> None:
     """copy local code to every node, changed files only, and import from it: sync PATH [--exclude P] [--watch]"""
-    with ProgressLine(s.screen) as line:
+    with TransferProgress(s.screen) as line:
         synced = s.cluster.sync(o.path, exclude=o.exclude, watch=o.watch, on_progress=line.update)
         line.finish(str(synced))
     if o.watch and s.kind == "command line":

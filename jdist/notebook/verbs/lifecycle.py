@@ -16,9 +16,9 @@ from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.ranks import RankSet
 from jdist.notebook.options import add_start_options, at_dashes, start_options
 from jdist.notebook.session import Session
+from jdist.notebook.text.progress import StartProgress
 from jdist.notebook.text.rank_text import describe_loss
 from jdist.notebook.text.remedy_text import typed, worded
-from jdist.notebook.text.start_progress import StartProgressLine
 from jdist.notebook.text.tables import table
 from jdist.notebook.verbs.registry import never, option, verb
 
@@ -42,7 +42,7 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
     """Follow a start on the screen; interrupting it ends what was started."""
     future, ended = bridge().begin(work)
     future.add_done_callback(lambda _: events.put(None))  # type: ignore[arg-type]
-    line = StartProgressLine(s.screen, timeout)
+    line = StartProgress(s.screen, timeout)
     facts: ClusterFacts | None = None
     waiting = ""
     try:

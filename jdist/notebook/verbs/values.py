@@ -10,8 +10,8 @@ from jdist.client.expressions import split_names
 from jdist.core.errors import JdistError, UsageError, ValueFailed, nearest
 from jdist.core.ranks import RankSet
 from jdist.notebook.session import Session
+from jdist.notebook.text.progress import TransferProgress
 from jdist.notebook.text.tables import table, thumb_svg
-from jdist.notebook.text.transfer_progress import ProgressLine
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
 _OUT = option("-o", "--out", metavar="NAME", help="bind under this name; needed for an expression")
@@ -38,7 +38,7 @@ def pull_names(s: Session, text: str, ranks: tuple[int, ...], full: bool = False
     bad = [n for n in targets if not n.isidentifier()]
     if bad:
         raise UsageError(f"{bad[0]!r} is no variable name: say which to bind with -o NAME")
-    with ProgressLine(s.screen) as progress:
+    with TransferProgress(s.screen) as progress:
         found, error = _pull_all(s.cluster, names, ranks, full, progress)
         for name, target in zip(names, targets, strict=True):
             if found.get(name):
@@ -51,7 +51,7 @@ def pull_names(s: Session, text: str, ranks: tuple[int, ...], full: bool = False
 
 
 def _pull_all(
-    cluster: Cluster, names: tuple[str, ...], ranks: tuple[int, ...], full: bool, progress: ProgressLine
+    cluster: Cluster, names: tuple[str, ...], ranks: tuple[int, ...], full: bool, progress: TransferProgress
 ) -> tuple[dict[str, Any], JdistError | None]:
     error = None
     try:
@@ -67,7 +67,7 @@ def push(s: Session, o: Namespace) -> None:
     names = split_names(o.names)
     ranks = s.cluster.select(o.ranks, o.group)
     values = {n: _own(s, n) for n in names}
-    with ProgressLine(s.screen) as progress:
+    with TransferProgress(s.screen) as progress:
         # not through Cluster.push, whose own parameters are names that a user may push
         bridge().call(s.cluster.asynchronous.attachment.carrier.push(values, ranks, progress.update))
         s.cluster.history.add_values(values, ranks)
@@ -78,7 +78,7 @@ def push(s: Session, o: Namespace) -> None:
 def scatter(s: Session, o: Namespace) -> None:
     """bind part i of a value on the i-th rank: scatter NAME [--dim 0] [-r RANKS]"""
     ranks = s.cluster.select(o.ranks, o.group)
-    with ProgressLine(s.screen) as progress:
+    with TransferProgress(s.screen) as progress:
         s.cluster.scatter(o.name, _own(s, o.name), o.dim, ranks, on_progress=progress.update)
         progress.finish(f"scattered {o.name} along dimension {o.dim} to ranks {RankSet(ranks)}")
 
@@ -90,7 +90,7 @@ def gather(s: Session, o: Namespace) -> None:
     if not target.isidentifier():
         raise UsageError(f"{target!r} is no variable name: say which to bind with -o NAME")
     ranks = s.cluster.select(o.ranks, o.group)
-    with ProgressLine(s.screen) as progress:
+    with TransferProgress(s.screen) as progress:
         s.namespace[target] = s.cluster.gather(o.name, o.dim, ranks, on_progress=progress.update)
         progress.finish(f"gathered {o.name} of ranks {RankSet(ranks)} along dimension {o.dim}")
 

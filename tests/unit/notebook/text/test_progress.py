@@ -8,9 +8,8 @@ import pytest
 
 from jdist.core.messages.status import ClusterFacts
 from jdist.notebook.output.screen import Bundle
-from jdist.notebook.text import progress_text
-from jdist.notebook.text.start_progress import StartProgressLine, start_part
-from jdist.notebook.text.transfer_progress import ProgressLine
+from jdist.notebook.text import progress
+from jdist.notebook.text.progress import StartProgress, TransferProgress, start_part
 
 
 class Clock:
@@ -51,9 +50,9 @@ class Line:
         self.board.changes += 1
 
 
-def moving(board: Board) -> tuple[ProgressLine, Clock]:
+def moving(board: Board) -> tuple[TransferProgress, Clock]:
     clock = Clock()
-    return ProgressLine(board, clock), clock
+    return TransferProgress(board, clock), clock
 
 
 def test_a_large_transfer_has_one_line_that_changes_at_most_twice_a_second() -> None:
@@ -128,7 +127,7 @@ def test_parts_that_are_moved_one_after_another_are_summed_up() -> None:
 
 @pytest.mark.parametrize("part", [-1, 0, 0.3, 1, 7])
 def test_a_bar_has_always_the_same_width(part: float) -> None:
-    assert len(progress_text.bar(part)) == 24
+    assert len(progress.bar(part)) == 24
 
 
 # ---------------------------------------------------------------- starts
@@ -158,7 +157,7 @@ def test_the_part_of_a_start_grows() -> None:
 
 def test_a_start_has_one_line() -> None:
     board, clock = Board(), Clock()
-    line = StartProgressLine(board, 30.0, clock)
+    line = StartProgress(board, 30.0, clock)
     for step in range(40):
         clock.now += 0.1
         line.update(facts("gathering", 0, (2, 0)), f"job {step // 20} <waits>")
@@ -173,7 +172,7 @@ def test_a_start_has_one_line() -> None:
 
 def test_a_start_that_cannot_be_replaced_is_said_in_the_end() -> None:
     board = Board(is_live=False)
-    line = StartProgressLine(board, None)
+    line = StartProgress(board, None)
     line.update(facts("gathering"), "")
     line.finish(facts("ready", 4), 4.2)
     assert len(board.lines) == 1
