@@ -6,13 +6,11 @@ import pytest
 import torch
 
 import jdist
-from jdist.agent.node import nvidia
 from support.waits import eventually
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU and a torch that can use it"),
-    pytest.mark.skipif(not nvidia.is_there(), reason="needs nvidia-smi"),
 ]
 
 MIB = 1 << 20

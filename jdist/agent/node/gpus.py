@@ -1,39 +1,150 @@
-"""Devices: the GPUs of a node as nvidia-smi prints them, and what a rank has of which. Pure.
+"""GPUs of a node, by NVML, the driver's library; and which of them is a rank's.
 
-Whatever the driver does not know it prints in brackets ("[N/A]", "[Not Supported]", "[Insufficient Permissions]"), and
-what it cannot say at all as a line of words; both are no facts here, and no reason to doubt the other lines.
+NVML is called in a process of its own that has a deadline: where a GPU has fallen off the bus a call into the driver
+does not return and cannot be ended, and the agent holds the node's ranks. (Torch could be asked, too, but makes a CUDA
+context, hundreds of MB of the GPU's memory.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from jdist.core.messages.nodes import GpuUse
+from jdist.wire.processes import die_with_parent, set_name
 
-DEVICES = ("index", "uuid", "name", "memory.total", "memory.used", "utilization.gpu", "mig.mode.current")
-"""What is asked of each GPU, for :func:`read_devices`."""
-PROCESSES = ("gpu_uuid", "pid", "used_gpu_memory")
-"""What is asked of each process that uses one, for :func:`read_processes`."""
-
-GpuMemory = dict[int, dict[str, int]]
-"""``{pid: {UUID of a GPU: bytes}}``."""
+T = TypeVar("T")
 
 
 class GpuDevice(Struct, frozen=True):
-    """A GPU. Sizes in bytes, 0 where the driver does not tell."""
+    """A GPU. Sizes in bytes, 0 where the driver does not report them, as for a GPU that uses the host's memory."""
 
     index: int
     uuid: str
     name: str
-    total: int
-    used: int
-    """By anybody."""
-    busy: float | None
+    total: int = 0
+    used: int = 0
+    """By all processes."""
+    busy: float | None = None
     """Share of the last second or less in which it worked, 0 to 1."""
-    is_sliced: bool
-    """In MIG's slices, of which each is a device to CUDA; the sizes are the whole GPU's."""
+    is_sliced: bool = False
+    """In MIG mode: each slice is a device to CUDA; the sizes are the whole GPU's."""
+
+
+class GpuReading(Struct, frozen=True):
+    """What the driver reports at one time."""
+
+    devices: tuple[GpuDevice, ...] = ()
+    taken: dict[int, dict[str, int]] = {}
+    """``{pid: {UUID of a GPU: bytes}}``, of the processes whose memory the driver reports."""
+    driver: str = ""
+    """The driver's version."""
+    error: str = ""
+    is_missing: bool = False
+    """The error is that no driver is installed."""
+
+
+# ---------------------------------------------------------------- asking NVML
+
+
+def query(seconds: float) -> GpuReading:
+    """Ask NVML. Blocks, for ``seconds`` at most. Raises FileNotFoundError without a driver, OSError with its reason."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "jdist.agent.node.gpus"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        data, complaint = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _abandon(process)
+        raise TimeoutError(f"no answer within {seconds:.0f} s") from None
+    if not data:
+        lines = complaint.decode(errors="replace").strip().splitlines()
+        raise OSError(lines[-1] if lines else f"ended with code {process.returncode}")
+    reading = msgspec.msgpack.decode(data, type=GpuReading)
+    if reading.error:
+        raise (FileNotFoundError if reading.is_missing else OSError)(reading.error)
+    return reading
+
+
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    """Kill it and do not wait: a process that hangs in the driver ends when the driver returns."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    process.returncode = -signal.SIGKILL  # the agent's reaper waits for it
+
+
+def read_nvml() -> GpuReading:
+    """All that NVML reports; a GPU that it cannot identify is left out."""
+    try:
+        import pynvml
+    except ImportError as e:
+        return GpuReading(error=str(e), is_missing=True)
+    try:
+        pynvml.nvmlInit()
+        devices, taken = [], dict[int, dict[str, int]]()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(pynvml.NVMLError):  # it is lost, or not permitted
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                device = _read_device(pynvml, index, handle)
+                devices.append(device)
+                for pid, size in _read_processes(pynvml, handle, is_sliced=device.is_sliced):
+                    own = taken.setdefault(pid, {})
+                    own[device.uuid] = own.get(device.uuid, 0) + size
+        return GpuReading(tuple(devices), taken, pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError as e:
+        return GpuReading(error=str(e), is_missing=isinstance(e, pynvml.NVMLError_LibraryNotFound))
+
+
+def _read_device(nvml: Any, index: int, handle: Any) -> GpuDevice:
+    def read(function: Callable[[], T], default: T) -> T:
+        try:
+            return function()
+        except nvml.NVMLError:
+            return default
+
+    def memory() -> tuple[int, int]:
+        # Version 2 does not count what the driver reserves for itself as used, but drivers before 510 lack it.
+        found = read(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2), None)
+        found = found or nvml.nvmlDeviceGetMemoryInfo(handle)
+        return found.total, found.used
+
+    total, used = read(memory, (0, 0))
+    busy = read(lambda: min(nvml.nvmlDeviceGetUtilizationRates(handle).gpu, 100) / 100, None)
+    is_sliced = read(lambda: nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE, default=False)
+    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+    return GpuDevice(index, uuid, name, total, used, busy, is_sliced)
+
+
+def _read_processes(nvml: Any, handle: Any, *, is_sliced: bool) -> list[tuple[int, int]]:
+    """(pid, bytes) of the processes on a GPU; of one in slices, those on each slice."""
+    handles = []
+    if is_sliced:
+        for n in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            with contextlib.suppress(nvml.NVMLError):  # there are fewer slices
+                handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, n))
+    found = []
+    for each in handles or [handle]:
+        with contextlib.suppress(nvml.NVMLError):
+            found += nvml.nvmlDeviceGetComputeRunningProcesses_v3(each)
+    return [(process.pid, process.usedGpuMemory) for process in found if process.usedGpuMemory is not None]
+
+
+# ---------------------------------------------------------------- what is a rank's
 
 
 class CudaVisibility(Struct, frozen=True):
@@ -46,7 +157,7 @@ class CudaVisibility(Struct, frozen=True):
 
     @property
     def is_blind(self) -> bool:
-        """They are to see none: to CUDA the first word that names no device ends the list."""
+        """Ranks see no GPU: to CUDA the first word that names no device ends the list."""
         return self.visible is not None and not _names_device(self._tokens[0])
 
     @property
@@ -54,7 +165,7 @@ class CudaVisibility(Struct, frozen=True):
         return [] if self.visible is None else [token.strip() for token in self.visible.split(",")]
 
     def find(self, number: int, devices: Sequence[GpuDevice]) -> GpuDevice | None:
-        """What CUDA calls device ``number``; None where that cannot be told for certain.
+        """The GPU that CUDA calls device ``number``; None where that is not certain.
 
         CUDA's guide, "CUDA Environment Variables": each is an index in CUDA's own order, the beginning of a UUID, or a
         slice: ``MIG-`` with a UUID of its own, before driver 470 with its GPU's and two numbers.
@@ -80,50 +191,19 @@ def _names_device(token: str) -> bool:
     return token.isdecimal() or token.startswith(("GPU-", "MIG-"))
 
 
-def read_devices(text: str) -> tuple[GpuDevice, ...]:
-    """A GPU a line, memory in MiB, utilization in percent; lines that are none are left out."""
-    found = []
-    for words in _lines(text, len(DEVICES)):
-        index, uuid, name, total, used, busy, mig = words
-        if index.isdecimal() and uuid.startswith("GPU-"):
-            share = min(int(busy), 100) / 100 if busy.isdecimal() else None
-            found.append(GpuDevice(int(index), uuid, name, mebibytes(total), mebibytes(used), share, mig == "Enabled"))
-    return tuple(found)
-
-
-def read_processes(text: str) -> GpuMemory:
-    """Who has how much of which GPU, a line each; without those of which the driver does not tell how much."""
-    found: GpuMemory = {}
-    for uuid, pid, used in _lines(text, len(PROCESSES)):
-        if pid.isdecimal() and used.isdecimal():
-            own = found.setdefault(int(pid), {})
-            own[uuid] = own.get(uuid, 0) + mebibytes(used)  # in several of its slices
-    return found
-
-
-def mebibytes(text: str) -> int:
-    """Bytes; 0 where the driver says in words that it does not know."""
-    return int(text) << 20 if text.isdecimal() else 0
-
-
-def _lines(text: str, length: int) -> list[list[str]]:
-    split = ([word.strip() for word in line.split(",")] for line in text.splitlines())
-    return [words for words in split if len(words) == length]
-
-
 def use_of(
     pid: int, bound: GpuDevice | None, devices: Sequence[GpuDevice], taken: Mapping[int, Mapping[str, int]]
 ) -> GpuUse | None:
-    """What the process has of its GPU; None where nothing is known of any.
+    """The process's share of its GPU; None where nothing is known of any.
 
-    ``bound`` is the device that is the rank's; of one that has none, or of which that is not known, the process's own
-    memory tells which it uses. In a container the driver may tell of no process, or number them as its host does.
+    ``bound`` is the rank's device. Where it has none, or that is not known, the process's own memory shows which GPU it
+    uses. In a container the driver may report no process, or number processes as its host does.
     """
-    own = dict(taken.get(pid, {}))
+    own = taken.get(pid, {})
     if bound is None:
         bound = max((d for d in devices if d.uuid in own), key=lambda d: own[d.uuid], default=None)
     if bound is None:
-        return GpuUse("a slice of a GPU", own=sum(own.values())) if own else None
+        return None
     mine = own.get(bound.uuid)
     name = f"GPU {bound.index} ({bound.name})"
     if bound.is_sliced:
@@ -131,3 +211,9 @@ def use_of(
     if not bound.total and mine is None and bound.busy is None:
         return None
     return GpuUse(name, bound.total, bound.used, mine, bound.busy)
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    set_name("jdist-gpus")
+    sys.stdout.buffer.write(msgspec.msgpack.encode(read_nvml()))

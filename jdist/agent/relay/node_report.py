@@ -1,4 +1,4 @@
-"""Examining: what is on this node, without importing torch: read from the system, asked of nvidia-smi and of a fork."""
+"""Node report: what is found on this node without importing torch: from the system, the GPU driver and a fork."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from jdist.agent.node import nvidia
-from jdist.agent.node.gpus import mebibytes
+from jdist.agent.node.gpus import GpuReading, query
 from jdist.agent.processes.exits import on_exit
 from jdist.agent.starters.base import ProcessRequest, Starter
 from jdist.core.errors import LaunchError
@@ -24,15 +23,14 @@ from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Limits, NodeReport, 
 from jdist.core.settings import TorchFactsSpec
 from jdist.wire.bulk.probe import look_up
 
-_TOOL = 15.0
-"""Seconds for nvidia-smi, which waits for the driver where no GPU is in use."""
+_NVML = 15.0
+"""Seconds for NVML, which waits for the driver to start where no GPU is in use."""
 _TORCH = 60.0
 """Seconds for torch to be imported and to look for GPUs."""
-_QUERY = ("name", "memory.total", "memory.used", "driver_version")
 
 
 def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> NodeReport:
-    """What is known at once. ``chosen``: the interface's variables that the agent gives its workers."""
+    """The facts that are known at once. ``chosen``: the interface variables that the agent gives its workers."""
     variable = "NCCL_SOCKET_IFNAME" if "NCCL_SOCKET_IFNAME" in os.environ else "GLOO_SOCKET_IFNAME"
     return NodeReport(
         hostname=facts.hostname,
@@ -53,16 +51,16 @@ def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> NodeReport:
 
 
 async def report_fully(facts: NodeFacts, chosen: dict[str, str], starter: Starter, directory: Path) -> NodeReport:
-    """The same with what takes longer. What could not be looked at is named in it."""
+    """The brief report and the facts that take longer. It names what could not be found out, and why."""
     brief = report_briefly(facts, chosen)
     trouble: list[str] = []
-    gpus: tuple[Gpu, ...] = ()
-    driver = ""
-    if facts.gpus or nvidia.is_there():
-        try:
-            gpus, driver = await asyncio.to_thread(_gpus)
-        except (OSError, ValueError) as e:
-            trouble.append(f"nvidia-smi: {e}")
+    reading = GpuReading()
+    try:
+        reading = await asyncio.to_thread(query, _NVML)
+    except OSError as e:
+        if facts.gpus or not isinstance(e, FileNotFoundError):
+            trouble.append(f"NVML: {e}")
+    gpus = tuple(Gpu(device.name, device.total, device.used) for device in reading.devices)
     torch: TorchFacts | None = None
     try:
         torch = await _ask_torch(starter, directory)
@@ -71,7 +69,7 @@ async def report_fully(facts: NodeFacts, chosen: dict[str, str], starter: Starte
     own, unknown = await asyncio.to_thread(look_up, facts.hostname, 3.0)
     if not own:
         trouble.append(f"its own name {facts.hostname!r} cannot be looked up there: {unknown}")
-    return msgspec.structs.replace(brief, gpus=gpus, driver=driver, facts=torch, trouble=tuple(trouble))
+    return msgspec.structs.replace(brief, gpus=gpus, driver=reading.driver, facts=torch, trouble=tuple(trouble))
 
 
 def _disks() -> tuple[Disk, ...]:
@@ -105,24 +103,6 @@ def _rdma() -> tuple[str, ...]:
         return ()
 
 
-def _gpus() -> tuple[tuple[Gpu, ...], str]:
-    """The node's GPUs, and the driver's version. Raises OSError, ValueError."""
-    return read_gpus(nvidia.query("gpu", _QUERY, _TOOL))
-
-
-def read_gpus(text: str) -> tuple[tuple[Gpu, ...], str]:
-    """What nvidia-smi printed, a GPU a line; memory is in MiB there. A value that it does not know counts as 0."""
-    gpus, drivers = [], []
-    for line in filter(None, map(str.strip, text.splitlines())):
-        words = [w.strip() for w in line.split(",")]
-        if len(words) != len(_QUERY):
-            raise ValueError(f"a line that is not understood: {line!r}")
-        name, total, used, driver = words
-        gpus.append(Gpu(name, mebibytes(total), mebibytes(used)))
-        drivers.append(driver)
-    return tuple(gpus), drivers[0] if drivers else ""
-
-
 async def _ask_torch(starter: Starter, directory: Path) -> TorchFacts:
     path = directory / "facts-report"
     path.unlink(missing_ok=True)
@@ -143,7 +123,7 @@ async def _ask_torch(starter: Starter, directory: Path) -> TorchFacts:
 
 
 async def _report_of(pid: int, reports: socket.socket) -> bytes | None:
-    """What the process reports; None if it ends without."""
+    """The process's report; None if it ends without one."""
     ended = asyncio.Event()
     on_exit(pid, ended.set)
     ending = asyncio.ensure_future(ended.wait())
@@ -153,7 +133,7 @@ async def _report_of(pid: int, reports: socket.socket) -> bytes | None:
         if receiving.done():
             return receiving.result()
         with contextlib.suppress(BlockingIOError):
-            return reports.recv(1 << 16)  # its last deed
+            return reports.recv(1 << 16)  # sent just before it ended
         return None
     finally:
         receiving.cancel()

@@ -1,4 +1,4 @@
-"""What ranks have of GPUs, from the driver's tool on a node to what a browser is told, with a tool that is made up."""
+"""What ranks have of GPUs, from the driver of a node to what a browser is shown, with a driver that is made up."""
 
 from __future__ import annotations
 
@@ -12,25 +12,21 @@ import pytest
 
 import jdist
 from jdist.notebook.verbs import ranks
-from support.drivertool import DriverTool
+from support.gpus import MIB, FakeDriver
+from support.gpus import gpu as reported
 from support.lab.browser import LONG, Browser
 from support.waits import eventually
 
 pytestmark = [pytest.mark.usefixtures("server", "traces")]
 
-MIB = 1 << 20
-GPUS = """\
-0, GPU-aa11, NVIDIA H200, 143771, 1024, 35, Disabled
-1, GPU-bb22, NVIDIA H200, 143771, 2048, 97, Disabled
-"""
 SLEEP = "import time\nwhile True: time.sleep(0.01)"
 
 
 @contextlib.contextmanager
-def started(tool: DriverTool, visible: str) -> Iterator[jdist.Cluster]:
-    """A cluster of two ranks on a node that has the tool."""
+def started(driver: FakeDriver, visible: str) -> Iterator[jdist.Cluster]:
+    """A cluster of two ranks on a node that has the driver."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", tool.path)
+        patch.setenv("PYTHONPATH", driver.path)
         patch.setenv("CUDA_VISIBLE_DEVICES", visible)
         cluster = jdist.start(nproc_per_node=2, backend="gloo", name="metered", timeout=LONG, idle_timeout=LONG)
     with cluster:
@@ -73,13 +69,16 @@ def status(cluster: jdist.Cluster) -> str:
 
 
 def test_what_each_rank_has_of_its_gpu(browser: Browser, tmp_path: Path) -> None:
-    tool = DriverTool(tmp_path)
-    tool.prints(GPUS)
-    with started(tool, "GPU-bb,GPU-aa11") as cluster:
+    driver = FakeDriver(tmp_path)
+    driver.reports(reported("GPU-aa11", used=1024, busy=35), reported("GPU-bb22", used=2048, busy=97))
+    with started(driver, "GPU-bb,GPU-aa11") as cluster:
         assert eventually(lambda: "metered" in browser.clusters(), LONG)
         assert [gpu(row) for row in rows(browser)] == [{}, {}], "of ranks without a GPU nothing is said"
         pids = [row.pid for row in cluster.status().ranks]
-        tool.prints(GPUS, f"GPU-bb22, {pids[0]}, 512\nGPU-aa11, [N/A], [N/A]\n")
+        driver.reports(
+            reported("GPU-aa11", used=1024, busy=35, processes={pids[1]: None}),
+            reported("GPU-bb22", used=2048, busy=97, processes={pids[0]: 512}),
+        )
         cluster.run("device = torch.device('cuda', rank)")  # as it is where torch can use them
 
         total = 143771 * MIB
@@ -97,10 +96,10 @@ def test_what_each_rank_has_of_its_gpu(browser: Browser, tmp_path: Path) -> None
         run.wait(LONG)
 
         # a driver that hangs takes nothing away but this, and nothing of it is left when the cluster ends
-        tool.hangs()
+        driver.reports(hangs=True)
         assert cluster.run("rank").values == {0: 0, 1: 1}
         assert eventually(lambda: all_idle(cluster), LONG)
-        assert eventually(lambda: tool.hanging, LONG)
+        assert eventually(lambda: driver.hanging, LONG)
         assert cluster.run("rank").values == {0: 0, 1: 1}
         assert eventually(lambda: all_idle(cluster), LONG)
-        assert len(tool.hanging) == 1
+        assert len(driver.hanging) == 1

@@ -7,18 +7,16 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jdist.agent.node.gpus import CudaVisibility, read_devices, read_processes
-from jdist.agent.relay.gpu_meter import GpuMeter, GpuReading
+from jdist.agent.node.gpus import CudaVisibility, GpuDevice, GpuReading
+from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.core.messages.base import Message
 from jdist.core.messages.observation import Observation, Stalled
 from jdist.core.messages.protocol import RankReply
 from jdist.core.observation import Activity
-from support.drivertool import DriverTool
 
 PATIENCE = 20.0
 MIB = 1 << 20
@@ -64,19 +62,22 @@ class Driver:
         assert self.gate.wait(PATIENCE)
         if self.fails:
             raise OSError("No devices were found")
-        gpus = read_devices("0, GPU-a, H200, 1000, 500, 97, Disabled\n1, GPU-b, H200, 1000, 7, 3, Disabled")
-        return GpuReading(gpus, read_processes(f"GPU-a, 41, {own}"))
+        devices = (
+            GpuDevice(0, "GPU-a", "H200", 1000 * MIB, 500 * MIB, 0.97),
+            GpuDevice(1, "GPU-b", "H200", 1000 * MIB, 7 * MIB, 0.03),
+        )
+        return GpuReading(devices, {41: {"GPU-a": own * MIB}})
 
 
 class Bed:
     """A meter of a node with two ranks."""
 
-    def __init__(self, loop: Loop, driver: Driver, sight: CudaVisibility, gpus: int):
+    def __init__(self, loop: Loop, driver: Driver, visibility: CudaVisibility, gpus: int):
         self.loop = loop
         self.driver = driver
         self.sent: list[Any] = []
         self.workers: dict[int, Any] = {0: Worker(41), 1: Worker(42, gpu_index=1)}
-        self.meter = GpuMeter(self.workers, sight, gpus, self.sent.append, driver)
+        self.meter = GpuMeter(self.workers, visibility, gpus, self.sent.append, driver)
 
     def answer(self, request: str, rank: int = 0, device: str = "cuda:0", kind: Any = "idle") -> None:
         self.meter.forward(RankReply(request, rank, Observation(device, Activity(kind), 1)))
@@ -96,7 +97,7 @@ class Bed:
         """The first measurement is there."""
         self.meter.request("first")
         self.answer("first")
-        await self.until(lambda: self.meter._under_way is None)
+        await self.until(lambda: self.meter._measuring_since is None)
         self.sent.clear()
 
     def own(self, message: Any) -> int | None:
@@ -108,22 +109,17 @@ Try = Callable[..., None]
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DriverTool:
-    found = DriverTool(tmp_path)
-    monkeypatch.setenv("PATH", found.path)
-    return found
-
-
-@pytest.fixture
-def attempt(tool: DriverTool) -> Try:
-    def attempt(act: Act, driver: Driver | None = None, sight: CudaVisibility | None = None, gpus: int = 2) -> None:
+def attempt() -> Try:
+    def attempt(
+        act: Act, driver: Driver | None = None, visibility: CudaVisibility | None = None, gpus: int = 2
+    ) -> None:
         driver = driver or Driver()
 
         async def main() -> None:
             loop = asyncio.get_running_loop()
             assert isinstance(loop, Loop)
             try:
-                await act(Bed(loop, driver, sight or CudaVisibility(None), gpus))
+                await act(Bed(loop, driver, visibility or CudaVisibility(None), gpus))
             finally:
                 driver.gate.set()
 
@@ -184,7 +180,7 @@ def test_while_it_is_recent_it_is_told_at_once_and_measured_once_a_second(attemp
         bed.answer("beside")
         assert [bed.own(m) for m in bed.sent] == [100, 100, 100], "none of them waited"
         bed.driver.gate.set()
-        await bed.until(lambda: bed.meter._under_way is None)
+        await bed.until(lambda: bed.meter._measuring_since is None)
         bed.meter.request("at last")
         bed.answer("at last")
         assert bed.own(bed.sent[-1]) == 200
@@ -284,7 +280,7 @@ def test_a_driver_that_fails_now_takes_back_what_was_known(attempt: Try) -> None
         bed.driver.fails = True
         bed.loop.now += 1.5
         bed.meter.request("q")
-        await bed.until(lambda: bed.meter._under_way is None)
+        await bed.until(lambda: bed.meter._measuring_since is None)
         bed.answer("q")
         assert [bed.own(m) for m in bed.sent] == [None]
 
@@ -299,20 +295,35 @@ def test_ranks_that_are_to_see_no_gpu_have_none(attempt: Try, visible: str) -> N
         assert bed.own(bed.sent[0]) is None
         assert bed.driver.calls == 0
 
-    attempt(act, sight=CudaVisibility(visible))
+    attempt(act, visibility=CudaVisibility(visible))
 
 
-def test_without_the_tool_nothing_is_begun(attempt: Try, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "empty").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-
+def test_where_no_gpu_is_seen_the_driver_is_asked_once_and_no_answer_waits_for_it(attempt: Try) -> None:
     async def act(bed: Bed) -> None:
+        bed.driver.gate.clear()
+        bed.driver.fails = True
         bed.meter.request("q")
         bed.answer("q")
-        assert len(bed.sent) == 1
-        assert bed.driver.calls == 0
+        assert [bed.own(m) for m in bed.sent] == [None]
+        bed.driver.gate.set()
+        await bed.until(lambda: bed.meter._measuring_since is None)
+        bed.loop.now += 7200.0
+        bed.meter.request("r")
+        assert bed.driver.calls == 1
 
-    attempt(act)
+    attempt(act, gpus=0)
+
+
+def test_a_driver_that_knows_gpus_which_are_not_seen_is_believed(attempt: Try) -> None:
+    async def act(bed: Bed) -> None:
+        await bed.first()
+        bed.meter.record_cell_end()
+        bed.loop.now += 0.01
+        bed.meter.request("q")
+        bed.answer("q")
+        assert [bed.own(m) for m in await bed.come(1)] == [100]
+
+    attempt(act, gpus=0)
 
 
 def test_a_rank_that_is_silent_keeps_its_gpu(attempt: Try) -> None:
@@ -349,7 +360,7 @@ def test_what_waits_can_be_sent_as_it_is(attempt: Try) -> None:
         bed.meter.flush()
         assert [m.rank for m in bed.sent] == [1]
         bed.driver.gate.set()
-        await bed.until(lambda: bed.meter._under_way is None)
+        await bed.until(lambda: bed.meter._measuring_since is None)
         assert len(bed.sent) == 1
 
     attempt(act)

@@ -144,9 +144,9 @@ TABLE: list[tuple[str, tuple[NodeReport, ...], str, list[str], tuple[int, ...]]]
     ),
     (
         "what could not be looked at",
-        (node(trouble=("nvidia-smi: no devices",)),),
+        (node(trouble=("NVML: no devices",)),),
         "may break",
-        ["nvidia-smi: no"],
+        ["NVML: no"],
         (0,),
     ),
 ]
