@@ -100,22 +100,27 @@ class BaseCluster:
         self._attachment = attachment
 
     @property
+    def attachment(self) -> Attachment:
+        """The link, its carrier and its watchers, to be used on the link's loop."""
+        return self._attachment
+
+    @property
     def history(self) -> History:
         """What this client has sent to the ranks, in order; ``jdist.export`` makes a script of it."""
-        return self._attachment.history
+        return self.attachment.history
 
     @property
     def facts(self) -> ClusterFacts:
         """The controller's newest report of the cluster."""
-        return self._attachment.facts
+        return self.attachment.facts
 
     @property
     def name(self) -> str:
-        return self._attachment.link.connection.name
+        return self.attachment.link.connection.name
 
     @property
     def topology(self) -> Topology:
-        return self._attachment.topology
+        return self.attachment.topology
 
     @property
     def world_size(self) -> int:
@@ -137,7 +142,7 @@ class BaseCluster:
 
     @property
     def mesh(self) -> Mesh | None:
-        return self._attachment.mesh
+        return self.attachment.mesh
 
     @property
     def generation(self) -> int:
@@ -150,10 +155,10 @@ class BaseCluster:
 
     def select(self, ranks: Ranks = None, group: str | None = None) -> tuple[int, ...]:
         """The ranks that a selection such as "0-3,!2" or "node=1" names. Raises UsageError naming what is wrong."""
-        return self._attachment.select(ranks, group)
+        return self.attachment.select(ranks, group)
 
     def __repr__(self) -> str:
-        facts = self._attachment.current.facts if self._attachment.current is not None else None
+        facts = self.attachment.current.facts if self.attachment.current is not None else None
         if facts is None:
             return f"<{type(self).__name__}, not attached>"
         size = f"{self.world_size} ranks on {self.topology.nnodes} nodes"

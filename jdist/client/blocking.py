@@ -211,8 +211,8 @@ def _detach_all() -> None:
     if os.getpid() != _PID:
         return  # a forked child: the files are its parent's
     for cluster in list(_attached):
-        if cluster.asynchronous.attachment.is_attached:
-            cluster.asynchronous.attachment.carrier.close()
+        if cluster.attachment.is_attached:
+            cluster.attachment.carrier.close()
 
 
 def start(nproc_per_node: int | str | None = None, nnodes: int | None = None, **options: Any) -> Cluster:

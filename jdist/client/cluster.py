@@ -1,7 +1,8 @@
 """AsyncCluster: a cluster as a client uses it, in coroutines. :class:`~jdist.client.blocking.Cluster` is its twin.
 
 Each method delegates to the part that does the work: ``_lifecycle`` (start to stop), ``_runs`` (cells), ``_nodes``
-(ranks and nodes), ``_values``, ``_code`` (synced files) and ``_queries``. They share the ``attachment``.
+(ranks, nodes and groups), ``_values`` and ``_code`` (synced files). They share the ``attachment``; queries go straight
+to its link.
 """
 
 from __future__ import annotations
@@ -12,29 +13,29 @@ from typing import Any, Self
 
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, BaseCluster, Ranks
-from jdist.client.debug_log import DebugLogs
-from jdist.client.doctor.collect import examine_briefly
+from jdist.client.doctor.collect import examine, examine_briefly
+from jdist.client.doctor.debug_log import DebugLogs, collect_logs
 from jdist.client.doctor.diagnosis import Diagnosis, Finding
 from jdist.client.expressions import script_cell
 from jdist.client.lifecycle.lifecycle import Lifecycle
 from jdist.client.lifecycle.nodes import Nodes
 from jdist.client.lifecycle.start import Progress, Started, make_settings, print_waiting, wait_formed
 from jdist.client.link import Link, new_request
-from jdist.client.queries import ClusterQueries
 from jdist.client.run import CellRun
 from jdist.client.sync.code_sync import CodeSync
 from jdist.client.sync.upload import OnProgress as OnSync
 from jdist.client.sync.upload import Synced
+from jdist.client.trace.collect import collect as collect_trace
 from jdist.client.trace.trace import Trace
+from jdist.client.values import compare
 from jdist.client.values.carrier import OnProgress
-from jdist.client.values.compare import Check
 from jdist.client.values.variables import Variables
 from jdist.core.messages.base import Message
-from jdist.core.messages.introspection import Completed, ConsoleAt, LogText
+from jdist.core.messages.introspection import Complete, Completed, Console, ConsoleAt, Inspect, Inspected, Logs, LogText
 from jdist.core.messages.membership import Resized
-from jdist.core.messages.observation import Observation
+from jdist.core.messages.observation import GetStack, Observation, Observe, StackText
 from jdist.core.messages.runs import InputReply, Interrupt, RunCell
-from jdist.core.messages.status import Notice, StatusReport
+from jdist.core.messages.status import Notice, StatusReport, StatusRequest
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Host, OnDeath
 from jdist.wire.transport.keys import Connection
@@ -45,12 +46,11 @@ class AsyncCluster(BaseCluster):
 
     def __init__(self) -> None:
         super().__init__(Attachment())
-        self._runs = ActiveRuns(self._attachment)
-        self._lifecycle = Lifecycle(self._attachment, self._runs)
-        self._code = CodeSync(self._attachment)
-        self._nodes = Nodes(self._attachment, self._lifecycle, self._code)
-        self._values = Variables(self._attachment, self._runs)
-        self._queries = ClusterQueries(self._attachment)
+        self._runs = ActiveRuns(self.attachment)
+        self._lifecycle = Lifecycle(self.attachment, self._runs)
+        self._code = CodeSync(self.attachment)
+        self._nodes = Nodes(self.attachment, self._lifecycle, self._code)
+        self._values = Variables(self.attachment, self._runs)
         self.start_seconds = 0.0
         """From the call of start to the formed world."""
         self.warnings: tuple[Finding, ...] = ()
@@ -128,7 +128,7 @@ class AsyncCluster(BaseCluster):
             await started.launcher.release()
             self.warnings = (await examine_briefly(self.link, self.facts)).findings
             for finding in self.warnings:
-                self._attachment.notify(Notice(f"⚠ {finding.text}", remedies=(Remedy("doctor", "look closer"),)))
+                self.attachment.notify(Notice(f"⚠ {finding.text}", remedies=(Remedy("doctor", "look closer"),)))
 
         await self._lifecycle.start(settings, kind, report, wait)
         self.start_seconds = time.monotonic() - began
@@ -279,11 +279,11 @@ class AsyncCluster(BaseCluster):
 
     async def new_group(self, name: str, ranks: Ranks) -> str:
         """Make a named process group, now and after every re-forming: ``-g NAME``, ``groups["NAME"]`` on the ranks."""
-        return await self._queries.new_group(name, ranks)
+        return await self._nodes.new_group(name, ranks)
 
     async def new_mesh(self, text: str) -> str:
         """Make a named mesh such as "dp=2,tp=2": ``-r dp=0`` in the notebook, ``mesh["dp"]`` on the ranks."""
-        return await self._queries.new_mesh(text)
+        return await self._nodes.new_mesh(text)
 
     async def pull(
         self, names: str, ranks: Ranks = None, *, full: bool = False, on_progress: OnProgress | None = None
@@ -327,11 +327,11 @@ class AsyncCluster(BaseCluster):
 
     async def show(self, name: str, ranks: Ranks = None) -> dict[int, dict[str, Any]]:
         """``{rank: description}``: type, shape, dtype, device, placement, mean, std, norm, NaN count, thumb."""
-        return await self._values.show(name, ranks)
+        return await self.attachment.carrier.describe(name, self.select(ranks))
 
-    async def check(self, expr: str, ranks: Ranks = None) -> Check:
+    async def check(self, expr: str, ranks: Ranks = None) -> compare.Check:
         """Whether ``expr`` is equal on all ranks, compared by digests that the ranks compute."""
-        return await self._values.check(expr, ranks)
+        return await compare.check(self.link, expr, self.select(ranks))
 
     async def sync(
         self,
@@ -355,18 +355,19 @@ class AsyncCluster(BaseCluster):
 
     async def status(self) -> StatusReport:
         """Every rank's row, unfinished runs, groups."""
-        return await self._queries.status()
+        return await self.link.request(StatusRequest(new_request()), StatusReport)
 
     async def look(self, ranks: Ranks = None, timeout: float = 2.0) -> dict[int, Observation]:
         """What each rank's main thread does now, and its GPU's load; a rank that does not answer is missing."""
-        return await self._queries.look(ranks, timeout)
+        answers = await self.link.query(self.select(ranks), Observe(with_gpu=True), timeout)
+        return {r: a for r, a in sorted(answers.items()) if isinstance(a, Observation)}
 
     async def trace(self, run: int = 0) -> Trace:
         """The calls of torch.distributed that ranks made in ``run`` (0: the last one), with who waited for whom.
 
         Notebooks draw it. A rank that does not answer is in its ``absent``. Raises UsageError when no rank knows of it.
         """
-        return await self._queries.trace(run)
+        return await collect_trace(self.link, self.facts, run)
 
     async def doctor(self, burst: float = 0.3, *, on_step: Callable[[str], None] | None = None) -> Diagnosis:
         """Examine every node and every network path between two of them; cells feel no more than the load.
@@ -374,51 +375,47 @@ class AsyncCluster(BaseCluster):
         ``burst``: seconds for which bytes are sent on each path; 0 measures no bandwidth. ``on_step`` is called with
         the current step. ``str()`` of the answer has the findings, worst first; a node that cannot be examined is one.
         """
-        return await self._queries.doctor(burst, on_step)
+        return await examine(self.link, self.facts, burst, on_step or (lambda _: None))
 
     async def stack(self, rank: int, timeout: float = 5.0) -> str:
         """The stack of a rank's main thread, as Python prints one; from the cell on, where one runs."""
-        return await self._queries.stack(rank, timeout)
+        return (await self.link.query_one(self.select(rank)[0], GetStack(), StackText, timeout)).text
 
     async def logs(self, rank: int, lines: int = 50) -> LogText:
         """The newest lines of a rank's log, and where it lies on its node."""
-        return await self._queries.logs(rank, lines)
+        return await self.link.query_one(self.select(rank)[0], Logs(lines), LogText)
 
     async def debug_log(self, lines: int = 200) -> DebugLogs:
         """The newest log records of the controller, agents and workers, merged by time; for a report of a fault.
 
         Environment variable ``JDIST_LOG=debug`` where the cluster is started adds what each process does.
         """
-        return await self._queries.debug_log(lines)
+        return await collect_logs(self.link, self.facts, lines)
 
     async def console(self, rank: int) -> ConsoleAt:
         """Host and connection file for ``jupyter console --existing``."""
-        return await self._queries.console(rank)
+        return await self.link.query_one(self.select(rank)[0], Console(), ConsoleAt)
 
     async def complete(self, code: str, cursor: int, ranks: Ranks = None, timeout: float = 0.2) -> dict[int, Completed]:
         """Names in ranks' namespaces that complete the text before ``cursor`` in ``code``, a line.
 
         A rank that does not answer within ``timeout`` seconds is missing.
         """
-        return await self._queries.complete(code, cursor, ranks, timeout)
+        return await self.link.query_within(self.select(ranks), Complete(code, cursor), Completed, timeout)
 
     async def inspect(self, name: str, ranks: Ranks = None, detail: int = 0, timeout: float = 0.2) -> dict[int, str]:
         """Type, signature and documentation of a name on ranks, with ``detail`` 1 its source; "" for no such name.
 
         A rank that does not answer within ``timeout`` seconds is missing.
         """
-        return await self._queries.inspect(name, ranks, detail, timeout)
-
-    @property
-    def attachment(self) -> Attachment:
-        """The link, its carrier and its watchers, which the blocking twin shares."""
-        return self._attachment
+        found = await self.link.query_within(self.select(ranks), Inspect(name, detail), Inspected, timeout)
+        return {r: each.text for r, each in found.items()}
 
     @property
     def link(self) -> Link:
         """The connection to the controller. Raises UsageError before start or attach."""
-        return self._attachment.link
+        return self.attachment.link
 
     def watch(self, watcher: Callable[[Message], None]) -> Callable[[], None]:
         """Call ``watcher`` with notices, facts and input requests, on the link's loop. Returns the way to end that."""
-        return self._attachment.watch(watcher)
+        return self.attachment.watch(watcher)

@@ -1,6 +1,6 @@
-"""Link: one client's connection to a controller. Requests out, answers and events in; on an asyncio loop.
+"""Link: one client's connection to a controller, on an asyncio loop: it sends requests and gets answers and events.
 
-A connection that breaks and is there again within TCP's patience loses nothing (see wire/transport/streams).
+Nothing is lost when the connection breaks and is made again in time (see wire/transport/streams).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _log = logging.getLogger("jdist.client")
 
 HELLO_TIMEOUT = 10.0
 _LAST_WORDS = 0.25
-"""Seconds from the end of a liveness connection until it counts, if nothing has said why."""
+"""Seconds from the end of a liveness connection until it counts, unless a message explains it before."""
 ANSWER_TIMEOUT = 30.0
-"""Seconds for a rank to say anything about a question."""
+"""Seconds for a rank to answer a query, or to report progress."""
 
 _LIST = (Remedy("list", "see which clusters run"),)
 CONTROLLER = -1
@@ -68,10 +68,10 @@ class Link:
         self.facts: ClusterFacts | None = None
         self.lost = ""
         self.is_orphaned = False
-        """Its controller died without a word."""
+        """The controller died without a farewell."""
         self._on_event = on_event
         self._waiting: dict[str, asyncio.Queue[Message]] = {}
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
         self._liveness: LivenessConnection | None = None
         self._hello: Attached | None = None
         self._attached: asyncio.Future[Attached] = asyncio.get_running_loop().create_future()
@@ -82,10 +82,9 @@ class Link:
             _shared_context(), address, connection.server_key, connection.key, identity, self._watch_connection
         )
         self._port = Port(socket, self._on_frames)
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, kind: str) -> None:
-        """Say hello. Raises ConnectionLost when nobody answers, ProtocolError when versions do not fit."""
+        """Attach. Raises ConnectionLost when the controller does not answer, ProtocolError when versions differ."""
         log.configure("client")
         self._put(ClientHello(PROTOCOL, __version__, kind, os.getpid()))
         address = (self.connection.host, self.connection.data_port)
@@ -102,7 +101,7 @@ class Link:
             raise
 
     def send(self, message: Message) -> None:
-        """Say something that needs no answer. Raises ConnectionLost."""
+        """Send a message that needs no answer. Raises ConnectionLost."""
         self._check()
         self._put(message)
 
@@ -152,23 +151,17 @@ class Link:
 
         A rank that sent nothing for ``timeout`` seconds after the last answer or progress report gets a QueryFailed.
         """
-        found: dict[int, RankReplyBody] = {}
         asked = ranks or (CONTROLLER,)
-        request = new_request()
-        async with contextlib.aclosing(self.answers(request, RankQuery(request, ranks, op), timeout)) as answers:
-            try:
-                while len(found) < len(asked):
-                    answer = await anext(answers)
-                    if isinstance(answer, RankReply) and isinstance(answer.body, Progress):
-                        if on_progress is not None:
-                            on_progress(answer.rank, answer.body)
-                    elif isinstance(answer, RankReply):
-                        found[answer.rank] = answer.body
-            except TimeoutError:
-                silent = QueryFailed(
-                    f"no answer for {timeout:.0f} s: its Python may be held by C code, or its node unreachable"
-                )
-                found.update({r: silent for r in asked if r not in found})
+        silent = f"no answer for {timeout:.0f} s: its Python may be held by C code, or its node unreachable"
+        found: dict[int, RankReplyBody] = dict.fromkeys(asked, QueryFailed(silent))
+
+        def handle(rank: int, body: Any) -> None:
+            if not isinstance(body, Progress):
+                found[rank] = body
+            elif on_progress is not None:
+                on_progress(rank, body)
+
+        await self._collect(RankQuery(new_request(), ranks, op), len(asked), timeout, handle)
         return found
 
     async def query_one(
@@ -180,8 +173,18 @@ class Link:
         on_progress: Callable[[int, Progress], None] | None = None,
     ) -> T:
         """The answer of one rank or of the controller itself (:data:`CONTROLLER`). Raises UsageError if it failed."""
-        ranks = () if rank == CONTROLLER else (rank,)
-        return body_of((await self.query(ranks, op, timeout, on_progress))[rank], expected)
+        answer = (await self.query(() if rank == CONTROLLER else (rank,), op, timeout, on_progress))[rank]
+        if isinstance(answer, QueryFailed) and rank != CONTROLLER and not answer.reason.startswith("rank "):
+            raise UsageError(f"rank {rank}: {answer.reason}")
+        return body_of(answer, expected)
+
+    async def query_within(self, ranks: tuple[int, ...], op: RankOp, expected: type[T], seconds: float) -> dict[int, T]:
+        """``{rank: answer}`` of the ranks that give an answer of the kind ``expected`` within ``seconds`` in all."""
+        found: dict[int, RankReplyBody] = {}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._collect(RankQuery(new_request(), ranks, op), len(ranks), seconds, found.__setitem__)
+        return {r: body for r, body in sorted(found.items()) if isinstance(body, expected)}
 
     async def query_nodes(
         self, nodes: Collection[int], op: NodeOp, timeout: float = ANSWER_TIMEOUT
@@ -190,18 +193,22 @@ class Link:
 
         A node that sent nothing for ``timeout`` seconds after the last answer gets a QueryFailed.
         """
-        found: dict[int, NodeReplyBody] = {}
-        request = new_request()
-        async with contextlib.aclosing(self.answers(request, NodeQuery(request, tuple(nodes), op), timeout)) as answers:
-            try:
-                while len(found) < len(nodes):
-                    answer = await anext(answers)
-                    if isinstance(answer, NodeReply):
-                        found[answer.node] = answer.body
-            except TimeoutError:
-                silent = QueryFailed(f"no answer for {timeout:.0f} s: its agent is stopped, or the node unreachable")
-                found.update({n: silent for n in nodes if n not in found})
+        silent = QueryFailed(f"no answer for {timeout:.0f} s: its agent is stopped, or the node unreachable")
+        found: dict[int, NodeReplyBody] = dict.fromkeys(nodes, silent)
+        await self._collect(NodeQuery(new_request(), tuple(nodes), op), len(nodes), timeout, found.__setitem__)
         return found
+
+    async def _collect(
+        self, query: RankQuery | NodeQuery, count: int, timeout: float, handle: Callable[[int, Any], None]
+    ) -> None:
+        """Call ``handle`` with each reply until ``count`` are final or none has come for ``timeout`` seconds."""
+        async with contextlib.aclosing(self.answers(query.request, query, timeout)) as answers:
+            with contextlib.suppress(TimeoutError):
+                while count > 0:
+                    reply = await anext(answers)
+                    if isinstance(reply, RankReply | NodeReply):
+                        count -= not isinstance(reply.body, Progress)
+                        handle(reply.rank if isinstance(reply, RankReply) else reply.node, reply.body)
 
     async def answers(self, name: str, message: Message, timeout: float) -> AsyncGenerator[Message, None]:
         """Every answer to the message whose request is ``name``. Raises UsageError when it is refused.
@@ -223,8 +230,8 @@ class Link:
             self._waiting.pop(name, None)
 
     async def wait_ready(self, timeout: float | None, on_facts: Callable[[ClusterFacts], None] | None = None) -> None:
-        """Until the world is formed. Raises LaunchError when it cannot be, TimeoutError after ``timeout`` seconds."""
-        async with asyncio.timeout(timeout), self._changed:
+        """Wait until the world is formed. Raises LaunchError when it cannot be, TimeoutError after ``timeout`` s."""
+        async with asyncio.timeout(timeout):
             while True:
                 self._check()
                 if self.facts is not None:
@@ -258,7 +265,7 @@ class Link:
             case ClusterFacts():
                 self.facts = message
                 if self._hello is not None and not self._attached.done():
-                    self._attached.set_result(self._hello)  # from now on what is known of the cluster can be asked
+                    self._attached.set_result(self._hello)  # from now on the facts are known
                 self._wake()
             case Stopped():
                 self._end(message.reason)
@@ -274,7 +281,7 @@ class Link:
         self._on_event(message)
 
     def _liveness_ended(self, is_dead: bool) -> None:
-        """What it said last may still be on its way through zmq's own thread: that it has been stopped, and why."""
+        """Wait a moment: the controller's last message may still be on its way through zmq's own thread."""
         asyncio.get_running_loop().call_later(_LAST_WORDS, self._conclude, is_dead)
 
     def _conclude(self, is_dead: bool) -> None:
@@ -293,22 +300,17 @@ class Link:
         self._wake()
 
     def _wake(self) -> None:
-        async def notify() -> None:
-            async with self._changed:
-                self._changed.notify_all()
-
-        task = asyncio.get_running_loop().create_task(notify())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def wait_lost(self, timeout: float) -> None:
-        """Until the controller said it stops, or is gone."""
-        async with asyncio.timeout(timeout), self._changed:
+        """Wait until the controller has stopped or is gone. Raises TimeoutError."""
+        async with asyncio.timeout(timeout):
             while not self.lost:
                 await self._changed.wait()
 
     def close(self) -> None:
-        """Detach; what still waits for the cluster hears that nothing more will come."""
+        """Detach; whatever still waits for an answer fails with ConnectionLost."""
         self._end("this client detached from it")
         if self._liveness is not None:
             self._liveness.close()

@@ -68,7 +68,7 @@ def test_an_agent_that_does_not_answer_is_a_finding_and_the_others_are_examined(
         assert eventually(lambda: own.facts.unreachable == (1,))
         diagnosis = own.doctor(0.0)
         assert not diagnosis.is_well
-        assert "node 1 could not be examined: it is cut off" in str(diagnosis)
+        assert "node 1 could not be examined: it is unreachable" in str(diagnosis)
         assert set(diagnosis.examination.nodes) == {0}
     finally:
         os.kill(agent, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Examining: nodes are asked what is on them and what time it is, and sent the ways to each other, two and two."""
+"""Collect: nodes are asked for their facts and their clocks, and probe the network paths to each other in rounds."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from jdist.core.messages.status import ClusterFacts
 _EXAMINED = 120.0
 """Seconds for a node to answer, in which it may have to import torch."""
 _ANSWERED = 10.0
-_CLOCK_LOOKS = 5
+_CLOCK_READINGS = 5
 _CONNECT = 3.0
-"""Seconds after which a port counts as blocked: more than a lost packet or two cost."""
+"""Seconds after which a port counts as blocked: longer than one or two lost packets take."""
 _ALL_BURSTS = 15.0
 """Seconds for all of a node's bursts together."""
 
@@ -40,128 +40,120 @@ OnStep = Callable[[str], None]
 
 
 class _Nodes:
-    """The nodes that are asked, each by way of one place on it: where every task has an agent, a node has several."""
+    """The nodes to examine, each through one of its agents: where every launcher task has an agent, it has several."""
 
     def __init__(self, link: Link, facts: ClusterFacts):
         self._link = link
         self._places: dict[int, int] = {}
-        self.absent: dict[int, str] = {}
-        """Why nodes cannot be asked."""
+        absent: dict[int, str] = {}
         for place, name in enumerate(facts.hostnames):
             node = facts.node_of[place] if facts.node_of else place
             if name and place not in facts.unreachable:
                 self._places.setdefault(node, place)
             else:
-                self.absent[node] = "it is cut off" if name else "it is not here"
-        self.absent = {n: why for n, why in self.absent.items() if n not in self._places}
+                absent[node] = "it is unreachable" if name else "it is not attached"
+        self.absent = {n: why for n, why in absent.items() if n not in self._places}
+        """Why nodes cannot be asked."""
+        self.numbers = sorted(self._places)
 
-    @property
-    def here(self) -> list[int]:
-        return sorted(self._places)
-
-    async def ask(self, nodes: Iterable[int], op: NodeOp, timeout: float) -> dict[int, NodeReplyBody]:
+    async def query(self, nodes: Iterable[int], op: NodeOp, timeout: float) -> dict[int, NodeReplyBody]:
         """``{node: answer}``."""
         by_place = {self._places[n]: n for n in nodes}
         answers = await self._link.query_nodes(list(by_place), op, timeout)
         return {by_place[place]: answer for place, answer in answers.items()}
 
 
-async def examine(link: Link, facts: ClusterFacts, burst: float, on_step: OnStep, trouble: str = "") -> Diagnosis:
-    """Every node that is here, and every way between two. ``burst``: seconds of sending on each; 0: none."""
+async def examine(link: Link, facts: ClusterFacts, burst: float, on_step: OnStep) -> Diagnosis:
+    """Examine every attached node and every path between two. ``burst``: seconds of sending on each path; 0: none."""
     nodes = _Nodes(link, facts)
-    here, absent = nodes.here, dict(nodes.absent)
-    on_step(f"looking at {len(here)} nodes")
+    absent = dict(nodes.absent)
+    on_step(f"examining {len(nodes.numbers)} nodes")
     reports: dict[int, NodeReport] = {}
-    for node, answer in (await nodes.ask(here, ReportNode(), _EXAMINED)).items():
+    for node, answer in sorted((await nodes.query(nodes.numbers, ReportNode(), _EXAMINED)).items()):
         if isinstance(answer, NodeReported):
             reports[node] = answer.report
         else:
-            absent[node] = answer.reason if isinstance(answer, QueryFailed) else f"it answers {type(answer).__name__}"
-    clocks = await _clocks(nodes, sorted(reports))
-    paths = await _paths(nodes, dict(sorted(reports.items())), burst, on_step)
-    size = sum(facts.nproc_per_node)
-    seen = Examination(dict(sorted(reports.items())), clocks, paths, absent, size, facts.backend, trouble)
+            absent[node] = _reason(answer)
+    clocks = await _read_clocks(nodes, reports)
+    paths = await _probe_paths(nodes, reports, burst, on_step)
+    seen = Examination(reports, clocks, paths, absent, sum(facts.nproc_per_node), facts.backend)
     return Diagnosis(seen, findings(seen))
 
 
 async def examine_briefly(link: Link, facts: ClusterFacts) -> Diagnosis:
-    """What the nodes know at once, in one round trip."""
+    """Collect what the nodes know at once, in one round trip."""
     nodes = _Nodes(link, facts)
     reports: dict[int, NodeReport] = {}
     clocks: dict[int, diagnosis.Clock] = {}
 
-    async def ask(node: int) -> None:
+    async def query(node: int) -> None:
         asked = time.time()
-        answer = (await nodes.ask((node,), ReportNode(is_brief=True), _ANSWERED))[node]
+        answer = (await nodes.query((node,), ReportNode(is_brief=True), _ANSWERED))[node]
         if isinstance(answer, NodeReported):
             reports[node] = answer.report
-            clocks[node] = _offset(asked, answer.now, time.time())
+            clocks[node] = _clock(asked, answer.now)
 
-    await asyncio.gather(*map(ask, nodes.here))
+    await asyncio.gather(*map(query, nodes.numbers))
     size = sum(facts.nproc_per_node)
     seen = Examination(dict(sorted(reports.items())), dict(sorted(clocks.items())), {}, {}, size, facts.backend)
     return Diagnosis(seen, findings(seen))
 
 
-async def _clocks(nodes: _Nodes, numbers: Iterable[int]) -> dict[int, diagnosis.Clock]:
-    """As NTP does it (RFC 5905, 8): the question's middle against the answer; of several, that of the shortest trip."""
+async def _read_clocks(nodes: _Nodes, numbers: Iterable[int]) -> dict[int, diagnosis.Clock]:
+    """As NTP does it (RFC 5905, 8): the query's middle against the answer; of several, that of the shortest trip."""
     best: dict[int, diagnosis.Clock] = {}
     for node in numbers:
-        for _ in range(_CLOCK_LOOKS):
+        for _ in range(_CLOCK_READINGS):
             asked = time.time()
-            answer = (await nodes.ask((node,), ReadClock(), _ANSWERED))[node]
+            answer = (await nodes.query((node,), ReadClock(), _ANSWERED))[node]
             if not isinstance(answer, ClockReading):
                 break
-            found = _offset(asked, answer.now, time.time())
+            found = _clock(asked, answer.now)
             if node not in best or found.error < best[node].error:
                 best[node] = found
     return best
 
 
-def _offset(asked: float, there: float, heard: float) -> diagnosis.Clock:
-    return diagnosis.Clock(there - (asked + heard) / 2, max(0.0, heard - asked) / 2)
+def _clock(asked: float, there: float) -> diagnosis.Clock:
+    """The clock that showed ``there`` in an answer received now to a query sent at ``asked``."""
+    now = time.time()
+    return diagnosis.Clock(there - (asked + now) / 2, max(0.0, now - asked) / 2)
 
 
-async def _paths(
+async def _probe_paths(
     nodes: _Nodes, reports: Mapping[int, NodeReport], burst: float, on_step: OnStep
 ) -> dict[tuple[int, int], NetworkPath]:
-    """Every ordered pair, in rounds in which each node goes one way and is reached on one: none disturbs another."""
+    """Probe every ordered pair, in rounds in which each node probes one path and is probed on one, undisturbed."""
     numbers = list(reports)
     rounds = len(numbers) - 1
     if rounds < 1:
         return {}
     burst = min(burst, _ALL_BURSTS / rounds)
     token = secrets.token_hex(16)
-    lasting = rounds * (4 * _CONNECT + burst + _ANSWERED)
-    ports: dict[int, int] = {}
+    within = 4 * _CONNECT + burst + _ANSWERED
+    listening = await nodes.query(numbers, Listen(token, rounds * within), _ANSWERED)
     paths: dict[tuple[int, int], NetworkPath] = {}
-    deaf: dict[int, str] = {}
-    for node, answer in (await nodes.ask(numbers, Listen(token, lasting), _ANSWERED)).items():
-        if isinstance(answer, Listening):
-            ports[node] = answer.port
-        else:
-            deaf[node] = answer.reason if isinstance(answer, QueryFailed) else "no listener"
 
-    async def go(asker: int, node: int) -> None:
-        there = reports[node]
-        if node in deaf:
-            paths[asker, node] = NetworkPath(
-                there.hostname, (), "", f"nothing can listen there: {deaf[node]}", "broken"
-            )
-            return
-        op = ProbePath(there.hostname, there.address, ports[node], token, _CONNECT, burst)
-        answer = (await nodes.ask((asker,), op, 4 * _CONNECT + burst + _ANSWERED))[asker]
-        if isinstance(answer, PathProbed):
-            paths[asker, node] = answer.path
-        else:
-            why = answer.reason if isinstance(answer, QueryFailed) else "no answer"
+    async def probe(asker: int, node: int) -> None:
+        there, listener = reports[node], listening[node]
+        if not isinstance(listener, Listening):
+            why = f"nothing can listen there: {_reason(listener)}"
             paths[asker, node] = NetworkPath(there.hostname, (), "", why, "broken")
+            return
+        op = ProbePath(there.hostname, there.address, listener.port, token, _CONNECT, burst)
+        answer = (await nodes.query((asker,), op, within))[asker]
+        broken = NetworkPath(there.hostname, (), "", _reason(answer), "broken")
+        paths[asker, node] = answer.path if isinstance(answer, PathProbed) else broken
 
     try:
         for step in range(1, len(numbers)):
-            on_step(f"going the ways between {len(numbers)} nodes: round {step} of {rounds}")
+            on_step(f"probing the paths between {len(numbers)} nodes: round {step} of {rounds}")
             pairs = [(numbers[i], numbers[(i + step) % len(numbers)]) for i in range(len(numbers))]
-            await asyncio.gather(*(go(asker, node) for asker, node in pairs))
+            await asyncio.gather(*(probe(asker, node) for asker, node in pairs))
     finally:
-        await nodes.ask(list(ports), Listen(token, 0.0), _ANSWERED)
+        await nodes.query([n for n, a in listening.items() if isinstance(a, Listening)], Listen(token, 0.0), _ANSWERED)
     return dict(sorted(paths.items()))
+
+
+def _reason(answer: NodeReplyBody) -> str:
+    return answer.reason if isinstance(answer, QueryFailed) else f"unexpected answer {type(answer).__name__}"

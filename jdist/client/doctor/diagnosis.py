@@ -1,13 +1,14 @@
-"""Diagnosis: what an examination of nodes has found, and what follows from it."""
+"""Diagnosis: the facts that an examination of nodes has collected, and the findings that follow from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct
 
 from jdist.core.messages.nodes import NetworkPath, NodeReport
+from jdist.core.ranks import RankSet
 
 Severity = Literal["breaks", "may break", "note"]
 SEVERITIES: tuple[Severity, ...] = ("breaks", "may break", "note")
@@ -22,7 +23,7 @@ class Clock(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """A plain sentence: what differs or is missing, and what it will break."""
+    """A plain sentence: a difference or a lack, and its effect."""
 
     severity: Severity
     text: str
@@ -33,7 +34,7 @@ class Finding(Struct, frozen=True):
 
 
 class Examination(Struct, frozen=True):
-    """What was seen. ``{node: …}``, and ``{(from, to): …}``."""
+    """The collected facts, by node; ``paths`` by ``(from, to)``."""
 
     nodes: Mapping[int, NodeReport]
     clocks: Mapping[int, Clock]
@@ -43,23 +44,23 @@ class Examination(Struct, frozen=True):
     world_size: int = 0
     backend: str = ""
     trouble: str = ""
-    """Why the world could not be formed; "" if it stands, or nobody tried."""
+    """Why the world could not be formed; "" if it was formed, or was not to be."""
 
     def name(self, node: int) -> str:
-        """As in "node 1 (b)"."""
+        """The node as in "node 1 (b)"."""
         report = self.nodes.get(node)
         return f"node {node} ({report.hostname})" if report is not None else f"node {node}"
 
 
 class Diagnosis(Struct, frozen=True):
-    """What ``doctor`` answers: ``findings``, worst first, and the ``examination`` that they come from."""
+    """The answer of ``doctor``: ``findings``, worst first, and the ``examination`` that they come from."""
 
     examination: Examination
     findings: tuple[Finding, ...]
 
     @property
     def is_well(self) -> bool:
-        """Nothing was found that breaks something."""
+        """Whether no finding breaks anything."""
         return all(f.severity != "breaks" for f in self.findings)
 
     def __str__(self) -> str:
@@ -67,3 +68,9 @@ class Diagnosis(Struct, frozen=True):
             return "\n".join(map(str, self.findings))
         count = len(self.examination.nodes)
         return f"nothing found: {count} node{'s' * (count != 1)} examined"
+
+
+def nodes_text(nodes: Iterable[int]) -> str:
+    """The nodes as in "node 2", "nodes 0-3"."""
+    found = RankSet(nodes)
+    return f"node{'s' * (len(found) > 1)} {found}"

@@ -1,8 +1,8 @@
-"""Values: pull, push, scatter, gather, broadcast, show and check, over a Link.
+"""Carrier: moves values between this process and the ranks.
 
-A value's description comes first. Small ones travel with it; for large ones the sizes are added up and compared with
-the memory there is before a byte moves. Their buffers then pass through shared memory where the rank and this process
-see the same, else through the controller's data port.
+A value's description comes first. Small values travel with it; for large ones the sizes are added up and compared with
+the free memory before a byte moves. Their buffers then pass through shared memory where the rank and this process share
+it, else through the controller's data port.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RankProgress = Callable[[int, Progress], None]
 _MEMORY_SHARE = 0.9
 _AT_ONCE = 4
 _PUT_TIMEOUT = 120.0
-"""Seconds without a word from a rank that binds, or a node that fetches, a pushed value."""
+"""Seconds without progress of a rank that binds, or a node that fetches, a pushed value."""
 _LARGEST_HEAD = MAX_MESSAGE - (1 << 20)
 
 
@@ -59,6 +59,30 @@ async def hold(link: Link, hold: Hold) -> bool:
         await link.query((), Hold(hold.transfer, hold.nbytes))
         return False
     return True
+
+
+class _Pulled:
+    """The values of one pull as they arrive, and the reasons why others do not."""
+
+    def __init__(self, names: tuple[str, ...], on_progress: OnProgress | None):
+        self.names = names
+        self.values: dict[str, dict[int, Any]] = {n: {} for n in names}
+        self.errors: dict[int, str] = {}
+        self.total = 0
+        self._done: dict[int, int] = {}
+        self._on_progress = on_progress
+
+    def decode(self, name: str, rank: int, item: PayloadWire, buffers: list[Any]) -> None:
+        try:
+            self.values[name][rank] = decode(Payload(item.head, item.sizes, item.nbytes, item.summary), buffers)
+        except JdistError as e:
+            self.errors[rank] = f"{item.summary} arrived and cannot be read here: {e}"
+
+    def note(self, rank: int, done: int) -> None:
+        """Report that ``done`` bytes of a rank's value have arrived."""
+        self._done[rank] = done
+        if self._on_progress is not None:
+            self._on_progress(", ".join(self.names), sum(self._done.values()), self.total)
 
 
 class Carrier:
@@ -72,94 +96,68 @@ class Carrier:
 
     @property
     def probe(self) -> ProbeWire:
-        """By which others find out that they share this host's memory."""
+        """A file by which other processes find out whether they share this host's memory."""
         return self._probe_wire
 
     def close(self) -> None:
         """Remove this client's mark from shared memory."""
         self._probe.unlink()
 
-    # ------------------------------------------------------------ from the ranks
-
     async def pull(
         self, names: tuple[str, ...], ranks: tuple[int, ...], on_progress: OnProgress | None = None
     ) -> dict[str, dict[int, Any]]:
         """``{name: {rank: value}}``. Raises ValueFailed naming the ranks that gave none; the rest is on the error."""
-        found: dict[str, dict[int, Any]] = {n: {} for n in names}
-        errors: dict[int, str] = {}
+        pulled = _Pulled(names, on_progress)
         held: dict[int, Evaluated] = {}
         for rank, answer in (await self._link.query(ranks, Evaluate(names, probe=self._probe_wire))).items():
             if not isinstance(answer, Evaluated):
-                errors[rank] = _reason(answer)
+                pulled.errors[rank] = _reason(answer)
                 continue
             for name, item in zip(names, answer.items, strict=True):
                 if isinstance(item, ValueMissing):
-                    errors[rank] = "; ".join(filter(None, (errors.get(rank), item.reason)))
+                    pulled.errors[rank] = "; ".join(filter(None, (pulled.errors.get(rank), item.reason)))
                 elif item.buffers is not None:
-                    _decode_into(found[name], errors, rank, item, [bytearray(b) for b in item.buffers])
+                    pulled.decode(name, rank, item, [bytearray(b) for b in item.buffers])
             if answer.handle:
                 held[rank] = answer
-        await self._fetch_all(names, held, found, errors, on_progress)
-        if errors:
-            raise _failed(f"pull {', '.join(names)}", found, errors)
-        return {n: dict(sorted(v.items())) for n, v in found.items()}
-
-    async def _fetch_all(
-        self,
-        names: tuple[str, ...],
-        held: dict[int, Evaluated],
-        found: dict[str, dict[int, Any]],
-        errors: dict[int, str],
-        on_progress: OnProgress | None,
-    ) -> None:
-        total = sum(_held_size(p) for p in held.values())
-        if total > psutil.virtual_memory().available * _MEMORY_SHARE:
-            for rank, peeked in held.items():
-                await self._link.query((rank,), Release(peeked.handle))
-            free = psutil.virtual_memory().available
-            raise ValueFailed(
-                f"{', '.join(names)} from ranks {sorted(held)}: {total:,} bytes, but this machine has {free:,} free; "
-                "nothing was moved. Pull fewer ranks (-r), or a part such as x[:1000]"
-            )
-        moved: dict[int, int] = {}
-
-        def progress(rank: int, step: Progress) -> None:
-            moved[rank] = step.done
-            if on_progress is not None:
-                on_progress(", ".join(names), sum(moved.values()), total)
-
+        pulled.total = sum(map(_held_size, held.values()))
+        await self._check_room(pulled, held)
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def fetch(rank: int, peeked: Evaluated) -> None:
+        async def fetch(rank: int, answer: Evaluated) -> None:
             async with gate:
                 try:
-                    await self._fetch(names, rank, peeked, found, errors, progress)
+                    await self._fetch(rank, answer, pulled)
                 except (JdistError, OSError) as e:
-                    errors[rank] = str(e)
-                moved[rank] = _held_size(peeked)
-                if on_progress is not None:
-                    on_progress(", ".join(names), sum(moved.values()), total)
+                    pulled.errors[rank] = str(e).removeprefix(f"rank {rank}: ")
+                pulled.note(rank, _held_size(answer))
 
-        await asyncio.gather(*(fetch(r, p) for r, p in held.items()))
+        await asyncio.gather(*(fetch(r, answer) for r, answer in held.items()))
+        if pulled.errors:
+            raise _failed(f"pull {', '.join(names)}", pulled.values, pulled.errors)
+        return {n: dict(sorted(v.items())) for n, v in pulled.values.items()}
 
-    async def _fetch(
-        self,
-        names: tuple[str, ...],
-        rank: int,
-        peeked: Evaluated,
-        found: dict[str, dict[int, Any]],
-        errors: dict[int, str],
-        progress: RankProgress,
-    ) -> None:
-        items = [
-            (n, i) for n, i in zip(names, peeked.items, strict=True) if isinstance(i, PayloadWire) and i.buffers is None
-        ]
-        sizes = [s for _, i in items for s in i.sizes]
-        bring = self._map if peeked.is_near else self._receive
-        buffers = await bring(rank, peeked.handle, sizes, progress)
+    async def _check_room(self, pulled: _Pulled, held: Mapping[int, Evaluated]) -> None:
+        """Raise ValueFailed, and have the ranks release their values, if these do not fit into free memory here."""
+        free = psutil.virtual_memory().available
+        if pulled.total <= free * _MEMORY_SHARE:
+            return
+        for rank, answer in held.items():
+            await self._link.query((rank,), Release(answer.handle))
+        raise ValueFailed(
+            f"{', '.join(pulled.names)} from ranks {sorted(held)}: {pulled.total:,} bytes, but this machine has "
+            f"{free:,} free; nothing was moved. Pull fewer ranks (-r), or a part such as x[:1000]"
+        )
+
+    async def _fetch(self, rank: int, answer: Evaluated, pulled: _Pulled) -> None:
+        named = zip(pulled.names, answer.items, strict=True)
+        items = [(n, i) for n, i in named if isinstance(i, PayloadWire) and i.buffers is None]
+        sizes = [size for _, item in items for size in item.sizes]
+        fetch = self._map if answer.is_near else self._receive
+        buffers = await fetch(rank, answer.handle, sizes, lambda r, step: pulled.note(r, step.done))
         for name, item in items:
-            mine, buffers = buffers[: len(item.sizes)], buffers[len(item.sizes) :]
-            _decode_into(found[name], errors, rank, item, mine)
+            pulled.decode(name, rank, item, buffers[: len(item.sizes)])
+            buffers = buffers[len(item.sizes) :]
 
     async def _map(self, rank: int, handle: str, sizes: list[int], progress: RankProgress) -> list[memoryview]:
         """A held value's buffers in a segment, already unlinked: it lives as long as the values made on it."""
@@ -196,13 +194,11 @@ class Carrier:
         try:
             await asyncio.wait({getting, fetching}, return_when=asyncio.FIRST_COMPLETED)
             if not getting.done() or getting.exception() is not None:
-                await fetching  # the rank, or the controller for it, knows best what went wrong
+                await fetching  # its error explains best what went wrong
             await getting
         finally:
             receiver.cut()
             await asyncio.wait({getting})
-
-    # ------------------------------------------------------------ to the ranks
 
     async def push(
         self, values: Mapping[str, Any], ranks: tuple[int, ...], on_progress: OnProgress | None = None
@@ -217,20 +213,14 @@ class Carrier:
             payloads = tuple(_wire(p, tuple(bytes(b) for b in bs)) for p, bs in encoded)
             answers = await self._link.query(ranks, BindNames(names, payloads))
         else:
-            answers = await self._push_bulk(
-                names, tuple(_wire(p, None) for p, _ in encoded), buffers, ranks, on_progress
-            )
+            bind = BindNames(names, tuple(_wire(p, None) for p, _ in encoded))
+            answers = await self._push_bulk(bind, buffers, ranks, on_progress)
         errors = {r: _reason(a) for r, a in answers.items() if isinstance(a, QueryFailed)}
         if errors:
             raise _failed(f"push {', '.join(names)}", {}, errors)
 
     async def _push_bulk(
-        self,
-        names: tuple[str, ...],
-        payloads: tuple[PayloadWire, ...],
-        buffers: list[memoryview],
-        ranks: tuple[int, ...],
-        on_progress: OnProgress | None,
+        self, bind: BindNames, buffers: list[memoryview], ranks: tuple[int, ...], on_progress: OnProgress | None
     ) -> dict[int, RankReplyBody]:
         total = layout([b.nbytes for b in buffers])[1]
         segment = Segment.create(self._cluster, total)
@@ -238,11 +228,11 @@ class Carrier:
 
         def progress(done: int) -> None:
             if on_progress is not None:
-                on_progress(", ".join(names), done, total)
+                on_progress(", ".join(bind.names), done, total)
 
         try:
             await asyncio.to_thread(segment.fill, buffers, progress)
-            put = BindNames(names, payloads, segment.path, total, self._probe_wire, transfer)
+            put = BindNames(bind.names, bind.payloads, segment.path, total, self._probe_wire, transfer)
             if await hold(self._link, Hold(transfer, total, self._probe_wire, segment.path)):
                 return await self._link.query(ranks, put, timeout=_PUT_TIMEOUT)
             return await self._put_through(put, ranks, segment)
@@ -260,8 +250,6 @@ class Carrier:
             return await asking
         finally:
             asking.cancel()
-
-    # ------------------------------------------------------------ about values
 
     async def describe(self, name: str, ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
         """``{rank: description}`` (see worker/values/describe.Description), ``{"error": why}`` where there is none."""
@@ -292,15 +280,6 @@ def _check_heads(names: tuple[str, ...], payloads: list[Payload]) -> None:
 
 def _wire(payload: Payload, buffers: tuple[bytes, ...] | None) -> PayloadWire:
     return PayloadWire(payload.head, payload.sizes, payload.nbytes, payload.summary, buffers)
-
-
-def _decode_into(
-    found: dict[int, Any], errors: dict[int, str], rank: int, item: PayloadWire, buffers: list[Any]
-) -> None:
-    try:
-        found[rank] = decode(Payload(item.head, item.sizes, item.nbytes, item.summary), buffers)
-    except JdistError as e:
-        errors[rank] = f"{item.summary} arrived and cannot be read here: {e}"
 
 
 def _failed(doing: str, found: dict[Any, Any], errors: dict[int, str]) -> ValueFailed:

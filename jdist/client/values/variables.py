@@ -8,7 +8,6 @@ from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.expressions import split_names
 from jdist.client.history import Annotation, BroadcastStep
-from jdist.client.values import compare
 from jdist.client.values.carrier import OnProgress
 from jdist.core import rank_code
 from jdist.core.errors import UsageError, ValueFailed
@@ -87,9 +86,3 @@ class Variables:
             done[target] = run.values[target]
             self._attachment.history.add(Annotation(f"{names} of rank {target} restored from rank {source}"))
         return done
-
-    async def show(self, name: str, ranks: Ranks) -> dict[int, dict[str, Any]]:
-        return await self._attachment.carrier.describe(name, self._attachment.select(ranks))
-
-    async def check(self, expr: str, ranks: Ranks) -> compare.Check:
-        return await compare.check(self._attachment.link, expr, self._attachment.select(ranks))

@@ -12,7 +12,6 @@ from jdist.client.cluster import AsyncCluster
 
 ONLY_ASYNC = {
     "link",  # the connection and what is built on it live on the loop
-    "attachment",
     "watch",
     "interrupt_now",
     "observe",

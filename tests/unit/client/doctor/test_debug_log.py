@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from jdist.client.debug_log import DebugLogs, collect
+from jdist.client.doctor.debug_log import DebugLogs, collect_logs
 from jdist.client.link import CONTROLLER
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.introspection import DebugLog, DebugRecord
@@ -38,7 +38,7 @@ class FakeLink:
 
 def found(lines: int) -> DebugLogs:
     facts = ClusterFacts("c", "ready", 1, "gloo", 2, (1, 1), ("a", "b"), 2)
-    return asyncio.run(collect(FakeLink(), facts, lines))  # type: ignore[arg-type]
+    return asyncio.run(collect_logs(FakeLink(), facts, lines))  # type: ignore[arg-type]
 
 
 def test_records_are_merged_by_corrected_time() -> None:

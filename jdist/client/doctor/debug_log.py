@@ -48,7 +48,7 @@ class DebugLogs(Struct, frozen=True):
         return "\n".join([*map(str, self.entries), *absent]) or "no process has logged anything"
 
 
-async def collect(link: Link, facts: ClusterFacts, lines: int) -> DebugLogs:
+async def collect_logs(link: Link, facts: ClusterFacts, lines: int) -> DebugLogs:
     """The newest ``lines`` records of all processes together."""
     op, topology = GetDebugLog(lines), facts.topology
     ranks = tuple(range(topology.world_size))  # none while no node is here; the controller answers once more then
