@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from jdist.core.messages.membership import NodeFacts
-from jdist.wire.transport.addresses import address_towards
+from jdist.wire.transport.public_port import address_towards
 
 
 def node_facts(controller: tuple[str, int]) -> NodeFacts:

@@ -14,9 +14,9 @@ from jdist.core import __version__
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.membership import Enrol, Enrolled, Rejected
-from jdist.wire.transport.addresses import own_addresses
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import LOOPBACK, Charter, Invitation, agent_name
+from jdist.wire.transport.public_port import own_addresses
 from jdist.wire.transport.sockets import KeyGate
 from jdist.wire.values.frames import Unpacker
 

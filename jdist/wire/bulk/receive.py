@@ -1,6 +1,6 @@
-"""StoredTransfer: bytes that come to the data port's host once and leave it several times, by way of a segment.
+"""Stored transfers: bytes that arrive at the data port's host once and are sent several times, from a segment.
 
-A PUT fills the segment; GETs follow it, without waiting for its end.
+A PUT fills the segment; GETs follow it without waiting for its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jdist.wire.values.segments import Segment
 
 
 class StoredTransfer:
-    """``nbytes`` bytes of a cluster: expected, coming, or there. Who waits for more of them waits ``stall`` seconds."""
+    """``nbytes`` bytes of a cluster: expected, arriving, or complete. Waits end after ``stall`` seconds."""
 
     def __init__(self, cluster: str, nbytes: int, stall: float):
         self._cluster = cluster
@@ -28,22 +28,22 @@ class StoredTransfer:
         self._is_own = True
         self._is_taken = False
         self._is_over = False
-        self._landed = 0
+        self._arrived = 0
         self._ends: set[socket.socket] = set()
         self._begun = asyncio.Event()
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         """Guards the path, the count of bytes and whether it is over, between the threads that move the bytes."""
 
     @classmethod
     def of(cls, cluster: str, nbytes: int, stall: float, path: str) -> Self:
-        """Bytes that are there already, in a segment that is and stays somebody else's."""
-        landing = cls(cluster, nbytes, stall)
-        landing._path, landing._is_own, landing._is_taken, landing._landed = path, False, True, nbytes
-        landing._begun.set()
-        return landing
+        """Bytes that are complete already, in a segment that stays another process's."""
+        transfer = cls(cluster, nbytes, stall)
+        transfer._path, transfer._is_own, transfer._is_taken, transfer._arrived = path, False, True, nbytes
+        transfer._begun.set()
+        return transfer
 
-    async def receive(self, sock: socket.socket) -> None:
-        """Serve the PUT and confirm it. Raises OSError or a JdistError when the bytes do not come; GETs end, too."""
+    async def put(self, sock: socket.socket) -> None:
+        """Serve the PUT and confirm it. Raises OSError or a JdistError when bytes do not arrive; GETs end, too."""
         if self._is_taken:
             raise ProtocolError("a second PUT of one transfer")
         self._is_taken = True
@@ -58,26 +58,26 @@ class StoredTransfer:
         finally:
             self._ends.discard(sock)
 
-    async def send(self, sock: socket.socket) -> None:
-        """Serve a GET. Raises TimeoutError, OSError or a JdistError when no bytes come, or nobody reads them."""
+    async def get(self, sock: socket.socket) -> None:
+        """Serve a GET. Raises TimeoutError, OSError or a JdistError when bytes do not arrive, or are not read."""
         self._ends.add(sock)
         sock.settimeout(self._stall)
         try:
             async with asyncio.timeout(self._stall):
-                await self._begun.wait()  # here, not in a thread: there are few, and the PUT needs one
+                await self._begun.wait()  # not in a thread: there are few, and the PUT needs one
             await asyncio.to_thread(self._follow, sock)
         finally:
             self._ends.discard(sock)
 
     def cut(self) -> None:
-        """The transfer is over: its segment goes if it was made here, and who is not done with it sees that."""
-        with self._news:
+        """End the transfer: its segment is removed if it was made here, and unfinished peers are disconnected."""
+        with self._changed:
             self._is_over = True
-            self._news.notify_all()
+            self._changed.notify_all()
         self._begun.set()
         for sock in self._ends:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that moves bytes through it
+                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that uses it
         if self._path and self._is_own:
             Path(self._path).unlink(missing_ok=True)
 
@@ -86,21 +86,21 @@ class StoredTransfer:
         try:
             self._path = segment.path
             loop.call_soon_threadsafe(self._begun.set)
-            for landed in receive_segment(sock, segment):
-                self._note(landed)
-            self._note(segment.nbytes)
+            for arrived in receive_segment(sock, segment):
+                self._record(arrived)
+            self._record(segment.nbytes)
         except BaseException:
             segment.unlink()
             raise
         finally:
             segment.close()
 
-    def _note(self, landed: int) -> None:
-        with self._news:
+    def _record(self, arrived: int) -> None:
+        with self._changed:
             if self._is_over:
-                raise ConnectionLost("the transfer was given up")
-            self._landed = landed
-            self._news.notify_all()
+                raise ConnectionLost("the transfer was cancelled")
+            self._arrived = arrived
+            self._changed.notify_all()
 
     def _follow(self, sock: socket.socket) -> None:
         with open(self._path, "rb") as file:
@@ -109,10 +109,10 @@ class StoredTransfer:
                 sent += sock.sendfile(file, sent, self._wait_beyond(sent) - sent)
 
     def _wait_beyond(self, sent: int) -> int:
-        """The bytes that are there, as soon as they are more than those sent."""
-        with self._news:
-            if not self._news.wait_for(lambda: self._is_over or self._landed > sent, self._stall):
+        """The number of bytes that have arrived, once it is more than ``sent``."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_over or self._arrived > sent, self._stall):
                 raise TimeoutError(f"not a byte for {self._stall:g} s")
             if self._is_over:
-                raise ConnectionLost("the transfer was given up")
-            return self._landed
+                raise ConnectionLost("the transfer was cancelled")
+            return self._arrived

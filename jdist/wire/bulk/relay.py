@@ -1,8 +1,8 @@
-"""TransferRelay: bytes on their way from one PUT to one GET of the data port, passed on as they come.
+"""Relay: bytes of one PUT at the data port are sent to one GET as they arrive.
 
-They are at rest nowhere in between: a receiver that is slow slows the sender, through TCP itself. On Linux they move
-from socket to socket inside the kernel (``splice``), elsewhere through a buffer that stays in the processor's cache.
-A GET that comes over a Unix socket, from the same host, gets the PUT's connection itself, and they do not pass at all.
+They are stored nowhere in between: a slow receiver slows the sender through TCP itself. On Linux they move from socket
+to socket inside the kernel (``splice``), elsewhere through a buffer that stays in the processor's cache. A GET over a
+Unix socket, from the same host, is handed the PUT's connection itself, and no byte passes here.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ class TransferRelay:
         self._nbytes = nbytes
         self._stall = stall
         self._ends: dict[str, socket.socket] = {}
-        self._met = asyncio.Event()
+        self._both_here = asyncio.Event()
         self._over = asyncio.Event()
 
-    async def give(self, sock: socket.socket) -> None:
-        """Serve the PUT and confirm it. Raises TimeoutError, OSError or a JdistError when the bytes do not arrive."""
+    async def put(self, sock: socket.socket) -> None:
+        """Serve the PUT and confirm it. Raises TimeoutError, OSError or a JdistError when bytes do not arrive."""
         self._enter("PUT", sock)
         try:
-            await self._meet()
+            await self._wait_for_both()
             if self._ends["GET"].family == socket.AF_UNIX:
                 self._hand_over(sock)
                 return
-            # The thread has descriptors of its own: those that are served here may be closed before it noticed its end.
+            # The thread has its own descriptors: those that are served here may be closed before it notices the end.
             ends = sock.dup(), self._ends["GET"].dup()
-            await asyncio.to_thread(pass_on, *ends, self._nbytes, self._stall)
+            await asyncio.to_thread(relay, *ends, self._nbytes, self._stall)
             sock.send(b"k")
         finally:
             self.cut()
 
-    async def take(self, sock: socket.socket) -> None:
+    async def get(self, sock: socket.socket) -> None:
         """Serve the GET, to the end of the transfer. Raises TimeoutError when no PUT comes."""
         self._enter("GET", sock)
         try:
-            await self._meet()
-            await self._over.wait()  # the bytes are moved, and given up, by the other end's task
+            await self._wait_for_both()
+            await self._over.wait()  # the PUT's task moves the bytes, or gives up
         finally:
             self.cut()
 
     def cut(self) -> None:
-        """The transfer is over: both ends close, and a peer that has not had all its bytes sees that."""
+        """End the transfer: both ends close, which a peer that lacks bytes notices."""
         self._over.set()
-        self._met.set()
+        self._both_here.set()
         for sock in self._ends.values():
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # also wakes the thread that moves bytes
@@ -72,26 +72,26 @@ class TransferRelay:
         return self._over.is_set()
 
     def _hand_over(self, sock: socket.socket) -> None:
-        """Give the receiver, on this host, the PUT's connection itself; it confirms, and sees what becomes of it."""
+        """Hand the PUT's connection itself to the receiver on this host, which confirms the transfer."""
         socket.send_fds(self._ends["GET"], [b"k"], [sock.fileno()])
-        self._ends.clear()  # not to be cut from here any more
+        self._ends.clear()  # the receiver's now
 
     def _enter(self, verb: str, sock: socket.socket) -> None:
         if verb in self._ends or self.is_over:
             raise ProtocolError(f"a second {verb} of one transfer")
         self._ends[verb] = sock
         if len(self._ends) == 2:
-            self._met.set()
+            self._both_here.set()
 
-    async def _meet(self) -> None:
+    async def _wait_for_both(self) -> None:
         async with asyncio.timeout(self._stall):
-            await self._met.wait()
+            await self._both_here.wait()
         if self.is_over:
-            raise ConnectionLost("the transfer was given up")
+            raise ConnectionLost("the transfer was cancelled")
 
 
-def pass_on(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
-    """Move ``nbytes`` bytes from one socket to the other, and close both.
+def relay(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
+    """Move ``nbytes`` bytes from ``source`` to ``sink``, and close both.
 
     Raises ConnectionLost when the source ends early, TimeoutError when either stands still for ``stall`` seconds,
     OSError when one breaks.
@@ -101,7 +101,7 @@ def pass_on(source: socket.socket, sink: socket.socket, nbytes: int, stall: floa
 
 
 def splice(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
-    """:func:`pass_on` inside the kernel, where it can."""
+    """:func:`relay` inside the kernel, where it can."""
     source.setblocking(False)
     sink.setblocking(False)
     flags = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
@@ -113,14 +113,14 @@ def splice(source: socket.socket, sink: socket.socket, nbytes: int, stall: float
             if n == 0:
                 raise ConnectionLost(f"the transfer ended after {nbytes - left} of {nbytes} bytes")
             left -= n
-            more = os.SPLICE_F_MORE if left else 0  # full packets only, until the last: nearly twice as fast
+            more = os.SPLICE_F_MORE if left else 0  # full packets only until the last one: nearly twice as fast
             while n:
                 give = partial(os.splice, outlet, sink.fileno(), n, flags=flags | more)
                 n -= _when_ready(sink, select.POLLOUT, stall, give)
 
 
 def copy(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
-    """:func:`pass_on` through a buffer."""
+    """:func:`relay` through a buffer."""
     source.settimeout(stall)
     sink.settimeout(stall)
     buffer = memoryview(bytearray(_BUFFER))
@@ -134,7 +134,7 @@ def copy(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) 
 
 
 def _when_ready(sock: socket.socket, event: int, stall: float, step: Callable[[], int]) -> int:
-    """What ``step`` returns, as soon as the socket lets it."""
+    """The result of ``step``, once the socket is ready for it."""
     while True:
         try:
             return step()
@@ -147,10 +147,10 @@ def _when_ready(sock: socket.socket, event: int, stall: float, step: Callable[[]
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[tuple[int, int]]:
-    """A large pipe: where it is read, where it is written."""
+    """The read end and the write end of a large pipe."""
     ends = os.pipe()
     try:
-        with contextlib.suppress(OSError):  # this user has too many large ones: a small one does it, too
+        with contextlib.suppress(OSError):  # this user has too many large pipes: a small one works, too
             fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, _PIPE)
         yield ends
     finally:

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from jdist.wire.bulk import server
-from jdist.wire.transport import pending_connections
+from jdist.wire.transport import public_port
 from jdist.wire.transport.dialing import dial_data, ping
 from support.port import closed_without_a_word, in_thread, pull, run, serving, until
 
@@ -98,8 +98,8 @@ def test_another_descriptor_than_is_left_does_not_end_the_port(cluster: str) -> 
 def test_a_flood_of_newcomers_makes_room_for_itself(cluster: str) -> None:
     async def scenario() -> None:
         async with serving(cluster) as port:
-            flood = [socket.create_connection(port.address) for _ in range(pending_connections.MOST + 40)]
-            await until(lambda: len(port.server._newcomers) == pending_connections.MOST)
+            flood = [socket.create_connection(port.address) for _ in range(public_port.MOST_PENDING + 40)]
+            await until(lambda: len(port.server._pending) == public_port.MOST_PENDING)
             assert await ping(port.address, cluster)
             assert await closed_without_a_word(flood[0])
             for sock in flood[1:]:

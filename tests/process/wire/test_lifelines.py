@@ -33,8 +33,8 @@ def test_a_lifeline_that_is_reset_tells_nothing_of_the_process(cluster: str) -> 
             assert port.ended == ["one broke"]
             over: asyncio.Queue[bool] = asyncio.Queue()
             line = await dial_liveness(port.address, "two", over.put_nowait)
-            await until(lambda: port.server._lives)
-            (other,) = port.server._lives.values()
+            await until(lambda: port.server._liveness)
+            (other,) = port.server._liveness.values()
             asyncio.get_running_loop().remove_reader(other._sock)
             abort(other._sock)
             assert await over.get() is False
@@ -60,7 +60,7 @@ def test_the_controller_notices_the_end_of_a_lifeline(cluster: str) -> None:
             port.server.allow_liveness("two")
             one = await dial_liveness(port.address, "one", ignore)
             two = await dial_liveness(port.address, "two", ignore)
-            await until(lambda: len(port.server._lives) == 2)
+            await until(lambda: len(port.server._liveness) == 2)
             waiting = asyncio.create_task(port.server.liveness_ended(["one"]))
             one.close()
             await port.noticed.wait()
@@ -81,7 +81,7 @@ def test_a_process_notices_the_controllers_end(cluster: str) -> None:
             port.server.allow_liveness("one")
             over: asyncio.Queue[bool] = asyncio.Queue()
             line = await dial_liveness(port.address, "one", over.put_nowait)
-            await until(lambda: port.server._lives)
+            await until(lambda: port.server._liveness)
             port.server.close()
             assert await over.get() is True
             assert port.ended == [], "the controller itself ended it"
@@ -95,7 +95,7 @@ def test_a_lifeline_serves_once(cluster: str) -> None:
         async with serving(cluster) as port:
             port.server.allow_liveness("one")
             line = await dial_liveness(port.address, "one", ignore)
-            await until(lambda: port.server._lives)
+            await until(lambda: port.server._liveness)
             assert await closed_without_a_word(dial_data(port.address, "LIFE", "one"))
             assert port.ended == []
             line.close()
@@ -109,7 +109,7 @@ def test_words_on_a_lifeline_are_ignored(cluster: str) -> None:
             port.server.allow_liveness("one")
             sock = dial_data(port.address, "LIFE", "one")
             sock.sendall(b"chatter")
-            await until(lambda: port.server._lives)
+            await until(lambda: port.server._liveness)
             await asyncio.sleep(0.05)
             assert port.ended == []
             sock.close()
