@@ -7,39 +7,42 @@ it, and an arrow (a flow) leads there from the call of the last rank to come.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from jdist.client.trace.layout import lanes
-from jdist.client.trace.report import Report, title
+from jdist.client.trace.report import TraceReport, title
 from jdist.client.trace.timeline import Bar, Row
 
 _LANES = 64
 """Thread numbers of a rank; those of different ranks differ, also on different nodes."""
-
 _NAMED = 4
-"""So many of those for whom a call waited are listed with it."""
+"""The most ranks that are listed as those for which a call waited."""
 _LEAST_ARROW = 1e-3
 """Waits shorter than this part of the run get no arrow: thousands of them hide each other."""
 
 Event = dict[str, Any]
 
 
-def chrome(report: Report) -> bytes:
+class _Drawn(msgspec.Struct, frozen=True):
+    """A call, and where it is drawn."""
+
+    bar: Bar
+    track: Event
+
+
+def chrome(report: TraceReport) -> bytes:
     """The JSON text, UTF-8."""
     t = report.timeline
     nodes = {row.rank: report.places.get(row.rank, "?") for row in t.rows}
     pids = {node: i + 1 for i, node in enumerate(dict.fromkeys(nodes.values()))}
-    events: list[Event] = [
-        _named("process_name", pid, 0, f"node {node}", "process_sort_index", pid)[i]
-        for node, pid in pids.items()
-        for i in (0, 1)
-    ]
-    placed: dict[tuple[int, int], tuple[int, int, Bar]] = {}
+    events = [e for node, pid in pids.items() for e in _named("process", {"pid": pid, "tid": 0}, f"node {node}", pid)]
+    drawn: dict[tuple[int, int], _Drawn] = {}
     for row in t.rows:
-        events += _row(report, row, pids[nodes[row.rank]], placed)
-    events += _arrows(placed, t.span * _LEAST_ARROW)
+        events += _row(report, row, pids[nodes[row.rank]], drawn)
+    events += _arrows(drawn, t.span * _LEAST_ARROW)
     other = {
         "run": t.run,
         "began": t.began,
@@ -51,28 +54,25 @@ def chrome(report: Report) -> bytes:
     return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": other})
 
 
-def _row(report: Report, row: Row, pid: int, placed: dict[tuple[int, int], tuple[int, int, Bar]]) -> list[Event]:
-    events: list[Event] = []
+def _row(report: TraceReport, row: Row, pid: int, drawn: dict[tuple[int, int], _Drawn]) -> Iterator[Event]:
+    run = f"run {report.timeline.run}"
     for number, lane in enumerate(lanes(row.bars) or [[]]):
-        tid = 1000 + row.rank * _LANES + min(number, _LANES - 1)
+        track = {"pid": pid, "tid": 1000 + row.rank * _LANES + min(number, _LANES - 1)}
         name = f"rank {row.rank}" + (f", overlapping {number}" if number else "")
-        events += _named("thread_name", pid, tid, name, "thread_sort_index", tid)
+        yield from _named("thread", track, name, track["tid"])
         if not number:
             cell = {"rank": row.rank, "run": report.timeline.run, "left_out": row.left_out}
-            events.append(_span(f"run {report.timeline.run}", "cell", (pid, tid), (row.began, row.ended), cell))
+            yield _span(run, "cell", track, row.began, row.ended, cell)
         for bar in lane:
-            placed[bar.meeting, row.rank] = (pid, tid, bar)
-            events.append(
-                _span(bar.call.op, report.label(bar.call.group), (pid, tid), (bar.began, bar.ended), _args(report, bar))
-            )
+            drawn[bar.meeting, row.rank] = _Drawn(bar, track)
+            yield _span(bar.call.op, report.label(bar.call.group), track, bar.began, bar.ended, _args(report, bar))
             if bar.work > bar.began:
                 most = sorted(bar.charged, key=lambda c: -c[1])[:_NAMED]
                 waiting = {"for": {f"rank {r}": round(s, 9) for r, s in most}, "missing": list(bar.missing)}
-                events.append(_span("waiting", "waiting", (pid, tid), (bar.began, bar.work), waiting))
-    return events
+                yield _span("waiting", "waiting", track, bar.began, bar.work, waiting)
 
 
-def _args(report: Report, bar: Bar) -> dict[str, Any]:
+def _args(report: TraceReport, bar: Bar) -> Event:
     call = bar.call
     found = {
         "group": report.label(call.group),
@@ -89,48 +89,29 @@ def _args(report: Report, bar: Bar) -> dict[str, Any]:
     return {k: v for k, v in found.items() if v not in (None, "", [])}
 
 
-def _arrows(placed: dict[tuple[int, int], tuple[int, int, Bar]], least: float) -> list[Event]:
+def _arrows(drawn: dict[tuple[int, int], _Drawn], least: float) -> Iterator[Event]:
     """From the call of the last rank to come to each call that waited for it, for ``least`` seconds or longer."""
-    events: list[Event] = []
-    number = 0
-    for pid, tid, bar in placed.values():
-        if bar.waited < least:
+    for number, target in enumerate(drawn.values(), 1):
+        bar = target.bar
+        came = [drawn[bar.meeting, r] for r, _ in bar.charged if (bar.meeting, r) in drawn]
+        source = max(came, key=lambda each: each.bar.began, default=None)
+        if source is None or bar.waited < least or source.bar.began > bar.ended or bar.ended <= bar.began:
             continue
-        last = max((r for r, _ in bar.charged), key=lambda r: _began(placed, bar.meeting, r), default=None)
-        source = None if last is None else placed.get((bar.meeting, last))
-        if source is None or source[2].began > bar.ended or bar.ended <= bar.began:
-            continue
-        number += 1
         common = {"name": title(bar.call), "cat": "waited for", "id": number}
-        events.append({**common, "ph": "s", "pid": source[0], "tid": source[1], "ts": _micro(source[2].began)})
-        events.append({**common, "ph": "f", "bp": "e", "pid": pid, "tid": tid, "ts": _micro(bar.work)})
-    return events
+        yield {**common, **source.track, "ph": "s", "ts": _micro(source.bar.began)}
+        yield {**common, **target.track, "ph": "f", "bp": "e", "ts": _micro(bar.work)}
 
 
-def _began(placed: dict[tuple[int, int], tuple[int, int, Bar]], meeting: int, rank: int) -> float:
-    found = placed.get((meeting, rank))
-    return found[2].began if found else -1.0
-
-
-def _span(name: str, category: str, track: tuple[int, int], times: tuple[float, float], args: Event) -> Event:
-    start, end = map(_micro, times)
-    pid, tid = track
+def _span(name: str, category: str, track: Event, began: float, ended: float, args: Event) -> Event:
+    start, end = _micro(began), _micro(ended)
     # whole nanoseconds on both sides: an event that ended a rounding later than its parent would not nest
-    return {
-        "name": name,
-        "cat": category,
-        "ph": "X",
-        "pid": pid,
-        "tid": tid,
-        "ts": start,
-        "dur": max(0.0, round(end - start, 3)),
-        "args": args,
-    }
+    times = {"ts": start, "dur": max(0.0, round(end - start, 3))}
+    return {"name": name, "cat": category, "ph": "X", **track, **times, "args": args}
 
 
-def _named(kind: str, pid: int, tid: int, name: str, sort: str, index: int) -> list[Event]:
-    common = {"ph": "M", "pid": pid, "tid": tid}
-    return [{**common, "name": kind, "args": {"name": name}}, {**common, "name": sort, "args": {"sort_index": index}}]
+def _named(kind: str, track: Event, name: str, index: int) -> Iterator[Event]:
+    yield {"ph": "M", **track, "name": f"{kind}_name", "args": {"name": name}}
+    yield {"ph": "M", **track, "name": f"{kind}_sort_index", "args": {"sort_index": index}}
 
 
 def _micro(value: float) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from jdist.client.link import Link
 from jdist.client.trace.clocks import Clocks, estimate
 from jdist.client.trace.match_calls import Meeting, match
-from jdist.client.trace.report import Report
+from jdist.client.trace.report import TraceReport
 from jdist.client.trace.timeline import timeline
 from jdist.client.trace.trace import Trace
 from jdist.core.errors import UsageError
@@ -67,7 +67,7 @@ def assemble(
     nodes = {r: f"{topology.node_rank(r)} {topology.host_of(r)}" for r in answers}
     hosts, clocks = _clocks(traced, meetings, topology, trips, facts.backend)
     return Trace(
-        Report(
+        TraceReport(
             timeline=timeline(traced, meetings, hosts, clocks),
             places=nodes,
             labels={name: g.label for name, g in groups.items()},

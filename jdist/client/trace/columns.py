@@ -31,10 +31,10 @@ import zlib
 from array import array
 from typing import Any
 
-from jdist.client.trace.report import Report, tensors_text
+from jdist.client.trace.report import TraceReport, peer_text, tensors_text
 from jdist.client.trace.timeline import Bar
 from jdist.core.observation import Call
-from jdist.core.ranks import RankSet
+from jdist.core.ranks import describe_ranks
 
 MIME = "application/vnd.jdist.trace.v1+json"
 VERSION = 1
@@ -74,7 +74,7 @@ class _Words:
         return at
 
 
-def columns(report: Report, cluster: str = "") -> dict[str, Any]:
+def columns(report: TraceReport, cluster: str = "") -> dict[str, Any]:
     """The timeline for JSON. ``cluster`` is the cluster's name."""
     t = report.timeline
     tick = max(max((b.ended for row in t.rows for b in row.bars), default=0.0), t.span, _FINEST) / _TICKS
@@ -133,8 +133,7 @@ def _kind(bar: Bar, groups: tuple[str, ...]) -> tuple[str, int, str, int, int | 
     call = bar.call
     detail = " ".join(filter(None, (tensors_text(call), call.detail)))
     if call.peer is not None:
-        other = "any rank" if call.peer < 0 else f"rank {call.peer}"
-        detail = f"{'from' if 'recv' in call.op else 'to'} {other} {detail}".rstrip()
+        detail = f"{peer_text(call)} {detail}".rstrip()
     return call.op, groups.index(call.group), detail, nbytes(call), call.line
 
 
@@ -149,11 +148,10 @@ def _width(dtype: str) -> int:
     return int(bits[0]) // 8 if bits else 1
 
 
-def _whom(report: Report, bar: Bar) -> str:
+def _whom(report: TraceReport, bar: Bar) -> str:
     words = report.waited_for(bar)
     if bar.missing:
-        never = RankSet(bar.missing)
-        words = f"{words}; {'rank' if len(never) == 1 else 'ranks'} {never} never entered it".removeprefix("; ")
+        words = f"{words}; {describe_ranks(bar.missing)} never entered it".removeprefix("; ")
     return words
 
 

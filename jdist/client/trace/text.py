@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jdist.client.trace.report import HEADS, Report
+from jdist.client.trace.report import HEADS, NUMERIC, TraceReport
 from jdist.client.trace.timeline import Row
 from jdist.core.quantities import format_interval
 
 _COLUMNS = 64
 _WORK, _WAIT, _CELL = "█", "░", "─"
-_NUMERIC = {"rank", "calls", "in calls", "waited", "made others wait"}
 
 
-def text(report: Report) -> str:
+def text(report: TraceReport) -> str:
     """Headline, a line of characters for each rank, and the table."""
     t = report.timeline
     lines = [report.headline, report.finding]
@@ -25,12 +24,12 @@ def text(report: Report) -> str:
         lines.append(
             f"{'':{wide}} {_WORK} in a call   {_WAIT} waiting there for another rank   {_CELL} elsewhere in the cell"
         )
-    lines += ["", grid(HEADS, report.table()), *report.notes]
+    lines += ["", _grid(HEADS, report.table()), *report.notes]
     return "\n".join(lines)
 
 
 def _strip(row: Row, span: float) -> str:
-    """One character for each stretch of time: whatever the rank did most of it; a wait wins over work when equal."""
+    """One character for each stretch of time, for most of what the rank did in it; a wait wins over equal work."""
     step = span / _COLUMNS
     work, wait = [0.0] * _COLUMNS, [0.0] * _COLUMNS
     for bar in row.bars:
@@ -53,12 +52,11 @@ def _spread(into: list[float], began: float, ended: float, step: float) -> None:
         into[i] += max(0.0, min(ended, (i + 1) * step) - max(began, i * step))
 
 
-def grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in plain text."""
+def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cells = [list(heads), *map(list, rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:
-        padded = [c.rjust(w) if h in _NUMERIC else c.ljust(w) for c, w, h in zip(row, widths, heads, strict=True)]
+        padded = [c.rjust(w) if h in NUMERIC else c.ljust(w) for c, w, h in zip(row, widths, heads, strict=True)]
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)

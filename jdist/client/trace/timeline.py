@@ -1,6 +1,6 @@
 """Timeline: a run's calls by rank on one clock, and the waiting that ranks suffered and caused. Pure.
 
-A rank waits in a call from when it enters until the last of those whom the operation needs (:func:`matching.awaited`)
+A rank waits in a call from when it enters until the last rank that the operation needs (:func:`match_calls.awaited`)
 has entered, and no longer than its own call lasts. Each moment of that is charged in equal shares to the ranks that had
 not come yet: a single straggler is charged with all the waiting of all the others, of two stragglers each with half
 while both are late, and the sum of what was caused is the sum of what was suffered. A rank that waits in several calls
@@ -13,7 +13,7 @@ has entered or its own next call began: an estimate, and marked so.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -85,6 +85,11 @@ class Timeline(Struct, frozen=True):
     clocks: Clocks
 
     @property
+    def bars(self) -> Iterator[Bar]:
+        """The bars of all rows."""
+        return (bar for row in self.rows for bar in row.bars)
+
+    @property
     def suffered(self) -> dict[int, float]:
         """Seconds by rank."""
         return {row.rank: row.suffered for row in self.rows}
@@ -114,11 +119,14 @@ def timeline(
 
 def _row(rank: int, trace: RankTrace, shift: float, parts: Sequence[tuple[int, Meeting, dict[int, float]]]) -> Row:
     over = (trace.now if trace.ended is None else trace.ended) + shift
-    bars, waited_to = [], -math.inf
+    bars, counted = [], -math.inf
     for i, (call, (number, meeting, entries)) in enumerate(zip(trace.calls, parts, strict=True)):
-        began = call.started + shift
         following = trace.calls[i + 1].started + shift if i + 1 < len(trace.calls) else over
-        bar, waited_to = _bar(_Entry(rank, call, number, began), meeting, entries, (over, following, waited_to), shift)
+        own_end = over if call.ended is None else call.ended + shift
+        moments = _Moments(call.started + shift, max(call.started + shift, own_end), following, counted)
+        needed = {r: entries.get(r, math.inf) for r in awaited(call, rank, meeting)}
+        bar = _bar(rank, call, number, moments, needed, meeting.missing)
+        counted = max(counted, min(bar.came, moments.limit(call)))
         bars.append(bar)
     last = max((b.ended for b in bars), default=over)
     return Row(
@@ -134,47 +142,42 @@ def _row(rank: int, trace: RankTrace, shift: float, parts: Sequence[tuple[int, M
     )
 
 
-class _Entry(Struct, frozen=True):
-    rank: int
-    call: Call
-    meeting: int
+class _Moments(Struct, frozen=True):
+    """Times around one call of a rank."""
+
     began: float
+    own_end: float
+    """Its end, or the end of the cell if that was not seen."""
+    following: float
+    """The start of the rank's next call."""
+    counted: float
+    """The moment up to which the rank's waiting has been counted in calls before."""
+
+    def limit(self, call: Call) -> float:
+        """The moment after which the rank does not wait in the call any more."""
+        is_estimate = call.ended is None and call.is_done
+        return min(self.own_end, max(self.began, self.following)) if is_estimate else self.own_end
 
 
-def _bar(
-    entry: _Entry, meeting: Meeting, entries: Mapping[int, float], moments: tuple[float, float, float], shift: float
-) -> tuple[Bar, float]:
-    """The bar, and until when the rank's waiting is counted now. ``moments``: the cell's end, the next call's start,
-    and until when it was counted before.
-    """
-    over, following, waited_to = moments
-    call, began = entry.call, entry.began
-    needed = {r: entries.get(r, math.inf) for r in awaited(call, entry.rank, meeting)}
-    came = max([began, *needed.values()])
+def _bar(rank: int, call: Call, number: int, at: _Moments, needed: Mapping[int, float], missing: frozenset[int]) -> Bar:
+    """``needed``: when each rank that the call waits for entered; ``missing``: the ranks that never did."""
     is_open = call.ended is None
-    own_end = max(began, over if call.ended is None else call.ended + shift)
-    if "send" in call.op and (is_open or (call.is_done and came > own_end)):
-        came, needed = began, {}  # it was taken over by the backend, and needed nobody
-    limit = min(own_end, max(began, following)) if is_open and call.is_done else own_end
-    start, until = max(began, waited_to), min(came, limit)
-    charged = _shares(start, until, needed) if until > start else ()
-    never = tuple(sorted(r for r in needed if r in meeting.missing))
-    end = min(came, own_end) if is_open else own_end
-    if is_open and not call.is_done:
-        end = own_end
-    bar = Bar(
-        rank=entry.rank,
+    came = max([at.began, *needed.values()])
+    if "send" in call.op and (is_open or (call.is_done and came > at.own_end)):
+        came, needed = at.began, {}  # the backend took it over, and it needed no other rank
+    start, until = max(at.began, at.counted), min(came, at.limit(call))
+    return Bar(
+        rank=rank,
         call=call,
-        meeting=entry.meeting,
-        began=began,
+        meeting=number,
+        began=at.began,
         came=came,
-        ended=end,
+        ended=min(came, at.own_end) if is_open and call.is_done else at.own_end,
         is_open=is_open,
         waited=max(0.0, until - start),
-        charged=charged,
-        missing=never,
+        charged=_shares(start, until, needed) if until > start else (),
+        missing=tuple(sorted(missing & needed.keys())),
     )
-    return bar, max(waited_to, until)
 
 
 def _shares(start: float, until: float, needed: Mapping[int, float]) -> tuple[tuple[int, float], ...]:

@@ -1,4 +1,4 @@
-"""Trace: what a user holds: a run's calls by rank, the waiting they caused and suffered, its picture and its file."""
+"""Trace: a run's calls by rank for users: the waiting that they caused and suffered, their picture and their file."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ import os
 from pathlib import Path
 
 from jdist.client.trace import chrome, svg, text
-from jdist.client.trace.report import HEADS, Report
+from jdist.client.trace.report import HEADS, NUMERIC, TraceReport
 from jdist.core.errors import UsageError
 from jdist.core.observation import Call
 
 _CELL = "padding:2px 12px 2px 0;vertical-align:top;text-align:"
-_NUMERIC = frozenset({"calls", "in calls", "waited", "made others wait"})
 
 
 class Trace:
     """The calls of torch.distributed that ranks made in a run; notebooks draw it.
 
-    A rank waits in a call until the last of those whom the operation needs has entered. Each moment of that is charged
-    in equal shares to the ranks that had not come yet, so ``caused`` and ``suffered`` have the same sum.
+    A rank waits in a call until the last rank that the operation needs has entered. Each moment of that is charged in
+    equal shares to the ranks that had not come yet, so ``caused`` and ``suffered`` have the same sum.
     """
 
-    def __init__(self, report: Report):
+    def __init__(self, report: TraceReport):
         self.report = report
 
     @property
@@ -77,8 +76,8 @@ class Trace:
         )
 
 
-def _table(report: Report) -> str:
-    aligned = [f'style="{_CELL}{"right" if head in _NUMERIC else "left"}"' for head in HEADS]
+def _table(report: TraceReport) -> str:
+    aligned = [f'style="{_CELL}{"right" if head in NUMERIC else "left"}"' for head in HEADS]
     top = "".join(f"<th {a}>{html.escape(h)}</th>" for h, a in zip(HEADS, aligned, strict=True))
     rows = "".join(
         "<tr>" + "".join(f"<td {a}>{html.escape(c)}</td>" for c, a in zip(row, aligned, strict=True)) + "</tr>"
