@@ -7,8 +7,6 @@ It answers while the main thread is stuck. Each thread has its work:
   moving values each run on a short-lived helper thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Entry points: the worker's functions that cells written by :mod:`jdist.core.rank_code` call, by their names there."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -4,8 +4,6 @@ Every rank must do so at the same time, since a collective ends only when all it
 generation is dead afterwards; the namespace is not.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection

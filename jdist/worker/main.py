@@ -1,7 +1,5 @@
 """The worker's process: a stock ipykernel with jdist's control thread in it. Entered by fork, or by ``python -m``."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

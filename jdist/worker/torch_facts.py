@@ -1,7 +1,5 @@
 """What torch reports about itself on this node, in a process of its own that ends with the answer."""
 
-from __future__ import annotations
-
 import signal
 import socket
 

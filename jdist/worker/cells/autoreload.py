@@ -4,8 +4,6 @@ IPython's autoreload does it: functions and classes that were imported into a na
 also those that objects hold. A module that fails to load keeps what it had, which is printed with the next cell.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -4,8 +4,6 @@ ipykernel has a capture of its own, but no way to see when it has caught up: a c
 cell's end. Here :meth:`FdCapture.drain` returns only when everything written before it was called has been passed on.
 """
 
-from __future__ import annotations
-
 import array
 import codecs
 import fcntl

@@ -1,7 +1,5 @@
 """The outcome of a cell: IPython's result as a RankDone message."""
 
-from __future__ import annotations
-
 import os
 import traceback
 from typing import Any

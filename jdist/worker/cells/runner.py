@@ -6,8 +6,6 @@ the main thread's loop. An attached console goes on using the shell channel; the
 apart.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import sys

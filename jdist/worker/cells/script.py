@@ -1,7 +1,5 @@
 """Running a whole torchrun script on this rank, as ``__main__``, in the live session."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

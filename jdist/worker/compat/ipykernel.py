@@ -4,8 +4,6 @@ Checked on ipykernel 7.4.0 with IPython 9.18.1. tests/unit/worker/compat resolve
 installed versions and says which one is missing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

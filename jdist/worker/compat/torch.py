@@ -4,8 +4,6 @@ Checked on torch 2.13.0; older versions from 2.6 on lack what a comment says the
 resolves every name of ``PRIVATE`` on the installed version and says which one is missing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

@@ -5,8 +5,6 @@ A blocked gloo operation ends only when the connections under it end (torch 2.13
 down: gloo answers with ``std::terminate``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

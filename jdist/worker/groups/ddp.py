@@ -4,8 +4,6 @@ A reducer sorts the parameters into buckets, and into others after its first bac
 made later on one rank would sum other parameters than its peers', so every rank makes a new one then.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ The registry says when; here is how: choose a backend, meet at the store, make t
 it, and check that a collective comes out right.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

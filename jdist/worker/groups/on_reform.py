@@ -14,8 +14,6 @@ It is called on every rank that has it, on the main thread, between the setup ce
 the order of registration. All ranks call at the same time, so it may use collectives if all have it.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar

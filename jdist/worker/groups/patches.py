@@ -5,8 +5,6 @@ since jdist owns the world; ``new_group`` and ``split_group`` are recorded, so t
 groups under the same names.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os

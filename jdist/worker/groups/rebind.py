@@ -4,8 +4,6 @@ torch keeps a group as an object, so a re-formed world leaves stale ones in user
 inside DDP's C++ reducer. DTensor and DeviceMesh look groups up by name and need nothing.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import weakref

@@ -5,8 +5,6 @@ has built on a generation lives on: groups are made again in the same order, so 
 and handles of the old ones are replaced (see worker/groups/rebind).
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import logging

@@ -5,8 +5,6 @@ seconds where a name server drops packets. A spare is connected in the backgroun
 been shut down.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

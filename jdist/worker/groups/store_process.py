@@ -1,7 +1,5 @@
 """The rendezvous store's process: holds the TCPStore that no rank's death takes down, and does nothing else."""
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import signal

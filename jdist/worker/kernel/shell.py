@@ -4,8 +4,6 @@ A request for input names the rank to run on; what a notebook's page would open 
 ``exit`` leaves the console that is attached to the rank, not the rank.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

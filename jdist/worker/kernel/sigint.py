@@ -5,8 +5,6 @@ it raises only where the shell executes a cell, cancels a cell that awaits, and 
 repeats the signal until the run has ended.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -6,8 +6,6 @@ lines. What was rendered to be shown is not rendered again for IPython's own rec
 around torch's are left out.
 """
 
-from __future__ import annotations
-
 import linecache
 import sys
 import traceback

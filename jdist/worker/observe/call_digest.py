@@ -5,8 +5,6 @@ floats. No rank hangs then, and the numbers are wrong. The digests are made when
 calls the same again and again, so an equal call costs one look-up.
 """
 
-from __future__ import annotations
-
 import hashlib
 from array import array
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ and whatever can be computed from it is computed when it is read. A recorded cal
 on a 2-core VM).
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys

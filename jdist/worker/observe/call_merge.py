@@ -6,8 +6,6 @@ C++, by DDP's reducer or a functional collective; its line is that of the backwa
 call within another one is a part of that.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ The recorder is on by default, for gloo too, and sees what no wrapper can: DDP's
 numbers a group's collectives from 1 on each rank alike; sends and receives are not among them.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Python frames of a thread, read from another thread: the torch.distributed function and the store wait it is in."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import traceback

@@ -6,8 +6,6 @@ in the same instruction, all the time between two samples, at something that is 
 a data loader's wait while a collective goes on by itself is Python.
 """
 
-from __future__ import annotations
-
 import itertools
 import linecache
 import os

@@ -1,7 +1,5 @@
 """What this rank is doing: where its main thread is and for how long, in the terms of the messages."""
 
-from __future__ import annotations
-
 import threading
 import time
 

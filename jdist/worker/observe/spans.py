@@ -1,7 +1,5 @@
 """When each run's cell began and ended on this rank. Times are the wall clock's."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 

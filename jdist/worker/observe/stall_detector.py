@@ -4,8 +4,6 @@ It ticks on jdist's own thread, from the moment a cell is sent to the main threa
 ticks between cells.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

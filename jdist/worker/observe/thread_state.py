@@ -1,7 +1,5 @@
 """Whether a thread waits in the operating system for another thread to wake it, seen from outside it."""
 
-from __future__ import annotations
-
 import platform
 import time
 

@@ -4,8 +4,6 @@ It runs beside cells, so none of the user's code is called but ``__dir__``, and 
 before a dot.
 """
 
-from __future__ import annotations
-
 import builtins
 import inspect
 import keyword

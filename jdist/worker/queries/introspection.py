@@ -3,8 +3,6 @@
 It runs beside cells, so no value is printed that has to be copied from a device, or that a user's ``__repr__`` makes.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Queries about a rank's namespace and state, answered on a helper thread while cells may be running."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

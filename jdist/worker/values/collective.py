@@ -1,7 +1,5 @@
 """Values that need all ranks at once: assembling DTensors and broadcasting, run as a cell on each rank."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

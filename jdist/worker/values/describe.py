@@ -3,8 +3,6 @@
 Statistics run over chunks, so describing a 10 GB tensor takes megabytes; very large ones are sampled.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import math

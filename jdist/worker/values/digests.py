@@ -5,8 +5,6 @@ digest of its bytes. To compare, ask for the digests of blocks of a differing en
 equal bits: NaN equals NaN with the same bits, 0.0 differs from -0.0.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import pickle

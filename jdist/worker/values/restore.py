@@ -6,8 +6,6 @@ other objects there may refer to it; what it lacks is sent whole, in one piece, 
 very parameters of the model it came with. DDP itself is no state: the module in it is restored and wrapped again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
