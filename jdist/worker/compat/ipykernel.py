@@ -10,26 +10,17 @@ from typing import Any
 from ipykernel.iostream import IOPubThread
 from IPython.core import ultratb
 
-PRIVATE = (
-    "ipykernel.kernelbase.Kernel._post_dummy_stop_aborting_message",
-    "ipykernel.kernelbase.Kernel._allow_stdin",
-    "ipykernel.ipkernel.IPythonKernel._cancel_on_sigint",
-    "ipykernel.iostream.IOPubThread._handle_subscription",
-    "ipykernel.iostream.OutStream._flush",
-    "ipykernel.zmqshell.ZMQInteractiveShell._showtraceback",
-    "IPython.core.interactiveshell.InteractiveShell._format_exception_for_storage",
-    "IPython.core.ultratb.VerboseTB.get_records",
-    "IPython.core.ultratb.FAST_THRESHOLD",
-)
-"""Names that can be looked up without an object of their class."""
-PRIVATE_ATTRIBUTES = (
-    ("ipykernel.kernelbase.Kernel", "_main_asyncio_lock"),
-    ("ipykernel.zmqshell.ZMQInteractiveShell", "_last_traceback"),
-    ("ipykernel.iostream.OutStream", "_buffers"),
-    ("ipykernel.iostream.IOPubThread", "_xpub_stream"),
-    ("IPython.core.compilerop.CachingCompiler", "_filename_map"),
-)
-"""Attributes that an object of the class gets when it is made."""
+PRIVATE = {
+    "ipykernel.kernelbase.Kernel": "_allow_stdin _main_asyncio_lock _post_dummy_stop_aborting_message",
+    "ipykernel.ipkernel.IPythonKernel": "_cancel_on_sigint",
+    "ipykernel.iostream.IOPubThread": "_handle_subscription _xpub_stream",
+    "ipykernel.iostream.OutStream": "_buffers _flush",
+    "ipykernel.zmqshell.ZMQInteractiveShell": "_last_traceback _showtraceback",
+    "IPython.core.interactiveshell.InteractiveShell": "_format_exception_for_storage",
+    "IPython.core.compilerop.CachingCompiler": "_filename_map",
+    "IPython.core.ultratb.VerboseTB": "get_records",
+}
+"""Private methods and attributes, by the class whose objects have them."""
 _POLLIN = 1
 """zmq.POLLIN."""
 

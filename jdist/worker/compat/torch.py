@@ -18,22 +18,20 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as c10d
 
-C10D = "torch.distributed.distributed_c10d"
-PRIVATE = (
-    *(f"{C10D}._world.{name}" for name in ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag")),
-    *(f"{C10D}._world.{name}" for name in ("tags_to_pg", "group_count")),
-    *(f"{C10D}.{name}" for name in ("_abort_process_group", "_update_default_pg", "_unregister_all_process_groups")),
-    *(f"{C10D}.{name}" for name in ("_resolve_process_group", "_new_process_group_helper", "_store_based_barrier")),
-    "torch._C._distributed_c10d._dump_fr_trace",
-    "torch._C.DisableTorchFunctionSubclass",
-    *(f"torch.nn.parallel.DistributedDataParallel.{name}" for name in ("_update_process_group", "_ddp_init_helper")),
-    "torch.nn.parallel.DistributedDataParallel._build_params_for_reducer",
-    "torch.nn.parallel.DistributedDataParallel._build_debug_param_to_name_mapping",
-    "torch._C._distributed_c10d.Reducer._set_static_graph",
-    "torch._C._distributed_c10d.Logger._set_static_graph",
-    "torch.distributed.ProcessGroup._device_types",
-)
-"""Every private name that can be looked up without an object of its class."""
+PRIVATE = {
+    "torch.distributed.distributed_c10d": "_abort_process_group _new_process_group_helper _resolve_process_group "
+    "_store_based_barrier _unregister_all_process_groups _update_default_pg",
+    "torch.distributed.distributed_c10d._world": "group_count pg_backend_config pg_group_ranks pg_map pg_names "
+    "pg_to_tag tags_to_pg",
+    "torch._C": "DisableTorchFunctionSubclass",
+    "torch._C._distributed_c10d": "_dump_fr_trace",
+    "torch._C._distributed_c10d.Reducer": "_set_static_graph",
+    "torch._C._distributed_c10d.Logger": "_set_static_graph",
+    "torch.distributed.ProcessGroup": "_device_types",
+    "torch.nn.parallel.DistributedDataParallel": "_build_debug_param_to_name_mapping _build_params_for_reducer "
+    "_ddp_init_helper _update_process_group",
+}
+"""The private names that can be looked up without an object of their class, by what has them."""
 
 STORE_BARRIER = "_store_based_barrier"
 """Name of the Python function in which new_group waits for the other ranks."""

@@ -63,11 +63,7 @@ class RankFormation:
         gpus = torch.cuda.device_count()
         backend = self.form.backend or ("cpu:gloo,cuda:nccl" if gpus >= self._local_world_size else "gloo")
         here = f"rank {self.rank} (node {self.node_rank})"
-        available = {
-            "nccl": dist.is_nccl_available,
-            "mpi": dist.is_mpi_available,
-            "gloo": dist.is_gloo_available,
-        }
+        available = {"nccl": dist.is_nccl_available, "mpi": dist.is_mpi_available, "gloo": dist.is_gloo_available}
         for name, is_available in available.items():
             if name in backend and not is_available():
                 raise LaunchError(

@@ -8,7 +8,7 @@ import builtins
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from msgspec import Struct
@@ -216,21 +216,17 @@ def _statistics(tensor: torch.Tensor | None) -> dict[str, Any]:
     picked, sampled = _picked(tensor)
     try:
         # One row a chunk, and one wait for the device at the end.
-        rows = torch.stack([_moments(chunk) for chunk in picked]).tolist()
+        counts, means, m2s, squares, nans = torch.stack([_moments(chunk) for chunk in picked]).double().cpu().T
     except (NotImplementedError, RuntimeError):
         return {}
-    count, mean, m2, squares, nans = 0.0, 0.0, 0.0, 0.0, 0.0
-    for n, chunk_mean, chunk_m2, chunk_squares, chunk_nans in rows:
-        squares, nans = squares + chunk_squares, nans + chunk_nans
-        if n:  # Chan, Golub & LeVeque (1979): moments of a union from those of its parts
-            delta = chunk_mean - mean
-            m2 += chunk_m2 + delta * delta * count * n / (count + n)
-            mean += delta * n / (count + n)
-            count += n
-    found: dict[str, Any] = {"nan_count": int(nans), "sampled": sampled}
+    found: dict[str, Any] = {"nan_count": int(nans.sum()), "sampled": sampled}
+    count = int(counts.sum())
     if count:
-        found["norm"] = math.sqrt(squares)
+        found["norm"] = math.sqrt(squares.sum())
         if not tensor.is_complex():
+            # Chan, Golub & LeVeque (1979): moments of a union from those of its parts
+            mean = float(counts.dot(means)) / count
+            m2 = float(m2s.sum() + counts.dot((means - mean) ** 2))
             found["mean"] = mean
             found["std"] = math.sqrt(m2 / (count - 1)) if count > 1 else None
     return found
@@ -262,10 +258,9 @@ def _thumb(tensor: torch.Tensor | None) -> list[list[float]] | None:
     if tensor is None or tensor.dim() != 2 or max(tensor.shape) > THUMB or not tensor.numel() or tensor.is_meta:
         return None
     try:
-        values: list[list[float]] = (tensor.abs() if tensor.is_complex() else tensor).double().tolist()
+        return cast("list[list[float]]", (tensor.abs() if tensor.is_complex() else tensor).double().tolist())
     except (NotImplementedError, RuntimeError):
         return None
-    return values
 
 
 def _is_from(package: str, obj: object) -> bool:

@@ -16,8 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jdist.core.errors import JdistError, UsageError
 from jdist.wire.values.objects import Payload, decode, encode
-from jdist.worker.compat.torch import device_types, make_new_reducer
-from jdist.worker.groups.ddp import options_of, wrap
+from jdist.worker.compat.torch import device_types, has_comm_hook, make_new_reducer, resolve_group
 
 _CHUNK = 64 << 20
 """Bytes that travel in one send."""
@@ -43,14 +42,6 @@ class RestoreItem(Struct, frozen=True):
     """torch's name of DDP's process group."""
 
 
-class RestorePlan(Struct, frozen=True):
-    """What the source sends, or the reason why it sends nothing."""
-
-    refusal: str = ""
-    items: tuple[RestoreItem, ...] = ()
-    payload: Payload | None = None
-
-
 def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any]) -> dict[str, str]:
     """Restore ``names`` on rank ``dst`` from rank ``src``; returns, on ``dst``, what was done to each.
 
@@ -60,25 +51,28 @@ def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any
     __tracebackhide__ = True
     rank = dist.get_rank()
     held = _broadcast({n: _held(namespace.get(n)) for n in names} if rank == dst else None, dst)
-    plan, buffers = RestorePlan(), list[memoryview]()
+    plan: tuple[tuple[RestoreItem, ...], Payload] | str = ""
+    buffers: list[memoryview] = []
     if rank == src:
         try:
-            plan, buffers = _pack(names, held, (src, dst), namespace)
+            items, payload, buffers = _pack(names, held, (src, dst), namespace)
+            plan = items, payload
         except JdistError as e:
-            plan = RestorePlan(str(e))
+            plan = str(e)
     plan = _broadcast(plan, src)
-    if plan.refusal or plan.payload is None:
+    if isinstance(plan, str):
         if rank == src:
-            raise UsageError(plan.refusal)
+            raise UsageError(plan)
         return {}
+    items, payload = plan
     done: dict[str, str] = {}
     if rank == src:
         for buffer in buffers:
             _send(buffer, dst)
     elif rank == dst:
-        values = decode(plan.payload, [_receive(size, src) for size in plan.payload.sizes])
-        done = {item.name: _apply(item, values[item.name], namespace) for item in plan.items}
-    for item in plan.items:
+        values = decode(payload, [_receive(size, src) for size in payload.sizes])
+        done = {item.name: _apply(item, values[item.name], namespace) for item in items}
+    for item in items:
         if isinstance(ddp := namespace.get(item.name), DistributedDataParallel):
             make_new_reducer(ddp)
     return done
@@ -98,15 +92,12 @@ def _held(obj: Any) -> HeldState | None:
     if obj is None:
         return None
     obj = _inner(obj)
-    return HeldState(f"{type(obj).__module__}.{type(obj).__qualname__}", _is_stateful(obj), _parts(obj))
+    is_stateful = all(callable(getattr(type(obj), name, None)) for name in ("state_dict", "load_state_dict"))
+    return HeldState(f"{type(obj).__module__}.{type(obj).__qualname__}", is_stateful, _parts(obj))
 
 
 def _inner(obj: Any) -> Any:
     return obj.module if isinstance(obj, DistributedDataParallel) else obj
-
-
-def _is_stateful(obj: Any) -> bool:
-    return all(callable(getattr(type(obj), name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def _parts(obj: Any) -> dict[str, str]:
@@ -128,7 +119,7 @@ def _meta(tensor: torch.Tensor) -> str:
 
 def _pack(
     names: tuple[str, ...], held: dict[str, HeldState | None], ranks: tuple[int, int], namespace: dict[str, Any]
-) -> tuple[RestorePlan, list[memoryview]]:
+) -> tuple[tuple[RestoreItem, ...], Payload, list[memoryview]]:
     src, dst = ranks
     missing = [n for n in names if n not in namespace]
     if missing:
@@ -141,14 +132,14 @@ def _pack(
     loaded = {i.name: _inner(namespace[i.name]).state_dict() for i in items if i.how == "load"}
     copied = {i.name: namespace[i.name].detach() for i in items if i.how == "copy"}
     payload, buffers = encode({**whole, **loaded, **copied})
-    return RestorePlan("", items, payload), buffers
+    return items, payload, buffers
 
 
 def _item(name: str, obj: Any, there: HeldState | None, ranks: tuple[int, int]) -> RestoreItem:
     src, dst = ranks
     here = _held(obj)
     _check_whole(name, obj, src)
-    ddp, group = options_of(name, obj, ranks[1]) if isinstance(obj, DistributedDataParallel) else (None, "")
+    ddp, group = _ddp_options(name, obj, ranks[1]) if isinstance(obj, DistributedDataParallel) else (None, "")
     if here is None or there is None:
         return RestoreItem(name, "bind", ddp, group)
     if not here.is_stateful and not there.is_stateful:
@@ -171,12 +162,11 @@ def _check_whole(name: str, obj: Any, src: int) -> None:
     """Refuse a sharded value: one part is no replica of another."""
     inner = _inner(obj)
     tensors = inner.state_dict().values() if isinstance(inner, torch.nn.Module) else _tensors(inner)
-    for tensor in tensors:
-        if any(p.is_shard() for p in getattr(tensor, "placements", ())):
-            raise UsageError(
-                f"{name} is sharded (DTensor): rank {src} holds a part of its own, and the lost part is nowhere else; "
-                "load it from a checkpoint on all ranks"
-            )
+    if any(p.is_shard() for tensor in tensors for p in getattr(tensor, "placements", ())):
+        raise UsageError(
+            f"{name} is sharded (DTensor): rank {src} holds a part of its own, and the lost part is nowhere else; "
+            "load it from a checkpoint on all ranks"
+        )
 
 
 def _tensors(obj: Any) -> list[torch.Tensor]:
@@ -226,7 +216,7 @@ def _apply(item: RestoreItem, value: Any, namespace: dict[str, Any]) -> str:
     else:
         value, done = _on_device(value, namespace.get("device")), "brought whole"
     if item.ddp is not None and not isinstance(value, DistributedDataParallel):
-        value = wrap(value, item.ddp, item.group)
+        value = _wrap_ddp(value, item.ddp, item.group)
     namespace[item.name] = value
     return done
 
@@ -242,6 +232,43 @@ def _on_device(value: Any, device: Any) -> Any:
     return value
 
 
+# ---------------------------------------------------------------- DDP
+
+# A reducer sorts the parameters into buckets, and into others after its first backward, all ranks at once. One that is
+# made later on one rank would sum other parameters than its peers', so every rank makes a new one then.
+
+
+def _ddp_options(name: str, ddp: Any, rank: int) -> tuple[dict[str, Any], str]:
+    """The options and the group name with which :func:`_wrap_ddp` wraps as ``ddp`` does.
+
+    Raises UsageError when ``rank`` is not in that group, or the options of ``ddp`` cannot be sent to another rank.
+    """
+    members = dist.get_process_group_ranks(ddp.process_group)
+    if rank not in members:
+        raise UsageError(f"{name} is trained by ranks {members}: rank {rank} is none of its replicas")
+    if has_comm_hook(ddp) or getattr(ddp, "mixed_precision", None) is not None:
+        raise UsageError(
+            f"{name} has a communication hook or mixed precision of DDP's own: restore its .module under another name, "
+            "then build DDP anew on all ranks"
+        )
+    options = {
+        "broadcast_buffers": ddp.broadcast_buffers,
+        "find_unused_parameters": ddp.find_unused_parameters,
+        "gradient_as_bucket_view": ddp.gradient_as_bucket_view,
+        "static_graph": ddp.static_graph,
+        "bucket_cap_mb": max(1, ddp.bucket_bytes_cap >> 20),
+    }
+    return options, str(ddp.process_group.group_name)
+
+
+def _wrap_ddp(module: Any, options: dict[str, Any], group_name: str) -> Any:
+    """DDP around a module, on this rank alone: the others have theirs."""
+    on = next((p.device for p in module.parameters()), torch.device("cpu"))
+    if on.type != "cpu":
+        options = {**options, "device_ids": [on.index]}
+    return DistributedDataParallel(module, process_group=resolve_group(group_name), init_sync=False, **options)
+
+
 # ---------------------------------------------------------------- transport
 
 
@@ -254,20 +281,17 @@ def _transport() -> torch.device:
 
 
 def _send(buffer: memoryview, dst: int) -> None:
-    source = torch.frombuffer(buffer if not buffer.readonly else bytearray(buffer), dtype=torch.uint8)
     device = _transport()
-    for chunk in source.split(_CHUNK):
+    for chunk in torch.frombuffer(buffer if not buffer.readonly else bytearray(buffer), dtype=torch.uint8).split(
+        _CHUNK
+    ):
         dist.send(chunk.to(device), dst)
 
 
 def _receive(size: int, src: int) -> memoryview:
-    target = torch.empty(size, dtype=torch.uint8)
-    device = _transport()
+    target, device = torch.empty(size, dtype=torch.uint8), _transport()
     for chunk in target.split(_CHUNK):
-        if device.type == "cpu":
-            dist.recv(chunk, src)
-        else:
-            there = torch.empty_like(chunk, device=device)
-            dist.recv(there, src)
-            chunk.copy_(there)
+        there = chunk.to(device)  # the chunk itself, or room for it on a GPU
+        dist.recv(there, src)
+        chunk.copy_(there)
     return memoryview(target.numpy())  # type: ignore[arg-type,unused-ignore]
