@@ -1,4 +1,4 @@
-"""Magics: ``%dist`` and ``%%dist``. Parse, call, done."""
+"""The magics ``%dist`` and ``%%dist``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DistMagics(Magics):
         self._shell = shell
         screen = NotebookScreen() if hasattr(shell, "kernel") else TerminalScreen()
         self.session = Session(screen, shell.user_ns, "notebook")
-        self.names = RankCompleter(self.session)
+        self.completer = RankCompleter(self.session)
 
     @line_cell_magic
     def dist(self, line: str, cell: str | None = None) -> Any:
@@ -68,26 +68,23 @@ class DistMagics(Magics):
             raise UsageError(f"--lead {o.lead}: the cell runs on ranks {', '.join(map(str, ranks))}")
         if o.out and not o.out.isidentifier():
             raise UsageError(f"-o {o.out!r}: that is no variable name")
-        run = cluster.submit(
-            cell, ranks, timeout=o.timeout, allow_stdin=len(ranks) == 1 and not o.background, setup=o.setup
-        )
+        can_ask = len(ranks) == 1 and not o.background
+        run = cluster.submit(cell, ranks, timeout=o.timeout, allow_stdin=can_ask, setup=o.setup)
         count = getattr(self._shell, "execution_count", None)
         cluster.history.entitle(run.number, f"In [{count}]: %%dist {line}".rstrip())
         s.last_run = run
         if o.out:
             s.namespace[o.out] = run
-        display = RunDisplay(cluster, run, s.screen, lead=o.lead, timeout=o.timeout, notices=s.take_missed())
+        display = RunDisplay(cluster, run, s.screen, lead=o.lead, timeout=o.timeout, notices=s.drain_notices())
         if o.background:
-            context = contextvars.copy_context()
-            threading.Thread(
-                target=context.run, args=(display.follow,), name=f"jdist-run-{run.number}", daemon=True
-            ).start()
+            follow = contextvars.copy_context().run
+            threading.Thread(target=follow, args=(display.follow,), name=f"jdist-run-{run.number}", daemon=True).start()
             return
         local = self._run_here(cell) if o.local else None
         try:
             display.follow()
         finally:
-            s.take_missed()  # the display has shown it
+            s.drain_notices()  # the display has shown them
         run.check()
         if local is not None:
             local.raise_error()
@@ -95,7 +92,7 @@ class DistMagics(Magics):
             values.pull_names(s, o.pull, ranks)
 
     def _run_here(self, cell: str) -> Any:
-        """As a plain cell of the notebook, also while auto would send that to the ranks."""
+        """Run it as a plain cell of the notebook, even while auto would send that to the ranks."""
         is_auto, self.session.is_auto = self.session.is_auto, False
         try:
             return self._shell.run_cell(cell)
@@ -119,7 +116,7 @@ def load(shell: Any) -> None:
     magics = DistMagics(shell)
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(magics.transform)
-    magics.names.install(shell)
+    magics.completer.install(shell)
 
 
 def unload(shell: Any) -> None:
@@ -128,6 +125,6 @@ def unload(shell: Any) -> None:
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("dist", None)
     if magics is not None:
-        magics.names.remove()
-    if magics is not None and magics.transform in shell.input_transformers_cleanup:
-        shell.input_transformers_cleanup.remove(magics.transform)
+        magics.completer.remove()
+        if magics.transform in shell.input_transformers_cleanup:
+            shell.input_transformers_cleanup.remove(magics.transform)

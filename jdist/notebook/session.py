@@ -1,4 +1,4 @@
-"""Session: what a notebook (or a terminal) has in hand: its cluster, its screen, its names."""
+"""Session: the cluster, the screen and the names of a notebook or a terminal."""
 
 from __future__ import annotations
 
@@ -24,55 +24,60 @@ class Session:
         self.kind = kind
         self.current: Cluster | None = None
         self.exportable: Cluster | None = None
-        """The cluster in use, or after its end the last one: what ran on it can still be exported."""
+        """The cluster in use, or after its end the last one: its cells can still be exported."""
         self.last_run: CellRun | None = None
         self.is_auto = False
-        self._missed: list[str] = []
+        self._notices: list[str] = []
         self._unwatch: Callable[[], None] = lambda: None
         self._followers: list[Callable[[Cluster | None], None]] = []
 
     @property
+    def attached(self) -> Cluster | None:
+        """The cluster in use, revived if its controller died; None if there is none or it is gone."""
+        if self.current is not None:
+            self.current.revived()
+        return None if self.current is None or self.current.asynchronous.link.lost else self.current
+
+    @property
     def cluster(self) -> Cluster:
         """The cluster in use. Raises UsageError when there is none, or it is gone."""
+        if (attached := self.attached) is not None:
+            return attached
         if self.current is None:
             remedies = (Remedy("start", "make one"), Remedy("attach", "use a running one"))
             raise UsageError("no cluster is in use", remedies=remedies)
-        self.current.revived()
-        link = self.current.asynchronous.link
-        if link.lost:
-            self.current = None
-            raise UsageError(link.loss().message, remedies=link.remedies)
-        return self.current
+        link, self.current = self.current.asynchronous.link, None
+        raise UsageError(link.loss().message, remedies=link.remedies)
 
     def use(self, cluster: Cluster | None) -> None:
-        """Take this cluster for the verbs to come; also bound as ``cluster`` in a notebook that has no such name."""
+        """Use this cluster from now on; it is also bound as ``cluster`` in a notebook that has no such name."""
         if self.current is not None and self.namespace.get("cluster") is self.current:
             del self.namespace["cluster"]
         self.current = cluster
         self.exportable = cluster or self.exportable
         self._unwatch()
         self._unwatch = lambda: None
-        self._missed = []
+        self._notices = []
         if cluster is not None:
             self.namespace.setdefault("cluster", cluster)
-            self._unwatch = cluster.asynchronous.watch(self._note)
+            self._unwatch = cluster.asynchronous.watch(self._on_message)
         for follower in list(self._followers):
             follower(cluster)
 
     def follow(self, follower: Callable[[Cluster | None], None]) -> Callable[[], None]:
-        """``follower`` gets each cluster that is taken from now on, or None; returns the way to end that."""
+        """Call ``follower`` with each cluster, or None, that is used from now on; returns the way to end that."""
         self._followers.append(follower)
         return lambda: self._followers.remove(follower)
 
-    def _note(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
         if isinstance(message, Notice):
-            self._missed.append(remedy_text.worded(message))
+            self._notices.append(remedy_text.worded(message))
 
-    def take_missed(self) -> list[str]:
-        """What the user should have been told since this was last asked, such as a rank that died while idle."""
-        missed, self._missed = self._missed, []
-        return missed
+    def drain_notices(self) -> list[str]:
+        """Notices since the last call, such as of a rank that died while idle."""
+        notices, self._notices = self._notices, []
+        return notices
 
-    def say(self, text: str) -> None:
+    def echo(self, text: str) -> None:
         """Show a line."""
         self.screen.show(plain(text))

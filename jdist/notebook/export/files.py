@@ -1,4 +1,4 @@
-"""Files: a script is written whole or not at all, and over no work of the user's."""
+"""Writes a script whole or not at all, and over no work of the user's."""
 
 from __future__ import annotations
 
@@ -48,18 +48,14 @@ def _check(path: str, target: str) -> None:
     except FileNotFoundError:
         return
     except (OSError, UnicodeDecodeError) as e:
-        why = getattr(e, "strerror", None) or e
-        raise UsageError(f"{typed('export')}: {path} is there and cannot be read: {why}; name another file") from None
-    found = _MARK.match(text)
-    if found is None:
-        raise UsageError(
-            f"{typed('export')}: {path} is there and was not written by export; "
-            "name another file, or --force replaces it"
-        )
-    if found[1] != _digest(text[found.end() :]):
-        raise UsageError(
-            f"{typed('export')}: {path} was edited after export wrote it; name another file, or --force replaces it"
-        )
+        problem = f"is there and cannot be read: {getattr(e, 'strerror', None) or e}; name another file"
+    else:
+        found = _MARK.match(text)
+        if found is not None and found[1] == _digest(text[found.end() :]):
+            return
+        problem = "is there and was not written by export" if found is None else "was edited after export wrote it"
+        problem += "; name another file, or --force replaces it"
+    raise UsageError(f"{typed('export')}: {path} {problem}")
 
 
 def _digest(text: str) -> str:

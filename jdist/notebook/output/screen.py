@@ -1,4 +1,4 @@
-"""Screen: where mime bundles are shown. A notebook's cell output, or a terminal's lines."""
+"""Screens show mime bundles: in a notebook's cell output, or as a terminal's lines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import html
 import json
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from getpass import getpass
 from typing import Any, Protocol
 
 Bundle = Mapping[str, Any]
-"""Text by mime type; of types that end in ``json``, what is to be written as JSON."""
+"""Text by mime type; JSON values for types that end in ``json``."""
 
 
 class Shown(Protocol):
@@ -22,10 +23,10 @@ class Shown(Protocol):
 
 
 class Screen(Protocol):
-    """Where a session shows things."""
+    """The place where a session shows things and asks the user."""
 
     is_live: bool
-    """Can what was shown be replaced?"""
+    """Whether something shown can be replaced."""
 
     def show(self, bundle: Bundle) -> Shown:
         """Show a new thing."""
@@ -79,38 +80,30 @@ class NotebookScreen:
         return _NotebookOutput(bundle)
 
     def ask(self, prompt: str, is_password: bool) -> str:
-        if is_password:
-            from getpass import getpass
-
-            return getpass(prompt)
-        return input(prompt)
+        return getpass(prompt) if is_password else input(prompt)
 
 
 class _TerminalOutput:
-    def __init__(self, write: Callable[[str], object]):
-        self._write = write
+    def __init__(self) -> None:
         self._last = ""
 
     def update(self, bundle: Bundle) -> None:
         text = bundle["text/plain"]
         if text != self._last:
             self._last = text
-            self._write(text + "\n")
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
 
 
-class TerminalScreen:
+class TerminalScreen(NotebookScreen):
     """A terminal: what changes is written again as a new line."""
 
     is_live = False
 
     def show(self, bundle: Bundle) -> Shown:
-        shown = _TerminalOutput(sys.stdout.write)
+        shown = _TerminalOutput()
         shown.update(bundle)
-        sys.stdout.flush()
         return shown
-
-    def ask(self, prompt: str, is_password: bool) -> str:
-        return NotebookScreen().ask(prompt, is_password)
 
 
 def plain(text: str) -> Bundle:
@@ -124,5 +117,5 @@ def line(text: str) -> Bundle:
 
 
 def weight(bundle: Bundle) -> int:
-    """How much is sent to show it: characters."""
+    """The number of characters that are sent to show it."""
     return sum(len(v) if isinstance(v, str) else len(json.dumps(v, ensure_ascii=False)) for v in bundle.values())

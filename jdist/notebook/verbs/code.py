@@ -42,8 +42,8 @@ def run(s: Session, o: Namespace) -> None:
     ranks = s.cluster.select(o.ranks, o.group)
     cell = s.cluster.submit(script_cell(o.script, o.rest), ranks, timeout=o.timeout, allow_stdin=len(ranks) == 1)
     s.last_run = cell
-    RunDisplay(s.cluster, cell, s.screen, timeout=o.timeout, notices=s.take_missed()).follow()
-    s.take_missed()  # the display has shown it
+    RunDisplay(s.cluster, cell, s.screen, timeout=o.timeout, notices=s.drain_notices()).follow()
+    s.drain_notices()  # the display has shown it
     cell.check()
 
 
@@ -53,9 +53,9 @@ def auto(s: Session, o: Namespace) -> None:
     if o.state == "on":
         name = s.cluster.name
         here = "cells that begin with % or ! run here"
-        s.say(f"auto is on: plain cells run on all ranks of {name}; {here}. {typed('auto off')} ends it")
+        s.echo(f"auto is on: plain cells run on all ranks of {name}; {here}. {typed('auto off')} ends it")
     else:
-        s.say("auto is off: plain cells run in the notebook")
+        s.echo("auto is off: plain cells run in the notebook")
     s.is_auto = o.state == "on"
 
 
@@ -78,17 +78,17 @@ def sync(s: Session, o: Namespace) -> None:
     if o.watch and s.kind == "command line":
         _follow(s)
     elif o.watch:
-        s.say(f"watching {o.path}: what changes is synced; {typed('sync')} {o.path} ends that")
+        s.echo(f"watching {o.path}: what changes is synced; {typed('sync')} {o.path} ends that")
 
 
 def _follow(s: Session) -> None:
     """Show what is synced, until the user interrupts this (KeyboardInterrupt) or the cluster is gone."""
-    s.say("watching; Ctrl-C ends it")
+    s.echo("watching; Ctrl-C ends it")
     over = threading.Event()
 
     def on_message(message: Message) -> None:
         if isinstance(message, Notice):
-            s.say(worded(message))
+            s.echo(worded(message))
         elif s.cluster.asynchronous.link.lost:
             over.set()
 
@@ -111,6 +111,6 @@ def export(s: Session, o: Namespace) -> None:
     made = write_script(s.exportable, o.file, force=o.force)
     cells = f"{made.cells} cell{'' if made.cells == 1 else 's'}"
     left_out = f", {made.left_out} left out" if made.left_out else ""
-    s.say(f"written to {o.file}: {cells}{left_out}; its first lines say how to run it")
+    s.echo(f"written to {o.file}: {cells}{left_out}; its first lines say how to run it")
     for warning in made.warnings:
-        s.say(f"⚠ {warning}")
+        s.echo(f"⚠ {warning}")

@@ -71,4 +71,4 @@ def trace(s: Session, o: Namespace) -> None:
         shown[MIME] = columns(found.report, s.cluster.name)
     s.screen.show(shown)
     if o.save:
-        s.say(f"written to {found.save(o.save)}: ui.perfetto.dev opens it")
+        s.echo(f"written to {found.save(o.save)}: ui.perfetto.dev opens it")

@@ -15,7 +15,7 @@ from jdist.notebook.verbs.registry import option, verb
 @verb("group", option("name"), option("ranks"), attaches=None)
 def group(s: Session, o: Namespace) -> None:
     """make a named process group: group NAME RANKS"""
-    s.say(f"group {s.cluster.new_group(o.name, o.ranks)}")
+    s.echo(f"group {s.cluster.new_group(o.name, o.ranks)}")
 
 
 _DIMENSIONS = option(
@@ -28,7 +28,7 @@ def mesh(s: Session, o: Namespace) -> None:
     """make a named mesh over the world: mesh dp=2,tp=2"""
     dimensions = ",".join(o.dimensions)
     text = s.cluster.new_mesh(dimensions)
-    s.say(f'{text}: -r {dimensions.partition("=")[0]}=0 in the notebook, mesh["…"] on the ranks')
+    s.echo(f'{text}: -r {dimensions.partition("=")[0]}=0 in the notebook, mesh["…"] on the ranks')
 
 
 @verb("groups")

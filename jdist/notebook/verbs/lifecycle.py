@@ -52,11 +52,11 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
                     case ClusterFacts() as facts:
                         pass
                     case Notice() as notice:
-                        s.say(worded(notice))
+                        s.echo(worded(notice))
                     case Waiting(text) if text != waiting:
                         waiting = text
                         if not s.screen.is_live:
-                            s.say(text)
+                            s.echo(text)
             if future.done():
                 break
             if facts is not None:
@@ -64,23 +64,22 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
         cluster: AsyncCluster = future.result()
     except BaseException:
         if future.cancel():
-            s.say("the start was interrupted; ending what it began")
+            s.echo("the start was interrupted; ending what it began")
             ended.wait(_UNDO)
         raise
     line.finish(cluster.facts, cluster.start_seconds)
     while not events.empty():  # notices that came with the last step
         if isinstance(late := events.get(), Notice):
-            s.say(worded(late))
+            s.echo(worded(late))
     return cluster
 
 
 @verb("attach", _NAME, attaches=never)
 def attach(s: Session, o: Namespace) -> None:
     """use a running cluster, after a kernel restart or from a second notebook: attach [NAME]"""
-    if s.current is not None:
-        s.current.revived()
-    if s.current is not None and not s.current.asynchronous.link.lost and o.name in (None, s.current.name):
-        s.say(f"cluster {s.current.name} is in use here already")
+    attached = s.attached
+    if attached is not None and o.name in (None, attached.name):
+        s.echo(f"cluster {attached.name} is in use here already")
         return
     cluster = Cluster.attach(
         o.name, kind=s.kind
@@ -88,17 +87,17 @@ def attach(s: Session, o: Namespace) -> None:
     if s.current is not None:
         s.current.detach()
     s.use(cluster)
-    s.say(
+    s.echo(
         f"attached to cluster {cluster.name}: {cluster.world_size} ranks on {len(cluster.nodes)} nodes · "
         f"{cluster.backend} · {cluster.facts.phase}; every name on a rank that has lived on is as it was left"
     )
     found = cluster.status()
     for row in found.ranks:
         if row.death:
-            s.say(f"rank {row.rank} {describe_loss(row)}")
+            s.echo(f"rank {row.rank} {describe_loss(row)}")
     for number, state, ranks, elapsed in found.runs:
         where = f"run {number} on ranks {RankSet(ranks)} is {state}, {elapsed:.0f} s"
-        s.say(f"{where}; its output is in {typed('logs')}, and {typed('interrupt')} stops it")
+        s.echo(f"{where}; its output is in {typed('logs')}, and {typed('interrupt')} stops it")
 
 
 @verb("list", attaches=never)
@@ -109,7 +108,7 @@ def list_(s: Session, _: Namespace) -> None:
         state = f"gone, restartable for {find.restart_time(c):.0f} s: {typed('attach')} {c.name}"
         rows.append([c.name, f"{c.host}:{c.control_port}", state, c.version])
     if not rows:
-        s.say(f"no cluster runs; {typed('start')} makes one")
+        s.echo(f"no cluster runs; {typed('start')} makes one")
         return
     s.screen.show(table(["name", "controller", "pid", "jdist"], rows))
 
@@ -121,7 +120,7 @@ def detach(s: Session, _: Namespace) -> None:
     name = cluster.name
     cluster.detach()
     s.use(None)
-    s.say(f"detached; cluster {name} runs on: {typed('attach')} {name}")
+    s.echo(f"detached; cluster {name} runs on: {typed('attach')} {name}")
 
 
 @verb("stop", _NAME, attaches=never)
@@ -129,10 +128,9 @@ def stop(s: Session, o: Namespace) -> None:
     """end a cluster with all its processes: stop [NAME]"""
     current = s.current
     if current is not None and o.name in (None, current.name):
-        current.revived()
-        if current.asynchronous.link.lost:
+        if s.attached is None:
             s.use(None)
-            s.say(f"cluster {current.name} is gone already")
+            s.echo(f"cluster {current.name} is gone already")
             return
         cluster = current
     else:
@@ -143,7 +141,7 @@ def stop(s: Session, o: Namespace) -> None:
     finally:
         if cluster is current:
             s.use(None)
-    s.say(f"cluster {name} is stopped")
+    s.echo(f"cluster {name} is stopped")
 
 
 def _the_only_one(s: Session) -> str:

@@ -42,7 +42,7 @@ def add_node(s: Session, o: Namespace) -> None:
     )
     new = RankSet(resized.added)
     restore = f"{typed('restore')} {new} --from 0 NAMES brings what replicas hold"
-    s.say(f"{resized}\nsetup cells have been run on {new}; {restore}")
+    s.echo(f"{resized}\nsetup cells have been run on {new}; {restore}")
 
 
 @verb("remove", RANKS)
@@ -51,7 +51,7 @@ def remove(s: Session, o: Namespace) -> None:
     if o.ranks is None and o.group is None:
         how = f"say which ranks, such as -r 3 or -r node=1; {typed('stop')} ends them all"
         raise UsageError(f"{typed('remove')}: {how}")
-    s.say(str(s.cluster.remove(s.cluster.select(o.ranks, o.group))))
+    s.echo(str(s.cluster.remove(s.cluster.select(o.ranks, o.group))))
 
 
 @verb(
@@ -62,7 +62,7 @@ def remove(s: Session, o: Namespace) -> None:
 def invite(s: Session, o: Namespace) -> None:
     """print a line with which nodes join this cluster: invite [--expires 2h] [--revoke]"""
     line = s.cluster.invite(o.expires, revoke=o.revoke)
-    s.say(f"on the node (whoever has the line can join): echo {line} | jdist join -")
+    s.echo(f"on the node (whoever has the line can join): echo {line} | jdist join -")
 
 
 @verb(
@@ -78,12 +78,12 @@ def join(s: Session, o: Namespace) -> None:
     The node runs beside this notebook until that cluster ends.
     """
     if exposed := exposure(o.line):
-        s.say(exposed)
+        s.echo(exposed)
     try:
         pid = join_here(o.line, o.nproc_per_node, o.node_rank)
     except UsageError as e:
         raise UsageError(f"{typed('join')}: {e}") from None
-    s.say(f"this server is a node of that cluster now (agent {pid}); it ends with the cluster, or with this server")
+    s.echo(f"this server is a node of that cluster now (agent {pid}); it ends with the cluster, or with this server")
 
 
 def _check_engine(words: Words) -> tuple[Words, Words]:
@@ -120,9 +120,9 @@ def manifest(s: Session, o: Namespace) -> None:
     text = to_yaml(objects(pods, _read_line(s, o.line, o.expires)))
     if o.output:
         _write_private(o.output, text)
-        s.say(f"written to {o.output}: kubectl apply -f {o.output} (it holds a join line: whoever has it can join)")
+        s.echo(f"written to {o.output}: kubectl apply -f {o.output} (it holds a join line: whoever has it can join)")
     else:
-        s.say(text.rstrip())
+        s.echo(text.rstrip())
 
 
 def _read_line(s: Session, path: str, expires: float) -> str:

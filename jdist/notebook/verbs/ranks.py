@@ -29,12 +29,7 @@ def panel(s: Session, o: Namespace) -> None:
         status(s, o)
         s.screen.show(plain("(a panel that is kept up to date needs a notebook; this is the cluster as it is now)"))
         return
-    current = s.current
-    if current is not None:
-        current.revived()
-    if current is not None and current.asynchronous.link.lost:
-        current = None
-    s.screen.show(open_panel(current, s)._repr_mimebundle_())
+    s.screen.show(open_panel(s.attached, s)._repr_mimebundle_())
 
 
 @verb("interrupt", RANKS)
@@ -48,10 +43,10 @@ def interrupt(s: Session, o: Namespace) -> None:
         f"run {n} on {describe_ranks(in_it[n] or ranks)}" for n, _, ranks, _ in found.runs if set(ranks) & set(chosen)
     ]
     if not running:
-        s.say("nothing runs there")
+        s.echo("nothing runs there")
         return
     cluster.interrupt(chosen)
-    s.say(f"interrupting {', '.join(running)}; every namespace is kept, the group is re-formed before the next cell")
+    s.echo(f"interrupting {', '.join(running)}; every namespace is kept, the group is re-formed before the next cell")
 
 
 @verb("restart", RANKS)
@@ -59,7 +54,7 @@ def restart(s: Session, o: Namespace) -> None:
     """replace ranks' processes (their names are lost): restart [-r RANKS]"""
     chosen = s.cluster.select(o.ranks, o.group)
     s.cluster.restart(chosen)
-    s.say(f"{describe_fresh_ranks(chosen)}; the world is re-formed")
+    s.echo(f"{describe_fresh_ranks(chosen)}; the world is re-formed")
 
 
 _RANK = option("rank", nargs="?", help="the rank, as -r names it")
@@ -75,11 +70,11 @@ _RANK = option("rank", nargs="?", help="the rank, as -r names it")
 def logs(s: Session, o: Namespace) -> None:
     """a rank's log, all that it wrote: logs [-r] RANK [-n 50]; or jdist's own: logs --debug"""
     if o.debug:
-        s.say(str(s.cluster.debug_log(o.lines)))
+        s.echo(str(s.cluster.debug_log(o.lines)))
         return
     for rank in s.cluster.select(o.rank or o.ranks, o.group):
         log = s.cluster.logs(rank, o.lines)
-        s.say(f"rank {rank}, {log.path} on {s.cluster.topology.host_of(rank)}:\n{log.text}")
+        s.echo(f"rank {rank}, {log.path} on {s.cluster.topology.host_of(rank)}:\n{log.text}")
 
 
 @verb("console", _RANK, RANKS)
@@ -87,4 +82,4 @@ def console(s: Session, o: Namespace) -> None:
     """how to attach a terminal to a rank's kernel: console [-r] RANK"""
     for rank in s.cluster.select(o.rank or o.ranks, o.group):
         at = s.cluster.console(rank)
-        s.say(f"on {at.hostname}: jupyter console --existing {at.connection_file}")
+        s.echo(f"on {at.hostname}: jupyter console --existing {at.connection_file}")

@@ -107,5 +107,5 @@ def call(session: Session, name: str, words: Words) -> Any:
         with worded_errors():
             return VERBS[name](session, words)
     except HelpWanted as text:
-        session.say(str(text))
+        session.echo(str(text))
         return None

@@ -99,7 +99,7 @@ def gather(s: Session, o: Namespace) -> None:
 def broadcast(s: Session, o: Namespace) -> None:
     """bind one rank's value on every rank, between the ranks: broadcast NAME [--src 0]"""
     s.cluster.broadcast(o.name, o.src)
-    s.say(f"{o.name} of rank {o.src} is bound on every rank")
+    s.echo(f"{o.name} of rank {o.src} is bound on every rank")
 
 
 @verb(
@@ -113,7 +113,7 @@ def restore(s: Session, o: Namespace) -> None:
     """bring names of a fresh rank back from a replica: restore RANK --from RANK NAME[,NAME]"""
     found = s.cluster.restore(o.rank, o.src, ",".join(n.strip(",") for n in o.names))
     for rank, done in found.items():
-        s.say(f"rank {rank} from rank {o.src}: " + ", ".join(f"{name} {what}" for name, what in done.items()))
+        s.echo(f"rank {rank} from rank {o.src}: " + ", ".join(f"{name} {what}" for name, what in done.items()))
 
 
 @verb("show", option("name"), RANKS)
