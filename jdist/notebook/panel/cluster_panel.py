@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
-from jdist.core.errors import JdistError, UsageError
+from jdist.core.errors import UsageError
 from jdist.core.observation import Verdict
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import Remedy
 from jdist.notebook.panel import html, widgets
-from jdist.notebook.panel.comm_thread import LATE, ClickDelivery, ParentlessContext
+from jdist.notebook.panel.comm_thread import LATE
 from jdist.notebook.panel.follower import Lookout
 from jdist.notebook.panel.html import Sight
+from jdist.notebook.panel.part import PanelPart
 from jdist.notebook.panel.visibility import Visibility
 from jdist.notebook.text import remedy_text
 
 _HINT = "all, 0-3,7, node=1, dp=0, !2"
 
 
-class ClusterPanel:
+class ClusterPanel(PanelPart):
     """``widget`` is shown. ``on_gone`` is called when the connection to the cluster is lost for good."""
 
     def __init__(self, cluster: Cluster, kernel: Any, on_gone: Callable[[], None]):
+        super().__init__(kernel)
         self._cluster = cluster
-        self._parentless = ParentlessContext(kernel)
-        self._delivery = ClickDelivery(kernel)
         self._on_gone = on_gone
         self._sight = Sight("connecting", f"connecting to cluster {cluster.name}")
         self._page = 0
@@ -41,16 +41,19 @@ class ClusterPanel:
         self._draw(self._sight)
 
     def _make(self) -> None:
-        self._header, self._warning, self._message, self._table, self._groups, self._footer = (
-            widgets.markup() for _ in range(6)
-        )
+        self._header, self._warning, self._table, self._groups, self._footer = (widgets.markup() for _ in range(5))
         self._visibility = Visibility(lambda: not self._delivery.is_late, self._refresh_soon)
         self._verdicts = widgets.column()
         self._ranks = widgets.text("on ranks", _HINT, f"which ranks the buttons are for: {_HINT}", ["all"])
         self._ranks.style.description_width = "auto"
         self._controls = widgets.row(
             self._ranks,
-            self._button("Interrupt", "stop what runs there; every namespace is kept", self._interrupt, "stop"),
+            self._button(
+                "Interrupt",
+                "stop what runs there; every namespace is kept",
+                lambda: self._interrupt(self._chosen()),
+                "stop",
+            ),
             self._button(
                 "Restart …", "replace the ranks' processes; what they hold is lost", self._confirm_restart, "refresh"
             ),
@@ -82,19 +85,6 @@ class ClusterPanel:
             self._footer,
             self._visibility.widget,
         )
-
-    def _button(self, text: str, tooltip: str, on_click: Callable[[], None], icon: str = "", style: str = "") -> Any:
-        """A button whose errors are shown here."""
-
-        def click() -> None:
-            self._delivery.record_click()
-            try:
-                on_click()
-            except JdistError as e:
-                self._show_message(str(e), is_error=True)
-            self._warn()
-
-        return widgets.button(text, tooltip, self._parentless.wrap(click), icon, style)
 
     # ------------------------------------------------------------ following the cluster
 
@@ -134,7 +124,7 @@ class ClusterPanel:
         self._header.value = html.draw_header(sight)
         self._footer.value = html.draw_footer(sight)
         self._groups.value = html.draw_groups(found)
-        self._warn()
+        self._after_click()
         self._draw_table()
         self._draw_verdicts(found.verdicts if found is not None else ())
         widgets.set_visible(self._controls, sight.state != "gone")
@@ -151,7 +141,7 @@ class ClusterPanel:
             self._show_message("")
         self._runs = runs
 
-    def _warn(self) -> None:
+    def _after_click(self) -> None:
         is_late = self._delivery.is_late and self._sight.state not in ("connecting", "gone")
         self._warning.value = html.draw_warning(LATE) if is_late else ""
 
@@ -184,26 +174,19 @@ class ClusterPanel:
         label = f"{remedy_text.command(remedy)}: {remedy.effect}"
         if remedy.action == "interrupt":
             chosen = remedy.ranks or None
-            return self._button(label, remedy.effect, lambda: self._interrupt_those(self._cluster.select(chosen)))
+            return self._button(label, remedy.effect, lambda: self._interrupt(self._cluster.select(chosen)))
         if remedy.action != "run_cell":
             return widgets.markup(html.draw_message(f"→ {label}", is_error=False))
         code = widgets.text("", "such as dist.barrier()", f"the cell for {label}")
         return widgets.row(self._button(label, remedy.effect, lambda: self._run(code, remedy.ranks)), code)
 
-    def _show_message(self, text: str, *, is_error: bool = False) -> None:
-        self._message.value = html.draw_message(text, is_error)
-
     # ------------------------------------------------------------ actions
 
     def _chosen(self) -> tuple[int, ...]:
-        text = self._ranks.value.strip()
-        return self._cluster.select(text or None)
+        return self._cluster.select(self._ranks.value.strip() or None)
 
-    def _interrupt(self) -> None:
-        self._interrupt_those(self._chosen())
-
-    def _interrupt_those(self, ranks: tuple[int, ...]) -> None:
-        self._begin(f"interrupting {describe_ranks(ranks)}", _interrupt(self._cluster.asynchronous, ranks))
+    def _interrupt(self, ranks: tuple[int, ...]) -> None:
+        self._submit(f"interrupting {describe_ranks(ranks)}", _interrupt(self._cluster.asynchronous, ranks))
 
     def _confirm_restart(self) -> None:
         """Ask for a second click, which counts for these ranks only: what they hold is lost for good."""
@@ -215,7 +198,7 @@ class ClusterPanel:
     def _restart(self) -> None:
         self._cancel_restart()
         ranks = self._to_restart
-        self._begin(f"restarting {describe_ranks(ranks)}", _restart(self._cluster.asynchronous, ranks))
+        self._submit(f"restarting {describe_ranks(ranks)}", _restart(self._cluster.asynchronous, ranks))
 
     def _cancel_restart(self) -> None:
         widgets.set_visible(self._confirmation, is_visible=False)
@@ -224,20 +207,11 @@ class ClusterPanel:
         if not code.value.strip():
             raise UsageError("write the call that the ranks should make beside the button first")
         chosen = self._cluster.select(ranks)
-        self._begin(f"running it on {describe_ranks(chosen)}", _run(self._cluster.asynchronous, code.value, chosen))
+        self._submit(f"running it on {describe_ranks(chosen)}", _run(self._cluster.asynchronous, code.value, chosen))
 
-    def _begin(self, text: str, work: Coroutine[Any, Any, str]) -> None:
-        """Do it without waiting: this thread may be the one that the next click needs."""
-        self._show_message(f"{text} …")
-
-        async def work_and_report() -> None:
-            try:
-                self._parentless.run(self._show_message, await work)
-            except (JdistError, OSError) as e:
-                self._parentless.run(self._show_message, str(e), is_error=True)
-            self._refresh_soon()
-
-        bridge().begin(work_and_report())
+    def _after_work(self, text: str, *, is_error: bool = False) -> None:
+        super()._after_work(text, is_error=is_error)
+        self._refresh_soon()
 
     def _refresh_soon(self) -> None:
         """Refresh now; from any thread."""

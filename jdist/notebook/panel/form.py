@@ -1,25 +1,25 @@
-"""StartForm: how a cluster is started from the panel, or a running one taken, when none is in use."""
+"""StartForm: starts a cluster from the panel, or attaches to a running one, when none is in use."""
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
 from jdist.client import find
-from jdist.client.blocking import Cluster, bridge
+from jdist.client.blocking import Cluster
 from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import Progress, Waiting
-from jdist.core.errors import JdistError, UsageError
+from jdist.core.errors import UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.options import at_dashes, split_words, start_options, start_parser
 from jdist.notebook.panel import html, widgets
-from jdist.notebook.panel.comm_thread import ParentlessContext
+from jdist.notebook.panel.part import PanelPart
 from jdist.notebook.text.progress import describe_start
 from jdist.notebook.text.remedy_text import typed, worded
 
@@ -28,12 +28,12 @@ _EVERY = 0.5
 """Seconds between two messages about a start."""
 
 
-class StartForm:
+class StartForm(PanelPart):
     """``widget`` is shown; ``on_cluster`` gets the cluster, on the client's loop."""
 
     def __init__(self, kind: str, kernel: Any, on_cluster: Callable[[Cluster], None]):
+        super().__init__(kernel)
         self._kind = kind
-        self._parentless = ParentlessContext(kernel)
         self._on_cluster = on_cluster
         self._starting: concurrent.futures.Future[None] | None = None
         self._shown_at = 0.0
@@ -47,8 +47,8 @@ class StartForm:
         self._nproc = widgets.text("ranks per node", "one per GPU, else 2", "a number, or one per node: 2,1")
         self._backend = widgets.choice("backend", _BACKENDS, "of the process groups")
         self._name = widgets.text("name", "a free one", "the cluster's name")
-        self._more = widgets.text("more", "--hosts a:2,b:2", "more options, as after %dist start")
-        self._message, self._command = widgets.markup(), widgets.markup()
+        self._more = widgets.text("more", "--hosts a:2,b:2", f"more options, as after {typed('start')}")
+        self._command = widgets.markup()
         for field in (self._launcher, self._nodes, self._nproc, self._backend, self._name, self._more):
             field.observe(self._parentless.wrap(lambda _: self._show_command()), "value")
         self._start_button = self._button("Start", "start this cluster", self._start, "play", "primary")
@@ -65,32 +65,22 @@ class StartForm:
             self._message,
         )
 
-    def _button(self, text: str, tooltip: str, on_click: Callable[[], None], icon: str = "", style: str = "") -> Any:
-        def click() -> None:
-            try:
-                on_click()
-            except JdistError as e:
-                self._show_message(str(e), is_error=True)
-
-        return widgets.button(text, tooltip, self._parentless.wrap(click), icon, style)
-
     def refresh(self) -> None:
         """Show the clusters that run now."""
-        self._running.children = [self._attach_button(name) for name in list(find.connections())[:8]]
+        self._running.children = [
+            self._button(f"Attach {name}", f"use the running cluster {name}", partial(self._attach, name), "plug")
+            for name in list(find.connections())[:8]
+        ]
         self._show_command()
-
-    def _attach_button(self, name: str) -> Any:
-        tooltip = f"use the running cluster {name}"
-        return self._button(f"Attach {name}", tooltip, lambda: self._attach(name), "plug")
 
     # ------------------------------------------------------------ start
 
     def words(self) -> list[str]:
         """The form's values as options of ``%dist start``. Raises UsageError."""
-        said = {"--launcher": self._launcher.value, "-n": self._nproc.value, "--backend": self._backend.value}
-        said |= {"--name": self._name.value, "-N": str(self._nodes.value)}
+        values = {"--launcher": self._launcher.value, "-n": self._nproc.value, "--backend": self._backend.value}
+        values |= {"--name": self._name.value, "-N": str(self._nodes.value)}
         usual = {"--launcher": "local", "-N": "1"}
-        words = [w for option, v in said.items() if v.strip() and v != usual.get(option) for w in (option, v.strip())]
+        words = [w for option, v in values.items() if v.strip() and v != usual.get(option) for w in (option, v.strip())]
         return words + split_words(self._more.value)
 
     def _show_command(self) -> None:
@@ -101,38 +91,26 @@ class StartForm:
         self._command.value = html.draw_message(f"the same in a cell: {line}", is_error=False)
 
     def _start(self) -> None:
-        if self._starting is not None:
-            raise UsageError("a start is in progress")
         own, rest = at_dashes(self.words())
         options = start_parser(typed("start")).parse(own)
         options.rest = rest
-        work = AsyncCluster.start(kind=self._kind, on_progress=self._progress, **start_options(options))
-        self._begin("starting", work)
+        start = partial(AsyncCluster.start, kind=self._kind, on_progress=self._progress, **start_options(options))
+        self._begin("starting", start)
 
     def _attach(self, name: str) -> None:
-        if self._starting is not None:
+        self._begin(f"attaching to {name}", partial(AsyncCluster.attach, name, kind=self._kind))
+
+    def _begin(self, text: str, begin: Callable[[], Coroutine[Any, Any, AsyncCluster]]) -> None:
+        if self._starting is not None and not self._starting.done():
             raise UsageError("a start is in progress")
-        self._begin(f"attaching to {name}", AsyncCluster.attach(name, kind=self._kind))
 
-    def _begin(self, text: str, work: Any) -> None:
-        """Do it without waiting: this thread may be the one that the next click needs."""
-        self._show_message(f"{text} …")
-        self._is_busy(True)
+        async def use() -> str:
+            self._on_cluster(Cluster(await begin()))
+            return ""
+
         self._began = time.monotonic()
-
-        async def work_and_report() -> None:
-            try:
-                cluster = Cluster(await work)
-            except (JdistError, OSError, TimeoutError) as e:
-                self._parentless.run(self._ended, str(e), is_error=True)
-            except asyncio.CancelledError:
-                self._parentless.run(self._ended, "the start was cancelled; what it began is ended", is_error=False)
-                raise
-            else:
-                self._parentless.run(self._ended, "", is_error=False)
-                self._on_cluster(cluster)
-
-        self._starting = asyncio.run_coroutine_threadsafe(work_and_report(), bridge().loop)
+        self._set_busy(True)
+        self._starting = self._submit(text, use())
 
     def _progress(self, progress: Progress) -> None:
         """Show the progress; called on the client's loop."""
@@ -147,19 +125,15 @@ class StartForm:
             self._shown_at = time.monotonic()
             self._parentless.run(self._show_message, text)
 
-    def _ended(self, text: str, *, is_error: bool) -> None:
-        self._starting = None
-        self._is_busy(False)
-        self._show_message(text, is_error=is_error)
+    def _after_work(self, text: str, *, is_error: bool = False) -> None:
+        self._set_busy(False)
+        super()._after_work(text, is_error=is_error)
 
     def _cancel(self) -> None:
         if self._starting is not None:
             self._show_message("cancelling …")
             self._starting.cancel()
 
-    def _is_busy(self, is_busy: bool) -> None:
+    def _set_busy(self, is_busy: bool) -> None:
         widgets.set_visible(self._cancel_button, is_busy)
         self._start_button.disabled = is_busy
-
-    def _show_message(self, text: str, *, is_error: bool = False) -> None:
-        self._message.value = html.draw_message(text, is_error)
