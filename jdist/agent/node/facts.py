@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import glob
 import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import socket
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from jdist.wire.transport.public_port import address_towards
 
 
 def node_facts(controller: tuple[str, int]) -> NodeFacts:
-    """What the controller is told at hello."""
+    """The node's facts for the agent's hello."""
     return NodeFacts(
         hostname=socket.gethostname(),
         pid=os.getpid(),
@@ -44,9 +44,9 @@ def _network() -> str:
 
 
 def interface_environment(address: str) -> dict[str, str]:
-    """Which interface gloo and NCCL are to use: the one of ``address``, unless the user has said.
+    """Variables that name the interface for gloo and NCCL: the one of ``address``, unless the user has set them.
 
-    Left to themselves they take the one that the host's own name resolves to, which may be reached by no other node.
+    By default they take the one that the host's own name resolves to, which may be reached by no other node.
     """
     names = [n for n, found in psutil.net_if_addrs().items() if address in {a.address.partition("%")[0] for a in found}]
     variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -74,22 +74,11 @@ def _torch_build() -> str | None:
 
 def read_torch_build(text: str) -> str | None:
     """What torch was built for by its ``torch/version.py``; None for a text that does not say."""
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
+    found = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *(None|'[^'\n]+')$", text, re.MULTILINE))
+    if "cuda" not in found:
         return None
-    said: dict[str, object] = {}
-    for line in body:
-        targets = (
-            line.targets if isinstance(line, ast.Assign) else [line.target] if isinstance(line, ast.AnnAssign) else []
-        )
-        value = getattr(line, "value", None)
-        if isinstance(value, ast.Constant):
-            said.update({target.id: value.value for target in targets if isinstance(target, ast.Name)})
-    if "cuda" not in said:
-        return None
-    builds = {"CUDA": said["cuda"], "ROCm": said.get("hip")}
-    return next((f"{name} {version}" for name, version in builds.items() if version), "CPU")
+    builds = {"CUDA": found["cuda"], "ROCm": found.get("hip", "None")}
+    return next((f"{name} {version[1:-1]}" for name, version in builds.items() if version != "None"), "CPU")
 
 
 def _version(package: str) -> str:

@@ -47,6 +47,27 @@ def read_join_options(nproc: int, node_rank: int) -> JoinOptions:
     return JoinOptions(nproc, node_rank, task, environment.strip(os.environ))
 
 
+_LAUNCHERS: tuple[tuple[str, set[str], tuple[str, ...]], ...] = (
+    (
+        "torchrun",
+        {"TORCHELASTIC_RUN_ID"},
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    ),
+    ("mpirun", set(), tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
+    # Only a step that srun started has these; a batch script and an interactive shell have the job's numbers.
+    ("srun", set(), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID")),
+    # MPICH's mpiexec and those that set the same variables.
+    ("mpiexec", set(), ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")),
+    # What ``init_method="env://"`` reads, whoever set it.
+    (
+        "the launcher",
+        {"MASTER_ADDR", "MASTER_PORT"},
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    ),
+)
+"""Launchers, innermost first: the variables that must be set, and those of rank, size, local rank, local size, node."""
+
+
 def read_task(environ: Environment) -> LauncherTask | None:
     """This process's place among those of its launcher; None if it was started alone, or by hand.
 
@@ -54,53 +75,18 @@ def read_task(environ: Environment) -> LauncherTask | None:
     """
     if WORKER in environ:
         return None
-    for read in (_torchrun, _openmpi, _slurm, _pmi, _plain):
-        task = read(environ)
-        if task is not None:
-            return task if task.size > 1 and 0 <= task.rank < task.size else None
+    for launcher, required, names in _LAUNCHERS:
+        values = [environ.get(name, "") for name in names]
+        if required <= environ.keys() and all(v.isdecimal() for v in values[:2]):
+            rank, size, local_rank, local_size, node_rank = (
+                int(v) if v.isdecimal() else -1 for v in [*values, "", "", ""][:5]
+            )
+            if launcher == "srun":
+                counts = _expand(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+                local_size = counts[node_rank] if 0 <= node_rank < len(counts) else 0
+            task = LauncherTask(launcher, rank, size, local_rank, max(local_size, 0), node_rank)
+            return task if size > 1 and rank < size else None
     return None
-
-
-def _torchrun(environ: Environment) -> LauncherTask | None:
-    if "TORCHELASTIC_RUN_ID" not in environ:
-        return None
-    return _of("torchrun", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-
-
-def _openmpi(environ: Environment) -> LauncherTask | None:
-    names = (f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
-    return _of("mpirun", environ, *names)
-
-
-def _slurm(environ: Environment) -> LauncherTask | None:
-    """A step that ``srun`` started; a batch script and an interactive shell have the job's numbers, but no step."""
-    task = _of("srun", environ, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID")
-    if task is None:
-        return None
-    counts = _expand(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    local_size = counts[task.node_rank] if 0 <= task.node_rank < len(counts) else 0
-    return LauncherTask(task.launcher, task.rank, task.size, task.local_rank, local_size, task.node_rank)
-
-
-def _pmi(environ: Environment) -> LauncherTask | None:
-    """MPICH's mpiexec and those that set the same variables."""
-    return _of("mpiexec", environ, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-
-
-def _plain(environ: Environment) -> LauncherTask | None:
-    """The variables that ``init_method="env://"`` reads, whoever set them."""
-    if not {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
-        return None
-    return _of("the launcher", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-
-
-def _of(launcher: str, environ: Environment, *names: str) -> LauncherTask | None:
-    """The task by these variables: rank, size, local rank, local size, node rank. The first two are required."""
-    values = [environ.get(name, "") for name in names]
-    if not all(v.isdecimal() for v in values[:2]):
-        return None
-    local_rank, local_size, node_rank = (int(v) if v.isdecimal() else -1 for v in (values[2:] + [""] * 3)[:3])
-    return LauncherTask(launcher, int(values[0]), int(values[1]), local_rank, max(local_size, 0), node_rank)
 
 
 def _expand(text: str) -> list[int]:
