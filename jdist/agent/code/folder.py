@@ -1,7 +1,7 @@
-"""Code: a cluster's folder on this host into which code is synced; agents of one host share it, the last removes it.
+"""The code folder: a cluster's folder on this host for synced code. Agents of one host share it, the last removes it.
 
-What arrives waits in a staging folder until its content is proved by its digest, and is then renamed into its place,
-so that no rank reads half a file. Nothing is written through a link: a link in the way is replaced.
+Content waits in a staging folder until its digest has been verified, and is then renamed into its place, so that no
+rank reads half a file. Nothing is written through a link: a link in the way is replaced.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from jdist.core.errors import UsageError
 from jdist.core.messages.code import STAGING, SourceTree, TreeEntry, is_inside
 from jdist.wire.transport.directories import code_directory, lock_file
 
-_BLOCK = 1 << 20
 _PLACE = ".jdist-place"
 
 
 class CodeFolder:
-    """Made when it is first needed; :meth:`close` removes it unless another agent has it, too."""
+    """Made when it is first needed; `close` removes it unless another agent uses it, too."""
 
     def __init__(self, cluster: str):
         self._cluster = cluster
         self._path: Path | None = None
         self._lock = -1
         self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}
-        """Digests of files, by path, that hold as long as the file's stat is the same."""
+        """Digests by path, each valid as long as the file's stat is the same."""
         self._entries: dict[str, bool] = {}
         """Trees that ranks import from, oldest first, and whether they are packages."""
 
@@ -46,7 +45,7 @@ class CodeFolder:
 
     @property
     def place(self) -> str:
-        """The same for all who share the folder."""
+        """A random name, the same for all agents that share the folder."""
         mark = self.path / _PLACE
         with contextlib.suppress(FileExistsError):
             fresh = self.path / f"{_PLACE}-{os.getpid()}"
@@ -59,7 +58,7 @@ class CodeFolder:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """What is to be on the ranks' import path, the newest first."""
+        """Folders for the ranks' import path, the newest first."""
         found = [str(self.path if package else self.path / n) for n, package in reversed(self._entries.items())]
         return tuple(dict.fromkeys(found))
 
@@ -68,14 +67,14 @@ class CodeFolder:
         return bool(self._entries)
 
     def adopt(self, name: str, is_package: bool) -> None:
-        """Ranks import from this tree. Raises UsageError for what is no name."""
+        """Have ranks import from this tree. Raises UsageError for an invalid name."""
         if not is_inside(name) or "/" in name:
             raise UsageError(f"{name!r} is no name of a folder")
         self._entries.pop(name, None)
         self._entries[name] = is_package
 
     def close(self) -> None:
-        """Let go of the folder, and remove it if nobody else has it."""
+        """Release the folder, and remove it unless another agent uses it."""
         if self._path is None:
             return
         with contextlib.suppress(OSError):
@@ -84,16 +83,14 @@ class CodeFolder:
         os.close(self._lock)
         self._path = None
 
-    # ------------------------------------------------------------ what is there
-
-    def lacks(self, tree: SourceTree) -> tuple[bytes, ...]:
-        """Digests of the contents that are in no file of the tree here, nor staged whole. Raises UsageError."""
+    def missing(self, tree: SourceTree) -> tuple[bytes, ...]:
+        """Digests of the contents that no file of the tree has here. Raises UsageError."""
         tree.check()
         wanted = {e.digest for e in tree.entries if not e.target}
         return tuple(sorted(wanted - set(self._contents(tree))))
 
     def _contents(self, tree: SourceTree) -> dict[bytes, Path]:
-        """Where contents that the tree wants are now."""
+        """Files that have contents of the tree now."""
         root = self.path / tree.name
         wanted = {e.digest for e in tree.entries if not e.target}
         sizes = {e.size for e in tree.entries}
@@ -113,10 +110,8 @@ class CodeFolder:
             known = self._known[str(path)] = (mark, _hash(path))
         return known[1]
 
-    # ------------------------------------------------------------ what arrives
-
     def store(self, tree: str, digest: bytes, offset: int, data: bytes | memoryview) -> None:
-        """Keep a part of a content. Raises UsageError, OSError."""
+        """Stage a part of a content. Raises UsageError, OSError."""
         if not is_inside(tree) or "/" in tree or len(digest) != 32:
             raise UsageError(f"{tree!r} is no name of a folder, or a digest is none")
         staging = self.path / tree / STAGING
@@ -130,8 +125,8 @@ class CodeFolder:
         finally:
             os.close(fd)
 
-    def settle(self, tree: SourceTree) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Make the folder be as the tree: (changed, deleted) paths in it. Raises UsageError, OSError with the path."""
+    def apply(self, tree: SourceTree) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Make the folder equal the tree; the (changed, deleted) paths. Raises UsageError, OSError with the path."""
         tree.check()
         root = self.path / tree.name
         root.mkdir(exist_ok=True)
@@ -141,8 +136,8 @@ class CodeFolder:
             self._gather(tree, staging)
             wanted = {e.path for e in tree.entries}
             changed = [e.path for e in tree.entries if self._put(root, staging, e)]
-            gone = [str(p.relative_to(root)) for p in (*_files(root), *_links(root))]
-            deleted = sorted(p for p in gone if p not in wanted and not _is_bytecode(p))
+            found = [str(p.relative_to(root)) for p in _walk(root)]
+            deleted = sorted(p for p in found if p not in wanted and "__pycache__" not in p.split("/"))
             for path in deleted:
                 (root / path).unlink(missing_ok=True)
             for path in (*changed, *deleted):
@@ -153,12 +148,12 @@ class CodeFolder:
         return tuple(changed), tuple(deleted)
 
     def _gather(self, tree: SourceTree, staging: Path) -> None:
-        """Every content that is needed is staged and proved, before anything is changed."""
+        """Stage and verify every content that is needed, before anything is changed."""
         root = self.path / tree.name
-        here = {path: self._digest(root / path) for path in map(str, _relative(root))}
-        missing = {e.digest: e for e in tree.entries if not e.target and here.get(e.path) != e.digest}
+        here = {str(path.relative_to(root)): self._digest(path) for path in _files(root)}
+        needed = {e.digest: e for e in tree.entries if not e.target and here.get(e.path) != e.digest}
         elsewhere = self._contents(tree)
-        for digest, entry in missing.items():
+        for digest, entry in needed.items():
             staged = staging / digest.hex()
             if staged.exists():
                 if _hash(staged) != digest:
@@ -169,28 +164,24 @@ class CodeFolder:
                 raise UsageError(f"{entry.path} did not arrive")
 
     def _put(self, root: Path, staging: Path, entry: TreeEntry) -> bool:
-        """One entry into its place; whether that changed something."""
-        path = root / entry.path
+        """Put one entry into its place; whether that changed something."""
+        path, fresh = root / entry.path, staging / "fresh"
+        mode = 0o755 if entry.is_executable else 0o644
         try:
-            _make_way(root, entry.path)
+            _make_folders(root, entry.path)
             if entry.target:
                 if path.is_symlink() and os.readlink(path) == entry.target:
                     return False
-                _remove(path)
-                path.symlink_to(entry.target)
-                return True
-            mode = 0o755 if entry.is_executable else 0o644
-            found = path.lstat() if os.path.lexists(path) else None
-            is_same = found is not None and stat.S_ISREG(found.st_mode) and self._digest(path) == entry.digest
-            if is_same:
-                if found is not None and stat.S_IMODE(found.st_mode) != mode:
+                fresh.symlink_to(entry.target)
+            elif path.is_file() and not path.is_symlink() and self._digest(path) == entry.digest:
+                if stat.S_IMODE(path.stat().st_mode) != mode:
                     path.chmod(mode)
                 return False
-            if found is not None and stat.S_ISDIR(found.st_mode):
+            else:
+                shutil.copyfile(staging / entry.digest.hex(), fresh)  # the same content may be wanted at several paths
+                fresh.chmod(mode)
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-            fresh = staging / "fresh"
-            shutil.copyfile(staging / entry.digest.hex(), fresh)  # the same content may be wanted at several paths
-            fresh.chmod(mode)
             fresh.replace(path)
             return True
         except OSError as e:
@@ -198,7 +189,7 @@ class CodeFolder:
 
 
 def _open(cluster: str) -> tuple[Path, int]:
-    """The folder and a descriptor that holds it. It may be removed by another agent's end while we come."""
+    """The folder and a descriptor that holds it. Another agent that ends may remove it in between; then try again."""
     while True:
         path = code_directory(cluster)
         path.mkdir(mode=0o700, exist_ok=True)
@@ -216,19 +207,8 @@ def _open(cluster: str) -> tuple[Path, int]:
         os.close(lock)
 
 
-def _relative(root: Path) -> Iterable[Path]:
-    return (p.relative_to(root) for p in _files(root))
-
-
-def _files(root: Path) -> list[Path]:
-    return [p for p in _walk(root) if not p.is_symlink()]
-
-
-def _links(root: Path) -> list[Path]:
-    return [p for p in _walk(root) if p.is_symlink()]
-
-
 def _walk(root: Path) -> Iterable[Path]:
+    """All files and links, but those that wait in the staging folder."""
     for folder, folders, files in os.walk(root):
         if folder == str(root) and STAGING in folders:
             folders.remove(STAGING)
@@ -236,8 +216,12 @@ def _walk(root: Path) -> Iterable[Path]:
             yield Path(folder, name)
 
 
-def _make_way(root: Path, path: str) -> None:
-    """Folders down to the path, each a real one: what else is in the way goes."""
+def _files(root: Path) -> list[Path]:
+    return [path for path in _walk(root) if not path.is_symlink()]
+
+
+def _make_folders(root: Path, path: str) -> None:
+    """Make the folders down to the path, each a real one; anything else in the way is removed."""
     folder = root
     for part in path.split("/")[:-1]:
         folder /= part
@@ -246,25 +230,14 @@ def _make_way(root: Path, path: str) -> None:
         folder.mkdir(exist_ok=True)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _is_bytecode(path: str) -> bool:
-    return "__pycache__" in path.split("/")
-
-
 def _forget_bytecode(path: Path) -> None:
-    """Python takes bytecode for current whose source has the same second and size; two edits may."""
+    """Python considers bytecode current if the source has the same second and size, as two quick edits may have."""
     if path.suffix == ".py":
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
 
 def _prune(root: Path) -> None:
-    """Remove folders that hold nothing but bytecode any more."""
+    """Remove folders that hold nothing but bytecode."""
     for folder, folders, files in os.walk(root, topdown=False):
         if folder == str(root) or os.path.basename(folder) == STAGING:
             continue
@@ -274,8 +247,5 @@ def _prune(root: Path) -> None:
 
 
 def _hash(path: Path) -> bytes:
-    digest = hashlib.blake2b(digest_size=32)
     with open(path, "rb") as f:
-        while block := f.read(_BLOCK):
-            digest.update(block)
-    return digest.digest()
+        return hashlib.file_digest(f, lambda: hashlib.blake2b(digest_size=32)).digest()

@@ -46,11 +46,11 @@ class CodeSync:
                 return Ack()
             case CompareTree(tree):
                 async with self._lock:
-                    lacks = await asyncio.to_thread(self._folder.lacks, tree)
-                return TreeCompared(self._folder.place, str(self._folder.path), lacks)
+                    missing = await asyncio.to_thread(self._folder.missing, tree)
+                return TreeCompared(self._folder.place, str(self._folder.path), missing)
             case ApplyTree(tree):
                 async with self._lock:
-                    changed, deleted = await asyncio.to_thread(self._folder.settle, tree)
+                    changed, deleted = await asyncio.to_thread(self._folder.apply, tree)
                 self._adopt(tree.name, tree.is_package, changed)
                 return TreeApplied(changed, deleted)
             case AdoptTree(name, is_package, changed):

@@ -1,8 +1,7 @@
-"""Enrolling: with a join line, an agent finds its controller and gets a key of its own.
+"""Enrolment: with a join line, an agent finds its controller and gets a key of its own.
 
-The controller is tried at all addresses of the line at once. Of those that answer for this cluster the earliest in the
-line is taken, so that nodes which reach it in several ways take the same; that it is the right one, and not somebody in
-its place, its key proves.
+All addresses of the line are tried at once. Of those that answer for this cluster the earliest in the line is used, so
+that nodes which reach the controller in several ways use the same one. The controller's key proves that it is genuine.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from jdist.wire.transport.keys import KeyPair
 from jdist.wire.transport.sockets import ConnectionMonitor, Frames, Port, dial_tcp
 from jdist.wire.values.frames import Unpacker, pack
 
-_FIND_WITHIN = 8.0
+_FIND_TIMEOUT = 8.0
 """Seconds for the controller to be reached."""
-_TRY_AGAIN = 1.0
+_RETRY = 1.0
 _HEAD_START = 0.3
 """Seconds that an earlier address of the line may answer after a later one."""
-_ANSWER_WITHIN = 15.0
+_ENROL_TIMEOUT = 15.0
 """Seconds for the controller to take the key."""
 
 _VOID = "the join line has expired or was revoked; ask the user of the cluster for another (invite)"
@@ -35,8 +34,8 @@ _answer: Unpacker[Any] = Unpacker(ToUnauthenticated)
 
 
 async def enrol(context: Any, line: JoinLine) -> Endpoint:
-    """Raises LaunchError: it cannot be reached, or lets nobody in with this line."""
-    way = line.endpoint(await _find(line), line.key)
+    """Raises LaunchError: the controller cannot be reached, or does not accept the line."""
+    endpoint = line.endpoint(await _find(line), line.key)
     own = KeyPair.make()
     answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -52,38 +51,40 @@ async def enrol(context: Any, line: JoinLine) -> Endpoint:
         else:
             answer(f"{REFUSED} {message.reason}" if isinstance(message, Rejected) else "")
 
-    watches: list[ConnectionMonitor] = []
+    monitors: list[ConnectionMonitor] = []
 
-    def watch(socket: Any) -> None:
-        watches.append(ConnectionMonitor(socket, lambda _: None, lambda: answer(_VOID)))
+    def monitor_socket(socket: Any) -> None:
+        monitors.append(ConnectionMonitor(socket, lambda _: None, lambda: answer(_VOID)))
 
-    address = (way.host, way.control_port)
-    socket = dial_tcp(context, address, way.server_key, way.key, f"e-{uuid.uuid4().hex}", watch)
+    address = (endpoint.host, endpoint.control_port)
+    socket = dial_tcp(context, address, endpoint.server_key, endpoint.key, f"e-{uuid.uuid4().hex}", monitor_socket)
     port = Port(socket, on_frames)
     port.send([pack(Enrol(PROTOCOL, __version__, own.public))])
     try:
-        async with asyncio.timeout(_ANSWER_WITHIN):
+        async with asyncio.timeout(_ENROL_TIMEOUT):
             problem = await answered
     except TimeoutError:
-        problem = f"what answers at {way.host}:{way.control_port} is not the controller that the join line names"
+        problem = (
+            f"what answers at {endpoint.host}:{endpoint.control_port} is not the controller that the join line names"
+        )
     finally:
-        for watched in watches:
-            watched.close()
+        for monitor in monitors:
+            monitor.close()
         port.close()
     if problem:
         raise LaunchError(problem)
-    return line.endpoint(way.host, own)
+    return line.endpoint(endpoint.host, own)
 
 
 async def _find(line: JoinLine) -> str:
-    """The line's host at which the controller answers."""
+    """The first host of the line at which the controller answers."""
     try:
-        async with asyncio.timeout(_FIND_WITHIN):
+        async with asyncio.timeout(_FIND_TIMEOUT):
             while True:
                 found = await _first(line)
                 if found:
                     return found
-                await asyncio.sleep(_TRY_AGAIN)  # a network may be on its way up
+                await asyncio.sleep(_RETRY)  # a network may be coming up
     except TimeoutError:
         tried = ", ".join(line.hosts)
         raise LaunchError(

@@ -1,4 +1,4 @@
-"""Departure: who has told this agent to end, as far as the node's scheduler knows."""
+"""Leave reason: why Slurm is stopping this agent (preemption, time limit, cancel), as far as it says."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from collections.abc import Mapping
 
 from jdist.core.slurm import SlurmJob, parse_job
 
-_ASK = 2.0
-"""Seconds for Slurm's answer: it gives a job some time between SIGTERM and SIGKILL, 30 s unless set otherwise."""
-_AGAIN = 0.1
+_ANSWER_TIMEOUT = 2.0
+"""Seconds for Slurm's answer: between SIGTERM and SIGKILL it gives a job 30 s, unless set otherwise."""
+_RETRY = 0.1
 
 
 async def why_terminated(environ: Mapping[str, str]) -> str:
-    """A reason for a SIGTERM; in a job of Slurm's, with what that says about the job."""
+    """The reason for a SIGTERM; in a Slurm job, with the job's state."""
     reason = "its agent was ended by SIGTERM"
     number = environ.get("SLURM_JOB_ID", "")
-    job = await _ask(number) if number else None
-    if job is None or job.phase == "running":  # then it was somebody's kill
+    job = await _query_slurm(number) if number else None
+    if job is None or job.phase == "running":  # somebody else sent the signal
         return reason
     advice = job.advice()
     return f"{reason}: {job.describe()}{'; ' if advice else ''}{advice}"
 
 
-async def _ask(number: str) -> SlurmJob | None:
-    """What Slurm says now. It ends all processes of a job, more than once, and so perhaps the one that asks it."""
+async def _query_slurm(number: str) -> SlurmJob | None:
+    """The job's state. Slurm signals all processes of a job, repeatedly, and so may end scontrol: then retry."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + _ASK
+    deadline = loop.time() + _ANSWER_TIMEOUT
     while (left := deadline - loop.time()) > 0:
-        asking = ["scontrol", "show", "job", number, "-o"]
+        command = ["scontrol", "show", "job", number, "-o"]
         try:
-            said = await asyncio.to_thread(
-                subprocess.run, asking, capture_output=True, text=True, check=False, timeout=left
+            answer = await asyncio.to_thread(
+                subprocess.run, command, capture_output=True, text=True, check=False, timeout=left
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-        job = parse_job(said.stdout)
-        if job is not None or said.stderr:
+        job = parse_job(answer.stdout)
+        if job is not None or answer.stderr:
             return job
-        await asyncio.sleep(_AGAIN)
+        await asyncio.sleep(_RETRY)
     return None

@@ -49,14 +49,14 @@ class GpuReading(Struct, frozen=True):
     """The driver's version."""
     error: str = ""
     is_missing: bool = False
-    """The error is that no driver is installed."""
+    """The error is that there is no driver, or no GPU."""
 
 
 # ---------------------------------------------------------------- asking NVML
 
 
 def query(seconds: float) -> GpuReading:
-    """Ask NVML. Blocks, for ``seconds`` at most. Raises FileNotFoundError without a driver, OSError with its reason."""
+    """Ask NVML. Blocks, for ``seconds`` at most. Raises FileNotFoundError without GPUs, else OSError."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "jdist.agent.node.gpus"],
         stdin=subprocess.DEVNULL,
@@ -105,6 +105,8 @@ def read_nvml() -> GpuReading:
                 for pid, size in _read_processes(pynvml, handle, is_sliced=device.is_sliced):
                     own = taken.setdefault(pid, {})
                     own[device.uuid] = own.get(device.uuid, 0) + size
+        if not devices:
+            return GpuReading(error="the driver knows no GPUs", is_missing=True)
         return GpuReading(tuple(devices), taken, pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as e:
         return GpuReading(error=str(e), is_missing=isinstance(e, pynvml.NVMLError_LibraryNotFound))

@@ -1,8 +1,8 @@
 """Out of memory: did the kernel kill this process because memory ran out?
 
-It counts such kills for each memory cgroup (v2: ``memory.events``, v1: ``memory.oom_control``; both since Linux 4.13)
-and names the process in its log, which root may read. What is compared is the count now with the one of a moment ago,
-so that a kill of long ago, or of some other process, is not taken for this one.
+The kernel counts such kills for each memory cgroup (v2: ``memory.events``, v1: ``memory.oom_control``; both since
+Linux 4.13) and names the process in its log, which root may read. The count is compared with the one of a moment ago,
+so that a kill of long ago, or of another process, is not taken for this one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _RECORD = 8192
 
 
 class OomVerdict(Struct, frozen=True):
-    """Whether a killed process was killed for want of memory, and how that is known."""
+    """Whether a process was killed because memory ran out, and how that is known."""
 
     cause: Cause
     evidence: str = ""
 
 
 class OomMonitor:
-    """Looks at the kernel's counters and log for some processes. Call :meth:`tick` about once a second.
+    """Reads the kernel's counters and log for some processes. Call `tick` about once a second.
 
     ``root`` is where ``proc``, ``sys`` and ``dev`` are found.
     """
@@ -40,16 +40,16 @@ class OomMonitor:
         self._root = root
         self._mounts = find_mounts(_read(root / "proc/self/mountinfo"))
         self._counters: dict[int, Path | None] = {}
-        """By process: the file that counts, None where there is none."""
+        """The file with the count, by process; None where there is none."""
         self._older: dict[Path, int] = {}
         self._newer: dict[Path, int] = {}
-        """The counts of the last tick, and of the one before: a death is heard of a little after its kill."""
+        """The counts of the last tick, and of the one before: a death is noticed a little after its kill."""
         self._log = self._open_log()
         self._older_killed: set[int] = set()
         self._newer_killed: set[int] = set()
 
     def watch(self, pid: int) -> None:
-        """From now on a verdict on this process may be asked for."""
+        """Begin to watch a process, on which a verdict may be needed."""
         counter = self._counter_of(pid)
         self._counters[pid] = counter
         if counter is not None and counter not in self._older:
@@ -58,11 +58,11 @@ class OomMonitor:
                 self._older[counter] = self._newer[counter] = count
 
     def forget(self, pid: int) -> None:
-        """Nobody will ask about it."""
+        """No verdict on this process is needed any more."""
         self._counters.pop(pid, None)
 
     def tick(self) -> None:
-        """Note what the kernel has counted until now, and where the processes are: one may be moved."""
+        """Record the kernel's counts, and the processes' cgroups, since processes may be moved."""
         for pid in self._counters:
             self._counters[pid] = self._counter_of(pid, is_moved=True) or self._counters[pid]
         counts = {c: _count(c) for c in set(self._counters.values()) if c is not None}
@@ -72,7 +72,7 @@ class OomMonitor:
         self._older_killed, self._newer_killed = self._newer_killed, self._read_log()
 
     def verdict(self, pid: int) -> OomVerdict:
-        """On a process that a SIGKILL has just ended."""
+        """The verdict on a process that a SIGKILL has just ended."""
         self._newer_killed |= self._read_log()
         if pid in self._newer_killed | self._older_killed:
             return OomVerdict("kernel", "the kernel's log names it")
@@ -90,8 +90,6 @@ class OomMonitor:
             os.close(self._log)
             self._log = -1
 
-    # ------------------------------------------------------------ the counters
-
     def _counter_of(self, pid: int, is_moved: bool = False) -> Path | None:
         text = _read(self._root / f"proc/{pid}/cgroup")
         for version, name in (("2", "memory.events"), ("1", "memory.oom_control")):
@@ -107,8 +105,6 @@ class OomMonitor:
                 return counter
         return None
 
-    # ------------------------------------------------------------ the log
-
     def _open_log(self) -> int:
         try:
             fd = os.open(self._root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
@@ -119,7 +115,7 @@ class OomMonitor:
         return fd
 
     def _read_log(self) -> set[int]:
-        """Processes that the log says were killed for want of memory, since it was last read."""
+        """Processes killed because memory ran out, by the log since it was last read."""
         killed: set[int] = set()
         while self._log >= 0:
             try:
@@ -127,7 +123,7 @@ class OomMonitor:
             except BlockingIOError:
                 break
             except BrokenPipeError:
-                continue  # the kernel has overwritten what was not read in time
+                continue  # the kernel has overwritten records that were not read in time
             except OSError:
                 self.close()
                 break

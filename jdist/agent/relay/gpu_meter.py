@@ -38,16 +38,8 @@ _REMEMBERED = 1000
 """Requests that may still be answered."""
 
 
-def measure() -> GpuReading:
-    """Ask the driver. Blocks, for ten seconds at most. Raises OSError."""
-    reading = query(_DEADLINE)
-    if not reading.devices:
-        raise OSError("no GPUs")
-    return reading
-
-
 class GpuMeter:
-    """Passes ranks' answers on to ``send``. On the agent's loop; ``measure`` is called on a thread.
+    """Passes ranks' answers on to ``send``. On the agent's loop; ``measure`` (within so many seconds) on a thread.
 
     ``gpus``: how many devices are seen on the node without the driver's help. Where none is, the driver is asked once,
     and no answer waits for it.
@@ -59,7 +51,7 @@ class GpuMeter:
         visibility: CudaVisibility,
         gpus: int,
         send: Callable[[Message], object],
-        measure: Callable[[], GpuReading] = measure,
+        measure: Callable[[float], GpuReading] = query,
     ):
         self._kernels = kernels
         self._visibility = visibility
@@ -141,7 +133,7 @@ class GpuMeter:
 
     def _run(self) -> None:
         try:
-            reading: GpuReading | None = self._measure()
+            reading: GpuReading | None = self._measure(_DEADLINE)
         except OSError:  # no driver, no permission, no answer: then nothing is reported
             reading = None
         with contextlib.suppress(RuntimeError):  # the agent has ended

@@ -38,11 +38,11 @@ def tree(files: dict[str, bytes], executable: tuple[str, ...] = (), links: dict[
 
 def send(folder: CodeFolder, wanted: SourceTree, files: dict[str, bytes]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """As a client does: only what is lacking."""
-    lacking = folder.lacks(wanted)
+    lacking = folder.missing(wanted)
     for data in files.values():
         if digest(data) in lacking:
             folder.store("t", digest(data), 0, data)
-    return folder.settle(wanted)
+    return folder.apply(wanted)
 
 
 def put(folder: CodeFolder, files: dict[str, bytes], **rest: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -56,16 +56,16 @@ def there(folder: CodeFolder) -> dict[str, bytes]:
 
 def test_what_was_sent_stands_and_what_is_there_is_not_lacking(folder: CodeFolder) -> None:
     files = {"a.py": b"x = 1", "p/b.py": b"y", "p/q/empty": b""}
-    assert len(folder.lacks(tree(files))) == 3
+    assert len(folder.missing(tree(files))) == 3
     assert put(folder, files) == (("a.py", "p/b.py", "p/q/empty"), ())
     assert there(folder) == files
-    assert folder.lacks(tree(files)) == ()
+    assert folder.missing(tree(files)) == ()
     assert put(folder, files) == ((), ())
 
 
 def test_a_content_that_moves_is_not_lacking(folder: CodeFolder) -> None:
     put(folder, {"a": b"long content"})
-    assert folder.lacks(tree({"b/c": b"long content", "d": b"long content"})) == ()
+    assert folder.missing(tree({"b/c": b"long content", "d": b"long content"})) == ()
     assert put(folder, {"b/c": b"long content", "d": b"long content"}) == (("b/c", "d"), ("a",))
     assert there(folder) == {"b/c": b"long content", "d": b"long content"}
 
@@ -114,19 +114,19 @@ def test_a_content_that_is_not_what_was_promised_changes_nothing(folder: CodeFol
     folder.store("t", digest(b"new"), 0, b"bad")
     folder.store("t", digest(b"also"), 0, b"also")
     with pytest.raises(UsageError, match="a did not arrive as it was sent"):
-        folder.settle(wanted)
+        folder.apply(wanted)
     assert there(folder) == {"a": b"old"}
     with pytest.raises(UsageError, match="did not arrive"):
-        folder.settle(wanted)
+        folder.apply(wanted)
     assert there(folder) == {"a": b"old"}
 
 
 def test_paths_that_lead_out_are_refused_before_anything_is_done(folder: CodeFolder) -> None:
     for bad in (SourceTree("..", ()), tree({"../x": b"1"}), tree({}, links={"a": "../../x"})):
         with pytest.raises(UsageError):
-            folder.lacks(bad)
+            folder.missing(bad)
         with pytest.raises(UsageError):
-            folder.settle(bad)
+            folder.apply(bad)
     with pytest.raises(UsageError):
         folder.store("../t", digest(b""), 0, b"")
     with pytest.raises(UsageError):

@@ -56,7 +56,7 @@ class Driver:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def __call__(self) -> GpuReading:
+    def __call__(self, seconds: float) -> GpuReading:
         self.calls += 1
         own = self.own
         assert self.gate.wait(PATIENCE)
