@@ -248,7 +248,7 @@ class Link:
         if head.kind == UNKNOWN:
             self._end("it does not know this client any more; attach to it again")
             return
-        data, answers = self._stream.hear(head, frames[1])
+        data, answers = self._stream.receive(head, frames[1])
         for answer in answers:
             self._port.send(answer)
         if data:

@@ -12,8 +12,7 @@ from typing import Any
 
 from jdist.wire.bulk.server import DataServer
 from jdist.wire.transport.dialing import Receiver
-from jdist.wire.values.buffers import fresh
-from jdist.wire.values.segments import Segment
+from jdist.wire.values.segments import Segment, new_memory
 
 DEADLINE = 20.0
 
@@ -84,6 +83,6 @@ async def in_thread(work: Callable[..., Any], *args: Any) -> Any:
 
 async def pull(port: Port, name: str, nbytes: int, near: bool = False) -> bytes:
     """GET into fresh memory."""
-    memory = fresh(nbytes)
+    memory = new_memory(nbytes)
     await in_thread(Receiver(port.address, name, memory, port.server.near if near else "").run)
     return bytes(memory)

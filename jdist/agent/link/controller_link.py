@@ -88,7 +88,7 @@ class ControllerLink:
         if head.kind == UNKNOWN:
             self._begin_stream()
             return
-        payload, answers = self._stream.hear(head, frames[1])
+        payload, answers = self._stream.receive(head, frames[1])
         for answer in answers:
             self._port.send(answer)
         if payload:

@@ -36,10 +36,9 @@ from jdist.core.messages.values import (
 from jdist.core.ranks import describe_ranks
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.transport.dialing import Receiver, put_segment
-from jdist.wire.values.buffers import fresh
 from jdist.wire.values.frames import MAX_MESSAGE
 from jdist.wire.values.objects import Payload, decode, encode
-from jdist.wire.values.segments import Probe, Segment, layout, split
+from jdist.wire.values.segments import Probe, Segment, layout, new_memory, split
 
 OnProgress = Callable[[str, int, int], None]
 """Called with what moves, bytes done, bytes in all."""
@@ -169,7 +168,7 @@ class Carrier:
 
     async def _receive(self, rank: int, handle: str, sizes: list[int], progress: RankProgress) -> list[memoryview]:
         """A held value's buffers in memory of this process, received while the rank sends them."""
-        memory = fresh(layout(sizes)[1])
+        memory = new_memory(layout(sizes)[1])
         transfer = uuid.uuid4().hex
         pass_on = Forward(transfer, len(memory), self._probe_wire)
         passing = asyncio.create_task(self._link.query_one(CONTROLLER, pass_on, ForwardedAt))  # must arrive first

@@ -39,7 +39,7 @@ class PeerStreams:
         elif head.session < stream.session:
             return b""  # the peer has left that one
         try:
-            payload, answers = stream.hear(head, frames[1])
+            payload, answers = stream.receive(head, frames[1])
         except Overrun as e:
             self._give_up(peer, stream, e)
             return b""

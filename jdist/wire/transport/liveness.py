@@ -1,7 +1,7 @@
-"""Lifelines: connections on which nothing is ever sent; how they end tells what became of the process beyond.
+"""Liveness connections: connections without any traffic, whose end shows whether the peer's process has died.
 
-When a process dies, the system closes its connections in order, at once. A connection that is reset, or on which TCP's
-probes are not answered, was broken by the network, and tells nothing of the process.
+When a process dies, the system closes its connections in order and at once. A connection that is reset, or on which
+TCP's keep-alive probes are not answered, was broken by the network, and says nothing about the process.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from jdist.wire.transport.dialing import MAGIC
 
 _PROBE_AFTER, _PROBE_EVERY, _PROBES = 5, 2, 3
-"""Seconds and count of TCP's own probes: a network that is cut sends no end."""
+"""Seconds until the first keep-alive probe, seconds between probes, and their count."""
 _DIAL_TIMEOUT = 10.0
 
 
 class LivenessConnection:
-    """One end of a liveness connection; at its end ``on_end(is_dead)`` is called on the running loop."""
+    """One end of a liveness connection; when it ends, ``on_end(is_dead)`` is called on the running loop."""
 
     def __init__(self, sock: socket.socket, on_end: Callable[[bool], None]):
         self._loop = asyncio.get_running_loop()
@@ -42,14 +42,14 @@ class LivenessConnection:
         self._on_end(is_dead)
 
     def close(self) -> None:
-        """End it from here, without a word to ``on_end``; may be called again."""
+        """Close it without calling ``on_end``; may be called again."""
         if self._sock.fileno() >= 0:
             self._loop.remove_reader(self._sock)
             self._sock.close()
 
 
 async def dial_liveness(address: tuple[str, int], name: str, on_end: Callable[[bool], None]) -> LivenessConnection:
-    """This process's liveness connection to the controller whose data port is at ``address``. Raises OSError."""
+    """Dial this process's liveness connection at the controller's data port. Raises OSError."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(_DIAL_TIMEOUT):
         found = await _resolve(loop, address)
@@ -71,7 +71,7 @@ async def dial_liveness(address: tuple[str, int], name: str, on_end: Callable[[b
 async def _resolve(loop: asyncio.AbstractEventLoop, address: tuple[str, int]) -> list[Any]:
     try:
         return socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:  # a name: its lookup may take its time
+    except socket.gaierror:  # a name, whose lookup may take a while
         return await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
 
 

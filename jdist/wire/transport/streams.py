@@ -1,18 +1,18 @@
-"""Streams: what two processes say to each other, whole and in order, over any number of connections. Pure.
+"""Streams: messages between two processes arrive complete and in order over any number of connections. Pure.
 
-zmq dials again by itself when a connection breaks, but what was on its way is lost then, at either end and without a
-word. So either end numbers its messages and keeps each until the other has said that it has it::
+zmq reconnects by itself when a connection breaks, but silently loses the messages that were in flight. So each end
+numbers its messages and keeps each one until the other end has acknowledged it::
 
     open ──the connection breaks──► (zmq dials) ──connected again: AGAIN──► resent from what is missing ──► open
-     └────UNKNOWN: the other end has no such stream (another controller, or this peer was given up)──► a new one
+     └────UNKNOWN: the other end has no such stream (another controller, or it dropped this peer)──► a new one
 
-- MESSAGE  has a number. It counts if it is the next one; one that has come already, or too early, does not.
-- NOTE     has none and is not kept: a beat, and what the sender has taken so far.
-- AGAIN    the dialler is connected again: send what comes after what I have taken, and say BACK what you have.
-- BACK     the answer: the dialler sends again what comes after that.
+- MESSAGE  has a number. It is accepted if it is the next one; a duplicate, or one that is too early, is ignored.
+- NOTE     has no number and is not kept: a heartbeat, or an acknowledgement alone.
+- AGAIN    the dialler has reconnected: resend what I have not acknowledged, and answer with BACK.
+- BACK     the answer: the dialler resends what it does not acknowledge.
 - UNKNOWN  there is no stream of that session here. Its dialler begins a new one, whose first message is a hello.
 
-Only the dialler begins sessions and sends AGAIN; every frame carries the session, its number and what was taken.
+Only the dialler begins sessions and sends AGAIN; every frame carries the session, its number and an acknowledgement.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from jdist.core.errors import Overrun, ProtocolError
 MESSAGE, NOTE, AGAIN, BACK, UNKNOWN = range(5)
 
 _layout = struct.Struct(">BQQQ")
-_OWED_MESSAGES = 64
-_OWED_BYTES = 1 << 20
-"""What may arrive before it is confirmed at once; less than that is confirmed by the next beat."""
+_ACK_MESSAGES = 64
+_ACK_BYTES = 1 << 20
+"""After so much, an acknowledgement is sent at once; less than that is acknowledged by the next heartbeat."""
 KEPT_BYTES = 256 << 20
-"""What a controller keeps for a peer that does not take it, before the peer is given up."""
+"""Bytes that a controller keeps for a peer that acknowledges nothing, before it drops the peer."""
 
 Frames = list[bytes]
 
 
 class Head(NamedTuple):
-    """What stands before every payload."""
+    """The first frame of every message."""
 
     kind: int
     session: int
     number: int
-    """1, 2, … of a MESSAGE; 0 of anything else."""
-    taken: int
-    """The last number that the sender has taken."""
+    """1, 2, … for a MESSAGE; 0 for anything else."""
+    acknowledged: int
+    """The number of the last message that the sender has accepted."""
 
 
 def read_head(frames: Frames) -> Head:
-    """Of a message of two frames, head and payload. Raises ProtocolError."""
+    """The head of a message of two frames. Raises ProtocolError."""
     if len(frames) != 2 or len(frames[0]) != _layout.size:
         raise ProtocolError("a message without the head of a stream")
     head = Head(*_layout.unpack(frames[0]))
@@ -58,7 +58,7 @@ def read_head(frames: Frames) -> Head:
 
 
 def unknown(session: int) -> Frames:
-    """To a dialler whose stream is not there."""
+    """The answer to a dialler whose stream does not exist here."""
     return [_layout.pack(UNKNOWN, session, 0, 0), b""]
 
 
@@ -66,25 +66,25 @@ class Stream:
     """One end of a session."""
 
     def __init__(self, session: int, limit: float = math.inf):
-        """``limit``: bytes that are kept for the other end."""
+        """``limit``: bytes that are kept until they are acknowledged."""
         self.session = session
         self._limit = limit
         self._sent = 0
-        self._taken = 0
+        self._accepted = 0
         self._kept: deque[tuple[int, bytes]] = deque()
         self._kept_bytes = 0
-        self._again_bytes = 0
-        """Sent again, less what has been taken since."""
+        self._resent_bytes = 0
+        """Bytes that were resent, less those acknowledged since."""
         self._owed_messages = 0
         self._owed_bytes = 0
 
     def message(self, payload: bytes) -> Frames:
-        """The next message; it is kept until the other end has it. Raises Overrun when that is too much."""
+        """The next message, kept until it is acknowledged. Raises Overrun when too much is kept."""
         self._sent += 1
         self._kept.append((self._sent, payload))
         self._kept_bytes += len(payload)
         if self._kept_bytes > self._limit:
-            raise Overrun(f"{self._kept_bytes >> 20} MiB wait for it")
+            raise Overrun(f"{self._kept_bytes >> 20} MiB are not acknowledged")
         return self._frames(MESSAGE, self._sent, payload)
 
     def note(self, payload: bytes = b"", kind: int = NOTE) -> Frames:
@@ -93,43 +93,43 @@ class Stream:
 
     def _frames(self, kind: int, number: int, payload: bytes) -> Frames:
         self._owed_messages = self._owed_bytes = 0
-        return [_layout.pack(kind, self.session, number, self._taken), payload]
+        return [_layout.pack(kind, self.session, number, self._accepted), payload]
 
-    def hear(self, head: Head, payload: bytes) -> tuple[bytes, list[Frames]]:
-        """What arrived: a payload that counts (else b""), and what is to be sent in answer.
+    def receive(self, head: Head, payload: bytes) -> tuple[bytes, list[Frames]]:
+        """Handle a frame: the payload, if it is accepted (else b""), and what to send in answer.
 
-        Raises ProtocolError when the other end has taken what was never sent, Overrun when it asks for too much again.
+        Raises ProtocolError when what was never sent is acknowledged, Overrun when too much must be resent.
         """
-        if head.taken > self._sent:
-            raise ProtocolError(f"it has taken message {head.taken} of {self._sent}")
-        while self._kept and self._kept[0][0] <= head.taken:
+        if head.acknowledged > self._sent:
+            raise ProtocolError(f"it acknowledges message {head.acknowledged} of {self._sent}")
+        while self._kept and self._kept[0][0] <= head.acknowledged:
             freed = len(self._kept.popleft()[1])
             self._kept_bytes -= freed
-            self._again_bytes = max(0, self._again_bytes - freed)
+            self._resent_bytes = max(0, self._resent_bytes - freed)
         if head.kind == MESSAGE:
-            return self._take(head.number, payload)
+            return self._accept(head.number, payload)
         answers = []
         if head.kind in (AGAIN, BACK):
-            self._again_bytes += self._kept_bytes
-            if self._again_bytes > 4 * self._limit:
-                raise Overrun(f"{self._again_bytes >> 20} MiB were sent to it again")
+            self._resent_bytes += self._kept_bytes
+            if self._resent_bytes > 4 * self._limit:
+                raise Overrun(f"{self._resent_bytes >> 20} MiB were resent")
             answers = [self._frames(MESSAGE, number, kept) for number, kept in self._kept]
         if head.kind == AGAIN:
             answers.append(self.note(kind=BACK))
         elif head.kind == NOTE and payload:
-            answers.append(self.note())  # a beat is answered: the other end knows that it is heard
+            answers.append(self.note())  # a heartbeat is answered: the other end knows that it is received
         return payload if head.kind == NOTE else b"", answers
 
-    def _take(self, number: int, payload: bytes) -> tuple[bytes, list[Frames]]:
-        if number != self._taken + 1:
+    def _accept(self, number: int, payload: bytes) -> tuple[bytes, list[Frames]]:
+        if number != self._accepted + 1:
             return b"", []
-        self._taken = number
+        self._accepted = number
         self._owed_messages += 1
         self._owed_bytes += len(payload)
-        is_due = self._owed_messages >= _OWED_MESSAGES or self._owed_bytes >= _OWED_BYTES
+        is_due = self._owed_messages >= _ACK_MESSAGES or self._owed_bytes >= _ACK_BYTES
         return payload, [self.note()] if is_due else []
 
     @property
     def kept(self) -> int:
-        """How many messages the other end is not known to have."""
+        """The number of unacknowledged messages."""
         return len(self._kept)

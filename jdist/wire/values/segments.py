@@ -1,10 +1,11 @@
-"""Segment: a file in shared memory through which bulk values pass between processes of one host.
+"""Segments: files in shared memory through which bulk values pass between processes of one host.
 
-The sender makes a segment, fills it, and tells the receiver its path and size; the receiver maps it and builds tensors
-on the mapping. Filling goes through ``pwrite``, not through a mapping: it releases the GIL, a full file system is an
-OSError instead of a SIGBUS, and 100 MB into fresh pages take about half the time that page faults take.
-Files are named ``jdist-<cluster>-<owner><hex>``, belong to the user alone (mode 0600), and can be swept by cluster, or
-by owner: one that was killed between making a segment and handing it over leaves it to be found.
+The sender creates a segment, fills it, and sends its path and size; the receiver maps it and builds tensors on the
+mapping. Filling uses ``pwrite``, not a mapping: it releases the GIL, a full file system is an OSError instead of a
+SIGBUS, and writing 100 MB to new pages takes about half the time of page faults. The standard library's shared memory
+is not used, since its resource tracker unlinks segments that other processes still need.
+Files are named ``jdist-<cluster>-<owner><hex>``, belong to the user alone (mode 0600), and can be swept by cluster or
+by owner, so that a process that is killed before it has handed a segment over leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from jdist.core.errors import ProtocolError, UsageError, ValueFailed
 from jdist.wire.processes import has_ended, pid_namespace
 
 ALIGNMENT = 64
-"""Bytes: every buffer begins on a multiple of this, which suits every dtype and a cache line."""
+"""Every buffer begins at a multiple of so many bytes, which suits every dtype and a cache line."""
 SLICE = 32 << 20
 """Bytes copied between two reports of progress."""
 _SHARED_MEMORY = "/dev/shm"
@@ -58,20 +59,6 @@ def split(view: memoryview, sizes: Sequence[int]) -> list[memoryview]:
     return [view[start : start + size] for start, size in zip(offsets, sizes, strict=True)]
 
 
-def copy_into(view: memoryview, buffers: Sequence[memoryview], progress: Progress | None = None) -> None:
-    """Copy ``buffers`` to their :func:`layout` places in ``view``.
-
-    At memcpy speed, but holding the GIL for one slice at a time: for memory that is no segment. For a segment use
-    :meth:`Segment.fill`. Raises UsageError when ``view`` is too short.
-    """
-    if len(view) < layout([b.nbytes for b in buffers])[1]:
-        raise UsageError(f"{len(view)} bytes are too few for {len(buffers)} buffers laid out in them")
-    for offset, piece, done in _slices(buffers):
-        view[offset : offset + len(piece)] = piece
-        if progress is not None:
-            progress(done)
-
-
 def _slices(buffers: Sequence[memoryview]) -> Iterator[tuple[int, memoryview, int]]:
     """(offset in the segment, piece, bytes done with that piece) over all buffers."""
     offsets, _ = layout([b.nbytes for b in buffers])
@@ -84,11 +71,28 @@ def _slices(buffers: Sequence[memoryview]) -> Iterator[tuple[int, memoryview, in
             yield start + at, piece, done
 
 
+def new_memory(nbytes: int) -> memoryview:
+    """``nbytes`` writable zero bytes of this process, page-aligned, freed with the last tensor that is built on them.
+
+    No page is touched before bytes arrive. Huge pages are used where the system has them: 100 MB in small ones cost
+    as much time in page faults as in copying.
+    """
+    if nbytes == 0:
+        return memoryview(bytearray())
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return memoryview(mmap.mmap(-1, nbytes))
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # this kernel was built without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
+
+
 class Segment:
     """A named file in shared memory and its mapping in this process.
 
-    ``close`` gives up this process's hold; the memory itself lives until the last tensor built on ``view`` is gone.
-    ``unlink`` removes the name; a process that has it open keeps it.
+    ``close`` releases this process's mapping; the memory itself lives until the last tensor built on ``view`` is gone.
+    ``unlink`` removes the name; a process that has the file open keeps it.
     """
 
     def __init__(self, path: str, fd: int, nbytes: int, private: bool):
@@ -101,7 +105,7 @@ class Segment:
 
     @classmethod
     def create(cls, cluster: str, nbytes: int) -> Segment:
-        """A new segment of ``nbytes`` bytes, all of them reserved, in shared memory or else the temporary directory.
+        """Create a segment of ``nbytes`` reserved bytes, in shared memory or else in the temporary directory.
 
         Raises ValueFailed when neither has room.
         """
@@ -121,10 +125,10 @@ class Segment:
 
     @classmethod
     def open(cls, path: str, nbytes: int, private: bool = True) -> Segment:
-        """The segment that another process of this user made.
+        """Open a segment that another process of this user created.
 
-        With ``private`` what is written to ``view`` stays in this process (copy on write), so several ranks may build
-        tensors on one segment; without it writing costs no copy, which is right for the only reader.
+        With ``private``, writes to ``view`` stay in this process (copy on write), so several ranks may build tensors on
+        one segment; without it they cost no copy, which is right for a single reader.
         Raises ProtocolError if the file is not such a segment (name, owner, kind, size), ValueFailed if it is gone.
         """
         if _NAME.fullmatch(os.path.basename(path)) is None:
@@ -133,15 +137,15 @@ class Segment:
             fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as e:
             raise ValueFailed(f"shared memory {path} cannot be opened on this host: {e.strerror}") from e
-        complaint = _complaint(os.fstat(fd), nbytes)
-        if complaint:
+        reason = _distrust(os.fstat(fd), nbytes)
+        if reason:
             os.close(fd)
-            raise ProtocolError(f"shared memory {path} is refused: {complaint}")
+            raise ProtocolError(f"shared memory {path} is refused: {reason}")
         return cls(path, fd, nbytes, private)
 
     @property
     def view(self) -> memoryview:
-        """All the bytes, writable. Build on views of it, through :func:`jdist.wire.values.objects.decode`."""
+        """All bytes, writable; :func:`jdist.wire.values.objects.decode` builds values on views of it."""
         if self._view is None:
             if self._fd < 0:
                 raise ValueError(f"segment {self.path} is closed")
@@ -173,7 +177,7 @@ class Segment:
             written += os.pwrite(self._fd, piece[written:], offset + written)
 
     def hand_over(self, receiver: str) -> None:
-        """Make the maker of the segment or probe at ``receiver`` this one's owner, with whose end it goes too."""
+        """Make the owner of the segment or probe at ``receiver`` the owner of this one, too."""
         owner = os.path.basename(receiver)[-32:-16]
         path = f"{self.path[:-32]}{owner}{self.path[-16:]}"
         os.rename(self.path, path)
@@ -185,8 +189,8 @@ class Segment:
             os.unlink(self.path)
 
     def close(self) -> None:
-        """Give up the mapping and the file descriptor; may be called again."""
-        # BufferError says that something is still built on the memory: the last of it to go unmaps it.
+        """Release the mapping and the file descriptor; may be called again."""
+        # BufferError: a tensor is still built on the memory; the last one unmaps it.
         if self._view is not None:
             with contextlib.suppress(BufferError):
                 self._view.release()
@@ -206,14 +210,14 @@ class Segment:
 
 
 class Probe(Struct, frozen=True):
-    """A random nonce in a tiny file: who can read it back is on the same host, as the same user."""
+    """A random nonce in a tiny file: a process that can read it is on the same host and belongs to the same user."""
 
     path: str
     nonce: str
 
     @classmethod
     def create(cls, cluster: str) -> Probe:
-        """Write one, to be told to a peer and unlinked when the peer has answered."""
+        """Write a probe, to be sent to a peer and unlinked when the peer has answered."""
         nonce = secrets.token_hex(_NONCE)
         with Segment.create(cluster, len(nonce)) as segment:
             segment.fill([memoryview(nonce.encode())])
@@ -236,50 +240,53 @@ class Probe(Struct, frozen=True):
 
 def sweep(cluster: str) -> list[str]:
     """Unlink every segment and probe of this user's ``cluster`` on this host; returns the paths."""
-    pattern = re.compile(rf"jdist-{re.escape(_checked(cluster))}-[0-9a-f]{{32}}")
-    swept: list[str] = []
-    for directory in _directories():
-        with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-            swept.extend(e.path for e in entries if pattern.fullmatch(e.name) and _unlink_own(e))
-    return sorted(swept)
+    return _sweep(cluster, lambda _owner, _entry: True)
 
 
 def sweep_dead(cluster: str) -> list[str]:
-    """Unlink the segments and probes of this user's ``cluster`` whose makers have ended; returns the paths.
+    """Unlink the segments and probes of this user's ``cluster`` whose owners have ended; returns the paths.
 
-    Only makers of this process's own pid namespace can be judged.
+    Owners in other pid namespaces cannot be judged, and keep theirs.
     """
-    space = pid_namespace()
-    pattern = re.compile(rf"jdist-{re.escape(_checked(cluster))}-{space:08x}([0-9a-f]{{8}})[0-9a-f]{{16}}")
-    swept: list[str] = []
-    for directory in _directories():
-        with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-            for entry in entries:
-                found = pattern.fullmatch(entry.name)
-                if found is not None and has_ended(int(found[1], 16)) and _unlink_own(entry):
-                    swept.append(entry.path)
-    return sorted(swept)
+    space = f"{pid_namespace():08x}"
+    return _sweep(cluster, lambda owner, _: owner[:8] == space and has_ended(int(owner[8:], 16)))
 
 
 def sweep_handed_over(cluster: str) -> list[str]:
     """Unlink the segments that this process owns and has not opened; returns the paths. Its probes stay.
 
-    For one that has lost its controller: what ranks handed over to it then, nobody has told it of.
+    For a process that has lost its controller, and so does not know what ranks handed over to it in the meantime.
     """
-    own = re.compile(rf"jdist-{re.escape(_checked(cluster))}-{pid_namespace():08x}{os.getpid():08x}[0-9a-f]{{16}}")
+    own = _own_owner()
+    return _sweep(cluster, lambda owner, entry: owner == own and entry.stat().st_size > 2 * _NONCE)
+
+
+def _sweep(cluster: str, is_to_go: Callable[[str, os.DirEntry[str]], bool]) -> list[str]:
+    """Unlink this user's files of which ``is_to_go(owner, entry)`` is true."""
+    pattern = re.compile(rf"jdist-{re.escape(_checked(cluster))}-([0-9a-f]{{16}})[0-9a-f]{{16}}")
     swept: list[str] = []
     for directory in _directories():
         with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
             for entry in entries:
-                is_mine = own.fullmatch(entry.name) is not None
-                if is_mine and entry.stat().st_size > 2 * _NONCE and _unlink_own(entry):
+                found = pattern.fullmatch(entry.name)
+                if found is not None and _is_gone_after(entry, found[1], is_to_go):
                     swept.append(entry.path)
     return sorted(swept)
 
 
-def has_room(nbytes: int) -> bool:
-    """Whether a segment of ``nbytes`` bytes can be made on this host now."""
-    return any(_fits(directory, nbytes) for directory in _directories())
+def _is_gone_after(entry: os.DirEntry[str], owner: str, is_to_go: Callable[[str, os.DirEntry[str]], bool]) -> bool:
+    """Unlink the file if it is this user's and to go; False if it stays, or another process has unlinked it."""
+    try:
+        if entry.stat(follow_symlinks=False).st_uid != os.geteuid() or not is_to_go(owner, entry):
+            return False
+        os.unlink(entry.path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _own_owner() -> str:
+    return f"{pid_namespace():08x}{os.getpid():08x}"
 
 
 def _directories() -> list[str]:
@@ -301,12 +308,11 @@ def _checked(cluster: str) -> str:
 
 
 def _new_file(directory: str, cluster: str, nbytes: int) -> tuple[str, int]:
-    owner = f"{pid_namespace():08x}{os.getpid():08x}"
-    path = os.path.join(directory, f"jdist-{_checked(cluster)}-{owner}{secrets.token_hex(8)}")
+    path = os.path.join(directory, f"jdist-{_checked(cluster)}-{_own_owner()}{secrets.token_hex(8)}")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if nbytes and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, nbytes)  # the pages are ours from here on: no later write can find it full
+            os.posix_fallocate(fd, 0, nbytes)  # reserves the pages: no later write can find the file system full
         else:
             os.ftruncate(fd, nbytes)
     except BaseException:
@@ -316,8 +322,8 @@ def _new_file(directory: str, cluster: str, nbytes: int) -> tuple[str, int]:
     return path, fd
 
 
-def _complaint(found: os.stat_result, nbytes: int) -> str:
-    """What speaks against trusting the file, or ""."""
+def _distrust(found: os.stat_result, nbytes: int) -> str:
+    """Why the file cannot be trusted, or ""."""
     if not stat.S_ISREG(found.st_mode):
         return "it is no regular file"
     if found.st_uid != os.geteuid():
@@ -327,13 +333,3 @@ def _complaint(found: os.stat_result, nbytes: int) -> str:
     if found.st_size != nbytes:
         return f"it has {found.st_size} bytes where {nbytes} were announced"
     return ""
-
-
-def _unlink_own(entry: os.DirEntry[str]) -> bool:
-    try:
-        if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
-            return False
-        os.unlink(entry.path)
-    except FileNotFoundError:
-        return False
-    return True

@@ -9,7 +9,7 @@ import pytest
 
 from jdist.core.errors import ConnectionLost
 from jdist.wire.transport.dialing import Receiver, get_segment, put_segment, receive_into
-from jdist.wire.values.buffers import fresh
+from jdist.wire.values.segments import new_memory
 from support.port import filled, in_thread, run, serving, until
 
 
@@ -19,7 +19,7 @@ def test_a_receiver_that_is_cut_raises_at_once(cluster: str, when: str, near: bo
     async def scenario() -> None:
         async with serving(cluster) as port:
             port.server.pass_on("t1", 10, "c-1")
-            receiver = Receiver(port.address, "t1", fresh(10), port.server.near if near else "")
+            receiver = Receiver(port.address, "t1", new_memory(10), port.server.near if near else "")
             if when == "before":
                 receiver.cut()
             getting = asyncio.create_task(in_thread(receiver.run))
@@ -38,7 +38,7 @@ def test_a_receiver_to_which_nothing_comes_gives_up() -> None:
         one.settimeout(0.2)
         other.sendall(b"abc")
         with pytest.raises(TimeoutError):
-            receive_into(one, fresh(10))
+            receive_into(one, new_memory(10))
 
 
 def test_a_get_that_ends_early_is_an_error_and_leaves_nothing(cluster: str) -> None:

@@ -14,8 +14,7 @@ import pytest
 from jdist.core.errors import ConnectionLost
 from jdist.wire.bulk.relay import copy, splice
 from jdist.wire.transport.dialing import Receiver, dial_data, put_segment, receive_into
-from jdist.wire.values.buffers import fresh
-from jdist.wire.values.segments import sweep
+from jdist.wire.values.segments import new_memory, sweep
 from support.port import DEADLINE, closed_without_a_word, filled, in_thread, pull, run, serving, until
 
 
@@ -69,7 +68,7 @@ def test_elsewhere_than_on_linux_bytes_pass_through_a_buffer() -> None:
     data = os.urandom(3_000_001)
     put, source = socket.socketpair()
     sink, get = socket.socketpair()
-    memory = fresh(len(data))
+    memory = new_memory(len(data))
     threads = [
         threading.Thread(target=put.sendall, args=(data,)),
         threading.Thread(target=receive_into, args=(get, memory)),
@@ -178,7 +177,7 @@ def test_a_connection_that_was_handed_over_is_its_ends_own_affair(cluster: str, 
 
     async def scenario() -> None:
         async with serving(cluster) as port:
-            memory = fresh(64 << 20)
+            memory = new_memory(64 << 20)
             port.server.pass_on("t1", memory.nbytes, "c-1")
             put = dial_data(port.address, "PUT", "t1")
             receiver = Receiver(port.address, "t1", memory, port.server.near)

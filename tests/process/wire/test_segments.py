@@ -20,8 +20,6 @@ from jdist.wire.values.segments import (
     ALIGNMENT,
     Probe,
     Segment,
-    copy_into,
-    has_room,
     layout,
     split,
     sweep,
@@ -54,16 +52,15 @@ def test_layout_is_aligned_and_disjoint(sizes: list[int]) -> None:
 
 
 @given(st.lists(st.binary(max_size=200), max_size=6))
-def test_copy_into_and_split_are_inverse(pieces: list[bytes]) -> None:
+def test_fill_and_split_are_inverse(pieces: list[bytes]) -> None:
     sizes = [len(p) for p in pieces]
-    view = memoryview(bytearray(layout(sizes)[1]))
-    copy_into(view, [memoryview(p) for p in pieces])
-    assert [bytes(b) for b in split(view, sizes)] == pieces
+    with Segment.create("split", layout(sizes)[1]) as segment:
+        segment.unlink()
+        segment.fill([memoryview(p) for p in pieces])
+        assert [bytes(b) for b in split(segment.view, sizes)] == pieces
 
 
 def test_too_short_memory_is_refused() -> None:
-    with pytest.raises(UsageError):
-        copy_into(memoryview(bytearray(3)), [memoryview(b"four")])
     with pytest.raises(ProtocolError, match="3 bytes arrived where 4"):
         split(memoryview(bytearray(3)), [4])
 
@@ -121,9 +118,6 @@ def test_progress_counts_bytes_by_slices(cluster: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(segments, "SLICE", 100)
     buffers = [memoryview(bytes(250)), memoryview(bytes(30))]
     told: list[int] = []
-    copy_into(memoryview(bytearray(1000)), buffers, told.append)
-    assert told == [100, 200, 250, 280]
-    told.clear()
     with Segment.create(cluster, 1000) as segment:
         segment.unlink()
         segment.fill(buffers, told.append)
@@ -135,8 +129,6 @@ def test_what_does_not_fit_is_refused(cluster: str) -> None:
         segment.unlink()
         with pytest.raises(UsageError, match="4 bytes do not fit"):
             segment.fill([memoryview(b"four")])
-    assert has_room(1)
-    assert not has_room(1 << 60)
     with pytest.raises(ValueFailed, match="no room on this host"):
         Segment.create(cluster, 1 << 60)
 
