@@ -1,6 +1,6 @@
-"""Watch: this user's clusters, found by their files, each with an onlooker; what can be asked of them and done to them.
+"""Cluster list: this user's clusters, each with a follower; what can be asked of them and done to them.
 
-Everything here lives on the client's loop, in a thread of its own: a cluster that hangs never holds up the server.
+Everything here lives on the client's loop, in a thread of its own: a cluster that hangs never blocks the server.
 """
 
 from __future__ import annotations
@@ -12,94 +12,177 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from jdist.client import find
 from jdist.client.cluster import AsyncCluster
-from jdist.core.errors import ConnectionLost, UsageError
-from jdist.server.event_feed import News
-from jdist.server.follower import Onlooker
-from jdist.server.pending_starts import KIND, Starts
+from jdist.client.follow import ANSWER_TIMEOUT, RETRY_AFTER, ClusterFollower, Observations, watched_pause
+from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
+from jdist.core.messages.status import Notice, StatusReport
+from jdist.server.event_feed import ClusterEvent, EventFeed
+from jdist.server.pending_starts import KIND, PendingStarts
 from jdist.server.policy import Policy
-from jdist.server.snapshots import Picture, summary
+from jdist.server.snapshots import ClusterSnapshot, snapshot_of, summary_of
 from jdist.wire.transport.keys import Connection
 
 T = TypeVar("T")
 
 _GLANCE = 0.5
-"""Seconds between two glances at the directory's time; a change there wakes nobody."""
+"""Seconds between two looks at the directory's time; nothing reports a change there."""
 _RESCAN = 2.0
 """Seconds after which it is read again while a cluster in it cannot be attached to, since it may come back."""
+_IDLE_PAUSE = 10.0
+"""Seconds from one poll to the next while nothing changes, so that a controller that hangs is noticed."""
 _ORPHANED = "its controller is gone; while its ranks wait for another, it can be started again with every name kept"
 
 
+class BrowserFollower(ClusterFollower):
+    """Keeps the snapshot of one cluster up to date for browsers, and calls ``update(name, is_forced, notice)``.
+
+    ``is_watched`` says whether a browser listens; ``on_running`` is called as long as cells run.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        update: Callable[[str, bool, str], None],
+        is_watched: Callable[[], bool],
+        on_running: Callable[[], None],
+    ):
+        self._connection = connection
+        self._update = update
+        self._is_watched = is_watched
+        self._on_running = on_running
+        self.is_over = False
+        """The cluster is gone, or its controller has died."""
+        self.snapshot = summary_of(connection, "silent", "it has not answered yet")
+        super().__init__()
+
+    @property
+    def connection(self) -> Connection:
+        return self._connection
+
+    @property
+    def world_size(self) -> int:
+        """Its ranks, as far as is known."""
+        return self.snapshot.world_size or 0
+
+    async def detail(self) -> ClusterSnapshot:
+        """All that can be known now, within some seconds."""
+        if self.observer is None or self.observer.link.lost:
+            return self.snapshot
+        try:
+            report, observations = await self.poll(self.observer, lambda _: True)
+            self.snapshot = snapshot_of(report, observations, self.snapshot)
+        except (TimeoutError, ConnectionLost) as e:
+            self.handle_silence(e)
+        self._update(self._connection.name, False, "")  # else the next event would leave out what only this one saw
+        return self.snapshot
+
+    def wants_observations(self, report: StatusReport) -> bool:
+        """While cells run, just after, and until each rank has told its device; only for a browser that listens."""
+        is_new = bool(self.snapshot.runs) or not all(row.device for row in self.snapshot.rows)
+        return (bool(report.runs) or is_new) and self._is_watched()
+
+    def handle_report(self, report: StatusReport, observations: Observations) -> None:
+        self.snapshot = snapshot_of(report, observations, self.snapshot)
+        if any(state != "queued" for _, state, _, _ in report.runs):
+            self._on_running()
+        self._update(self._connection.name, self.has_changed, "")
+
+    def handle_notice(self, notice: Notice) -> None:
+        self._update(self._connection.name, True, str(notice))
+
+    def handle_silence(self, error: Exception) -> None:
+        who = f"its controller (process {self._connection.pid})"
+        if isinstance(error, ProtocolError):
+            self.snapshot = summary_of(self._connection, "foreign", str(error))
+        elif self.observer is None:
+            self.snapshot = summary_of(self._connection, "silent", f"{who} does not answer")
+        else:
+            reason = f"{who} has not answered for {ANSWER_TIMEOUT:.0f} s"
+            self.snapshot = replace(self.snapshot, state="silent", reason=reason)
+        self._update(self._connection.name, False, "")
+
+    async def attaches_again(self) -> bool:
+        """Only if it has not answered yet: another follower is made for a controller that is started again."""
+        self.is_over = self.was_attached
+        self._update(self._connection.name, False, "")
+        return not self.is_over and self.snapshot.state != "foreign"
+
+    def pause(self) -> float:
+        if self.snapshot.state == "silent":
+            return RETRY_AFTER
+        return watched_pause(self.world_size) if self.snapshot.runs and self._is_watched() else _IDLE_PAUSE
+
+
 class _Found(Struct):
-    """What lies in the runtime directory."""
+    """The connection files in the runtime directory."""
 
     running: dict[str, Connection]
     restartable: dict[str, Connection]
     unreadable: dict[str, str]
     is_all: bool
-    """False if there are files of which nothing can be said yet: a controller is on its way in or out."""
+    """False if some files cannot be classified yet: a controller is starting or ending."""
 
 
-class Roster:
-    """This user's clusters. ``emit`` gets events, see events.yaml; ``is_watched`` and ``on_running`` as in Onlooker."""
+class ClusterList:
+    """This user's clusters. ``emit`` gets events; ``is_watched`` and ``on_running`` are as in BrowserFollower."""
 
     def __init__(
         self,
         policy: Policy,
-        emit: Callable[[Picture], None],
+        emit: Callable[[ClusterEvent], None],
         is_watched: Callable[[], bool],
         on_running: Callable[[], None],
     ):
         self.policy = policy
         self._is_watched = is_watched
         self._on_running = on_running
-        self._onlookers: dict[str, Onlooker] = {}
-        self._others: dict[str, Picture] = {}
-        """Of clusters that cannot be attached to."""
+        self._followers: dict[str, BrowserFollower] = {}
+        self._others: dict[str, ClusterSnapshot] = {}
+        """Clusters that cannot be attached to."""
         self._is_settled = False
-        """Nothing changes but by the directory's change or an onlooker's word."""
-        self._kick = asyncio.Event()
-        self._news = News(self.picture, emit)
-        self._starts = Starts(lambda name, notice: self._news.tell(name, False, notice), self._check_size)
+        """Nothing can change unless the directory changes or a follower reports it."""
+        self._rescan = asyncio.Event()
+        self._feed = EventFeed(self.snapshot, emit)
+        self._starts = PendingStarts(lambda name, notice: self._feed.update(name, False, notice), self._check_size)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._following = asyncio.ensure_future(self._follow())
 
     # ------------------------------------------------------------ what there is
 
-    def picture(self, name: str) -> Picture | None:
-        """How the cluster called ``name`` is now; None if there is none."""
-        known = self._onlookers[name].picture if name in self._onlookers else self._others.get(name)
-        return self._starts.picture(name, known) if name in self._starts else known
+    def snapshot(self, name: str) -> ClusterSnapshot | None:
+        """The cluster called ``name`` as it is now; None if there is none."""
+        known = self._followers[name].snapshot if name in self._followers else self._others.get(name)
+        return self._starts.snapshot(name, known) if name in self._starts else known
 
-    async def list(self) -> list[Picture]:
-        """All of them, without their ranks."""
-        names = sorted({*self._onlookers, *self._others, *self._starts.names})
-        found = [self.picture(name) or {} for name in names]
-        return [{key: value for key, value in each.items() if key != "ranks"} for each in found]
+    async def list(self) -> list[ClusterSnapshot]:
+        """All clusters, without their ranks."""
+        names = sorted({*self._followers, *self._others, *self._starts.names})
+        return [found.without_ranks() for name in names if (found := self.snapshot(name)) is not None]
 
-    async def detail(self, name: str) -> Picture | None:
+    async def detail(self, name: str) -> ClusterSnapshot | None:
         """All that can be known of a cluster now; None if there is none."""
-        if name not in self._onlookers:
-            return self.picture(name)
-        found = await self._onlookers[name].detail()
-        return self._starts.picture(name, found) if name in self._starts else found
+        if name not in self._followers:
+            return self.snapshot(name)
+        found = await self._followers[name].detail()
+        return self._starts.snapshot(name, found) if name in self._starts else found
 
     async def ranks_here(self) -> int:
-        """Ranks of all clusters together."""
-        return sum(each.world_size for each in self._onlookers.values())
+        """The number of ranks in all clusters together."""
+        return sum(each.world_size for each in self._followers.values())
 
     # ------------------------------------------------------------ what can be done
 
     async def start(self, asked: dict[str, Any]) -> str:
-        """Begin a start; the cluster's name. Raises UsageError."""
+        """Begin a start, and return the cluster's name. Raises UsageError."""
         return await self._starts.begin(self.policy.complete(asked, await self.ranks_here()))
 
     async def act(self, name: str, what: Callable[[AsyncCluster], Awaitable[T]], within: float) -> T | None:
         """Do something with a cluster. Raises UsageError, ConnectionLost, LaunchError.
 
-        None if it is still under way after ``within`` seconds: it goes on, and what becomes of it is told as news.
+        None if it has not ended after ``within`` seconds: it goes on, and an event reports its failure.
         """
 
         async def done() -> T:
@@ -116,104 +199,106 @@ class Roster:
     def _ended_late(self, name: str, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._news.tell(name, True, str(error))
+            self._feed.update(name, True, str(error))
 
     def _attached(self, name: str) -> AsyncCluster:
-        onlooker = self._onlookers.get(name)
-        if onlooker is None or onlooker.cluster is None or onlooker.cluster.link.lost:
-            shown = self.picture(name) or {}
-            raise ConnectionLost(f"cluster {name} is {shown.get('state', 'gone')}: {shown.get('reason', '')}")
-        return onlooker.cluster
+        follower = self._followers.get(name)
+        if follower is None or follower.observer is None or follower.observer.link.lost:
+            shown = self.snapshot(name) or ClusterSnapshot(name=name, state="gone")
+            raise ConnectionLost(f"cluster {name} is {shown.state}: {shown.reason}")
+        return follower.observer
 
     async def stop(self, name: str, within: float) -> bool:
-        """End a cluster, give its start up, or forget that its start has failed. Raises JdistError.
+        """End a cluster, cancel its start, or forget that its start has failed. Raises JdistError.
 
-        False if it is still under way after ``within`` seconds.
+        False if that has not ended after ``within`` seconds.
         """
         if name in self._starts:
             await self._starts.end(name)
             return True
-        state = (self.picture(name) or {}).get("state")
-        if state == "foreign":
+        found = self.snapshot(name)
+        if found is not None and found.state == "foreign":
             raise UsageError(f"cluster {name} is another version's: that one's jdist stop {name} ends it")
-        if state == "orphaned":
-            cluster = await AsyncCluster.attach(name, kind=KIND)
-            await cluster.stop()
-            self._kick.set()
-            return True
-
-        async def stop(cluster: AsyncCluster) -> bool:
-            await cluster.stop()
-            self._kick.set()
-            return True
-
-        return bool(await self.act(name, stop, within))
+        if found is not None and found.state == "orphaned":
+            await (await AsyncCluster.attach(name, kind=KIND)).stop()
+            is_done: bool | None = True
+        else:
+            is_done = await self.act(name, _stop, within)
+        self._rescan.set()
+        return bool(is_done)
 
     async def revive(self, name: str) -> None:
         """Start the controller of a cluster again if it has died. Raises JdistError."""
         cluster = await AsyncCluster.attach(name, kind=KIND)
         await cluster.detach()
-        self._kick.set()
+        self._rescan.set()
 
     async def close(self) -> None:
-        """Let go of all clusters; they live on, but for those whose start is under way."""
+        """Detach from all clusters, which continue to run, and cancel the starts that are under way."""
         self._following.cancel()
         await asyncio.wait([self._following])
         await self._starts.close()
-        self._news.close()
+        self._feed.close()
         for task in self._tasks:
             task.cancel()
-        for onlooker in self._onlookers.values():
-            await onlooker.close()
+        for follower in self._followers.values():
+            await follower.close()
 
     # ------------------------------------------------------------ finding them
 
     async def _follow(self) -> None:
         while True:
             seen = await asyncio.to_thread(_changed_at)
-            self._kick.clear()
+            self._rescan.clear()
             self._is_settled = False
-            with contextlib.suppress(OSError):  # what cannot be read now is read again
-                await self._take(await asyncio.to_thread(_find))
+            with contextlib.suppress(OSError):  # a file that cannot be read now is read again
+                await self._adopt(await asyncio.to_thread(_find))
             await self._until_changed(seen)
 
     async def _until_changed(self, seen: int) -> None:
-        """Until the directory changes, an onlooker has lost its cluster, or a cluster may be back."""
+        """Wait until the directory changes, a follower has lost its cluster, or a cluster may be back."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if self._is_settled else _RESCAN):
                 while await asyncio.to_thread(_changed_at) == seen:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._kick.wait(), _GLANCE)
+                        await asyncio.wait_for(self._rescan.wait(), _GLANCE)
                         return
 
-    async def _take(self, found: _Found) -> None:
+    async def _adopt(self, found: _Found) -> None:
         for name, connection in found.running.items():
-            known = self._onlookers.get(name)
+            known = self._followers.get(name)
             if known is not None and (known.is_over or known.connection != connection):
-                await self._onlookers.pop(name).close()
-            if name not in self._onlookers:
-                self._onlookers[name] = Onlooker(connection, self._hear, self._is_watched, self._on_running)
-        for name in self._onlookers.keys() - found.running.keys():
-            await self._onlookers.pop(name).close()
-        self._others = {name: summary(name, "foreign", reason=why) for name, why in found.unreadable.items()}
-        for name, c in found.restartable.items():
-            self._others[name] = summary(name, "orphaned", cluster=c.cluster, version=c.version, reason=_ORPHANED)
+                await self._followers.pop(name).close()
+            if name not in self._followers:
+                follower = BrowserFollower(connection, self._handle_update, self._is_watched, self._on_running)
+                self._followers[name] = follower
+        for name in self._followers.keys() - found.running.keys():
+            await self._followers.pop(name).close()
+        self._others = {
+            **{n: ClusterSnapshot(name=n, state="foreign", reason=why) for n, why in found.unreadable.items()},
+            **{n: summary_of(connection, "orphaned", _ORPHANED) for n, connection in found.restartable.items()},
+        }
         self._is_settled = found.is_all and not self._others
-        for name in {*self._news.names, *self._onlookers, *self._others}:
-            self._news.tell(name)
+        for name in {*self._feed.names, *self._followers, *self._others}:
+            self._feed.update(name)
 
-    def _hear(self, name: str, is_news: bool, notice: str) -> None:
-        if name in self._onlookers and self._onlookers[name].is_over:
-            self._kick.set()
-        self._news.tell(name, is_news, notice)
+    def _handle_update(self, name: str, is_forced: bool, notice: str) -> None:
+        if name in self._followers and self._followers[name].is_over:
+            self._rescan.set()
+        self._feed.update(name, is_forced, notice)
 
     def _check_size(self, name: str, world_size: int) -> None:
-        others = sum(each.world_size for each in self._onlookers.values() if each.name != name)
+        others = sum(each.world_size for each in self._followers.values() if each.connection.name != name)
         self.policy.check_ranks(others + world_size)
 
 
+async def _stop(cluster: AsyncCluster) -> bool:
+    await cluster.stop()
+    return True
+
+
 def _changed_at() -> int:
-    """When the directory changed last; 0 while there is none."""
+    """When the directory changed last; 0 if it does not exist."""
     try:
         return os.stat(find.directory()).st_mtime_ns
     except OSError:

@@ -1,34 +1,34 @@
-"""Extension: jdist in a jupyter server: its configuration, its routes, its events, and its mark of activity."""
+"""Extension: jdist in a Jupyter server: its configuration, routes and events, and its record of activity."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 from jupyter_events import EventLogger
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from traitlets import Dict, Int, List, Unicode
 
 from jdist.core.errors import UsageError
-from jdist.server.cluster_list import Roster
-from jdist.server.crossing import cross
+from jdist.server.cluster_list import ClusterList
+from jdist.server.event_feed import ClusterEvent
 from jdist.server.policy import Policy
 from jdist.server.routes import ROUTES
-from jdist.server.snapshots import Picture
+from jdist.server.routes.handler import RESOURCE, cross
 
-NAME = "jdist"
 SCHEMA = Path(__file__).with_name("events.yaml")
 SCHEMA_ID = "https://schema.jupyter.org/jdist/cluster/v1"
-_BEGIN = 10.0
-_END = 45.0
+_BEGIN_TIMEOUT = 10.0
+_END_TIMEOUT = 45.0
 """Seconds for the starts that are under way to be undone."""
 
 
 class Jdist(ExtensionApp):
     """``c.Jdist`` in a jupyter server's configuration."""
 
-    name = NAME
+    name = RESOURCE
     description = "Clusters of jdist in the browser"
 
     max_ranks = Int(
@@ -41,8 +41,8 @@ class Jdist(ExtensionApp):
         help='What a start from a browser does not say, such as {"launcher": "slurm", "launcher_args": ["-p", "gpu"]}.'
     ).tag(config=True)
 
-    _roster: Roster | None = None
-    """Once the server runs."""
+    _clusters: ClusterList | None = None
+    """None before the server runs."""
 
     def initialize_settings(self) -> None:
         self._events.register_event_schema(SCHEMA)
@@ -64,31 +64,31 @@ class Jdist(ExtensionApp):
         return logger
 
     @property
-    def roster(self) -> Roster:
+    def clusters(self) -> ClusterList:
         """This user's clusters. Raises UsageError before the server runs."""
-        if self._roster is None:
+        if self._clusters is None:
             raise UsageError("jdist is not ready yet; ask again")
-        return self._roster
+        return self._clusters
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
         loop, events = serverapp.io_loop, self._events
 
-        def emit(event: Picture) -> None:
-            loop.add_callback(events.emit, schema_id=SCHEMA_ID, data=event)
+        def emit(event: ClusterEvent) -> None:
+            loop.add_callback(events.emit, schema_id=SCHEMA_ID, data=msgspec.json.decode(msgspec.json.encode(event)))
 
-        def mark() -> None:
-            loop.add_callback(self._mark_activity)
+        def record() -> None:
+            loop.add_callback(self._record_activity)
 
         policy = Policy(self.max_ranks, tuple(self.allowed_launchers), dict(self.default_args))
 
-        async def make() -> Roster:
-            return Roster(policy, emit, self._is_watched, mark)
+        async def make() -> ClusterList:
+            return ClusterList(policy, emit, self._is_watched, record)
 
-        self._roster = await cross(make(), _BEGIN)
+        self._clusters = await cross(make(), _BEGIN_TIMEOUT)
 
-    def _mark_activity(self) -> None:
-        """Cells that run keep the server from being culled; a cluster that is idle does not."""
-        self._server.web_app.settings["last_activity_times"][NAME] = datetime.now(UTC)
+    def _record_activity(self) -> None:
+        """Running cells keep the server from being culled; an idle cluster does not."""
+        self._server.web_app.settings["last_activity_times"][RESOURCE] = datetime.now(UTC)
 
     def _is_watched(self) -> bool:
         """Whether a browser listens to events."""
@@ -96,5 +96,5 @@ class Jdist(ExtensionApp):
         return bool(listeners.get(SCHEMA_ID))
 
     async def stop_extension(self) -> None:
-        if self._roster is not None:
-            await cross(self._roster.close(), _END)
+        if self._clusters is not None:
+            await cross(self._clusters.close(), _END_TIMEOUT)

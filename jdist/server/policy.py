@@ -1,4 +1,4 @@
-"""Policy: what may be started from a browser, and with what. Pure."""
+"""Policy: which clusters may be started from a browser, with which arguments. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jdist.core.errors import UsageError, nearest
 LOCAL = "local"
 
 
-class Start(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a browser may ask for, each as in :meth:`jdist.AsyncCluster.start`."""
+class StartArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments that a browser may give, each as in :meth:`jdist.AsyncCluster.start`."""
 
     nproc_per_node: int | str | None = None
     nnodes: int | None = None
@@ -35,22 +35,22 @@ class Start(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Policy(Struct, frozen=True):
-    """Limits of one server. Those of a person's own notebooks and terminals are the operating system's."""
+    """Limits of one server. The user's own notebooks and terminals are limited by the operating system only."""
 
     max_ranks: int = 0
-    """Of all clusters of the user together; 0: any number."""
+    """Ranks in all clusters of the user together; 0: any number."""
     allowed_launchers: tuple[str, ...] = ()
     """Empty: all that are installed."""
     default_args: dict[str, Any] = {}
 
     def complete(self, asked: Mapping[str, Any], ranks_here: int) -> dict[str, Any]:
-        """Arguments for a start, of what was asked and what is the default; ``ranks_here`` run already.
+        """The arguments for a start, from ``asked`` and the defaults; ``ranks_here`` run already.
 
-        Raises UsageError for what is not allowed, or is none.
+        Raises UsageError for arguments that are unknown or not allowed.
         """
         given = {**self.default_args, **{key: value for key, value in asked.items() if value is not None}}
         try:
-            start = msgspec.convert(given, Start)
+            start = msgspec.convert(given, StartArguments)
         except msgspec.ValidationError as e:
             raise UsageError(f"start: {e}") from None
         launcher = self._launcher(start.launcher)
@@ -62,7 +62,7 @@ class Policy(Struct, frozen=True):
         return arguments
 
     def check_ranks(self, ranks: int) -> None:
-        """Raises UsageError if they are more than may run."""
+        """Raises UsageError if more ranks would run than are allowed."""
         if self.max_ranks and ranks > self.max_ranks:
             raise UsageError(
                 f"this server allows {self.max_ranks} ranks in all your clusters together, and there would be {ranks}; "
@@ -70,7 +70,7 @@ class Policy(Struct, frozen=True):
             )
 
     def launchers(self, installed: list[str]) -> list[str]:
-        """Those that may be used, the default first."""
+        """The launchers that may be used, the default first."""
         allowed = [n for n in self.allowed_launchers if n in installed] if self.allowed_launchers else installed
         first = str(self.default_args.get("launcher", LOCAL))
         return sorted(allowed, key=lambda name: name != first)
@@ -85,8 +85,8 @@ class Policy(Struct, frozen=True):
         return name
 
 
-def _count(start: Start, launcher: str) -> int:
-    """How many ranks that will be. Raises UsageError where only the nodes themselves could say."""
+def _count(start: StartArguments, launcher: str) -> int:
+    """The number of ranks that will run. Raises UsageError if it would depend on the nodes."""
     text = "" if start.nproc_per_node is None else str(start.nproc_per_node)
     counts = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
     nnodes = start.nnodes or (len(counts) if len(counts) > 1 else 1 if launcher == LOCAL else 0)

@@ -1,197 +1,304 @@
-"""Pictures: what a browser is told of a cluster, as plain values for JSON. Pure.
+"""Snapshots: what a browser is sent of a cluster, as it stands in JSON. Pure.
 
-Nothing in them is needed to reach a cluster: no key, no join line, no address, no port.
+Nothing in them is needed to reach a cluster: no key, no join line, no address, no port. A field that is UNSET is not
+sent, because nothing is known of it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
 from jdist.core.observation import Activity, Verdict
 from jdist.core.ranks import RankSet
+from jdist.core.remedy import Remedy
 from jdist.core.topology import Topology
+from jdist.wire.transport.keys import Connection
 
-Picture = dict[str, Any]
 _JOIN_LINE = re.compile(r"jdist1\.\S+")
 _MIB = 1 << 20
-_LASTING = ("gpu_name", "gpu_total", "gpu_used", "gpu_own")
 
 
-def safe(text: str) -> str:
-    """The text without the join line that may stand in it, which holds keys."""
+class NodeRow(Struct, frozen=True):
+    """A node; its hostname is "" if none of its agents is here."""
+
+    node: int
+    hostname: str
+    is_here: bool
+    is_cut_off: bool
+    ranks: tuple[int, ...]
+
+
+class GroupRow(Struct, frozen=True):
+    """A named group."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+class MeshRow(Struct, frozen=True):
+    """The named mesh."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
+class ProgressRow(Struct, frozen=True):
+    """How far a rank is in a group: the numbers of its last collective there."""
+
+    group: str
+    begun: int
+    ended: int
+
+
+class ActivityRow(Struct, frozen=True):
+    """What a rank's main thread does, and in which collective it is."""
+
+    kind: str
+    op: str
+    number: int
+    group: str
+    line: int | None
+    source: str
+    seconds: float
+    cpu: float | None
+    waits_for: str
+    process: str
+
+
+class RankRow(Struct, frozen=True):
+    """A rank's row. Sizes in bytes, shares from 0 to 1."""
+
+    rank: int
+    node: int
+    local_rank: int
+    hostname: str
+    pid: int
+    state: str
+    run: int
+    last_line: str
+    is_fresh: bool
+    death: str
+    death_age: float
+    device: str = ""
+    rss: int | None = None
+    doing: ActivityRow | None = None
+    progress: tuple[ProgressRow, ...] = ()
+    gpu_name: str | UnsetType = UNSET
+    gpu_total: int | UnsetType = UNSET
+    gpu_used: int | UnsetType = UNSET
+    gpu_own: int | UnsetType | None = UNSET
+    gpu_busy: float | UnsetType | None = UNSET
+    """Known only for a moment: None for an idle rank, which is not asked again."""
+
+    def timeless(self) -> RankRow:
+        """The row without what changes by itself as time passes."""
+        return replace(self, death_age=0, doing=self.doing and replace(self.doing, seconds=0))
+
+
+class RunRow(Struct, frozen=True):
+    """An unfinished run; ``done`` of its ``count`` ranks have ended."""
+
+    number: int
+    state: str
+    ranks: str
+    count: int
+    done: int
+    seconds: float
+
+
+class VerdictRow(Struct, frozen=True):
+    """Why a run makes no progress, and the suggested actions."""
+
+    run: int
+    kind: str
+    is_certain: bool
+    headline: str
+    details: tuple[str, ...]
+    responsible: tuple[int, ...]
+    waiting: tuple[int, ...]
+    remedies: tuple[Remedy, ...]
+
+
+class ClusterSnapshot(Struct, frozen=True, kw_only=True):
+    """A cluster. ``state`` is the world's phase, or starting, silent, foreign or orphaned."""
+
+    name: str
+    cluster: str = ""
+    state: str = ""
+    reason: str = ""
+    version: str = ""
+    starting: str | UnsetType | None = UNSET
+    """What a start from a browser waits for; None if that start has failed."""
+    backend: str | UnsetType = UNSET
+    generation: int | UnsetType = UNSET
+    nnodes: int | UnsetType = UNSET
+    world_size: int | UnsetType = UNSET
+    ready: int | UnsetType = UNSET
+    nodes: tuple[NodeRow, ...] | UnsetType = UNSET
+    groups: tuple[GroupRow, ...] | UnsetType = UNSET
+    mesh: MeshRow | UnsetType | None = UNSET
+    left_out: tuple[str, ...] | UnsetType = UNSET
+    ranks: tuple[RankRow, ...] | UnsetType = UNSET
+    runs: tuple[RunRow, ...] | UnsetType = UNSET
+    cell_groups: tuple[GroupSpec, ...] | UnsetType = UNSET
+    verdicts: tuple[VerdictRow, ...] | UnsetType = UNSET
+    silences: tuple[str, ...] | UnsetType = UNSET
+
+    @property
+    def rows(self) -> tuple[RankRow, ...]:
+        return self.ranks or ()
+
+    def without_ranks(self) -> ClusterSnapshot:
+        return replace(self, ranks=UNSET)
+
+    def timeless(self) -> ClusterSnapshot:
+        """The snapshot without what changes by itself as time passes."""
+        runs = tuple(replace(run, seconds=0) for run in self.runs or ())
+        return replace(self, ranks=tuple(row.timeless() for row in self.rows), runs=runs)
+
+    def changed_rows(self, before: ClusterSnapshot | None) -> tuple[RankRow, ...]:
+        """The rows that differ from those ``before`` in more than elapsed times."""
+        known = {row.rank: row.timeless() for row in (before.rows if before is not None else ())}
+        return tuple(row for row in self.rows if known.get(row.rank) != row.timeless())
+
+
+def redacted(text: str) -> str:
+    """The text without join lines, which hold keys."""
     return _JOIN_LINE.sub("(a join line; an invitation prints one)", text)
 
 
-def summary(name: str, state: str, *, cluster: str = "", version: str = "", reason: str = "") -> Picture:
-    """A cluster of which no more is known."""
-    return {"name": name, "cluster": cluster, "state": state, "reason": safe(reason), "version": version}
+def summary_of(connection: Connection, state: str, reason: str = "") -> ClusterSnapshot:
+    """A cluster of which only its connection file is known."""
+    c = connection
+    return ClusterSnapshot(name=c.name, cluster=c.cluster, state=state, reason=redacted(reason), version=c.version)
 
 
-def facts(found: ClusterFacts) -> Picture:
-    """The cluster in a few words; its state is the world's phase."""
-    topology = found.topology
-    return {
-        "name": found.name,
-        "state": found.phase,
-        "reason": safe(found.reason),
-        "backend": found.backend,
-        "generation": found.generation,
-        "nnodes": topology.nnodes,
-        "world_size": topology.world_size,
-        "ready": found.ready,
-        "nodes": _nodes(found, topology),
-        "groups": [{"name": name, "ranks": list(ranks)} for name, ranks in found.groups.items()],
-        "mesh": None if found.mesh is None else {"names": list(found.mesh[0]), "sizes": list(found.mesh[1])},
-        "left_out": list(found.left_out),
-    }
+def snapshot_of(
+    report: StatusReport, observations: Mapping[int, Observation], before: ClusterSnapshot
+) -> ClusterSnapshot:
+    """All that is known of a cluster.
 
-
-def survey(found: StatusReport, looked: Mapping[int, Observation], before: Picture | None = None) -> Picture:
-    """All that is known of a cluster; ``looked`` is what ranks said of themselves.
-
-    Of a rank that was not asked, the device, its memory, the rank's and how far that is in its groups stay as they were
-    ``before``.
+    A rank that was not observed keeps its device, its memory and its progress in its groups from ``before``.
     """
-    topology = found.facts.topology
-    # For all at once: a rank's own takes a walk over the places.
-    local = {r: i for node in range(topology.nnodes) for i, r in enumerate(topology.ranks_on(node))}
-    earlier = {(row["rank"], row["pid"]): row for row in (before or {}).get("ranks", ())}
-    on_run = {number: sum(row.run == number for row in found.ranks) for number, *_ in found.runs}
-    return {
-        **facts(found.facts),
-        "ranks": [
-            rank(row, local.get(row.rank, 0), looked.get(row.rank), earlier.get((row.rank, row.pid), {}))
-            for row in found.ranks
-        ],
-        "runs": [
-            {
-                "number": number,
-                "state": state,
-                "ranks": str(RankSet(ranks)),
-                "count": len(ranks),
-                "done": 0 if state == "queued" else len(ranks) - on_run[number],
-                "seconds": round(seconds, 3),
-            }
-            for number, state, ranks, seconds in found.runs
-        ],
-        "cell_groups": [
-            {"name": group.name, "ranks": list(group.ranks), "backend": group.backend, "is_gone": group.is_gone}
-            for group in found.groups
-        ],
-        "verdicts": [verdict(each) for each in found.verdicts],
-        "silences": list(found.silences),
-    }
+    facts, topology = report.facts, report.facts.topology
+    # For all ranks at once: a single rank's local rank takes a walk over the nodes.
+    local_ranks = {r: i for node in range(topology.nnodes) for i, r in enumerate(topology.ranks_on(node))}
+    earlier = {(row.rank, row.pid): row for row in before.rows}
+    on_run = {number: sum(row.run == number for row in report.ranks) for number, *_ in report.runs}
+    return ClusterSnapshot(
+        name=facts.name,
+        cluster=before.cluster,
+        version=before.version,
+        state=facts.phase,
+        reason=redacted(facts.reason),
+        backend=facts.backend,
+        generation=facts.generation,
+        nnodes=topology.nnodes,
+        world_size=topology.world_size,
+        ready=facts.ready,
+        nodes=tuple(_node(node, facts, topology) for node in range(topology.nnodes)),
+        groups=tuple(GroupRow(name, ranks) for name, ranks in facts.groups.items()),
+        mesh=None if facts.mesh is None else MeshRow(*facts.mesh),
+        left_out=facts.left_out,
+        ranks=tuple(
+            _row(row, local_ranks.get(row.rank, 0), observations.get(row.rank), earlier.get((row.rank, row.pid)))
+            for row in report.ranks
+        ),
+        runs=tuple(
+            RunRow(
+                number=number,
+                state=state,
+                ranks=str(RankSet(ranks)),
+                count=len(ranks),
+                done=0 if state == "queued" else len(ranks) - on_run[number],
+                seconds=round(seconds, 3),
+            )
+            for number, state, ranks, seconds in report.runs
+        ),
+        cell_groups=report.groups,
+        verdicts=tuple(_verdict(each) for each in report.verdicts),
+        silences=report.silences,
+    )
 
 
-def _nodes(found: ClusterFacts, topology: Topology) -> list[Picture]:
-    return [
-        {
-            "node": node,
-            "hostname": topology.host_of_node(node),
-            "is_here": bool(topology.host_of_node(node)),
-            "is_cut_off": any(_node_of(topology, place) == node for place in found.unreachable),
-            "ranks": list(topology.ranks_on(node)),
-        }
-        for node in range(topology.nnodes)
-    ]
+def _node(node: int, facts: ClusterFacts, topology: Topology) -> NodeRow:
+    hostname = topology.host_of_node(node)
+    places = (topology.node_of[p] if topology.node_of else p for p in facts.unreachable)
+    return NodeRow(node, hostname, bool(hostname), node in places, tuple(topology.ranks_on(node)))
 
 
-def _node_of(topology: Topology, place: int) -> int:
-    return topology.node_of[place] if topology.node_of else place
+def _row(facts: RankFacts, local_rank: int, observation: Observation | None, before: RankRow | None) -> RankRow:
+    """A rank's row; ``before`` is the last one of its process."""
+    row = RankRow(
+        rank=facts.rank,
+        node=facts.node_rank,
+        local_rank=local_rank,
+        hostname=facts.hostname,
+        pid=facts.pid,
+        state=facts.state,
+        run=facts.run,
+        last_line=facts.last_line,
+        is_fresh=facts.fresh,
+        death=facts.death,
+        death_age=round(facts.death_age, 1),
+    )
+    if before is not None:
+        row = replace(row, device=before.device, rss=before.rss, progress=before.progress)
+    if observation is None:
+        if before is not None:
+            kept = {key: getattr(before, key) for key in ("gpu_name", "gpu_total", "gpu_used", "gpu_own")}
+            row = replace(row, **kept)
+        return row
+    labels = {g.name: g.label or g.name for g in observation.groups}
+    progress = tuple(ProgressRow(labels[g.name], g.begun, g.ended) for g in observation.groups)
+    is_idle = observation.doing.kind == "idle"
+    row = replace(
+        row,
+        # The agent answers for an unresponsive rank, and knows neither its device nor its groups.
+        device=observation.device or row.device,
+        rss=observation.rss // _MIB * _MIB,
+        doing=None if is_idle else _activity(observation.doing, labels),
+        progress=progress or row.progress,
+    )
+    gpu = observation.gpu
+    if gpu is None:
+        return row
+    busy = None if is_idle else gpu.busy
+    return replace(row, gpu_name=gpu.name, gpu_total=gpu.total, gpu_used=gpu.used, gpu_own=gpu.own, gpu_busy=busy)
 
 
-def rank(row: RankFacts, local_rank: int, looked: Observation | None, before: Picture) -> Picture:
-    """A rank's row; ``before`` is its process's last one, {} if there was none."""
-    picture = {
-        "rank": row.rank,
-        "node": row.node_rank,
-        "local_rank": local_rank,
-        "hostname": row.hostname,
-        "pid": row.pid,
-        "state": row.state,
-        "run": row.run,
-        "last_line": row.last_line,
-        "is_fresh": row.fresh,
-        "death": row.death,
-        "death_age": round(row.death_age, 1),
-        "device": before.get("device", ""),
-        "rss": before.get("rss"),
-        "doing": None,
-        "progress": before.get("progress", []),
-    }
-    if looked is None:
-        return picture | {key: before[key] for key in _LASTING if key in before}
-    labels = {g.name: g.label or g.name for g in looked.groups}
-    return picture | {
-        # Its agent speaks for a rank that is silent, and knows neither.
-        "device": looked.device or picture["device"],
-        "rss": looked.rss // _MIB * _MIB,
-        "doing": None if looked.doing.kind == "idle" else doing(looked.doing, labels),
-        "progress": [{"group": labels[g.name], "begun": g.begun, "ended": g.ended} for g in looked.groups]
-        or picture["progress"],
-        **gpu(looked),
-    }
-
-
-def gpu(looked: Observation) -> Picture:
-    """What the rank has of its GPU, sizes in bytes and shares from 0 to 1; {} where there is none.
-
-    How busy it is, is known of a moment: of a rank that is idle, of which nobody asks again, it is left out.
-    """
-    use = looked.gpu
-    if use is None:
-        return {}
-    lasting = {"gpu_name": use.name, "gpu_total": use.total, "gpu_used": use.used, "gpu_own": use.own}
-    return lasting | {"gpu_busy": None if looked.doing.kind == "idle" else use.busy}
-
-
-def doing(now: Activity, labels: Mapping[str, str]) -> Picture:
-    """What a rank's main thread does, and in which collective it is; ``labels`` of groups by torch's names."""
+def _activity(now: Activity, labels: Mapping[str, str]) -> ActivityRow:
+    """``labels``: of groups, by torch's names."""
     call = now.calls[0] if now.calls else None
-    return {
-        "kind": now.kind,
-        "op": now.op,
-        "number": 0 if call is None else call.number,
-        "group": "" if call is None else labels.get(call.group, ""),
-        "line": now.line,
-        "source": now.source,
-        "seconds": round(now.seconds, 1),
-        "cpu": None if now.cpu is None else round(now.cpu, 1),
-        "waits_for": now.waits_for,
-        "process": now.state,
-    }
+    return ActivityRow(
+        kind=now.kind,
+        op=now.op,
+        number=0 if call is None else call.number,
+        group="" if call is None else labels.get(call.group, ""),
+        line=now.line,
+        source=now.source,
+        seconds=round(now.seconds, 1),
+        cpu=None if now.cpu is None else round(now.cpu, 1),
+        waits_for=now.waits_for,
+        process=now.state,
+    )
 
 
-def verdict(found: Verdict) -> Picture:
-    """Why a run does not move, and the ways out."""
-    return {
-        "run": found.run,
-        "kind": found.kind,
-        "is_certain": found.is_certain,
-        "headline": found.headline,
-        "details": list(found.details),
-        "responsible": list(found.responsible),
-        "waiting": list(found.waiting),
-        "remedies": [{"action": each.action, "ranks": each.ranks, "effect": each.effect} for each in found.remedies],
-    }
-
-
-def changed_ranks(before: Picture, now: Picture) -> list[Picture]:
-    """The rows of ranks that say something else than before; time that passes is nothing new."""
-    known = {row["rank"]: _timeless_rank(row) for row in before.get("ranks", ())}
-    return [row for row in now.get("ranks", ()) if known.get(row["rank"]) != _timeless_rank(row)]
-
-
-def timeless(picture: Picture) -> Picture:
-    """The picture without what changes by itself as time passes."""
-    ranks = [_timeless_rank(row) for row in picture.get("ranks", ())]
-    return picture | {"ranks": ranks, "runs": [run | {"seconds": 0} for run in picture.get("runs", ())]}
-
-
-def _timeless_rank(row: Picture) -> Picture:
-    now = row["doing"]
-    return row | {"death_age": 0, "doing": now and now | {"seconds": 0}}
+def _verdict(found: Verdict) -> VerdictRow:
+    return VerdictRow(
+        found.run,
+        found.kind,
+        found.is_certain,
+        found.headline,
+        found.details,
+        found.responsible,
+        found.waiting,
+        found.remedies,
+    )

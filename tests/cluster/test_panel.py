@@ -13,7 +13,7 @@ import pytest
 import jdist
 from jdist.client.blocking import bridge
 from jdist.notebook.panel.cluster_panel import ClusterPanel
-from jdist.notebook.panel.follower import Lookout
+from jdist.notebook.panel.follower import PanelFollower
 from jdist.notebook.panel.html import Sight
 from support.waits import eventually
 
@@ -22,17 +22,17 @@ SLEEP = "import time\nfor _ in range(600): time.sleep(0.1)"
 
 
 class Watcher:
-    """A lookout, and what it has shown."""
+    """A follower, and what it has shown."""
 
     def __init__(self, cluster: jdist.Cluster):
         self.sights: list[Sight] = []
         self.at: list[float] = []
         self.is_seen = True
-        self.lookout: Lookout
+        self.follower: PanelFollower
         self.calls: list[str] = []
 
         async def begin() -> None:
-            self.lookout = Lookout(
+            self.follower = PanelFollower(
                 cluster.asynchronous,
                 self._show,
                 lambda: self.is_seen,
@@ -52,7 +52,7 @@ class Watcher:
         return self.sights[-1]
 
     def close(self) -> None:
-        bridge().call(self.lookout.close())
+        bridge().call(self.follower.close())
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_it_looks_while_cells_run_and_then_no_more(cluster: jdist.Cluster, watch
 
 def test_nothing_is_asked_while_nothing_happens(cluster: jdist.Cluster, watcher: Watcher) -> None:
     watcher.until(lambda sight: sight.state == "watching")
-    link = watcher.lookout._observer.link
+    link = watcher.follower.observer.link
     sent: list[object] = []
     original = link._put
     link._put = lambda message: (sent.append(message), original(message))
@@ -105,7 +105,7 @@ def test_it_pauses_when_nobody_looks_and_goes_on_when_somebody_does(cluster: jdi
     time.sleep(1.6)
     assert len(watcher.sights) == seen
     watcher.is_seen = True
-    bridge().loop.call_soon_threadsafe(watcher.lookout.nudge)
+    bridge().loop.call_soon_threadsafe(watcher.follower.poll_now)
     watcher.until(lambda sight: sight.state == "live")
     cluster.interrupt()
     run.wait()
@@ -133,7 +133,7 @@ def opened(cluster: jdist.Cluster) -> Iterator[ClusterPanel]:
     assert eventually(lambda: "idle" in board._header.value, LONG)
     yield board
     board.close()
-    assert eventually(lambda: board._lookout is None, LONG)
+    assert eventually(lambda: board._follower is None, LONG)
 
 
 @pytest.fixture

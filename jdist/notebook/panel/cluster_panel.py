@@ -13,7 +13,7 @@ from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import Remedy
 from jdist.notebook.panel import html, widgets
 from jdist.notebook.panel.comm_thread import LATE
-from jdist.notebook.panel.follower import Lookout
+from jdist.notebook.panel.follower import PanelFollower
 from jdist.notebook.panel.html import Sight
 from jdist.notebook.panel.part import PanelPart
 from jdist.notebook.panel.visibility import Visibility
@@ -32,7 +32,7 @@ class ClusterPanel(PanelPart):
         self._sight = Sight("connecting", f"connecting to cluster {cluster.name}")
         self._page = 0
         self._remedies: tuple[object, ...] = ()
-        self._lookout: Lookout | None = None
+        self._follower: PanelFollower | None = None
         self._is_closed = False
         self._runs: set[int] = set()
         self._to_restart: tuple[int, ...] = ()
@@ -94,7 +94,7 @@ class ClusterPanel(PanelPart):
         async def begin() -> None:
             if self._is_closed:
                 return
-            self._lookout = Lookout(
+            self._follower = PanelFollower(
                 self._cluster.asynchronous,
                 self._parentless.wrap(self._draw),
                 self._visibility.is_visible,
@@ -110,9 +110,9 @@ class ClusterPanel(PanelPart):
         self._is_closed = True
 
         async def end() -> None:
-            lookout, self._lookout = self._lookout, None
-            if lookout is not None:
-                await lookout.close()
+            follower, self._follower = self._follower, None
+            if follower is not None:
+                await follower.close()
 
         bridge().begin(end())
 
@@ -215,8 +215,8 @@ class ClusterPanel(PanelPart):
 
     def _refresh_soon(self) -> None:
         """Refresh now; from any thread."""
-        if self._lookout is not None:
-            bridge().loop.call_soon_threadsafe(self._lookout.nudge)
+        if self._follower is not None:
+            bridge().loop.call_soon_threadsafe(self._follower.poll_now)
 
 
 async def _interrupt(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:

@@ -1,43 +1,27 @@
-"""Lookout: one cluster, looked at for a panel: surveyed when it says that something has moved, and now and then while
-cells run; not at all while nothing moves, or while nobody looks at the panel.
-"""
+"""Panel follower: what a panel knows of its cluster, and when the cluster is polled for it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from jdist.client.cluster import AsyncCluster
-from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
-from jdist.core.messages.base import Message
-from jdist.core.messages.observation import Observation
-from jdist.core.messages.status import ClusterFacts, Notice, RunsChanged, StatusReport, Stopped
+from jdist.client.follow import ANSWER_TIMEOUT, RETRY_AFTER, ClusterFollower, Observations, watched_pause
+from jdist.core.messages.status import Notice, StatusReport
 from jdist.notebook.panel.html import Sight
-from jdist.notebook.text import remedy_text
+from jdist.notebook.text.remedy_text import typed, worded
+from jdist.wire.transport.keys import Connection
 
-_PATIENCE = 3.0
-"""Seconds for a controller to answer."""
-_LOOK = 2.0
-"""Seconds for ranks to say what they do."""
-_BETWEEN = 0.5
-"""Seconds from one sight to the next, at the least."""
-_LIVE = 1.0
-"""The same at the most, while cells run and somebody looks."""
-_AGAIN = 2.0
-"""Seconds until a cluster that was silent is asked again."""
-_UNSEEN = 10.0
-"""Seconds until it is asked again whether somebody looks, while cells run."""
-_RANKS_A_SECOND = 256
-"""Ranks that are asked in a second what they do; a larger world is asked less often."""
-_NOBODY = "no browser has shown this for a while; it goes on when one does"
+_UNSEEN_PAUSE = 10.0
+"""Seconds until it is asked again whether a browser shows the panel, while cells run."""
+_UNSEEN = "no browser has shown this for a while; it goes on when one does"
 
 
-class Lookout:
-    """Calls ``show(sight)`` on the client's loop, where it lives, at most twice a second and only with what is new.
+class PanelFollower(ClusterFollower):
+    """Calls ``show(sight)`` on the client's loop, at most twice a second and only with something new.
 
-    ``is_seen()`` says whether somebody looks; it is asked only while cells run. ``on_live`` and ``on_rest`` are called
-    when that is going to matter, and when not; ``on_call`` while nobody does. Who returns is told by :meth:`nudge`.
+    ``is_seen()`` says whether a browser shows the panel; it is asked only while cells run. ``on_live`` and ``on_rest``
+    are called when that begins and ceases to matter, ``on_call`` while no browser does; :meth:`poll_now` ends a pause.
     """
 
     def __init__(
@@ -56,116 +40,62 @@ class Lookout:
         self._on_rest = on_rest
         self._on_call = on_call
         self._sight = Sight("connecting", f"connecting to cluster {cluster.name}")
-        self._moved = asyncio.Event()
-        self._observer: AsyncCluster | None = None
-        self._following = asyncio.ensure_future(self._follow())
-        self._following.add_done_callback(self._over)
+        self._state = "watching"
+        super().__init__()
+        self._following.add_done_callback(self._handle_end)
 
-    async def close(self) -> None:
-        """Look no more."""
-        self._following.cancel()
-        await asyncio.wait([self._following])
-        await self._let_go()
+    @property
+    def connection(self) -> Connection:
+        return self._cluster.link.connection
 
-    def nudge(self) -> None:
-        """Somebody looks again."""
-        self._moved.set()
+    def wants_observations(self, report: StatusReport) -> bool:
+        if not report.runs:
+            self._on_rest()
+            self._state = "watching"
+        else:
+            if self._state == "watching":
+                self._on_live()
+            self._state = "live" if self._is_seen() else "paused"
+        return self._state != "paused"
 
-    # ------------------------------------------------------------ the life of a lookout
+    def handle_report(self, report: StatusReport, observations: Observations) -> None:
+        self._set(Sight(self._state, _UNSEEN if self._state == "paused" else "", report, observations))
 
-    async def _follow(self) -> None:
-        while True:
-            observer = await self._attach()
-            if observer is not None:
-                await self._look_on(observer)
-                await self._let_go()
-            await self._cluster.revived()
-            link = self._cluster.link
-            if link.lost:
-                self._tell("gone", remedy_text.worded(link.loss()))
-                return
-            if observer is None:
-                await asyncio.sleep(_AGAIN)
+    def handle_silence(self, error: Exception) -> None:
+        is_late = isinstance(error, TimeoutError) and self.observer is not None
+        late = f"its controller has not answered for {ANSWER_TIMEOUT:.0f} s"
+        self._keep("silent", late if is_late else str(error) or "its controller does not answer")
 
-    def _over(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._tell("gone", f"the panel failed ({type(error).__name__}: {error}); %dist panel opens another")
+    def handle_notice(self, notice: Notice) -> None:
+        """The session shows notices."""
 
-    async def _let_go(self) -> None:
-        if self._observer is not None:
-            await self._observer.detach()
-            self._observer = None
+    async def attaches_again(self) -> bool:
+        await self._cluster.revived()
+        link = self._cluster.link
+        if link.lost:
+            self._keep("gone", worded(link.loss()))
+        return not link.lost
 
-    async def _attach(self) -> AsyncCluster | None:
-        """A client of its own, that hears of every notebook's runs."""
-        try:
-            observer = await asyncio.wait_for(AsyncCluster.observe(self._cluster.link.connection), _PATIENCE)
-        except (ConnectionLost, ProtocolError, TimeoutError, OSError) as e:
-            self._tell("silent", str(e) or "its controller does not answer")
-            return None
-        self._observer = observer
-        observer.watch(self._hear)
-        return observer
-
-    def _hear(self, message: Message) -> None:
-        if isinstance(message, Notice | ClusterFacts | RunsChanged | Stopped):
-            self._moved.set()
-
-    async def _look_on(self, observer: AsyncCluster) -> None:
-        while not observer.link.lost:
-            if self._sight.state == "paused":
-                self._on_call()
-            self._moved.clear()
-            await self._refresh(observer)
-            await asyncio.sleep(_BETWEEN)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), self._pause())
-
-    def _pause(self) -> float | None:
-        found = self._sight.found
-        match self._sight.state:
-            case "silent":
-                return _AGAIN
-            case "live" if found is not None:
-                return max(_LIVE, len(found.ranks) / _RANKS_A_SECOND) - _BETWEEN
-            case "paused":
-                return _UNSEEN
+    def pause(self) -> float | None:
+        if self._sight.state == "silent":
+            return RETRY_AFTER
+        if self._state == "paused":
+            self._on_call()
+            return _UNSEEN_PAUSE
+        if self._state == "live" and self._sight.found is not None:
+            return watched_pause(len(self._sight.found.ranks))
         return None
 
-    async def _refresh(self, observer: AsyncCluster) -> None:
-        try:
-            found = await asyncio.wait_for(observer.status(), _PATIENCE)
-        except (TimeoutError, ConnectionLost):
-            if not observer.link.lost:
-                self._tell("silent", f"its controller has not answered for {_PATIENCE:.0f} s")
-            return
-        if not found.runs:
-            self._on_rest()
-            self._tell("watching", "", found, await self._look(observer, found))
-            return
-        if self._sight.state not in ("live", "paused"):
-            self._on_live()
-        if self._is_seen():
-            self._tell("live", "", found, await self._look(observer, found))
-        else:
-            self._tell("paused", _NOBODY, found)
+    def _handle_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            text = f"the panel failed ({type(error).__name__}: {error}); {typed('panel')} opens another"
+            self._keep("gone", text)
 
-    async def _look(self, observer: AsyncCluster, found: StatusReport) -> Mapping[int, Observation]:
-        alive = [row.rank for row in found.ranks if row.pid and row.state != "cut off"]
-        if not alive or found.facts.phase != "ready":
-            return {}
-        try:
-            return await asyncio.wait_for(observer.look(alive, timeout=_LOOK), _PATIENCE)
-        except (TimeoutError, ConnectionLost, UsageError):  # ranks that have been removed meanwhile
-            return {}
+    def _keep(self, state: str, note: str) -> None:
+        """Show a state in which nothing new is known, with what was known last."""
+        self._set(Sight(state, note, self._sight.found, self._sight.looked))
 
-    def _tell(
-        self, state: str, note: str, found: StatusReport | None = None, looked: Mapping[int, Observation] | None = None
-    ) -> None:
-        """Show what is known now; of a cluster that does not answer, what was known last."""
-        if found is None:
-            found, looked = self._sight.found, self._sight.looked
-        sight = Sight(state, note, found, looked or {})
+    def _set(self, sight: Sight) -> None:
         if sight != self._sight:
             self._sight = sight
             self._show(sight)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.server.consoles import command_here
+from jdist.server.routes.runs import console_command
 
 HERE = socket.gethostname()
 
@@ -20,14 +20,14 @@ def connection_file(tmp_path: Path) -> Path:
 
 
 def test_a_rank_of_this_machine(connection_file: Path) -> None:
-    command, why = command_here(HERE, str(connection_file))
+    command, why = console_command(HERE, str(connection_file))
     assert command == f"{sys.executable} -m jupyter_console --existing '{connection_file}'"
     assert "secret" not in command
     assert why == ""
 
 
 def test_a_rank_of_another_machine(connection_file: Path) -> None:
-    assert command_here("elsewhere", str(connection_file)) == (
+    assert console_command("elsewhere", str(connection_file)) == (
         "",
         f"the rank is on elsewhere, and this server on {HERE}",
     )
@@ -36,10 +36,10 @@ def test_a_rank_of_another_machine(connection_file: Path) -> None:
 def test_a_rank_whose_files_are_not_here(connection_file: Path) -> None:
     """As that of a container with this machine's name."""
     connection_file.unlink()
-    assert command_here(HERE, str(connection_file))[0] == ""
+    assert console_command(HERE, str(connection_file))[0] == ""
 
 
 def test_without_the_program(connection_file: Path) -> None:
-    command, why = command_here(HERE, str(connection_file), "jupyter_console_that_nobody_has")
+    command, why = console_command(HERE, str(connection_file), "jupyter_console_that_nobody_has")
     assert command == ""
     assert "pip install jupyter-console" in why

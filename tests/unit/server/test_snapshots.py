@@ -1,7 +1,10 @@
+"""Snapshots: what a browser is sent of a cluster, and which rows of it have changed."""
+
 from __future__ import annotations
 
-import json
+from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from jdist.core.messages.groups import GroupSpec
@@ -10,7 +13,7 @@ from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
 from jdist.core.observation import Activity, Call, GroupProgress, Verdict
 from jdist.core.remedy import Remedy
-from jdist.server.snapshots import changed_ranks, safe, summary, survey, timeless
+from jdist.server.snapshots import ClusterSnapshot, redacted, snapshot_of
 
 FACTS = ClusterFacts(
     "c1", "ready", 2, "gloo", 2, (2, 1), ("alpha", "beta"), 3, {"odd": (1,)}, (("dp",), (3,)), unreachable=(1,)
@@ -33,33 +36,45 @@ def looked(seconds: float = 1.0, op: str = "all_reduce") -> Observation:
     return Observation("cpu", doing, 5_000_000, (GroupProgress("0", (0, 1, 2), 12, 11, "world"),))
 
 
-def test_a_survey_for_the_browser() -> None:
-    picture = survey(found(0, 1), {0: looked()})
-    assert json.loads(json.dumps(picture)) == picture
+NOTHING = ClusterSnapshot(name="c1", cluster="random", version="1.0")
+
+
+def snapshot(report: StatusReport, observations: dict[int, Observation]) -> ClusterSnapshot:
+    return snapshot_of(report, observations, NOTHING)
+
+
+def sent(value: object) -> Any:
+    """As the browser gets it."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def test_a_snapshot_for_the_browser() -> None:
+    picture = sent(snapshot(found(0, 1), {0: looked()}))
+    assert (picture["state"], picture["cluster"], picture["version"]) == ("ready", "random", "1.0")
     assert picture["nodes"][1] == {"node": 1, "hostname": "beta", "is_here": True, "is_cut_off": True, "ranks": [2]}
     assert [(r["number"], r["count"], r["done"]) for r in picture["runs"]] == [(7, 3, 1), (8, 1, 0)]
     assert picture["ranks"][0]["doing"]["number"] == 12
     assert picture["ranks"][0]["progress"] == [{"group": "world", "begun": 12, "ended": 11}]
     assert picture["ranks"][1]["doing"] is None
     assert picture["ranks"][1]["local_rank"] == 1
-    assert picture["verdicts"][0]["remedies"] == [{"action": "interrupt", "ranks": "", "effect": "stop it"}]
+    assert picture["verdicts"][0]["remedies"] == [{"action": "interrupt", "effect": "stop it"}]
     assert picture["mesh"] == {"names": ["dp"], "sizes": [3]}
 
 
 def test_only_rows_that_say_something_new() -> None:
-    before = survey(found(0, 1), {0: looked(1.0)})
-    assert changed_ranks(before, survey(found(0, 1), {0: looked(2.0)})) == []
-    assert [r["rank"] for r in changed_ranks(before, survey(found(0), {0: looked(2.0, "broadcast")}))] == [0, 1]
-    assert [r["rank"] for r in changed_ranks({}, before)] == [0, 1, 2]
-    assert timeless(before) == timeless(survey(found(0, 1), {0: looked(9.0)}))
-    assert timeless(before) != timeless(survey(found(0, 1, 2), {0: looked(1.0)}))
+    before = snapshot(found(0, 1), {0: looked(1.0)})
+    assert snapshot(found(0, 1), {0: looked(2.0)}).changed_rows(before) == ()
+    assert [r.rank for r in snapshot(found(0), {0: looked(2.0, "broadcast")}).changed_rows(before)] == [0, 1]
+    assert [r.rank for r in before.changed_rows(None)] == [0, 1, 2]
+    assert before.timeless() == snapshot(found(0, 1), {0: looked(9.0)}).timeless()
+    assert before.timeless() != snapshot(found(0, 1, 2), {0: looked(1.0)}).timeless()
 
 
 def test_what_a_rank_has_of_its_gpu() -> None:
     use = GpuUse("GPU 0 (NVIDIA H200)", 80 << 30, 3 << 30, 1 << 30, 0.9)
     busy = structs.replace(looked(), gpu=use)
-    before = survey(found(0, 1), {0: busy, 1: looked()})
-    row, other, _ = before["ranks"]
+    before = snapshot(found(0, 1), {0: busy, 1: looked()})
+    row, other, _ = sent(before.rows)
     assert (row["gpu_name"], row["gpu_total"], row["gpu_used"], row["gpu_own"], row["gpu_busy"]) == (
         "GPU 0 (NVIDIA H200)",
         80 << 30,
@@ -68,16 +83,17 @@ def test_what_a_rank_has_of_its_gpu() -> None:
         0.9,
     )
     assert not any(key.startswith("gpu") for key in other)
-    kept = survey(found(), {}, before)["ranks"][0]
+    kept = sent(snapshot_of(found(), {}, before).rows[0])
     assert (kept["gpu_own"], "gpu_busy" in kept) == (1 << 30, False), "how busy it is, is known of a moment"
-    idle = survey(found(), {0: structs.replace(busy, doing=Activity("idle"))}, before)["ranks"][0]
+    idle = sent(snapshot_of(found(), {0: structs.replace(busy, doing=Activity("idle"))}, before).rows[0])
     assert (idle["gpu_own"], idle["gpu_busy"]) == (1 << 30, None)
-    gone = survey(found(), {0: looked()}, before)["ranks"][0]
+    gone = sent(snapshot_of(found(), {0: looked()}, before).rows[0])
     assert "gpu_own" not in gone, "the driver does not tell any more"
 
 
 def test_no_join_line_is_shown() -> None:
     text = "run this there: echo jdist1.abc-_=.Zz | jdist join --node-rank 1 -"
-    assert "abc" not in safe(text)
-    assert safe(text).endswith("| jdist join --node-rank 1 -")
-    assert "abc" not in json.dumps(summary("c1", "failed", reason=text))
+    assert "abc" not in redacted(text)
+    assert redacted(text).endswith("| jdist join --node-rank 1 -")
+    failed = structs.replace(found(), facts=structs.replace(FACTS, reason=text))
+    assert "abc" not in str(sent(snapshot(failed, {})))

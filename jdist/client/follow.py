@@ -1,0 +1,154 @@
+"""Follow: keep up with one cluster as an observer, for a notebook's panel and for the Jupyter server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+from jdist.client.cluster import AsyncCluster
+from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
+from jdist.core.messages.base import Message
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.status import ClusterFacts, Notice, RunsChanged, StatusReport, Stopped
+from jdist.wire.transport.keys import Connection
+
+ANSWER_TIMEOUT = 3.0
+"""Seconds for a controller to answer."""
+RETRY_AFTER = 2.0
+"""Seconds until a controller that did not answer is asked again."""
+_OBSERVE_TIMEOUT = 2.0
+"""Seconds for ranks to report what they do."""
+_SHORTEST_PAUSE = 0.5
+"""Seconds from one poll to the next at least, although the cluster changes."""
+_WATCHED_PAUSE = 1.0
+"""Seconds from one poll to the next at most, while cells run and a user watches."""
+_RANKS_A_SECOND = 256
+"""Ranks that are observed in a second; a larger world is polled less often."""
+
+Observations = Mapping[int, Observation]
+
+
+class ClusterFollower(ABC):
+    """Polls a cluster whenever it reports a change, and after :meth:`pause`. Lives on the client's loop.
+
+    It stays attached until the connection is lost; then :meth:`attaches_again` decides.
+    """
+
+    def __init__(self) -> None:
+        self.observer: AsyncCluster | None = None
+        """The attached client; None while the cluster cannot be reached."""
+        self.has_changed = False
+        """The cluster reported a change before the present poll."""
+        self.was_attached = False
+        """The last attempt to attach succeeded."""
+        self._changed = asyncio.Event()
+        self._following = asyncio.ensure_future(self._follow())
+
+    # ------------------------------------------------------------ what a user of this class provides
+
+    @property
+    @abstractmethod
+    def connection(self) -> Connection:
+        """Where the cluster is now."""
+
+    @abstractmethod
+    def wants_observations(self, report: StatusReport) -> bool:
+        """Whether the ranks are to be asked what they do."""
+
+    @abstractmethod
+    def handle_report(self, report: StatusReport, observations: Observations) -> None:
+        """Take the result of a poll."""
+
+    @abstractmethod
+    def handle_silence(self, error: Exception) -> None:
+        """The controller cannot be reached, or did not answer a poll."""
+
+    @abstractmethod
+    async def attaches_again(self) -> bool:
+        """Whether to attach once more, after the connection was lost or could not be made."""
+
+    @abstractmethod
+    def pause(self) -> float | None:
+        """Seconds until the next poll if nothing changes; None: no poll until then."""
+
+    @abstractmethod
+    def handle_notice(self, notice: Notice) -> None:
+        """Take a notice of the cluster."""
+
+    # ------------------------------------------------------------ what it offers
+
+    def poll_now(self) -> None:
+        """Poll again soon."""
+        self._changed.set()
+
+    async def poll(
+        self, observer: AsyncCluster, wants_observations: Callable[[StatusReport], bool]
+    ) -> tuple[StatusReport, Observations]:
+        """The cluster now. Raises TimeoutError, ConnectionLost if it does not answer."""
+        report = await asyncio.wait_for(observer.status(), ANSWER_TIMEOUT)
+        alive = [row.rank for row in report.ranks if row.pid and row.state != "cut off"]
+        if not wants_observations(report) or not alive or report.facts.phase != "ready":
+            return report, {}
+        try:
+            return report, await asyncio.wait_for(observer.look(alive, timeout=_OBSERVE_TIMEOUT), ANSWER_TIMEOUT)
+        except (TimeoutError, ConnectionLost, UsageError):  # the last: ranks that have been removed in the meantime
+            return report, {}
+
+    async def close(self) -> None:
+        """Stop following, and detach."""
+        self._following.cancel()
+        await asyncio.wait([self._following])
+        await self._detach()
+
+    # ------------------------------------------------------------ the loop
+
+    async def _follow(self) -> None:
+        while True:
+            self.was_attached = await self._attach()
+            while self.observer is not None and not self.observer.link.lost:
+                await self._poll_once(self.observer)
+            await self._detach()
+            if not await self.attaches_again():
+                return
+            if not self.was_attached:
+                await asyncio.sleep(RETRY_AFTER)
+
+    async def _attach(self) -> bool:
+        try:
+            self.observer = await asyncio.wait_for(AsyncCluster.observe(self.connection), ANSWER_TIMEOUT)
+        except (ConnectionLost, ProtocolError, TimeoutError, OSError) as e:
+            self.handle_silence(e)
+            return False
+        self.observer.watch(self._handle_message)
+        return True
+
+    async def _detach(self) -> None:
+        observer, self.observer = self.observer, None
+        if observer is not None:
+            await observer.detach()
+
+    def _handle_message(self, message: Message) -> None:
+        if isinstance(message, Notice):
+            self.handle_notice(message)
+        if isinstance(message, Notice | ClusterFacts | RunsChanged | Stopped):
+            self._changed.set()
+
+    async def _poll_once(self, observer: AsyncCluster) -> None:
+        self.has_changed = self._changed.is_set()
+        self._changed.clear()
+        try:
+            self.handle_report(*await self.poll(observer, self.wants_observations))
+        except (TimeoutError, ConnectionLost) as e:
+            if observer.link.lost:
+                return
+            self.handle_silence(e)
+        await asyncio.sleep(_SHORTEST_PAUSE)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), self.pause())
+
+
+def watched_pause(world_size: int) -> float:
+    """The pause while cells run and a user watches."""
+    return max(_WATCHED_PAUSE, world_size / _RANKS_A_SECOND) - _SHORTEST_PAUSE

@@ -1,0 +1,138 @@
+"""Handler: what all routes share: authorization, the way to the client's loop and back, errors, and bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+from jupyter_server.auth.decorator import authorized
+from jupyter_server.base.handlers import APIHandler
+from jupyter_server.extension.handler import ExtensionHandlerMixin
+from tornado import web
+
+from jdist.client.attachment import Ranks
+from jdist.client.blocking import bridge
+from jdist.client.cluster import AsyncCluster
+from jdist.core.errors import JdistError, UsageError
+from jdist.server.cluster_list import ClusterList
+from jdist.server.snapshots import redacted
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+RESOURCE = "jdist"
+"""The resource that an authorizer is asked about; also the extension's name."""
+ANSWER_TIMEOUT = 10.0
+"""Seconds for an answer; what takes longer goes on, and is answered with 202."""
+RESULT_TIMEOUT = 40.0
+"""Seconds for what must have ended before it can be answered."""
+
+
+async def cross(work: Coroutine[Any, Any, T], within: float) -> T:
+    """Run ``work`` on the client's loop, so that a cluster never blocks the server's.
+
+    Raises TimeoutError after ``within`` seconds, and cancels the work then.
+    """
+    future, _ = bridge().begin(work)
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(future), within)
+    finally:
+        future.cancel()
+
+
+def executes(method: F) -> F:
+    """Require an authorization to execute, since the route acts on what runs."""
+    decorate: Callable[[F], F] = authorized(action="execute")
+    return decorate(method)
+
+
+class Handler(ExtensionHandlerMixin, APIHandler):
+    """A route that counts as activity of the user."""
+
+    auth_resource = RESOURCE
+
+    @property
+    def clusters(self) -> ClusterList:
+        try:
+            found: ClusterList = self.settings[RESOURCE].clusters
+        except UsageError as e:
+            raise web.HTTPError(503, str(e)) from None
+        return found
+
+    async def cross(self, work: Coroutine[Any, Any, T], within: float = RESULT_TIMEOUT) -> T:
+        """The result of ``work`` on the client's loop, with its errors as HTTP's."""
+        try:
+            return await cross(work, within)
+        except TimeoutError:
+            raise web.HTTPError(504, f"no answer within {within:.0f} s") from None
+        except (JdistError, OSError) as e:
+            status = 400 if isinstance(e, UsageError) else 502
+            # tornado formats the message with its arguments, so a % in the text must be one of them
+            raise web.HTTPError(status, "%s", redacted(str(e)), reason=type(e).__name__) from None
+
+    async def act(self, name: str, what: Callable[[AsyncCluster], Awaitable[T]]) -> T | None:
+        """Do something with the cluster called ``name``; None if it takes longer and goes on."""
+        self.check(name)
+        return await self.cross(self.clusters.act(name, what, ANSWER_TIMEOUT))
+
+    def check(self, name: str) -> None:
+        """Raise 404 if there is no cluster called ``name``."""
+        if self.clusters.snapshot(name) is None:
+            raise web.HTTPError(404, f"there is no cluster called {name}")
+
+    def send(self, body: object, status: int = 200) -> None:
+        """Finish with a JSON body."""
+        self.set_status(status)
+        self.finish(msgspec.json.encode(body))
+
+    def send_done(self, is_done: bool) -> None:
+        """Finish with 200, or with 202 if it goes on."""
+        self.send({"state": "done" if is_done else "under way"}, 200 if is_done else 202)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = (kwargs.get("exc_info") or (None, None))[1]
+        if not isinstance(error, web.HTTPError) or not error.log_message:
+            super().write_error(status_code, **kwargs)
+            return
+        message = error.log_message % error.args if error.args else error.log_message
+        self.finish(json.dumps({"message": message, "reason": error.reason}))
+
+    def body(self) -> dict[str, Any]:
+        """The request's JSON object, {} if it has none."""
+        body = self.get_json_body() or {}
+        if not isinstance(body, dict):
+            raise web.HTTPError(400, "the request's body is a JSON object, or empty")
+        return body
+
+    def ranks(self) -> Ranks:
+        """The body's ranks: as a user writes them, a list of numbers, or None for all."""
+        found = self.body().get("ranks")
+        if found is None or isinstance(found, str):
+            return found
+        if isinstance(found, list) and found and all(type(each) is int for each in found):
+            return found
+        raise web.HTTPError(400, 'ranks: "0-1", or a list of numbers; all if it is left out')
+
+    def number(self, name: str, default: str, least: int, most: int) -> int:
+        """The query argument ``name``, a whole number."""
+        text = self.get_query_argument(name, default)
+        if not text.isdecimal() or len(text) > 9 or not least <= int(text) <= most:
+            raise web.HTTPError(400, f"{name}: a number from {least} to {most}")
+        return int(text)
+
+
+class ReadingHandler(Handler):
+    """A route that only reads: an open panel does not keep the server from being culled."""
+
+    _track_activity = False
+
+
+class MixedHandler(Handler):
+    """A route of which GET only reads."""
+
+    def update_api_activity(self) -> None:
+        if self.request.method != "GET":
+            super().update_api_activity()
