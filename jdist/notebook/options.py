@@ -86,7 +86,7 @@ def at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def start_options(o: argparse.Namespace) -> dict[str, Any]:
-    """What was parsed, as arguments of :meth:`AsyncCluster.start`; ``o.rest`` are the words after ``--``."""
+    """The parsed options as arguments of :meth:`AsyncCluster.start`; ``o.rest`` are the words after ``--``."""
     return {
         "nproc_per_node": o.nproc_per_node,
         "nnodes": o.nnodes,
@@ -111,7 +111,7 @@ def _hosts(text: str, path: str | None) -> str | tuple[Host, ...]:
     if path is None:
         return text
     if text:
-        raise UsageError(f"{typed('start')}: --hosts and --hostfile say the same in two ways; use one")
+        raise UsageError(f"{typed('start')}: --hosts and --hostfile are two ways to name hosts; use one")
     return read_hostfile(path)
 
 

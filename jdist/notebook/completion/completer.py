@@ -101,7 +101,7 @@ class RankCompleter:
         return do_inspect
 
     def describe(self, code: str, cursor: int, detail: int = 0) -> str:
-        """What the ranks know about the name at the cursor; "" if nothing."""
+        """The ranks' description of the name at the cursor; "" if they have none."""
         target = self._target(code, cursor)
         if target is None:
             return ""

@@ -31,7 +31,7 @@ def export(cluster: Cluster, path: str, *, force: bool = False) -> Exported:
     """
     from jdist.core.errors import UsageError
     from jdist.notebook.export import files
-    from jdist.notebook.export.prologue import World
+    from jdist.notebook.export.prologue import ScriptWorld
     from jdist.notebook.export.script import compose
 
     history, topology = cluster.history, cluster.topology
@@ -40,6 +40,6 @@ def export(cluster: Cluster, path: str, *, force: bool = False) -> Exported:
             f"nothing was run on cluster {cluster.name} from here; what other notebooks ran, or this one before its "
             "kernel was restarted, is theirs to export"
         )
-    world = World(tuple(len(topology.ranks_on(n)) for n in range(topology.nnodes)), cluster.backend)
+    world = ScriptWorld(tuple(len(topology.ranks_on(n)) for n in range(topology.nnodes)), cluster.backend)
     script = compose(history.steps, world, os.path.basename(path), history.forgotten)
     return Exported(files.write(path, script.text, force=force), script.cells, script.left_out, script.warnings)

@@ -15,10 +15,10 @@ _MARK = re.compile(r"# Written by %dist export \(([0-9a-f]{16})\)[^\n]*\n")
 
 
 def write(path: str, text: str, *, force: bool) -> str:
-    """Put the script at ``path``; the absolute path.
+    """Write the script at ``path``; returns the absolute path.
 
-    Raises UsageError for a file that is there and is none that this function has written, or has been changed since,
-    unless ``force``; and for a place that cannot be written.
+    Raises UsageError for an existing file that this function has not written or that was edited since, unless
+    ``force``; and for a place that cannot be written.
     """
     target = os.path.realpath(os.path.expanduser(path))
     if not force:
@@ -37,7 +37,7 @@ def write(path: str, text: str, *, force: bool) -> str:
 
 
 def marked(text: str) -> str:
-    """The script with its first line, by which it is known again as long as nobody has changed it."""
+    """The script with its first line, which shows later whether the script was edited."""
     return f"# Written by %dist export ({_digest(text)}); export will not overwrite it once it is edited.\n{text}"
 
 

@@ -55,7 +55,7 @@ dist.init_process_group, dist.destroy_process_group = {formed}, {kept}
 _FORMING = ("init_process_group", "destroy_process_group")
 
 
-class World(Struct, frozen=True):
+class ScriptWorld(Struct, frozen=True):
     """The world that the script is for."""
 
     nproc_per_node: tuple[int, ...]
@@ -66,10 +66,10 @@ class World(Struct, frozen=True):
         return sum(self.nproc_per_node)
 
 
-class Frame(Struct, frozen=True):
+class ScriptFrame(Struct, frozen=True):
     """Everything in a script ``file`` before and after these cells."""
 
-    world: World
+    world: ScriptWorld
     file: str
     helpers: HelperNames
     cells: tuple[Translation, ...]

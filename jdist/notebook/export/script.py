@@ -14,7 +14,7 @@ from jdist.client.history import Annotation, BroadcastStep, CellStep, GroupStep,
 from jdist.core.rank_code import is_script
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh
-from jdist.notebook.export.prologue import Frame, World
+from jdist.notebook.export.prologue import ScriptFrame, ScriptWorld
 from jdist.notebook.export.translate import HelperNames, Translation, Untranslatable, indented, translate
 
 _FEW = 4
@@ -32,25 +32,25 @@ class Script(Struct, frozen=True):
     left_out: int
 
 
-class _Part(Struct):
+class _ScriptPart(Struct):
     """A place in the script: comment lines, then code for some ranks."""
 
     heading: str
     code: str = ""
     ranks: tuple[int, ...] | None = None
-    """None: all."""
+    """None stands for all ranks."""
     comments: tuple[str, ...] = ()
     is_tied: bool = False
     """Works in a world of this size only."""
 
 
-def compose(steps: Sequence[Step], world: World, file: str = "FILE.py", forgotten: int = 0) -> Script:
+def compose(steps: Sequence[Step], world: ScriptWorld, file: str = "FILE.py", forgotten: int = 0) -> Script:
     """The script of these steps; ``file`` is what it will be called, ``forgotten`` steps came before them."""
     return _Composer(world, file).compose(steps, forgotten)
 
 
 class _Composer:
-    def __init__(self, world: World, file: str):
+    def __init__(self, world: ScriptWorld, file: str):
         self._world = world
         self._file = file
         self._warnings: list[str] = []
@@ -71,7 +71,7 @@ class _Composer:
         parts = [part for step in ordered for part in self._parts(step)]
         is_tied = any(part.ranks is not None or part.is_tied for part in parts)
         has_groups = any(isinstance(step, GroupStep) for step in ordered)
-        frame = Frame(self._world, self._file, self._helpers, tuple(cells), is_tied, has_groups)
+        frame = ScriptFrame(self._world, self._file, self._helpers, tuple(cells), is_tied, has_groups)
         text = "\n\n".join([frame.prologue(), *(_written(part, self._rank) for part in parts), frame.end()]) + "\n"
         return Script(text, tuple(self._warnings), self._cells, self._left_out)
 
@@ -89,32 +89,32 @@ class _Composer:
                     self._translated[id(step)] = found
         return [found for found in self._translated.values() if isinstance(found, Translation)]
 
-    def _parts(self, step: Step) -> Iterator[_Part]:
+    def _parts(self, step: Step) -> Iterator[_ScriptPart]:
         match step:
             case CellStep():
                 yield self._cell(step)
             case GroupStep(name, ranks):
                 code = f'groups["{name}"] = dist.new_group({_listed(ranks)}, group_desc="{name}")'
-                yield _Part(f"%dist group {name} {RankSet(ranks)}", code, is_tied=True)
+                yield _ScriptPart(f"%dist group {name} {RankSet(ranks)}", code, is_tied=True)
             case MeshStep(names, sizes):
                 quoted = ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "")
                 code = f"mesh = dist.init_device_mesh(device.type, {sizes}, mesh_dim_names=({quoted}))"
-                yield _Part(f"%dist mesh {Mesh(names, sizes)}", code, is_tied=True)
+                yield _ScriptPart(f"%dist mesh {Mesh(names, sizes)}", code, is_tied=True)
             case ValueStep():
                 yield self._value(step)
             case BroadcastStep(name, src):
                 box = self._helpers.box
                 taken = f"{box} = [{name} if {self._rank} == {src} else None]"
                 code = f"{taken}\ndist.broadcast_object_list({box}, src={src})\n{name} = {box}[0]"
-                yield _Part(f"%dist broadcast {name} --src {src}", code)
+                yield _ScriptPart(f"%dist broadcast {name} --src {src}", code)
             case Annotation(text):
                 self._warn("between cells", text)
-                yield _Part(text, comments=("done to the cluster; a script cannot do it",))
+                yield _ScriptPart(text, comments=("done to the cluster; a script cannot do it",))
 
-    def _cell(self, step: CellStep) -> _Part:
+    def _cell(self, step: CellStep) -> _ScriptPart:
         heading = f"{step.title} · run {step.number}" if step.title else f"run {step.number}"
         heading += " · setup" if step.is_setup and "--setup" not in step.title else ""
-        part = _Part(heading, ranks=step.ranks)
+        part = _ScriptPart(heading, ranks=step.ranks)
         if step.state == "failed":
             return self._without(step, part, f"it failed: {step.why}")
         if is_script(step.code):
@@ -136,24 +136,26 @@ class _Composer:
         part.comments = tuple(remarks)
         return part
 
-    def _without(self, step: CellStep, part: _Part, why: str) -> _Part:
+    def _without(self, step: CellStep, part: _ScriptPart, why: str) -> _ScriptPart:
         self._left_out += 1
         self._warn(part.heading, f"left out: {why}")
         part.comments = (f"left out: {why}", *step.code.strip("\n").split("\n"))
         return part
 
-    def _value(self, step: ValueStep) -> _Part:
+    def _value(self, step: ValueStep) -> _ScriptPart:
         done = "pushed" if step.dim is None else f"scattered along dimension {step.dim}"
         heading = f"{step.name} {done} from the notebook"
         everybody = step.ranks == tuple(range(self._world.size))
         if not step.text or (step.dim is not None and not step.text.startswith("torch.tensor")):
             self._warn(heading, f"the value ({step.kind}) is not in the script; write there what makes {step.name}")
-            return _Part(heading, comments=(f"the value ({step.kind}) is not here; write what makes {step.name}",))
+            return _ScriptPart(
+                heading, comments=(f"the value ({step.kind}) is not here; write what makes {step.name}",)
+            )
         code = f"{step.name} = {step.text}"
         if step.dim is not None:
             part = self._rank if everybody else f"{_listed(step.ranks)}.index({self._rank})"
             code += f".tensor_split({len(step.ranks)}, dim={step.dim})[{part}]"
-        return _Part(heading, code, None if everybody else step.ranks, is_tied=step.dim is not None)
+        return _ScriptPart(heading, code, None if everybody else step.ranks, is_tied=step.dim is not None)
 
     def _warn(self, where: str, what: str) -> None:
         self._warnings.append(f"{where}: {what}")
@@ -171,7 +173,7 @@ def setup_first(steps: Iterable[Step]) -> list[Step]:
     return [steps[i] for i in early] + [s for i, s in enumerate(steps) if i not in set(early)]
 
 
-def _written(part: _Part, rank: str) -> str:
+def _written(part: _ScriptPart, rank: str) -> str:
     lines = [f"# %% {_on_one_line(part.heading)}", *(f"# {_on_one_line(c)}".rstrip() for c in part.comments)]
     if not part.code:
         return "\n".join(lines)

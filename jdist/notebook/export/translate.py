@@ -64,7 +64,7 @@ class Translation(Struct, frozen=True):
 
     code: str
     notes: tuple[str, ...] = ()
-    """What is not as it was in the session."""
+    """Differences from the session."""
     helpers: frozenset[str] = frozenset()
     """The functions of the prologue that it calls."""
     futures: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Translation(Struct, frozen=True):
     binds: frozenset[str] = frozenset()
     """Names that it gives a meaning, wherever in it."""
     is_empty: bool = False
-    """Nothing but comments."""
+    """It has nothing but comments."""
 
 
 def translate(cell: str, is_shown: bool, name: str, helpers: HelperNames) -> Translation:
@@ -129,7 +129,7 @@ class _Replacement(Struct, frozen=True):
     text: str = ""
     """The magic as the user wrote it."""
     note: str = ""
-    """What is missing."""
+    """The difference from the session, if there is one."""
     helper: str = ""
     has_value: bool = False
 

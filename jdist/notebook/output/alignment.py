@@ -27,11 +27,11 @@ _NEAR = 4
 MOST_VARIANTS = 8
 """A block with differing entries holds at most so many ranks."""
 _WIDEST = 160
-"""Nor do the numbers of such a block take more characters than this with the line around them."""
+"""The numbers of such a block take at most so many characters, with the line around them."""
 
 
-class Entry:
-    """What is aligned: an item, the key that it shares with its equals, and what it must resemble to be a variant."""
+class AlignedEntry:
+    """An item to align, the key that equal items share, and the likeness that variants of it share."""
 
     __slots__ = ("_likeness", "item", "key", "reach")
 
@@ -39,14 +39,14 @@ class Entry:
         self.item = item
         self.key = key
         self.reach = reach
-        """How many blocks may be skipped to join an equal entry: the more an entry says, the more."""
+        """The number of blocks that may be skipped to join an equal entry: more for longer entries."""
         self._likeness: tuple[Hashable, int, int] | None = None
 
     @property
     def likeness(self) -> tuple[Hashable, int, int]:
-        """The key that it shares with its variants (None: it has none), the length of its numbers, and of the rest.
+        """The key that variants share (None: it has none), the length of its numbers, and that of the rest.
 
-        Worked out when it is first needed: most entries find an equal one before.
+        Computed when first needed, as most entries find an equal one before.
         """
         if self._likeness is None:
             self._likeness = None, 0, 0
@@ -55,22 +55,22 @@ class Entry:
         return self._likeness
 
 
-class Node:
+class AlignedBlock:
     """One block while it grows: the entries by rank, and its place in the order."""
 
     __slots__ = ("cache", "first", "label", "level", "members", "next", "prev", "seqs", "varied")
 
-    def __init__(self, first: Entry | None, level: int):
+    def __init__(self, first: AlignedEntry | None, level: int):
         self.first = first
         self.level = level
         self.label = 0
-        self.prev: Node | None = None
-        self.next: Node | None = None
-        self.members: dict[int, Entry] = {}
+        self.prev: AlignedBlock | None = None
+        self.next: AlignedBlock | None = None
+        self.members: dict[int, AlignedEntry] = {}
         self.seqs: dict[int, int] = {}
         self.varied = False
         self.cache: object = None
-        """For who reads the blocks; forgotten when the block changes."""
+        """Something made from the block; forgotten when the block changes."""
 
     @property
     def is_dead(self) -> bool:
@@ -80,8 +80,8 @@ class Node:
         """Whether the entry that began this block has this key."""
         return self.first is not None and self.first.key == key
 
-    def takes(self, entry: Entry) -> bool:
-        """Whether the entry may be in this block, for all that is in it already."""
+    def accepts(self, entry: AlignedEntry) -> bool:
+        """Whether the entry may join what is in this block already."""
         if self.first is None or self.is_dead:
             return False
         if not self.varied and entry.key == self.first.key:
@@ -96,12 +96,12 @@ class Node:
 
 
 class _Bucket:
-    """The blocks of one key in the order in which they were made, less the leading ones that take nobody any more."""
+    """The blocks of one key in the order in which they were made, without the leading ones that are closed."""
 
     __slots__ = ("base", "nodes")
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[AlignedBlock] = []
         self.base = 0
 
 
@@ -113,39 +113,39 @@ class Alignment:
 
     def __init__(self, ranks: Iterable[int]):
         self._ranks = frozenset(ranks)
-        self._root = Node(None, 0)
+        self._root = AlignedBlock(None, 0)
         self._last = self._root
         self._settled = self._root
-        self._chains: dict[int, list[Node]] = {}
+        self._chains: dict[int, list[AlignedBlock]] = {}
         self._levels: dict[int, int] = {}
         self._buckets: dict[Hashable, _Bucket] = {}
         self._pointers: dict[int, dict[Hashable, int]] = {}
         self._credit = 0
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[AlignedBlock]:
         """The blocks in their order."""
         node = self._root.next
         while node is not None:
             yield node
             node = node.next
 
-    def chain(self, rank: int) -> list[Entry]:
+    def chain(self, rank: int) -> list[AlignedEntry]:
         """The rank's entries in the order in which they were added."""
         return [node.members[rank] for node in self._chains.get(rank, ())]
 
-    def add(self, ranks: Iterable[int], entry: Entry) -> list[Node]:
+    def add(self, ranks: Iterable[int], entry: AlignedEntry) -> list[AlignedBlock]:
         """Adds the same entry to the end of each rank's chain; returns the blocks it went to, one a rank."""
         before, node, nodes = None, None, []
         for rank in ranks:
             head = self._head(rank)
             self._credit += _CREDIT
-            if node is None or head is not before or not node.takes(entry):
+            if node is None or head is not before or not node.accepts(entry):
                 before, node = head, self._place(rank, head, entry)
             self._enter(node, rank, entry)
             nodes.append(node)
         return nodes
 
-    def replace(self, node: Node, rank: int, entry: Entry) -> None:
+    def replace(self, node: AlignedBlock, rank: int, entry: AlignedEntry) -> None:
         """Puts another entry in the place of the one that the rank has in this block."""
         node.members[rank] = entry
         node.varied = True
@@ -159,14 +159,14 @@ class Alignment:
             if node.is_dead:
                 self._unlink(node)
 
-    def _head(self, rank: int) -> Node | None:
+    def _head(self, rank: int) -> AlignedBlock | None:
         chain = self._chains.get(rank)
         return chain[-1] if chain else None
 
-    def _place(self, rank: int, head: Node | None, entry: Entry) -> Node:
-        """The block that the rank's next entry goes to: the best one there is, or a new one at the end."""
+    def _place(self, rank: int, head: AlignedBlock | None, entry: AlignedEntry) -> AlignedBlock:
+        """The block of the rank's next entry: the best existing one, or a new one at the end."""
         following = head.next if head is not None else None
-        if following is not None and following.is_led_by(entry.key) and following.takes(entry):
+        if following is not None and following.is_led_by(entry.key) and following.accepts(entry):
             return following  # the usual case: the same lines in the same order
         level = self._levels.get(rank, 0)
         equal = self._find(rank, head, entry, entry.key)
@@ -185,10 +185,12 @@ class Alignment:
         self._move_before(route, node)
         return node
 
-    def _find(self, rank: int, head: Node | None, entry: Entry, key: Hashable) -> tuple[Node, list[Node]] | None:
-        """The earliest block of this key that takes the rank's next entry, and what must be moved before it for that.
+    def _find(
+        self, rank: int, head: AlignedBlock | None, entry: AlignedEntry, key: Hashable
+    ) -> tuple[AlignedBlock, list[AlignedBlock]] | None:
+        """The earliest block of this key that accepts the rank's next entry, and the blocks to move before it.
 
-        What is found closed or passed stays so for this rank, so each rank looks at each block of a key but once.
+        A block that is closed or passed for a rank stays so, so each rank examines each block of a key only once.
         """
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -201,7 +203,7 @@ class Alignment:
         found = None
         while at < len(nodes) and found is None:
             node = nodes[at]
-            route = self._route(head, node) if rank not in node.members and node.takes(entry) else None
+            route = self._route(head, node) if rank not in node.members and node.accepts(entry) else None
             if route is None:
                 at += 1
             else:
@@ -209,12 +211,12 @@ class Alignment:
         pointers[key] = at
         return found
 
-    def _is_closed(self, node: Node) -> bool:
+    def _is_closed(self, node: AlignedBlock) -> bool:
         is_line = node.first is not None and isinstance(node.first.item, OutputLine)
         full = node.varied and is_line and len(node.members) >= MOST_VARIANTS
         return node.is_dead or full or node.label <= self._settled.label
 
-    def _route(self, head: Node | None, node: Node) -> list[Node] | None:
+    def _route(self, head: AlignedBlock | None, node: AlignedBlock) -> list[AlignedBlock] | None:
         """The blocks to move before ``node`` so that it may follow ``head``; None when it comes before ``head``."""
         if node.label <= self._settled.label:
             return None
@@ -237,7 +239,7 @@ class Alignment:
                     open_ends.append(before)
         return sorted(seen, key=lambda n: n.label)
 
-    def _enter(self, node: Node, rank: int, entry: Entry) -> None:
+    def _enter(self, node: AlignedBlock, rank: int, entry: AlignedEntry) -> None:
         chain = self._chains.setdefault(rank, [])
         node.members[rank] = entry
         node.seqs[rank] = len(chain)
@@ -249,15 +251,15 @@ class Alignment:
         if is_full and node.label > self._settled.label:
             self._settled = node
 
-    def _append(self, entry: Entry, level: int) -> Node:
-        node = Node(entry, level)
+    def _append(self, entry: AlignedEntry, level: int) -> AlignedBlock:
+        node = AlignedBlock(entry, level)
         self._link(node, self._last, None, self._last.label + _GAP)
         for key in (entry.key, entry.likeness[0]):
             if key is not None:
                 self._buckets.setdefault(key, _Bucket()).nodes.append(node)
         return node
 
-    def _move_before(self, moved: list[Node], node: Node) -> None:
+    def _move_before(self, moved: list[AlignedBlock], node: AlignedBlock) -> None:
         if not moved:
             return
         for each in moved:
@@ -280,7 +282,7 @@ class Alignment:
             node.label = label
             node = node.next
 
-    def _link(self, node: Node, prev: Node, after: Node | None, label: int) -> None:
+    def _link(self, node: AlignedBlock, prev: AlignedBlock, after: AlignedBlock | None, label: int) -> None:
         node.prev, node.next, node.label = prev, after, label
         prev.next = node
         if after is None:
@@ -288,7 +290,7 @@ class Alignment:
         else:
             after.prev = node
 
-    def _unlink(self, node: Node) -> None:
+    def _unlink(self, node: AlignedBlock) -> None:
         prev = node.prev or self._root
         prev.next = node.next
         if node.next is None:
@@ -299,6 +301,6 @@ class Alignment:
             self._settled = prev
 
 
-def _skipped(node: Node, level: int) -> int:
+def _skipped(node: AlignedBlock, level: int) -> int:
     """About how many blocks a rank passes over that goes from ``level`` to this one."""
     return max(0, node.level - level - 1)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from jdist.core.outcome import OutputLine, RichOutput, SkippedLines
 from jdist.core.ranks import RankSet
-from jdist.notebook.output.transcript import Block, Part
+from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import MOST_NOTES, cut, fit, left_out, size
 from jdist.notebook.text.number_folding import joined
@@ -28,7 +28,7 @@ class Chunk(Struct, frozen=True):
     """Its number of lines, which stand with their neighbours' in one HTML element; 0: it stands alone."""
 
 
-def merged_parts(block: Block) -> Sequence[Part]:
+def merged_parts(block: Block) -> Sequence[BlockPart]:
     """The block's parts; lines that differ only in their numbers are one part, with each rank's numbers."""
     first = block.parts[0].item
     if not isinstance(first, OutputLine):
@@ -36,7 +36,7 @@ def merged_parts(block: Block) -> Sequence[Part]:
     text = first.text
     if len(block.parts) > 1:
         text = joined([item.text for rank in block.ranks if isinstance(item := block.of(rank), OutputLine)])
-    return (Part(block.ranks, OutputLine(first.rank, first.stream, cut(text, LONGEST_LINE))),)
+    return (BlockPart(block.ranks, OutputLine(first.rank, first.stream, cut(text, LONGEST_LINE))),)
 
 
 def prefix(ranks: Iterable[int]) -> str:
@@ -45,7 +45,7 @@ def prefix(ranks: Iterable[int]) -> str:
     return f"[{text}]" if len(text) <= 40 else f"[{text[:36].rsplit(',', 1)[0]},…]"
 
 
-def text_of(part: Part) -> str:
+def text_of(part: BlockPart) -> str:
     """The part as text with colours; of a display, what stands for it where nothing richer can be shown."""
     match part.item:
         case OutputLine(text=text):
@@ -101,7 +101,7 @@ def _counted(counts: Counter[int], what: str) -> Iterator[str]:
 def only(blocks: Iterable[Block], ranks: tuple[int, ...]) -> list[Block]:
     """The blocks as the first of ``ranks`` has them, standing for all of these ranks."""
     found = ((block, block.of(ranks[0])) for block in blocks)
-    return [Block(ranks, (Part(ranks, item),), block.is_live) for block, item in found if item is not None]
+    return [Block(ranks, (BlockPart(ranks, item),), block.is_live) for block, item in found if item is not None]
 
 
 def alike_but(blocks: Sequence[Block], lead: int) -> list[tuple[int, ...]]:

@@ -154,7 +154,7 @@ class RunDisplay:
             case VerdictChanged(_, verdict) if verdict is not None and not self._screen.is_live:
                 self._screen.show(plain(verdict.text(remedy_text.command)))
             case Stopped():
-                self._notices.append(f"nothing more is heard of the cluster: {remedy_text.worded(event)}")
+                self._notices.append(f"the connection to the cluster has ended: {remedy_text.worded(event)}")
             case InputRequest():
                 self._draw()
                 self._answer(event)

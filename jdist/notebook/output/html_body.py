@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 
 from jdist.core.outcome import OutputLine, RichOutput
 from jdist.notebook.output.body import LONGEST_TEXT, Chunk, indented, merged_parts, notes, prefix, text_of
-from jdist.notebook.output.transcript import Block, Part
+from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi, markup
 from jdist.notebook.text.limits import cut, fit, size
 
 IMAGES_LIMIT = 2_000_000
 """Characters of images that one output holds."""
 _FOLD, _SHOWN = 80, 24
-"""More lines than the first, one after the other, are folded but for the last ``_SHOWN``."""
+"""A sequence of more than ``_FOLD`` lines is folded but for its last ``_SHOWN``."""
 _OVERHEAD = 450
 """The largest size, in bytes, of the HTML around a display."""
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg")
@@ -38,7 +38,7 @@ def _chunk(block: Block, images: set[int]) -> Chunk:
     return Chunk("".join(shown), sum(chunk.weight + _OVERHEAD for chunk in chunks))
 
 
-def _part(part: Part, images: set[int]) -> Chunk:
+def _part(part: BlockPart, images: set[int]) -> Chunk:
     lead = prefix(part.ranks)
     shown = richest(part.item, images) if isinstance(part.item, RichOutput) else None
     if shown is not None:
@@ -60,7 +60,7 @@ def richest(item: RichOutput, images: set[int]) -> tuple[str, int, bool] | None:
     if "text/html" in data:
         shown = str(data["text/html"])
         if size(shown) > LONGEST_TEXT * 2:
-            instead = markup.pre(ansi.to_html(text_of(Part((), item))))
+            instead = markup.pre(ansi.to_html(text_of(BlockPart((), item))))
             shown = markup.muted(f"HTML of {len(shown):,} characters left out") + instead
         return shown, size(shown), False
     mime = _image_type(item)

@@ -16,22 +16,22 @@ from jdist.notebook.output.body import LONGEST_LINE, notes, text_of
 from jdist.notebook.output.html_body import images_that_fit, richest
 from jdist.notebook.output.run_json_schema import (
     VERSION,
-    Alike,
-    Failing,
-    Finding,
-    Gap,
-    Piece,
-    Ranks,
+    DisplaySegment,
+    FailureJson,
+    GapSegment,
+    HtmlPiece,
     RankState,
-    Run,
-    Said,
+    RankStates,
+    RemedyJson,
+    RunJson,
     Segment,
-    Shown,
-    Suggested,
-    Text,
+    TextSegment,
+    VariantSegment,
+    VariantText,
+    VerdictJson,
 )
 from jdist.notebook.output.run_view import RunView
-from jdist.notebook.output.transcript import Block, Part
+from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import cut, fit, size
 
@@ -44,19 +44,20 @@ _LARGEST_DATA = 50_000
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 """Left out: a widget's model lives in the rank's kernel, which the front end is not connected to."""
 
-FindPiece = Callable[[str], Piece | None]
+FindPiece = Callable[[str], HtmlPiece | None]
 
 
 def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) -> dict[str, Any]:
-    """A :class:`Run` for JSON. ``html`` is the bundle's HTML, and ``tracebacks`` are what it has of the first causes;
-    text that the ranks wrote takes at most about ``limit`` bytes.
+    """A :class:`RunJson` for JSON, in which text of the ranks takes at most about ``limit`` bytes.
+
+    ``html`` is the bundle's HTML, and ``tracebacks`` are the pieces of it that show the first causes' tracebacks.
     """
     causes, echoes = view.failures
     failed = [*causes, *echoes]
     markups = [*tracebacks, *[""] * _MOST_FAILURES]
-    most = limit // 100  # characters of anything that is said about the output
+    most = limit // 100  # characters of each text about the output
     find = _piece_finder(html)
-    run = Run(
+    run = RunJson(
         version=VERSION,
         run=view.run,
         cluster=view.cluster,
@@ -65,7 +66,7 @@ def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) ->
         ranks=_rank_states(view),
         segments=_segments(view.blocks, limit, find),
         failures=[
-            Failing(_written(f.ranks), f.kind, cut(f.headline, most), cut(f.place, most), find(text), f.is_echo)
+            FailureJson(_written(f.ranks), f.kind, cut(f.headline, most), cut(f.place, most), find(text), f.is_echo)
             for f, text in zip(failed[:_MOST_FAILURES], markups, strict=False)
         ],
         more_failures=max(0, len(failed) - _MOST_FAILURES),
@@ -81,7 +82,7 @@ def _piece_finder(html: str) -> FindPiece:
     """Finds markup in the HTML. It is asked mostly in the order in which the pieces stand there."""
     at, units = 0, 0  # a place in the HTML, and the UTF-16 units before it
 
-    def find(markup: str) -> Piece | None:
+    def find(markup: str) -> HtmlPiece | None:
         nonlocal at, units
         found = html.find(markup, at) if markup else -1
         if found < 0 and markup and (found := html.find(markup)) >= 0:
@@ -90,7 +91,7 @@ def _piece_finder(html: str) -> FindPiece:
             return None
         units += _utf16_units(html[at:found])
         at = found
-        return Piece(units, _utf16_units(markup))
+        return HtmlPiece(units, _utf16_units(markup))
 
     return find
 
@@ -99,7 +100,7 @@ def _utf16_units(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def _rank_states(view: RunView) -> list[Ranks]:
+def _rank_states(view: RunView) -> list[RankStates]:
     """The ranks by state and time, those that are alike together."""
     alike: dict[tuple[RankState, float | None], list[int]] = {}
     unfinished: RankState = "waiting" if view.state == "waiting" else "running"
@@ -107,7 +108,7 @@ def _rank_states(view: RunView) -> list[Ranks]:
         outcome = view.outcomes.get(rank)
         key = (unfinished, None) if outcome is None else (outcome.kind, _rounded(outcome.duration))
         alike.setdefault(key, []).append(rank)
-    return [Ranks(str(RankSet(who)), state, seconds) for (state, seconds), who in alike.items()]
+    return [RankStates(str(RankSet(who)), state, seconds) for (state, seconds), who in alike.items()]
 
 
 def _rounded(seconds: float) -> float:
@@ -115,14 +116,16 @@ def _rounded(seconds: float) -> float:
     return float(f"{seconds:.2g}") if seconds < 10 else float(round(seconds))
 
 
-def _finding(view: RunView, most: int) -> Finding | None:
+def _finding(view: RunView, most: int) -> VerdictJson | None:
     v = view.verdict
     if v is None:
         return None
     is_over = view.state == "done"
-    remedies = [] if is_over else [Suggested(r.action, r.effect, r.ranks) for r in v.remedies]
+    remedies = [] if is_over else [RemedyJson(r.action, r.effect, r.ranks) for r in v.remedies]
     details = [cut(ansi.strip(line), most) for line in v.details[:_DETAILS]]
-    return Finding(cut(ansi.strip(v.final_headline if is_over else v.headline), most), v.is_certain, details, remedies)
+    return VerdictJson(
+        cut(ansi.strip(v.final_headline if is_over else v.headline), most), v.is_certain, details, remedies
+    )
 
 
 # ---------------------------------------------------------------- what the ranks wrote
@@ -151,18 +154,20 @@ def _segments(blocks: Sequence[Block], limit: int, find: FindPiece) -> list[Segm
         return _BlockSegments(segments, writers, overhead + sum(map(_weight, segments)))
 
     head, dropped, tail = fit(blocks, limit, make)
-    return [*_joined(head), *map(Gap, notes(dropped)), *_joined(tail)]
+    return [*_joined(head), *map(GapSegment, notes(dropped)), *_joined(tail)]
 
 
 def _joined(found: Sequence[_BlockSegments]) -> Iterator[Segment]:
     for _, group in itertools.groupby(found, key=lambda each: each.writers):
         segments = [segment for each in group for segment in each.segments]
         match segments[0]:
-            case Text(ranks=ranks, stderr=stderr):
-                yield Text(ranks, "\n".join(s.text for s in segments if isinstance(s, Text)), stderr)
-            case Alike(stderr=stderr):
-                columns = zip(*(s.texts for s in segments if isinstance(s, Alike)), strict=True)
-                yield Alike([Said(c[0].ranks, "\n".join(said.text for said in c)) for c in columns], stderr)
+            case TextSegment(ranks=ranks, stderr=stderr):
+                yield TextSegment(ranks, "\n".join(s.text for s in segments if isinstance(s, TextSegment)), stderr)
+            case VariantSegment(stderr=stderr):
+                columns = zip(*(s.texts for s in segments if isinstance(s, VariantSegment)), strict=True)
+                yield VariantSegment(
+                    [VariantText(c[0].ranks, "\n".join(each.text for each in c)) for c in columns], stderr
+                )
             case _:
                 yield from segments
 
@@ -171,17 +176,21 @@ def _block_segments(block: Block, images: set[int], find: FindPiece) -> Iterator
     first = block.parts[0].item
     if isinstance(first, OutputLine):
         is_stderr = first.stream == "stderr"
-        said = [Said(_written(part.ranks), cut(text_of(part), LONGEST_LINE)) for part in block.parts]
-        yield Text(said[0].ranks, said[0].text, is_stderr) if len(said) == 1 else Alike(said, is_stderr)
+        texts = [VariantText(_written(part.ranks), cut(text_of(part), LONGEST_LINE)) for part in block.parts]
+        yield (
+            TextSegment(texts[0].ranks, texts[0].text, is_stderr)
+            if len(texts) == 1
+            else VariantSegment(texts, is_stderr)
+        )
         return
     for part in block.parts:
         if isinstance(part.item, SkippedLines):
-            yield Gap(text_of(part), _written(part.ranks))
+            yield GapSegment(text_of(part), _written(part.ranks))
         elif isinstance(part.item, RichOutput):
             yield _shown(part, part.item, images, find)
 
 
-def _shown(part: Part, item: RichOutput, images: set[int], find: FindPiece) -> Shown:
+def _shown(part: BlockPart, item: RichOutput, images: set[int], find: FindPiece) -> DisplaySegment:
     data: dict[str, Any] = {mime: str(item.data[mime]) for mime in _INLINE if mime in item.data}
     data |= {m: v for m, v in item.data.items() if m.endswith("json") and m != _WIDGET}
     if sum(map(_length, data.values())) > _LARGEST_DATA:
@@ -191,16 +200,16 @@ def _shown(part: Part, item: RichOutput, images: set[int], find: FindPiece) -> S
     if piece is None:
         data["text/plain"] = text_of(part)
     known = {mime: item.metadata[mime] for mime in data if mime in item.metadata}
-    return Shown(_written(part.ranks), piece, data or None, known or None, item.is_result)
+    return DisplaySegment(_written(part.ranks), piece, data or None, known or None, item.is_result)
 
 
 def _weight(segment: Segment) -> int:
     match segment:
-        case Text() | Gap():
+        case TextSegment() | GapSegment():
             return _length(segment.text)
-        case Alike():
-            return sum(_length(said.text) for said in segment.texts)
-        case Shown():
+        case VariantSegment():
+            return sum(_length(each.text) for each in segment.texts)
+        case DisplaySegment():
             return sum(map(_length, (segment.data or {}).values()))
 
 

@@ -15,7 +15,7 @@ Bundle = Mapping[str, Any]
 """Text by mime type; JSON values for types that end in ``json``."""
 
 
-class Shown(Protocol):
+class ShownOutput(Protocol):
     """Something on the screen that can be replaced."""
 
     def update(self, bundle: Bundle) -> None:
@@ -28,7 +28,7 @@ class Screen(Protocol):
     is_live: bool
     """Whether something shown can be replaced."""
 
-    def show(self, bundle: Bundle) -> Shown:
+    def show(self, bundle: Bundle) -> ShownOutput:
         """Show a new thing."""
 
     def ask(self, prompt: str, is_password: bool) -> str:
@@ -40,7 +40,7 @@ class Replaceable:
 
     def __init__(self, screen: Screen):
         self._screen = screen
-        self._shown: Shown | None = None
+        self._shown: ShownOutput | None = None
 
     @property
     def is_shown(self) -> bool:
@@ -76,7 +76,7 @@ class NotebookScreen:
 
     is_live = True
 
-    def show(self, bundle: Bundle) -> Shown:
+    def show(self, bundle: Bundle) -> ShownOutput:
         return _NotebookOutput(bundle)
 
     def ask(self, prompt: str, is_password: bool) -> str:
@@ -100,7 +100,7 @@ class TerminalScreen(NotebookScreen):
 
     is_live = False
 
-    def show(self, bundle: Bundle) -> Shown:
+    def show(self, bundle: Bundle) -> ShownOutput:
         shown = _TerminalOutput()
         shown.update(bundle)
         return shown

@@ -152,7 +152,7 @@ class LineStream:
             self._tails[item.rank] = item
 
     def close(self) -> Iterator[str]:
-        """What is left: lines without a newline, and the newest ones of streams that grew past their limit."""
+        """The remaining lines: those without a newline, and the newest of streams that passed their limit."""
         for (rank, _), assembler in self._open.items():
             if assembler.current:
                 yield from _prefixed((rank,), (assembler.take(),))

@@ -17,14 +17,14 @@ from msgspec import Struct
 from jdist.core.messages.output import Clear, Display, OutputItem, Tail
 from jdist.core.messages.output import Text as TextMessage
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
-from jdist.notebook.output.alignment import Alignment, Entry, Node
+from jdist.notebook.output.alignment import AlignedBlock, AlignedEntry, Alignment
 from jdist.notebook.output.terminal_emulator import LineAssembler
 
 Stream = Literal["stdout", "stderr"]
 
 
-class Part(Struct, frozen=True):
-    """The same item on ``ranks`` (ascending); ``item.rank`` is the first of them."""
+class BlockPart(Struct, frozen=True):
+    """An item that is the same on ``ranks`` (ascending); ``item.rank`` is the first of them."""
 
     ranks: tuple[int, ...]
     item: OutputEntry
@@ -38,9 +38,9 @@ class Block(Struct, frozen=True):
     """
 
     ranks: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[BlockPart, ...]
     is_live: bool = False
-    """Not finished: an open line, or the newest lines of a rank past its cap."""
+    """It is not finished: an open line, or the newest lines of a rank past its cap."""
 
     def of(self, rank: int) -> OutputEntry | None:
         """This rank's item, or None."""
@@ -55,7 +55,7 @@ class Transcript:
         self._alignment = Alignment(self._ranks)
         self._open: dict[tuple[int, Stream], LineAssembler] = {}
         self._tails: dict[tuple[int, Stream], list[OutputEntry]] = {}
-        self._shown: dict[tuple[int, str], list[Node]] = {}
+        self._shown: dict[tuple[int, str], list[AlignedBlock]] = {}
         self._to_clear: set[int] = set()
 
     def feed(self, item: OutputItem) -> None:
@@ -191,19 +191,19 @@ class Transcript:
         return [_block(node, is_live=True) for node in live]
 
 
-def _entry(item: OutputEntry) -> Entry:
+def _entry(item: OutputEntry) -> AlignedEntry:
     if isinstance(item, OutputLine):
         return _text_entry(item.stream, item.text)
     if isinstance(item, SkippedLines):
-        return Entry(item, ("skipped", item.lines, item.chars), reach=8)
-    return Entry(item, ("rich", item.is_result, _digest(item)), reach=10_000)
+        return AlignedEntry(item, ("skipped", item.lines, item.chars), reach=8)
+    return AlignedEntry(item, ("rich", item.is_result, _digest(item)), reach=10_000)
 
 
 @lru_cache(maxsize=4096)
-def _text_entry(stream: Stream, text: str) -> Entry:
+def _text_entry(stream: Stream, text: str) -> AlignedEntry:
     """A line's entry. Equals of a short line are sought nearby only: an ``ok`` may mean anything."""
     reach = max(8, len(text.strip()) ** 2)
-    return Entry(OutputLine(-1, stream, text), (stream, text), reach)
+    return AlignedEntry(OutputLine(-1, stream, text), (stream, text), reach)
 
 
 def _digest(item: RichOutput) -> bytes:
@@ -211,7 +211,7 @@ def _digest(item: RichOutput) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _as_result_like(entry: Entry, old: OutputEntry) -> Entry:
+def _as_result_like(entry: AlignedEntry, old: OutputEntry) -> AlignedEntry:
     """The entry, marked as a result if the display that it replaces was one."""
     if isinstance(entry.item, RichOutput) and isinstance(old, RichOutput) and old.is_result:
         return _entry(msgspec.structs.replace(entry.item, is_result=True))
@@ -222,14 +222,14 @@ def _with_rank(item: OutputEntry, rank: int) -> OutputEntry:
     return item if item.rank == rank else msgspec.structs.replace(item, rank=rank)
 
 
-def _block(node: Node, is_live: bool = False) -> Block:
+def _block(node: AlignedBlock, is_live: bool = False) -> Block:
     """The node as it is now; made again only after it has changed."""
     if isinstance(node.cache, Block):
         return node.cache
     same: dict[Any, list[int]] = {}
     for rank, entry in sorted(node.members.items()):
         same.setdefault(entry.key, []).append(rank)
-    parts = tuple(Part(tuple(who), _with_rank(node.members[who[0]].item, who[0])) for who in same.values())
+    parts = tuple(BlockPart(tuple(who), _with_rank(node.members[who[0]].item, who[0])) for who in same.values())
     block = Block(tuple(sorted(node.members)), parts, is_live)
     node.cache = block
     return block

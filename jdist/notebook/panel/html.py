@@ -37,15 +37,15 @@ _PRE = f"margin:0;{_WORDS};background:none;color:inherit;font-family:var(--jp-co
 
 
 class Sight(Struct, frozen=True):
-    """What the panel knows of its cluster at a moment."""
+    """The panel's knowledge of its cluster at a moment."""
 
     state: str
     """connecting, live, watching (nothing runs, so nothing is asked), paused, silent (no answer) or gone."""
     note: str = ""
-    """Why."""
+    """The reason for the state."""
     found: StatusReport | None = None
     looked: Mapping[int, Observation] = {}
-    """What ranks said of themselves, by rank."""
+    """The ranks' observations of themselves."""
 
 
 def draw_header(sight: Sight) -> str:
@@ -85,7 +85,7 @@ def _run(rows: Sequence[RankFacts], number: int, state: str, ranks: tuple[int, .
 
 
 def draw_footer(sight: Sight) -> str:
-    """Whether what is shown is kept up to date."""
+    """How up to date the panel is."""
     text = {
         "connecting": "connecting",
         "live": "live: up to date within a second or so",
@@ -186,7 +186,7 @@ def draw_mesh(mesh: Mesh) -> str:
     return f'<table aria-label="Mesh {mesh}" style="{style}"><tr><td></td>{top}</tr>{body}</table>'
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- messages
 
 
 def draw_verdict(verdict: Verdict) -> str:
@@ -196,7 +196,7 @@ def draw_verdict(verdict: Verdict) -> str:
 
 
 def draw_message(text: str, is_error: bool) -> str:
-    """What became of what the user asked for."""
+    """The result of the user's last action."""
     if not text:
         return ""
     sign, style = ("✕ ", f"{_FONT};{_ERROR}") if is_error else ("", _FONT)
@@ -204,12 +204,12 @@ def draw_message(text: str, is_error: bool) -> str:
 
 
 def draw_warning(text: str) -> str:
-    """What the user should know before."""
+    """A warning above the controls."""
     return f'<div role="note" style="{_FONT};{_WARN}">⚠ {html.escape(text)}</div>' if text else ""
 
 
 def draw_heading(text: str) -> str:
-    """Over a part of the panel."""
+    """A heading over a part of the panel."""
     return (
         f'<div role="heading" aria-level="4" style="{_FONT};font-weight:600;margin-top:6px">{html.escape(text)}</div>'
     )

@@ -1,4 +1,4 @@
-"""Opening: a panel where one can be shown, and otherwise why not."""
+"""Opens a panel where one can be shown, and otherwise says why not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def panel(cluster: Cluster) -> Panel:
 
 
 def open_panel(cluster: Cluster | None, session: Session | None) -> Panel:
-    """A panel; with a session it follows what that uses."""
+    """A panel; with a session it shows the cluster that the session uses."""
     try:
         import ipywidgets  # noqa: F401 — is it here?
 
@@ -35,7 +35,7 @@ def open_panel(cluster: Cluster | None, session: Session | None) -> Panel:
 
 
 def _kernel() -> Any:
-    """The kernel around us. Raises UsageError where there is none."""
+    """The kernel that this runs in. Raises UsageError where there is none."""
     from IPython.core.getipython import get_ipython
 
     kernel = getattr(get_ipython(), "kernel", None)

@@ -12,6 +12,7 @@ from jdist.notebook.panel.comm_thread import ParentlessContext
 from jdist.notebook.panel.form import StartForm
 from jdist.notebook.panel.html import Sight, draw_snapshot
 from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed, worded
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -75,12 +76,12 @@ class Panel:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """The widget; and for a front end without widgets, the cluster as it is now."""
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        return {**self._still(), _WIDGET: view}
+        return {**self._snapshot(), _WIDGET: view}
 
-    def _still(self) -> dict[str, str]:
+    def _snapshot(self) -> dict[str, str]:
         if self._cluster is None:
-            return draw_snapshot(Sight("gone", "no cluster is in use; %dist start to make one"))
+            return draw_snapshot(Sight("gone", f"no cluster is in use; {typed('start')} to make one"))
         try:
             return draw_snapshot(Sight("live", "", self._cluster.status()))
         except JdistError as e:
-            return draw_snapshot(Sight("gone", str(e)))
+            return draw_snapshot(Sight("gone", worded(e)))

@@ -51,7 +51,7 @@ class Visibility:
         self.widget.playing = True
 
     def end(self) -> None:
-        """Stop the ticks: nobody asks for now."""
+        """Stop the ticks."""
         self.widget.playing = False
 
     def is_visible(self) -> bool:

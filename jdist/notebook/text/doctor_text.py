@@ -1,4 +1,4 @@
-"""Diagnosis: what ``%dist doctor`` shows: its findings, a table by node, a table of the ways between them. Pure."""
+"""A diagnosis as text and HTML: a table by node, a table of the network paths between them, and the findings."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from jdist.core.ranks import RankSet
 from jdist.notebook.text.tables import table
 
 _COLUMNS = 6
-"""So many nodes stand side by side; of more, each line says which nodes have what."""
+"""Up to so many nodes stand side by side; of more, each line says which nodes have which value."""
 _MARKS = {"breaks": "✗", "may break": "⚠", "note": "·"}
 
 
 def diagnosis_bundle(diagnosis: Diagnosis) -> dict[str, str]:
-    """``{"text/plain", "text/html"}``."""
+    """``{"text/plain", "text/html"}`` of the diagnosis."""
     seen = diagnosis.examination
     parts = []
     if seen.nodes:
         parts.append(_nodes(seen))
     if seen.paths:
-        parts.append(_ways(seen))
+        parts.append(_paths(seen))
     lines = [f"{_MARKS[f.severity]} {f.severity}: {f.text}" for f in diagnosis.findings] or [f"✓ {diagnosis}"]
     parts.append({"text/plain": "\n".join(lines), "text/html": "".join(f"<div>{html.escape(t)}</div>" for t in lines)})
     return {
@@ -109,18 +109,18 @@ _ROWS: dict[str, Callable[[NodeReport], str]] = {
 }
 
 
-# ---------------------------------------------------------------- ways
+# ---------------------------------------------------------------- network paths
 
 
-def _ways(seen: Examination) -> dict[str, str]:
+def _paths(seen: Examination) -> dict[str, str]:
     nodes = list(seen.nodes)
     if len(nodes) > _COLUMNS:
         return _summary(seen.paths)
-    rows = [[f"node {a}", *("" if a == b else _way(seen.paths.get((a, b))) for b in nodes)] for a in nodes]
+    rows = [[f"node {a}", *("" if a == b else _describe_path(seen.paths.get((a, b))) for b in nodes)] for a in nodes]
     return table(["from \\ to", *(f"node {n}" for n in nodes)], rows)
 
 
-def _way(path: NetworkPath | None) -> str:
+def _describe_path(path: NetworkPath | None) -> str:
     if path is None:
         return "?"
     if path.trouble:
@@ -134,7 +134,7 @@ def _summary(paths: Mapping[tuple[int, int], NetworkPath]) -> dict[str, str]:
     good = [p for p in paths.values() if not p.trouble]
     times = sorted(p.round_trip for p in good)
     rates = sorted(p.bandwidth for p in good if p.bandwidth)
-    lines = [f"{len(good)} of {len(paths)} ways between nodes are open"]
+    lines = [f"{len(good)} of {len(paths)} network paths between nodes are open"]
     if times:
         lines.append(f"round trip {times[0] * 1e3:.2f} to {times[-1] * 1e3:.2f} ms")
     if rates:

@@ -10,9 +10,9 @@ _ANY_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _HOLE = "\0"
 
 LONGEST = 80
-"""A line longer than this is never joined with one that differs."""
+"""A longer line is never joined with one that differs."""
 MOST_NUMBERS = 4
-"""Nor is one with more numbers than this: the joined line could not be read."""
+"""A line with more numbers than this is never joined: the result could not be read."""
 
 
 def skeleton(text: str) -> tuple[str, int] | None:

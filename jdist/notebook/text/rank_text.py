@@ -1,4 +1,4 @@
-"""What a rank does now, its share of its GPU, and how its last process ended, each in a few words."""
+"""A rank's activity, its share of its GPU and the end of its previous process, each in a few words."""
 
 from __future__ import annotations
 

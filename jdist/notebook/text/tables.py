@@ -1,4 +1,4 @@
-"""Small tables and pictures: what ``%dist status``, ``groups``, ``list`` and ``show`` display."""
+"""Small tables, and heat pictures of tensors, as ``%dist status``, ``groups``, ``list`` and ``show`` display them."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def never(_: Words) -> bool:
 
 
 def nothing_after(words: Words) -> tuple[Words, Words]:
-    """All words are the verb's own."""
+    """The usual split: all words are the verb's own."""
     return words, []
 
 
@@ -54,7 +54,7 @@ class Verb:
         self._options = options
         self._split = split
         self.summary, _, more = (function.__doc__ or "").strip().partition("\n")
-        """What it does and how it is written, in a line."""
+        """Its effect and how it is written, in a line."""
         self._description = f"{self.summary.partition(f': {name} ')[0]}.\n{more}"
 
     def parser(self) -> ArgumentParser:

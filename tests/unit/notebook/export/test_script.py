@@ -15,18 +15,18 @@ from jdist.client.history import Annotation, BroadcastStep, CellStep, GroupStep,
 from jdist.core.errors import UsageError
 from jdist.core.rank_code import run_script
 from jdist.notebook.export.files import marked, write
-from jdist.notebook.export.prologue import World
+from jdist.notebook.export.prologue import ScriptWorld
 from jdist.notebook.export.script import Script, compose, setup_first
 from jdist.notebook.export.translate import HelperNames, Untranslatable, indented, translate
 
-WORLD = World((2, 2), "gloo")
+WORLD = ScriptWorld((2, 2), "gloo")
 
 
 def cell(code: str, number: int = 1, ranks: tuple[int, ...] = (0, 1, 2, 3), **more: Any) -> CellStep:
     return CellStep(**{"number": number, "code": code, "ranks": ranks, "world_size": 4, "state": "done", **more})
 
 
-def script(*steps: Step, world: World = WORLD) -> Script:
+def script(*steps: Step, world: ScriptWorld = WORLD) -> Script:
     """Composed, and Python."""
     made = compose(steps, world, "train.py")
     compile(made.text, "train.py", "exec")
@@ -292,7 +292,7 @@ def test_a_cells_own_names_are_not_taken() -> None:
     ],
 )
 def test_many_ranks_are_a_range(ranks: tuple[int, ...], members: str) -> None:
-    large = World((8,) * 128, "gloo")
+    large = ScriptWorld((8,) * 128, "gloo")
     text = script(cell("x = 1", ranks=ranks, world_size=1024), GroupStep("g", ranks), world=large).text
     assert f"\nif rank in {members}:\n" in text
     assert tuple(eval(members)) == ranks
@@ -315,15 +315,18 @@ def test_cells_that_form_the_world_themselves_find_it_formed() -> None:
 @pytest.mark.parametrize(
     ("world", "says"),
     [
-        (World((4,), "gloo"), ["one node with 4 ranks, backend gloo", "--standalone --nproc-per-node 4 train.py"]),
-        (World((1,), "gloo"), ["one node with 1 rank,"]),
-        (World((2, 2), "gloo"), ["2 nodes with 2 ranks each", "--nnodes 2 --nproc-per-node 2 --node-rank NODE"]),
-        (World((2, 1), "gloo"), ["--nproc-per-node 2 --node-rank 0", "--nproc-per-node 1 --node-rank 1"]),
-        (World((2,), "nccl"), ['device = torch.device("cuda", local_rank)', '("nccl", device_id=device)']),
-        (World((2,), "cpu:gloo,cuda:nccl"), ['dist.init_process_group("cpu:gloo,cuda:nccl")']),
+        (
+            ScriptWorld((4,), "gloo"),
+            ["one node with 4 ranks, backend gloo", "--standalone --nproc-per-node 4 train.py"],
+        ),
+        (ScriptWorld((1,), "gloo"), ["one node with 1 rank,"]),
+        (ScriptWorld((2, 2), "gloo"), ["2 nodes with 2 ranks each", "--nnodes 2 --nproc-per-node 2 --node-rank NODE"]),
+        (ScriptWorld((2, 1), "gloo"), ["--nproc-per-node 2 --node-rank 0", "--nproc-per-node 1 --node-rank 1"]),
+        (ScriptWorld((2,), "nccl"), ['device = torch.device("cuda", local_rank)', '("nccl", device_id=device)']),
+        (ScriptWorld((2,), "cpu:gloo,cuda:nccl"), ['dist.init_process_group("cpu:gloo,cuda:nccl")']),
     ],
 )
-def test_the_head_says_how_it_is_run(world: World, says: list[str]) -> None:
+def test_the_head_says_how_it_is_run(world: ScriptWorld, says: list[str]) -> None:
     made = script(cell("x = 1"), world=world)
     for part in says:
         assert part in made.text

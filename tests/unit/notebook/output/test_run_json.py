@@ -19,13 +19,13 @@ from jdist.core.ranks import RankSet
 from jdist.core.remedy import Remedy
 from jdist.core.topology import Topology
 from jdist.notebook.output.render import render
-from jdist.notebook.output.run_json_schema import MIME, Alike, Run, Text
+from jdist.notebook.output.run_json_schema import MIME, RunJson, TextSegment, VariantSegment
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import weight
 from jdist.notebook.output.transcript import Transcript
 
 RANKS = (0, 1, 2, 3)
-SCHEMA = msgspec.json.schema(Run)
+SCHEMA = msgspec.json.schema(RunJson)
 PICTURE = base64.b64encode(os.urandom(30_000)).decode()
 
 
@@ -189,11 +189,11 @@ def test_no_rank_loses_a_line_whatever_it_writes(steps: list[tuple[int, str, boo
     for rank, text, is_stderr in steps:
         transcript.feed_text([rank], "stderr" if is_stderr else "stdout", text + "\n")
     transcript.close()
-    found = msgspec.convert(bundle(transcript, lead=lead, state="running")[MIME], Run)
+    found = msgspec.convert(bundle(transcript, lead=lead, state="running")[MIME], RunJson)
     said: dict[int, list[str]] = {rank: [] for rank in RANKS}
     for segment in found.segments:
-        assert isinstance(segment, Text | Alike)
-        for each in [segment] if isinstance(segment, Text) else segment.texts:
+        assert isinstance(segment, TextSegment | VariantSegment)
+        for each in [segment] if isinstance(segment, TextSegment) else segment.texts:
             for rank in RankSet.parse(each.ranks, Topology((4,), ("host",))):
                 said[rank] += each.text.split("\n")
     for rank in RANKS:

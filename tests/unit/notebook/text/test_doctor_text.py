@@ -28,7 +28,10 @@ def test_of_many_nodes_each_line_says_which_have_what() -> None:
     python = next(line for line in text.splitlines() if line.startswith("Python"))
     assert "0-18: 3.11.7" in python
     assert "19: 3.12.1" in python
-    assert "380 of 380 ways between nodes are open; round trip 0.10 to 0.10 ms; bandwidth 1.0 GB/s to 1.0 GB/s" in text
+    assert (
+        "380 of 380 network paths between nodes are open; round trip 0.10 to 0.10 ms; bandwidth 1.0 GB/s to 1.0 GB/s"
+        in text
+    )
 
 
 def test_ways_are_a_table_that_names_what_is_blocked() -> None:
