@@ -329,7 +329,7 @@ class AsyncCluster(BaseCluster):
         """``{rank: description}``: type, shape, dtype, device, placement, mean, std, norm, NaN count, thumb."""
         return await self.attachment.carrier.describe(name, self.select(ranks))
 
-    async def check(self, expr: str, ranks: Ranks = None) -> compare.Check:
+    async def check(self, expr: str, ranks: Ranks = None) -> compare.CheckResult:
         """Whether ``expr`` is equal on all ranks, compared by digests that the ranks compute."""
         return await compare.check(self.link, expr, self.select(ranks))
 

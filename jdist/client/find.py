@@ -1,13 +1,14 @@
-"""Find: the clusters of this user, by their connection files in Jupyter's runtime directory.
+"""Find: this user's clusters, by their connection files in Jupyter's runtime directory.
 
-A cluster *runs* (its controller listens), is *restartable* (its controller has died and its agents wait for another,
-for the agent grace), or is a leftover, whose files are removed by whoever looks.
+A cluster *runs* (its controller listens), is *restartable* (its controller has died, and its agents wait for another
+for the agent grace), or is a leftover, whose files the next client that lists clusters removes.
 """
 
 from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from jupyter_core.paths import jupyter_runtime_dir
@@ -21,18 +22,26 @@ _CONNECT_TIMEOUT = 2.0
 
 
 def directory() -> Path:
-    """Where connection files lie."""
+    """The folder of connection files."""
     return Path(jupyter_runtime_dir())
 
 
-def connections() -> dict[str, Connection]:
-    """Readable connection files by cluster name, newest first; leftovers of controllers that are gone are removed."""
-    files = sorted(directory().glob("jdist-*.json"), key=_modified, reverse=True)
-    found: dict[str, Connection] = {}
-    for path in files:
+def _files() -> Iterator[tuple[Path, Connection | ProtocolError]]:
+    """Connection files, newest first, with their content or the error that reading them raises."""
+    for path in sorted(directory().glob("jdist-*.json"), key=_modified, reverse=True):
         try:
-            connection = read_connection(path)
-        except (ProtocolError, FileNotFoundError):
+            yield path, read_connection(path)
+        except ProtocolError as e:
+            yield path, e
+        except FileNotFoundError:
+            continue  # its controller has removed it
+
+
+def connections() -> dict[str, Connection]:
+    """Running clusters by name, newest first; connection files that dead controllers left are removed."""
+    found: dict[str, Connection] = {}
+    for path, connection in _files():
+        if isinstance(connection, ProtocolError):
             continue
         if listens(connection):
             found[connection.name] = connection
@@ -44,32 +53,17 @@ def connections() -> dict[str, Connection]:
 
 def restartable() -> dict[str, Connection]:
     """Clusters whose controller has died and can be started again from here, by name, newest first."""
-    found: dict[str, Connection] = {}
-    for path in sorted(directory().glob("jdist-*.json"), key=_modified, reverse=True):
-        try:
-            connection = read_connection(path)
-        except (ProtocolError, FileNotFoundError):
-            continue
-        if restart_time(connection) > 0 and not listens(connection):
-            found[connection.name] = connection
-    return found
+    readable = [c for _, c in _files() if isinstance(c, Connection)]
+    return {c.name: c for c in readable if restart_time(c) > 0 and not listens(c)}
 
 
 def unreadable() -> dict[str, str]:
     """Why connection files cannot be read, by cluster name: they are another version's, or open to other users."""
-    found: dict[str, str] = {}
-    for path in sorted(directory().glob("jdist-*.json")):
-        try:
-            read_connection(path)
-        except ProtocolError as e:
-            found[path.stem.removeprefix("jdist-")] = str(e)
-        except FileNotFoundError:
-            continue
-    return found
+    return {path.stem.removeprefix("jdist-"): str(e) for path, e in _files() if isinstance(e, ProtocolError)}
 
 
 def charter_of(connection: Connection) -> Charter | None:
-    """What the cluster was founded on, if its controller was one of this host."""
+    """The settings and keys that the cluster was started with, if its controller ran on this host."""
     try:
         charter = read_charter(charter_path(directory(), connection.name))
     except (ProtocolError, FileNotFoundError):
@@ -79,7 +73,7 @@ def charter_of(connection: Connection) -> Charter | None:
 
 
 def restart_time(connection: Connection) -> float:
-    """For how many seconds about the controller can still be started again; 0 if it lives, or cannot be."""
+    """For about how many seconds the controller can still be started again; 0 if it is alive or cannot be."""
     charter = charter_of(connection)
     if charter is None or not has_ended(connection.pid):
         return 0.0
@@ -88,7 +82,7 @@ def restart_time(connection: Connection) -> float:
 
 
 def remove_dead(name: str) -> None:
-    """Remove the files of a cluster whose controller is dead and is not to be started again."""
+    """Remove the files of a cluster whose controller is dead and shall not be started again."""
     path = directory() / f"jdist-{name}.json"
     try:
         connection = read_connection(path)
@@ -127,7 +121,7 @@ def _modified(path: Path) -> float:
 
 
 def listens(connection: Connection) -> bool:
-    """Whether something answers at its control port."""
+    """Whether a process accepts connections at the cluster's control port."""
     try:
         with socket.create_connection((connection.host, connection.control_port), _CONNECT_TIMEOUT):
             return True
@@ -136,6 +130,6 @@ def listens(connection: Connection) -> bool:
 
 
 def _is_leftover(connection: Connection) -> bool:
-    """Only if it was a controller of this very host, and its process is gone."""
+    """Whether its controller ran on this host and its process is gone."""
     is_here = connection.host.startswith("127.") or connection.host == "::1" or charter_of(connection) is not None
     return is_here and has_ended(connection.pid)

@@ -1,7 +1,7 @@
-"""History: what this client has asked of a cluster's ranks, in order, as far as it could be asked again.
+"""History: the steps that this client took on a cluster, in order, so that a script can repeat them.
 
-It holds code and a few words on what came of it, never a value of a rank. What other clients ask is not in it, nor what
-was asked before this one attached.
+It holds code and how it ended, never a value of a rank. Steps of other clients are not in it, nor those before this one
+attached.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from jdist.core.errors import JdistError
 from jdist.wire.values import tensors
 
 MOST = 10_000
-"""Steps that are remembered; of more, the newest."""
+"""The newest steps that are kept."""
 _LONGEST = 500
-"""Characters of a value that is remembered as Python."""
+"""Characters of a value that is kept as Python."""
 _MOST_ELEMENTS = 64
 
 
@@ -29,7 +29,7 @@ class CellStep(Struct, kw_only=True):
     """A cell that was sent to ``ranks`` of a world of ``world_size``."""
 
     number: int
-    """Of the run."""
+    """The run's number."""
     code: str
     ranks: tuple[int, ...]
     world_size: int
@@ -38,7 +38,7 @@ class CellStep(Struct, kw_only=True):
     """Where the user sees it, such as the notebook's ``In [7]``; empty for one that a program has run."""
     state: Literal["running", "done", "failed"] = "running"
     why: str = ""
-    """It failed."""
+    """The reason why it failed."""
     is_shown: bool = True
     """A rank had a value to show at the end, or may have."""
 
@@ -77,7 +77,7 @@ class BroadcastStep(Struct, frozen=True):
 
 
 class Annotation(Struct, frozen=True):
-    """Something was done to the cluster that no code on the ranks could do."""
+    """A change of the cluster that no code on the ranks could make."""
 
     text: str
 
@@ -91,63 +91,61 @@ class History:
     def __init__(self, most: int = MOST):
         self._steps: deque[Step] = deque(maxlen=most)
         self._runs: dict[int, tuple[CellStep, CellRun]] = {}
-        """Of the cells that are not over."""
+        """Cells that are not over."""
         self._lock = threading.Lock()
         self.forgotten = 0
-        """Steps that were too many."""
+        """The number of older steps that were dropped."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """Oldest first."""
         with self._lock:
-            for number, (_, run) in list(self._runs.items()):
-                if run.is_done:
-                    self._settle(number)
+            ended = [number for number, (_, run) in self._runs.items() if run.is_done]
+        for number in ended:
+            self._record_end(number)
+        with self._lock:
             return tuple(self._steps)
 
     def add(self, step: Step) -> None:
-        """It was done."""
+        """Record a step."""
         with self._lock:
             self.forgotten += len(self._steps) == self._steps.maxlen
             self._steps.append(step)
 
     def add_cell(self, run: CellRun, code: str, world_size: int, is_setup: bool) -> None:
-        """The run has been accepted; its end is noted when it comes."""
+        """Record a cell whose run has been accepted, and its end when it comes."""
         ranks = tuple(run.ranks)
         step = CellStep(number=run.number, code=code, ranks=ranks, world_size=world_size, is_setup=is_setup)
         self.add(step)
         with self._lock:
             self._runs[run.number] = (step, run)
-        run.watch(lambda message: self._note_end(step.number) if message is None else None)
+        run.watch(lambda message: self._record_end(step.number) if message is None else None)
 
     def add_values(self, values: Mapping[str, Any], ranks: tuple[int, ...], dim: int | None = None) -> None:
-        """These were pushed, or (with ``dim``) scattered."""
+        """Record values that were pushed, or (with ``dim``) scattered."""
         for name, value in values.items():
             self.add(ValueStep(name, ranks, as_python(value), kind_of(value), dim))
 
     def entitle(self, run: int, title: str) -> None:
-        """Say where the user sees the run's cell."""
+        """Record where the user sees the run's cell."""
         with self._lock:
             for step in reversed(self._steps):
                 if isinstance(step, CellStep) and step.number == run:
                     step.title = title
                     return
 
-    def _note_end(self, number: int) -> None:
+    def _record_end(self, number: int) -> None:
+        """Record how the run ended, and drop the run: it holds the ranks' values."""
         with self._lock:
-            self._settle(number)
-
-    def _settle(self, number: int) -> None:
-        """Keep what is needed of the run, and let go of the rest: it holds the ranks' values."""
-        step, run = self._runs.pop(number, (None, None))
-        if step is None or run is None:
-            return
-        try:
-            run.check()
-            step.state = "done"
-        except JdistError as e:
-            step.state, step.why = "failed", f"{type(e).__name__}: {e}".partition("\n")[0]
-        step.is_shown = any(o.value is not None for o in run.outcomes.values())
+            step, run = self._runs.pop(number, (None, None))
+            if step is None or run is None:
+                return
+            try:
+                run.check()
+                step.state = "done"
+            except JdistError as e:
+                step.state, step.why = "failed", f"{type(e).__name__}: {e}".partition("\n")[0]
+            step.is_shown = any(o.value is not None for o in run.outcomes.values())
 
 
 def as_python(value: Any) -> str:

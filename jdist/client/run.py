@@ -1,4 +1,7 @@
-"""CellRun: one cell on some ranks, seen from the client. Like ``dist.Work``, it can be waited for and has outcomes."""
+"""CellRun: one cell on some ranks, as the client sees it. Like ``dist.Work``, it can be waited for.
+
+Its methods ``watch`` and ``feed`` are called on the link's loop.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import concurrent.futures
 import itertools
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -23,7 +27,7 @@ from jdist.wire.values.objects import Payload, decode
 
 
 class Remote:
-    """Stands for a value that stayed on its rank: too large to travel unasked, or not picklable.
+    """Stands for a value that stayed on its rank: too large to be sent unasked, or not picklable.
 
     ``cluster.pull(remote.expr, ranks=[remote.rank])`` brings it if it can be brought.
     """
@@ -54,25 +58,26 @@ class CellRun:
         self.outcomes: dict[int, Outcome] = {}
         """``{rank: Outcome}`` of the ranks that are done."""
         self.behind: tuple[int, ...] = ()
-        """Runs that this one waits for."""
+        """Runs that must end before this one starts."""
         self.state = "queued"
         """queued, running, or done."""
         self.reason = ""
         """Why the run was ended early: timeout, interrupted or lost."""
         self.seconds = 0.0
         self.first_failure: int | None = None
-        """The rank whose failure came first."""
+        """The rank that failed first."""
         self.verdict: Verdict | None = None
-        """Why the run does not move, or did not finish; None while nothing is wrong with it."""
+        """Why the run makes no progress, or did not finish; None while nothing is wrong with it."""
         self.on_late: Callable[[Message], None] | None = None
-        """Gets what threads and children of the cell write after its end."""
+        """Called with output that threads and children of the cell write after its end."""
         self._interrupt = interrupt
         self._over: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._text: dict[int, dict[str, list[str]]] = {}
+        self._text: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
+        """Output by rank and stream."""
         self._watchers: list[Callable[[Message | None], None]] = []
         self._past: list[Message] = []
         self._tails: dict[tuple[int, str], Tail] = {}
-        self._unheard: Stopped | None = None
+        self._lost: Stopped | None = None
         self._lock = threading.Lock()
 
     @property
@@ -103,9 +108,9 @@ class CellRun:
 
     def check(self) -> None:
         """Raise the run's error, if it has one."""
-        if self._unheard is not None:
-            text = f"run {self.number}: nothing more is heard of it: {self._unheard.reason}"
-            raise ConnectionLost(text, remedies=self._unheard.remedies)
+        if self._lost is not None:
+            text = f"run {self.number}: its cluster was lost before it ended: {self._lost.reason}"
+            raise ConnectionLost(text, remedies=self._lost.remedies)
         failed = {r: o for r, o in self.outcomes.items() if not o.ok}
         if not failed:
             return
@@ -119,6 +124,7 @@ class CellRun:
         raise (CellTimeout if "timeout" in kinds else CellInterrupted)(message, self, remedies=remedies)
 
     def _describe(self, failed: dict[int, Outcome]) -> str:
+        """The first failure and the ranks that failed alike, the other failures, and what is kept."""
         causes = [r for r, o in failed.items() if o.kind in ("error", "lost") and not (o.error and o.error.is_echo)]
         first = self.first_failure if self.first_failure in failed else min(causes or failed)
         outcome = failed[first]
@@ -127,8 +133,8 @@ class CellRun:
             why = " at the deadline" if outcome.kind == "timeout" else ""
             if outcome.error is not None and outcome.error.ename == "NotRun":
                 return outcome.error.evalue
-            told = f"\n{self.verdict.final_text}" if self.verdict is not None else ""
-            return f"{who} interrupted{why}; every namespace is kept{told}"
+            verdict = f"\n{self.verdict.final_text}" if self.verdict is not None else ""
+            return f"{who} interrupted{why}; every namespace is kept{verdict}"
         alike = [r for r in failed if _same_cause(failed[r], outcome)]
         others = set(failed) - set(alike)
         where = self.topology.where(first) if len(alike) == 1 else describe_ranks(alike)
@@ -143,12 +149,10 @@ class CellRun:
         kept = ". The other ranks' values are in .values" if self.values else ""
         return f"{what}{more}{kept}"
 
-    # ------------------------------------------------------------ fed by the link, on its loop
-
     def watch(self, watcher: Callable[[Message | None], None]) -> None:
-        """``watcher`` gets every message about this run, those of the past first, and None at the end.
+        """Call ``watcher`` with every message about this run, the past ones first, and with None at the end.
 
-        It is called with the run's lock held while the past is told, so that nothing newer overtakes that.
+        The run's lock is held during the calls for past messages, so that no newer one overtakes them.
         """
         with self._lock:
             tails = (Output(self.number, (tail,)) for tail in self._tails.values())
@@ -160,9 +164,9 @@ class CellRun:
                 self._watchers.append(watcher)
 
     def feed(self, message: Message) -> None:
-        """Take a message about this run."""
+        """Handle a message about this run."""
         if self._over.done() and isinstance(message, Output):
-            self._note_text(message)
+            self._record_text(message)
             if self.on_late is not None:
                 self.on_late(message)
             return
@@ -170,7 +174,7 @@ class CellRun:
             case RunStarted():
                 self.state = "running"
             case Output():
-                self._note_text(message)
+                self._record_text(message)
             case RankDone():
                 self.outcomes[message.rank] = self._outcome(message)
             case VerdictChanged():
@@ -181,7 +185,7 @@ class CellRun:
                 self.seconds = message.seconds
                 self.first_failure = message.first_failure if message.first_failure >= 0 else None
             case Stopped():
-                self._end_unheard(message)
+                self._end_lost(message)
         with self._lock:
             if not self._over.done():
                 self._keep(message)
@@ -192,7 +196,7 @@ class CellRun:
             self._finish(watchers)
 
     def _keep(self, message: Message) -> None:
-        """For watchers to come. Of a capped stream's tails only the newest: a long run sends one at every flush."""
+        """Keep a message for later watchers; of a capped stream's tails, sent at each flush, only the newest."""
         if not isinstance(message, Output):
             self._past.append(message)
             return
@@ -208,21 +212,19 @@ class CellRun:
         for watcher in watchers:
             watcher(None)
 
-    def _note_text(self, output: Output) -> None:
+    def _record_text(self, output: Output) -> None:
         for item in output.items:
             if isinstance(item, Text):
                 for rank in item.ranks:
-                    streams = self._text.setdefault(rank, {"stdout": [], "stderr": []})
-                    streams[item.stream].append(item.text)
+                    self._text[rank, item.stream].append(item.text)
 
     def _outcome(self, done: RankDone) -> Outcome:
-        text = self._text.get(done.rank, {"stdout": [], "stderr": []})
         return Outcome(
             kind=done.kind,  # type: ignore[arg-type]
             value=self._value(done.rank, done.payload, done.held),
             error=done.error,
-            stdout="".join(text["stdout"]),
-            stderr="".join(text["stderr"]),
+            stdout="".join(self._text[done.rank, "stdout"]),
+            stderr="".join(self._text[done.rank, "stderr"]),
             duration=done.duration,
         )
 
@@ -237,10 +239,10 @@ class CellRun:
         except Exception as e:  # the value's class may not be importable here; the run must not fail for that
             return Remote(rank, "_", f"{payload.summary}, not readable here ({type(e).__name__}: {e})", 0)
 
-    def _end_unheard(self, stopped: Stopped) -> None:
+    def _end_lost(self, stopped: Stopped) -> None:
         self.state = "done"
         self.reason = "lost"
-        self._unheard = stopped
+        self._lost = stopped
         for rank in self.ranks:
             if rank not in self.outcomes:
                 self.outcomes[rank] = Outcome(kind="lost")
@@ -251,14 +253,14 @@ class CellRun:
 
 
 def _others(failed: dict[int, Outcome], causes: set[int]) -> str:
-    """Of the ranks that did not fail as the first one: those that failed by themselves, and those it took with it."""
+    """The ranks that failed by themselves in another way, and those that could not finish because of a failure."""
     own, along = [r for r in failed if r in causes], [r for r in failed if r not in causes]
-    said = ""
+    text = ""
     if own:
         error = failed[own[0]].error
         with_ = f"rank {own[0]} with " if len(own) > 1 else ""
-        said = f"; {describe_ranks(own)} failed otherwise{f': {with_}{error.ename}: {error.evalue}' if error else ''}"
-    return said + (f"; {describe_ranks(along)} did not finish because of it" if along else "")
+        text = f"; {describe_ranks(own)} failed otherwise{f': {with_}{error.ename}: {error.evalue}' if error else ''}"
+    return text + (f"; {describe_ranks(along)} did not finish because of it" if along else "")
 
 
 def _same_cause(one: Outcome, other: Outcome) -> bool:

@@ -1,4 +1,4 @@
-"""Ignoring: which files of a folder are not synced: what its .gitignore files say, what the user says, and rubbish."""
+"""Gitignore: files of a folder that are not synced, by .gitignore files, the user's patterns, and a fixed list."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 ALWAYS = (".git", "__pycache__", "*.py[co]", ".ipynb_checkpoints", ".jdist-*")
-"""In the syntax of .gitignore; what the user excludes is written the same way, and may take one back with ``!``."""
+"""Patterns in the syntax of .gitignore. The user's are written the same way, and may take one back with ``!``."""
 
 
-class Ignoring:
-    """The rules for one folder; those of its own .gitignore files are read as its folders are entered."""
+class IgnoreRules:
+    """The rules for one tree; the .gitignore files in it are read as its folders are entered."""
 
     def __init__(self, root: Path, exclude: Sequence[str]):
         self._root = root
@@ -31,24 +31,17 @@ class Ignoring:
         self._specs[folder] = GitIgnoreSpec.from_lines(text.splitlines())
 
     def ignores(self, path: Path, is_folder: bool) -> bool:
-        """Of rules that speak of a path, the user's count first, then those of the nearest .gitignore."""
-        slash = "/" * is_folder
-        said = self._own.check_file(_relative(path, self._root) + slash).include
-        if said is not None:
-            return said
-        for folder in (f for f in path.parents if f in self._specs):  # the nearest first
-            said = self._specs[folder].check_file(_relative(path, folder) + slash).include
-            if said is not None:
-                return said
+        """Whether a path is left out. The user's patterns count before those of the nearest .gitignore."""
+        specs = [(self._root, self._own), *((f, self._specs[f]) for f in path.parents if f in self._specs)]
+        for folder, spec in specs:  # the nearest .gitignore first
+            found = spec.check_file(path.relative_to(folder).as_posix() + "/" * is_folder).include
+            if found is not None:
+                return found
         return False
 
 
-def _relative(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).as_posix()
-
-
 def _repository(root: Path) -> list[Path]:
-    """The folders above ``root`` in its repository, whose .gitignore files speak of it, too; none outside of one."""
+    """The folders above ``root`` in its git repository, whose .gitignore files apply to it, too."""
     above = []
     for folder in (root, *root.parents):
         if folder != root:

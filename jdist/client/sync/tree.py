@@ -1,4 +1,4 @@
-"""Listing: a local file or folder as a tree of entries, by content. Files that have not changed are not read again."""
+"""Tree: a local file or folder as a list of entries with digests. Files that have not changed are not read again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jdist.client.sync.gitignore import Ignoring
+from jdist.client.sync.gitignore import IgnoreRules
 from jdist.core.errors import UsageError
 from jdist.core.messages.code import SourceTree, TreeEntry, leads_inside
 
@@ -16,7 +16,7 @@ _BLOCK = 1 << 20
 
 
 class SyncSource:
-    """A path of the user's, and what is left out of it."""
+    """A path that the user syncs, and the patterns of files that are left out."""
 
     def __init__(self, path: str, exclude: Sequence[str] = ()):
         """Raises UsageError when there is nothing to sync."""
@@ -33,7 +33,7 @@ class SyncSource:
         self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}
 
     def list(self) -> SourceTree:
-        """What is there now. Raises UsageError naming a file that cannot be read or a link that leads out."""
+        """The files as they are now. Raises UsageError naming a file that cannot be read or a link that leads out."""
         paths = [self.path] if self.is_file else sorted(self._walk())
         entries = tuple(filter(None, map(self._entry, paths)))
         is_package = not self.is_file and (self.path / "__init__.py").is_file()
@@ -44,7 +44,7 @@ class SyncSource:
         return self.root / entry.path
 
     def _walk(self) -> Iterator[Path]:
-        ignoring = Ignoring(self.root, self.exclude)
+        ignoring = IgnoreRules(self.root, self.exclude)
         for folder, folders, files in os.walk(self.root):
             here = Path(folder)
             ignoring.enter(here)
@@ -55,7 +55,7 @@ class SyncSource:
                     yield here / name
 
     def _entry(self, path: Path) -> TreeEntry | None:
-        """None for what is no file, or went while it was looked at."""
+        """None for anything but files and links, and for a file that vanished meanwhile."""
         relative = path.relative_to(self.root).as_posix()
         try:
             found = path.lstat()
@@ -70,7 +70,7 @@ class SyncSource:
             raise UsageError(f"sync: {path} cannot be read: {e.strerror}; --exclude {relative} leaves it out") from e
 
     def _target(self, path: Path, relative: str) -> str:
-        """Where a link leads, relative to its own folder."""
+        """The target of a link, relative to the link's folder."""
         target = os.readlink(path)
         if os.path.isabs(target):
             target = os.path.relpath(target, path.parent)

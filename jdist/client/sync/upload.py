@@ -1,8 +1,8 @@
-"""Sending: nodes are asked what they lack of a tree, get that and nothing else, and put it in place all at once.
+"""Upload: nodes report which contents of a tree they lack, get only those, and put them in place all at once.
 
-Small contents travel in messages, many in one; large ones in parts through the data port, several at a time, as a
-pushed value does. There they can be read by others on the network, as tensors can; not be changed, since what arrives
-must have the digest that came over the encrypted port. Nodes that share a folder get everything once.
+Small contents travel in messages, many in one; large ones in parts through the data port, several at a time, like a
+pushed value. Others on the network can read them there, as they can read tensors, but not change them: their digests
+come over the encrypted port. Nodes that share a folder get everything once.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ _PART = 16 << 20
 """Bytes of a large content that travel at once."""
 _AT_ONCE = 4
 _QUIET = 120.0
-"""Seconds without a word from a node that looks at its files, or fetches a part."""
+"""Seconds without an answer from a node that compares its files, or fetches a part."""
 
 OnProgress = Callable[[str, int, int], None]
 
 
 class Synced(Struct, frozen=True):
-    """What a sync did. Paths are relative to the tree."""
+    """The result of a sync. Paths are relative to the tree."""
 
     name: str
     folder: str
-    """The copy's, on the first node; the others have it under the same name in their temporary folder."""
+    """The copy's folder on the first node; the others have it under the same name in their temporary folder."""
     files: int
-    """Of the tree."""
+    """Number of files in the synced tree."""
     sent: int
-    """Contents that some node lacked."""
+    """Number of contents that some node lacked."""
     nbytes: int
-    """Of those, each counted once for all nodes."""
+    """Bytes of those contents, each counted once for all nodes."""
     changed: tuple[str, ...]
     deleted: tuple[str, ...]
     nodes: tuple[int, ...]
@@ -90,7 +90,7 @@ class Upload:
         self._total = 0
 
     async def send(self, tree: SourceTree, nodes: Sequence[int]) -> Synced:
-        """Raises UsageError naming the node and, where it is about one, the file; nothing has been changed there."""
+        """Bring ``nodes`` up to date. Raises UsageError naming node and file; nothing has been changed there."""
         found = {n: a for n, a in (await self._query(nodes, CompareTree(tree))).items() if isinstance(a, TreeCompared)}
         sharing: dict[str, list[int]] = {}
         for node in sorted(found):
@@ -151,7 +151,7 @@ class Upload:
         async with gate:
             data = await asyncio.to_thread(_read, self._source.where(entry), offset, min(_PART, entry.size - offset))
             if not data:
-                return  # it became shorter meanwhile; its digest will not fit, and says so
+                return  # the file has become shorter; the digest will not match, which is reported
             segment = Segment.create(self._link.connection.cluster, len(data))
             transfer = uuid.uuid4().hex
             try:
@@ -174,7 +174,7 @@ class Upload:
         self._note(len(data))
 
     async def _pass(self, part: StorePieces, segment: Segment, nodes: Sequence[int]) -> None:
-        """To nodes of this host in the segment itself, to others through the controller."""
+        """Hand a part to nodes of this host in the segment itself, to others through the controller."""
         if await hold(self._link, Hold(part.transfer, part.nbytes, self._probe, segment.path)):
             await self._query(nodes, part)
             return
@@ -188,7 +188,7 @@ class Upload:
         self._on_progress(self._source.name, self._done, self._total)
 
     async def _query(self, nodes: Sequence[int], op: NodeOp) -> dict[int, NodeReplyBody]:
-        """Raises UsageError when a node cannot."""
+        """The nodes' answers. Raises UsageError when a node failed."""
         answers = await self._link.query_nodes(nodes, op, _QUIET) if nodes else {}
         failed = {n: a.reason for n, a in sorted(answers.items()) if isinstance(a, QueryFailed)}
         if failed:
@@ -198,7 +198,7 @@ class Upload:
 
 
 def _read(path: Path, offset: int, count: int) -> bytes:
-    """Raises UsageError naming the file."""
+    """A part of a file. Raises UsageError naming the file."""
     try:
         with open(path, "rb") as f:
             f.seek(offset)

@@ -1,7 +1,7 @@
-"""Compare: is an expression equal on all ranks, and if not, where is the first difference?
+"""Compare: whether an expression is equal on all ranks, and if not, where the first difference is.
 
-By digests, so that a large state_dict is compared without moving it; a tensor that differs is narrowed down in a few
-rounds of block digests.
+Ranks compute digests, so that a large state_dict is compared without moving it; the first difference in a tensor is
+found in a few rounds of block digests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jdist.client.link import Link
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.values import Digest, Digested, ElementRead, ReadElement
-from jdist.core.ranks import RankSet
+from jdist.core.ranks import describe_ranks
 from jdist.wire.values.partition import bounds
 
 _BLOCKS = 64
@@ -22,19 +22,19 @@ _TIMEOUT = 600.0
 """Seconds for a rank to digest: it reads every byte."""
 
 
-class Check(Struct, frozen=True):
+class CheckResult(Struct, frozen=True):
     """The answer of ``check``."""
 
     expr: str
     is_equal: bool
     entries: int
-    """How many entries were compared."""
+    """Number of entries that were compared."""
     key: str = ""
     """The first entry that differs; "" for a value that is one entry."""
     index: tuple[int, ...] | None = None
     """The first differing element's index, where the ranks agree on shape and type."""
     found: tuple[tuple[tuple[int, ...], str], ...] = ()
-    """What the ranks hold there: ``(ranks, text)``, most ranks first."""
+    """The ranks' values there: ``(ranks, text)``, most ranks first."""
 
     def __bool__(self) -> bool:
         return self.is_equal
@@ -46,14 +46,14 @@ class Check(Struct, frozen=True):
         at = f"{self.expr}" + (f" entry {self.key!r}" if self.key else "")
         if self.index is not None:
             at += f" at index {list(self.index)}"
-        held = "; ".join(f"rank{'s' if len(r) > 1 else ''} {RankSet(r)}: {text}" for r, text in self.found)
+        held = "; ".join(f"{describe_ranks(r)}: {text}" for r, text in self.found)
         return f"{at} differs: {held}"
 
     def __repr__(self) -> str:
         return str(self)
 
 
-async def check(link: Link, expr: str, ranks: tuple[int, ...]) -> Check:
+async def check(link: Link, expr: str, ranks: tuple[int, ...]) -> CheckResult:
     """Compare ``expr`` over ``ranks``. Raises UsageError naming the ranks that do not have it."""
     by_rank = await _digests(link, Digest(expr), ranks)
     keyed = {r: {key: (meta, digest) for key, meta, digest in entries} for r, entries in by_rank.items()}
@@ -63,12 +63,12 @@ async def check(link: Link, expr: str, ranks: tuple[int, ...]) -> Check:
         held = {r: keyed[r].get(key) for r in ranks}
         if len(set(held.values())) == 1:
             continue
-        metas = {r: h[0] if h else "not there" for r, h in held.items()}
+        metas = {r: h[0] if h else "missing" for r, h in held.items()}
         if len(set(metas.values())) > 1:
-            return Check(expr, False, len(order), key, None, _group(metas))
+            return CheckResult(expr, False, len(order), key, None, _group(metas))
         index, texts = await _narrow(link, expr, key, metas[ranks[0]], held)
-        return Check(expr, False, len(order), key, index, _group(texts))
-    return Check(expr, True, len(order))
+        return CheckResult(expr, False, len(order), key, index, _group(texts))
+    return CheckResult(expr, True, len(order))
 
 
 async def _digests(link: Link, op: Digest, ranks: tuple[int, ...]) -> dict[int, tuple[tuple[str, str, str], ...]]:
@@ -82,7 +82,7 @@ async def _digests(link: Link, op: Digest, ranks: tuple[int, ...]) -> dict[int, 
 async def _narrow(
     link: Link, expr: str, key: str, meta: str, held: dict[int, tuple[str, str] | None]
 ) -> tuple[tuple[int, ...] | None, dict[int, str]]:
-    """The first differing element's index and its text by rank, by rank."""
+    """The first differing element's index, and its text by rank."""
     ranks = tuple(held)
     numel = _numel(meta)
     start, stop = 0, numel
@@ -102,7 +102,7 @@ async def _narrow(
 
 
 def _numel(meta: str) -> int:
-    """Elements of ``"float32 [3, 4]"``; 0 for what has none."""
+    """The number of elements of a tensor such as "float32 [3, 4]"; 0 for a value without elements."""
     _, bracket, shape = meta.rpartition("[")
     if not bracket or not shape.endswith("]"):
         return 0

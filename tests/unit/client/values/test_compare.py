@@ -81,7 +81,7 @@ def test_the_first_differing_element_is_found(size: int, data: st.DataObject) ->
     assert not found
     assert (found.index, found.found) == ((at[0],), (((0, 5), "0"), ((1,), "1")))
     assert len(link.asked) <= 2 + math.ceil(math.log(size, 64)) + 1
-    assert str(found) == f"x at index [{at[0]}] differs: ranks 0,5: 0; rank 1: 1"
+    assert str(found) == f"x at index [{at[0]}] differs: ranks 0, 5: 0; rank 1: 1"
 
 
 def test_the_index_is_the_tensors() -> None:
@@ -101,7 +101,7 @@ def test_the_first_entry_that_differs_is_named() -> None:
     [
         ({"a": tensor([1, 2], 1, 2)}, "float32 [1, 2]"),
         ({"a": ("float64 [2]", [1, 2])}, "float64 [2]"),
-        ({}, "not there"),
+        ({}, "missing"),
     ],
 )
 def test_another_shape_type_or_key_is_told_without_narrowing(other: dict[str, Entry], text: str) -> None:
@@ -113,7 +113,7 @@ def test_another_shape_type_or_key_is_told_without_narrowing(other: dict[str, En
 
 def test_a_key_that_only_a_later_rank_has_is_found() -> None:
     found, _ = compared({0: {"a": tensor([1])}, 1: {"a": tensor([1]), "extra": tensor([2])}})
-    assert (found.key, found.found) == ("extra", (((0,), "not there"), ((1,), "float32 [1]")))
+    assert (found.key, found.found) == ("extra", (((0,), "missing"), ((1,), "float32 [1]")))
 
 
 def test_values_without_elements_are_compared_whole() -> None:
