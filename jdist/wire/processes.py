@@ -1,4 +1,4 @@
-"""Orphans: every child process dies with its parent, by the kernel's own hand where it can (Linux), and has a name."""
+"""Processes: children that end with their parent (by the kernel, on Linux), names for them, and which have ended."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def _prctl(option: int, value: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Orphans below this process become its children, so that it can reap them."""
+    """Become the parent of orphaned descendants, to reap them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
-    """The kernel sends this process a signal when its parent dies, by default one that kills it."""
+    """Have the kernel send this process a signal when its parent dies."""
     _prctl(_PR_SET_PDEATHSIG, by)
 
 
 def set_name(name: str) -> None:
-    """What ``top`` and ``ps -o comm`` call this process: 15 characters. From any thread."""
-    with contextlib.suppress(OSError):  # no /proc: the name is for people, and no more than that
+    """Set the name that ``top`` and ``ps -o comm`` show for this process, of up to 15 characters; from any thread."""
+    with contextlib.suppress(OSError):  # no /proc: the name only helps people
         Path(f"/proc/self/task/{os.getpid()}/comm").write_bytes(name.encode()[:15])
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process of this host is gone; also while its parent has not waited for it."""
+    """Whether a process of this host has ended, even if its parent has not waited for it yet."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
             return f.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
@@ -46,9 +46,9 @@ def has_ended(pid: int) -> bool:
 
 
 def pid_namespace() -> int:
-    """In which processes have the numbers that this one sees: its inode's, 32 bits; 0 where there is none.
+    """The 32-bit inode number of this process's pid namespace; 0 where there is none.
 
-    Containers may share ``/tmp`` or ``/dev/shm`` and count their processes apart.
+    Containers may share ``/tmp`` or ``/dev/shm`` and number their processes separately.
     """
     try:
         return os.stat("/proc/self/ns/pid").st_ino & 0xFFFFFFFF
@@ -62,5 +62,5 @@ def _can_signal(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True

@@ -1,11 +1,11 @@
-"""Reach: whether, how soon and how fast a port of this node is reached from another, found out by plain sockets.
+"""Probe: whether a port of this node can be reached from another node, with which delay and bandwidth.
 
-A listener lives for some seconds, accepts only who says its token, and does what the word after that asks for:
+A listener is open for some seconds, serves only peers that send its token, and does what the word after that asks for:
 
-- ``ping``: sends every byte back that it gets;
-- ``take``: takes bytes until the peer stops, and then says how many and in how many nanoseconds.
+- ``ping``: it sends every byte back;
+- ``take``: it receives bytes until the peer stops, and reports how many and in how many nanoseconds.
 
-Gloo and NCCL connect ranks at ports that the system chooses; so this port is one, too.
+Gloo and NCCL connect ranks at ports that the system chooses, so this port is chosen by the system, too.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _PIECE = 1 << 20
 _TAIL = struct.Struct("!QQ")
 _WORD = 4
 _MOST = 64
-"""Connections that a listener serves in its life: two from each other node at a time, and some that fail."""
+"""Connections that a listener serves in all: two from each other node at a time, and some that fail."""
 _IDLE = 5.0
-"""Seconds without a byte after which a connection is given up."""
+"""Seconds without a byte after which a connection is dropped."""
 
 
 class Listener:
-    """Listens at ``address`` for ``seconds``, on threads of its own; ends by itself."""
+    """Listens at ``address`` for ``seconds``, in threads of its own."""
 
     def __init__(self, address: str, token: str, seconds: float):
         """Raises OSError when nothing can listen there."""
@@ -49,10 +49,10 @@ class Listener:
         return time.monotonic() >= self._until
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         self._until = 0.0
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes the socket
 
     def _accept(self) -> None:
         with self._socket:
@@ -63,7 +63,7 @@ class Listener:
                 self._socket.settimeout(left)
                 try:
                     peer, _ = self._socket.accept()
-                except OSError:  # a timeout is one: its time is over
+                except OSError:  # also a timeout: the listener's time is over
                     return
                 if self._slots.acquire(blocking=False):
                     threading.Thread(target=self._serve, args=(peer,), name="jdist-reached", daemon=True).start()
@@ -104,10 +104,10 @@ class Listener:
 
 
 def reach(name: str, target: tuple[str, int], token: str, timeout: float, burst: float) -> NetworkPath:
-    """The way to a listener at ``target``, and what ``name``, its host's, is found to mean here.
+    """Probe the network path to a listener at ``target``, and look up ``name``, its host's name, here.
 
-    ``timeout`` seconds for looking up and again for connecting; ``burst`` seconds of sending. Raises nothing: what
-    went wrong is in the answer.
+    ``timeout``: seconds for the lookup, and again for connecting; ``burst``: seconds of sending. Raises nothing: errors
+    are in the result.
     """
     addresses, name_trouble = look_up(name, timeout)
     found: dict[str, float] = {}
@@ -122,9 +122,9 @@ def reach(name: str, target: tuple[str, int], token: str, timeout: float, burst:
 
 
 def look_up(name: str, timeout: float) -> tuple[tuple[str, ...], str]:
-    """The addresses that ``name`` means here, or why it means none.
+    """The addresses of ``name`` on this host, or why there is none.
 
-    In a thread that is left behind if it takes too long: a name server that drops packets cannot be hurried.
+    Runs in a thread that is abandoned if it takes too long: a name server that drops packets blocks the lookup.
     """
     answer: list[tuple[tuple[str, ...], str]] = []
 
@@ -167,7 +167,7 @@ def _bandwidth(target: tuple[str, int], token: str, timeout: float, burst: float
         while time.monotonic() < until:
             sock.sendall(piece)
         sock.shutdown(socket.SHUT_WR)
-        sock.settimeout(timeout + burst)  # what is in between on a slow way still has to arrive
+        sock.settimeout(timeout + burst)  # bytes in flight on a slow path still have to arrive
         got, nanoseconds = _TAIL.unpack(_receive(sock, _TAIL.size))
     return float(got / (nanoseconds / 1e9))
 
@@ -183,9 +183,9 @@ def _receive(sock: socket.socket, count: int) -> bytes:
 
 
 def _explain(error: Exception, timeout: float) -> tuple[str, str]:
-    """(kind, in words): a firewall that drops is told from one that rejects, and from a way that is not there."""
+    """(kind, explanation): tells apart a firewall that drops, one that rejects, and a missing route."""
     if isinstance(error, TimeoutError):
-        return "timeout", f"no answer within {timeout:g} s: what is sent there is dropped on the way"
+        return "timeout", f"no answer within {timeout:g} s: packets are dropped on the way"
     if isinstance(error, ConnectionRefusedError):
         return "refused", "the connection is refused there, by a firewall or by a program that took the port"
     if isinstance(error, ConnectionLost | ConnectionResetError | BrokenPipeError):

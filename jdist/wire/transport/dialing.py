@@ -1,4 +1,4 @@
-"""Dialing: what a process does at the controller's data port: it says what it comes for, then sends or receives bytes.
+"""Dialing: connections to the controller's data port, and the transfers through them.
 
 A connection begins with one line, ``JDIST1 VERB NAME`` (see wire/bulk/server for the verbs).
 """
@@ -19,14 +19,14 @@ from jdist.wire.values.segments import Segment
 
 MAGIC = b"JDIST1"
 STALL = 60.0
-"""Seconds without a byte after which a transfer is given up."""
+"""Seconds without a byte after which a transfer is cancelled."""
 _WINDOW = 1 << 20
 _BUFFER = 256 << 10
 _PROGRESS_EVERY = 1.0
 
 
 def dial_data(address: tuple[str, int], verb: str, name: str, timeout: float = STALL) -> socket.socket:
-    """A connection to the data port, introduced."""
+    """A connection to the data port that has sent its header."""
     sock = socket.create_connection(address, timeout=timeout)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.sendall(MAGIC + f" {verb} {name}\n".encode())
@@ -34,7 +34,7 @@ def dial_data(address: tuple[str, int], verb: str, name: str, timeout: float = S
 
 
 async def ping(address: tuple[str, int], cluster: str, timeout: float = 3.0) -> bool:
-    """Whether a controller of this cluster has its data port there."""
+    """Whether a controller of this cluster listens there."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):
@@ -49,7 +49,7 @@ async def ping(address: tuple[str, int], cluster: str, timeout: float = 3.0) -> 
 
 
 def is_same_user(sock: socket.socket) -> bool:
-    """Whether a Unix socket's other end belongs to this process's user; of a TCP socket nobody can tell."""
+    """Whether a Unix socket's peer belongs to this process's user; True for TCP, where that is unknown."""
     if sock.family != socket.AF_UNIX:
         return True
     peer = struct.Struct("3i")
@@ -58,7 +58,7 @@ def is_same_user(sock: socket.socket) -> bool:
 
 
 class Receiver:
-    """GETs one transfer straight into ``memory``, in a thread; :meth:`cut` ends that from another."""
+    """GETs one transfer into ``memory``, in a thread; another thread may :meth:`cut` it."""
 
     def __init__(self, address: tuple[str, int], name: str, memory: memoryview, near: str = ""):
         self._address = address
@@ -70,7 +70,7 @@ class Receiver:
         self._is_cut = False
 
     def run(self) -> None:
-        """To the end. Raises ConnectionLost when the bytes do not come whole."""
+        """Receive all bytes. Raises ConnectionLost when some are missing."""
         with _explained(f"{self._memory.nbytes} bytes could not be fetched from"):
             if self._near:
                 with self._held(_dial_near(self._near, self._name)) as sock:
@@ -83,7 +83,7 @@ class Receiver:
                     receive_into(sock, self._memory)
 
     def cut(self) -> None:
-        """Receive no more: ``run`` raises at once, and the sender sees it, too. May be called at any time."""
+        """Cancel: ``run`` raises at once, and the sender notices. May be called at any time."""
         with self._lock:
             self._is_cut = True
             if self._sock is not None:
@@ -95,7 +95,7 @@ class Receiver:
         with sock:
             with self._lock:
                 if self._is_cut:
-                    raise ConnectionLost("the transfer was given up")
+                    raise ConnectionLost("the transfer was cancelled")
                 self._sock = sock
             try:
                 yield sock
@@ -110,7 +110,7 @@ def _dial_near(near: str, name: str) -> socket.socket:
         sock.settimeout(STALL)
         sock.connect(f"\0{near}")
         if not is_same_user(sock):
-            raise ConnectionLost("the controller is gone, and another user has taken its place")
+            raise ConnectionLost("the controller is gone, and another user listens in its place")
         sock.sendall(MAGIC + f" GET {name}\n".encode())
     except BaseException:
         sock.close()
@@ -130,17 +130,17 @@ def _handed_over(sock: socket.socket) -> socket.socket:
 def get_segment(
     address: tuple[str, int], name: str, cluster: str, nbytes: int, progress: Callable[[int], object]
 ) -> Segment:
-    """GET a transfer into a new segment of this host; ``progress`` hears of the bytes there once a second.
+    """GET a transfer into a new segment of this host; ``progress`` is called with the bytes so far once a second.
 
-    Raises ConnectionLost when it does not come whole.
+    Raises ConnectionLost when bytes are missing.
     """
-    said = time.monotonic()
+    reported = time.monotonic()
     segment = Segment.create(cluster, nbytes)
     try:
         with _explained(f"{nbytes} bytes could not be fetched from"), dial_data(address, "GET", name) as sock:
             for got in receive_segment(sock, segment):
-                if time.monotonic() - said >= _PROGRESS_EVERY:
-                    said = time.monotonic()
+                if time.monotonic() - reported >= _PROGRESS_EVERY:
+                    reported = time.monotonic()
                     progress(got)
     except BaseException:
         segment.close()
@@ -170,10 +170,10 @@ def receive_into(sock: socket.socket, view: memoryview) -> None:
 
 
 def receive_segment(sock: socket.socket, segment: Segment) -> Iterator[int]:
-    """Fill a new segment from the socket; the bytes there so far, after each piece. Raises ConnectionLost when the
-    peer ends early.
+    """Fill a new segment from the socket; yields the bytes so far after each piece.
 
-    By way of a buffer that stays in the processor's cache: the page faults of a new mapping cost more than the copy.
+    Raises ConnectionLost when the peer ends early. The bytes pass through a buffer that stays in the processor's cache,
+    since page faults of a new mapping would cost more than the copy.
     """
     buffer = memoryview(bytearray(_BUFFER))
     got = 0

@@ -1,8 +1,8 @@
-"""Invitations: what an agent is given so that it finds its controller and is let in, and what it then has of its own.
+"""Invitations: the join line with which an agent finds its controller and enrols, and the endpoint that it uses then.
 
-A join line is for one cluster, expires, and can be revoked. Whoever holds it may enrol, once or several times: the
-agent makes a pair of keys, the controller lets that pair in from then on, and the line is needed no more. So a line
-that has expired cuts off no node, and one that somebody saw can be made void.
+A join line is for one cluster, expires, and can be revoked. Its holder may enrol, once or several times: the agent
+makes a key pair, which the controller accepts from then on, and needs the line no more. So nodes stay connected when
+their line expires, and a line that others have seen can be revoked.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from jdist.wire.transport.keys import KeyPair
 
 _PREFIX = "jdist1"
 JOINED = "enrolled with the controller at"
-"""What an agent says of itself once it has enrolled, for whoever started it."""
+"""An agent prints this once it has enrolled, for the program that started it."""
 REFUSED = "refused by the controller:"
-"""What it says before the reason if it was not let in, or given no place."""
+"""An agent prints this before the reason if it was not accepted, or given no place."""
 _CHECKSUM = 4
 
 
 class Endpoint(Struct, frozen=True):
-    """How an agent reaches its controller, and proves itself there."""
+    """How an agent reaches its controller and authenticates there."""
 
     cluster: str
     host: str
     control_port: int
     data_port: int
     server_key: str
-    """The controller's public key: nobody else can answer in its place."""
+    """The controller's public key: no other process can answer in its place."""
     key: KeyPair
 
 
 class JoinLine(Struct, frozen=True, array_like=True):
-    """What an agent needs to enrol: the controller may be at any of ``hosts``."""
+    """All that an agent needs to enrol. The controller may be at any of ``hosts``."""
 
     cluster: str
     hosts: tuple[str, ...]
@@ -50,7 +50,7 @@ class JoinLine(Struct, frozen=True, array_like=True):
     key: KeyPair
 
     def encode(self) -> str:
-        """One word, safe to paste."""
+        """The line as one word, safe to paste."""
         body = msgspec.msgpack.encode(self)
         return f"{_PREFIX}." + base64.urlsafe_b64encode(_checksum(body) + body).decode().rstrip("=")
 
@@ -69,7 +69,7 @@ class JoinLine(Struct, frozen=True, array_like=True):
             raise UsageError("the join line is damaged; copy it again, whole") from None
 
     def endpoint(self, host: str, key: KeyPair) -> Endpoint:
-        """At one of the hosts, with a key of one's own."""
+        """The controller's endpoint at one of the hosts, for an agent with a key of its own."""
         return Endpoint(self.cluster, host, self.control_port, self.data_port, self.server_key, key)
 
 

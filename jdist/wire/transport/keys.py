@@ -1,8 +1,8 @@
-"""Keys of a cluster, and what carries them on its own host: the connection file and the charter.
+"""Keys of a cluster, and the files that hold them on its own host: the connection file and the charter.
 
-The connection file (mode 0600 in Jupyter's runtime directory) is how the same user's notebooks, command line and
-JupyterLab find a cluster. The charter (mode 0600 beside it) is what another controller of the same cluster starts from
-when the first has died. Keys never stand in argv or in the environment.
+With the connection file (mode 0600 in Jupyter's runtime directory), the same user's notebooks, command line and
+JupyterLab find a cluster. With the charter (mode 0600 beside it), another controller of the cluster is started when the
+first has died. Keys are never in argv or in the environment.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KeyPair(Struct, frozen=True):
 
 
 class Invitation(Struct, frozen=True):
-    """A key that lets agents enrol until ``expires`` (seconds since the epoch, by the controller's clock)."""
+    """A key with which agents enrol until ``expires`` (seconds since the epoch, by the controller's clock)."""
 
     key: KeyPair
     expires: float
@@ -56,38 +56,38 @@ class Connection(Struct, frozen=True):
 
     name: str
     cluster: str
-    """Random name of this very cluster: two that were called alike are not taken for each other."""
+    """A random identifier, which tells apart clusters of the same name."""
     host: str
     control_port: int
     data_port: int
     server_key: str
-    """The controller's public key: nobody else can answer in its place."""
+    """The controller's public key: no other process can answer in its place."""
     key: KeyPair
-    """What clients prove themselves with."""
+    """The key with which clients authenticate."""
     pid: int
     version: str
 
 
 class Charter(Struct, frozen=True):
-    """What a cluster is founded on: with this its controller can be started again, at the same ports."""
+    """All that a controller of the cluster needs to be started again, at the same ports."""
 
     settings: Settings
     cluster: str
     version: str
     hostname: str
-    """Of the controller: only there its ports are the same."""
+    """The controller's host: only there its ports are the same."""
     control_port: int
     data_port: int
     keys: KeyPair
     for_clients: KeyPair
     public_port: int = 0
-    """See wire/transport/public_port; 0: it is closed."""
+    """0: it is closed (see wire/transport/public_port)."""
     invitations: tuple[Invitation, ...] = ()
     agents: tuple[str, ...] = ()
     """Public keys of the agents that have enrolled."""
 
     def connection(self, pid: int) -> Connection:
-        """Of a controller with this process id."""
+        """The connection file's content for a controller with process id ``pid``."""
         where = (LOOPBACK, self.control_port, self.data_port, self.keys.public)
         return Connection(self.settings.name, self.cluster, *where, self.for_clients, pid, self.version)
 
@@ -114,41 +114,41 @@ class ControllerStarted(Struct, frozen=True):
 
 
 LOOPBACK = "127.0.0.1"
-"""Where clients and the nodes on the controller's own host find it."""
+"""The address of the controller for clients and for nodes on its own host."""
 CHARTER_AGE = 5.0
-"""Seconds between two touches of the charter by a controller that lives."""
+"""Seconds between two touches of the charter by a live controller."""
 
 
 def agent_name(public_key: str) -> str:
-    """What the agent that holds this key is called: nobody else can speak under that name."""
+    """The name of the agent that holds this key; no other peer can use it."""
     return f"a-{hashlib.sha256(public_key.encode()).hexdigest()[:32]}"
 
 
 def new_cluster_id() -> str:
-    """Twelve hex digits."""
+    """A random identifier of twelve hex digits."""
     return secrets.token_hex(6)
 
 
 def connection_path(directory: Path, name: str) -> Path:
-    """Where the connection file of the cluster called ``name`` lies."""
+    """The path of the connection file of the cluster called ``name``."""
     return directory / f"jdist-{name}.json"
 
 
 def charter_path(directory: Path, name: str) -> Path:
-    """Where the charter of the cluster called ``name`` lies."""
+    """The path of the charter of the cluster called ``name``."""
     return directory / f"jdist-{name}.charter"
 
 
 def write_connection(path: Path, connection: Connection, *, again: bool = False) -> None:
-    """Write the file whole or not at all, mode 0600. Raises FileExistsError when another cluster has the name.
+    """Write the file atomically, mode 0600. Raises FileExistsError when another cluster has the name.
 
-    ``again``: a controller that was started again writes it in place of the one before.
+    ``again``: a controller that was started again replaces its predecessor's file.
     """
     _write(path, msgspec.json.encode(connection), replace=again)
 
 
 def write_charter(path: Path, charter: Charter) -> None:
-    """Write the file whole or not at all, mode 0600, in place of what was there."""
+    """Write the file atomically, mode 0600, replacing an earlier one."""
     _write(path, msgspec.json.encode(charter), replace=True)
 
 
@@ -168,17 +168,17 @@ def _write(path: Path, data: bytes, *, replace: bool) -> None:
 
 
 def read_connection(path: Path) -> Connection:
-    """Raises FileNotFoundError, or ProtocolError when the file is not one of this version or not this user's alone."""
+    """Raises FileNotFoundError; ProtocolError for a file of another version, or open to other users."""
     return _read(path, Connection)
 
 
 def read_charter(path: Path) -> Charter:
-    """Raises the same."""
+    """Raises the same errors as :func:`read_connection`."""
     return _read(path, Charter)
 
 
 def _read(path: Path, kind: type[S]) -> S:
-    # What is judged is what is read: in a folder that others may write to, the name may be another file a moment later.
+    # Checks and reads one descriptor: in a folder that others may write to, the name may become another file.
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,7 +1,6 @@
-"""Sockets: the only place that makes them. CurveZMQ with an allow-list on TCP, ipc inside a node; no plain TCP.
+"""Sockets: the only module that makes zmq sockets. CurveZMQ with an allow-list on TCP, ipc inside a node; no plain TCP.
 
-A :class:`Port` calls back with each message as it arrives on the running asyncio loop: it wakes on the socket, never on
-a timer.
+A :class:`Port` calls back with each message on the running asyncio loop: the socket wakes it, never a timer.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ _log = logging.getLogger("jdist.wire")
 Frames = list[bytes]
 _BATCH = 64
 _SILENCE = 5
-"""Seconds for which the other end's kernel may say nothing on a connection."""
+"""Seconds for which the other end's kernel may leave a connection's probes unanswered."""
 _CONNECT_MS = 3000
 _HANDSHAKE_MS = 10000
 _LARGEST = 65 << 20
-"""Bytes of a frame that a controller accepts: the limit of wire/values/frames and a margin. A connection that brings
+"""Bytes of a frame that a controller accepts: the limit of wire/values/frames and a margin. A connection that sends
 more is closed."""
 _AHEAD = 16
-"""Messages of one peer that may wait to be heard by a controller; TCP itself makes who is ahead of that wait."""
+"""Messages of one peer that a controller queues; TCP itself slows a peer that is further ahead."""
 _NOW = int(zmq.NOBLOCK)
 _NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-"""Numbers, not enums: a message's way through pyzmq's own multipart calls is mostly the making of enum members."""
+"""Numbers, not enums: pyzmq's own multipart calls spend most of their time on enum members."""
 
 
 class Port:
     """A zmq socket on the running loop. ``on_frames`` is called with every message, in order.
 
-    One at which it raises ProtocolError is dropped, with a line in the log.
+    A message for which it raises ProtocolError is dropped and logged.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], on_frames: Callable[[Frames], None], address: str = ""):
@@ -53,12 +52,12 @@ class Port:
         self.tcp_port = int(address.rsplit(":", 1)[1]) if address.startswith("tcp:") else 0
         self._will_drain = False
         self._last: Any = None
-        """The first frame of the message that was taken last."""
+        """The first frame of the message that was received last."""
         self._loop.add_reader(self._fd, self._drain)
         self._drain_soon()
 
     def send(self, frames: Frames) -> bool:
-        """Queue a message; False when nobody is there to take it (a peer that went away)."""
+        """Queue a message; False when the peer is not connected any more."""
         if self._socket.closed:
             return False
         try:
@@ -82,24 +81,24 @@ class Port:
         is_more = True
         try:
             for _ in range(_BATCH):
-                frames = self._take()
+                frames = self._receive()
                 if frames is None:
                     is_more = False
                     return
                 if frames:
-                    self._hear(frames)
+                    self._handle(frames)
         finally:
-            if is_more:  # also when on_frames raised: the messages behind that one must not get stuck
+            if is_more:  # also when on_frames raised: later messages must not get stuck
                 self._drain_soon()
 
-    def _hear(self, frames: Frames) -> None:
+    def _handle(self, frames: Frames) -> None:
         try:
             self._on_frames(frames)
         except ProtocolError as e:
             _log.warning("dropped a message at %s: %s", self.address or "the link to the controller", e)
 
-    def _take(self) -> Frames | None:
-        """The next message; an empty one was dropped; None: there is none."""
+    def _receive(self) -> Frames | None:
+        """The next message; an empty one was dropped; None if there is none."""
         if self._socket.closed:
             return None
         try:
@@ -120,42 +119,42 @@ class Port:
 
 
 class KeyGate:
-    """The allow-list at a controller's TCP port: which client keys may shake hands, and what each may call itself.
+    """The allow-list of a controller's TCP port: the keys that may shake hands, and the names that each may use.
 
-    ``on_void`` is called when somebody comes with a key that was let in once and is not any more.
+    ``on_void`` is called when a peer comes with a key that has expired or was revoked.
     """
 
     def __init__(self, context: zmq.Context[Any], on_void: Callable[[], object] = lambda: None):
         self._auth = AsyncioAuthenticator(context)
         self._allowed: dict[str, tuple[str, float]] = {}
-        """By public key: how the names of its holders begin, and until when (seconds since the epoch) it opens."""
+        """By public key: the beginning of its holders' names, and when it expires (seconds since the epoch)."""
         self._on_void = on_void
         self._loop = asyncio.get_running_loop()
         self._auth.start()
         self._auth.configure_curve_callback("*", self)
 
     def allow(self, public_keys: Iterable[str], called: str = "", until: float = math.inf) -> None:
-        """Let holders of these keys in, under names that begin with ``called`` (``c-``), or that very name."""
+        """Accept these keys, under names that begin with ``called`` (``c-``), or are ``called`` itself."""
         self._allowed.update((k, (called, until)) for k in public_keys)
 
     def forbid(self, public_keys: Iterable[str]) -> None:
-        """Let holders of these keys in no more; who is in already is not heard any more."""
+        """Revoke these keys; messages of their connected holders are dropped."""
         self.allow(public_keys, until=0.0)
 
     def forget(self, public_keys: Iterable[str]) -> None:
-        """The same, and who comes with one of them is a stranger."""
+        """Remove these keys; their holders are unauthenticated peers."""
         for key in public_keys:
             self._allowed.pop(key, None)
 
     def callback(self, _domain: str, key: bytes) -> bool:
-        """Asked by pyzmq's authenticator for every handshake; ``key`` in Z85."""
+        """Called by pyzmq's authenticator for every handshake; ``key`` in Z85."""
         _, until = self._allowed.get(key.decode(), ("", -1.0))
         if 0.0 <= until <= time.time():
-            self._loop.call_soon(self._on_void)  # not from here: what it raised would end all handshakes
+            self._loop.call_soon(self._on_void)  # not from here: an exception would end all handshakes
         return until > time.time()
 
     def lets_in(self, key: str, name: bytes) -> bool:
-        """Whether the holder of a key may speak under a name."""
+        """Whether the holder of a key may use a name."""
         called, until = self._allowed.get(key, ("", 0.0))
         is_its = name.startswith(called.encode()) if called[2:] == "" else name == called.encode()
         return is_its and until > time.time()
@@ -164,11 +163,17 @@ class KeyGate:
         self._auth.stop()
 
 
+def _queue_all(socket: zmq.Socket[bytes]) -> None:
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, 0)
+
+
 def _tcp(socket: zmq.Socket[bytes]) -> None:
     socket.setsockopt(zmq.IPV6, 1)
-    # A connection on which nothing comes back is left and dialled anew: after a cut that is sooner than TCP's own. The
-    # kernel sees to it. zmq's heartbeats would end the process (an assertion, in 4.3.5) when one is due on a connection
-    # that has broken while its peer was ahead by more than may wait.
+    # The kernel closes a connection on which nothing comes back, and zmq dials again: sooner than TCP's own timeout.
+    # zmq's heartbeats are not used: in 4.3.5, one that is due on a broken connection whose peer was ahead by more than
+    # may be queued ends the process (an assertion).
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 1)
@@ -176,20 +181,18 @@ def _tcp(socket: zmq.Socket[bytes]) -> None:
     socket.setsockopt(zmq.TCP_MAXRT, 1000 * _SILENCE)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
-    socket.setsockopt(zmq.LINGER, 0)
+    _queue_all(socket)
 
 
 class GuardedPort(Port):
-    """A Port that hears nobody under a name that is not the key's; zmq itself lets a peer call itself anything."""
+    """A Port that drops messages under a name that the key does not allow; zmq itself accepts any name."""
 
     def __init__(self, socket: zmq.Socket[bytes], gate: KeyGate, on_frames: Callable[[Frames], None], address: str):
         self._gate = gate
         super().__init__(socket, on_frames, address)
 
-    def _take(self) -> Frames | None:
-        frames = super()._take()
+    def _receive(self) -> Frames | None:
+        frames = super()._receive()
         if frames is None or self._gate.lets_in(str(self._last.get("User-Id")), frames[0]):
             return frames
         _log.warning("dropped a message under the name %r, which its key does not allow", frames[0][:40])
@@ -204,7 +207,7 @@ def bind_tcp(
     on_frames: Callable[[Frames], None],
     port: int = 0,
 ) -> Port:
-    """A ROUTER on ``host`` at ``port`` (0: one that is free). Messages begin with the sender's identity.
+    """A ROUTER on ``host`` at ``port`` (0: any free one). Messages begin with the sender's identity.
 
     Raises OSError when the port is taken.
     """
@@ -236,7 +239,7 @@ def dial_tcp(
 ) -> zmq.Socket[bytes]:
     """A DEALER to a controller that must hold ``server_key``; wrap it in a Port on the loop that reads it.
 
-    A watch on the connection is set by ``before_connect``: one that is set later may miss the handshake.
+    ``before_connect`` may set up a ConnectionMonitor: one that is set up later may miss the handshake.
     """
     socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     _tcp(socket)
@@ -251,9 +254,9 @@ def dial_tcp(
 
 
 class ConnectionMonitor:
-    """``on_change(True)`` whenever the dialled peer has shaken hands, ``on_change(False)`` when it is gone.
+    """Calls ``on_change(True)`` after each handshake with the dialled peer, ``on_change(False)`` when it is gone.
 
-    ``on_refused`` when it does not know this side's key (any more).
+    ``on_refused`` is called when the peer does not accept this side's key (any more).
     """
 
     def __init__(
@@ -274,20 +277,18 @@ class ConnectionMonitor:
         self._port = Port(socket.get_monitor_socket(events), on_frames)
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop monitoring."""
         if not self._watched.closed:
-            self._watched.disable_monitor()  # first: zmq's own thread waits for ever to tell one that does not listen
+            self._watched.disable_monitor()  # first: zmq's thread would wait for ever to send to a closed socket
         self._port.close()
 
 
 def bind_ipc(context: zmq.Context[Any], path: str, on_frames: Callable[[Frames], None]) -> Port:
-    """A ROUTER at a Unix socket; the directory's mode 0700 is its guard."""
+    """A ROUTER at a Unix socket, which the directory's mode 0700 protects."""
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # else a peer that takes another's place too soon is never heard
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
-    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # else a peer that reuses an identity too soon is ignored
+    _queue_all(socket)
     socket.bind(f"ipc://{path}")
     return Port(socket, on_frames, f"ipc://{path}")
 
@@ -299,11 +300,9 @@ def dial_ipc(
     identity: str = "",
     kind: int = zmq.DEALER,
 ) -> Port:
-    """A DEALER (or SUB, subscribed to everything) to a Unix socket."""
+    """A DEALER, or a SUB that is subscribed to everything, at a Unix socket."""
     socket = context.socket(kind)
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
-    socket.setsockopt(zmq.LINGER, 0)
+    _queue_all(socket)
     if identity:
         socket.setsockopt(zmq.ROUTING_ID, identity.encode())
     if kind == zmq.SUB:
@@ -316,5 +315,5 @@ SUB = zmq.SUB
 
 
 def new_context() -> zmq.Context[Any]:
-    """One per process."""
+    """The zmq context of a process."""
     return zmq.Context()

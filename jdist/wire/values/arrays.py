@@ -1,4 +1,4 @@
-"""numpy arrays as raw bytes: dtype, shape and order in a note, the elements in one buffer, no pickle.
+"""Arrays: a numpy array as a note (dtype, shape, order) and one raw buffer, without pickle.
 
 numpy is imported only where an array is rebuilt; a process that has not imported it holds no array.
 """
@@ -25,7 +25,7 @@ _RAW_DTYPE = re.compile(rf"[<>|=][{_RAW_KINDS}][0-9]+(\[[0-9A-Za-z]+\])?")
 
 
 class ArrayNote(Struct, frozen=True, array_like=True):
-    """What an array is apart from its elements."""
+    """An array without its elements."""
 
     dtype: str
     """numpy's ``dtype.str``, byte order included."""

@@ -1,11 +1,11 @@
-"""Any Python value as a small head and large raw buffers, and back.
+"""Objects: any Python value as a small head and large raw buffers, and back.
 
-Tensors and arrays go as a note and raw bytes; everything else goes through cloudpickle (protocol 5), which moves the
-tensors, arrays and buffers inside it out of the pickle in the same way, so the head of a 10 GB state_dict is small.
+Tensors and arrays are encoded as a note and raw bytes; everything else by cloudpickle (protocol 5), with the tensors,
+arrays and buffers inside it taken out of the pickle in the same way, so the head of a 10 GB state_dict is small.
 
-What changes on the way: tensors arrive on the CPU, gradients stay behind, and tensors that share a storage arrive as
-tensors of their own (the *same* tensor in two places stays one). Buffers are views on the value's own memory: it must
-not be written to until they have been sent.
+Tensors arrive on the CPU and without gradients, and tensors that share a storage arrive separately (the *same* tensor
+in two places stays one). Buffers are views on the value's own memory, which must not be written to before they are
+sent.
 """
 
 from __future__ import annotations
@@ -24,18 +24,15 @@ from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedVa
 from jdist.wire.values import arrays, tensors
 
 FORMAT = 1
-"""First byte of every head; the other side must read the same."""
+"""First byte of every head; both sides must use the same."""
 _SMALL = 512
-"""Bytes: a shorter buffer stays inside the pickle stream; a frame and 64-byte alignment would cost more."""
+"""A buffer of fewer bytes stays inside the pickle stream: a frame and its alignment would cost more."""
 
 Buffer = memoryview | bytes | bytearray
 
 
 class Payload(Struct, frozen=True):
-    """What a value is apart from its large buffers.
-
-    Whatever could run code when it is unpacked is in the head; the buffers are plain data.
-    """
+    """A value without its large buffers. All that could run code when it is unpacked is in the head."""
 
     head: bytes
     """FORMAT, then a msgpack description with the notes and a pickle stream where one is needed."""
@@ -62,7 +59,7 @@ class _BytesHead(Struct, frozen=True, tag="bytes"):
 class _PickleHead(Struct, frozen=True, tag="pickle"):
     stream: bytes
     crc: int
-    """zlib.crc32 of it: a damaged stream is found before any of it is unpickled."""
+    """zlib.crc32 of the stream: damage is found before any of it is unpickled."""
 
 
 _Head = _TensorHead | _ArrayHead | _BytesHead | _PickleHead
@@ -70,7 +67,7 @@ _decoder: msgspec.msgpack.Decoder[_Head] = msgspec.msgpack.Decoder(_Head)
 
 
 def encode(obj: object, limit: int | None = None) -> tuple[Payload, list[memoryview]]:
-    """The payload of ``obj`` and its buffers: C-contiguous views of format 'B', without a copy wherever possible.
+    """The payload of ``obj`` and its buffers: C-contiguous views of format 'B', without copies where possible.
 
     Raises NotPicklable when a part of it cannot be pickled, ShardedValue (a TypeError too) for a DTensor, and TooLarge
     as soon as head and buffers are known to exceed ``limit`` bytes.
@@ -97,7 +94,7 @@ def decode(payload: Payload, buffers: Sequence[Buffer]) -> Any:
     """The value. Tensors and arrays are built on ``buffers`` where these are writable, and copied where not.
 
     Raises ProtocolError when payload and buffers are malformed or disagree, before anything is unpickled; NotRebuilt
-    when the value is sound but cannot be made in this process.
+    when a valid value cannot be rebuilt in this process.
     """
     head = _checked_head(payload, buffers)
     try:
@@ -115,7 +112,7 @@ def decode(payload: Payload, buffers: Sequence[Buffer]) -> Any:
 
 
 def summarize(obj: object) -> str:
-    """One line that says what ``obj`` is: ``"Tensor float32 [3, 4]"``, ``"dict of 2"``, ``"Linear"``."""
+    """A description of ``obj`` in one line: ``"Tensor float32 [3, 4]"``, ``"dict of 2"``, ``"Linear"``."""
     shape, dtype = getattr(obj, "shape", None), getattr(obj, "dtype", None)
     name = type(obj).__name__
     if tensors.is_tensor(obj):
@@ -137,7 +134,7 @@ def _plain(obj: Any) -> bool:
 
 
 class _Allowance:
-    """Bytes that may still be encoded."""
+    """The bytes that may still be encoded."""
 
     def __init__(self, obj: object, limit: int | None):
         self._obj = obj
@@ -153,7 +150,7 @@ class _Allowance:
 
 
 class _Stream(io.BytesIO):
-    """Takes a pickle as far as the allowance goes."""
+    """A pickle stream that is limited by an allowance."""
 
     def __init__(self, allowance: _Allowance):
         super().__init__()
@@ -195,7 +192,7 @@ def _pickled(obj: object, allowance: _Allowance) -> tuple[_PickleHead, list[memo
     buffers: list[memoryview] = []
 
     def out_of_band(buffer: pickle.PickleBuffer) -> bool:
-        """True keeps the buffer in the stream: pickle's own convention."""
+        """True keeps the buffer in the stream, by pickle's convention."""
         view = buffer.raw()
         if view.nbytes < _SMALL:
             return True
@@ -207,7 +204,7 @@ def _pickled(obj: object, allowance: _Allowance) -> tuple[_PickleHead, list[memo
         _Pickler(file, allowance, out_of_band).dump(obj)
     except (ShardedValue, TooLarge):
         raise
-    except Exception as e:  # a class's own __reduce__ or __getstate__ may raise anything
+    except Exception as e:  # __reduce__ and __getstate__ of any class may raise anything
         raise _not_picklable(obj, e) from e
     stream = file.getvalue()
     return _PickleHead(stream, zlib.crc32(stream)), buffers
@@ -225,7 +222,7 @@ def _unpickled(stream: bytes, buffers: Sequence[Buffer], what: str) -> Any:
 
 
 def _checked_head(payload: Payload, buffers: Sequence[Buffer]) -> _Head:
-    """The head, once everything that can be known to be wrong without unpickling is known not to be."""
+    """The head, after all checks that need no unpickling."""
     if not payload.head:
         raise ProtocolError("a value arrived without a head")
     if payload.head[0] != FORMAT:
@@ -262,7 +259,7 @@ def _not_picklable(obj: object, reason: Exception) -> NotPicklable:
 
 
 def _culprit(obj: object, reason: Exception, tries: int = 100, depth: int = 8) -> tuple[str, object, Exception]:
-    """Path to, and value of, the innermost part that cannot be pickled, as far as a limited search finds it."""
+    """The innermost part that cannot be pickled, as far as a limited search finds it: its path, itself, and why."""
     path = ""
     for _ in range(depth):
         found = None
@@ -287,7 +284,7 @@ def _failure(part: object) -> Exception | None:
 
 
 def _parts(obj: object) -> list[tuple[str, object]]:
-    """What ``obj`` holds, each with the step that leads there from it."""
+    """The parts of ``obj``, each with the step of the path that leads to it."""
     if isinstance(obj, dict):
         return [(f"[{key!r}]", value) for key, value in obj.items()]
     if isinstance(obj, (list, tuple)):

@@ -1,6 +1,6 @@
-"""Parts of a value along a dimension: what scatter cuts for each rank, and what gather puts together.
+"""Partition: cuts a value into parts along a dimension, for scatter, and joins parts, for gather.
 
-No torch is imported here: who has a tensor in hand has imported it.
+torch is not imported here: a process that has a tensor has imported it.
 """
 
 from __future__ import annotations

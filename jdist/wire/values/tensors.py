@@ -1,7 +1,7 @@
-"""torch tensors as raw bytes: dtype, shape and flags in a note, the elements in buffers, no pickle.
+"""Tensors: a torch tensor as a note (dtype, shape, flags) and raw buffers, without pickle.
 
-torch is imported only where a tensor is rebuilt; a process that has not imported it holds no tensor.
-Buffers are views on the tensors' own memory: what is written to a tensor before they are sent is sent.
+torch is imported only where a tensor is rebuilt; a process that has not imported it holds no tensor. Buffers are views
+on the tensors' own memory: writes to a tensor before they are sent are sent, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PARTS = {"strided": 0, "meta": 0, "sparse_coo": 2} | dict.fromkeys(_COMPRESSED,
 
 
 class TensorNote(Struct, frozen=True, array_like=True):
-    """What a tensor is apart from its elements."""
+    """A tensor without its elements."""
 
     dtype: str
     """torch's name without ``torch.``."""
@@ -39,7 +39,7 @@ class TensorNote(Struct, frozen=True, array_like=True):
     layout: str = "strided"
     """``strided``, ``meta`` (no elements), or a sparse layout, whose index and value tensors are the ``parts``."""
     device: str = "cpu"
-    """Where it was; it arrives on the CPU."""
+    """The sender's device; the tensor arrives on the CPU."""
     requires_grad: bool = False
     is_parameter: bool = False
     is_coalesced: bool = False
@@ -53,14 +53,14 @@ def is_tensor(obj: object) -> bool:
 
 
 def is_dtensor(obj: object) -> bool:
-    """Whether ``obj`` is one rank's share of a distributed tensor."""
-    # Another thread may be in the middle of importing the module: there is no DTensor yet, then.
+    """Whether ``obj`` is one rank's shard of a distributed tensor."""
+    # Another thread may be importing the module, which has no DTensor yet then.
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and isinstance(obj, kind)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a note and raw bytes say everything: no subclass, nothing quantized or nested."""
+    """Whether a note and raw bytes describe the tensor fully: no subclass, not quantized or nested."""
     torch = sys.modules["torch"]
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)

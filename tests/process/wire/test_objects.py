@@ -24,7 +24,7 @@ from hypothesis.extra import numpy as hnp
 from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedValue, TooLarge, UsageError
 from jdist.wire.values import objects, partition
 from jdist.wire.values.objects import FORMAT, Payload, decode, encode
-from jdist.wire.values.segments import Segment, copy_into, layout, split
+from jdist.wire.values.segments import Segment, layout, split
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int8, torch.int16),
@@ -39,7 +39,8 @@ def moved(obj: Any) -> Any:
     assert payload.sizes == tuple(len(b) for b in buffers)
     assert all(b.format == "B" and b.c_contiguous for b in buffers)
     view = memoryview(bytearray(layout(payload.sizes)[1]))
-    copy_into(view, buffers)
+    for to, buffer in zip(split(view, payload.sizes), buffers, strict=True):
+        to[:] = buffer
     return decode(payload, split(view, payload.sizes))
 
 
