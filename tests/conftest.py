@@ -38,6 +38,7 @@ SHARED_SERVICES = {
     "system/hub": "hub",
     "system/lab": "lab",
     "system/hosts/test_launched_tasks": "slurm",
+    "system/hosts/test_launcher_contract": "slurm",
     "system/hosts/test_slurm": "slurm",
 }
 """Tests that share what takes long to start (a JupyterHub, Slurm's daemons): they run one after the other, in one
@@ -53,8 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def runtime_directory() -> Iterator[Path]:
+def runtime_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of this test run's own for connection files and sockets (whose paths may have 107 characters)."""
+    tmp_path_factory.getbasetemp()  # before TMPDIR is another: it must outlive this fixture, for a test that is rerun
     path = Path(tempfile.mkdtemp(prefix="jt-", dir="/tmp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(path))

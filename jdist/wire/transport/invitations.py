@@ -19,7 +19,7 @@ from msgspec import Struct
 from jdist.core.errors import UsageError
 from jdist.wire.transport.keys import KeyPair
 
-_PREFIX = "jdist1"
+PREFIX = "jdist1"
 JOINED = "enrolled with the controller at"
 """An agent prints this once it has enrolled, for the program that started it."""
 REFUSED = "refused by the controller:"
@@ -52,14 +52,14 @@ class JoinLine(Struct, frozen=True, array_like=True):
     def encode(self) -> str:
         """The line as one word, safe to paste."""
         body = msgspec.msgpack.encode(self)
-        return f"{_PREFIX}." + base64.urlsafe_b64encode(_checksum(body) + body).decode().rstrip("=")
+        return f"{PREFIX}." + base64.urlsafe_b64encode(_checksum(body) + body).decode().rstrip("=")
 
     @classmethod
     def decode(cls, text: str) -> JoinLine:
         """Raises UsageError when the text is no join line."""
         prefix, _, body = text.strip().partition(".")
-        if prefix != _PREFIX or not body:
-            raise UsageError(f"that is no join line: it starts with {_PREFIX}. and an invitation prints it")
+        if prefix != PREFIX or not body:
+            raise UsageError(f"that is no join line: it starts with {PREFIX}. and an invitation prints it")
         try:
             data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
             if data[:_CHECKSUM] != _checksum(data[_CHECKSUM:]):
@@ -75,7 +75,7 @@ class JoinLine(Struct, frozen=True, array_like=True):
 
 def find_line(word: str) -> str:
     """The join line that a word is, or that the file of this name holds. Raises UsageError."""
-    if word.startswith(f"{_PREFIX}."):
+    if word.startswith(f"{PREFIX}."):
         return word
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # the last: nobody has the home of ~NAME
         return Path(word).expanduser().read_text().strip()
@@ -86,7 +86,7 @@ def exposure(word: str) -> str:
     """What to say of a file that holds a join line and that any user of this host can read; "" of anything else."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         path = Path(word).expanduser()
-        if not word.startswith(f"{_PREFIX}.") and path.stat().st_mode & stat.S_IROTH:
+        if not word.startswith(f"{PREFIX}.") and path.stat().st_mode & stat.S_IROTH:
             return f"any user of this host can read {path}, whose line makes its holder a node: chmod 600 {path}"
     return ""
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from support.hosts.namespaces import Bed, RayNode
+from support.hosts.namespaces import Bed, Node
 from support.waits import eventually
 
 NCPU = 4
@@ -85,7 +85,7 @@ class Rays:
         for node in self._bed.nodes[:nnodes]:
             self.wait(node)
 
-    def wait(self, node: RayNode) -> None:
+    def wait(self, node: Node) -> None:
         """Until it is up."""
         self._wait(node.name, lambda: self.start(node))
 
@@ -108,7 +108,7 @@ class Rays:
             ["--temp-dir", str(self._session)],
         )
 
-    def start(self, node: RayNode) -> None:
+    def start(self, node: Node) -> None:
         where = ["--address", self.address, "--num-cpus", str(NCPU)]
         self._start(node.name, node.command([]), node.address, where, [])
 
@@ -130,7 +130,7 @@ class Rays:
     def log(self, name: str) -> str:
         return (self._directory / f"{name}.out").read_text(errors="replace")
 
-    def kill(self, node: RayNode) -> None:
+    def kill(self, node: Node) -> None:
         """All of Ray's processes on a node, at once, as a power cut would. Other daemons there are other tests'."""
         started = self._started.pop(node.name)
         for pid in _in_network_of(node):
@@ -189,7 +189,7 @@ def _is_rays(pid: int) -> bool:
     return False
 
 
-def _in_network_of(node: RayNode) -> list[int]:
+def _in_network_of(node: Node) -> list[int]:
     own = os.readlink(f"/proc/{node.held.pid}/ns/net")
     found = []
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
