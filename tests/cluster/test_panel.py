@@ -31,15 +31,15 @@ class Watcher:
         self.follower: PanelFollower
         self.calls: list[str] = []
 
+        visibility: Any = SimpleNamespace(
+            is_visible=lambda: self.is_seen,
+            begin=lambda: self.calls.append("begin"),
+            end=lambda: self.calls.append("end"),
+            probe=lambda: self.calls.append("probe"),
+        )
+
         async def begin() -> None:
-            self.follower = PanelFollower(
-                cluster.asynchronous,
-                self._show,
-                lambda: self.is_seen,
-                lambda: self.calls.append("live"),
-                lambda: self.calls.append("rest"),
-                lambda: self.calls.append("call"),
-            )
+            self.follower = PanelFollower(cluster.asynchronous, self._show, visibility)
 
         bridge().call(begin())
 
@@ -77,7 +77,7 @@ def test_it_looks_while_cells_run_and_then_no_more(cluster: jdist.Cluster, watch
     watcher.until(lambda sight: sight.state == "watching" and not sight.found.runs)
     gaps = [b - a for a, b in zip(watcher.at[1:], watcher.at[2:], strict=False)]
     assert all(gap > 0.45 for gap in gaps), gaps
-    assert watcher.calls[-1] == "rest"
+    assert watcher.calls[-1] == "end"
 
 
 def test_nothing_is_asked_while_nothing_happens(cluster: jdist.Cluster, watcher: Watcher) -> None:

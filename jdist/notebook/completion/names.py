@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from jdist.core.messages.introspection import Completed
 from jdist.core.ranks import RankSet
+from jdist.notebook.text.limits import ranks_by
 
 
 class RanksPart(Struct, frozen=True):
@@ -54,7 +55,7 @@ def combine(answers: Mapping[int, Completed]) -> list[tuple[str, str]]:
 
 
 def _describe_type(by_rank: Mapping[int, str], asked: int) -> str:
-    ranks_of = _invert(by_rank)
+    ranks_of = ranks_by(by_rank.items())
     if len(ranks_of) > 1:
         return ", ".join(f"{kind or '?'} on {RankSet(ranks)}" for kind, ranks in ranks_of.items())
     (kind,) = ranks_of
@@ -63,17 +64,10 @@ def _describe_type(by_rank: Mapping[int, str], asked: int) -> str:
 
 def describe_name(name: str, answers: Mapping[int, str]) -> str:
     """The ranks' descriptions of a name, equal ones once; "" where no rank has it."""
-    ranks_of = _invert(answers)
+    ranks_of = ranks_by(answers.items())
     if not any(ranks_of):
         return ""
     if len(ranks_of) == 1:
         return next(iter(ranks_of))
     parts = [f"[{RankSet(ranks)}] {text or f'there is no {name}'}" for text, ranks in ranks_of.items()]
     return "\n\n".join([f"{name} is not the same on every rank", *parts])
-
-
-def _invert(answers: Mapping[int, str]) -> dict[str, Iterable[int]]:
-    ranks_of: dict[str, list[int]] = {}
-    for rank, text in answers.items():
-        ranks_of.setdefault(text, []).append(rank)
-    return dict(ranks_of)

@@ -11,7 +11,7 @@ from jdist.core.outcome import OutputLine, RichOutput, SkippedLines
 from jdist.core.ranks import RankSet
 from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi
-from jdist.notebook.text.limits import MOST_NOTES, cut, fit, left_out, size
+from jdist.notebook.text.limits import MOST_NOTES, cut, fit, left_out, ranks_by, size
 from jdist.notebook.text.number_folding import joined
 from jdist.notebook.text.remedy_text import typed
 
@@ -87,10 +87,7 @@ def notes(dropped: Iterable[Block]) -> list[str]:
 
 
 def _counted(counts: Counter[int], what: str) -> Iterator[str]:
-    alike: dict[int, list[int]] = {}
-    for rank, count in sorted(counts.items()):
-        alike.setdefault(count, []).append(rank)
-    groups = list(alike.items())
+    groups = list(ranks_by(sorted(counts.items())).items())
     most = MOST_NOTES // 2 - 1
     yield from (left_out(count, ranks, what) for count, ranks in groups[:most] if count)
     if rest := groups[most:]:
@@ -112,10 +109,7 @@ def alike_but(blocks: Sequence[Block], lead: int) -> list[tuple[int, ...]]:
             for rank in part.ranks:
                 written.setdefault(rank, []).append((place, which))
     written.pop(lead, None)
-    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    for rank, places in sorted(written.items()):
-        alike.setdefault(tuple(places), []).append(rank)
-    return [tuple(ranks) for ranks in alike.values()]
+    return [tuple(ranks) for ranks in ranks_by((r, tuple(places)) for r, places in sorted(written.items())).values()]
 
 
 def in_rank_order(blocks: Sequence[Block]) -> list[Block]:

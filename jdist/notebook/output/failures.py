@@ -10,7 +10,7 @@ from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology
 from jdist.notebook.text import ansi
-from jdist.notebook.text.limits import naming
+from jdist.notebook.text.limits import naming, ranks_by
 from jdist.notebook.text.number_folding import joined, numberless, skeleton
 
 _URGENCY: Mapping[OutcomeKind, int] = {"lost": 0, "error": 1, "timeout": 2, "interrupted": 3, "value": 4}
@@ -100,12 +100,8 @@ def failures(
     ``first_failed`` is the rank that was seen to fail first, where that is known; else the earliest end counts. The
     headlines need ``topology`` and ``timeout``, the run's deadline in seconds.
     """
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for rank, outcome in sorted(outcomes.items()):
-        if not outcome.ok:
-            groups.setdefault(_likeness(outcome), []).append(rank)
     found = []
-    for ranks in groups.values():
+    for ranks in ranks_by((r, _likeness(o)) for r, o in sorted(outcomes.items()) if not o.ok).values():
         first = outcomes[ranks[0]]
         messages = tuple(e.evalue for r in ranks if (e := outcomes[r].error) is not None)
         is_echo = first.kind == "error" and first.error is not None and first.error.is_echo

@@ -33,7 +33,7 @@ from jdist.notebook.output.run_json_schema import (
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi
-from jdist.notebook.text.limits import cut, fit, size
+from jdist.notebook.text.limits import cut, fit, ranks_by, size
 
 _MOST_FAILURES = 12
 _DETAILS = 20
@@ -102,13 +102,14 @@ def _utf16_units(text: str) -> int:
 
 def _rank_states(view: RunView) -> list[RankStates]:
     """The ranks by state and time, those that are alike together."""
-    alike: dict[tuple[RankState, float | None], list[int]] = {}
     unfinished: RankState = "waiting" if view.state == "waiting" else "running"
-    for rank in view.ranks:
+
+    def state_of(rank: int) -> tuple[RankState, float | None]:
         outcome = view.outcomes.get(rank)
-        key = (unfinished, None) if outcome is None else (outcome.kind, _rounded(outcome.duration))
-        alike.setdefault(key, []).append(rank)
-    return [RankStates(str(RankSet(who)), state, seconds) for (state, seconds), who in alike.items()]
+        return (unfinished, None) if outcome is None else (outcome.kind, _rounded(outcome.duration))
+
+    alike = ranks_by((rank, state_of(rank)) for rank in view.ranks)
+    return [RankStates(str(RankSet(ranks)), state, seconds) for (state, seconds), ranks in alike.items()]
 
 
 def _rounded(seconds: float) -> float:

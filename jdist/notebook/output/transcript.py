@@ -19,6 +19,7 @@ from jdist.core.messages.output import Text as TextMessage
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.output.alignment import AlignedBlock, AlignedEntry, Alignment
 from jdist.notebook.output.terminal_emulator import LineAssembler
+from jdist.notebook.text.limits import ranks_by
 
 Stream = Literal["stdout", "stderr"]
 
@@ -226,9 +227,7 @@ def _block(node: AlignedBlock, is_live: bool = False) -> Block:
     """The node as it is now; made again only after it has changed."""
     if isinstance(node.cache, Block):
         return node.cache
-    same: dict[Any, list[int]] = {}
-    for rank, entry in sorted(node.members.items()):
-        same.setdefault(entry.key, []).append(rank)
+    same = ranks_by((rank, entry.key) for rank, entry in sorted(node.members.items()))
     parts = tuple(BlockPart(tuple(who), _with_rank(node.members[who[0]].item, who[0])) for who in same.values())
     block = Block(tuple(sorted(node.members)), parts, is_live)
     node.cache = block

@@ -42,7 +42,7 @@ class ClusterPanel(PanelPart):
 
     def _make(self) -> None:
         self._header, self._warning, self._table, self._groups, self._footer = (widgets.markup() for _ in range(5))
-        self._visibility = Visibility(lambda: not self._delivery.is_late, self._refresh_soon)
+        self._visibility = Visibility(lambda: not self._delivery.is_late, self._refresh_soon, self._parentless)
         self._verdicts = widgets.column()
         self._ranks = widgets.text("on ranks", _HINT, f"which ranks the buttons are for: {_HINT}", ["all"])
         self._ranks.style.description_width = "auto"
@@ -94,14 +94,8 @@ class ClusterPanel(PanelPart):
         async def begin() -> None:
             if self._is_closed:
                 return
-            self._follower = PanelFollower(
-                self._cluster.asynchronous,
-                self._parentless.wrap(self._draw),
-                self._visibility.is_visible,
-                self._parentless.wrap(self._visibility.begin),
-                self._parentless.wrap(self._visibility.end),
-                self._parentless.wrap(self._visibility.probe),
-            )
+            draw = self._parentless.wrap(self._draw)
+            self._follower = PanelFollower(self._cluster.asynchronous, draw, self._visibility)
 
         bridge().begin(begin())
 

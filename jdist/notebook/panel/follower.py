@@ -9,6 +9,7 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.follow import ANSWER_TIMEOUT, RETRY_AFTER, ClusterFollower, Observations, watched_pause
 from jdist.core.messages.status import Notice, StatusReport
 from jdist.notebook.panel.html import Sight
+from jdist.notebook.panel.visibility import Visibility
 from jdist.notebook.text.remedy_text import typed, worded
 from jdist.wire.transport.keys import Connection
 
@@ -20,25 +21,13 @@ _UNSEEN = "no browser has shown this for a while; it goes on when one does"
 class PanelFollower(ClusterFollower):
     """Calls ``show(sight)`` on the client's loop, at most twice a second and only with something new.
 
-    ``is_seen()`` says whether a browser shows the panel; it is asked only while cells run. ``on_live`` and ``on_rest``
-    are called when that begins and ceases to matter, ``on_call`` while no browser does; :meth:`poll_now` ends a pause.
+    It pauses while cells run and no browser shows the panel; :meth:`poll_now` ends a pause.
     """
 
-    def __init__(
-        self,
-        cluster: AsyncCluster,
-        show: Callable[[Sight], None],
-        is_seen: Callable[[], bool],
-        on_live: Callable[[], None],
-        on_rest: Callable[[], None],
-        on_call: Callable[[], None],
-    ):
+    def __init__(self, cluster: AsyncCluster, show: Callable[[Sight], None], visibility: Visibility):
         self._cluster = cluster
         self._show = show
-        self._is_seen = is_seen
-        self._on_live = on_live
-        self._on_rest = on_rest
-        self._on_call = on_call
+        self._visibility = visibility
         self._sight = Sight("connecting", f"connecting to cluster {cluster.name}")
         self._state = "watching"
         super().__init__()
@@ -50,12 +39,12 @@ class PanelFollower(ClusterFollower):
 
     def wants_observations(self, report: StatusReport) -> bool:
         if not report.runs:
-            self._on_rest()
+            self._visibility.end()
             self._state = "watching"
         else:
             if self._state == "watching":
-                self._on_live()
-            self._state = "live" if self._is_seen() else "paused"
+                self._visibility.begin()
+            self._state = "live" if self._visibility.is_visible() else "paused"
         return self._state != "paused"
 
     def handle_report(self, report: StatusReport, observations: Observations) -> None:
@@ -80,7 +69,7 @@ class PanelFollower(ClusterFollower):
         if self._sight.state == "silent":
             return RETRY_AFTER
         if self._state == "paused":
-            self._on_call()
+            self._visibility.probe()
             return _UNSEEN_PAUSE
         if self._state == "live" and self._sight.found is not None:
             return watched_pause(len(self._sight.found.ranks))

@@ -7,6 +7,8 @@ word, never a colour alone.
 from __future__ import annotations
 
 import html
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -14,6 +16,7 @@ from msgspec import Struct
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.observation import Verdict
+from jdist.core.quantities import format_count
 from jdist.core.ranks import RankSet
 from jdist.core.remedy import sentence
 from jdist.core.topology import Mesh
@@ -53,11 +56,10 @@ def draw_header(sight: Sight) -> str:
     if sight.found is None:
         return _box(f"<strong>{html.escape(sight.note or sight.state)}</strong>")
     facts = sight.found.facts
-    nnodes = facts.topology.nnodes
     state = {"silent": "does not answer", "gone": "gone"}.get(sight.state, _phase(sight.found))
     words = [
         f"{facts.topology.world_size} ranks",
-        f"{nnodes} node{'' if nnodes == 1 else 's'}",
+        format_count(facts.topology.nnodes, "node"),
         facts.backend,
         f"generation {facts.generation}",
         f"<strong>{html.escape(state)}</strong>",
@@ -107,34 +109,24 @@ def pages(ranks: int) -> int:
     return max(1, -(-ranks // PAGE))
 
 
+_HEADS = ("rank", "node", "device", "state", "doing", "CPU", "memory", "GPU", "GPU memory", "last line", "lost")
+_ALWAYS = ("rank", "node", "state")
+_NUMERIC = {"rank", "CPU", "memory", "GPU", "GPU memory"}
+
+
 def draw_ranks(sight: Sight, page: int = 0) -> str:
     """A row for each rank of the page; columns that are empty are left out."""
     if sight.found is None or not sight.found.ranks:
         return ""
-    rows = sight.found.ranks[page * PAGE : (page + 1) * PAGE]
-    made = [_row(row, sight.looked.get(row.rank)) for row in rows]
-    heads = [h for h in _HEADS if h in _ALWAYS or any(row.get(h) for row in made)]
-    top = "".join(f'<th scope="col" style="{_style(h)}">{h}</th>' for h in heads)
-    body = "".join("<tr>" + "".join(_field(h, row.get(h, "")) for h in heads) + "</tr>" for row in made)
-    shown = RankSet(row.rank for row in rows)
-    caption = f"Ranks {shown} of {len(sight.found.ranks)}: {_tally(sight.found.ranks)}"
-    return (
-        f'<table aria-label="{html.escape(caption)}" style="{_FONT};border-collapse:collapse;margin:4px 0">'
-        f'<caption style="text-align:left;{_MUTED};caption-side:top">{html.escape(caption)}</caption>'
-        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-    )
-
-
-_HEADS = ("rank", "node", "device", "state", "doing", "CPU", "memory", "GPU", "GPU memory", "last line", "lost")
-_ALWAYS = ("rank", "node", "state")
-
-
-def _tally(ranks: Iterable[RankFacts]) -> str:
-    """``"6 running, 2 idle"``."""
-    counts: dict[str, int] = {}
-    for row in ranks:
-        counts[row.state] = counts.get(row.state, 0) + 1
-    return ", ".join(f"{n} {state}" for state, n in sorted(counts.items(), key=lambda item: -item[1]))
+    everyone = sight.found.ranks
+    shown = everyone[page * PAGE : (page + 1) * PAGE]
+    rows = [_row(row, sight.looked.get(row.rank)) for row in shown]
+    heads = [head for head in _HEADS if head in _ALWAYS or any(row.get(head) for row in rows)]
+    states = ", ".join(f"{n} {state}" for state, n in Counter(row.state for row in everyone).most_common())
+    caption = f"Ranks {RankSet(row.rank for row in shown)} of {len(everyone)}: {states}"
+    styles = [_NUMBER if head in _NUMERIC else _CELL for head in heads]
+    cells = [[row.get(head, "") for head in heads] for row in rows]
+    return _table(caption, heads, cells, styles, has_caption=True)
 
 
 def _row(row: RankFacts, seen: Observation | None) -> dict[str, str]:
@@ -143,47 +135,46 @@ def _row(row: RankFacts, seen: Observation | None) -> dict[str, str]:
     return {**cells, "state": state, "device": seen.device if seen else "", "lost": row.death}
 
 
-def _style(head: str) -> str:
-    return _NUMBER if head in ("rank", "CPU", "memory", "GPU", "GPU memory") else _CELL
-
-
-def _field(head: str, text: str) -> str:
-    tag, scope = ("th", ' scope="row"') if head == "rank" else ("td", "")
-    weight = ";font-weight:normal" if head == "rank" else ""
-    return f'<{tag}{scope} style="{_style(head)}{weight}">{html.escape(text)}</{tag}>'
-
-
-# ---------------------------------------------------------------- groups
-
-
 def draw_groups(found: StatusReport | None) -> str:
     """The groups, and the mesh as a grid of ranks."""
     if found is None:
         return ""
-    rows = "".join(
-        f'<tr><th scope="row" style="{_CELL};font-weight:normal">{html.escape(name)}</th>'
-        f'<td style="{_CELL}">{html.escape(ranks)}</td><td style="{_CELL};{_MUTED}">{how}</td></tr>'
-        for name, ranks, how in group_rows(found)
-    )
     grid = "" if found.facts.mesh is None else draw_mesh(Mesh(*found.facts.mesh))
-    return f'<table aria-label="Groups" style="{_FONT};border-collapse:collapse">{rows}</table>{grid}'
+    return _table("Groups", (), group_rows(found), (_CELL, _CELL, f"{_CELL};{_MUTED}")) + grid
 
 
 def draw_mesh(mesh: Mesh) -> str:
     """Ranks in rows and columns: the last dimension is the columns, all before it are the rows."""
     *outer, last = mesh.names
     columns = mesh.sizes[-1]
-    count = 1
-    for size in mesh.sizes[:-1]:
-        count *= size
-    top = "".join(f'<th scope="col" style="{_NUMBER};{_MUTED}">{html.escape(last)}={i}</th>' for i in range(columns))
+    heads = ["", *(f"{last}={i}" for i in range(columns))]
+    rows = []
+    for first in range(0, math.prod(mesh.sizes), columns):
+        label = " ".join(f"{name}={mesh.coordinate(first, name)}" for name in outer)
+        rows.append([label, *map(str, range(first, first + columns))])
+    return _table(f"Mesh {mesh}", heads, rows, [f"{_CELL};{_MUTED}", *[_NUMBER] * columns])
+
+
+def _table(
+    label: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    styles: Sequence[str],
+    *,
+    has_caption: bool = False,
+) -> str:
+    """A table whose first column heads its rows; ``label`` names it for assistive technology."""
+    caption = f'<caption style="text-align:left;{_MUTED};caption-side:top">{html.escape(label)}</caption>'
+    top = "".join(f'<th scope="col" style="{s}">{html.escape(h)}</th>' for h, s in zip(heads, styles, strict=False))
     body = ""
-    for row in range(count):
-        label = " ".join(f"{name}={mesh.coordinate(row * columns, name)}" for name in outer)
-        cells = "".join(f'<td style="{_NUMBER}">{row * columns + i}</td>' for i in range(columns))
-        body += f'<tr><th scope="row" style="{_CELL};{_MUTED}">{html.escape(label)}</th>{cells}</tr>'
-    style = f"{_FONT};border-collapse:collapse;margin-top:6px"
-    return f'<table aria-label="Mesh {mesh}" style="{style}"><tr><td></td>{top}</tr>{body}</table>'
+    for first, *rest in rows:
+        cells = "".join(f'<td style="{s}">{html.escape(c)}</td>' for c, s in zip(rest, styles[1:], strict=True))
+        body += f'<tr><th scope="row" style="{styles[0]};font-weight:normal">{html.escape(first)}</th>{cells}</tr>'
+    return (
+        f'<table aria-label="{html.escape(label)}" style="{_FONT};border-collapse:collapse;margin:4px 0">'
+        f"{caption if has_caption else ''}{f'<thead><tr>{top}</tr></thead>' if heads else ''}"
+        f"<tbody>{body}</tbody></table>"
+    )
 
 
 # ---------------------------------------------------------------- messages

@@ -11,6 +11,8 @@ from typing import Any
 
 import ipywidgets
 
+from jdist.notebook.panel.comm_thread import ParentlessContext
+
 _TICK = 5.0
 """Seconds between two ticks."""
 _PATIENCE = 15.0
@@ -24,10 +26,15 @@ class Visibility:
     """
 
     def __init__(
-        self, can_tick: Callable[[], bool], on_return: Callable[[], None], clock: Callable[[], float] = time.monotonic
+        self,
+        can_tick: Callable[[], bool],
+        on_return: Callable[[], None],
+        context: ParentlessContext,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self._can_tick = can_tick
         self._on_return = on_return
+        self._context = context
         self._clock = clock
         self._ticked_at = clock()
         layout = ipywidgets.Layout(display="none")
@@ -47,12 +54,15 @@ class Visibility:
 
     def probe(self) -> None:
         """Make a page that was loaded meanwhile begin to tick at once."""
-        self.widget.playing = False
-        self.widget.playing = True
+        self._set_playing(False)
+        self._set_playing(True)
 
     def end(self) -> None:
         """Stop the ticks."""
-        self.widget.playing = False
+        self._set_playing(False)
+
+    def _set_playing(self, is_playing: bool) -> None:
+        self._context.run(setattr, self.widget, "playing", is_playing)
 
     def is_visible(self) -> bool:
         """Whether a browser shows the panel, or that cannot be known."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
 from jdist.core.messages.nodes import UNLIMITED, NetworkPath, NodeReport
 from jdist.core.quantities import format_memory, format_rate
 from jdist.core.ranks import RankSet
+from jdist.notebook.text.limits import ranks_by
 from jdist.notebook.text.tables import table
 
 _COLUMNS = 6
@@ -46,20 +48,14 @@ def _nodes(seen: Examination) -> dict[str, str]:
 
 
 def _collapsed(cells: Mapping[int, str]) -> str:
-    groups: dict[str, list[int]] = {}
-    for node, cell in cells.items():
-        groups.setdefault(cell, []).append(node)
-    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    ordered = sorted(ranks_by(cells.items()).items(), key=lambda item: -len(item[1]))
     shown = [f"{RankSet(nodes)}: {cell or 'none'}" for cell, nodes in ordered[:_COLUMNS]]
     left = sum(len(nodes) for _, nodes in ordered[_COLUMNS:])
     return "\n".join(shown + [f"{left} others"] * bool(left))
 
 
 def _gpus(report: NodeReport) -> str:
-    models: dict[str, int] = {}
-    for gpu in report.gpus:
-        kind = f"{gpu.name} {format_memory(gpu.memory)}"
-        models[kind] = models.get(kind, 0) + 1
+    models = Counter(f"{gpu.name} {format_memory(gpu.memory)}" for gpu in report.gpus)
     named = ", ".join(f"{count} x {kind}" for kind, count in models.items())
     return named or (str(report.gpu_count) if report.gpu_count else "none")
 

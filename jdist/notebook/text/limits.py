@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from jdist.core.ranks import RankSet
@@ -25,6 +25,7 @@ class Weighed(Protocol):
 
 
 B = TypeVar("B")
+H = TypeVar("H", bound=Hashable)
 C = TypeVar("C", bound=Weighed)
 
 
@@ -52,6 +53,14 @@ def naming(ranks: Iterable[int]) -> str:
     if len(text) > _LONGEST_RANKS:
         return f"{len(chosen)} ranks ({text[:_LONGEST_RANKS].rsplit(',', 1)[0]},…)"
     return f"rank {text}" if len(chosen) == 1 else f"ranks {text}"
+
+
+def ranks_by(values: Iterable[tuple[int, H]]) -> dict[H, list[int]]:
+    """The ranks of equal values together; values in the order in which they first occur."""
+    ranks: dict[H, list[int]] = {}
+    for rank, value in values:
+        ranks.setdefault(value, []).append(rank)
+    return ranks
 
 
 def left_out(count: int, ranks: Iterable[int], what: str = "line") -> str:

@@ -60,7 +60,7 @@ def test_a_kernel_that_keeps_no_parent_is_left_as_it_is() -> None:
 def test_visibility_ends_some_time_after_the_last_tick() -> None:
     now = [0.0]
     returns: list[float] = []
-    visibility = Visibility(lambda: True, lambda: returns.append(now[0]), lambda: now[0])
+    visibility = Visibility(lambda: True, lambda: returns.append(now[0]), ParentlessContext(None), lambda: now[0])
     visibility.begin()
     assert visibility.widget.playing
     now[0] = 14.0
@@ -83,6 +83,6 @@ def test_visibility_ends_some_time_after_the_last_tick() -> None:
 
 def test_where_ticks_cannot_be_heard_somebody_is_taken_to_look() -> None:
     now = [0.0]
-    visibility = Visibility(lambda: False, list, lambda: now[0])
+    visibility = Visibility(lambda: False, list, ParentlessContext(None), lambda: now[0])
     now[0] = 100.0
     assert visibility.is_visible()
