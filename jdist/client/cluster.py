@@ -13,19 +13,18 @@ from typing import Any, Self
 
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, BaseCluster, Ranks
-from jdist.client.doctor.collect import examine, examine_briefly
+from jdist.client.doctor.collect import examine
 from jdist.client.doctor.debug_log import DebugLogs, collect_logs
 from jdist.client.doctor.diagnosis import Diagnosis, Finding
 from jdist.client.expressions import script_cell
 from jdist.client.lifecycle.lifecycle import Lifecycle
 from jdist.client.lifecycle.nodes import Nodes
-from jdist.client.lifecycle.start import Progress, Started, make_settings, print_waiting, wait_formed
+from jdist.client.lifecycle.start import Progress, make_settings, print_waiting
 from jdist.client.link import Link, new_request
 from jdist.client.run import CellRun
 from jdist.client.sync.code_sync import CodeSync
-from jdist.client.sync.upload import OnProgress as OnSync
 from jdist.client.sync.upload import Synced
-from jdist.client.trace.collect import collect as collect_trace
+from jdist.client.trace.collect import collect_trace
 from jdist.client.trace.trace import Trace
 from jdist.client.values import compare
 from jdist.client.values.carrier import OnProgress
@@ -35,8 +34,7 @@ from jdist.core.messages.introspection import Complete, Completed, Console, Cons
 from jdist.core.messages.membership import Resized
 from jdist.core.messages.observation import GetStack, Observation, Observe, StackText
 from jdist.core.messages.runs import InputReply, Interrupt, RunCell
-from jdist.core.messages.status import Notice, StatusReport, StatusRequest
-from jdist.core.remedy import Remedy
+from jdist.core.messages.status import StatusReport, StatusRequest
 from jdist.core.settings import Host, OnDeath
 from jdist.wire.transport.keys import Connection
 
@@ -121,16 +119,7 @@ class AsyncCluster(BaseCluster):
             **limits,
         )
         self = cls()
-        report = on_progress or print_waiting
-
-        async def wait(started: Started) -> None:
-            await wait_formed(started, timeout, report)
-            await started.launcher.release()
-            self.warnings = (await examine_briefly(self.link, self.facts)).findings
-            for finding in self.warnings:
-                self.attachment.notify(Notice(f"⚠ {finding.text}", remedies=(Remedy("doctor", "look closer"),)))
-
-        await self._lifecycle.start(settings, kind, report, wait)
+        self.warnings = await self._lifecycle.start(settings, kind, timeout, on_progress or print_waiting)
         self.start_seconds = time.monotonic() - began
         return self
 
@@ -231,10 +220,6 @@ class AsyncCluster(BaseCluster):
         """Stop what runs on ``ranks`` (or one run); every namespace is kept and the world re-formed."""
         chosen = () if ranks is None else self.select(ranks)
         await self.link.request(Interrupt(new_request(), chosen, run), object)
-
-    def interrupt_now(self, run: int) -> None:
-        """Send an interrupt without waiting for an answer, on the link's loop; a lost cluster is ignored."""
-        self._runs.interrupt_now(run)
 
     async def restart(self, ranks: Ranks = None) -> None:
         """Replace the processes of ``ranks``; their namespaces are lost, the world is re-formed.
@@ -339,7 +324,7 @@ class AsyncCluster(BaseCluster):
         *,
         exclude: Sequence[str] = (),
         watch: bool = False,
-        on_progress: OnSync | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Synced:
         """Copy a local file or folder to every node, only what has changed, and have every rank import from it.
 
@@ -386,10 +371,7 @@ class AsyncCluster(BaseCluster):
         return await self.link.query_one(self.select(rank)[0], Logs(lines), LogText)
 
     async def debug_log(self, lines: int = 200) -> DebugLogs:
-        """The newest log records of the controller, agents and workers, merged by time; for a report of a fault.
-
-        Environment variable ``JDIST_LOG=debug`` where the cluster is started adds what each process does.
-        """
+        """The newest log records of all processes by time; ``JDIST_LOG=debug`` at the cluster's start adds more."""
         return await collect_logs(self.link, self.facts, lines)
 
     async def console(self, rank: int) -> ConsoleAt:
@@ -397,14 +379,11 @@ class AsyncCluster(BaseCluster):
         return await self.link.query_one(self.select(rank)[0], Console(), ConsoleAt)
 
     async def complete(self, code: str, cursor: int, ranks: Ranks = None, timeout: float = 0.2) -> dict[int, Completed]:
-        """Names in ranks' namespaces that complete the text before ``cursor`` in ``code``, a line.
-
-        A rank that does not answer within ``timeout`` seconds is missing.
-        """
+        """Names that complete the text before ``cursor`` in ``code``, a line, by rank that answers in ``timeout`` s."""
         return await self.link.query_within(self.select(ranks), Complete(code, cursor), Completed, timeout)
 
     async def inspect(self, name: str, ranks: Ranks = None, detail: int = 0, timeout: float = 0.2) -> dict[int, str]:
-        """Type, signature and documentation of a name on ranks, with ``detail`` 1 its source; "" for no such name.
+        """Type, signature and documentation of a name, with ``detail`` 1 its source, by rank; "" for no such name.
 
         A rank that does not answer within ``timeout`` seconds is missing.
         """

@@ -7,8 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from jdist.client.doctor import diagnosis
-from jdist.client.doctor.diagnosis import Diagnosis, Examination
+from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
 from jdist.client.doctor.findings import findings
 from jdist.client.link import Link
 from jdist.core.messages.base import QueryFailed
@@ -84,14 +83,14 @@ async def examine_briefly(link: Link, facts: ClusterFacts) -> Diagnosis:
     """Collect what the nodes know at once, in one round trip."""
     nodes = _Nodes(link, facts)
     reports: dict[int, NodeReport] = {}
-    clocks: dict[int, diagnosis.Clock] = {}
+    clocks: dict[int, Clock] = {}
 
     async def query(node: int) -> None:
         asked = time.time()
         answer = (await nodes.query((node,), ReportNode(is_brief=True), _ANSWERED))[node]
         if isinstance(answer, NodeReported):
             reports[node] = answer.report
-            clocks[node] = _clock(asked, answer.now)
+            clocks[node] = Clock.measured(asked, answer.now)
 
     await asyncio.gather(*map(query, nodes.numbers))
     size = sum(facts.nproc_per_node)
@@ -99,25 +98,19 @@ async def examine_briefly(link: Link, facts: ClusterFacts) -> Diagnosis:
     return Diagnosis(seen, findings(seen))
 
 
-async def _read_clocks(nodes: _Nodes, numbers: Iterable[int]) -> dict[int, diagnosis.Clock]:
-    """As NTP does it (RFC 5905, 8): the query's middle against the answer; of several, that of the shortest trip."""
-    best: dict[int, diagnosis.Clock] = {}
+async def _read_clocks(nodes: _Nodes, numbers: Iterable[int]) -> dict[int, Clock]:
+    """The nodes' clocks; of several readings of each, the one with the shortest round trip."""
+    best: dict[int, Clock] = {}
     for node in numbers:
         for _ in range(_CLOCK_READINGS):
             asked = time.time()
             answer = (await nodes.query((node,), ReadClock(), _ANSWERED))[node]
             if not isinstance(answer, ClockReading):
                 break
-            found = _clock(asked, answer.now)
+            found = Clock.measured(asked, answer.now)
             if node not in best or found.error < best[node].error:
                 best[node] = found
     return best
-
-
-def _clock(asked: float, there: float) -> diagnosis.Clock:
-    """The clock that showed ``there`` in an answer received now to a query sent at ``asked``."""
-    now = time.time()
-    return diagnosis.Clock(there - (asked + now) / 2, max(0.0, now - asked) / 2)
 
 
 async def _probe_paths(

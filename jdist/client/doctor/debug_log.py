@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from jdist.client.doctor.diagnosis import Clock
 from jdist.client.link import CONTROLLER, Link
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.introspection import DebugLog, DebugRecord, GetDebugLog
@@ -79,10 +80,7 @@ async def _offsets(link: Link, nodes: Iterable[int]) -> dict[int, float]:
     async def measure(node: int) -> tuple[int, float]:
         asked = time.time()
         answer = (await link.query_nodes((node,), ReadClock(), _TIMEOUT))[node]
-        heard = time.time()
-        if not isinstance(answer, ClockReading):
-            return node, 0.0
-        offset, error = answer.now - (asked + heard) / 2, (heard - asked) / 2
-        return node, offset if abs(offset) > error else 0.0
+        clock = Clock.measured(asked, answer.now) if isinstance(answer, ClockReading) else Clock(0.0, 0.0)
+        return node, clock.offset if abs(clock.offset) > clock.error else 0.0
 
     return dict(await asyncio.gather(*map(measure, nodes)))

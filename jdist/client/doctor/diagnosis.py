@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -20,6 +21,12 @@ class Clock(Struct, frozen=True):
 
     offset: float
     error: float
+
+    @classmethod
+    def measured(cls, asked: float, there: float) -> Clock:
+        """The clock that showed ``there`` in an answer received now to a query sent at ``asked`` (RFC 5905, 8)."""
+        now = time.time()
+        return cls(there - (asked + now) / 2, max(0.0, now - asked) / 2)
 
 
 class Finding(Struct, frozen=True):

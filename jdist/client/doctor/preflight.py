@@ -58,7 +58,7 @@ async def examine_beforehand(
     attachment = Attachment()
     lifecycle = Lifecycle(attachment, ActiveRuns(attachment))
     try:
-        await lifecycle.start(make_settings(nproc_per_node or 1, nnodes, **options), kind, report, wait)
+        await lifecycle.launch(make_settings(nproc_per_node or 1, nnodes, **options), kind, report, wait)
     except (LaunchError, ConnectionLost) as e:
         seen = Examination({}, {}, {}, {}, trouble=str(e))
         return Diagnosis(seen, findings(seen))

@@ -1,4 +1,4 @@
-"""Here: this very machine becomes a node of a cluster that somebody else's notebook has started."""
+"""Join here: this machine becomes a node of a cluster that another notebook has started."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 
 from jdist.client.find import directory
 from jdist.core.errors import LaunchError
-from jdist.launch.support import reap
+from jdist.launch.support import last_words, reap
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.invitations import JOINED, JoinLine, find_line
 
 _WITHIN = 60.0
-"""Seconds for the agent to be let in: longer than it tries itself."""
+"""Seconds for the agent to join: longer than it tries itself."""
 
 
 def join_here(line: str, nproc: int = 0, node_rank: int = -1, *, fork: bool = True) -> int:
-    """Start an agent with a join line, or a file that holds one; its process id once the controller has let it in.
+    """Start an agent with a join line, or a file that holds one, and return its process id once it has joined.
 
-    In a kernel of a Jupyter server it ends with that server, and outlives the kernel. Raises UsageError when there is
-    no join line, LaunchError with the agent's own words when it is not let in.
+    In a kernel of a Jupyter server the agent ends with that server, and outlives the kernel. Raises UsageError when
+    there is no join line, LaunchError with the agent's output when it could not join.
     """
     text = find_line(line)
     cluster = JoinLine.decode(text).cluster
@@ -47,17 +47,17 @@ def join_here(line: str, nproc: int = 0, node_rank: int = -1, *, fork: bool = Tr
 
 
 def _server() -> list[str]:
-    """What has the agent end with the Jupyter server whose kernel this is: the kernel's parent, by its word."""
+    """Options that end the agent with the Jupyter server of this kernel, which is the kernel's parent process."""
     parent = os.environ.get("JPY_PARENT_PID", "")
     return ["--until", parent] if parent.isdecimal() and not has_ended(int(parent)) else []
 
 
 def _wait_joined(agent: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + _WITHIN
-    while JOINED not in (said := log.read_text(errors="replace")):
+    while JOINED not in (output := log.read_text(errors="replace")):
         if agent.poll() is not None:
-            raise LaunchError(f"this machine did not become a node: {' / '.join(said.strip().splitlines()[-3:])}")
+            raise LaunchError(f"this machine did not become a node: {last_words(output)}")
         if time.monotonic() > deadline:
             agent.terminate()
             raise LaunchError(f"the controller did not let this machine in within {_WITHIN:.0f} s; see {log}")
-        time.sleep(0.05)  # a file's change wakes nobody
+        time.sleep(0.05)  # a change of the file triggers no event here

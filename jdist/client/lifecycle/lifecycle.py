@@ -9,14 +9,17 @@ from pathlib import Path
 from jdist.client import find
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
+from jdist.client.doctor.collect import examine_briefly
+from jdist.client.doctor.diagnosis import Finding
 from jdist.client.lifecycle import revive
 from jdist.client.lifecycle.controller_process import log_path
-from jdist.client.lifecycle.start import Progress, Started, launch
+from jdist.client.lifecycle.start import Progress, Started, launch, wait_formed
 from jdist.client.link import Link
 from jdist.core.errors import JdistError, LaunchError, ProtocolError
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import InputRequest
 from jdist.core.messages.status import OBSERVER, ClusterFacts, Notice, RunsChanged, StopCluster, Stopped
+from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, LaunchPlan, find_launcher
 from jdist.wire.transport.keys import Charter, Connection, connection_path, read_connection
@@ -43,6 +46,24 @@ class Lifecycle:
         """The link whose controller is being, or was, started again."""
 
     async def start(
+        self, settings: Settings, kind: str, timeout: float | None, on_progress: Callable[[Progress], None]
+    ) -> tuple[Finding, ...]:
+        """Launch a cluster and wait until its world is formed; the findings of a short examination are reported."""
+        warnings: tuple[Finding, ...] = ()
+
+        async def wait(started: Started) -> None:
+            nonlocal warnings
+            await wait_formed(started, timeout, on_progress)
+            await started.launcher.release()
+            warnings = (await examine_briefly(self._attachment.link, self._attachment.facts)).findings
+            for finding in warnings:
+                remedies = (Remedy("doctor", "look closer"),)
+                self._attachment.notify(Notice(f"⚠ {finding.text}", remedies=remedies))
+
+        await self.launch(settings, kind, on_progress, wait)
+        return warnings
+
+    async def launch(
         self,
         settings: Settings,
         kind: str,

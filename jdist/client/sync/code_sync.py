@@ -12,7 +12,8 @@ from watchfiles import awatch
 from jdist.client.attachment import Attachment
 from jdist.client.history import Annotation
 from jdist.client.sync.tree import SyncSource
-from jdist.client.sync.upload import OnProgress, Synced, Upload
+from jdist.client.sync.upload import Synced, Upload
+from jdist.client.values.carrier import OnProgress
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import SourceTree

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from jdist.client.link import Link, new_request
 from jdist.client.sync.tree import SyncSource
-from jdist.client.values.carrier import hold
+from jdist.client.values.carrier import OnProgress, hold
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import ProbeWire, QueryFailed
 from jdist.core.messages.code import (
@@ -46,8 +46,6 @@ _PART = 16 << 20
 _AT_ONCE = 4
 _QUIET = 120.0
 """Seconds without an answer from a node that compares its files, or fetches a part."""
-
-OnProgress = Callable[[str, int, int], None]
 
 
 class Synced(Struct, frozen=True):

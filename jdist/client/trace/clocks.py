@@ -1,16 +1,16 @@
-"""Clocks: how far the hosts' clocks are apart, within bounds that cause and effect give. Pure.
+"""Clocks: the offsets between the hosts' clocks, within bounds that follow from cause and effect. Pure.
 
-Let o(h) be what host h's clock shows beyond a common time. No operation ends on a rank before those that it needs have
-entered it: a call that ended at e on host a and needed one that began at s on host b says o(a) - o(b) <= e - s. And an
-answer stamped n on host a, asked for at t and here at u by the client's clock, says n - u <= o(a) - o(client) <= n - t
-(Cristian 1989). These bounds add up along chains, so the tightest ones are the shortest paths (Floyd and Warshall) in
-the graph of all hosts.
+Let o(h) be the offset of host h's clock from a common time. No operation ends on a rank before the ranks that it needs
+have entered it. So a call that ended at e on host a and needed one that began at s on host b gives
+o(a) - o(b) <= e - s. And an answer stamped n on host a, requested at t and received at u by the client's clock, gives
+n - u <= o(a) - o(client) <= n - t (Cristian 1989). These bounds add up along chains, so the tightest ones are the
+shortest paths (Floyd and Warshall) in the graph of all hosts.
 
-Within its interval an offset is where the ends of the collectives that need everyone come nearest to each other (the
-median of their differences: the last to enter sets all free at once), or in the middle where there are none. Hosts are
-fixed one after the other, each tightening the intervals of those to come, so every bound is kept: no rank is drawn to
-leave before another has entered. The interval's farther edge is the most that an offset can be wrong by, for clocks
-that run alike.
+Within its interval, an offset is set where the ends of collectives that need every rank come nearest to each other (the
+median of their differences: the last rank to enter releases all at once), or in the middle if there are none. Hosts are
+fixed one after the other, each tightening the intervals of the next, so every bound is kept: no rank is drawn to leave
+before another has entered. The farther edge of the interval is the offset's largest possible error, for clocks that run
+at the same speed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jdist.core.messages.observation import RankTrace
 
 _CLIENT = ""
 _Bounds = dict[tuple[str, str], float]
-"""``[a, b]``: the most that a's clock can be ahead of b's, seconds."""
+"""``[a, b]``: the most seconds by which a's clock can be ahead of b's."""
 
 
 class Clocks(Struct, frozen=True):
@@ -34,13 +34,13 @@ class Clocks(Struct, frozen=True):
 
     offsets: dict[str, float]
     errors: dict[str, float]
-    """The offset is at most so far off; inf where nothing tells."""
+    """The largest error of each offset; inf where nothing bounds it."""
     moved: bool = False
-    """The bounds contradict each other, so a clock ran differently or was set during the run."""
+    """The bounds contradict each other: a clock ran at another speed or was set during the run."""
 
     @property
     def error(self) -> float:
-        """The most that times of two hosts can be wrong against each other."""
+        """The largest error between times of two hosts."""
         worst = sorted(self.errors.values())[-2:]
         return sum(worst)
 
@@ -55,8 +55,8 @@ def estimate(
 ) -> Clocks:
     """The hosts' clocks.
 
-    ``hosts`` by rank: ranks of one host share its clock. ``trips``: when each rank was asked and when its answer was
-    here, by the client's clock. ``are_ends_true`` is False where a call returns before its operation has ended, as
+    ``hosts`` by rank: ranks of one host share its clock. ``trips``: when each rank was queried and when its answer
+    arrived, by the client's clock. ``are_ends_true`` is False where a call returns before its operation has ended, as
     NCCL's do: then only the trips count.
     """
     names = list(dict.fromkeys(hosts[r] for r in sorted(traced)))
@@ -133,7 +133,7 @@ def _close(bounds: _Bounds, names: Sequence[str]) -> _Bounds:
 def _differences(
     traced: Mapping[int, RankTrace], meetings: Sequence[Meeting], hosts: Mapping[int, str], base: str
 ) -> dict[str, float]:
-    """By how much collectives' ends on each host are later than on ``base``, by their clocks: the median."""
+    """The median by which collectives end later on each host than on ``base``, by their clocks."""
     found: dict[str, list[float]] = {}
     for meeting in meetings:
         ends: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Asking: every rank for its calls in a run, timed by this client's clock, and a Trace of what they answered."""
+"""Collect: queries every rank for its calls in a run, timed by this client's clock, and makes a Trace of them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from jdist.core.messages.status import ClusterFacts
 from jdist.core.topology import Topology
 
 _TIMEOUT = 20.0
-"""Seconds for a rank to answer: its own thread does that, also while its main thread is stuck. Its first answer takes
-the longest, on a busy machine seconds, since torch's recorder then looks up the lines of all calls."""
+"""Seconds for a rank to answer, by a thread of its own, also while its main thread is stuck. The first answer takes
+longest, on a busy machine seconds, since torch's recorder then looks up the lines of all calls."""
 _SAME_HOST_ERROR = 2e-3
-"""Nodes whose hosts have one name are taken to share a clock, unless that is out of bounds by this many seconds."""
+"""Nodes with equal host names are taken to share a clock, unless their offsets differ by this many seconds more than
+their errors allow."""
 
 
-async def collect(link: Link, facts: ClusterFacts, run: int) -> Trace:
+async def collect_trace(link: Link, facts: ClusterFacts, run: int) -> Trace:
     """The trace of ``run`` (0: the last one). Raises UsageError when no rank knows of it."""
     topology = facts.topology
     ranks = tuple(range(topology.world_size))
@@ -60,7 +61,7 @@ def assemble(
     traced = {r: a for r, a in found.items() if a.run == number and number}
     if not traced:
         raise UsageError(_nothing(run, absent))
-    # of the others the last run is an earlier one (or they have had none), so they were not in this one
+    # the last run of the others is an earlier one (or none), so they had no part in this one
     elsewhere = tuple(r for r in found if r not in traced)
     groups = {g.name: g for look in looks.values() for g in look.groups}
     meetings = match(traced, {name: g.ranks for name, g in groups.items()}, elsewhere)
@@ -84,7 +85,7 @@ def _clocks(
     trips: Mapping[int, tuple[float, float]],
     backend: str,
 ) -> tuple[dict[int, str], Clocks]:
-    """A host for each rank, and the hosts' clocks. Nodes on one host share its clock, unless the times contradict."""
+    """The host of each rank, and the hosts' clocks. Nodes with one host name share a clock, unless times contradict."""
     nodes = {r: f"node {topology.node_rank(r)}" for r in traced}
     names = {r: topology.host_of(r) for r in traced}
     hosts = {r: names[r] if names[r] not in ("", "?") else nodes[r] for r in traced}

@@ -1,9 +1,8 @@
 """Columns: a timeline for a browser to draw: ``application/vnd.jdist.trace.v1+json``. Pure.
 
-What is said of many calls in the same words is there once, in ``kinds``, ``whom`` and ``groups``. Of each call there
-are numbers only, in columns: little-endian, deflated (zlib), in base64. Calls are in the order of rows, and in each by
-their start. Times are whole ``tick`` seconds since the run's start. A front end that meets another ``version`` shows
-the HTML beside it.
+Texts that many calls share are stored once, in ``kinds``, ``whom`` and ``groups``. The calls themselves are columns of
+numbers: little-endian, deflated (zlib), in base64. Calls are in the order of rows, and in each by their start. Times
+are whole ``tick`` seconds since the run's start. A front end that meets another ``version`` shows the HTML beside it.
 
 ==========  ======  ==================================================================================================
 column      type    of a call
@@ -56,7 +55,7 @@ _FINEST = 1e-9
 
 
 class _Words:
-    """Texts, each once; when there is no room for more, the last one stands for all others."""
+    """Texts, each stored once; when there is no room for more, a last one stands for all others."""
 
     def __init__(self, *first: Any):
         self.entries: list[Any] = list(first)
@@ -138,7 +137,7 @@ def _kind(bar: Bar, groups: tuple[str, ...]) -> tuple[str, int, str, int, int | 
 
 
 def nbytes(call: Call) -> int:
-    """Bytes of the tensors that it was called with; 0 where they are not known."""
+    """Bytes of the tensors that the call was given; 0 where they are unknown."""
     return sum(math.prod(shape) * _width(dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=False))
 
 

@@ -1,4 +1,4 @@
-"""Lanes: calls of one rank that overlap are put side by side, and what is too narrow to be seen is added up. Pure."""
+"""Layout: calls of one rank that overlap are put side by side, and those too narrow to be seen are added up. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jdist.client.trace.timeline import Bar
 
 
 def lanes(bars: Sequence[Bar]) -> list[list[Bar]]:
-    """The bars in as few lanes as it takes that none overlap in one; blocking calls all fit into one."""
+    """The bars in the fewest lanes without overlaps; blocking calls all fit into one."""
     found: list[list[Bar]] = []
     for bar in sorted(bars, key=lambda b: (b.began, -b.ended)):
         free = next((lane for lane in found if lane[-1].ended <= bar.began), None)
@@ -23,14 +23,14 @@ def lanes(bars: Sequence[Bar]) -> list[list[Bar]]:
 
 
 class Bin(Struct, frozen=True):
-    """What is too narrow to be drawn one by one, in a stretch of time: parts of it (0 to 1) and what was called."""
+    """Calls in a stretch of time that are too narrow to be drawn one by one, and their parts (0 to 1) of it."""
 
     at: float
     working: float
     waiting: float
     counts: tuple[tuple[str, int], ...]
     group: str
-    """Of most of the calls."""
+    """The group of most of the calls."""
 
 
 def crowd(bars: Sequence[Bar], width: float) -> tuple[list[Bar], list[Bin]]:

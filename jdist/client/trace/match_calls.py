@@ -1,4 +1,4 @@
-"""Matching: which calls of different ranks belong together, and who waits for whom in them. Pure."""
+"""Match calls: the calls of different ranks that belong together, and which ranks wait for which in them. Pure."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Meeting:
     calls: dict[int, int] = field(default_factory=dict)
     """Each rank's part in it, as the index of the call among the rank's calls."""
     missing: frozenset[int] = frozenset()
-    """Ranks that belong in it and never entered it; those of which that is not known are left out."""
+    """Ranks that should have entered it and are known not to have."""
     is_message: bool = False
 
 
 def awaited(call: Call, rank: int, meeting: Meeting) -> frozenset[int]:
-    """Whom the operation's outcome needs on ``rank``: without them it cannot end there.
+    """The ranks without which the operation cannot end on ``rank``.
 
-    Of a broadcast or scatter (its detail says ``src=``) that is the source, and the source itself needs nobody; the
-    destination of a reduce or gather (``dst=``) needs all the others, which need nobody. Every other collective
-    needs everyone, a recv its send. A send may need its recv or not, which only its end tells.
+    For a broadcast or scatter (``src=`` in its detail) that is the source, and none for the source itself; the
+    destination of a reduce or gather (``dst=``) needs all the others, which need none. Every other collective needs
+    every rank, a recv its send. A send may need its recv or not, which only its end shows.
     """
     others = (frozenset(meeting.calls) | meeting.missing) - {rank}
     root = None if meeting.is_message else _ROOT.search(call.detail)
@@ -40,7 +40,7 @@ def awaited(call: Call, rank: int, meeting: Meeting) -> frozenset[int]:
 
 
 def needs_everyone(call: Call) -> bool:
-    """Is it a collective without a root?"""
+    """Whether the call is a collective without a root."""
     return call.peer is None and _ROOT.search(call.detail) is None
 
 
@@ -68,7 +68,7 @@ def _collectives(
             if call.peer is not None:
                 continue
             if not call.number:
-                alone.append(Meeting({rank: i}))  # its number is not known any more, so neither is whom it met
+                alone.append(Meeting({rank: i}))  # without its number, the calls that it belongs to are unknown
                 continue
             # a group that a cell destroys and makes again counts from 1 again
             key = (call.group, call.number)
@@ -88,7 +88,7 @@ def _collectives(
 
 
 def _is_kept(trace: RankTrace, moment: float) -> bool:
-    """Would a call of that moment still be among the calls?"""
+    """Whether a call of that moment would still be among the calls."""
     return not trace.left_out or bool(trace.calls and trace.calls[0].started <= moment)
 
 

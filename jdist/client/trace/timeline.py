@@ -32,15 +32,15 @@ class Bar(Struct, frozen=True):
     """The same for all calls that belong together."""
     began: float
     came: float
-    """When the last of those it needs had entered; ``began`` if it found all there, inf if one never came."""
+    """When the last rank that it needs had entered; ``began`` if all had before, inf if one never did."""
     ended: float
-    """Of an open one, as long as it is drawn: until the last had entered."""
+    """Its end; for an open one, the moment until which it is drawn: when the last rank had entered."""
     is_open: bool
     """Its end was not seen, or has not been yet."""
     waited: float
     """Seconds that count as waiting."""
     charged: tuple[tuple[int, float], ...] = ()
-    """``(rank, seconds)`` of those who caused it."""
+    """``(rank, seconds)`` of the ranks that caused it."""
     missing: tuple[int, ...] = ()
     """Ranks that never entered."""
 
@@ -51,7 +51,7 @@ class Bar(Struct, frozen=True):
 
     @property
     def work(self) -> float:
-        """From when on it works: what lies before is waiting."""
+        """The moment from which it works; before that it waits."""
         return min(max(self.began, self.came), self.ended)
 
 
@@ -62,7 +62,7 @@ class Row(Struct, frozen=True):
     bars: tuple[Bar, ...]
     began: float
     ended: float
-    """Of an unfinished cell, the moment of the answer."""
+    """The end of the cell; for an unfinished one, the moment of the answer."""
     is_running: bool
     left_out: int
     inside: float

@@ -13,7 +13,6 @@ from jdist.client.cluster import AsyncCluster
 ONLY_ASYNC = {
     "link",  # the connection and what is built on it live on the loop
     "watch",
-    "interrupt_now",
     "observe",
 }
 ONLY_BLOCKING = {"asynchronous", "panel"}
