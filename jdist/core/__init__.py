@@ -1,3 +1,3 @@
-"""Floor 0: pure words. No I/O, no clock, no randomness."""
+"""Core: the types, messages and rules that all floors share. No I/O, no clock, no randomness."""
 
 __version__ = "0.1.0"

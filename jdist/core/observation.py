@@ -1,7 +1,7 @@
-"""Reports: what one rank is doing in torch.distributed, as it is seen without its main thread's help. Pure words.
+"""Observation: what one rank does in torch.distributed, seen without its main thread's help, and verdicts on runs.
 
-Groups go by torch's own name for them ("0" is the world of the first generation), which is the same on every rank;
-``label`` is what a person calls them.
+Groups have torch's own names ("0" is the world of the first generation), which are the same on every rank; ``label`` is
+the name for people.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 from jdist.core.remedy import Remedy
 
 ANY = -1
-"""The peer of a receive that takes a message from any rank."""
+"""The peer of a receive from any rank."""
 
 
 class Call(Struct, frozen=True, omit_defaults=True):
@@ -26,28 +26,28 @@ class Call(Struct, frozen=True, omit_defaults=True):
     calls, all_reduce."""
     group: str
     number: int = 0
-    """Of this collective in its group, from 1, the same on every rank; 0 for a send or recv, which has none."""
+    """Sequence number of the collective in its group, from 1, the same on every rank; 0 for a send or recv."""
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     """"float32", one for each shape."""
     detail: str = ""
-    """What else the ranks must agree on: "src=1", "op=MAX", "splits=[1, 3]→[2, 2]"; "" where nothing is known."""
+    """Other arguments that must be equal on all ranks: "src=1", "op=MAX", "splits=[1, 3]→[2, 2]"; "" if unknown."""
     peer: int | None = None
     """Global rank of a send's receiver or a recv's sender (:data:`ANY`: any); None for a collective."""
     tag: int = 0
     line: int | None = None
-    """Of the cell."""
+    """Line in the cell's source, from 1; None if no frame of the cell is on the stack."""
     started: float = 0.0
     """Wall clock of the rank's host, seconds since the epoch."""
     ended: float | None = None
-    """The same; None while it is in flight, or where its end was not seen (``is_done`` tells which)."""
+    """Like ``started``; None while the call is in flight, or if its end was not observed (see ``is_done``)."""
     is_done: bool = False
     has_failed: bool = False
-    """It raised."""
+    """It raised an exception."""
 
 
 class GroupProgress(Struct, frozen=True, omit_defaults=True):
-    """How far a rank is in a process group: the number of its last collective there, begun and ended."""
+    """How far a rank is in a process group: the numbers of the last collectives that it began and ended there."""
 
     name: str
     ranks: tuple[int, ...]
@@ -59,9 +59,9 @@ class GroupProgress(Struct, frozen=True, omit_defaults=True):
 
 
 class CallDigest(Struct, frozen=True):
-    """The collectives that a rank called in a group during a run.
+    """A digest of the collectives that a rank called in a group during a run.
 
-    Two ranks of the group whose counts are equal and whose digests differ did not call the same.
+    Two ranks with equal counts and different digests called different collectives.
     """
 
     group: str
@@ -74,45 +74,45 @@ class CallDigest(Struct, frozen=True):
 
 
 ActivityKind = Literal["idle", "python", "collective", "transfer", "store", "silent"]
-"""idle: no cell runs. python: runs or sleeps, in nothing of torch.distributed. collective, transfer (send, recv), store
-(waits at the rendezvous store): blocked in it. silent: does not answer, so its process is stopped or holds the GIL."""
+"""idle: no cell runs. python: runs or sleeps outside torch.distributed. collective, transfer (send, recv), store (a
+wait at the rendezvous store): blocked in that. silent: does not answer; its process is stopped or holds the GIL."""
 
 
 class Activity(Struct, frozen=True, omit_defaults=True):
-    """What the main thread does now, and for how long."""
+    """What the main thread is doing, and for how long."""
 
     kind: ActivityKind
     op: str = ""
     """The operation it is blocked in (all_reduce, recv, new_group, store.wait), or the innermost Python function."""
     line: int | None = None
-    """Of the cell."""
+    """Line in the cell's source, from 1."""
     source: str = ""
     """Text of that line, or "file.py:12 in function" where no cell is on the stack."""
     seconds: float = 0.0
-    """Since it was first seen in this very place; of an idle rank, since its last cell ended."""
+    """Time since it was first seen in this place; for an idle rank, since its last cell ended."""
     cpu: float | None = None
-    """Share of a core that the process used lately, 0 to the number of its threads; None where it is not known."""
+    """Recent CPU use of the process in cores, 0 to the number of its threads; None if unknown."""
     calls: tuple[Call, ...] = ()
-    """What it is blocked in: one collective, send or recv; several sends and recvs where it is not known for which of
+    """The calls it is blocked in: one collective, send or recv; several sends and recvs if it is unknown for which of
     them it waits."""
     needs: tuple[int, ...] = ()
-    """Of new_group: the ranks that must all call it; empty where it is not known."""
+    """For new_group: the ranks that must all call it; empty if unknown."""
     waits_for: str = ""
-    """Of a store wait: what the rank waits to be written there, in words."""
+    """For a store wait: what the rank waits for, in words."""
     state: str = ""
-    """Of a silent rank: its process's state, as "stopped by a signal (SIGSTOP)"."""
+    """For a silent rank: its process's state, such as "stopped by a signal (SIGSTOP)"."""
 
 
 SAME_SIZE = {"all_reduce", "broadcast", "reduce", "all_gather", "gather", "reduce_scatter"}
 SAME_SIZE |= {"all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"}
 SAME_SIZE |= {"_all_gather_base", "_reduce_scatter_base", "allreduce", "allgather"}
-"""Collectives to which every rank brings a tensor of the same dtype and number of elements."""
+"""Collectives in which every rank has a tensor of the same dtype and number of elements."""
 _MAY_BE_UNEVEN = {"all_gather"}
-"""NCCL takes tensors of other sizes there; where a backend does not, the call fails or is waited in."""
+"""NCCL accepts tensors of different sizes there; with another backend the call fails or blocks."""
 
 
 def call_signature(call: Call) -> str:
-    """The part of a call in which ranks that have all returned from it must not differ: equal text, equal call."""
+    """The arguments that must be equal on all ranks of a call that has returned everywhere, as text."""
     parts = [call.op]
     if call.op in SAME_SIZE and call.shapes:
         parts.append(" ".join(call.dtypes))
@@ -123,7 +123,7 @@ def call_signature(call: Call) -> str:
 
 
 def sizes(call: Call) -> tuple[int, ...]:
-    """Elements of each of its tensors."""
+    """The number of elements of each of its tensors."""
     return tuple(math.prod(shape) for shape in call.shapes)
 
 

@@ -1,4 +1,4 @@
-"""Outcome: what became of one rank's part of a run."""
+"""Outcome: the result of one rank's part of a run, and its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OutcomeKind = Literal["value", "error", "timeout", "interrupted", "lost"]
 
 
 class ErrorInfo(Struct, frozen=True):
-    """An exception as it was on the rank; the exception object itself stays there."""
+    """An exception on a rank, as text; the exception object itself stays there."""
 
     ename: str
     evalue: str
@@ -23,16 +23,16 @@ class ErrorInfo(Struct, frozen=True):
     source: str | None = None
     """That line's text."""
     is_echo: bool = False
-    """Says "the connection to a peer broke" and nothing of its own: most likely the effect of another failure."""
+    """It only reports a broken connection to a peer: most likely the effect of another failure."""
     remedies: tuple[Remedy, ...] = ()
     """Suggested actions, where jdist itself reports the error."""
 
 
 class Outcome(Struct, kw_only=True):
-    """What became of one rank's part of a run.
+    """The result of one rank's part of a run.
 
     ``kind`` is ``value`` (the cell finished; ``value`` is its last expression's value, or None), ``error``, ``timeout``
-    (stopped at the run's deadline), ``interrupted`` (stopped by somebody) or ``lost`` (the process or node is gone).
+    (stopped at the run's deadline), ``interrupted`` or ``lost`` (the process or node is gone).
     """
 
     kind: OutcomeKind
@@ -49,7 +49,7 @@ class Outcome(Struct, kw_only=True):
 
 
 class OutputLine(Struct, frozen=True):
-    """Text a rank wrote: one line without its newline (``\\r`` already applied), in the order in which it came."""
+    """One line that a rank wrote, without its newline (``\\r`` already applied)."""
 
     rank: int
     stream: Literal["stdout", "stderr"]

@@ -9,7 +9,7 @@ from jdist.core.errors import UsageError, nearest
 from jdist.core.topology import Mesh, Topology
 
 _DIGITS = 9
-"""More digits are no rank; Python refuses to read thousands of them."""
+"""A number with more digits is no rank; Python refuses to read thousands of digits."""
 _RANGE = re.compile(rf"^(-?\d{{1,{_DIGITS}}})(?:-(-?\d{{1,{_DIGITS}}}))?$")
 
 

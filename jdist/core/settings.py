@@ -1,4 +1,8 @@
-"""Deadlines and limits, in one place. Seconds unless said otherwise."""
+"""Settings of a cluster, deadlines and limits (in seconds unless said otherwise), and specs of started programs.
+
+A spec is what one program of jdist passes to another when it starts it, encoded by msgspec. The controller's is
+`StartController` in `jdist.wire.transport.keys`, because a charter with keys belongs to it.
+"""
 
 from __future__ import annotations
 
@@ -7,83 +11,83 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 OnDeath = Literal["replace", "wait", "stop"]
-"""What follows a rank's death. replace: a fresh process takes its place. wait: the place stays empty until somebody
-restarts the rank. stop: the cluster is stopped."""
+"""What follows a rank's death. replace: start a fresh process in its place. wait: leave the place empty until the user
+restarts the rank. stop: stop the cluster."""
 ON_DEATH: tuple[str, ...] = get_args(OnDeath)
 
 
 class Host(Struct, frozen=True):
-    """A host as a user names it: where a node's agent is to be started."""
+    """A host, as a user names it, on which a node's agent is started."""
 
     name: str
-    """As in ssh's configuration: a name, an alias or an address."""
+    """A name, an address, or an alias of ssh's configuration."""
     slots: int = 0
-    """Ranks on it; 0: as the cluster's other nodes."""
+    """Number of ranks; 0: as many as on the cluster's other nodes."""
     python: str = ""
-    """The interpreter there; empty: as the launcher chooses."""
+    """The interpreter there; empty: the launcher chooses."""
     directory: str = ""
-    """The working directory there; empty: where a login starts."""
+    """The working directory there; empty: the login directory."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What a cluster is started with; travels to the controller as JSON on its standard input."""
+    """The settings of a cluster; sent to the controller as JSON on its standard input."""
 
     name: str
     nnodes: int = 1
-    """0 until the launcher has said: as it finds them."""
+    """0 until the launcher has found out."""
     nproc_per_node: tuple[int, ...] = ()
-    """Empty: each node says (one rank per GPU, else 2)."""
+    """Empty: each node decides (one rank per GPU, else 2)."""
     backend: str = ""
     """Empty: nccl with gloo for CPU tensors where every rank has a GPU, else gloo."""
     init_method: str = "env://"
     bind_host: str = ""
-    """Address of this host at which nodes reach the controller, "*" for any. Empty: they are all on this host."""
+    """Address at which nodes reach the controller, "*" for any; empty if all nodes are on its host."""
     launcher: str = "local"
     launcher_args: tuple[str, ...] = ()
-    """What the user wrote after ``--``."""
+    """The user's words after ``--``."""
     hosts: tuple[Host, ...] = ()
-    """``--hosts`` or ``--hostfile``, for launchers that start one node on each."""
+    """From ``--hosts`` or ``--hostfile``, for launchers that start one node on each."""
     env: tuple[tuple[str, str], ...] = ()
-    """Variables for every node's agent, and with it for the node's ranks."""
+    """Variables for every node's agent, and so for the node's ranks."""
     min_nodes: int = 0
-    """The world is formed with as many if the others cannot be had; 0: all of them are needed."""
+    """Form the world with so many nodes if the others are not available; 0: all are needed."""
     fork: bool = True
-    """How its agents were started, for one that has to be started again."""
+    """Whether workers are forked; kept for agents that are started again."""
     on_death: OnDeath = "replace"
     warm: bool = True
     """While a node is idle, import ahead what its next workers' first optimizer would; see agent/starters/warming."""
 
     form_timeout: float = 120.0
-    """For one forming of the world, once every worker is up."""
+    """To form the world once every worker is up."""
     interrupt_grace: float = 5.0
-    """From an interrupt until a rank that did not come back is replaced."""
+    """From an interrupt until a rank that did not react is replaced."""
     agent_grace: float = 60.0
-    """From losing the controller until an agent ends its workers; as long the controller can be started again."""
+    """From losing the controller until an agent ends its workers; so long the controller can be started again."""
     beat_timeout: float = 3.0
-    """Without a word from an agent until its node counts as cut off. Nothing is lost by that."""
+    """Without a heartbeat until a node counts as unreachable, which loses nothing."""
     node_grace: float = 15.0
-    """Without a word from an agent until its node is given up, and its ranks with it."""
+    """Without a heartbeat until a node is dropped, and its ranks with it."""
     invitation: float = 86400.0
-    """For which a join line can be used."""
+    """The lifetime of a join line."""
     idle_timeout: float = 3600.0
-    """Without a client and a run until the controller ends the cluster."""
+    """Without any client or run until the controller ends the cluster."""
     empty_timeout: float = 600.0
-    """Without a client while nodes are still missing."""
+    """The same while nodes are still missing."""
     output_lines: int = 2000
-    """Lines of a rank's stream per run that travel to the notebook; all of them are in the rank's log."""
+    """Lines of a rank's stream per run that are sent to the notebook; the rank's log has all of them."""
 
 
 REFORM_TIMEOUT = 180.0
-"""For what is asked for and needs the world formed again: all deadlines on the way there together."""
+"""For a request that re-forms the world: all deadlines on the way together."""
 
 BEAT = 1.0
-"""Between two beats of an agent."""
+"""Between two heartbeats of an agent."""
 
 INLINE_LIMIT = 256 * 1024
-"""Bytes of a value that travel with the message; larger ones go through shared memory or the data port."""
+"""Bytes of a value that are sent in the message; larger values use shared memory or the data port."""
 
 OUTPUT_DELAY = 0.02
-"""How long an agent gathers its ranks' output before it sends it on as one message."""
+"""For which an agent collects its ranks' output into one message."""
 
 
 class WorkerSpec(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Slurm's words: what ``scontrol show job -o`` says about a job, and what that means for who waits for it. Pure."""
+"""Slurm: reads what ``scontrol`` and ``sacct`` print about a job, and explains it to the user. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORDS = {
     "PREEMPTED": "was preempted",
     "BOOT_FAIL": "was ended because a node did not boot",
 }
-"""By state: what became of a job."""
+"""What happened to a job, by its state."""
 
 
 class SlurmJob(Struct, frozen=True):
@@ -34,17 +34,17 @@ class SlurmJob(Struct, frozen=True):
     reason: str = ""
     """Why it is in that state, in Slurm's words; empty where Slurm names none."""
     nodes: str = ""
-    """Its nodes as Slurm writes them, ``bed[1-3]``; empty while it has none."""
+    """Its nodes in Slurm's notation, ``bed[1-3]``; empty while it has none."""
     nnodes: int = 0
     exit_code: str = ""
     """``code:signal``."""
     start: str = ""
-    """When it began or is expected to; empty if nobody knows."""
+    """The expected start; empty if unknown."""
     time_limit: str = ""
 
     @property
     def phase(self) -> Literal["waiting", "running", "over"]:
-        """Whether it has its nodes already, or no longer."""
+        """Whether it waits for its nodes, has them, or has given them back."""
         if self.state in ("PENDING", "CONFIGURING"):
             return "waiting"
         return "running" if self.state in _UNDERWAY else "over"
@@ -72,7 +72,7 @@ class SlurmJob(Struct, frozen=True):
         return found
 
     def advice(self) -> str:
-        """What its owner can do about its end; empty where nothing follows from it."""
+        """How its owner can avoid such an end; empty if there is no advice."""
         if self.state == "TIMEOUT" or self.reason == "TimeLimit":
             return "-- --time=HH:MM:SS asks for more"
         if self.state == "OUT_OF_MEMORY":

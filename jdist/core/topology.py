@@ -1,4 +1,4 @@
-"""Where the ranks are: nodes, ranks per node, and named groups and meshes over them."""
+"""Topology: which ranks are on which node, and meshes over them."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Topology(Struct, frozen=True):
     """
 
     nproc_per_node: tuple[int, ...]
-    """Per place."""
+    """Number of ranks at each place."""
     hostnames: tuple[str, ...] = ()
-    """By place."""
+    """Host name of each place."""
     node_of: tuple[int, ...] = ()
-    """The node that each place is on; empty: each is one."""
+    """The node that each place is on; empty if each place is a node."""
 
     @property
     def nnodes(self) -> int:
@@ -103,11 +103,11 @@ class Topology(Struct, frozen=True):
         return tuple(r for place, node in enumerate(self.node_of) if node == node_rank for r in self.ranks_at(place))
 
     def host_of(self, rank: int) -> str:
-        """Name of the host that the rank is on; "?" where that is not known."""
+        """Name of the rank's host; "?" if unknown."""
         return self.hostname(self.place(rank))
 
     def host_of_node(self, node_rank: int) -> str:
-        """Of a node; "" if nothing of it is here."""
+        """Name of a node's host; "" if the node is not attached."""
         if not self.node_of:
             return self.hostnames[node_rank] if node_rank < len(self.hostnames) else ""
         of_places = zip(self.node_of, self.hostnames, strict=False)

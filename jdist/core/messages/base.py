@@ -1,19 +1,19 @@
-"""Base of all messages, and the few parts that messages of several kinds hold."""
+"""Base: the class of all messages, and the parts that messages of several ideas share."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 PROTOCOL = 2
-"""Checked at every hello; peers with another number are refused with both numbers named."""
+"""Checked at every hello; a peer with another number is refused, with both numbers named."""
 
 
 MESSAGE_ID = "jdist-"
-"""With a run's number behind it, the id of the Jupyter request as whose children the run's output travels."""
+"""The id of the Jupyter request that is the parent of a run's output, without the run's number at its end."""
 
 
 AGENT_IDENTITY = "jdist-agent"
-"""The agent's at each worker's stdin socket: what a cell asks for goes there."""
+"""The agent's identity at each worker's stdin socket, to which cells' input requests go."""
 
 
 class Message(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -21,7 +21,7 @@ class Message(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class PayloadWire(Message, frozen=True):
-    """An encoded value (see wire/values/objects): description, and its raw buffers if they are small enough."""
+    """An encoded value (see wire/values/objects), with its raw buffers if they are small enough."""
 
     head: bytes
     sizes: tuple[int, ...]
@@ -31,7 +31,7 @@ class PayloadWire(Message, frozen=True):
 
 
 class ProbeWire(Struct, frozen=True):
-    """Proof that two processes share a host's memory: a file with a nonce in it."""
+    """Proof that two processes share a host's memory: a file that holds a nonce."""
 
     path: str
     nonce: str
@@ -44,17 +44,17 @@ class ValueMissing(Message, frozen=True):
 
 
 class QueryFailed(Message, frozen=True):
-    """Why a question has no answer."""
+    """Why a query has no answer."""
 
     reason: str
 
 
 class Progress(Message, frozen=True):
-    """Not an answer yet: bytes moved so far for this question."""
+    """Bytes moved so far for a query that is not answered yet."""
 
     done: int
     total: int
 
 
 class Ack(Message, frozen=True):
-    """Done; there is nothing to say."""
+    """The query was carried out; it has no result."""

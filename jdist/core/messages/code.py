@@ -10,7 +10,7 @@ from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message, ProbeWire
 
 STAGING = ".jdist-staging"
-"""The folder, in a tree's own, in which what has arrived waits to be put in place."""
+"""The folder in a tree's folder where received contents wait until the tree is applied."""
 
 
 class TreeEntry(Struct, frozen=True, array_like=True):
@@ -26,16 +26,16 @@ class TreeEntry(Struct, frozen=True, array_like=True):
 
 
 class SourceTree(Struct, frozen=True):
-    """All that a folder on a node is to hold."""
+    """The complete contents of a folder on a node."""
 
     name: str
-    """Of the folder."""
+    """Name of the folder."""
     entries: tuple[TreeEntry, ...]
     is_package: bool = False
-    """It is imported under its own name, not what is in it."""
+    """The folder itself is imported as a package, not the modules in it."""
 
     def check(self) -> None:
-        """Raises UsageError for a name or path that leads out of the tree."""
+        """Raises UsageError for a name or path outside of the tree."""
         if not is_inside(self.name) or "/" in self.name:
             raise UsageError(f"{self.name!r} is no name of a folder")
         for entry in self.entries:
@@ -48,7 +48,7 @@ class SourceTree(Struct, frozen=True):
 
 
 class Piece(Struct, frozen=True, array_like=True):
-    """``data`` of the content with ``digest``, from ``offset`` on."""
+    """Bytes of the content with ``digest``, from ``offset``."""
 
     digest: bytes
     offset: int
@@ -56,7 +56,7 @@ class Piece(Struct, frozen=True, array_like=True):
 
 
 def is_inside(path: str) -> bool:
-    """Whether a relative path leads nowhere but down."""
+    """Whether a relative path stays below its start."""
     return (
         bool(path)
         and "\0" not in path
@@ -74,13 +74,13 @@ def leads_inside(path: str, target: str) -> bool:
 
 
 class CompareTree(Message, frozen=True):
-    """Which contents of this tree are not on the node?"""
+    """Ask which contents of this tree are missing on the node."""
 
     tree: SourceTree
 
 
 class TreeCompared(Message, frozen=True):
-    """Digests of what it lacks. ``place`` is the same on nodes that share the folder ``path``."""
+    """Digests of missing contents. ``place`` is equal on nodes that share the folder ``path``."""
 
     place: str
     path: str
@@ -88,7 +88,7 @@ class TreeCompared(Message, frozen=True):
 
 
 class StorePieces(Message, frozen=True):
-    """Keep contents until the tree is settled: small ones in ``pieces``, or a part of a large one as a transfer.
+    """Store contents until the tree is applied: small ones in ``pieces``, or a part of a large one as a transfer.
 
     A transfer's bytes are in a segment at ``path`` that this host shares, or at the controller's data port.
     """
@@ -104,20 +104,20 @@ class StorePieces(Message, frozen=True):
 
 
 class ApplyTree(Message, frozen=True):
-    """Make the folder be as the tree, from what was there and what was stored; then the ranks import from it."""
+    """Make the folder equal to the tree, from its own and the stored contents; then ranks import from it."""
 
     tree: SourceTree
 
 
 class TreeApplied(Message, frozen=True):
-    """It is. ``changed`` and ``deleted``: paths in the tree."""
+    """The tree was applied; paths of ``changed`` and ``deleted`` files in it."""
 
     changed: tuple[str, ...]
     deleted: tuple[str, ...]
 
 
 class AdoptTree(Message, frozen=True):
-    """The folder was settled by another node that shares it: the ranks import from it."""
+    """Import from a folder that another node, which shares it, has applied."""
 
     name: str
     is_package: bool
@@ -125,7 +125,7 @@ class AdoptTree(Message, frozen=True):
 
 
 class CodeSynced(Message, frozen=True):
-    """Code that was synced: ``folders`` come first on the path; files at ``changed`` are to be read again."""
+    """Code was synced: put ``folders`` first on the import path, and reload modules at ``changed``."""
 
     folders: tuple[str, ...]
     changed: tuple[str, ...]

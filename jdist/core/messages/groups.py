@@ -8,25 +8,25 @@ from jdist.core.messages.base import Message
 
 
 class GroupSpec(Struct, frozen=True):
-    """A process group as somebody asked for it: global ranks, backend (None: the world's), name."""
+    """A process group as it was requested: global ranks, backend (None: the world's), name."""
 
     ranks: tuple[int, ...]
     backend: str | None = None
     name: str = ""
     splits: tuple[tuple[int, ...], ...] = ()
-    """Made by split_group of the world into these; ``ranks`` is empty then."""
+    """If the group was made by split_group of the world: the parts; ``ranks`` is empty then."""
     is_gone: bool = False
-    """It has lost a member for good and is not made again. Its place is kept, since torch names groups by counting."""
+    """It has lost a member for good and is not created again, but counted: torch numbers groups."""
 
 
 class GroupCreated(Message, frozen=True):
-    """A group or mesh has been made."""
+    """A group or mesh has been created."""
 
     text: str
 
 
 class MakeGroup(Message, frozen=True):
-    """Make a named group over ``ranks``, and again after every re-forming."""
+    """Create a named group over ``ranks``, now and after every re-forming."""
 
     request: str
     name: str
@@ -34,7 +34,7 @@ class MakeGroup(Message, frozen=True):
 
 
 class MakeMesh(Message, frozen=True):
-    """Make the named mesh, e.g. names ("dp", "tp"), sizes (2, 2)."""
+    """Create a mesh such as names ("dp", "tp"), sizes (2, 2)."""
 
     request: str
     names: tuple[str, ...]
@@ -63,7 +63,7 @@ class WorldFormed(Message, frozen=True):
     listeners: tuple[tuple[str, int], ...]
     notices: tuple[str, ...] = ()
     wants_reform: bool = False
-    """It has functions that are to be called now that the world has been formed again."""
+    """Functions are registered on it that must be called now that the world has been formed again."""
 
 
 class WorldFailed(Message, frozen=True):
@@ -75,7 +75,7 @@ class WorldFailed(Message, frozen=True):
 
 
 class GroupMade(Message, frozen=True):
-    """A cell made a process group: its place in the rank's list, what it is, and the sockets it listens on."""
+    """A cell created a process group: its index on the rank, its spec, and the sockets on which it listens."""
 
     rank: int
     generation: int
@@ -85,7 +85,7 @@ class GroupMade(Message, frozen=True):
 
 
 class StartStore(Message, frozen=True):
-    """Host the rendezvous store on this node. ``port`` 0: any."""
+    """Start the rendezvous store on this node; ``port`` 0: any free one."""
 
     host: str
     port: int
@@ -107,6 +107,6 @@ class FormWorld(Message, frozen=True):
     named: dict[str, tuple[int, ...]]
     mesh: tuple[tuple[str, ...], tuple[int, ...]] | None
     cut: tuple[tuple[str, int], ...]
-    """Sockets of the dead generation, cut before it is left."""
+    """Listeners of the last generation, whose connections are closed before it is left."""
     node_of: tuple[int, ...] = ()
     """The node that each place is on; empty: each is one (see core/topology)."""

@@ -8,54 +8,54 @@ from jdist.core.messages.base import Message
 
 
 class Complete(Message, frozen=True):
-    """Which names of the rank's go on with what stands in ``code`` before ``cursor``?"""
+    """Complete the name before ``cursor`` in ``code`` with the rank's names."""
 
     code: str
     cursor: int
 
 
 class Completed(Message, frozen=True):
-    """What may stand between ``start`` and ``end``."""
+    """Completions of the text between ``start`` and ``end``."""
 
     matches: tuple[str, ...]
     start: int
     end: int
     types: tuple[str, ...] = ()
-    """One for each match: "Tensor", "function", "class", "keyword"; "" where it is not known."""
+    """The type of each match: "Tensor", "function", "class", "keyword"; "" if unknown."""
 
 
 class Inspect(Message, frozen=True):
-    """What is ``name``, which may have dots? ``detail`` 1: with its source."""
+    """Describe ``name``, which may have dots; ``detail`` 1: with its source."""
 
     name: str
     detail: int = 0
 
 
 class Inspected(Message, frozen=True):
-    """Type, signature, documentation; "" if there is none of that name."""
+    """Type, signature and documentation; "" if the name does not exist."""
 
     text: str
 
 
 class Logs(Message, frozen=True):
-    """The newest ``lines`` lines of the rank's log (answered by its agent)."""
+    """Ask the agent for the newest ``lines`` lines of a rank's log."""
 
     lines: int
 
 
 class LogText(Message, frozen=True):
-    """The text, and where the whole log lies on the node."""
+    """The lines, and the path of the whole log on the node."""
 
     text: str
     path: str
 
 
 class Console(Message, frozen=True):
-    """How does one attach a terminal to this rank (answered by its agent)?"""
+    """Ask the agent how to attach a terminal to a rank."""
 
 
 class ConsoleAt(Message, frozen=True):
-    """Host and kernel connection file."""
+    """The rank's host and kernel connection file."""
 
     hostname: str
     connection_file: str

@@ -18,32 +18,32 @@ class Gpu(Struct, frozen=True):
 
 
 class GpuUse(Struct, frozen=True, omit_defaults=True):
-    """What a rank has of its GPU, and how busy that is, as the driver tells."""
+    """A rank's share of its GPU, and how busy the GPU is, as the driver reports it."""
 
     name: str
     """"GPU 3 (NVIDIA H200)", by the driver's number, or "a slice of" it."""
     total: int = 0
-    """0: the driver does not tell, as of a slice, or of a GPU that has the host's memory."""
+    """0: not reported, as for a slice, or a GPU that uses the host's memory."""
     used: int = 0
-    """By anybody."""
+    """By all processes."""
     own: int | None = None
-    """By the rank's process; None where the driver does not tell, as often in a container."""
+    """By the rank's process; None if not reported, as often in a container."""
     busy: float | None = None
-    """Share of the last second or less in which the GPU worked, for anybody, 0 to 1; None where it is not known."""
+    """Share of the last second or less in which the GPU was busy, 0 to 1; None if unknown."""
 
 
 class Disk(Struct, frozen=True):
     """The file system that a folder lies on."""
 
     what: str
-    """What the folder is for: "working directory", "temporary files", "/dev/shm"."""
+    """Purpose of the folder: "working directory", "temporary files", "/dev/shm"."""
     path: str
     total: int
     free: int
 
 
 class Limits(Struct, frozen=True):
-    """What one process, or one user, may have (``ulimit``'s soft limits); UNLIMITED where there is none."""
+    """Soft limits of a process or user (``ulimit``); UNLIMITED if there is none."""
 
     nofile: int
     memlock: int
@@ -52,25 +52,25 @@ class Limits(Struct, frozen=True):
 
 
 class TorchFacts(Struct, frozen=True):
-    """What torch says about itself where it has been imported."""
+    """Facts about torch on a node where it was imported."""
 
     version: str
     cuda: str
-    """That it was built with; "" for a CPU build."""
+    """The CUDA version it was built for; "" for a CPU build."""
     nccl: str
     """"" where there is none."""
     gpus: int
-    """That it can use."""
+    """Number of GPUs that it can use."""
     trouble: str = ""
-    """Why it can use none, though it was built for it."""
+    """Why it can use no GPU, though it was built for CUDA."""
 
 
 class NodeReport(Struct, frozen=True):
-    """One node. What takes longer than a moment to find out is left open in a report that is made in short."""
+    """A report of one node. A brief one leaves out what takes time to find out."""
 
     hostname: str
     address: str
-    """Of the interface that reaches the controller."""
+    """Address of the interface that reaches the controller."""
     python: str
     torch: str
     jdist: str
@@ -81,9 +81,9 @@ class NodeReport(Struct, frozen=True):
     interfaces: tuple[str, ...]
     """Names of the node's network interfaces."""
     chosen_interface: str
-    """The one that gloo and NCCL use; "" if they are left to choose."""
+    """The interface that gloo and NCCL use; "" if they choose."""
     is_users_choice: bool
-    """Whether it was in the environment already."""
+    """Whether the user's environment named it."""
     rdma: tuple[str, ...]
     """InfiniBand or RoCE devices."""
     gpu_count: int
@@ -92,14 +92,14 @@ class NodeReport(Struct, frozen=True):
     driver: str = ""
     facts: TorchFacts | None = None
     trouble: tuple[str, ...] = ()
-    """What could not be looked at, and why."""
+    """What could not be examined, and why."""
 
 
 class NetworkPath(Struct, frozen=True):
-    """The way from one node to another, as it was found by going it."""
+    """The network path from one node to another, as it was probed."""
 
     name: str
-    """The other node's host name, and what it was found to mean here."""
+    """The other node's host name; ``addresses`` is what it resolved to."""
     addresses: tuple[str, ...]
     name_trouble: str
     """Why the name could not be looked up; "" if it could."""
@@ -114,7 +114,7 @@ class NetworkPath(Struct, frozen=True):
 
 
 class ReadClock(Message, frozen=True):
-    """What time is it?"""
+    """Ask for the node's time."""
 
 
 class ClockReading(Message, frozen=True):
@@ -124,13 +124,13 @@ class ClockReading(Message, frozen=True):
 
 
 class ReportNode(Message, frozen=True):
-    """What is on the node? ``is_brief``: only what is known at once."""
+    """Ask for a report of the node; ``is_brief``: only what is known at once."""
 
     is_brief: bool = False
 
 
 class NodeReported(Message, frozen=True):
-    """What was found."""
+    """The report."""
 
     report: NodeReport
     now: float
@@ -138,21 +138,21 @@ class NodeReported(Message, frozen=True):
 
 
 class Listen(Message, frozen=True):
-    """Be reachable for other nodes at a port that the system chooses, for ``seconds``; 0: no longer."""
+    """Listen for other nodes at a port that the system chooses, for ``seconds``; 0: stop."""
 
     token: str
-    """What a connection must begin with."""
+    """The bytes with which a connection must begin."""
     seconds: float
 
 
 class Listening(Message, frozen=True):
-    """Where; 0: nowhere any more."""
+    """The port; 0: it is closed."""
 
     port: int
 
 
 class ProbePath(Message, frozen=True):
-    """Go the way to another node, which listens: look up its name, connect, measure."""
+    """Probe the path to another node, which listens: look up its name, connect, measure."""
 
     hostname: str
     address: str
@@ -161,10 +161,10 @@ class ProbePath(Message, frozen=True):
     timeout: float
     """Seconds to look up the name, and again to connect."""
     burst: float
-    """Seconds for which bandwidth is measured; 0: not at all."""
+    """Seconds for which bandwidth is measured; 0: it is not measured."""
 
 
 class PathProbed(Message, frozen=True):
-    """How it went."""
+    """The result."""
 
     path: NetworkPath

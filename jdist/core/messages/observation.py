@@ -8,9 +8,9 @@ from jdist.core.observation import Activity, Call, GroupProgress, Verdict
 
 
 class Observe(Message, frozen=True):
-    """What is the rank doing? ``recent``: how many of each group's last calls are wanted as well.
+    """Ask what the rank is doing, with so many ``recent`` calls of each group.
 
-    ``with_gpu``: what it has of its GPU is wanted, too, which its agent finds out.
+    ``with_gpu``: also how it uses its GPU, which its agent finds out.
     """
 
     recent: int = 0
@@ -29,31 +29,31 @@ class Observation(Message, frozen=True):
     """Bytes."""
     groups: tuple[GroupProgress, ...] = ()
     recent: tuple[Call, ...] = ()
-    """Oldest first; what is in flight is among them."""
+    """Oldest first, those in flight included."""
     run: int = 0
-    """The run whose cell the rank is in, 0 between cells."""
+    """The run whose cell is being executed; 0: none."""
     gpu: GpuUse | None = None
-    """None: there is none, nobody asked, or the driver does not tell."""
+    """None: there is no GPU, it was not asked for, or the driver does not report it."""
 
 
 class GetStack(Message, frozen=True):
-    """Where is the rank's main thread, frame by frame?"""
+    """Ask for the stack of the rank's main thread."""
 
 
 class StackText(Message, frozen=True):
-    """As Python prints a stack, the innermost frame last; from the cell on, where one runs."""
+    """The stack as Python prints it, innermost frame last; if a cell runs, from the cell on."""
 
     text: str
 
 
 class GetTrace(Message, frozen=True):
-    """Which calls of torch.distributed did the rank make in ``run`` (0: in its last)?"""
+    """Ask for the calls of torch.distributed that the rank made in ``run`` (0: its last one)."""
 
     run: int = 0
 
 
 class RankTrace(Message, frozen=True):
-    """Its calls, oldest first. Times are the wall clock of the rank's host, seconds since the epoch."""
+    """The rank's calls, oldest first. Times are the wall clock of the rank's host, seconds since the epoch."""
 
     run: int
     calls: tuple[Call, ...]
@@ -62,21 +62,18 @@ class RankTrace(Message, frozen=True):
     ended: float | None
     now: float
     left_out: int = 0
-    """Older calls that are not kept any more."""
+    """Number of older calls that are not kept any more."""
 
 
 class VerdictChanged(Message, frozen=True):
-    """Why a run does not move; None: what was said of it before holds no more."""
+    """Why a run makes no progress; None: the last verdict does not hold any more."""
 
     run: int
     verdict: Verdict | None
 
 
 class Stalled(Message, frozen=True):
-    """A rank's main thread has been blocked in one place of torch.distributed for a moment.
-
-    Said once for each place; what became of it is found out by looking.
-    """
+    """A rank's main thread is blocked in one place of torch.distributed for a moment; sent once for each place."""
 
     rank: int
     run: int

@@ -11,7 +11,7 @@ from jdist.core.messages.base import Message
 
 
 class Text(Message, frozen=True):
-    """What ranks wrote to a stream, as it came; ``ranks`` wrote the same."""
+    """Text that ``ranks`` wrote alike to a stream."""
 
     ranks: tuple[int, ...]
     stream: Literal["stdout", "stderr"]
@@ -30,14 +30,14 @@ class Display(Message, frozen=True):
 
 
 class Clear(Message, frozen=True):
-    """clear_output() on ranks."""
+    """A call of clear_output() on ranks."""
 
     ranks: tuple[int, ...]
     wait: bool = False
 
 
 class Tail(Message, frozen=True):
-    """The state of a capped stream: how much was left out so far, and its newest text. Replaces the last one."""
+    """The end of a stream above its limit: how much was left out so far, and the newest text. Replaces the last one."""
 
     rank: int
     stream: Literal["stdout", "stderr"]
@@ -50,14 +50,14 @@ OutputItem = Text | Display | Clear | Tail
 
 
 class Output(Message, frozen=True):
-    """What ranks of a run said."""
+    """Output of ranks of a run."""
 
     run: int
     items: tuple[OutputItem, ...]
 
 
 def only_of(output: Output, own: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Output:
-    """What those of its ranks said that ``own`` leaves."""
+    """The output without ranks that ``own`` removes."""
     items: list[OutputItem] = []
     for item in output.items:
         said = (item.rank,) if isinstance(item, Tail) else item.ranks

@@ -52,7 +52,7 @@ NodeReplyBody = (
 
 
 class NodeQuery(Message, frozen=True):
-    """A question to ``nodes``; each one's agent answers for itself."""
+    """A query to ``nodes``; the agent of each answers."""
 
     request: str
     nodes: tuple[int, ...]
@@ -115,7 +115,7 @@ RankReplyBody = (
 
 
 class RankQuery(Message, frozen=True):
-    """A question to ``ranks``; each answers for itself. Ranks: empty means the controller is asked."""
+    """A query to ``ranks``, each of which answers; without ranks, to the controller."""
 
     request: str
     ranks: tuple[int, ...]

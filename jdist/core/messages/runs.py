@@ -10,8 +10,8 @@ from jdist.core.outcome import ErrorInfo
 class RankDone(Message, frozen=True):
     """One rank's part of a run is over.
 
-    ``kind`` is an :data:`~jdist.core.outcome.Kind`. The value is in ``payload``; if it is too large to travel unasked,
-    ``held`` is the expression under which it can be pulled.
+    ``kind`` is an :data:`~jdist.core.outcome.OutcomeKind`. The value is in ``payload``; ``held`` is the expression that
+    pulls a value that is too large for that.
     """
 
     run: int
@@ -22,11 +22,11 @@ class RankDone(Message, frozen=True):
     held: str = ""
     error: ErrorInfo | None = None
     digests: tuple[CallDigest, ...] = ()
-    """Of the groups in which it called collectives; empty where too many were called to remember them all."""
+    """One for each group in which it called collectives; empty if it called too many to keep them all."""
 
 
 class InputRequest(Message, frozen=True):
-    """A rank reads a line from the user."""
+    """A rank waits for a line of input."""
 
     run: int
     rank: int
@@ -44,11 +44,11 @@ class RunCell(Message, frozen=True):
     allow_stdin: bool = False
     is_setup: bool = False
     is_internal: bool = False
-    """jdist's own cell: not counted in ``Out``, not stored in history."""
+    """A cell of jdist's own: not counted in ``Out``, not stored in history."""
 
 
 class Interrupt(Message, frozen=True):
-    """Stop what runs on ``ranks`` (empty: everywhere), or one run."""
+    """Interrupt the runs on ``ranks`` (empty: all), or one run."""
 
     request: str = ""
     ranks: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class Interrupt(Message, frozen=True):
 
 
 class InputReply(Message, frozen=True):
-    """What the user typed."""
+    """The line that the user typed."""
 
     run: int
     rank: int
@@ -64,7 +64,7 @@ class InputReply(Message, frozen=True):
 
 
 class RunAccepted(Message, frozen=True):
-    """The run's number; ``behind`` are the runs it waits for."""
+    """The run's number, and ``behind``, the runs it waits for."""
 
     request: str
     run: int
@@ -78,7 +78,7 @@ class RunStarted(Message, frozen=True):
 
 
 class RunEnded(Message, frozen=True):
-    """Every rank is done. ``reason``: "", "timeout" or "interrupted". ``seconds`` since it was started."""
+    """Every rank's part has ended. ``reason`` is "" or says why the run was ended; ``seconds`` since its start."""
 
     run: int
     reason: str
@@ -87,7 +87,7 @@ class RunEnded(Message, frozen=True):
 
 
 class ExecuteCell(Message, frozen=True):
-    """Run this on these of your ranks."""
+    """Run a cell on these ranks of the node."""
 
     run: int
     ranks: tuple[int, ...]
@@ -98,7 +98,7 @@ class ExecuteCell(Message, frozen=True):
 
 
 class AbortRun(Message, frozen=True):
-    """Free these ranks from this run; ``listeners`` are the world's, ``grace`` seconds until a rank is given up."""
+    """End a run on these ranks: close connections to ``listeners``; kill a rank after ``grace`` seconds."""
 
     run: int
     ranks: tuple[int, ...]

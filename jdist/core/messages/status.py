@@ -13,11 +13,11 @@ from jdist.core.remedy import Remedy, sentence
 from jdist.core.topology import Topology
 
 OBSERVER = "observer"
-"""Kind of a client that only looks on: it does not keep a cluster from its idle end, and hears of runs by Moved."""
+"""Kind of a client that only observes: it does not prevent the idle timeout, and is sent RunsChanged."""
 
 
 class ClientHello(Message, frozen=True):
-    """First word of a client."""
+    """The first message of a client."""
 
     protocol: int
     version: str
@@ -26,7 +26,7 @@ class ClientHello(Message, frozen=True):
 
 
 class StatusRequest(Message, frozen=True):
-    """Send the whole surveyed state, ranks included."""
+    """Ask for a StatusReport."""
 
     request: str
 
@@ -41,18 +41,18 @@ Phase = Literal["gathering", "forming", "ready", "failed", "stopping"]
 
 
 class ClusterFacts(Message, frozen=True):
-    """The cluster in a few words; sent at hello and whenever one of them changes."""
+    """The most important facts about the cluster; sent after the hello and when one of them changes."""
 
     name: str
     phase: Phase
     generation: int
     backend: str
     nnodes: int
-    """Places: one for each agent."""
+    """Number of places, one for each agent."""
     nproc_per_node: tuple[int, ...]
-    """Of the nodes that are here; 0 for one that is not."""
+    """Ranks at each place; 0 if it is not attached."""
     hostnames: tuple[str, ...]
-    """"" for a node that is not here."""
+    """Host name at each place; "" if it is not attached."""
     ready: int
     """Ranks whose worker is up."""
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -62,15 +62,15 @@ class ClusterFacts(Message, frozen=True):
     """Suggested actions against ``reason``."""
     init_seconds: float = 0.0
     unreachable: tuple[int, ...] = ()
-    """Nodes that have not been heard of for a while; their ranks are kept until the node's grace is over."""
+    """Nodes without heartbeats for a while; their ranks are kept until the node's grace is over."""
     is_by_task: bool = False
     """Each place is a launcher's task, and one rank."""
     node_of: tuple[int, ...] = ()
     """The node that each place is on; empty: each is one."""
     launcher_names: tuple[str, ...] = ()
-    """What their launcher calls the nodes, also those that are gone; "" where it has no name for one."""
+    """The launcher's names for the nodes, also for those that are gone; "" if it has none."""
     left_out: tuple[str, ...] = ()
-    """Nodes without which the world was formed, as they were numbered then, and why; a sentence each."""
+    """For each node without which the world was formed, a sentence that says why."""
 
     @property
     def topology(self) -> Topology:
@@ -96,7 +96,7 @@ class RankFacts(Struct, frozen=True):
     run: int
     last_line: str
     fresh: bool
-    """Replaced since the cluster started: earlier names are lost."""
+    """It was replaced since the cluster started: its earlier names are lost."""
     death: str = ""
     """Why its last process ended; "" if it still has its first."""
     death_age: float = 0.0
@@ -104,7 +104,7 @@ class RankFacts(Struct, frozen=True):
 
 
 class StatusReport(Message, frozen=True):
-    """Answer to Survey."""
+    """Answer to StatusRequest."""
 
     request: str
     facts: ClusterFacts
@@ -112,11 +112,11 @@ class StatusReport(Message, frozen=True):
     runs: tuple[tuple[int, str, tuple[int, ...], float], ...]
     """``(number, state, ranks, seconds)`` of unfinished runs."""
     groups: tuple[GroupSpec, ...] = ()
-    """Groups that cells made with new_group."""
+    """Groups that cells created with new_group."""
     verdicts: tuple[Verdict, ...] = ()
-    """Of the runs that do not move."""
+    """One for each run that makes no progress."""
     silences: tuple[str, ...] = ()
-    """A sentence for each node that is cut off."""
+    """A sentence for each unreachable node."""
 
 
 class RequestRefused(Message, frozen=True):
@@ -128,7 +128,7 @@ class RequestRefused(Message, frozen=True):
 
 
 class Notice(Message, frozen=True):
-    """Something the user must know; ``run`` 0: not about one run."""
+    """A text for the user; ``run`` 0: it is not about one run."""
 
     text: str
     run: int = 0
@@ -139,7 +139,7 @@ class Notice(Message, frozen=True):
 
 
 class RunsChanged(Message, frozen=True):
-    """To those that look on: a run has been accepted, has begun or ended, or has another verdict; a Survey tells."""
+    """For observers: a run was accepted, began or ended, or its verdict changed; see StatusReport."""
 
 
 class Stopped(Message, frozen=True):

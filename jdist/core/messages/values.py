@@ -6,47 +6,47 @@ from jdist.core.messages.base import Message, PayloadWire, ProbeWire, ValueMissi
 
 
 class Evaluate(Message, frozen=True):
-    """What are these expressions? Small values come back whole; large ones are held and described."""
+    """Evaluate expressions. Small values are returned whole; large ones are held for Fetch and described."""
 
     names: tuple[str, ...]
     inline_limit: int = 0
     probe: ProbeWire | None = None
-    """The asker's, to find out which ranks share its host."""
+    """The client's probe, which shows whether the rank shares its host."""
 
 
 class Evaluated(Message, frozen=True):
-    """One entry per name: the payload (buffers None: held for Fetch under ``handle``), or why not."""
+    """For each name the payload (without buffers: they are held for Fetch under ``handle``), or why there is none."""
 
     items: tuple[PayloadWire | ValueMissing, ...]
     handle: str = ""
     is_near: bool = False
-    """The rank sees the asker's probe: a segment is the way."""
+    """The rank sees the client's probe, so bytes can pass through a segment."""
 
 
 class Fetch(Message, frozen=True):
-    """Bring a held value's buffers: into a segment for the owner of ``probe``, or through the data port."""
+    """Send a held value's buffers: in a segment for the owner of ``probe``, or through the data port."""
 
     handle: str
     probe: ProbeWire | None = None
     transfer: str = ""
-    """A one-time name under which the controller's data port expects the bytes."""
+    """The one-time name under which the data port expects the bytes."""
 
 
 class Fetched(Message, frozen=True):
-    """Where the buffers are now: a segment's path on the shared host, or "" when they went through the data port."""
+    """The path of the segment that has the buffers, or "" if they went through the data port."""
 
     path: str
     nbytes: int
 
 
 class Release(Message, frozen=True):
-    """Forget a held value."""
+    """Release a held value."""
 
     handle: str
 
 
 class BindNames(Message, frozen=True):
-    """Bind names. Buffers are inline, or in a segment at ``path`` that this host shares, laid out one after another."""
+    """Bind names. Buffers are inline, in a segment at ``path`` that this host shares, or at the data port."""
 
     names: tuple[str, ...]
     payloads: tuple[PayloadWire, ...]
@@ -69,7 +69,7 @@ class Described(Message, frozen=True):
 
 
 class Digest(Message, frozen=True):
-    """Digests of an expression's entries (``blocks`` None), or of blocks of one entry's flat elements."""
+    """Compute digests of an expression's entries (``blocks`` 0), or of blocks of one entry's flat elements."""
 
     expr: str
     key: str = ""
@@ -85,7 +85,7 @@ class Digested(Message, frozen=True):
 
 
 class ReadElement(Message, frozen=True):
-    """One flat element of one entry."""
+    """Read one flat element of one entry."""
 
     expr: str
     key: str
@@ -93,14 +93,14 @@ class ReadElement(Message, frozen=True):
 
 
 class ElementRead(Message, frozen=True):
-    """Its index as the tensor's index, and its repr."""
+    """The element's index in the tensor, and its repr."""
 
     index: tuple[int, ...]
     text: str
 
 
 class Forward(Message, frozen=True):
-    """Ask the controller to pass on a transfer's bytes at its data port, from the one PUT to the one GET of them."""
+    """Ask the controller to relay a transfer's bytes at its data port, from one PUT to one GET."""
 
     transfer: str
     nbytes: int
@@ -108,16 +108,16 @@ class Forward(Message, frozen=True):
 
 
 class ForwardedAt(Message, frozen=True):
-    """Where to GET them: ``near``, a Unix socket in the abstract namespace, if the asker shares the controller's host
-    and may have the very connection of the PUT; "": at the data port.
+    """Where to GET them: at ``near``, a Unix socket in the abstract namespace, if the client shares the controller's
+    host and can be handed the PUT's connection; if that is "", at the data port.
     """
 
     near: str
 
 
 class Hold(Message, frozen=True):
-    """Ask the controller to keep a transfer's bytes for the nodes' GETs: those of the segment at ``path`` (a Fault on
-    another host than its owner's), or without a path those of a PUT to come.
+    """Ask the controller to store a transfer's bytes for the nodes' GETs: those of the segment at ``path`` (QueryFailed
+    if the controller is on another host), or without a path those of a PUT to come.
     """
 
     transfer: str
