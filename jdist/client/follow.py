@@ -79,6 +79,10 @@ class ClusterFollower(ABC):
 
     # ------------------------------------------------------------ what it offers
 
+    def add_done_callback(self, callback: Callable[[asyncio.Task[None]], None]) -> None:
+        """Call ``callback`` when following has ended, also by a fault."""
+        self._following.add_done_callback(callback)
+
     def poll_now(self) -> None:
         """Poll again soon."""
         self._changed.set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -135,8 +136,10 @@ class ClusterList:
         emit: Callable[[ClusterEvent], None],
         is_watched: Callable[[], bool],
         on_running: Callable[[], None],
+        log: logging.Logger,
     ):
         self.policy = policy
+        self._log = log
         self._is_watched = is_watched
         self._on_running = on_running
         self._followers: dict[str, BrowserFollower] = {}
@@ -149,6 +152,11 @@ class ClusterList:
         self._starts = PendingStarts(lambda name, notice: self._feed.update(name, False, notice), self._check_size)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._following = asyncio.ensure_future(self._follow())
+        self._following.add_done_callback(self._log_fault)
+
+    def _log_fault(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("jdist: clusters are not followed any more", exc_info=error)
 
     # ------------------------------------------------------------ what there is
 
@@ -199,6 +207,7 @@ class ClusterList:
     def _ended_late(self, name: str, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.info("jdist: cluster %s: %s: %s", name, type(error).__name__, error)
             self._feed.update(name, True, str(error))
 
     def _attached(self, name: str) -> AsyncCluster:
@@ -271,6 +280,7 @@ class ClusterList:
                 await self._followers.pop(name).close()
             if name not in self._followers:
                 follower = BrowserFollower(connection, self._handle_update, self._is_watched, self._on_running)
+                follower.add_done_callback(self._log_fault)
                 self._followers[name] = follower
         for name in self._followers.keys() - found.running.keys():
             await self._followers.pop(name).close()

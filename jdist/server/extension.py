@@ -82,7 +82,7 @@ class Jdist(ExtensionApp):
         policy = Policy(self.max_ranks, tuple(self.allowed_launchers), dict(self.default_args))
 
         async def make() -> ClusterList:
-            return ClusterList(policy, emit, self._is_watched, record)
+            return ClusterList(policy, emit, self._is_watched, record, self.log)
 
         self._clusters = await cross(make(), _BEGIN_TIMEOUT)
 

@@ -17,7 +17,7 @@ from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
 from jdist.core.observation import Activity, Verdict
 from jdist.core.ranks import RankSet
-from jdist.core.remedy import Remedy
+from jdist.core.remedy import Remedy, sentence
 from jdist.core.topology import Topology
 from jdist.wire.transport.keys import Connection
 
@@ -197,7 +197,7 @@ def snapshot_of(
         cluster=before.cluster,
         version=before.version,
         state=facts.phase,
-        reason=redacted(facts.reason),
+        reason=redacted(sentence(facts.reason, facts.remedies)),
         backend=facts.backend,
         generation=facts.generation,
         nnodes=topology.nnodes,
@@ -211,17 +211,7 @@ def snapshot_of(
             _row(row, local_ranks.get(row.rank, 0), observations.get(row.rank), earlier.get((row.rank, row.pid)))
             for row in report.ranks
         ),
-        runs=tuple(
-            RunRow(
-                number=number,
-                state=state,
-                ranks=str(RankSet(ranks)),
-                count=len(ranks),
-                done=0 if state == "queued" else len(ranks) - on_run[number],
-                seconds=round(seconds, 3),
-            )
-            for number, state, ranks, seconds in report.runs
-        ),
+        runs=tuple(_run(*run, on_run[run[0]]) for run in report.runs),
         cell_groups=report.groups,
         verdicts=tuple(_verdict(each) for each in report.verdicts),
         silences=report.silences,
@@ -236,19 +226,9 @@ def _node(node: int, facts: ClusterFacts, topology: Topology) -> NodeRow:
 
 def _row(facts: RankFacts, local_rank: int, observation: Observation | None, before: RankRow | None) -> RankRow:
     """A rank's row; ``before`` is the last one of its process."""
-    row = RankRow(
-        rank=facts.rank,
-        node=facts.node_rank,
-        local_rank=local_rank,
-        hostname=facts.hostname,
-        pid=facts.pid,
-        state=facts.state,
-        run=facts.run,
-        last_line=facts.last_line,
-        is_fresh=facts.fresh,
-        death=facts.death,
-        death_age=round(facts.death_age, 1),
-    )
+    f, age = facts, round(facts.death_age, 1)
+    place = (f.rank, f.node_rank, local_rank, f.hostname, f.pid)
+    row = RankRow(*place, f.state, f.run, f.last_line, f.fresh, f.death, age)
     if before is not None:
         row = replace(row, device=before.device, rss=before.rss, progress=before.progress)
     if observation is None:
@@ -274,31 +254,19 @@ def _row(facts: RankFacts, local_rank: int, observation: Observation | None, bef
     return replace(row, gpu_name=gpu.name, gpu_total=gpu.total, gpu_used=gpu.used, gpu_own=gpu.own, gpu_busy=busy)
 
 
+def _run(number: int, state: str, ranks: tuple[int, ...], seconds: float, still_in_it: int) -> RunRow:
+    done = 0 if state == "queued" else len(ranks) - still_in_it
+    return RunRow(number, state, str(RankSet(ranks)), len(ranks), done, round(seconds, 3))
+
+
 def _activity(now: Activity, labels: Mapping[str, str]) -> ActivityRow:
     """``labels``: of groups, by torch's names."""
     call = now.calls[0] if now.calls else None
-    return ActivityRow(
-        kind=now.kind,
-        op=now.op,
-        number=0 if call is None else call.number,
-        group="" if call is None else labels.get(call.group, ""),
-        line=now.line,
-        source=now.source,
-        seconds=round(now.seconds, 1),
-        cpu=None if now.cpu is None else round(now.cpu, 1),
-        waits_for=now.waits_for,
-        process=now.state,
-    )
+    number, group = (0, "") if call is None else (call.number, labels.get(call.group, ""))
+    cpu = None if now.cpu is None else round(now.cpu, 1)
+    pace = (round(now.seconds, 1), cpu)
+    return ActivityRow(now.kind, now.op, number, group, now.line, now.source, *pace, now.waits_for, now.state)
 
 
-def _verdict(found: Verdict) -> VerdictRow:
-    return VerdictRow(
-        found.run,
-        found.kind,
-        found.is_certain,
-        found.headline,
-        found.details,
-        found.responsible,
-        found.waiting,
-        found.remedies,
-    )
+def _verdict(v: Verdict) -> VerdictRow:
+    return VerdictRow(v.run, v.kind, v.is_certain, v.headline, v.details, v.responsible, v.waiting, v.remedies)

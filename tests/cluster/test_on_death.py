@@ -120,7 +120,7 @@ def test_an_idle_death_is_told_above_the_next_cell_and_in_status(fresh_cluster: 
     anatomy.kill(pid := anatomy.worker(own, 1))
     assert eventually(lambda: pid not in {r.pid for r in own.status().ranks})
     own.run(ALL_REDUCE, timeout=60)
-    told = "\n".join(session.take_missed())
+    told = "\n".join(session.drain_notices())
     assert "rank 1 (node 0" in told
     assert "is lost: killed by signal 9 (SIGKILL" in told
     assert "rank 1 is fresh: its namespace is lost" in told

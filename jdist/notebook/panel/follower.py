@@ -31,7 +31,7 @@ class PanelFollower(ClusterFollower):
         self._sight = Sight("connecting", f"connecting to cluster {cluster.name}")
         self._state = "watching"
         super().__init__()
-        self._following.add_done_callback(self._handle_end)
+        self.add_done_callback(self._handle_end)
 
     @property
     def connection(self) -> Connection:

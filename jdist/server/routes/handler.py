@@ -73,10 +73,21 @@ class Handler(ExtensionHandlerMixin, APIHandler):
             # tornado formats the message with its arguments, so a % in the text must be one of them
             raise web.HTTPError(status, "%s", redacted(str(e)), reason=type(e).__name__) from None
 
-    async def act(self, name: str, what: Callable[[AsyncCluster], Awaitable[T]]) -> T | None:
+    async def act(
+        self, name: str, what: Callable[[AsyncCluster], Awaitable[T]], within: float = ANSWER_TIMEOUT
+    ) -> T | None:
         """Do something with the cluster called ``name``; None if it takes longer and goes on."""
         self.check(name)
-        return await self.cross(self.clusters.act(name, what, ANSWER_TIMEOUT))
+        return await self.cross(self.clusters.act(name, what, within))
+
+    async def ask(
+        self, name: str, what: Callable[[AsyncCluster], Awaitable[T]], whom: str, within: float = ANSWER_TIMEOUT
+    ) -> T:
+        """Ask the cluster called ``name``; 504 if ``whom`` it asks does not answer in time."""
+        found = await self.act(name, what, within)
+        if found is None:
+            raise web.HTTPError(504, f"no answer from {whom}")
+        return found
 
     def check(self, name: str) -> None:
         """Raise 404 if there is no cluster called ``name``."""

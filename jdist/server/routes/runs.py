@@ -7,10 +7,12 @@ import os
 import shlex
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
+from jdist.client.attachment import Ranks
 from jdist.client.cluster import AsyncCluster
 from jdist.client.trace.columns import columns
 from jdist.server.routes.handler import RESULT_TIMEOUT, Handler, ReadingHandler, executes
@@ -24,28 +26,26 @@ class InterruptHandler(Handler):
     @web.authenticated
     @executes
     async def post(self, name: str) -> None:
+        await self._apply(name, AsyncCluster.interrupt)
+
+    async def _apply(self, name: str, change: Callable[[AsyncCluster, Ranks], Awaitable[object]]) -> None:
+        """Apply ``change`` to the ranks that the body names."""
         ranks = self.ranks()
 
-        async def interrupt(cluster: AsyncCluster) -> bool:
-            await cluster.interrupt(ranks)
+        async def apply(cluster: AsyncCluster) -> bool:
+            await change(cluster, ranks)
             return True
 
-        self.send_done(bool(await self.act(name, interrupt)))
+        self.send_done(bool(await self.act(name, apply)))
 
 
-class RestartHandler(Handler):
+class RestartHandler(InterruptHandler):
     """Replaces ranks' processes."""
 
     @web.authenticated
     @executes
     async def post(self, name: str) -> None:
-        ranks = self.ranks()
-
-        async def restart(cluster: AsyncCluster) -> bool:
-            await cluster.restart(ranks)
-            return True
-
-        self.send_done(bool(await self.act(name, restart)))
+        await self._apply(name, AsyncCluster.restart)
 
 
 class TraceHandler(ReadingHandler):
@@ -55,10 +55,7 @@ class TraceHandler(ReadingHandler):
     @authorized
     async def get(self, name: str) -> None:
         run = self.number("run", "0", 0, 10**9 - 1)
-        self.check(name)
-        found = await self.cross(self.clusters.act(name, lambda cluster: cluster.trace(run), RESULT_TIMEOUT))
-        if found is None:
-            raise web.HTTPError(504, "the ranks did not answer")
+        found = await self.ask(name, lambda cluster: cluster.trace(run), "the ranks", RESULT_TIMEOUT)
         self.send(columns(found.report, name))
 
 
@@ -69,9 +66,7 @@ class LogsHandler(ReadingHandler):
     @authorized
     async def get(self, name: str, rank: str) -> None:
         lines = self.number("lines", "200", 1, _MOST_LINES)
-        found = await self.act(name, lambda cluster: cluster.logs(int(rank), lines))
-        if found is None:
-            raise web.HTTPError(504, f"rank {rank}'s node did not answer")
+        found = await self.ask(name, lambda cluster: cluster.logs(int(rank), lines), f"rank {rank}'s node")
         self.send({"text": found.text, "path": found.path})
 
 
@@ -81,10 +76,7 @@ class StackHandler(ReadingHandler):
     @web.authenticated
     @authorized
     async def get(self, name: str, rank: str) -> None:
-        found = await self.act(name, lambda cluster: cluster.stack(int(rank)))
-        if found is None:
-            raise web.HTTPError(504, f"rank {rank} did not answer")
-        self.send({"text": found})
+        self.send({"text": await self.ask(name, lambda cluster: cluster.stack(int(rank)), f"rank {rank}")})
 
 
 class ConsoleHandler(ReadingHandler):
@@ -93,9 +85,7 @@ class ConsoleHandler(ReadingHandler):
     @web.authenticated
     @authorized
     async def get(self, name: str, rank: str) -> None:
-        found = await self.act(name, lambda cluster: cluster.console(int(rank)))
-        if found is None:
-            raise web.HTTPError(504, f"rank {rank}'s node did not answer")
+        found = await self.ask(name, lambda cluster: cluster.console(int(rank)), f"rank {rank}'s node")
         here, reason = console_command(found.hostname, found.connection_file)
         command = f"jupyter console --existing {found.connection_file}"
         self.send({"hostname": found.hostname, "command": command, "command_here": here, "reason": reason})
