@@ -376,7 +376,7 @@ def test_a_client_beside_the_controller_and_far_from_the_ranks(cluster: jdist.Cl
         assert found["[far[:10], {'a': far}]"][2][1]["a"][-1] == 3_000_018
         before = connections(cluster)
         kept = carrier._receive(1, "no such handle", [1 << 20], lambda _rank, _step: None)
-        with pytest.raises(jdist.UsageError, match="rank 1 does not hold that value"):
+        with pytest.raises(jdist.UsageError, match="rank 1 no longer holds that value"):
             bridge().call(kept)
         assert eventually(lambda: connections(cluster) == before)
     finally:
