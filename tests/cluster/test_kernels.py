@@ -152,6 +152,6 @@ def test_a_cell_that_ends_outside_user_code_is_answered(cluster: jdist.Cluster) 
         "    raise KeyboardInterrupt\n"
         "get_ipython().run_cell = stopped"
     )
-    with pytest.raises(jdist.CellError, match="before it could say how it ended"):
+    with pytest.raises(jdist.CellError, match="before it could report how it ended"):
         cluster.run("1", timeout=20)
     assert cluster.run("rank").values == {r: r for r in range(4)}
