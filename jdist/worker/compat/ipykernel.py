@@ -1,7 +1,7 @@
 """The one place where jdist uses what ipykernel and IPython keep private, each access a small function.
 
 Checked on ipykernel 7.4.0 with IPython 9.18.1. tests/unit/worker/compat resolves every name of ``PRIVATE`` on the
-installed versions and says which one is missing.
+installed versions and reports those that are missing.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """The one place where jdist uses what torch keeps private: each access is a small function or a named constant.
 
-Checked on torch 2.13.0; older versions from 2.6 on lack what a comment says they lack. tests/unit/worker/compat
-resolves every name of ``PRIVATE`` on the installed version and says which one is missing.
+Checked on torch 2.13.0, with which the tests run. tests/unit/worker/compat resolves every name of ``PRIVATE`` on the
+installed version and reports those that are missing.
 """
 
 import ctypes
