@@ -38,7 +38,7 @@ from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import ReformCallbacks, SetupCells
 from jdist.controller.runs.rank_polling import RankPoller
 from jdist.controller.runs.silent_mismatch import SilentMismatch
-from jdist.controller.status import Mark, StatusReporter
+from jdist.controller.status import Fingerprint, StatusReporter
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
 from jdist.core.messages.membership import (
@@ -146,7 +146,7 @@ class State:
             DropNodes: min_nodes.handle_drop_nodes,
             MakeGroup: self._formation.handle_make_group,
             MakeMesh: self._formation.handle_make_mesh,
-            StatusRequest: lambda client, ask: self._model.send(client, self._status.survey(ask.request)),
+            StatusRequest: lambda client, ask: self._model.send(client, self._status.report(ask.request)),
             RankQuery: self._queries.handle_rank_query,
             NodeQuery: self._queries.handle_node_query,
             StopCluster: lambda _client, _: self._stop("stopped by a client"),
@@ -199,7 +199,7 @@ class State:
         m.now, m.out = now, []
         if m.phase == "stopping":
             return m.out
-        before = self._status.mark()
+        before = self._status.fingerprint()
         self._events[type(event)](event)
         self._begin_what_can_be()
         self._publish(event, before)
@@ -220,14 +220,14 @@ class State:
         if m.is_attended or m.runs.running:
             self._unattended_since = m.now
 
-    def _publish(self, event: Event, before: Mark) -> None:
+    def _publish(self, event: Event, before: Fingerprint) -> None:
         """Send clients what has changed, if this event can have changed anything that they are sent."""
         message = event.message if isinstance(event, FromAgent) else None
-        self._status.tell_moves()
-        if self._status.mark() != before or not isinstance(message, _ORDINARY | _STARTING):
-            self._status.tell_changes()
+        self._status.notify_observers()
+        if self._status.fingerprint() != before or not isinstance(message, _ORDINARY | _STARTING):
+            self._status.notify()
         elif isinstance(message, _STARTING):
-            self._status.tell_soon()
+            self._status.notify_soon()
 
     def take_over(self) -> None:
         """An earlier controller of this cluster has died: its agents will come with their ranks."""
@@ -301,7 +301,7 @@ class State:
         m.clients[client] = hello.kind
         _log.info("client %s attached: %s, process %d", client, hello.kind, hello.pid)
         m.send(client, Attached(m.new_liveness_name(client), self.cluster, m.version))
-        m.send(client, self._status.now())
+        m.send(client, self._status.facts())
 
     def _handle_peer_gone(self, event: PeerGone) -> None:
         m = self._model

@@ -1,4 +1,4 @@
-"""Facts: what clients are told about the cluster, in a few words and in a row for each rank. Pure."""
+"""Status: what clients are sent about the cluster, in brief when it changes, and in full when they ask. Pure."""
 
 from __future__ import annotations
 
@@ -9,115 +9,109 @@ from jdist.controller.model.world import Rank
 from jdist.core.messages.status import OBSERVER, ClusterFacts, RankFacts, RunsChanged, StatusReport
 from jdist.core.topology import Topology
 
-_PACE = 0.1
-"""Seconds between two tellings of what changes with each rank that comes."""
+_SHORTEST_INTERVAL = 0.1
+"""Seconds between two broadcasts while ranks come one by one."""
 
-Mark = tuple[object, ...]
+Fingerprint = tuple[object, ...]
 
 
 class StatusReporter:
-    """Says what is known, and says it again when it has changed.
+    """Broadcasts the cluster's facts when they have changed, and answers status requests.
 
-    What is known costs as much to look through as there are ranks, and each rank says much: so what a rank's ordinary
-    word may have changed is told by :meth:`mark`, and how many have come so far is not told for each of them.
+    Collecting the facts takes time for each rank, and ranks send many messages. So an ordinary message is followed by a
+    broadcast only if the :meth:`fingerprint` has changed, and the number of ranks that are up only at intervals.
     """
 
     def __init__(self, model: Model, formation: Formation, heartbeats: Heartbeats):
         self._model = model
         self._heartbeats = heartbeats
         self._formation = formation
-        self._told: ClusterFacts | None = None
-        self._told_at = -_PACE
+        self._sent: ClusterFacts | None = None
+        self._sent_at = -_SHORTEST_INTERVAL
         self.due: float | None = None
-        """When a change that was not told at once is to be told."""
-        self._moves: object = ([], [])
-        """The runs as those that look on were told last."""
+        """When a change is to be broadcast that was not broadcast at once."""
+        self._sent_runs: object = ([], [])
+        """The runs when observers were notified last."""
 
-    def now(self) -> ClusterFacts:
-        """The cluster in a few words."""
-        c = self._model
-        topology = c.world.topology
-        reason = c.reason or c.missing_ranks()
-        here = [n in c.world.nodes and c.world.nodes[n].is_here for n in range(c.world.nnodes)]
+    def facts(self) -> ClusterFacts:
+        """The cluster in brief."""
+        m = self._model
+        topology = m.world.topology
+        reason = m.reason or m.missing_ranks()
+        here = [n in m.world.nodes and m.world.nodes[n].is_here for n in range(m.world.nnodes)]
         return ClusterFacts(
-            name=c.settings.name,
-            phase=c.phase,
-            generation=c.generation,
-            backend=self._formation.backend if c.world.is_complete else c.settings.backend,
-            nnodes=c.world.nnodes,
+            name=m.settings.name,
+            phase=m.phase,
+            generation=m.generation,
+            backend=self._formation.backend if m.world.is_complete else m.settings.backend,
+            nnodes=m.world.nnodes,
             nproc_per_node=topology.nproc_per_node,
             hostnames=tuple(h if here[n] else "" for n, h in enumerate(topology.hostnames)),
-            ready=sum(r.has_process for r in c.world.ranks.values()),
+            ready=sum(r.has_process for r in m.world.ranks.values()),
             groups=dict(self._formation.named),
             mesh=self._formation.mesh,
             reason=reason,
-            remedies=c.remedies() if reason else (),
+            remedies=m.remedies() if reason else (),
             init_seconds=self._formation.init_seconds,
-            unreachable=tuple(n for n in sorted(c.world.nodes) if c.world.nodes[n].is_cut_off),
-            is_by_task=c.world.is_by_task,
+            unreachable=tuple(n for n in sorted(m.world.nodes) if m.world.nodes[n].is_cut_off),
+            is_by_task=m.world.is_by_task,
             node_of=topology.node_of,
             launcher_names=tuple(
-                c.world.nodes[n].facts.launcher_name if n in c.world.nodes else "" for n in range(c.world.nnodes)
+                m.world.nodes[n].facts.launcher_name if n in m.world.nodes else "" for n in range(m.world.nnodes)
             ),
-            left_out=c.left_out,
+            left_out=m.left_out,
         )
 
-    def mark(self) -> Mark:
-        """Another one if the cluster's life has taken a turn. Takes the same time for any number of ranks."""
-        c = self._model
-        runs = len(c.runs.running), len(c.runs.queued)
-        return c.phase, c.generation, c.reason, c.is_dirty, len(c.world.ranks), c.world.nnodes, c.broadcasts, *runs
+    def fingerprint(self) -> Fingerprint:
+        """Changes with everything but the single ranks. Takes the same time for any number of ranks."""
+        m = self._model
+        runs = len(m.runs.running), len(m.runs.queued)
+        return m.phase, m.generation, m.reason, m.is_dirty, len(m.world.ranks), m.world.nnodes, m.broadcasts, *runs
 
-    def tell_soon(self) -> None:
-        """The same as :meth:`tell_changes`, now or a moment later."""
-        if self._model.now >= self._told_at + _PACE:
-            self.tell_changes()
+    def notify_soon(self) -> None:
+        """Do the same as :meth:`notify`, at once or after a short interval."""
+        if self._model.now >= self._sent_at + _SHORTEST_INTERVAL:
+            self.notify()
         else:
-            self.due = self._told_at + _PACE
+            self.due = self._sent_at + _SHORTEST_INTERVAL
 
-    def tell_changes(self) -> None:
-        """Tell every client if something has changed since it was told last."""
-        self._told_at, self.due = self._model.now, None
-        facts = self.now()
-        if facts != self._told:
-            self._told = facts
+    def notify(self) -> None:
+        """Broadcast the facts if they have changed since the last time."""
+        self._sent_at, self.due = self._model.now, None
+        facts = self.facts()
+        if facts != self._sent:
+            self._sent = facts
             self._model.broadcast(facts)
 
-    def tell_moves(self) -> None:
-        """The news of a run are its client's; those that look on hear that there are some."""
+    def notify_observers(self) -> None:
+        """Let observers know that runs have changed; the messages of a run go to its client only."""
         if OBSERVER not in self._model.clients.values():
             return
-        runs = self._model.runs
-        moves = [(r.number, r.abort_reason, r.verdict) for r in runs.running.values()]
-        seen = (moves, [r.number for r in runs.queued])
-        if seen != self._moves:
-            self._moves = seen
+        book = self._model.runs
+        runs = ([(r.number, r.abort_reason, r.verdict) for r in book.running.values()], [r.number for r in book.queued])
+        if runs != self._sent_runs:
+            self._sent_runs = runs
             self._model.notify_observers(RunsChanged())
 
-    def survey(self, request: str) -> StatusReport:
-        """Every rank's row, unfinished runs, and the groups that cells made."""
-        c = self._model
-        runs = [
-            (
-                r.number,
-                "halted" if r.abort_reason else state,
-                r.ranks,
-                0.0 if r.started_at is None else c.now - r.started_at,
-            )
-            for state, part in (("running", c.runs.running.values()), ("queued", c.runs.queued))
-            for r in part
-        ]
-        topology = c.world.topology
-        rows = tuple(self._row(rank, topology) for rank in c.world.ranks.values())
-        verdicts = tuple(r.verdict for r in c.runs.running.values() if r.verdict is not None)
-        groups, silences = c.world.common_groups(c.generation), self._heartbeats.silences()
-        return StatusReport(request, self.now(), rows, tuple(runs), groups, verdicts, silences)
+    def report(self, request: str) -> StatusReport:
+        """The facts, every rank's row, unfinished runs, and the groups that cells made."""
+        m = self._model
+        active = [("halted" if run.abort_reason else "running", run) for run in m.runs.running.values()]
+        runs = tuple(
+            (run.number, state, run.ranks, 0.0 if run.started_at is None else m.now - run.started_at)
+            for state, run in (*active, *(("queued", run) for run in m.runs.queued))
+        )
+        topology = m.world.topology
+        rows = tuple(self._row(rank, topology) for rank in m.world.ranks.values())
+        verdicts = tuple(run.verdict for _, run in active if run.verdict is not None)
+        groups, silences = m.world.common_groups(m.generation), self._heartbeats.silences()
+        return StatusReport(request, self.facts(), rows, runs, groups, verdicts, silences)
 
     def _row(self, rank: Rank, topology: Topology) -> RankFacts:
-        c = self._model
-        run = c.runs.run_on(rank.rank)
+        m = self._model
+        run = m.runs.run_on(rank.rank)
         doing = rank.phase if not rank.has_process else "running" if run else "idle"
-        is_cut_off = c.world.nodes[rank.node_rank].is_cut_off
+        is_cut_off = m.world.nodes[rank.node_rank].is_cut_off
         return RankFacts(
             rank=rank.rank,
             node_rank=topology.node_rank(rank.rank),
@@ -128,5 +122,5 @@ class StatusReporter:
             last_line=rank.last_line,
             fresh=rank.is_fresh,
             death=rank.death,
-            death_age=c.now - rank.died_at if rank.death else 0.0,
+            death_age=m.now - rank.died_at if rank.death else 0.0,
         )
