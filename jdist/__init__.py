@@ -96,6 +96,8 @@ def __getattr__(name: str) -> Any:
     """Public names load on first use, so that agents and controllers start without the client."""
     if name not in _HOMES:
         raise AttributeError(f"module 'jdist' has no attribute {name!r}")
+    if _HOMES[name] == "jdist.client.blocking":
+        importlib.import_module("jdist.notebook.panel.open")  # gives Cluster its panel
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

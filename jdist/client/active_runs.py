@@ -17,7 +17,7 @@ from jdist.core.messages.status import Notice, Stopped
 
 
 class ActiveRuns:
-    """A client's runs by number. Except for ``submit`` and what builds on it, called on the link's loop."""
+    """A client's runs by number. All methods are called on the link's loop."""
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment

@@ -99,6 +99,9 @@ def like(method: Callable[..., Any]) -> Callable[[F], F]:
 class Cluster(BaseCluster):
     """A cluster, for notebooks and scripts: each method blocks until it is done. ``with`` stops it at the end."""
 
+    panel: Callable[[], Any]
+    """A panel of widgets for a notebook, kept up to date; :mod:`jdist.notebook.panel.open` adds it."""
+
     def __init__(self, asynchronous: AsyncCluster):
         super().__init__(asynchronous.attachment)
         self.asynchronous = asynchronous
@@ -171,12 +174,6 @@ class Cluster(BaseCluster):
     trace = blocking(AsyncCluster.trace)
     doctor = blocking(AsyncCluster.doctor)
     sync = blocking(AsyncCluster.sync)
-
-    def panel(self) -> Any:
-        """A panel of widgets for a notebook, kept up to date: see :func:`jdist.panel`."""
-        import jdist
-
-        return jdist.panel(self)
 
     @property
     def start_seconds(self) -> float:

@@ -17,12 +17,12 @@ from jdist.client.doctor.collect import examine
 from jdist.client.doctor.debug_log import DebugLogs, collect_logs
 from jdist.client.doctor.diagnosis import Diagnosis, Finding
 from jdist.client.expressions import script_cell
-from jdist.client.lifecycle.lifecycle import Lifecycle
+from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.nodes import Nodes
 from jdist.client.lifecycle.start import Progress, make_settings, print_waiting
 from jdist.client.link import Link, new_request
 from jdist.client.run import CellRun
-from jdist.client.sync.code_sync import CodeSync
+from jdist.client.sync.code_sync import SyncedCode
 from jdist.client.sync.upload import Synced
 from jdist.client.trace.collect import collect_trace
 from jdist.client.trace.trace import Trace
@@ -45,8 +45,8 @@ class AsyncCluster(BaseCluster):
     def __init__(self) -> None:
         super().__init__(Attachment())
         self._runs = ActiveRuns(self.attachment)
-        self._lifecycle = Lifecycle(self.attachment, self._runs)
-        self._code = CodeSync(self.attachment)
+        self._lifecycle = ClusterLifecycle(self.attachment, self._runs)
+        self._code = SyncedCode(self.attachment)
         self._nodes = Nodes(self.attachment, self._lifecycle, self._code)
         self._values = Variables(self.attachment, self._runs)
         self.start_seconds = 0.0

@@ -1,4 +1,4 @@
-"""Expressions: what users write to name values and scripts, taken apart."""
+"""Expressions: parses the names of values and the scripts that users write."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class CellRun:
         return True
 
     def __await__(self) -> Generator[Any, None, CellRun]:
-        # Shielded: a waiter that gives up must not end the run for all who wait for it.
+        # Shielded: a cancelled waiter must not end the run for the others that wait for it.
         yield from asyncio.shield(asyncio.wrap_future(self._over)).__await__()
         return self
 

@@ -1,1 +1,1 @@
-"""Doctor: a cluster's nodes are examined, each and each pair; what differs is said, and what that will break."""
+"""Doctor: examines a cluster's nodes and the paths between them, and reports differences and their effects."""

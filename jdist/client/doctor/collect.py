@@ -38,7 +38,7 @@ _ALL_BURSTS = 15.0
 OnStep = Callable[[str], None]
 
 
-class _Nodes:
+class _ExaminedNodes:
     """The nodes to examine, each through one of its agents: where every launcher task has an agent, it has several."""
 
     def __init__(self, link: Link, facts: ClusterFacts):
@@ -64,7 +64,7 @@ class _Nodes:
 
 async def examine(link: Link, facts: ClusterFacts, burst: float, on_step: OnStep) -> Diagnosis:
     """Examine every attached node and every path between two. ``burst``: seconds of sending on each path; 0: none."""
-    nodes = _Nodes(link, facts)
+    nodes = _ExaminedNodes(link, facts)
     absent = dict(nodes.absent)
     on_step(f"examining {len(nodes.numbers)} nodes")
     reports: dict[int, NodeReport] = {}
@@ -81,7 +81,7 @@ async def examine(link: Link, facts: ClusterFacts, burst: float, on_step: OnStep
 
 async def examine_briefly(link: Link, facts: ClusterFacts) -> Diagnosis:
     """Collect what the nodes know at once, in one round trip."""
-    nodes = _Nodes(link, facts)
+    nodes = _ExaminedNodes(link, facts)
     reports: dict[int, NodeReport] = {}
     clocks: dict[int, Clock] = {}
 
@@ -98,7 +98,7 @@ async def examine_briefly(link: Link, facts: ClusterFacts) -> Diagnosis:
     return Diagnosis(seen, findings(seen))
 
 
-async def _read_clocks(nodes: _Nodes, numbers: Iterable[int]) -> dict[int, Clock]:
+async def _read_clocks(nodes: _ExaminedNodes, numbers: Iterable[int]) -> dict[int, Clock]:
     """The nodes' clocks; of several readings of each, the one with the shortest round trip."""
     best: dict[int, Clock] = {}
     for node in numbers:
@@ -114,7 +114,7 @@ async def _read_clocks(nodes: _Nodes, numbers: Iterable[int]) -> dict[int, Clock
 
 
 async def _probe_paths(
-    nodes: _Nodes, reports: Mapping[int, NodeReport], burst: float, on_step: OnStep
+    nodes: _ExaminedNodes, reports: Mapping[int, NodeReport], burst: float, on_step: OnStep
 ) -> dict[tuple[int, int], NetworkPath]:
     """Probe every ordered pair, in rounds in which each node probes one path and is probed on one, undisturbed."""
     numbers = list(reports)

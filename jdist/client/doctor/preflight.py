@@ -18,7 +18,7 @@ from jdist.client.attachment import Attachment
 from jdist.client.doctor.collect import OnStep, examine
 from jdist.client.doctor.diagnosis import Diagnosis, Examination
 from jdist.client.doctor.findings import findings
-from jdist.client.lifecycle.lifecycle import Lifecycle
+from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.start import Progress, Started, Waiting, describe_missing, make_settings
 from jdist.client.link import Link
 from jdist.core.errors import ConnectionLost, LaunchError
@@ -56,7 +56,7 @@ async def examine_beforehand(
 
     on_step(beginning)
     attachment = Attachment()
-    lifecycle = Lifecycle(attachment, ActiveRuns(attachment))
+    lifecycle = ClusterLifecycle(attachment, ActiveRuns(attachment))
     try:
         await lifecycle.launch(make_settings(nproc_per_node or 1, nnodes, **options), kind, report, wait)
     except (LaunchError, ConnectionLost) as e:

@@ -28,7 +28,7 @@ from jdist.wire.values.segments import sweep_handed_over
 _STOP_TIMEOUT = 15.0
 
 
-class Lifecycle:
+class ClusterLifecycle:
     """The beginning and the end of one client's attachment."""
 
     def __init__(self, attachment: Attachment, runs: ActiveRuns) -> None:

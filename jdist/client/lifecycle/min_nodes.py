@@ -12,7 +12,7 @@ from jdist.core.messages.membership import DropNodes
 from jdist.core.settings import Settings
 
 
-class MinNodes:
+class StartQuorum:
     """Weighs the nodes that a launcher reports as ended against the number that the cluster needs."""
 
     def __init__(self, link: Link, settings: Settings):

@@ -12,10 +12,10 @@ from jdist.client import find
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.history import Annotation, GroupStep, MeshStep
 from jdist.client.lifecycle.controller_process import log_path
-from jdist.client.lifecycle.lifecycle import Lifecycle
+from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.start import Started, wait_formed, wait_launched
 from jdist.client.link import CONTROLLER, body_of, new_request
-from jdist.client.sync.code_sync import CodeSync
+from jdist.client.sync.code_sync import SyncedCode
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages.groups import GroupCreated, MakeGroup, MakeMesh
 from jdist.core.messages.membership import AddNode, Invite, Invited, PlaceOpened, RemoveRanks, Resized, Restart
@@ -30,7 +30,7 @@ from jdist.wire.transport.keys import charter_path
 class Nodes:
     """Changes of an attached cluster's ranks, nodes and groups, as AsyncCluster documents them."""
 
-    def __init__(self, attachment: Attachment, lifecycle: Lifecycle, code: CodeSync) -> None:
+    def __init__(self, attachment: Attachment, lifecycle: ClusterLifecycle, code: SyncedCode) -> None:
         self._attachment = attachment
         self._lifecycle = lifecycle
         self._code = code

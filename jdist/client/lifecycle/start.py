@@ -12,7 +12,7 @@ import msgspec
 
 from jdist.client.find import connections, free_name, remove_dead, restartable
 from jdist.client.lifecycle.controller_process import end_controller, log_path, start_controller
-from jdist.client.lifecycle.min_nodes import MinNodes
+from jdist.client.lifecycle.min_nodes import StartQuorum
 from jdist.client.link import Link
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages.base import Message
@@ -81,7 +81,7 @@ def make_settings(
 
 
 def check_settings(settings: Settings) -> None:
-    """Raises UsageError for what cannot be started."""
+    """Raise UsageError for settings with which no cluster can be started."""
     if not settings.name.replace("-", "").replace("_", "").isalnum():
         raise UsageError(f"a cluster's name is letters, digits, - and _; not {settings.name!r}")
     if settings.nnodes < 1:
@@ -165,7 +165,7 @@ async def wait_formed(
     ``launched`` are the nodes to wait for, by default all: others may have been released since their launch.
     """
     link, launcher = started.link, started.launcher
-    min_nodes = MinNodes(link, launcher.plan.settings)
+    min_nodes = StartQuorum(link, launcher.plan.settings)
     shown = ""
 
     async def check() -> None:

@@ -1,1 +1,1 @@
-"""Sync: local code is listed, compared with what nodes have, and sent where it is lacking."""
+"""Sync: local code is listed, compared with the nodes' copies, and sent to nodes that lack it."""

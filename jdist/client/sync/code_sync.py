@@ -21,7 +21,7 @@ from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.remedy import Remedy
 
 
-class CodeSync:
+class SyncedCode:
     """The code that one client has synced to a cluster."""
 
     def __init__(self, attachment: Attachment) -> None:

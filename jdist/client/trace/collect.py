@@ -32,10 +32,10 @@ async def collect_trace(link: Link, facts: ClusterFacts, run: int) -> Trace:
     topology = facts.topology
     ranks = tuple(range(topology.world_size))
     traces = asyncio.gather(*(_timed(link, rank, run) for rank in ranks))
-    timed, looks = await asyncio.gather(traces, link.query(ranks, Observe(), _TIMEOUT))
+    timed, observed = await asyncio.gather(traces, link.query(ranks, Observe(), _TIMEOUT))
     answers = {rank: answer for rank, (answer, _) in zip(ranks, timed, strict=True)}
     trips = {rank: trip for rank, (_, trip) in zip(ranks, timed, strict=True)}
-    return assemble(answers, trips, {r: a for r, a in looks.items() if isinstance(a, Observation)}, facts, run)
+    return assemble(answers, trips, {r: a for r, a in observed.items() if isinstance(a, Observation)}, facts, run)
 
 
 async def _timed(link: Link, rank: int, run: int) -> tuple[RankReplyBody, tuple[float, float]]:
@@ -47,11 +47,11 @@ async def _timed(link: Link, rank: int, run: int) -> tuple[RankReplyBody, tuple[
 def assemble(
     answers: Mapping[int, RankReplyBody],
     trips: Mapping[int, tuple[float, float]],
-    looks: Mapping[int, Observation],
+    observations: Mapping[int, Observation],
     facts: ClusterFacts,
     run: int = 0,
 ) -> Trace:
-    """The trace of what ranks answered; ``looks`` give the groups' members and names. Raises UsageError."""
+    """The trace of what ranks answered; ``observations`` give the groups' members and names. Raises UsageError."""
     topology = facts.topology
     found = {r: a for r, a in sorted(answers.items()) if isinstance(a, RankTrace)}
     absent = {
@@ -63,7 +63,7 @@ def assemble(
         raise UsageError(_nothing(run, absent))
     # the last run of the others is an earlier one (or none), so they had no part in this one
     elsewhere = tuple(r for r in found if r not in traced)
-    groups = {g.name: g for look in looks.values() for g in look.groups}
+    groups = {g.name: g for each in observations.values() for g in each.groups}
     meetings = match(traced, {name: g.ranks for name, g in groups.items()}, elsewhere)
     nodes = {r: f"{topology.node_rank(r)} {topology.host_of(r)}" for r in answers}
     hosts, clocks = _clocks(traced, meetings, topology, trips, facts.backend)

@@ -181,7 +181,7 @@ def _bar(rank: int, call: Call, number: int, at: _Moments, needed: Mapping[int, 
 
 
 def _shares(start: float, until: float, needed: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
-    """Each moment between ``start`` and ``until`` in equal shares to those who had not come yet."""
+    """Charge each moment between ``start`` and ``until`` in equal shares to the ranks that had not come yet."""
     late = sorted((entry, rank) for rank, entry in needed.items() if entry > start)
     shares, share, moment = [], 0.0, start
     for i, (entry, rank) in enumerate(late):

@@ -41,7 +41,7 @@ from jdist.wire.values.objects import Payload, decode, encode
 from jdist.wire.values.segments import Probe, Segment, layout, new_memory, split
 
 OnProgress = Callable[[str, int, int], None]
-"""Called with what moves, bytes done, bytes in all."""
+"""Called with the names of the values, bytes done and bytes in all."""
 RankProgress = Callable[[int, Progress], None]
 
 _MEMORY_SHARE = 0.9

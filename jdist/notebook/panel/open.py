@@ -21,6 +21,14 @@ def panel(cluster: Cluster) -> Panel:
     return open_panel(cluster, None)
 
 
+def _panel(self: Cluster) -> Panel:
+    """A panel of widgets for a notebook, kept up to date: see :func:`jdist.panel`."""
+    return open_panel(self, None)
+
+
+Cluster.panel = _panel  # type: ignore[assignment]
+
+
 def open_panel(cluster: Cluster | None, session: Session | None) -> Panel:
     """A panel; with a session it shows the cluster that the session uses."""
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jdist.client.lifecycle.min_nodes import MinNodes
+from jdist.client.lifecycle.min_nodes import StartQuorum
 from jdist.client.lifecycle.start import Started, check_settings, wait_formed
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages.base import Message
@@ -36,9 +36,9 @@ class ToController:
             raise UsageError(self.refusal)
 
 
-def min_nodes_of(link: ToController, min_nodes: int = 2) -> MinNodes:
+def min_nodes_of(link: ToController, min_nodes: int = 2) -> StartQuorum:
     as_link: Any = link
-    return MinNodes(as_link, Settings(name="c", nnodes=3, min_nodes=min_nodes))
+    return StartQuorum(as_link, Settings(name="c", nnodes=3, min_nodes=min_nodes))
 
 
 def test_who_has_failed_is_left_out_when_all_others_are_here() -> None:
