@@ -28,7 +28,7 @@ from jdist.core.messages.nodes import (
 )
 from jdist.core.messages.protocol import NodeOp, NodeQuery, NodeReply, NodeReplyBody
 from jdist.wire import log
-from jdist.wire.bulk.probe import Listener, reach
+from jdist.wire.bulk.probe import Listener, probe_path
 
 _log = logging.getLogger("jdist.agent")
 
@@ -78,7 +78,9 @@ class NodeQueries:
                 return self._listen(op)
             case ProbePath():
                 target = (op.address, op.port)
-                return PathProbed(await asyncio.to_thread(reach, op.hostname, target, op.token, op.timeout, op.burst))
+                return PathProbed(
+                    await asyncio.to_thread(probe_path, op.hostname, target, op.token, op.timeout, op.burst)
+                )
             case ReadClock():
                 return ClockReading(time.time())
             case GetDebugLog():

@@ -21,7 +21,7 @@ from jdist.core.errors import LaunchError
 from jdist.core.messages.membership import NodeFacts
 from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
 from jdist.core.settings import TorchFactsSpec
-from jdist.wire.bulk.probe import look_up
+from jdist.wire.bulk.probe import resolve
 
 _NVML = 15.0
 """Seconds for NVML, which waits for the driver to start where no GPU is in use."""
@@ -66,7 +66,7 @@ async def report_fully(facts: NodeFacts, chosen: dict[str, str], starter: Starte
         torch = await _ask_torch(starter, directory)
     except (OSError, LaunchError) as e:  # a timeout is one, and says nothing
         trouble.append(f"torch could not be asked: {str(e) or f'no answer within {_TORCH:.0f} s'}")
-    own, unknown = await asyncio.to_thread(look_up, facts.hostname, 3.0)
+    own, unknown = await asyncio.to_thread(resolve, facts.hostname, 3.0)
     if not own:
         trouble.append(f"its own name {facts.hostname!r} cannot be looked up there: {unknown}")
     return msgspec.structs.replace(brief, gpus=gpus, driver=reading.driver, facts=torch, trouble=tuple(trouble))

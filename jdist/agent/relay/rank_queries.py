@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Mapping
 
@@ -21,6 +22,8 @@ from jdist.core.messages.protocol import RankQuery, RankReply, RankReplyBody
 from jdist.core.messages.values import BindNames, Evaluate
 from jdist.wire.transport.dialing import get_segment
 from jdist.wire.values.segments import Probe, Segment
+
+_log = logging.getLogger("jdist.agent")
 
 _NO_PROCESS = "this rank has no process now; the status of the cluster says why"
 
@@ -108,6 +111,8 @@ class RankQueries:
             segment = await asyncio.to_thread(get_segment, node.data_port, op.transfer, cluster, op.nbytes, report)
         except Exception as e:  # a failed query must not cost the node its ranks
             reason = str(e) if isinstance(e, OSError | JdistError) else repr(e)
+            if not isinstance(e, OSError | JdistError):
+                _log.exception("a value did not reach this node")
             for rank in query.ranks:
                 self._reply(query, rank, QueryFailed(f"the value did not reach {socket.gethostname()}: {reason}"))
             return

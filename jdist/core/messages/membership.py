@@ -9,7 +9,7 @@ from jdist.core.messages.groups import FormWorld, GroupSpec
 
 
 class NodeFacts(Struct, frozen=True):
-    """What an agent knows about its node before any worker runs."""
+    """Facts about a node that its agent knows before any worker runs."""
 
     hostname: str
     pid: int
@@ -21,34 +21,34 @@ class NodeFacts(Struct, frozen=True):
     address: str
     """The address of the interface that reaches the controller."""
     reached: str = ""
-    """The controller's own, of which it may have several."""
+    """The controller's address through which it was reached."""
     network: str = ""
-    """The same for processes on one machine that have one network: containers may have one host name, or several."""
+    """Equal for processes of one machine that share its network: containers may have one host name, or several."""
     launcher_name: str = ""
-    """What its launcher calls it; "" if that says nothing."""
+    """The launcher's name for the node; "" if it has none."""
     torch_build: str | None = None
-    """What its torch was built for: "CUDA 12.8", "ROCm 6.4", "CPU"; None where that is not known."""
+    """What its torch was built for: "CUDA 12.8", "ROCm 6.4", "CPU"; None if unknown."""
 
 
 class Invite(Message, frozen=True):
     """Ask the controller for a new line with which agents join."""
 
     is_remote: bool = False
-    """For agents on other hosts, too."""
+    """The line is also for agents on other hosts."""
     seconds: float = 0.0
-    """For which it can be used; 0: as the cluster's settings say."""
+    """The line's lifetime; 0: that of the cluster's settings."""
     revokes: bool = False
-    """All lines before it are void."""
+    """Revoke all earlier lines."""
 
 
 class Invited(Message, frozen=True):
-    """The line. Keys are in it: it reaches an agent through its standard input."""
+    """The join line. It contains keys, so an agent reads it from its standard input."""
 
     line: str
 
 
 class PlaceOpened(Message, frozen=True):
-    """A place is open for one more node."""
+    """A place was opened for one more node."""
 
     node_rank: int
 
@@ -75,13 +75,13 @@ class Restart(Message, frozen=True):
 
 
 class AddNode(Message, frozen=True):
-    """Open a place for one more node. Answered by Placed, and by Resized once its ranks are in the world."""
+    """Open a place for one more node. Answered by PlaceOpened, and by Resized once its ranks are in the world."""
 
     request: str
     nproc: int = 0
-    """Its ranks; 0: as many as the last node has."""
+    """Number of its ranks; 0: as many as on the last node."""
     timeout: float = 120.0
-    """Seconds for it to come."""
+    """Seconds for the node to attach."""
 
 
 class RemoveRanks(Message, frozen=True):
@@ -92,9 +92,9 @@ class RemoveRanks(Message, frozen=True):
 
 
 class DropNodes(Message, frozen=True):
-    """Form the world without ``nodes``, which cannot be had (why, by node rank). Answered by Resized.
+    """Form the world without ``nodes``, which are not available (``{node rank: reason}``). Answered by Resized.
 
-    For a world that has not been numbered yet, and not for fewer nodes than it was started for at the least.
+    Only before the world was first formed, and with at least ``min_nodes`` nodes left.
     """
 
     request: str
@@ -129,25 +129,23 @@ class HeldGeneration(Struct, frozen=True):
 
 
 class LauncherTask(Struct, frozen=True):
-    """A process among those that a launcher such as mpirun, srun or torchrun has started together."""
+    """One of the processes that a launcher such as mpirun, srun or torchrun has started together."""
 
     launcher: str
     rank: int
     size: int
-    """How many there are, on all nodes."""
+    """Number of processes on all nodes."""
     local_rank: int = -1
-    """-1 here and below: the launcher does not say."""
+    """-1 here and below: not reported by the launcher."""
     local_size: int = 0
-    """0: the launcher does not say."""
+    """0: not reported by the launcher."""
     node_rank: int = -1
     gpu: int = -1
-    """The visible GPU that is its own; -1: none, or other tasks share it."""
+    """The visible GPU of this process alone; -1: there is none, or other tasks share it."""
 
 
 class Enrol(Message, frozen=True):
-    """A newcomer that holds an invitation: from now on it proves itself with a key of its own, of which this is the
-    public half.
-    """
+    """The holder of an invitation sends the public half of the key with which it authenticates from now on."""
 
     protocol: int
     version: str
@@ -155,11 +153,11 @@ class Enrol(Message, frozen=True):
 
 
 class Enrolled(Message, frozen=True):
-    """The key is known."""
+    """The key was accepted."""
 
 
 class AgentHello(Message, frozen=True):
-    """First word of an agent. ``nproc`` 0: as the controller says. ``node_rank`` -1: any place."""
+    """The first message of an agent. ``nproc`` 0: the controller decides. ``node_rank`` -1: any place."""
 
     protocol: int
     version: str
@@ -170,7 +168,7 @@ class AgentHello(Message, frozen=True):
     held: HeldGeneration | None = None
     """What it has under an earlier controller, or did before it was given up."""
     task: LauncherTask | None = None
-    """If a launcher has started it together with others."""
+    """If a launcher has started the agent as one of its tasks."""
 
 
 class WorkerUp(Message, frozen=True):
@@ -182,7 +180,7 @@ class WorkerUp(Message, frozen=True):
 
 
 class WorkerDown(Message, frozen=True):
-    """A rank's process ended; ``reason`` as "killed by signal 9 (SIGKILL)"."""
+    """A rank's process ended; ``reason`` is such as "killed by signal 9 (SIGKILL)"."""
 
     rank: int
     incarnation: int
@@ -194,21 +192,21 @@ class Renumbered(Message, frozen=True):
 
 
 class LivenessLost(Message, frozen=True):
-    """The agent's liveness connection broke, or could not be dialled: it needs the name of another."""
+    """The agent's liveness connection broke, or could not be dialled: the agent needs a name for another."""
 
 
 class AgentLeaving(Message, frozen=True):
-    """The agent was told from outside to end, and does; ``reason`` says by whom, as far as it knows."""
+    """The agent ends because it was asked to from outside; ``reason`` says by whom, if known."""
 
     reason: str
 
 
 class Heartbeat(Message, frozen=True):
-    """The agent lives. One a second, whatever the number of ranks."""
+    """The agent is alive; sent once a second."""
 
 
 class Welcome(Message, frozen=True):
-    """The agent's place in the world, and the limits it keeps."""
+    """The agent's place in the world, and its limits."""
 
     liveness_name: str
     node_rank: int
@@ -218,29 +216,29 @@ class Welcome(Message, frozen=True):
     agent_grace: float
     """Seconds without the controller after which the agent ends its workers and itself."""
     output_lines: int
-    """Lines of a rank's stream per run that travel; the rest is counted."""
+    """Lines of a rank's stream per run that are sent on; the rest is counted."""
     warm: bool
-    """Whether an idle node imports ahead what its next workers need."""
+    """Whether an idle node imports modules ahead that its next workers need."""
     incarnations: tuple[int, ...] = ()
     """Of the node's ranks, in order: workers to be started in place of what there is; empty: all go on as they are."""
     address: str = ""
-    """At which the other nodes reach this one, if that is not the address which it has told of."""
+    """The address at which other nodes reach this one, if that is not the one that it reported."""
     is_task: bool = False
-    """The place is a launcher's task: its one rank shares the host with the other tasks'."""
+    """The place is a launcher's task: its one rank shares the host with other tasks."""
     log_level: str = ""
-    """As JDIST_LOG was set where the cluster was started; for an agent that was started with nothing of its own."""
+    """JDIST_LOG as it was set at the cluster's start, for an agent that was started without it."""
     keeps_launcher: bool = False
-    """The workers get to see the launcher's variables: by them MPI finds the launcher again."""
+    """Workers get the launcher's variables, with which MPI finds the launcher again."""
 
 
 class LivenessRenewed(Message, frozen=True):
-    """A liveness connection broke: dial another of this name (see wire/bulk/server)."""
+    """A liveness connection broke: dial another one of this name (see wire/bulk/server)."""
 
     name: str
 
 
 class Rejected(Message, frozen=True):
-    """The agent is not wanted, and why."""
+    """The agent was not accepted, and why."""
 
     reason: str
 
@@ -269,7 +267,7 @@ class Renumber(Message, frozen=True):
 
 
 class Shutdown(Message, frozen=True):
-    """End the workers and yourself."""
+    """End the workers and the agent."""
 
 
 ToUnauthenticated = Enrolled | Rejected

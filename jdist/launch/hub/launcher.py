@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import os
 import re
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, LaunchPlan
 from jdist.launch.hub.kernel import run_code
 from jdist.launch.hub.servers import HubAccess, HubServers
+
+_log = logging.getLogger("jdist.launch")
 
 _NEEDED = ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_USER")
 _TOUCH = 300.0
@@ -118,6 +121,8 @@ class HubLauncher(Launcher):
             tell("has joined")
         except Exception as e:  # else the start would wait for it for ever
             node.failure = str(e) if isinstance(e, LaunchError) else repr(e)
+            if not isinstance(e, LaunchError):
+                _log.exception("node %d could not be started", node.rank)
             node.stage = "failed"
 
     def _agent_code(self, rank: int, line: str) -> str:

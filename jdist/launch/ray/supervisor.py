@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -34,6 +35,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from jdist.launch.ray.launcher import RayRequest, fitting, name_of
 from jdist.wire.processes import die_with_parent
+
+_log = logging.getLogger("jdist.launch")
 
 _LOOK = 0.5
 """Seconds between two polls of Ray's scheduler, which sends no notification."""
@@ -188,6 +191,7 @@ class RaySupervisor:
             await self._tell(f"Ray starts the agents of {_nodes(node_ranks)}")
             await asyncio.gather(*(self._start(n, line) for n in node_ranks))
         except Exception as e:
+            _log.exception("nodes %s could not be started", node_ranks)
             self._failures |= dict.fromkeys(node_ranks, _reason(e))
         await self._tell("", is_done=True)
 
@@ -246,6 +250,7 @@ class RaySupervisor:
         try:
             await node.start.remote(words, dict(self._request.env), self._cpus, line)
         except Exception as e:
+            _log.exception("node %d could not be started", node_rank)
             self._failures[node_rank] = _reason(e)
             return
         self._keep(self._follow(node_rank, node))

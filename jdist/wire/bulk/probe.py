@@ -42,7 +42,7 @@ class Listener:
         self._until = time.monotonic() + seconds
         self._slots = threading.BoundedSemaphore(_MOST)
         self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._accept, name="jdist-reach", daemon=True).start()
+        threading.Thread(target=self._accept, name="jdist-probe", daemon=True).start()
 
     @property
     def is_over(self) -> bool:
@@ -66,7 +66,7 @@ class Listener:
                 except OSError:  # also a timeout: the listener's time is over
                     return
                 if self._slots.acquire(blocking=False):
-                    threading.Thread(target=self._serve, args=(peer,), name="jdist-reached", daemon=True).start()
+                    threading.Thread(target=self._serve, args=(peer,), name="jdist-probed", daemon=True).start()
                 else:
                     peer.close()
 
@@ -75,12 +75,12 @@ class Listener:
             with peer, contextlib.suppress(OSError, ConnectionLost):
                 peer.settimeout(_IDLE)
                 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                said = _receive(peer, len(self._token) + _WORD)
-                if not hmac.compare_digest(said[:-_WORD], self._token):
+                request = _receive(peer, len(self._token) + _WORD)
+                if not hmac.compare_digest(request[:-_WORD], self._token):
                     return
-                if said[-_WORD:] == b"ping":
+                if request[-_WORD:] == b"ping":
                     self._echo(peer)
-                elif said[-_WORD:] == b"take":
+                elif request[-_WORD:] == b"take":
                     self._take(peer)
         finally:
             self._slots.release()
@@ -103,13 +103,13 @@ class Listener:
         peer.sendall(_TAIL.pack(got, max(1, time.monotonic_ns() - began)))
 
 
-def reach(name: str, target: tuple[str, int], token: str, timeout: float, burst: float) -> NetworkPath:
+def probe_path(name: str, target: tuple[str, int], token: str, timeout: float, burst: float) -> NetworkPath:
     """Probe the network path to a listener at ``target``, and look up ``name``, its host's name, here.
 
     ``timeout``: seconds for the lookup, and again for connecting; ``burst``: seconds of sending. Raises nothing: errors
     are in the result.
     """
-    addresses, name_trouble = look_up(name, timeout)
+    addresses, name_trouble = resolve(name, timeout)
     found: dict[str, float] = {}
     kind, trouble = "", ""
     try:
@@ -121,21 +121,21 @@ def reach(name: str, target: tuple[str, int], token: str, timeout: float, burst:
     return NetworkPath(name, addresses, name_trouble, trouble, kind, **found)
 
 
-def look_up(name: str, timeout: float) -> tuple[tuple[str, ...], str]:
+def resolve(name: str, timeout: float) -> tuple[tuple[str, ...], str]:
     """The addresses of ``name`` on this host, or why there is none.
 
     Runs in a thread that is abandoned if it takes too long: a name server that drops packets blocks the lookup.
     """
     answer: list[tuple[tuple[str, ...], str]] = []
 
-    def ask() -> None:
+    def look_up() -> None:
         try:
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
             answer.append((tuple(dict.fromkeys(str(f[4][0]) for f in found)), ""))
         except (OSError, UnicodeError) as e:
             answer.append(((), getattr(e, "strerror", None) or str(e)))
 
-    thread = threading.Thread(target=ask, name="jdist-look-up", daemon=True)
+    thread = threading.Thread(target=look_up, name="jdist-resolve", daemon=True)
     thread.start()
     thread.join(timeout)
     return answer[0] if answer else ((), f"no answer of a name server within {timeout:g} s")

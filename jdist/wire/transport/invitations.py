@@ -77,13 +77,13 @@ def find_line(word: str) -> str:
     """The join line that a word is, or that the file of this name holds. Raises UsageError."""
     if word.startswith(f"{PREFIX}."):
         return word
-    with contextlib.suppress(OSError, ValueError, RuntimeError):  # the last: nobody has the home of ~NAME
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # RuntimeError: there is no user NAME for ~NAME
         return Path(word).expanduser().read_text().strip()
     raise UsageError(f"{word[:40]!r} is neither a join line nor a file that holds one")
 
 
 def exposure(word: str) -> str:
-    """What to say of a file that holds a join line and that any user of this host can read; "" of anything else."""
+    """A warning if ``word`` is a file with a join line that any user of this host can read, else ""."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         path = Path(word).expanduser()
         if not word.startswith(f"{PREFIX}.") and path.stat().st_mode & stat.S_IROTH:

@@ -217,8 +217,8 @@ def _strided(note: TensorNote, buffer: Buffer) -> torch.Tensor:
     dtype = _dtype(note)
     if not memoryview(buffer).nbytes:
         return torch.empty(note.shape, dtype=dtype)
-    # A view of the tensor's own: torch keeps no export of the buffer, only a reference to the object it was given, so
-    # somebody else's release() of a shared memoryview would pull the memory from under it.
+    # A view of the tensor's own: torch keeps a reference to the object it was given but no export of its buffer, so a
+    # release() of a shared memoryview elsewhere would free the memory under the tensor.
     view = memoryview(bytearray(buffer) if memoryview(buffer).readonly else buffer)
     raw = torch.frombuffer(view, dtype=torch.uint8)
     if raw.data_ptr() % dtype.itemsize:
