@@ -35,20 +35,7 @@ class DistMagics(Magics):
 
     @line_cell_magic
     def dist(self, line: str, cell: str | None = None) -> Any:
-        """Drive the ranks of a cluster: ``%dist`` lists the verbs, ``%%dist`` runs the cell on every rank.
-
-        %%dist [-r RANKS] [-g GROUP] [-t SECONDS] [-o NAME] [-p NAME,…] [-b] [--setup] [--local] [--lead K]
-
-          -r, --ranks 0-3,7   also node=1, dp=0, !2 (all but), negative ranks from the end
-          -g, --group NAME    the ranks of a named group
-          -t, --timeout 20    seconds (20s, 5m); at the deadline every rank is interrupted and keeps its names
-          -o, --out NAME      bind the CellRun in the notebook
-          -p, --pull NAME,…   after the cell, pull these into the notebook as {rank: value}
-          -b, --background    return at once; output goes on in this cell
-          --setup             remember the cell and replay it on any fresh rank
-          --local             run it in the notebook too
-          --lead K            show rank K's output only; the rest one click away
-        """
+        """``%dist`` lists the verbs, ``%dist VERB`` carries one out, ``%%dist`` runs the cell on every rank."""
         if cell is not None:
             with worded_errors():
                 self._cell(line, cell)
@@ -109,6 +96,9 @@ class DistMagics(Magics):
         if not self.session.is_auto or not first or first[0] in "%!" or first.startswith("get_ipython()"):
             return lines
         return ["%%dist\n", *lines]
+
+
+DistMagics.dist.__doc__ = f"{DistMagics.dist.__doc__}\n\n{cell_parser().format_help()}"  # shown by %%dist?
 
 
 def load(shell: Any) -> None:

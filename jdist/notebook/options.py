@@ -15,6 +15,12 @@ from jdist.core.settings import ON_DEATH, Host
 from jdist.launch.hosts import read_hostfile
 from jdist.notebook.text.remedy_text import typed
 
+_START_OPTIONS = (
+    *("nproc_per_node", "nnodes", "backend", "init_method", "launcher", "name", "timeout"),
+    *("fork", "on_death", "warm", "min_nodes", "bind_host"),
+)
+"""Options of a start that :meth:`AsyncCluster.start` takes under the same name."""
+
 
 def split_words(line: str) -> list[str]:
     """A line's words. Inside brackets and quotes a space divides nothing: ``check d['a b'][0, 1]`` is two words.
@@ -61,15 +67,21 @@ def add_start_options(p: ArgumentParser) -> None:
     p.add_argument("--hostfile", metavar="F", help="the same from a file, as OpenMPI's: a line `host slots=N` each")
     p.add_argument("--env", action="append", default=[], metavar="NAME=V", help="a variable for every node")
     p.add_argument("--min-nodes", type=parse_count, default=0, metavar="M", help="enough if others cannot be had")
-    p.add_argument("--bind", default="", metavar="ADDRESS", help="this host's address that nodes reach; default: any")
+    p.add_argument(
+        "--bind",
+        dest="bind_host",
+        default="",
+        metavar="ADDRESS",
+        help="this host's address that nodes reach; default: any",
+    )
     p.add_argument("--name", help="the cluster's name")
     p.add_argument(
         "--timeout", type=parse_duration, help="how long to wait for missing nodes; default: as long as it takes"
     )
     p.add_argument("--idle-timeout", type=parse_duration, help="how long it lives on without a notebook; default 1h")
     p.add_argument("--on-death", choices=ON_DEATH, default="replace", help="what follows a rank's death")
-    p.add_argument("--no-warm", action="store_true", help="import nothing ahead while a node is idle")
-    p.add_argument("--no-fork", action="store_true", help="start workers as fresh interpreters")
+    p.add_argument("--no-warm", dest="warm", action="store_false", help="import nothing ahead while a node is idle")
+    p.add_argument("--no-fork", dest="fork", action="store_false", help="start workers as fresh interpreters")
 
 
 def start_parser(prog: str) -> ArgumentParser:
@@ -80,31 +92,16 @@ def start_parser(prog: str) -> ArgumentParser:
 
 
 def at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
-    """list[str] after ``--`` are a launcher's."""
+    """A start's own words, and those after ``--``, which are for its launcher."""
     at = words.index("--") if "--" in words else len(words)
     return words[:at], words[at + 1 :]
 
 
 def start_options(o: argparse.Namespace) -> dict[str, Any]:
     """The parsed options as arguments of :meth:`AsyncCluster.start`; ``o.rest`` are the words after ``--``."""
-    return {
-        "nproc_per_node": o.nproc_per_node,
-        "nnodes": o.nnodes,
-        "backend": o.backend,
-        "init_method": o.init_method,
-        "launcher": o.launcher,
-        "name": o.name,
-        "timeout": o.timeout,
-        "fork": not o.no_fork,
-        "on_death": o.on_death,
-        "warm": not o.no_warm,
-        "launcher_args": o.rest,
-        "hosts": _hosts(o.hosts, o.hostfile),
-        "env": _environment(o.env),
-        "min_nodes": o.min_nodes,
-        "bind_host": o.bind,
-        **({} if o.idle_timeout is None else {"idle_timeout": o.idle_timeout}),
-    }
+    options = {name: getattr(o, name) for name in _START_OPTIONS}
+    options |= {"launcher_args": o.rest, "hosts": _hosts(o.hosts, o.hostfile), "env": _environment(o.env)}
+    return options if o.idle_timeout is None else {**options, "idle_timeout": o.idle_timeout}
 
 
 def _hosts(text: str, path: str | None) -> str | tuple[Host, ...]:
