@@ -81,7 +81,7 @@ class BrowserFollower(ClusterFollower):
         return self.snapshot
 
     def wants_observations(self, report: StatusReport) -> bool:
-        """While cells run, just after, and until each rank has told its device; only for a browser that listens."""
+        """While cells run, just after, and until each rank has reported its device; only for a browser that listens."""
         is_new = bool(self.snapshot.runs) or not all(row.device for row in self.snapshot.rows)
         return (bool(report.runs) or is_new) and self._is_watched()
 

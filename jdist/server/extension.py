@@ -38,7 +38,7 @@ class Jdist(ExtensionApp):
         Unicode(), help="Launchers that a start from a browser may use; empty: all that are installed."
     ).tag(config=True)
     default_args = Dict(
-        help='What a start from a browser does not say, such as {"launcher": "slurm", "launcher_args": ["-p", "gpu"]}.'
+        help='Defaults of starts from a browser, such as {"launcher": "slurm", "launcher_args": ["-p", "gpu"]}.'
     ).tag(config=True)
 
     _clusters: ClusterList | None = None

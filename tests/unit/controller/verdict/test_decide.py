@@ -1,83 +1,19 @@
 """Decide: when it is certain that a run cannot finish, and why; and what may still finish, which is left alone.
 
-The tables are worlds of four ranks. ``coll(...)`` is a rank in a collective, ``send`` and ``recv`` in one of those,
-``store`` in new_group, ``busy`` in Python; ``over`` is one whose part of the run has ended.
+The tables are worlds of four ranks (see support.rank_snapshots). ``coll(...)`` is a rank in a collective, ``send`` and
+``recv`` in one of those, ``store`` in new_group, ``busy`` in Python; ``over`` is one whose part of the run has ended.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_crash, is_confirmed
-from jdist.controller.verdict.wait_graph import Part, RankSnapshot, circle, may_move
+from jdist.controller.verdict.wait_graph import Part, RankSnapshot
 from jdist.core.messages.observation import Observation
-from jdist.core.observation import ANY, Activity, Call, GroupProgress
+from jdist.core.observation import ANY, Activity, Call
 from jdist.notebook.text.remedy_text import command
-
-ALL = (0, 1, 2, 3)
-GROUPS = {"0": ("world", ALL), "1": ("tp", (0, 1)), "2": ("", (2, 3)), "3": ("dp", (1, 2))}
-
-
-def call(op: str = "all_reduce", number: int = 17, group: str = "0", size: int = 16, **more: Any) -> Call:
-    shapes: dict[str, Any] = {"shapes": ((size,),), "dtypes": ("float32",)} if size else {}
-    return Call(op, group, number, **shapes | more)
-
-
-def seen(
-    rank: int, part: Part = "running", doing: Activity | None = None, begun: dict[str, int] | None = None, **more: Any
-) -> RankSnapshot:
-    """A rank that has ended 16 collectives of the world and none of the others, unless ``begun`` says more."""
-    begun = {"0": 16} | (begun or {})
-    flying = {c.group for c in (doing.calls if doing else ()) if c.peer is None}
-    progress = tuple(
-        GroupProgress(g, ranks, begun.get(g, 0), begun.get(g, 0) - (g in flying), label)
-        for g, (label, ranks) in GROUPS.items()
-        if rank in ranks
-    )
-    observation = Observation("cpu", doing or Activity("idle"), 1, progress, more.pop("recent", ()))
-    return RankSnapshot(f"rank {rank} (node {rank // 2}, h{rank // 2})", part, observation, **more)
-
-
-def coll(
-    rank: int, op: str = "all_reduce", number: int = 17, group: str = "0", part: Part = "running", **more: Any
-) -> RankSnapshot:
-    seconds, recent = more.pop("seconds", 0.6), more.pop("recent", ())
-    one = call(op, number, group, **more)
-    doing = Activity("collective", op, 5, seconds=seconds, calls=(one,))
-    return seen(rank, part, doing, {group: number}, recent=recent)
-
-
-def busy(rank: int, number: int = 16, **more: Any) -> RankSnapshot:
-    doing = Activity("python", "f", 3, "loader.next()", more.pop("seconds", 6.0), more.pop("cpu", 0.0))
-    return seen(rank, more.pop("part", "running"), doing, {"0": number}, **more)
-
-
-def moving(rank: int, op: str, peer: int, **more: Any) -> RankSnapshot:
-    part, seconds = more.pop("part", "running"), more.pop("seconds", 0.6)
-    one = Call(op, "0", peer=peer, **more)
-    return seen(rank, part, Activity("transfer", op, 2, seconds=seconds, calls=(one,)))
-
-
-def recv(rank: int, peer: int, **more: Any) -> RankSnapshot:
-    return moving(rank, "recv", peer, **more)
-
-
-def send(rank: int, peer: int, **more: Any) -> RankSnapshot:
-    return moving(rank, "send", peer, **more)
-
-
-def store(rank: int, op: str = "new_group", **more: Any) -> RankSnapshot:
-    return seen(rank, "running", Activity("store", op, 4, seconds=0.6, **more))
-
-
-def over(rank: int, part: Part = "done", number: int = 16, **more: Any) -> RankSnapshot:
-    return seen(rank, part, None, {"0": number} | more.pop("begun", {}), **{"ago": 0.6, **more})
-
-
-def world(*ranks: RankSnapshot) -> dict[int, RankSnapshot]:
-    return dict(enumerate(ranks))
+from support.rank_snapshots import ALL, busy, call, coll, moving, over, recv, seen, send, store, world
 
 
 def test_the_text_as_the_user_sees_it() -> None:
@@ -443,9 +379,3 @@ def test_one_poll_confirms_what_is_numbered_only() -> None:
         found = decide(12, ranks)
         assert found is not None
         assert is_confirmed(found, ranks) is is_enough
-
-
-def test_who_may_move() -> None:
-    assert may_move(world(busy(0), recv(1, 0), recv(2, 1), over(3))) == {0, 1, 2}
-    assert may_move(world(recv(0, 1), recv(1, 0), recv(2, 0), over(3))) == set()
-    assert circle([0, 1, 2], world(recv(0, 1), recv(1, 2), recv(2, 1), over(3))) == [1, 2]
