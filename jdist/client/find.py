@@ -46,8 +46,7 @@ def connections() -> dict[str, Connection]:
         if listens(connection):
             found[connection.name] = connection
         elif _is_leftover(connection) and restart_time(connection) <= 0:
-            charter_path(directory(), connection.name).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            _remove(path, connection.name)
     return found
 
 
@@ -83,14 +82,14 @@ def restart_time(connection: Connection) -> float:
 
 def remove_dead(name: str) -> None:
     """Remove the files of a cluster whose controller is dead and shall not be started again."""
-    path = directory() / f"jdist-{name}.json"
-    try:
-        connection = read_connection(path)
-    except (ProtocolError, FileNotFoundError):
-        return
-    if _is_leftover(connection):
-        charter_path(directory(), name).unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
+    for path, connection in _files():
+        if isinstance(connection, Connection) and connection.name == name and _is_leftover(connection):
+            _remove(path, name)
+
+
+def _remove(path: Path, name: str) -> None:
+    charter_path(directory(), name).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def find(name: str | None) -> Connection:

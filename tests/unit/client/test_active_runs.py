@@ -1,0 +1,139 @@
+"""Active runs: each run gets the controller's messages about it, from its acceptance on, however early it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from jdist.client.active_runs import ActiveRuns
+from jdist.client.attachment import Attachment
+from jdist.client.run import CellRun
+from jdist.core.errors import ConnectionLost, UsageError
+from jdist.core.messages.base import Message
+from jdist.core.messages.runs import Interrupt, RankDone, RunAccepted, RunCell, RunEnded, RunStarted
+from jdist.core.messages.status import ClusterFacts, Stopped
+
+FACTS = ClusterFacts("c", "ready", 1, "gloo", 1, (2,), ("a",), 2)
+CELL = RunCell("r1", "x = 1", (0, 1))
+
+
+class ToController:
+    """A link whose controller accepts a cell when it is told to, and then sends ``later`` before any task wakes."""
+
+    def __init__(self) -> None:
+        self.facts = FACTS
+        self.lost = ""
+        self.sent: list[Message] = []
+        self.on_event: Callable[[Message], None] = lambda _: None
+        self.accepts = asyncio.Event()
+        self.later: list[Message] = []
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    async def request(self, message: Any, expected: type, timeout: float = 0.0) -> Message:
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        async def answered() -> None:
+            await self.accepts.wait()
+            accepted = RunAccepted(message.request, 7)
+            self.on_event(accepted)
+            if not answer.cancelled():
+                answer.set_result(accepted)
+            for each in self.later:
+                self.on_event(each)
+
+        self.answering = asyncio.create_task(answered())
+        return await answer
+
+
+def play(scene: Callable[[ActiveRuns, ToController], Awaitable[None]]) -> None:
+    async def main() -> None:
+        link: Any = ToController()
+        attachment = Attachment()
+        attachment.current = link
+        runs = ActiveRuns(attachment)
+        link.on_event = runs.handle
+        await asyncio.wait_for(scene(runs, link), 10.0)
+
+    asyncio.run(main())
+
+
+def ended(run: int = 7) -> list[Message]:
+    return [RunStarted(run), RankDone(run, 0, "ok"), RankDone(run, 1, "ok"), RunEnded(run, "", 0.1)]
+
+
+def test_a_run_that_ends_before_its_submitter_wakes_is_whole() -> None:
+    async def scene(runs: ActiveRuns, link: ToController) -> None:
+        link.later = ended()
+        link.accepts.set()
+        submitting = asyncio.create_task(runs.submit(CELL))
+        await asyncio.sleep(0)
+        gc.collect()
+        run = await submitting
+        assert run.is_done
+        assert sorted(run.outcomes) == [0, 1]
+
+    play(scene)
+
+
+def test_a_cell_whose_submitter_has_gone_is_interrupted_when_it_is_accepted() -> None:
+    async def scene(runs: ActiveRuns, link: ToController) -> None:
+        submitting = asyncio.create_task(runs.submit(CELL))
+        await asyncio.sleep(0)
+        submitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await submitting
+        link.accepts.set()
+        await link.answering
+        assert link.sent == [Interrupt("", (), 7)]
+
+    play(scene)
+
+
+def test_cancelling_the_wait_interrupts_the_run() -> None:
+    async def scene(runs: ActiveRuns, link: ToController) -> None:
+        link.accepts.set()
+        waiting = asyncio.create_task(runs.wait(await runs.submit(CELL)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0)
+        assert link.sent == [Interrupt("", (), 7)]
+
+    play(scene)
+
+
+def test_the_end_of_the_cluster_ends_its_runs() -> None:
+    async def scene(runs: ActiveRuns, link: ToController) -> None:
+        link.accepts.set()
+        run: CellRun = await runs.submit(CELL)
+        runs.handle(Stopped("its controller is gone"))
+        assert run.is_done
+        with pytest.raises(ConnectionLost, match="its controller is gone"):
+            await runs.wait(run)
+
+    play(scene)
+
+
+def test_a_lost_cluster_is_not_interrupted() -> None:
+    async def scene(runs: ActiveRuns, link: ToController) -> None:
+        link.lost = "its controller is gone"
+        runs.interrupt_now(7)
+        assert not link.sent
+
+    play(scene)
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan")])
+def test_a_timeout_that_is_none(timeout: float) -> None:
+    async def scene(runs: ActiveRuns, link: ToController) -> None:
+        with pytest.raises(UsageError, match="a timeout is a positive number of seconds"):
+            await runs.submit(RunCell("r1", "x", (0,), timeout))
+
+    play(scene)
