@@ -20,7 +20,7 @@ from jdist.notebook.verbs.registry import RANKS, Words, option, verb
 from jdist.wire.transport.invitations import exposure
 
 _TIMEOUT = 120.0
-_ENGINES = ("kubernetes",)
+_PLATFORMS = ("kubernetes",)
 _EXPIRES = 30 * 86400.0
 _NPROC = "--nproc-per-node"
 _NO_FORK = option("--no-fork", action="store_true", help="start workers as fresh interpreters")
@@ -86,15 +86,15 @@ def join(s: Session, o: Namespace) -> None:
     s.echo(f"this server is a node of that cluster now (agent {pid}); it ends with the cluster, or with this server")
 
 
-def _check_engine(words: Words) -> tuple[Words, Words]:
-    if words and not words[0].startswith("-") and words[0] not in _ENGINES:
-        raise UsageError(f"{typed('manifest')}: there is none for {words[0]!r}{nearest(words[0], _ENGINES)}")
+def _check_platform(words: Words) -> tuple[Words, Words]:
+    if words and not words[0].startswith("-") and words[0] not in _PLATFORMS:
+        raise UsageError(f"{typed('manifest')}: there is none for {words[0]!r}{nearest(words[0], _PLATFORMS)}")
     return words, []
 
 
 @verb(
     "manifest",
-    option("engine", choices=_ENGINES),
+    option("platform", choices=_PLATFORMS),
     option("-N", "--nnodes", type=parse_count, metavar="M", help="pods; default: as many as the cluster has nodes"),
     option("-n", _NPROC, type=parse_count, default=0, metavar="N", help="ranks in each"),
     option("--name", default="", help="of the objects; default: jdist- and the cluster's"),
@@ -104,10 +104,10 @@ def _check_engine(words: Words) -> tuple[Words, Words]:
     option("-o", "--output", default="", metavar="FILE", help="write it there, for you alone to read"),
     add_pod_arguments,
     attaches=lambda words: "--line" not in words,
-    split=_check_engine,
+    split=_check_platform,
 )
 def manifest(s: Session, o: Namespace) -> None:
-    """what runs a cluster's nodes in an engine: manifest kubernetes -N 2 -n 8 --image IMAGE [-o FILE]
+    """what runs a cluster's nodes on Kubernetes: manifest kubernetes -N 2 -n 8 --image IMAGE [-o FILE]
 
     It is a StatefulSet, a Service and a Secret whose pods join this cluster, as YAML.
     """
