@@ -7,8 +7,8 @@ other libraries) a function can build again::
 
     @jdist.on_reform
     def rebuild(generation):
-        global engine
-        engine = make_engine(dist.group.WORLD)
+        global runtime
+        runtime = make_runtime(dist.group.WORLD)
 
 It is called on every rank that has it, on the main thread, between the setup cells of fresh ranks and the next cell, in
 the order of registration. All ranks call at the same time, so it may use collectives if all have it.

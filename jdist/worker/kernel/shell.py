@@ -72,12 +72,12 @@ def _stay_at_exit(shell: Any) -> None:
     A kernel's do by default, which is right where one notebook or console uses it. A rank has other users, too.
     """
 
-    class Exit(ZMQExitAutocall):
+    class ConsoleExit(ZMQExitAutocall):
         def __call__(self, keep_kernel: bool = True) -> None:
             shell.keepkernel_on_exit = keep_kernel
             shell.ask_exit()
 
-    exiter: Any = Exit
+    exiter: Any = ConsoleExit
     shell.exiter = exiter(shell)
     shell.user_ns["exit"] = shell.user_ns["quit"] = shell.exiter
     shell.user_ns_hidden.update(exit=shell.exiter, quit=shell.exiter)

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Container
+from functools import partial
 from itertools import compress
 from types import CodeType, FrameType
 from typing import Any
@@ -268,3 +269,7 @@ def _meta(tensor: torch.Tensor) -> TensorMeta | None:
         return tensor.shape, tensor.dtype
     except RuntimeError:  # a nested tensor has no shape; the call itself will say whether it minds
         return None
+
+
+for _op in filter(partial(hasattr, dist), (*COLLECTIVES, *TRANSFERS)):
+    _parameters(_op)  # when this is imported, which is before workers are forked
