@@ -80,36 +80,36 @@ class Node:
             case ExecuteCell():
                 self._run(message)
             case AbortRun():
-                for rank in message.ranks:
-                    self._link.send(RankDone(message.run, rank, "interrupted"))
+                for worker in message.workers:
+                    self._link.send(RankDone(message.run, worker, "interrupted"))
             case RankQuery():
-                for rank in message.ranks:
-                    self._link.send(RankReply(message.request, rank, self._answer(message.op)))
+                for worker in message.ranks:
+                    self._link.send(RankReply(message.request, worker, self._answer(message.op)))
             case Rejected():
                 self._end(message.reason)
             case Shutdown():
                 self._end("")
 
     def _settle(self, welcome: Welcome) -> None:
-        self._first = welcome.first_rank
+        self._workers = {each.worker for each in welcome.workers}
         self._link.grace = welcome.agent_grace
         self._link.dial_liveness(welcome.liveness_name)
-        for n, incarnation in enumerate(welcome.incarnations):
-            self._link.send(WorkerUp(self._first + n, 1000 + n, incarnation))
+        for n, each in enumerate(welcome.workers):
+            self._link.send(WorkerUp(each.worker, 1000 + n, each.incarnation))
 
     def _form(self, form: FormWorld) -> None:
         self._generation = form.generation
         self._world = tuple(range(form.world_size))
-        for rank in form.ranks:
-            self._link.send(WorldFormed(rank, form.generation, "cpu", (("127.0.0.1", 30000 + rank),)))
+        for worker in self._workers.intersection(form.workers):
+            self._link.send(WorldFormed(worker, form.generation, "cpu", (("127.0.0.1", 30000 + worker),)))
 
     def _run(self, cell: ExecuteCell) -> None:
         words = cell.code.split()
         for begin in range(0, int(words[1]) if words[:1] == ["lines"] else 0, _CHUNK):
             text = "".join(f"step {n} loss {n / 7}\n" for n in range(begin, begin + _CHUNK))
-            self._link.send(Output(cell.run, (Text(cell.ranks, "stdout", text),)))
-        for rank in cell.ranks:
-            self._link.send(RankDone(cell.run, rank, "value", 0.001))
+            self._link.send(Output(cell.run, (Text(cell.workers, "stdout", text),)))
+        for worker in cell.workers:
+            self._link.send(RankDone(cell.run, worker, "value", 0.001))
 
     def _answer(self, op: object) -> Any:
         if not isinstance(op, Observe):

@@ -22,7 +22,7 @@ from jdist.agent.node.context import NodeContext
 from jdist.agent.processes.jupyter_messages import InputContent, KernelMessage, read_content
 from jdist.agent.processes.kernel import Kernel
 from jdist.agent.processes.store_keeper import StoreKeeper
-from jdist.agent.processes.workers import Workers, with_current_rank
+from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.agent.relay.iopub import OutputRelay
@@ -35,12 +35,11 @@ from jdist.core.messages.code import CodeSynced
 from jdist.core.messages.groups import FormWorld, StartStore
 from jdist.core.messages.membership import (
     AgentHello,
+    EndWorkers,
     LivenessRenewed,
     Rejected,
-    Renumber,
-    Renumbered,
-    ReplaceWorker,
     Shutdown,
+    StartWorker,
     Welcome,
     WorkerDown,
     WorkerUp,
@@ -93,8 +92,8 @@ class ControllerHandlers:
             RankQuery: parts.rank_queries.handle_query,
             NodeQuery: parts.node_queries.handle_query,
             InputReply: self.handle_input_reply,
-            ReplaceWorker: lambda message: self._replace(message.rank, message.incarnation),
-            Renumber: self.handle_renumber,
+            StartWorker: self.handle_start_worker,
+            EndWorkers: self.handle_end_workers,
             StartStore: self.handle_start_store,
             Shutdown: self.handle_shutdown,
         }
@@ -117,9 +116,20 @@ class ControllerHandlers:
     def _forward(self, message: ExecuteCell | FormWorld | AbortRun, data: bytes) -> None:
         parts = self._parts
         if isinstance(message, ExecuteCell):
-            parts.prewarmer.record_started(r for r in message.ranks if r in parts.workers.kernels)
+            parts.prewarmer.record_started(w for w in message.workers if w in parts.workers.kernels)
+        elif isinstance(message, FormWorld):
+            self._record_place(message)
         parts.ledger.record(message)
-        parts.workers.forward(message.ranks, data)
+        parts.workers.forward(message.workers, data)
+
+    def _record_place(self, form: FormWorld) -> None:
+        """The world is formed in another size: record which of its nodes this one is."""
+        rank = next((r for r, worker in enumerate(form.workers) if worker in self._parts.workers.kernels), None)
+        if rank is not None and self._welcome is not None:
+            place = Topology(form.nproc_per_node).place(rank)
+            nproc = form.nproc_per_node[place]
+            self._welcome = msgspec.structs.replace(self._welcome, node_rank=place, nproc=nproc)
+            self._parts.workers.set_place(self._welcome, self._address)
 
     def handle_welcome(self, welcome: Welcome) -> None:
         """Take the place that the controller assigned, and start the workers that it names.
@@ -141,14 +151,18 @@ class ControllerHandlers:
         parts.prewarmer.is_enabled = welcome.warm
         parts.link.grace = welcome.agent_grace
         parts.link.dial_liveness(welcome.liveness_name)
-        if welcome.incarnations:  # those of another place, or another numbering, are void as well
+        if welcome.workers:  # those of another place are void as well
             parts.workers.dismiss()
-        for n, incarnation in enumerate(welcome.incarnations):
-            self._replace(welcome.first_rank + n, incarnation)
+        for wanted in welcome.workers:
+            self.handle_start_worker(wanted)
 
-    def _replace(self, rank: int, incarnation: int) -> None:
-        if self._parts.workers.replace(rank, incarnation):
-            self._parts.ledger.record_start(rank, incarnation)
+    def handle_start_worker(self, wanted: StartWorker) -> None:
+        if self._parts.workers.start(wanted):
+            self._parts.ledger.record_start(wanted)
+
+    def handle_end_workers(self, message: EndWorkers) -> None:
+        self._parts.workers.end(message.workers)
+        self._parts.ledger.record_end(message.workers)
 
     def handle_rejected(self, message: Rejected) -> None:
         print(f"jdist agent: {REFUSED} {message.reason}", file=sys.stderr)
@@ -167,26 +181,6 @@ class ControllerHandlers:
         node = f"node {self._welcome.node_rank if self._welcome else '?'}"
         self._node.create_task(self._parts.store.start(message, message.host or self._address, node))
 
-    def handle_renumber(self, message: Renumber) -> None:
-        """The world has another size: some ranks end, and later messages are in the others' new numbers."""
-        parts = self._parts
-        if self._welcome is None:
-            return
-        parts.meter.flush()
-        parts.relay.renumber(message.ranks)
-        parts.rank_queries.renumber(message.ranks)
-        parts.ledger.renumber(message)
-        parts.workers.renumber(message.ranks)
-        self._welcome = msgspec.structs.replace(
-            self._welcome,
-            node_rank=message.node_rank,
-            nnodes=len(message.nproc_per_node),
-            nproc=len(message.ranks),
-            first_rank=Topology(message.nproc_per_node).first_rank(message.node_rank),
-        )
-        parts.workers.set_place(self._welcome, self._address)
-        self._node.send(Renumbered())
-
 
 class WorkerHandlers:
     """Handles the workers' events: a `WorkerListener`. Once ``is_ending`` is true, no lost worker is reported."""
@@ -203,20 +197,20 @@ class WorkerHandlers:
         elif channel == "stdin" and message.kind == "input_request":
             request = read_content(message, InputContent)
             self._parts.relay.flush(message.run)
-            self._node.send(InputRequest(message.run, kernel.rank, request.prompt, request.password))
+            self._node.send(InputRequest(message.run, kernel.worker, request.prompt, request.password))
 
     def _handle_iopub(self, kernel: Kernel, message: KernelMessage) -> None:
         """A `RankDone` travels among the output, so that it cannot overtake any."""
         parts = self._parts
         if message.kind == "jdist_done" and message.buffers:
             parts.relay.flush(message.run)
-            done = with_current_rank(kernel, _done(message.buffers[0]))
+            done = _done(message.buffers[0])
             parts.ledger.record(done)
             parts.meter.record_cell_end()
             self._node.send(done)
-            parts.relay.end_rank(message.run, kernel.rank)
-            parts.prewarmer.record_ended(kernel.rank)
-        elif parts.relay.record(kernel.rank, message) and self._flush_timer is None:
+            parts.relay.end_rank(message.run, kernel.worker)
+            parts.prewarmer.record_ended(kernel.worker)
+        elif parts.relay.record(kernel.worker, message) and self._flush_timer is None:
             self._flush_timer = asyncio.get_running_loop().call_later(OUTPUT_DELAY, self._flush)
 
     def _flush(self) -> None:
@@ -226,7 +220,7 @@ class WorkerHandlers:
     def handle_hello(self, kernel: Kernel) -> None:
         folders = self._parts.code_sync.folders
         if folders:
-            self._parts.workers.send(kernel.rank, CodeSynced(folders, ()))
+            self._parts.workers.send(kernel.worker, CodeSynced(folders, ()))
 
     def handle_worker_message(self, message: Any) -> None:
         parts = self._parts
@@ -236,15 +230,15 @@ class WorkerHandlers:
             parts.meter.forward(message)
 
     def handle_up(self, kernel: Kernel) -> None:
-        _log.info("rank %d is up: process %d", kernel.rank, kernel.pid)
-        self._node.send(WorkerUp(kernel.rank, kernel.pid, kernel.place.incarnation))
-        self._parts.prewarmer.record_ended(kernel.rank)
+        _log.info("worker %d is up: process %d", kernel.worker, kernel.pid)
+        self._node.send(WorkerUp(kernel.worker, kernel.pid, kernel.place.incarnation))
+        self._parts.prewarmer.record_ended(kernel.worker)
 
     def handle_exit(self) -> None:
         self._parts.relay.flush()
 
-    def handle_down(self, rank: int, incarnation: int, reason: str) -> None:
-        _log.info("rank %d is down: %s", rank, reason)
+    def handle_down(self, worker: int, incarnation: int, reason: str) -> None:
+        _log.info("worker %d is down: %s", worker, reason)
         if not self._is_ending():
-            self._parts.prewarmer.record_ended(rank)
-            self._node.send(WorkerDown(rank, incarnation, reason))
+            self._parts.prewarmer.record_ended(worker)
+            self._node.send(WorkerDown(worker, incarnation, reason))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-
-import msgspec
 
 from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages.base import Message
 from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFormed
-from jdist.core.messages.membership import HeldGeneration, HeldRank, Renumber
+from jdist.core.messages.membership import HeldGeneration, HeldWorker, StartWorker
 from jdist.core.messages.runs import ExecuteCell, RankDone
 
 
 @dataclass
-class _RankRecord:
-    """What one rank holds, since its process was started."""
+class _WorkerRecord:
+    """What one worker holds, since its process was started."""
 
     incarnation: int
     generation: int = 0
@@ -26,35 +24,22 @@ class _RankRecord:
 
 
 class RecoveryLedger:
-    """Records ranks, groups and cells."""
+    """Records workers, groups and cells."""
 
     def __init__(self) -> None:
-        self._ranks: dict[int, _RankRecord] = {}
+        self._workers: dict[int, _WorkerRecord] = {}
         self._form: FormWorld | None = None
         self._last_run = 0
         self._setup: dict[str, tuple[int, tuple[int, ...]]] = {}
 
-    def record_start(self, rank: int, incarnation: int) -> None:
-        """A fresh process is being started for the rank."""
-        self._ranks[rank] = _RankRecord(incarnation)
+    def record_start(self, wanted: StartWorker) -> None:
+        """A fresh process is being started for the worker."""
+        self._workers[wanted.worker] = _WorkerRecord(wanted.incarnation)
 
-    def renumber(self, message: Renumber) -> None:
-        """Ranks have other numbers, and the world another shape, which no rank holds until it is formed."""
-        numbers = message.ranks
-        self._ranks = {numbers[number]: rank for number, rank in self._ranks.items() if number in numbers}
-        kept = {code: (run, tuple(numbers[r] for r in of if r in numbers)) for code, (run, of) in self._setup.items()}
-        self._setup = {code: (run, of) for code, (run, of) in kept.items() if of}
-        if self._form is not None:
-            shape, generation = message.nproc_per_node, self._form.generation + 1
-            self._form = msgspec.structs.replace(
-                self._form,
-                generation=generation,
-                nproc_per_node=shape,
-                node_of=message.node_of,
-                named=message.named,
-                mesh=None,
-                replay=(),
-            )
+    def record_end(self, workers: Iterable[int]) -> None:
+        """These workers are ended for good."""
+        for worker in workers:
+            self._workers.pop(worker, None)
 
     def record(self, message: Message) -> None:
         """Record a message between the controller and a rank."""
@@ -63,49 +48,49 @@ class RecoveryLedger:
                 self._record_cell(message)
             case FormWorld():
                 self._form = message
-                for rank in self._records(message.ranks):
-                    rank.groups, rank.listeners = list(message.replay), set()
+                for worker in self._records(message.workers):
+                    worker.groups, worker.listeners = list(message.replay), set()
             case RankDone():
-                for rank in self._records((message.rank,)):
-                    rank.run = 0 if rank.run == message.run else rank.run
+                for worker in self._records((message.rank,)):
+                    worker.run = 0 if worker.run == message.run else worker.run
             case WorldFormed():
-                for rank in self._records((message.rank,)):
-                    rank.generation = message.generation
-                    rank.listeners |= set(message.listeners)
+                for worker in self._records((message.worker,)):
+                    worker.generation = message.generation
+                    worker.listeners |= set(message.listeners)
             case GroupMade():
-                for rank in self._records((message.rank,)):
-                    if message.generation == rank.generation:
-                        del rank.groups[message.index :]
-                        rank.groups.append(message.spec)
-                        rank.listeners |= set(message.listeners)
+                for worker in self._records((message.worker,)):
+                    if message.generation == worker.generation:
+                        del worker.groups[message.index :]
+                        worker.groups.append(message.spec)
+                        worker.listeners |= set(message.listeners)
 
     def _record_cell(self, cell: ExecuteCell) -> None:
         self._last_run = max(self._last_run, cell.run)
-        for rank in self._records(cell.ranks):
-            rank.run = cell.run
+        for worker in self._records(cell.workers):
+            worker.run = cell.run
         if cell.is_setup:
             known = self._setup.pop(cell.code, (cell.run, ()))
-            replayed = (known[0], tuple(sorted({*known[1], *cell.ranks})))
-            self._setup[cell.code] = replayed if cell.is_internal else (cell.run, cell.ranks)
+            replayed = (known[0], tuple(sorted({*known[1], *cell.workers})))
+            self._setup[cell.code] = replayed if cell.is_internal else (cell.run, cell.workers)
 
-    def _records(self, ranks: tuple[int, ...]) -> list[_RankRecord]:
-        return [self._ranks[r] for r in ranks if r in self._ranks]
+    def _records(self, workers: tuple[int, ...]) -> list[_WorkerRecord]:
+        return [self._workers[w] for w in workers if w in self._workers]
 
     def describe(self, kernels: Mapping[int, Kernel], store: tuple[str, int] | None) -> HeldGeneration:
         """The present state, with the address of the rendezvous store."""
-        ranks = []
-        for number, rank in sorted(self._ranks.items()):
+        workers = []
+        for number, worker in sorted(self._workers.items()):
             kernel = kernels.get(number)
-            held = HeldRank(
-                rank=number,
-                incarnation=rank.incarnation,
+            held = HeldWorker(
+                worker=number,
+                incarnation=worker.incarnation,
                 pid=kernel.pid if kernel else 0,
                 is_up=kernel is not None and kernel.is_up,
-                generation=rank.generation,
-                run=rank.run,
-                groups=tuple(rank.groups),
-                listeners=tuple(sorted(rank.listeners)),
+                generation=worker.generation,
+                run=worker.run,
+                groups=tuple(worker.groups),
+                listeners=tuple(sorted(worker.listeners)),
             )
-            ranks.append(held)
+            workers.append(held)
         setup = tuple((run, code, of) for code, (run, of) in self._setup.items())
-        return HeldGeneration(tuple(ranks), self._form, store, self._last_run, setup)
+        return HeldGeneration(tuple(workers), self._form, store, self._last_run, setup)

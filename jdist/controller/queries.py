@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from jdist.controller.model.model import Model
-from jdist.controller.model.numbering import Numbering
 from jdist.controller.model.world import Node
 from jdist.core.messages.base import Progress, QueryFailed
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
@@ -19,8 +18,8 @@ _MOST = 4096
 @dataclass
 class _Pending:
     client: str
-    ranks: dict[int, int]
-    """``{rank: the number it had when it was asked}`` of those that have not answered."""
+    workers: dict[int, int]
+    """Of those that have not answered, by worker id: the rank that it had when it was asked."""
     is_moving: bool = False
     """A value is on its way."""
 
@@ -55,10 +54,10 @@ class Queries:
                 reachable.add(number)
         if reachable:
             self._pending[ask.request] = _Pending(
-                client, {r: r for r in reachable}, isinstance(ask.op, BindNames | Fetch)
+                client, {m.world.ranks[r].worker: r for r in reachable}, isinstance(ask.op, BindNames | Fetch)
             )
-        for node_rank, ranks in m.world.by_node(tuple(sorted(reachable))).items():
-            m.send_to_node(node_rank, RankQuery(ask.request, ranks, ask.op))
+        for node_rank, workers in m.world.workers_by_node(sorted(reachable)).items():
+            m.send_to_node(node_rank, RankQuery(ask.request, workers, ask.op))
 
     def _absence(self, number: int) -> str:
         rank = self._model.world.ranks.get(number)
@@ -74,13 +73,14 @@ class Queries:
     def handle_rank_reply(self, answer: RankReply) -> None:
         """Pass a rank's answer on to who asked."""
         pending = self._pending.get(answer.request)
-        if pending is None or answer.rank not in pending.ranks:
+        worker = self._model.world.ranks[answer.rank].worker
+        if pending is None or worker not in pending.workers:
             return
-        asked = pending.ranks[answer.rank]
+        asked = pending.workers[worker]
         self._model.send(pending.client, answer if asked == answer.rank else replace(answer, rank=asked))
         if not isinstance(answer.body, Progress):
-            del pending.ranks[answer.rank]
-            if not pending.ranks:
+            del pending.workers[worker]
+            if not pending.workers:
                 del self._pending[answer.request]
 
     def answer_for(self, rank: int, reason: str) -> None:
@@ -129,12 +129,8 @@ class Queries:
 
     def moving(self) -> tuple[int, ...]:
         """Ranks from or to which a value is on its way."""
-        return tuple(sorted({r for p in self._pending.values() if p.is_moving for r in p.ranks}))
-
-    def renumber(self, numbering: Numbering) -> None:
-        """Ranks have other numbers; whoever asked hears of them under those that were asked."""
-        for pending in self._pending.values():
-            pending.ranks = {numbering.ranks[r]: asked for r, asked in pending.ranks.items()}
+        moving = {worker for p in self._pending.values() if p.is_moving for worker in p.workers}
+        return tuple(sorted(r.rank for r in self._model.world.ranks.values() if r.worker in moving))
 
     def forget(self, client: str) -> None:
         """Nobody waits for this client's answers any more."""

@@ -49,14 +49,13 @@ from jdist.core.messages.membership import (
     Heartbeat,
     LivenessLost,
     RemoveRanks,
-    Renumbered,
     Restart,
     Shutdown,
     WorkerDown,
     WorkerUp,
 )
 from jdist.core.messages.observation import Stalled
-from jdist.core.messages.output import Output, only_of
+from jdist.core.messages.output import Output
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
 from jdist.core.messages.runs import InputReply, InputRequest, Interrupt, RankDone, RunCell
 from jdist.core.messages.status import Attached, ClientHello, Notice, Phase, StatusRequest, StopCluster, Stopped
@@ -119,7 +118,6 @@ class State:
             WorkerUp: self._rank_loss.handle_worker_up,
             WorkerDown: self._rank_loss.handle_worker_down,
             AgentLeaving: lambda node, message: self._rank_loss.node_gone(node, message.reason),
-            Renumbered: self._resizing.handle_renumbered,
             LivenessLost: lambda node, _: self._heartbeats.renew_liveness(node),
             StoreUp: formation.handle_store_up,
             StoreDown: formation.handle_store_down,
@@ -129,7 +127,7 @@ class State:
             Output: runs.handle_output,
             RankDone: runs.handle_rank_done,
             InputRequest: runs.handle_input_request,
-            Stalled: lambda _, message: self._poller.handle_stalled(message),
+            Stalled: self._poller.handle_stalled,
             RankReply: self._handle_rank_reply,
             NodeReply: self._queries.handle_node_reply,
         }
@@ -251,20 +249,9 @@ class State:
                 self._model.out.append(Forget(event.agent))
             return
         self._heartbeats.record(node)
-        message = self._resizing.translate(node, event.message)
-        own = None if message is None else self._only_own(node, message)
-        if own is not None and type(own) in self._from_node:
-            self._from_node[type(own)](node, own)
-
-    def _only_own(self, node: Node, message: Message) -> Message | None:
-        """What of the message the node may say: an agent speaks for its own ranks, and node 0 for the store."""
-        world = self._model.world
-        number = getattr(message, "rank", None)
-        if number is not None and not world.of_node(node, (number,)):
-            return None
-        if isinstance(message, StoreUp | StoreDown) and node.node_rank != 0:
-            return None  # all ranks would meet at a store that another node names
-        return only_of(message, lambda ranks: world.of_node(node, ranks)) if isinstance(message, Output) else message
+        message = self._model.world.from_node(node, event.message)
+        if message is not None and type(message) in self._from_node:
+            self._from_node[type(message)](node, message)
 
     def _handle_rank_reply(self, _: Node, reply: RankReply) -> None:
         """A rank has answered a client's query, or one of the controller's own."""

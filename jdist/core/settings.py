@@ -93,7 +93,10 @@ OUTPUT_DELAY = 0.02
 class WorkerSpec(Struct, frozen=True):
     """Passed by an agent to a worker that it starts."""
 
+    worker: int
+    """Its id, for life."""
     rank: int
+    """Its rank until it is given one in a world."""
     gpu_index: int
     """The GPU that is the worker's own among the node's workers, from 0."""
     identity: str

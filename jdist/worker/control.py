@@ -22,7 +22,7 @@ from jdist.core.errors import JdistError
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import CodeSynced
 from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFailed
-from jdist.core.messages.membership import BeRank, Shutdown, WorkerHello
+from jdist.core.messages.membership import Shutdown, WorkerHello
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
 from jdist.core.messages.runs import AbortRun, ExecuteCell
@@ -54,7 +54,7 @@ class ControlThread:
 
     def __init__(self, spec: WorkerSpec, app: IPKernelApp, captures: Sequence[FdCapture]):
         self._spec = spec
-        self._rank = spec.rank
+        self._worker = spec.worker
         self._kernel = app.kernel
         self._shell = app.kernel.shell
         namespace: dict[str, Any] = self._shell.user_ns
@@ -65,7 +65,7 @@ class ControlThread:
         self._groups.on_group_made = self._send_group_made
         log, labels = self._groups.log, self._groups.labels
         log.cells = cell_numbers(self._shell)
-        self._cells = CellRunner(app.kernel, spec.rank, captures)
+        self._cells = CellRunner(app.kernel, spec.worker, captures)
         self._observer = Observer(log, FlightRecorder(log, labels), self._cells.spans)
         self._cells.digest_calls = partial(digest_calls, log, merger=self._observer.merger, labels=labels)
         self._stalls = StallDetector(self._observer, self._cells.spans, self._cells.is_due, self._send_stalled)
@@ -85,7 +85,7 @@ class ControlThread:
         self._loop = asyncio.get_running_loop()
         context = new_context()
         self._port = dial_ipc(context, self._spec.agent_socket, self._handle_frames, identity=self._spec.identity)
-        self._port.send([pack(WorkerHello(self._rank, os.getpid()))])
+        self._port.send([pack(WorkerHello(self._worker, os.getpid()))])
         await asyncio.Event().wait()  # until the process ends
 
     # ------------------------------------------------------------ any thread
@@ -95,10 +95,10 @@ class ControlThread:
             self._loop.call_soon_threadsafe(self._port.send, [pack(message)])
 
     def _send_group_made(self, index: int, spec: GroupSpec, listeners: Any) -> None:
-        self._send(GroupMade(self._rank, self._generation, index, spec, tuple(listeners)))
+        self._send(GroupMade(self._worker, self._generation, index, spec, tuple(listeners)))
 
     def _send_stalled(self, run: int) -> None:
-        self._send(Stalled(self._rank, run))
+        self._send(Stalled(self._worker, run))
         self._spawn(self._observer.prepare)
 
     def _spawn(self, target: Callable[..., Any], *args: Any) -> None:
@@ -113,35 +113,33 @@ class ControlThread:
                 self._cells.submit(message)
                 self._stalls.expect(message.run)
             case FormWorld():
+                self._set_rank(message.workers.index(self._worker))
                 self._spawn(self._handle_form_world, message)
             case AbortRun():
                 self._spawn(self._handle_abort_run, message)
             case RankQuery():
                 self._spawn(self._handle_rank_query, message)
-            case BeRank():
-                self._handle_be_rank(message.rank)
             case CodeSynced(folders, changed):
                 self._autoreload.record(folders, changed)
             case Shutdown():
                 os._exit(0)
 
-    def _handle_be_rank(self, rank: int) -> None:
-        """The world has another size, and is about to be formed: in it this is ``rank``."""
-        self._rank = self._cells.rank = self._queries.rank = rank
+    def _set_rank(self, rank: int) -> None:
+        """Take the rank that this worker has in the world that is about to be formed."""
+        self._queries.rank = rank
         on_reform.be_rank(rank)
         set_name(f"jdist-rank-{rank}")
 
     # ------------------------------------------------------------ helper threads
 
     def _handle_form_world(self, form: FormWorld) -> None:
-        rank = self._rank
         try:
-            formed = self._groups.form(form, rank, self._spec.gpu_index)
+            formed = self._groups.form(form, self._worker, self._spec.gpu_index)
         except Exception as e:  # whatever torch raises is the reason to report
-            _log.info("rank %d could not form generation %d", rank, form.generation, exc_info=True)
-            self._send(WorldFailed(rank, form.generation, _reason(e)))
+            _log.info("worker %d could not form generation %d", self._worker, form.generation, exc_info=True)
+            self._send(WorldFailed(self._worker, form.generation, _reason(e)))
             return
-        _log.debug("rank %d formed generation %d", rank, form.generation)
+        _log.debug("worker %d formed generation %d", self._worker, form.generation)
         self._generation = max(self._generation, form.generation)
         self._send(formed)
         self._observer.prepare()
@@ -157,13 +155,13 @@ class ControlThread:
         )
 
     def _handle_rank_query(self, query: RankQuery) -> None:
-        rank = self._rank
+        worker = self._worker
         try:
-            body = self._queries.answer(query.op, lambda done: self._send(RankReply(query.request, rank, done)))
+            body = self._queries.answer(query.op, lambda done: self._send(RankReply(query.request, worker, done)))
         except Exception as e:  # the user's own properties and reprs run here
             _log.debug("could not answer %s: %s", type(query.op).__name__, _reason(e), exc_info=True)
             body = QueryFailed(_reason(e))
-        self._send(RankReply(query.request, rank, body))
+        self._send(RankReply(query.request, worker, body))
 
 
 def _reason(error: Exception) -> str:

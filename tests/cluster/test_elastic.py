@@ -193,7 +193,7 @@ def test_without_a_node_that_is_gone(own: jdist.Cluster) -> None:
     own.run("born = rank")
     anatomy.kill(anatomy.agent(own, 0))
     assert eventually(lambda: own.facts.hostnames[0] == "")
-    with pytest.raises(jdist.UsageError, match="remove -r 0-1"):
+    with pytest.raises(jdist.UsageError, match="remove ranks 0-1"):
         own.run("born")
     own.remove("node=0")
     assert own.run("born").values == {0: 2, 1: 3}

@@ -14,15 +14,14 @@ from jdist.core.messages.base import PROTOCOL, Ack, Message
 from jdist.core.messages.groups import FormWorld, StartStore, StoreUp, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
+    EndWorkers,
     Heartbeat,
     LauncherTask,
     LivenessRenewed,
     NodeFacts,
     Rejected,
-    Renumber,
-    Renumbered,
-    ReplaceWorker,
     Shutdown,
+    StartWorker,
     Welcome,
     WorkerDown,
     WorkerUp,
@@ -35,6 +34,7 @@ from jdist.core.messages.status import ClientHello
 from jdist.core.observation import Activity
 from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import Settings
+from jdist.core.topology import Topology
 
 VERSION = "1.2.3"
 M = TypeVar("M", bound=Message)
@@ -57,7 +57,7 @@ class Agent:
     heard: list[Message] = field(default_factory=list)
     incarnations: dict[int, int] = field(default_factory=dict)
     cells: dict[int, ExecuteCell] = field(default_factory=dict)
-    """By rank: the cell that it runs."""
+    """By worker: the cell that it runs."""
     liveness_name: str = ""
     place: int = -1
     is_gone: bool = False
@@ -78,34 +78,37 @@ class Agent:
                 self.liveness_name = message.liveness_name
                 self.place = message.node_rank
                 self.cells = {}
-                for n, incarnation in enumerate(message.incarnations):
-                    self._start(message.first_rank + n, incarnation)
+                if message.workers:
+                    self.incarnations = {}
+                for each in message.workers:
+                    self._start(each.worker, each.incarnation)
             case LivenessRenewed():
                 self.liveness_name = message.name
             case StartStore():
                 self.says.append(StoreUp(message.host or "10.0.0.1", message.port or 4000))
-            case ReplaceWorker():
-                self.cells.pop(message.rank, None)
-                self._start(message.rank, message.incarnation)
-            case Renumber():
-                assert not self.cells, f"ranks {sorted(self.cells)} were renumbered in their cells"
-                self.place = message.node_rank
-                self.incarnations = {new: self.incarnations[old] for old, new in message.ranks.items()}
-                self.says.append(Renumbered())
+            case StartWorker():
+                self.cells.pop(message.worker, None)
+                self._start(message.worker, message.incarnation)
+            case EndWorkers():
+                for worker in message.workers:
+                    assert worker not in self.cells, f"worker {worker} was removed in its cell"
+                    del self.incarnations[worker]
             case FormWorld() if self.forms:
-                for rank in message.ranks:
-                    at = (("10.0.0.1", 5000 + rank),)
-                    self.says.append(WorldFormed(rank, message.generation, "cpu", at, (), rank in self.wants))
+                for rank, worker in enumerate(message.workers):
+                    if worker in self.incarnations:
+                        self.place = Topology(message.nproc_per_node).place(rank)
+                        at = (("10.0.0.1", 5000 + worker),)
+                        self.says.append(WorldFormed(worker, message.generation, "cpu", at, (), worker in self.wants))
             case ExecuteCell():
-                for rank in message.ranks:
-                    assert rank not in self.cells, f"rank {rank} got run {message.run} in {self.cells[rank].run}"
-                    self.cells[rank] = message
+                for worker in message.workers:
+                    assert worker not in self.cells, f"{worker} got run {message.run} in {self.cells[worker].run}"
+                    self.cells[worker] = message
                     if self.finishes:
-                        self.finish(rank)
+                        self.finish(worker)
             case AbortRun() if self.frees:
-                for rank in message.ranks:
-                    if rank in self.cells and self.cells[rank].run == message.run:
-                        self.finish(rank, "error")
+                for worker in message.workers:
+                    if worker in self.cells and self.cells[worker].run == message.run:
+                        self.finish(worker, "error")
             case RankQuery() if self.answers:
                 for rank in message.ranks:
                     body = (
@@ -117,19 +120,19 @@ class Agent:
             case Shutdown():
                 self.is_gone = True
 
-    def finish(self, rank: int, kind: str = "value", *, echo: bool = False) -> None:
-        cell = self.cells.pop(rank)
+    def finish(self, worker: int, kind: str = "value", *, echo: bool = False) -> None:
+        cell = self.cells.pop(worker)
         error = ErrorInfo("ValueError", "x", is_echo=echo) if kind == "error" else None
-        self.says.append(RankDone(cell.run, rank, kind, 0.1, error=error))
+        self.says.append(RankDone(cell.run, worker, kind, 0.1, error=error))
 
-    def kill(self, rank: int, reason: str = "killed by signal 9") -> None:
-        self.cells.pop(rank, None)
-        self.says.append(WorkerDown(rank, self.incarnations[rank], reason))
+    def kill(self, worker: int, reason: str = "killed by signal 9") -> None:
+        self.cells.pop(worker, None)
+        self.says.append(WorkerDown(worker, self.incarnations[worker], reason))
 
-    def _start(self, rank: int, incarnation: int) -> None:
-        self.incarnations[rank] = incarnation
+    def _start(self, worker: int, incarnation: int) -> None:
+        self.incarnations[worker] = incarnation
         if self.starts_workers:
-            self.says.append(WorkerUp(rank, 1000 + rank, incarnation))
+            self.says.append(WorkerUp(worker, 1000 + worker, incarnation))
 
 
 @dataclass
@@ -329,9 +332,13 @@ class Driver:
         node = self.state.world.ranks[rank].node_rank
         return self.agents[self.state.world.nodes[node].agent]
 
+    def worker(self, rank: int) -> int:
+        """The id of the rank's worker: the number that it was given first."""
+        return self.state.world.ranks[rank].worker
+
     def finish(self, rank: int, kind: str = "value", *, echo: bool = False) -> None:
         agent = self.agent_of(rank)
-        agent.finish(rank, kind, echo=echo)
+        agent.finish(self.worker(rank), kind, echo=echo)
         self.settle()
 
     # ------------------------------------------------------------ what was said

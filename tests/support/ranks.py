@@ -281,7 +281,7 @@ class Ranks:
     def spec(self, timeout: float = 10.0, **fields: Any) -> FormWorld:
         known: dict[str, Any] = {
             "generation": self.generation,
-            "ranks": tuple(range(self.world_size)),
+            "workers": tuple(range(self.world_size)),
             "backend": "gloo",
             "init_method": "env://",
             "store_host": "127.0.0.1",

@@ -26,8 +26,11 @@ class WorkerPlace(Struct, frozen=True):
 
     directory: str
     number: int
-    """Serial number of the worker on this agent; used in file and socket names because ranks change."""
+    """Serial number of the process on this agent, for the names of its files and sockets."""
+    worker: int
+    """The worker's id, for life."""
     rank: int
+    """Its rank when the process was started."""
     incarnation: int
     gpu_index: int
     """The GPU that is its own: the lowest that none of the node's other workers has."""
@@ -62,8 +65,7 @@ class Kernel:
         on_exit: Callable[[Kernel, int | None], None],
     ):
         self.place = place
-        self.rank = place.rank
-        """Its rank now."""
+        self.worker = place.worker
         self.pid = 0
         self.is_dismissed = False
         """The agent has ended it, or is about to: its end is not reported."""

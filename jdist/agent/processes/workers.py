@@ -1,4 +1,4 @@
-"""Workers: the processes of this node's ranks. They are started, replaced and renumbered; their ends are explained.
+"""Workers: the processes of this node's ranks. They are started and replaced; their ends are explained.
 
 A worker is *starting* until its process has sent its hello and its output is received, then *up*, until it ends by
 itself or is dismissed, after which nothing more of it is reported. Only this module adds and removes workers; a
@@ -13,11 +13,9 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
-
-import msgspec
 
 from jdist.agent.node.context import NodeContext
 from jdist.agent.node.facts import interface_environment
@@ -28,7 +26,7 @@ from jdist.agent.processes.kernel import Kernel, WorkerPlace
 from jdist.agent.processes.oom import OomMonitor
 from jdist.core.errors import LaunchError
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import BeRank, Welcome, WorkerHello
+from jdist.core.messages.membership import StartWorker, Welcome, WorkerHello
 from jdist.core.messages.protocol import WorkerMessage
 from jdist.core.settings import WorkerSpec
 from jdist.wire import log
@@ -58,7 +56,7 @@ class WorkerListener(Protocol):
         """The worker can receive messages."""
 
     def handle_worker_message(self, message: Any) -> None:
-        """The worker has sent a message other than its hello, under the rank that it has now."""
+        """The worker has sent a message other than its hello."""
 
     def handle_up(self, kernel: Kernel) -> None:
         """The worker is ready for cells."""
@@ -66,12 +64,12 @@ class WorkerListener(Protocol):
     def handle_exit(self) -> None:
         """A process has ended; all its output has been read."""
 
-    def handle_down(self, rank: int, incarnation: int, reason: str) -> None:
-        """The rank has lost its process, or got none."""
+    def handle_down(self, worker: int, incarnation: int, reason: str) -> None:
+        """The worker has lost its process, or got none."""
 
 
 class Workers:
-    """The kernels by rank, and the socket for messages to and from their workers."""
+    """The kernels by worker id, and the socket for messages to and from their workers."""
 
     listener: WorkerListener
 
@@ -98,32 +96,26 @@ class Workers:
         """Sample memory events; called with every heartbeat."""
         self._oom.tick()
 
-    def replace(self, rank: int, incarnation: int) -> bool:
-        """Kill what is left of the rank's worker and start a fresh one; False if that is down already."""
+    def start(self, wanted: StartWorker) -> bool:
+        """Kill what is left of the worker and start a fresh process; False if that is down already."""
         node = self._node
-        old = self._kernels.pop(rank, None)
-        if old is not None:
-            old.dismiss()
-        place = WorkerPlace(str(node.directory), next(self._numbers), rank, incarnation, self._free_gpu())
+        self.end((wanted.worker,))
+        number, gpu_index = next(self._numbers), self._free_gpu()
+        place = WorkerPlace(str(node.directory), number, wanted.worker, wanted.rank, wanted.incarnation, gpu_index)
         try:
             kernel = Kernel(node.zmq_context, place, self._reaper, self._handle_kernel_message, self._handle_exit)
         except OSError as e:
-            self.listener.handle_down(rank, incarnation, str(e))
+            self.listener.handle_down(wanted.worker, wanted.incarnation, str(e))
             return False
-        self._kernels[rank] = kernel
+        self._kernels[wanted.worker] = kernel
         node.create_task(self._start(kernel))
         return True
 
-    def renumber(self, ranks: Mapping[int, int]) -> None:
-        """Ranks get other numbers; those that get none end."""
-        old = dict(self._kernels)
-        self._kernels.clear()
-        for rank, kernel in old.items():
-            if rank in ranks:
-                kernel.rank = ranks[rank]
-                self._kernels[kernel.rank] = kernel
-                self._send_rank(kernel)
-            else:
+    def end(self, workers: Iterable[int]) -> None:
+        """End these for good; nothing more of them is reported."""
+        for worker in workers:
+            kernel = self._kernels.pop(worker, None)
+            if kernel is not None:
                 kernel.dismiss()
 
     def dismiss(self) -> None:
@@ -160,6 +152,7 @@ class Workers:
         threads = 1 if welcome.nproc > 1 or welcome.is_task else os.cpu_count() or 1
         threads = int(os.environ.get("OMP_NUM_THREADS", threads))
         spec = WorkerSpec(
+            worker=place.worker,
             rank=place.rank,
             gpu_index=place.gpu_index,
             identity=place.identity.decode(),
@@ -184,8 +177,8 @@ class Workers:
         except (LaunchError, OSError) as e:
             kernel.close()
             if not kernel.is_dismissed:
-                del self._kernels[kernel.rank]
-                self.listener.handle_down(kernel.rank, place.incarnation, str(e))
+                del self._kernels[kernel.worker]
+                self.listener.handle_down(kernel.worker, place.incarnation, str(e))
 
     def _handle_exit(self, kernel: Kernel, status: int | None) -> None:
         if status == signal.SIGTERM:  # a scheduler that ends the node's job sends that to all of its processes
@@ -200,18 +193,18 @@ class Workers:
         self.listener.handle_exit()
         sweep_dead(self._node.endpoint.cluster)
         if not kernel.is_dismissed:
-            del self._kernels[kernel.rank]
-            self.listener.handle_down(kernel.rank, place.incarnation, reason + _raw_log_end(place.raw_log))
+            del self._kernels[kernel.worker]
+            self.listener.handle_down(kernel.worker, place.incarnation, reason + _raw_log_end(place.raw_log))
 
     # ------------------------------------------------------------ messages
 
-    def send(self, rank: int, message: Message) -> bool:
-        """Send to the rank's worker; False if there is none."""
-        return bool(self.forward((rank,), pack(message)))
+    def send(self, worker: int, message: Message) -> bool:
+        """Send to the worker; False if it has no process."""
+        return bool(self.forward((worker,), pack(message)))
 
-    def forward(self, ranks: Collection[int], data: bytes) -> int:
-        """Send an encoded message to those of the ranks that are here; how many. A large cell is packed only once."""
-        there = filter(None, map(self._kernels.get, ranks))
+    def forward(self, workers: Collection[int], data: bytes) -> int:
+        """Send an encoded message to those of the workers that are here; how many. A large cell is packed only once."""
+        there = filter(None, map(self._kernels.get, workers))
         return sum(self._socket.send([kernel.place.identity, data]) for kernel in there)
 
     def _handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
@@ -224,35 +217,23 @@ class Workers:
         kernel = next((k for k in self._kernels.values() if k.place.identity == frames[0]), None)
         if kernel is None:
             return  # it has just been replaced, or removed
-        message = with_current_rank(kernel, _from_worker(frames[-1]))
+        message = _from_worker(frames[-1])
         if not isinstance(message, WorkerHello):
             self.listener.handle_worker_message(message)
             return
         kernel.has_said_hello = True
         self.listener.handle_hello(kernel)
-        if kernel.rank != kernel.place.rank:
-            self._send_rank(kernel)
         self._report_up(kernel)
-
-    def _send_rank(self, kernel: Kernel) -> None:
-        """A worker that has not sent its hello is sent its rank after that."""
-        if kernel.has_said_hello:
-            self.send(kernel.rank, BeRank(kernel.rank))
 
     def _report_up(self, kernel: Kernel) -> None:
         if kernel.is_up:
             self.listener.handle_up(kernel)
 
 
-def with_current_rank(kernel: Kernel, message: Any) -> Any:
-    """A worker's message with the rank that it has now; the worker may not know that yet."""
-    return message if message.rank == kernel.rank else msgspec.structs.replace(message, rank=kernel.rank)
-
-
 def _kill_late(kernel: Kernel) -> None:
     """End a process that does not become ready; its rank is then reported as lost."""
     if not kernel.is_up and not kernel.is_dismissed:
-        _log.warning("rank %d was not ready within %.0f s; ending it", kernel.rank, _UP_TIMEOUT)
+        _log.warning("rank %d was not ready within %.0f s; ending it", kernel.place.rank, _UP_TIMEOUT)
         kernel.kill()
 
 

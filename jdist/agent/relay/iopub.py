@@ -1,4 +1,4 @@
-"""The output relay: translates the kernels' Jupyter messages into jdist's `Output`, merged over the node's ranks.
+"""The output relay: translates the kernels' Jupyter messages into jdist's `Output`, merged over the node's workers.
 
 What several ranks write alike within a moment crosses the network once. A stream that grows past its limit goes on in
 the rank's log on this node; from then on only its newest lines travel, with the exact count of what was left out.
@@ -6,7 +6,7 @@ the rank's log on this node; from then on only its newest lines travel, with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
@@ -64,13 +64,13 @@ class _CappedStream:
         self._withheld_chars += len(text)
         self._tail = (self._tail + text)[-_TAIL_CHARS - 1 :]
 
-    def tail(self, rank: int, stream: Literal["stdout", "stderr"]) -> Tail:
+    def tail(self, worker: int, stream: Literal["stdout", "stderr"]) -> Tail:
         """The newest whole lines, and the count of what is neither in them nor was sent."""
         lines = self._tail.splitlines(keepends=True)
         if len(self._tail) > _TAIL_CHARS and len(lines) > 1:
             lines = lines[1:]  # its beginning is gone
         shown = "".join(lines[-_TAIL_LINES:])[-_TAIL_CHARS:]
-        return Tail(rank, stream, self._withheld_lines - shown.count("\n"), self._withheld_chars - len(shown), shown)
+        return Tail(worker, stream, self._withheld_lines - shown.count("\n"), self._withheld_chars - len(shown), shown)
 
 
 def _end_of_line(text: str, number: int) -> int:
@@ -97,7 +97,7 @@ class _RankOutput:
 
 
 class OutputRelay:
-    """Gathers output by run and rank; `flush` sends what has gathered."""
+    """Gathers output by run and worker; `flush` sends what has gathered."""
 
     def __init__(self, send: Callable[[Message], object], logs: RankLogs):
         self.line_limit = 2000
@@ -106,18 +106,18 @@ class OutputRelay:
         self._logs = logs
         self._runs: dict[int, dict[int, _RankOutput]] = {}
 
-    def record(self, rank: int, message: KernelMessage) -> bool:
+    def record(self, worker: int, message: KernelMessage) -> bool:
         """Gather a kernel's message; True if something waits to be flushed."""
         match message.kind:
             case "stream":
                 content = read_content(message, StreamContent)
-                self._add_text(rank, message.run, content.name, content.text)
+                self._add_text(worker, message.run, content.name, content.text)
             case "display_data" | "execute_result" | "update_display_data":
-                self._add_display(rank, message)
+                self._add_display(worker, message)
             case "clear_output":
                 clear = read_content(message, ClearContent)
-                part = self._part(message.run, rank)
-                part.items.append(Clear((rank,), clear.wait))
+                part = self._part(message.run, worker)
+                part.items.append(Clear((worker,), clear.wait))
                 part.display_bytes, part.display_sizes = 0, {}
             case _:
                 return False
@@ -127,31 +127,24 @@ class OutputRelay:
         """Send what has gathered, of one run or of all."""
         for number in [run] if run is not None else list(self._runs):
             parts = self._runs.get(number, {})
-            items = merge({rank: self._collect(rank, part) for rank, part in parts.items()})
+            items = merge({worker: self._collect(worker, part) for worker, part in parts.items()})
             if items:
                 self._send(Output(number, tuple(items)))
         self._logs.flush()
 
-    def end_rank(self, run: int, rank: int) -> None:
+    def end_rank(self, run: int, worker: int) -> None:
         """The rank's part of the run is over; what its threads write later still finds its way."""
         parts = self._runs.get(run, {})
-        parts.pop(rank, None)
+        parts.pop(worker, None)
         if not parts:
             self._runs.pop(run, None)
 
-    def renumber(self, numbers: Mapping[int, int]) -> None:
-        """Ranks have other numbers, ``{old: new}``."""
-        self.flush()
-        self._logs.renumber(numbers)
-        for run, parts in list(self._runs.items()):
-            self._runs[run] = {numbers[rank]: part for rank, part in parts.items() if rank in numbers}
+    def _part(self, run: int, worker: int) -> _RankOutput:
+        return self._runs.setdefault(run, {}).setdefault(worker, _RankOutput(self.line_limit))
 
-    def _part(self, run: int, rank: int) -> _RankOutput:
-        return self._runs.setdefault(run, {}).setdefault(rank, _RankOutput(self.line_limit))
-
-    def _add_text(self, rank: int, run: int, name: Literal["stdout", "stderr"], text: str) -> None:
-        self._logs.write(rank, text)
-        part = self._part(run, rank)
+    def _add_text(self, worker: int, run: int, name: Literal["stdout", "stderr"], text: str) -> None:
+        self._logs.write(worker, text)
+        part = self._part(run, worker)
         stream = part.streams[name]
         admitted = stream.admit(text)
         if stream.is_capped:
@@ -160,13 +153,13 @@ class OutputRelay:
             return
         last = part.items[-1] if part.items else None
         if isinstance(last, Text) and last.stream == name:
-            part.items[-1] = Text((rank,), name, last.text + admitted)
+            part.items[-1] = Text((worker,), name, last.text + admitted)
         else:
-            part.items.append(Text((rank,), name, admitted))
+            part.items.append(Text((worker,), name, admitted))
 
-    def _add_display(self, rank: int, message: KernelMessage) -> None:
+    def _add_display(self, worker: int, message: KernelMessage) -> None:
         content = read_content(message, DisplayContent)
-        part = self._part(message.run, rank)
+        part = self._part(message.run, worker)
         size = len(bytes(message.content))
         display_id = str(content.transient.get("display_id", ""))
         if display_id:  # what is shown again takes the place of what it replaces
@@ -180,7 +173,7 @@ class OutputRelay:
             }
         part.items.append(
             Display(
-                (rank,),
+                (worker,),
                 data,
                 content.metadata,
                 display_id,
@@ -189,24 +182,24 @@ class OutputRelay:
             )
         )
 
-    def _collect(self, rank: int, part: _RankOutput) -> list[OutputItem]:
+    def _collect(self, worker: int, part: _RankOutput) -> list[OutputItem]:
         items, part.items = part.items, []
         for name in ("stdout", "stderr"):
             if name in part.changed:
-                items.append(part.streams[name].tail(rank, name))
+                items.append(part.streams[name].tail(worker, name))
         part.changed = set()
         return items
 
 
-def merge(by_rank: dict[int, list[OutputItem]]) -> list[OutputItem]:
+def merge(by_worker: dict[int, list[OutputItem]]) -> list[OutputItem]:
     """Items of ranks that wrote exactly the same, once with all their ranks; each rank's order is kept."""
     alike: dict[bytes, list[int]] = {}
-    for rank, items in by_rank.items():
+    for worker, items in by_worker.items():
         if items:
-            alike.setdefault(msgspec.msgpack.encode(list(_with_ranks(items, ()))), []).append(rank)
+            alike.setdefault(msgspec.msgpack.encode(list(_with_ranks(items, ()))), []).append(worker)
     merged: list[OutputItem] = []
     for ranks in alike.values():
-        merged.extend(_with_ranks(by_rank[ranks[0]], tuple(sorted(ranks))))
+        merged.extend(_with_ranks(by_worker[ranks[0]], tuple(sorted(ranks))))
     return merged
 
 

@@ -1,14 +1,11 @@
-"""Rank logs: everything that a rank writes, in a file on its node."""
+"""Rank logs: everything that a worker writes, in a file on its node."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-_LOG_NAME = re.compile(r"rank-(\d+)((?:\.old)?\.log)")
 _LOG_LIMIT = 256 << 20
 """Bytes of a rank's log before the older half is dropped."""
 _READ_LIMIT = 8 << 20
@@ -23,43 +20,31 @@ class RankLogs:
         self._directory = directory
         self._logs: dict[int, BinaryIO] = {}
 
-    def path(self, rank: int) -> Path:
-        return self._directory / f"rank-{rank}.log"
+    def path(self, worker: int) -> Path:
+        return self._directory / f"worker-{worker}.log"
 
-    def write(self, rank: int, text: str) -> None:
-        log = self._logs.get(rank)
+    def write(self, worker: int, text: str) -> None:
+        log = self._logs.get(worker)
         if log is None:
-            log = self._logs[rank] = self.path(rank).open("ab")
+            log = self._logs[worker] = self.path(worker).open("ab")
         log.write(text.encode(errors="replace"))
         if log.tell() > _LOG_LIMIT:
             log.close()
-            self.path(rank).replace(self.path(rank).with_suffix(".old.log"))
-            del self._logs[rank]
+            self.path(worker).replace(self.path(worker).with_suffix(".old.log"))
+            del self._logs[worker]
 
     def flush(self) -> None:
         for log in self._logs.values():
             log.flush()
 
-    def read(self, rank: int, lines: int) -> str:
+    def read(self, worker: int, lines: int) -> str:
         """The newest lines of the rank's log, ``\\r`` applied."""
-        path = self.path(rank)
+        path = self.path(worker)
         if lines <= 0 or not path.exists():
             return ""
         self.flush()
         rows = _read_end(path, lines).decode(errors="replace").removesuffix("\n").split("\n")
         return "\n".join(row.rstrip("\r").rpartition("\r")[2] for row in rows[-lines:])
-
-    def renumber(self, numbers: Mapping[int, int]) -> None:
-        """Rename the logs to the ranks' new numbers, ``{old: new}``; those of ranks that are not named are removed."""
-        self.close()
-        logs = [(path, _LOG_NAME.fullmatch(path.name)) for path in self._directory.iterdir()]
-        aside = [(path.rename(path.with_name(f"{path.name}.aside")), name) for path, name in logs if name is not None]
-        for path, name in aside:
-            rank = numbers.get(int(name[1]))
-            if rank is None:
-                path.unlink()
-            else:
-                path.rename(self._directory / f"rank-{rank}{name[2]}")
 
     def close(self) -> None:
         for log in self._logs.values():

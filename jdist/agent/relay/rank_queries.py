@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping
 
 import msgspec
 
@@ -38,7 +37,7 @@ class RankQueries:
         self._meter = meter
         self._unresponsive = UnresponsiveRanks(meter.forward)
         self._fetched: dict[str, tuple[Segment, set[int]]] = {}
-        """Values that were fetched for these ranks, by request."""
+        """Values that were fetched for these workers, by request."""
 
     def handle_query(self, query: RankQuery) -> None:
         """Route a query from the controller."""
@@ -50,24 +49,18 @@ class RankQueries:
             op = msgspec.structs.replace(op, probe=None)
         if isinstance(op, Observe) and op.with_gpu:
             self._meter.request(query.request)
-        for rank in query.ranks:
+        for worker in query.ranks:
             match op:
                 case Logs():
-                    self._reply(query, rank, LogText(self._logs.read(rank, op.lines), str(self._logs.path(rank))))
+                    self._reply(query, worker, LogText(self._logs.read(worker, op.lines), str(self._logs.path(worker))))
                 case Console():
-                    self._reply(query, rank, self._console(rank))
+                    self._reply(query, worker, self._console(worker))
                 case _:
-                    self._forward(rank, RankQuery(query.request, (rank,), op))
+                    self._forward(worker, RankQuery(query.request, (worker,), op))
 
     def is_late(self, message: Message) -> bool:
         """Whether this is an answer that the agent has given in the rank's place."""
         return isinstance(message, RankReply) and self._unresponsive.is_late(message)
-
-    def renumber(self, numbers: Mapping[int, int]) -> None:
-        """Ranks have other numbers, ``{old: new}``."""
-        self._unresponsive.forget()
-        for request, (segment, ranks) in list(self._fetched.items()):
-            self._fetched[request] = segment, {numbers[r] for r in ranks if r in numbers}
 
     def record_reply(self, message: Message) -> None:
         """Remove a value that was fetched for some ranks when all of them have answered."""
@@ -77,28 +70,28 @@ class RankQueries:
             or isinstance(message.body, Progress)
         ):
             return
-        segment, ranks = self._fetched[message.request]
-        ranks.discard(message.rank)
-        if not ranks:
+        segment, workers = self._fetched[message.request]
+        workers.discard(message.rank)
+        if not workers:
             del self._fetched[message.request]
             segment.unlink()
 
-    def _reply(self, query: RankQuery, rank: int, body: RankReplyBody) -> None:
-        self._meter.forward(RankReply(query.request, rank, body))
+    def _reply(self, query: RankQuery, worker: int, body: RankReplyBody) -> None:
+        self._meter.forward(RankReply(query.request, worker, body))
 
-    def _console(self, rank: int) -> ConsoleAt | QueryFailed:
-        kernel = self._workers.kernels.get(rank)
+    def _console(self, worker: int) -> ConsoleAt | QueryFailed:
+        kernel = self._workers.kernels.get(worker)
         if kernel is None:
             return QueryFailed(_NO_PROCESS)
         return ConsoleAt(socket.gethostname(), str(kernel.place.connection_file))
 
-    def _forward(self, rank: int, query: RankQuery) -> None:
-        if not self._workers.send(rank, query):
-            answer = RankReply(query.request, rank, QueryFailed(_NO_PROCESS))
+    def _forward(self, worker: int, query: RankQuery) -> None:
+        if not self._workers.send(worker, query):
+            answer = RankReply(query.request, worker, QueryFailed(_NO_PROCESS))
             self.record_reply(answer)
             self._meter.forward(answer)
-        elif isinstance(query.op, Observe) and rank in self._workers.kernels:
-            self._unresponsive.expect(query.request, rank, self._workers.kernels[rank].pid)
+        elif isinstance(query.op, Observe) and worker in self._workers.kernels:
+            self._unresponsive.expect(query.request, worker, self._workers.kernels[worker].pid)
 
     async def _fetch(self, query: RankQuery, op: BindNames) -> None:
         loop, node = asyncio.get_running_loop(), self._node
@@ -113,13 +106,13 @@ class RankQueries:
             reason = str(e) if isinstance(e, OSError | JdistError) else repr(e)
             if not isinstance(e, OSError | JdistError):
                 _log.exception("a value did not reach this node")
-            for rank in query.ranks:
-                self._reply(query, rank, QueryFailed(f"the value did not reach {socket.gethostname()}: {reason}"))
+            for worker in query.ranks:
+                self._reply(query, worker, QueryFailed(f"the value did not reach {socket.gethostname()}: {reason}"))
             return
         segment.close()
         self._fetched[query.request] = (segment, set(query.ranks))
-        for rank in query.ranks:
-            self._forward(rank, RankQuery(query.request, (rank,), msgspec.structs.replace(op, path=segment.path)))
+        for worker in query.ranks:
+            self._forward(worker, RankQuery(query.request, (worker,), msgspec.structs.replace(op, path=segment.path)))
 
 
 def _is_here(op: Evaluate | BindNames) -> bool:

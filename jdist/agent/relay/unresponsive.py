@@ -41,18 +41,11 @@ class UnresponsiveRanks:
         self._waiting: dict[_Key, _Pending] = {}
         self._answered: OrderedDict[_Key, None] = OrderedDict()
 
-    def expect(self, request: str, rank: int, pid: int) -> None:
+    def expect(self, request: str, worker: int, pid: int) -> None:
         """A worker was sent an `Observe`."""
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(PATIENCE, self._answer, (request, rank), pid)
-        self._waiting[request, rank] = _Pending(timer, _cpu(pid), loop.time())
-
-    def forget(self) -> None:
-        """Ranks have other numbers: those asked under an old one answer for themselves."""
-        for pending in self._waiting.values():
-            pending.timer.cancel()
-        self._waiting.clear()
-        self._answered.clear()
+        timer = loop.call_later(PATIENCE, self._answer, (request, worker), pid)
+        self._waiting[request, worker] = _Pending(timer, _cpu(pid), loop.time())
 
     def is_late(self, answer: RankReply) -> bool:
         """Record an answer; whether it is to be dropped because the agent has answered already."""
@@ -69,8 +62,8 @@ class UnresponsiveRanks:
             self._answered.popitem(last=False)
         share = max(0.0, _cpu(pid) - pending.cpu) / (asyncio.get_running_loop().time() - pending.at)
         state, rss = _state(pid, share)
-        request, rank = key
-        self._send(RankReply(request, rank, Observation("", Activity("silent", cpu=share, state=state), rss)))
+        request, worker = key
+        self._send(RankReply(request, worker, Observation("", Activity("silent", cpu=share, state=state), rss)))
 
 
 def _cpu(pid: int) -> float:

@@ -13,7 +13,7 @@ from jdist.controller.model.events import Forget
 from jdist.controller.model.model import Model
 from jdist.controller.model.world import Node, World
 from jdist.core.messages.base import PROTOCOL
-from jdist.core.messages.membership import AgentHello, HeldGeneration, Rejected, Welcome
+from jdist.core.messages.membership import AgentHello, HeldGeneration, Rejected, StartWorker, Welcome
 from jdist.core.messages.status import Notice
 
 _MOST_RANKS = 4096
@@ -70,7 +70,7 @@ class Admission:
             return
         m.world.nodes[place] = node
         if hello.held is not None:
-            node.incarnation = 1 + max((r.incarnation for r in hello.held.ranks), default=0)
+            node.incarnation = 1 + max((r.incarnation for r in hello.held.workers), default=0)
         if self._takeover.awaits(hello):
             self._welcome(node, hello.held)
         elif old is not None:
@@ -197,21 +197,21 @@ class Admission:
     def _welcome(self, node: Node, kept: HeldGeneration | None = None) -> None:
         """Give the node its place, with fresh workers or those that it kept."""
         m = self._model
-        first = m.world.topology.first_rank(node.node_rank)
+        ranks = [m.world.ranks[r] for r in m.world.topology.ranks_at(node.node_rank)]
         welcome = Welcome(
             liveness_name=m.new_liveness_name(node.agent),
             log_level=dict(m.settings.env).get("JDIST_LOG", ""),
             node_rank=node.node_rank,
             nnodes=m.world.nnodes,
             nproc=node.nproc,
-            first_rank=first,
+            first_rank=m.world.topology.first_rank(node.node_rank),
             agent_grace=m.settings.agent_grace,
             output_lines=m.settings.output_lines,
             warm=m.settings.warm,
             address=_address(node, m.world),
             is_task=node.is_task,
             keeps_launcher=m.settings.backend == "mpi",
-            incarnations=() if kept else tuple(m.world.ranks[first + n].incarnation for n in range(node.nproc)),
+            workers=() if kept else tuple(StartWorker(r.worker, r.rank, r.incarnation) for r in ranks),
         )
         m.send(node.agent, welcome)
         if node.node_rank == 0:

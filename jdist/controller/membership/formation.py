@@ -89,8 +89,10 @@ class Formation:
         else:
             self._store = store
 
-    def handle_store_up(self, _: Node, message: StoreUp) -> None:
+    def handle_store_up(self, node: Node, message: StoreUp) -> None:
         """The store listens. If it is another one, the last, where cells would make groups, is gone."""
+        if node.node_rank != 0:
+            return  # all ranks would meet at a store that another node names
         old, self._store = self._store, (message.host, message.port)
         if old is None or old == self._store:
             return
@@ -98,8 +100,10 @@ class Formation:
         if self._model.phase == "forming":
             self.abandon("another store")
 
-    def handle_store_down(self, _: Node, message: StoreDown) -> None:
+    def handle_store_down(self, node: Node, message: StoreDown) -> None:
         """The store could not be started, or died: nothing can be formed until there is another."""
+        if node.node_rank != 0:
+            return
         self._store, self._store_failed = None, True
         self.fail(message.reason)
 
@@ -199,23 +203,24 @@ class Formation:
         self._underway, self._waiting = [*self._underway, *self._waiting], []
         self._began = m.now
         self.deadline = m.now + m.settings.form_timeout
+        topology = m.world.topology
+        form = FormWorld(
+            generation=m.generation,
+            workers=tuple(ranks[r].worker for r in range(topology.world_size)),
+            backend=self.backend,
+            init_method=m.settings.init_method,
+            store_host=self._store[0],
+            store_port=self._store[1],
+            world_size=topology.world_size,
+            nproc_per_node=topology.nproc_per_node,
+            timeout=m.settings.form_timeout,
+            replay=replay,
+            named=dict(self.named),
+            mesh=self.mesh,
+            cut=cut,
+            node_of=topology.node_of,
+        )
         for node_rank in m.world.nodes:
-            form = FormWorld(
-                generation=m.generation,
-                ranks=m.world.topology.ranks_at(node_rank),
-                backend=self.backend,
-                init_method=m.settings.init_method,
-                store_host=self._store[0],
-                store_port=self._store[1],
-                world_size=m.world.topology.world_size,
-                nproc_per_node=m.world.topology.nproc_per_node,
-                timeout=m.settings.form_timeout,
-                replay=replay,
-                named=dict(self.named),
-                mesh=self.mesh,
-                cut=cut,
-                node_of=m.world.topology.node_of,
-            )
             m.send_to_node(node_rank, form)
         for rank in ranks.values():
             rank.listeners = set()
@@ -223,15 +228,17 @@ class Formation:
 
     # ------------------------------------------------------------ its end
 
-    def handle_world_formed(self, _: Node, message: WorldFormed) -> None:
+    def handle_world_formed(self, node: Node, message: WorldFormed) -> None:
         m = self._model
-        rank = m.world.ranks[message.rank]
+        rank = m.world.rank_of(node, message.worker)
+        if rank is None:
+            return
         rank.listeners |= set(message.listeners)
         for text in message.notices:
-            m.broadcast(Notice(f"rank {message.rank}: {text}"))
-        if message.generation != m.generation or message.rank not in self._joining:
+            m.broadcast(Notice(f"rank {rank.rank}: {text}"))
+        if message.generation != m.generation or rank.rank not in self._joining:
             return
-        self._joining.discard(message.rank)
+        self._joining.discard(rank.rank)
         transition(rank, "held", f"generation {message.generation}")
         rank.generation = message.generation
         rank.wants_reform = message.wants_reform
@@ -250,12 +257,14 @@ class Formation:
         self._callbacks.queue()
         self._setup.queue_replays()  # ahead of them
 
-    def handle_world_failed(self, _: Node, message: WorldFailed) -> None:
+    def handle_world_failed(self, node: Node, message: WorldFailed) -> None:
         m = self._model
-        if message.generation != m.generation or message.rank not in self._joining or self.deadline is None:
+        rank = m.world.rank_of(node, message.worker)
+        if rank is None or message.generation != m.generation or rank.rank not in self._joining:
             return
-        self._failed.setdefault(message.rank, message.reason)
-        self.deadline = min(self.deadline, m.now + _NEWS)
+        self._failed.setdefault(rank.rank, message.reason)
+        if self.deadline is not None:
+            self.deadline = min(self.deadline, m.now + _NEWS)
 
     def handle_tick(self) -> None:
         """Give up a forming that takes too long."""
@@ -290,9 +299,9 @@ class Formation:
 
     # ------------------------------------------------------------ what cells make in it
 
-    def handle_group_made(self, _: Node, message: GroupMade) -> None:
-        rank = self._model.world.ranks[message.rank]
-        if message.generation == rank.generation:
+    def handle_group_made(self, node: Node, message: GroupMade) -> None:
+        rank = self._model.world.rank_of(node, message.worker)
+        if rank is not None and message.generation == rank.generation:
             del rank.groups[message.index :]
             rank.groups.append(message.spec)
             rank.listeners |= set(message.listeners)

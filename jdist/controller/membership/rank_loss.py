@@ -12,7 +12,7 @@ from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import SetupCells
 from jdist.controller.verdict.decide import decide_on_loss
 from jdist.core.messages.groups import GroupCreated
-from jdist.core.messages.membership import ReplaceWorker, Restart, WorkerDown, WorkerUp
+from jdist.core.messages.membership import Restart, StartWorker, WorkerDown, WorkerUp
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import RankDone
 from jdist.core.messages.status import Notice
@@ -40,19 +40,19 @@ class RankLoss:
 
     # ------------------------------------------------------------ one rank
 
-    def handle_worker_up(self, _: Node, message: WorkerUp) -> None:
+    def handle_worker_up(self, node: Node, message: WorkerUp) -> None:
         """A rank's worker is ready for cells."""
-        rank = self._model.world.ranks[message.rank]
-        if rank.incarnation == message.incarnation and rank.phase == "starting":
+        rank = self._model.world.rank_of(node, message.worker)
+        if rank is not None and rank.incarnation == message.incarnation and rank.phase == "starting":
             transition(rank, "up", f"process {message.pid}")
             rank.was_up = True
             rank.pid = message.pid
 
-    def handle_worker_down(self, _: Node, message: WorkerDown) -> None:
+    def handle_worker_down(self, node: Node, message: WorkerDown) -> None:
         """A rank's process ended: another takes its place, unless that seems in vain or is not what was asked for."""
         m = self._model
-        rank = m.world.ranks[message.rank]
-        if rank.incarnation != message.incarnation or rank.phase == "gone":
+        rank = m.world.rank_of(node, message.worker)
+        if rank is None or rank.incarnation != message.incarnation or rank.phase == "gone":
             return
         never_up = rank.phase == "starting"
         died_again = m.phase == "forming" and rank.incarnation > 0 and rank.generation == 0
@@ -119,7 +119,7 @@ class RankLoss:
         self._setup.drop_replays(rank.rank)
         if fresh.is_fresh:
             m.broadcast(Notice(describe_fresh_ranks((rank.rank,))))
-        m.send_to_node(rank.node_rank, ReplaceWorker(rank.rank, fresh.incarnation))
+        m.send_to_node(rank.node_rank, StartWorker(rank.worker, rank.rank, fresh.incarnation))
 
     # ------------------------------------------------------------ ranks that are given up
 

@@ -12,10 +12,8 @@ Ranks stay dense and node-major, as torchrun counts them. A node that is added i
 highest numbers, so that all others keep theirs. When ranks are removed the others close up in their order; a node that
 has no rank left is released: its agent ends, and the nodes behind it close up as well.
 
-What keeps a rank's number follows the new one at once, here and in what is sent: the world, groups, setup cells,
-questions that wait. A node's agent hears of it in order with everything else, so what is said to it afterwards counts
-as it does; what it says itself is in the old numbers until it answers with Renumbered, and is translated until then
-(see numbering). A process learns its rank from its agent before the next generation is formed, and everything that
+What keeps a rank's number follows the new one at once: the world, groups, setup cells, queries that wait. Agents know
+their workers by ids that stay. A process learns its rank with the next generation (FormWorld), and everything that
 torch knows of ranks is made again with that.
 
 Removing is also how a cluster goes on without a node that is gone.
@@ -33,17 +31,7 @@ from jdist.controller.model.world import Node
 from jdist.controller.queries import Queries
 from jdist.controller.runs.own_runs import SetupCells
 from jdist.controller.runs.rank_polling import RankPoller
-from jdist.core.messages.base import Message
-from jdist.core.messages.membership import (
-    AddNode,
-    AgentHello,
-    PlaceOpened,
-    RemoveRanks,
-    Renumber,
-    Renumbered,
-    Resized,
-    Shutdown,
-)
+from jdist.core.messages.membership import AddNode, AgentHello, EndWorkers, PlaceOpened, RemoveRanks, Resized, Shutdown
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import Notice
 from jdist.core.ranks import RankSet
@@ -188,13 +176,15 @@ class Resizing:
         for rank in gone:
             self._queries.answer_for(rank, f"{m.world.where(rank)} has been removed")
         had_store = m.world.nodes[0]
+        workers = [(m.world.nodes[n], own) for n, own in m.world.workers_by_node(gone).items()]
         self._formation.abandon("ranks are removed")
         numbering, released = m.world.shrink(gone)
-        self._setup.renumber(numbering)
-        self._queries.renumber(numbering)
-        m.runs.last_on = {numbering.ranks[r]: n for r, n in m.runs.last_on.items() if r in numbering.ranks}
+        self._setup.handle_removal(numbering)
         notes = (*_describe(gone, numbering, released, len(m.world.ranks)), *self._formation.renumber(numbering))
-        self._tell_agents(numbering, released)
+        for node, own in workers:
+            m.send(node.agent, Shutdown() if node in released else EndWorkers(own))
+            if node in released:
+                self._queries.answer_for_node(node.agent, f"{node.name} has been released")
         if m.world.nodes[0] is not had_store:
             self._formation.start_store()
         self._rank_loss.mend()
@@ -223,34 +213,6 @@ class Resizing:
             return f"{m.missing_nodes()}: its ranks {ranks} cannot stay; remove them as well"
         empty = [r.rank for r in staying if r.phase == "gone"]
         return m.missing_ranks() if empty and m.phase != "failed" else ""
-
-    def _tell_agents(self, numbering: Numbering, released: list[Node]) -> None:
-        m = self._model
-        for node in released:
-            m.send(node.agent, Shutdown())
-            self._queries.answer_for_node(node.agent, f"{node.name} has been released")
-        shape = m.world.topology
-        for node in m.world.nodes.values():
-            own = {old: new for old, new in numbering.ranks.items() if m.world.ranks[new].node_rank == node.node_rank}
-            node.unanswered.append(numbering)
-            m.send(
-                node.agent,
-                Renumber(node.node_rank, shape.nproc_per_node, own, dict(self._formation.named), shape.node_of),
-            )
-
-    # ------------------------------------------------------------ numbers on their way
-
-    def handle_renumbered(self, node: Node, _: Renumbered) -> None:
-        """A node's agent counts as it was told to."""
-        if node.unanswered:
-            del node.unanswered[0]
-
-    def translate(self, node: Node, message: Message) -> Message | None:
-        """What a node's agent said, in the numbers of now; None if it is about ranks that are removed."""
-        heard: Message | None = message
-        for numbering in node.unanswered:
-            heard = numbering.message(heard) if heard is not None else None
-        return heard
 
     # ------------------------------------------------------------ what both need
 

@@ -17,11 +17,11 @@ from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
-from jdist.controller.model.world import Node
+from jdist.controller.model.world import Node, Rank
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import SetupCells
 from jdist.core.messages.groups import FormWorld
-from jdist.core.messages.membership import AgentHello, HeldGeneration, HeldRank, NodeFacts
+from jdist.core.messages.membership import AgentHello, HeldGeneration, HeldWorker, NodeFacts
 from jdist.core.messages.status import Notice
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
@@ -58,7 +58,7 @@ class Takeover:
         for n, nproc in enumerate(form.nproc_per_node):
             m.world.nodes[n] = Node(n, "", _UNKNOWN, nproc, m.now)
             m.world.nodes[n].host = form.node_of[n] if form.node_of else None
-        m.world.number_ranks()
+        m.world.number_ranks(form.workers)
         for rank in m.world.ranks.values():
             transition(rank, "gone", "not back from an earlier controller")
             rank.was_up = True
@@ -85,12 +85,16 @@ class Takeover:
         if held.form is not None and held.form.generation >= m.generation:
             self._take_form(held.form)
         m.runs.skip_to(held.last_run)
-        for of_rank in held.ranks:
-            if of_rank.rank in m.world.ranks and m.world.ranks[of_rank.rank].node_rank == node.node_rank:
-                self._take_rank(of_rank)
-        for run, code, ranks in held.setup:
+        found = {worker.worker: worker for worker in held.workers}
+        for number in m.world.topology.ranks_at(node.node_rank):
+            rank = m.world.ranks[number]
+            if rank.worker in found:
+                self._take_rank(rank, found[rank.worker])
+            else:  # it was to be removed, and the last controller died before the others were formed without it
+                self._rank_loss.replace(rank)
+        for run, code, workers in held.setup:
             first, known = self._setup_cells.get(code, (run, set()))
-            self._setup_cells[code] = (max(first, run), known | set(ranks))
+            self._setup_cells[code] = (max(first, run), known | set(workers))
         self._settle_if_complete()
 
     def take_place(self, node_rank: int) -> None:
@@ -103,9 +107,8 @@ class Takeover:
         if self.deadline is None or not self._awaited:
             self._settle(is_late=self.deadline is None)
 
-    def _take_rank(self, held: HeldRank) -> None:
+    def _take_rank(self, rank: Rank, held: HeldWorker) -> None:
         m = self._model
-        rank = m.world.ranks[held.rank]
         rank.incarnation = held.incarnation
         rank.is_fresh = held.incarnation > 0
         rank.was_up = True
@@ -117,7 +120,7 @@ class Takeover:
         is_held = held.generation == m.generation
         transition(rank, "starting" if not held.is_up else "held" if is_held else "up", "taken over")
         if held.run:
-            self._take_run(held.run, held.rank)
+            self._take_run(held.run, rank.rank)
 
     def _take_run(self, number: int, rank: int) -> None:
         """A rank still runs a cell: from now on its end is heard."""
@@ -136,8 +139,8 @@ class Takeover:
     def _settle(self, *, is_late: bool) -> None:
         m = self._model
         self.deadline = None
-        cells = sorted((run, code, ranks) for code, (run, ranks) in self._setup_cells.items())
-        self._setup.restore((code, tuple(sorted(ranks))) for _, code, ranks in cells)
+        cells = sorted((run, code, workers) for code, (run, workers) in self._setup_cells.items())
+        self._setup.restore((code, tuple(sorted(workers))) for _, code, workers in cells)
         ranks = m.world.ranks.values()
         m.is_dirty = (
             is_late or m.phase == "failed" or any(r.phase != "held" or r.generation != m.generation for r in ranks)
@@ -156,5 +159,5 @@ class Takeover:
 def _makes_sense(form: FormWorld) -> bool:
     """Whether there can be a world of that shape: an agent says so, and the whole world would be laid out by it."""
     nodes, counts = form.node_of, form.nproc_per_node
-    is_counted = bool(counts) and min(counts) >= 0 and sum(counts) <= _MOST_RANKS
+    is_counted = bool(counts) and min(counts) >= 0 and len(set(form.workers)) == sum(counts) <= _MOST_RANKS
     return is_counted and len(nodes) in (0, len(counts))

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jdist.core.messages.base import Message
 from jdist.core.messages.groups import GroupSpec
-from jdist.core.messages.output import Output, OutputItem, Tail
 
 
 class Numbering(Struct, frozen=True):
@@ -43,22 +41,6 @@ class Numbering(Struct, frozen=True):
         if not self._has_all(spec.ranks):
             return GroupSpec((), spec.backend, spec.name, is_gone=True)
         return replace(spec, ranks=self.kept(spec.ranks))
-
-    def message(self, message: Message) -> Message | None:
-        """What an agent said in the old numbers, in the new ones; None if it was about ranks that are removed."""
-        if isinstance(message, Output):
-            items = tuple(i for i in map(self._item, message.items) if i is not None)
-            return replace(message, items=items) if items else None
-        rank = getattr(message, "rank", None)
-        if rank is None:
-            return message
-        return replace(message, rank=self.ranks[rank]) if rank in self.ranks else None
-
-    def _item(self, item: OutputItem) -> OutputItem | None:
-        if isinstance(item, Tail):
-            return replace(item, rank=self.ranks[item.rank]) if item.rank in self.ranks else None
-        ranks = self.kept(item.ranks)
-        return replace(item, ranks=ranks) if ranks else None
 
     def _has_all(self, ranks: Iterable[int]) -> bool:
         return all(r in self.ranks for r in ranks)

@@ -138,8 +138,6 @@ class RunBook:
         self._last_number = 0
         self.queued: list[Run] = []
         self.running: dict[int, Run] = {}
-        self.last_on: dict[int, int] = {}
-        """The number of the run that each rank began last."""
 
     def new_number(self) -> int:
         self._last_number += 1
@@ -181,7 +179,6 @@ class RunBook:
         run.pending = set(run.ranks)
         if run.timeout is not None:
             run.final_poll_at = now + max(run.timeout / 2, run.timeout - _FINAL_POLL)
-        self.last_on.update(dict.fromkeys(run.ranks, run.number))
         self.running[run.number] = run
 
     def run_on(self, rank: int) -> Run | None:

@@ -1,13 +1,22 @@
-"""Members: the nodes and ranks of the world, and what is known of each. Pure."""
+"""World: the nodes and ranks, what is known of each, and the ids by which agents know their workers. Pure.
+
+A rank's worker has an id for life, by which its agent and this controller name it: what an agent sends about a worker
+stays right when ranks are removed and the others close up. :meth:`World.from_node` puts the present ranks in.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from jdist.controller.model.numbering import Numbering
 from jdist.controller.model.phases import RANK, HasPhase, Lifecycle, RankPhase, transition
+from jdist.core.messages.base import Message
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.membership import LauncherTask, NodeFacts
+from jdist.core.messages.output import Output, OutputItem, Tail
 from jdist.core.topology import Topology
 
 
@@ -26,8 +35,6 @@ class Node:
     """When it was heard again after that."""
     incarnation: int = 0
     """Of its first workers: more than one when it has some that are void."""
-    unanswered: list[Numbering] = field(default_factory=list)
-    """Numberings that its agent may not have heard of yet: what it says meanwhile is in older numbers."""
     task: LauncherTask | None = None
     """Where the place is a launcher's task, and one rank."""
     host: int | None = None
@@ -63,6 +70,8 @@ class Rank(HasPhase[RankPhase]):
 
     rank: int
     node_rank: int
+    worker: int = -1
+    """The id of its worker."""
     pid: int = 0
     incarnation: int = 0
     generation: int = 0
@@ -75,6 +84,8 @@ class Rank(HasPhase[RankPhase]):
     death: str = ""
     """Why the last process in its place ended, and when."""
     died_at: float = 0.0
+    last_run: int = 0
+    """The number of the run that it began last."""
     groups: list[GroupSpec] = field(default_factory=list)
     listeners: set[tuple[str, int]] = field(default_factory=set)
 
@@ -89,7 +100,15 @@ class Rank(HasPhase[RankPhase]):
     def replaced(self, incarnation: int) -> Rank:
         """The rank with a fresh process to come; its names are lost if it had any."""
         had_names = self.was_up or self.is_fresh
-        fresh = Rank(self.rank, self.node_rank, incarnation=incarnation, is_fresh=had_names, needs_setup=had_names)
+        fresh = Rank(
+            self.rank,
+            self.node_rank,
+            self.worker,
+            incarnation=incarnation,
+            is_fresh=had_names,
+            needs_setup=had_names,
+            last_run=self.last_run,
+        )
         fresh.death, fresh.died_at = self.death, self.died_at
         fresh.lifecycle = self.lifecycle
         transition(fresh, "starting", f"incarnation {incarnation}")
@@ -106,6 +125,8 @@ class World:
     nnodes: int
     nodes: dict[int, Node] = field(default_factory=dict)
     ranks: dict[int, Rank] = field(default_factory=dict)
+    _rank_of: dict[int, int] = field(default_factory=dict)
+    """By worker id; empty when it has to be made again."""
 
     @property
     def is_by_task(self) -> bool:
@@ -131,9 +152,33 @@ class World:
         known = sorted({h for h in hosts if h is not None})
         return tuple(known.index(h) for h in hosts if h is not None) if known else ()
 
-    def of_node(self, node: Node, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """Those that are ranks of that node."""
-        return tuple(r for r in ranks if r in self.ranks and self.ranks[r].node_rank == node.node_rank)
+    def rank_of(self, node: Node, worker: int) -> Rank | None:
+        """The rank whose worker has that id on the node; None for a worker that has been removed."""
+        if not self._rank_of:
+            self._rank_of = {rank.worker: rank.rank for rank in self.ranks.values()}
+        rank = self.ranks.get(self._rank_of.get(worker, -1))
+        return rank if rank is not None and rank.node_rank == node.node_rank else None
+
+    def from_node(self, node: Node, message: Message) -> Message | None:
+        """What an agent sent, with ranks in place of worker ids; None if it is not about workers that the node has."""
+        if isinstance(message, Output):
+            items = tuple(i for i in (self._item_from(node, item) for item in message.items) if i is not None)
+            return Output(message.run, items)
+        worker = getattr(message, "worker", None)
+        if worker is not None:
+            return message if self.rank_of(node, worker) is not None else None
+        worker = getattr(message, "rank", None)
+        if worker is None:
+            return message
+        rank = self.rank_of(node, worker)
+        return None if rank is None else structs.replace(message, rank=rank.rank)
+
+    def _item_from(self, node: Node, item: OutputItem) -> OutputItem | None:
+        if isinstance(item, Tail):
+            rank = self.rank_of(node, item.rank)
+            return None if rank is None else structs.replace(item, rank=rank.rank)
+        ranks = tuple(rank.rank for rank in (self.rank_of(node, worker) for worker in item.ranks) if rank is not None)
+        return structs.replace(item, ranks=ranks) if ranks else None
 
     def node_of_agent(self, agent: str) -> Node | None:
         return next((n for n in self.nodes.values() if n.agent == agent), None)
@@ -145,12 +190,13 @@ class World:
             return wanted
         return open_places[0] if open_places and wanted < 0 else None
 
-    def number_ranks(self) -> None:
-        """Give every rank its number, node-major."""
+    def number_ranks(self, workers: tuple[int, ...] = ()) -> None:
+        """Give every rank its number, node-major, with the ids that the workers have in a world that was taken over."""
         topology = self.topology
+        self._rank_of = {}
         for r in range(topology.world_size):
             node = self.nodes[topology.place(r)]
-            self.ranks[r] = Rank(r, node.node_rank, incarnation=node.incarnation)
+            self.ranks[r] = Rank(r, node.node_rank, workers[r] if workers else r, incarnation=node.incarnation)
 
     def grow(self, node: Node) -> tuple[int, ...]:
         """Take one more node in, behind all others; the numbers of its ranks, which are the highest."""
@@ -160,7 +206,9 @@ class World:
         self.nodes[node.node_rank] = node
         self.nnodes += 1
         added = tuple(range(first, first + node.nproc))
-        self.ranks.update({r: Rank(r, node.node_rank, needs_setup=True) for r in added})
+        worker = 1 + max(rank.worker for rank in self.ranks.values())
+        self._rank_of = {}
+        self.ranks |= {r: Rank(r, node.node_rank, worker + n, needs_setup=True) for n, r in enumerate(added)}
         return added
 
     def shrink(self, gone: tuple[int, ...]) -> tuple[Numbering, list[Node]]:
@@ -170,7 +218,7 @@ class World:
         ranks, nodes = self.ranks, self.nodes
         self.ranks = {new: ranks[old] for old, new in numbering.ranks.items()}
         self.nodes = {new: nodes[old] for old, new in numbering.nodes.items()}
-        self.nnodes = len(self.nodes)
+        self.nnodes, self._rank_of = len(self.nodes), {}
         for new, node in self.nodes.items():
             node.node_rank, node.nproc = new, 0
         for new, rank in self.ranks.items():
@@ -188,12 +236,13 @@ class World:
         for place, node in self.nodes.items():
             node.node_rank = place
 
-    def by_node(self, ranks: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-        """``ranks`` by the node they live on."""
+    def workers_by_node(self, ranks: Iterable[int]) -> dict[int, tuple[int, ...]]:
+        """The worker ids of ``ranks``, by the node that they are on."""
         split: dict[int, list[int]] = {}
-        for rank in ranks:
-            split.setdefault(self.ranks[rank].node_rank, []).append(rank)
-        return {node: tuple(rs) for node, rs in split.items()}
+        for number in ranks:
+            rank = self.ranks[number]
+            split.setdefault(rank.node_rank, []).append(rank.worker)
+        return {node: tuple(workers) for node, workers in split.items()}
 
     def listeners(self) -> tuple[tuple[str, int], ...]:
         """Every socket on which a rank's process groups listen."""

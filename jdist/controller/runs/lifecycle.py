@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import ON_REFORM, AbortReason, Run
@@ -92,10 +94,11 @@ class RunLifecycle:
                 self._setup.remember(run)
             m.send(run.client, RunStarted(run.number))
             is_setup = run.is_setup or run.is_replay
-            for node_rank, ranks in m.world.by_node(run.ranks).items():
-                m.send_to_node(
-                    node_rank, ExecuteCell(run.number, ranks, run.code, run.allow_stdin, run.is_internal, is_setup)
-                )
+            for number in run.ranks:
+                m.world.ranks[number].last_run = run.number
+            for node_rank, workers in m.world.workers_by_node(run.ranks).items():
+                cell = ExecuteCell(run.number, workers, run.code, run.allow_stdin, run.is_internal, is_setup)
+                m.send_to_node(node_rank, cell)
 
     # ------------------------------------------------------------ while it runs
 
@@ -134,7 +137,7 @@ class RunLifecycle:
         """What the user typed goes to the rank's node."""
         rank = self._model.world.ranks.get(message.rank)
         if rank is not None:
-            self._model.send_to_node(rank.node_rank, message)
+            self._model.send_to_node(rank.node_rank, replace(message, rank=rank.worker))
 
     # ------------------------------------------------------------ the end
 
@@ -204,8 +207,8 @@ class RunLifecycle:
         run.give_up_at = m.now + m.settings.interrupt_grace
         m.is_dirty = True
         listeners = m.world.listeners()
-        for node_rank, ranks in m.world.by_node(tuple(sorted(run.pending))).items():
-            m.send_to_node(node_rank, AbortRun(run.number, ranks, listeners, m.settings.interrupt_grace))
+        for node_rank, workers in m.world.workers_by_node(sorted(run.pending)).items():
+            m.send_to_node(node_rank, AbortRun(run.number, workers, listeners, m.settings.interrupt_grace))
 
     def end_stuck_reforms(self) -> None:
         """The functions called after a re-forming have nobody who could let them go on: freed when that is certain."""

@@ -24,27 +24,30 @@ class SetupCells:
     def remember(self, run: Run) -> None:
         """The cell was run with ``--setup``."""
         self._cells.pop(run.code, None)
-        self._cells[run.code] = run.ranks
+        self._cells[run.code] = tuple(self._model.world.ranks[r].worker for r in run.ranks)
 
     def restore(self, cells: Iterable[tuple[str, tuple[int, ...]]]) -> None:
-        """The cells that an earlier controller remembered, oldest first."""
+        """The cells that an earlier controller remembered, oldest first, with the workers that ran them."""
         self._cells = dict(cells) | self._cells
 
     def grow(self, added: tuple[int, ...]) -> None:
         """Ranks are new in the world: what all others have run is for them, too."""
-        others = set(self._model.world.ranks) - set(added)
-        for code, ranks in self._cells.items():
-            if set(ranks) >= others:
-                self._cells[code] = (*ranks, *added)
+        ranks = self._model.world.ranks
+        new = tuple(ranks[r].worker for r in added)
+        others = {rank.worker for rank in ranks.values()} - set(new)
+        for code, workers in self._cells.items():
+            if set(workers) >= others:
+                self._cells[code] = (*workers, *new)
 
-    def renumber(self, numbering: Numbering) -> None:
-        """Ranks have other numbers; what was run on none that is left is forgotten."""
-        kept = {code: numbering.kept(ranks) for code, ranks in self._cells.items()}
-        self._cells = {code: ranks for code, ranks in kept.items() if ranks}
-        for run in list(self._model.runs.queued):
+    def handle_removal(self, numbering: Numbering) -> None:
+        """Ranks have been removed and the others have new ones: what was run on none that is left is forgotten."""
+        m = self._model
+        workers = {rank.worker for rank in m.world.ranks.values()}
+        self._cells = {code: ran for code, ran in self._cells.items() if workers.intersection(ran)}
+        for run in list(m.runs.queued):
             run.ranks = numbering.kept(run.ranks)
             if not run.ranks:
-                self._model.runs.queued.remove(run)
+                m.runs.queued.remove(run)
 
     def queue_replays(self) -> None:
         """Queue the cells for the ranks that need them, ahead of everything else."""
@@ -53,8 +56,8 @@ class SetupCells:
         for rank in fresh:
             m.world.ranks[rank].needs_setup = False
         replays = []
-        for code, ranks in self._cells.items():
-            wanted = tuple(r for r in ranks if r in fresh)
+        for code, workers in self._cells.items():
+            wanted = tuple(r for r in sorted(fresh) if m.world.ranks[r].worker in workers)
             if wanted:
                 replays.append(Run(m.runs.new_number(), "", code, wanted, is_internal=True, purpose=SETUP))
         for run in reversed(replays):

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from jdist.controller.model.model import Model
 from jdist.controller.model.runs import Run
+from jdist.controller.model.world import Node
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_crash, is_confirmed
 from jdist.controller.verdict.wait_graph import Part, RankSnapshot
@@ -63,10 +64,10 @@ class RankPoller:
         self._last = 0
         self._poll: _Poll | None = None
 
-    def handle_stalled(self, message: Stalled) -> None:
+    def handle_stalled(self, node: Node, message: Stalled) -> None:
         """A rank is blocked: poll at once."""
-        run = self._model.runs.running.get(message.run)
-        if run is not None and not run.abort_reason and message.rank in run.pending:
+        run, rank = self._model.runs.running.get(message.run), self._model.world.rank_of(node, message.worker)
+        if run is not None and rank is not None and not run.abort_reason and rank.rank in run.pending:
             run.is_stalled = True
             run.poll_no_later_than(self._model.now)
 
@@ -96,12 +97,12 @@ class RankPoller:
             run.poll_at = None
             if run.final_poll_at is not None and m.now >= run.final_poll_at:
                 run.final_poll_at = None
-        for node_rank, ranks in m.world.by_node(alive).items():
-            m.send_to_node(node_rank, RankQuery(self._poll.request, ranks, Observe(_RECENT_CALLS)))
+        for node_rank, workers in m.world.workers_by_node(alive).items():
+            m.send_to_node(node_rank, RankQuery(self._poll.request, workers, Observe(_RECENT_CALLS)))
 
     def _position(self, rank: int) -> tuple[int, bool]:
         """The last run that the rank began, and whether it is still in it."""
-        return self._model.runs.last_on.get(rank, 0), self._model.runs.run_on(rank) is not None
+        return self._model.world.ranks[rank].last_run, self._model.runs.run_on(rank) is not None
 
     def handle_rank_reply(self, reply: RankReply) -> None:
         """Record what a rank does; the last answer ends the poll."""

@@ -77,8 +77,8 @@ class SilentMismatch:
         run.compare_until = m.now + _DEADLINE
         comparison = _Comparison(f"compare-{self._last}", digest.group, digest.label, parties, set(asked))
         self._open[run.number] = comparison
-        for node_rank, ranks in m.world.by_node(asked).items():
-            m.send_to_node(node_rank, RankQuery(comparison.request, ranks, GetTrace(run.number)))
+        for node_rank, workers in m.world.workers_by_node(asked).items():
+            m.send_to_node(node_rank, RankQuery(comparison.request, workers, GetTrace(run.number)))
 
     def handle_rank_reply(self, reply: RankReply) -> Run | None:
         """Record a rank's calls, or that it has none to send. The run concerned; None if the reply is to another."""

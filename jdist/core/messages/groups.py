@@ -55,9 +55,9 @@ class StoreDown(Message, frozen=True):
 
 
 class WorldFormed(Message, frozen=True):
-    """A rank holds the generation."""
+    """A worker holds the generation."""
 
-    rank: int
+    worker: int
     generation: int
     device: str
     listeners: tuple[tuple[str, int], ...]
@@ -67,9 +67,9 @@ class WorldFormed(Message, frozen=True):
 
 
 class WorldFailed(Message, frozen=True):
-    """A rank could not join the generation."""
+    """A worker could not join the generation."""
 
-    rank: int
+    worker: int
     generation: int
     reason: str
 
@@ -77,7 +77,7 @@ class WorldFailed(Message, frozen=True):
 class GroupMade(Message, frozen=True):
     """A cell created a process group: its index on the rank, its spec, and the sockets on which it listens."""
 
-    rank: int
+    worker: int
     generation: int
     index: int
     spec: GroupSpec
@@ -95,7 +95,8 @@ class FormWorld(Message, frozen=True):
     """Form a generation of the world."""
 
     generation: int
-    ranks: tuple[int, ...]
+    workers: tuple[int, ...]
+    """Their ids, by rank: this is how a worker learns its rank."""
     backend: str
     init_method: str
     store_host: str

@@ -1,4 +1,10 @@
-"""Membership: nodes, workers and ranks join, leave, are replaced and are numbered."""
+"""Membership: nodes, workers and ranks join, leave and are replaced.
+
+A worker has an id for life: controller and agent name it by that in every message between them. Its processes may be
+replaced (*incarnations*), and its rank may be another in the next generation, which FormWorld assigns. Messages that
+an agent exchanges with clients through the controller have a field ``rank`` or ``ranks``: between agent and controller
+that is the worker's id, and the controller puts the present rank in its place (controller/model/world).
+"""
 
 from __future__ import annotations
 
@@ -101,10 +107,10 @@ class DropNodes(Message, frozen=True):
     nodes: dict[int, str]
 
 
-class HeldRank(Struct, frozen=True):
-    """A rank as its agent knows it."""
+class HeldWorker(Struct, frozen=True):
+    """A worker as its agent knows it."""
 
-    rank: int
+    worker: int
     incarnation: int
     pid: int
     """0: its process has ended."""
@@ -119,13 +125,13 @@ class HeldRank(Struct, frozen=True):
 class HeldGeneration(Struct, frozen=True):
     """What a node holds: all that another controller needs to go on with it."""
 
-    ranks: tuple[HeldRank, ...]
+    workers: tuple[HeldWorker, ...]
     form: FormWorld | None
     """The last one: the world's shape, named groups and mesh."""
     store: tuple[str, int] | None
     last_run: int
     setup: tuple[tuple[int, str, tuple[int, ...]], ...]
-    """``(run, code, ranks)`` of the cells that were remembered here, oldest first."""
+    """``(run, code, workers)`` of the cells that were remembered here, oldest first."""
 
 
 class LauncherTask(Struct, frozen=True):
@@ -172,23 +178,19 @@ class AgentHello(Message, frozen=True):
 
 
 class WorkerUp(Message, frozen=True):
-    """A rank's worker is ready for cells."""
+    """A worker is ready for cells."""
 
-    rank: int
+    worker: int
     pid: int
     incarnation: int
 
 
 class WorkerDown(Message, frozen=True):
-    """A rank's process ended; ``reason`` is such as "killed by signal 9 (SIGKILL)"."""
+    """A worker's process ended; ``reason`` is such as "killed by signal 9 (SIGKILL)"."""
 
-    rank: int
+    worker: int
     incarnation: int
     reason: str
-
-
-class Renumbered(Message, frozen=True):
-    """What the agent says from here on counts its ranks as the oldest Renumber did that it had not answered yet."""
 
 
 class LivenessLost(Message, frozen=True):
@@ -205,6 +207,14 @@ class Heartbeat(Message, frozen=True):
     """The agent is alive; sent once a second."""
 
 
+class StartWorker(Message, frozen=True):
+    """Start a process for the worker, and end what is left of its last one. ``rank``: until a world is formed."""
+
+    worker: int
+    rank: int
+    incarnation: int
+
+
 class Welcome(Message, frozen=True):
     """The agent's place in the world, and its limits."""
 
@@ -219,8 +229,8 @@ class Welcome(Message, frozen=True):
     """Lines of a rank's stream per run that are sent on; the rest is counted."""
     warm: bool
     """Whether an idle node imports modules ahead that its next workers need."""
-    incarnations: tuple[int, ...] = ()
-    """Of the node's ranks, in order: workers to be started in place of what there is; empty: all go on as they are."""
+    workers: tuple[StartWorker, ...] = ()
+    """To be started in place of all that there are; empty: these go on as they are."""
     address: str = ""
     """The address at which other nodes reach this one, if that is not the one that it reported."""
     is_task: bool = False
@@ -243,27 +253,10 @@ class Rejected(Message, frozen=True):
     reason: str
 
 
-class ReplaceWorker(Message, frozen=True):
-    """Kill the worker of ``rank`` and start a fresh one."""
+class EndWorkers(Message, frozen=True):
+    """End these workers for good: their ranks have been removed from the world."""
 
-    rank: int
-    incarnation: int
-
-
-class Renumber(Message, frozen=True):
-    """The world has another size: the node's new place in it, and its ranks' new numbers.
-
-    Ranks that are not named end. Between cells only; what follows counts in the new numbers.
-    """
-
-    node_rank: int
-    nproc_per_node: tuple[int, ...]
-    ranks: dict[int, int]
-    """``{old: new}``."""
-    named: dict[str, tuple[int, ...]]
-    """The named groups that are left."""
-    node_of: tuple[int, ...] = ()
-    """As in Form."""
+    workers: tuple[int, ...]
 
 
 class Shutdown(Message, frozen=True):
@@ -276,11 +269,5 @@ ToUnauthenticated = Enrolled | Rejected
 class WorkerHello(Message, frozen=True):
     """The worker's jdist thread runs."""
 
-    rank: int
+    worker: int
     pid: int
-
-
-class BeRank(Message, frozen=True):
-    """The worker has another rank from its next generation on."""
-
-    rank: int

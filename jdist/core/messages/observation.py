@@ -73,7 +73,7 @@ class VerdictChanged(Message, frozen=True):
 
 
 class Stalled(Message, frozen=True):
-    """A rank's main thread is blocked in one place of torch.distributed for a moment; sent once for each place."""
+    """A worker's main thread is blocked in one place of torch.distributed for a moment; sent once for each place."""
 
-    rank: int
+    worker: int
     run: int

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
-from msgspec import field, structs
+from msgspec import field
 
 from jdist.core.messages.base import Message
 
@@ -54,16 +53,3 @@ class Output(Message, frozen=True):
 
     run: int
     items: tuple[OutputItem, ...]
-
-
-def only_of(output: Output, own: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Output:
-    """The output without ranks that ``own`` removes."""
-    items: list[OutputItem] = []
-    for item in output.items:
-        said = (item.rank,) if isinstance(item, Tail) else item.ranks
-        left = own(said)
-        if left == said:
-            items.append(item)
-        elif left and not isinstance(item, Tail):
-            items.append(structs.replace(item, ranks=left))
-    return Output(output.run, tuple(items))

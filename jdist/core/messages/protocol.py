@@ -183,7 +183,6 @@ AgentMessage = (
     | RankReply
     | NodeReply
     | observation.Stalled
-    | membership.Renumbered
     | membership.LivenessLost
     | membership.AgentLeaving
     | membership.Heartbeat
@@ -198,8 +197,8 @@ ToAgent = (
     | runs.ExecuteCell
     | runs.AbortRun
     | groups.FormWorld
-    | membership.ReplaceWorker
-    | membership.Renumber
+    | membership.StartWorker
+    | membership.EndWorkers
     | RankQuery
     | NodeQuery
     | runs.InputReply
@@ -217,12 +216,4 @@ WorkerMessage = (
 )
 
 
-ToWorker = (
-    runs.ExecuteCell
-    | runs.AbortRun
-    | groups.FormWorld
-    | RankQuery
-    | membership.BeRank
-    | code.CodeSynced
-    | membership.Shutdown
-)
+ToWorker = runs.ExecuteCell | runs.AbortRun | groups.FormWorld | RankQuery | code.CodeSynced | membership.Shutdown

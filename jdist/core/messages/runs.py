@@ -87,10 +87,10 @@ class RunEnded(Message, frozen=True):
 
 
 class ExecuteCell(Message, frozen=True):
-    """Run a cell on these ranks of the node."""
+    """Run a cell on these workers."""
 
     run: int
-    ranks: tuple[int, ...]
+    workers: tuple[int, ...]
     code: str
     allow_stdin: bool
     is_internal: bool
@@ -98,9 +98,9 @@ class ExecuteCell(Message, frozen=True):
 
 
 class AbortRun(Message, frozen=True):
-    """End a run on these ranks: close connections to ``listeners``; kill a rank after ``grace`` seconds."""
+    """End a run on these workers: close connections to ``listeners``; replace one after ``grace`` seconds."""
 
     run: int
-    ranks: tuple[int, ...]
+    workers: tuple[int, ...]
     listeners: tuple[tuple[str, int], ...]
     grace: float

@@ -23,16 +23,16 @@ _ECHOES = (
 )
 
 
-def outcome_of(result: Any, shell: Any, run: int, rank: int, duration: float) -> RankDone:
+def outcome_of(result: Any, shell: Any, run: int, worker: int, duration: float) -> RankDone:
     """``result`` is IPython's ExecutionResult, or None when the cell was cancelled before it had one."""
     if result is None:
         cancelled = ErrorInfo("KeyboardInterrupt", "the cell was stopped while it awaited something")
-        return RankDone(run, rank, "error", duration, error=cancelled)
+        return RankDone(run, worker, "error", duration, error=cancelled)
     error = result.error_before_exec or result.error_in_exec
     if error is not None:
-        return RankDone(run, rank, "error", duration, error=error_info(error, shell))
+        return RankDone(run, worker, "error", duration, error=error_info(error, shell))
     payload, held = _value(result.result, shell)
-    return RankDone(run, rank, "value", duration, payload=payload, held=held)
+    return RankDone(run, worker, "value", duration, payload=payload, held=held)
 
 
 def _value(value: Any, shell: Any) -> tuple[PayloadWire | None, str]:

@@ -34,10 +34,10 @@ class CellRunner:
     An end goes out on the kernel's iopub channel, so that it can never overtake the cell's output.
     """
 
-    def __init__(self, kernel: Any, rank: int, captures: Sequence[FdCapture] = ()):
+    def __init__(self, kernel: Any, worker: int, captures: Sequence[FdCapture] = ()):
         """Call it on the main thread, before the kernel's loop starts."""
         self._kernel = kernel
-        self.rank = rank
+        self._worker = worker
         self._captures = captures
         self._loop: asyncio.AbstractEventLoop = IOLoop.current().asyncio_loop  # type: ignore[attr-defined]
         self._context = contextvars.copy_context()  # one for all cells: what one sets in it, the next finds
@@ -83,7 +83,7 @@ class CellRunner:
                 kernel.post_handler_hook()
                 if self._last_ended < cell.run:
                     error = ErrorInfo("KeyboardInterrupt", "the cell was stopped before it could report how it ended")
-                    self._end(RankDone(cell.run, self.rank, "error", self._seconds(), error=error))
+                    self._end(RankDone(cell.run, self._worker, "error", self._seconds(), error=error))
 
     def _parent(self, cell: ExecuteCell) -> dict[str, Any]:
         """The request message that the cell's output names as its parent."""
@@ -99,7 +99,7 @@ class CellRunner:
             return
         for capture in self._captures:
             capture.catch_up()
-        done = outcome_of(result, self._kernel.shell, cell.run, self.rank, self._seconds())
+        done = outcome_of(result, self._kernel.shell, cell.run, self._worker, self._seconds())
         span = self.spans.find(cell.run)
         self._end(
             structs.replace(done, digests=self.digest_calls(span.began)) if done.kind == "value" and span else done

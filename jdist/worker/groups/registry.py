@@ -133,12 +133,13 @@ class GroupRegistry:
 
     # ------------------------------------------------------------ forming
 
-    def form(self, form: FormWorld, rank: int, gpu_index: int) -> WorldFormed:
-        """Leave the generation that is held, if any, and form the next one with all other ranks, as ``rank``.
+    def form(self, form: FormWorld, worker: int, gpu_index: int) -> WorldFormed:
+        """Leave the generation that is held, if any, and form the next one with all other ranks.
 
         A formation that is still under way, of an older generation, is abandoned: one of its ranks is gone.
         Raises LaunchError that says what is missing, when ranks, store or backend are.
         """
+        rank = form.workers.index(worker)
         with self._turn:
             self._newest = max(self._newest, form.generation)
             self._abandoned.set()
@@ -165,7 +166,7 @@ class GroupRegistry:
             notices = self._adopt(formation, groups)
             release()
         device, listeners = str(formation.device), tuple(sorted(own))
-        return WorldFormed(rank, form.generation, device, listeners, notices, on_reform.is_wanted())
+        return WorldFormed(worker, form.generation, device, listeners, notices, on_reform.is_wanted())
 
     @contextlib.contextmanager
     def _as_forming_thread(self) -> Iterator[None]:

@@ -13,10 +13,9 @@ from jdist.core.messages.groups import FormWorld, GroupSpec, StartStore, WorldFo
 from jdist.core.messages.membership import (
     AgentHello,
     HeldGeneration,
-    HeldRank,
+    HeldWorker,
     Rejected,
-    Renumber,
-    ReplaceWorker,
+    StartWorker,
     Welcome,
     WorkerUp,
 )
@@ -30,7 +29,7 @@ STORE = ("10.0.0.1", 4000)
 def form(generation: int = 5, **changes: Any) -> FormWorld:
     return FormWorld(
         generation=generation,
-        ranks=(),
+        workers=changes.get("workers", (0, 1, 2, 3)),
         backend="gloo",
         init_method="env://",
         store_host="",
@@ -49,7 +48,7 @@ def held(
     node: int, *, runs: tuple[int, int] = (0, 0), generation: int = 5, last: FormWorld | None = None, **other: Any
 ) -> HeldGeneration:
     ranks = tuple(
-        HeldRank(r, 0, 1000 + r, is_up=True, generation=generation, run=run, listeners=(("h", 5000 + r),))
+        HeldWorker(r, 0, 1000 + r, is_up=True, generation=generation, run=run, listeners=(("h", 5000 + r),))
         for r, run in zip((2 * node, 2 * node + 1), runs, strict=True)
     )
     return HeldGeneration(
@@ -72,6 +71,7 @@ class Again(Driver):
     def back(self, node: int, what: HeldGeneration | None) -> None:
         """The node's agent comes back with what it holds."""
         agent = self.add_agent(f"a-{node}", hello=False)
+        agent.incarnations = {each.worker: each.incarnation for each in what.workers if each.pid} if what else {}
         self.step(FromAgent(agent.name, AgentHello(PROTOCOL, VERSION, facts(agent.name), 0, node, what)))
 
 
@@ -82,8 +82,8 @@ def test_an_idle_world_goes_on_as_it_is() -> None:
     assert d.run((2,)) == 0, "not before every node is back"
     d.back(0, held(0, last=form(named={"g": (0, 1)})))
     assert (d.state.phase, d.state.generation) == ("ready", 5)
-    assert [w.incarnations for w in d.heard(Welcome)] == [(), ()]
-    assert not d.heard(FormWorld) + d.heard(StartStore) + d.heard(ReplaceWorker) + d.heard(AbortRun)
+    assert [tuple(each.incarnation for each in w.workers) for w in d.heard(Welcome)] == [(), ()]
+    assert not d.heard(FormWorld) + d.heard(StartStore) + d.heard(StartWorker) + d.heard(AbortRun)
     assert "2 of 2 nodes are back" in d.told(Notice)[-1].text
     assert d.run() == 10, "numbers of runs go on"
     assert len(d.heard(ExecuteCell)) == 2
@@ -97,7 +97,7 @@ def test_a_world_that_has_got_another_size_is_taken_over_in_that() -> None:
     d = Again()
     last = msgspec.structs.replace(form(), nproc_per_node=(2, 1, 1))
     for node, numbers in enumerate([(0, 1), (2,), (3,)]):
-        ranks = tuple(HeldRank(r, 0, 1000 + r, is_up=True, generation=5) for r in numbers)
+        ranks = tuple(HeldWorker(r, 0, 1000 + r, is_up=True, generation=5) for r in numbers)
         d.back(node, held(node, ranks=ranks, last=last))
     assert d.state.phase == "ready"
     assert d.state.world.topology.nproc_per_node == (2, 1, 1)
@@ -106,32 +106,33 @@ def test_a_world_that_has_got_another_size_is_taken_over_in_that() -> None:
 
 def test_a_node_that_has_not_heard_of_the_size_begins_afresh() -> None:
     d = Again()
-    last = msgspec.structs.replace(form(6), nproc_per_node=(1, 2))
-    d.back(0, held(0, ranks=(HeldRank(0, 0, 1000, is_up=True, generation=6),), last=last))
+    last = msgspec.structs.replace(form(6), nproc_per_node=(1, 2), workers=(0, 2, 3))
+    d.back(0, held(0, ranks=(HeldWorker(0, 0, 1000, is_up=True, generation=6),), last=last))
     d.back(1, held(1))
     d.settle()
     assert d.state.phase == "ready"
     assert [r.is_fresh for r in d.state.world.ranks.values()] == [False, True, True]
 
 
-def test_a_world_that_was_to_get_another_size_is_formed_in_that() -> None:
-    """The agents have renumbered their ranks, and the controller died before it had the world formed."""
+def test_a_rank_whose_removal_was_not_finished_is_there_again_with_a_fresh_process() -> None:
+    """Its worker has been ended, and the controller died before it had the world formed without it."""
     d = Again()
     ledger = RecoveryLedger()
-    for rank in (2, 3):
-        ledger.record_start(rank, 0)
-        ledger.record(WorldFormed(rank, 5, "cpu", ()))
+    for worker in (2, 3):
+        ledger.record_start(StartWorker(worker, worker, 0))
+        ledger.record(WorldFormed(worker, 5, "cpu", ()))
     ledger.record(ExecuteCell(8, (2, 3), "of both", False, False, True))
-    ledger.record(ExecuteCell(9, (2,), "of one", False, False, True))
     ledger.record(form())
-    ledger.renumber(Renumber(0, (1,), {3: 0}, {"g": (0,)}))
+    ledger.record_end((2,))
     found = ledger.describe({}, None)
-    assert [(r.rank, r.generation) for r in found.ranks] == [(0, 5)]
-    assert found.setup == ((8, "of both", (0,)),)
-    d.back(0, msgspec.structs.replace(found, ranks=(HeldRank(0, 0, 1003, is_up=True, generation=5),)))
+    assert [(each.worker, each.generation) for each in found.workers] == [(3, 5)]
+    assert found.setup == ((8, "of both", (2, 3)),)
+    d.back(0, held(0))
+    d.back(1, msgspec.structs.replace(found, workers=(HeldWorker(3, 0, 1003, is_up=True, generation=5),)))
+    assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
     d.settle()
-    assert d.state.phase == "ready"
-    assert [(f.ranks, f.nproc_per_node, f.named) for f in d.heard(FormWorld)] == [((0,), (1,), {"g": (0,)})]
+    assert (d.state.phase, d.state.generation) == ("ready", 6)
+    assert [r.is_fresh for r in d.state.world.ranks.values()] == [False, False, True, False]
 
 
 def test_a_replay_adds_to_the_ranks_that_a_setup_cell_was_run_on() -> None:
@@ -150,13 +151,13 @@ def test_what_was_running_is_interrupted_once_all_are_back_and_the_world_formed_
     assert not d.heard(AbortRun)
     d.back(1, held(1, runs=(7, 8)))
     halts = d.heard(AbortRun)
-    assert {(h.run, h.ranks) for h in halts} == {(7, (2,)), (8, (3,))}
+    assert {(h.run, h.workers) for h in halts} == {(7, (2,)), (8, (3,))}
     assert {h.listeners for h in halts} == {tuple(("h", 5000 + r) for r in range(4))}
     for run, rank in ((7, 2), (8, 3)):
         d.step(FromAgent("a-1", RankDone(run, rank, "error")))
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 6)
-    assert not d.heard(ReplaceWorker)
+    assert not d.heard(StartWorker)
 
 
 def test_a_rank_that_does_not_stop_is_replaced_then_too() -> None:
@@ -164,7 +165,7 @@ def test_a_rank_that_does_not_stop_is_replaced_then_too() -> None:
     d.back(0, held(0, runs=(7, 0)))
     d.back(1, held(1))
     d.sleep(2.0)
-    assert d.heard(ReplaceWorker) == [ReplaceWorker(0, 1)]
+    assert d.heard(StartWorker) == [StartWorker(0, 0, 1)]
     assert (d.state.phase, d.state.generation) == ("ready", 6)
 
 
@@ -174,15 +175,15 @@ def test_a_world_that_not_all_hold_is_formed_again() -> None:
     d.back(1, held(1, generation=5, last=form(5)))
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 7)
-    assert not d.heard(ReplaceWorker)
+    assert not d.heard(StartWorker)
 
 
 def test_ranks_that_died_or_were_being_started_meanwhile() -> None:
     d = Again()
-    ranks = (HeldRank(2, 3, 0, is_up=False), HeldRank(3, 1, 77, is_up=False))
+    ranks = (HeldWorker(2, 3, 0, is_up=False), HeldWorker(3, 1, 77, is_up=False))
     d.back(0, held(0))
     d.back(1, held(1, ranks=ranks))
-    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 4)]
+    assert d.heard(StartWorker) == [StartWorker(2, 2, 4)]
     assert d.state.phase == "gathering"
     d.step(FromAgent("a-1", WorkerUp(3, 77, 1)))
     d.settle()
@@ -194,12 +195,11 @@ def test_setup_cells_are_remembered_in_their_order() -> None:
     d = Again()
     d.back(0, held(0, setup=((3, "second", (0,)), (2, "first", (0, 1)))))
     d.back(1, held(1, setup=((2, "first", (2, 3)),)))
-    d.agents["a-1"].incarnations[2] = d.agents["a-0"].incarnations[0] = 0
     d.agents["a-0"].finishes = d.agents["a-1"].finishes = True
     for name, rank in (("a-0", 0), ("a-1", 2)):
         d.agents[name].kill(rank)
     d.settle()
-    assert [(c.code, c.ranks) for c in d.heard(ExecuteCell)] == [("first", (0,)), ("second", (0,)), ("first", (2,))]
+    assert [(c.code, c.workers) for c in d.heard(ExecuteCell)] == [("first", (0,)), ("second", (0,)), ("first", (2,))]
 
 
 def test_a_node_that_does_not_come_back_holds_nobody_up() -> None:
@@ -208,7 +208,7 @@ def test_a_node_that_does_not_come_back_holds_nobody_up() -> None:
     d.sleep(14.0)
     assert not d.heard(AbortRun)
     d.sleep(2.0)
-    assert {h.ranks for h in d.heard(AbortRun)} == {(0, 1)}
+    assert {h.workers for h in d.heard(AbortRun)} == {(0, 1)}
     d.step(FromAgent("a-0", RankDone(7, 0, "error")))
     d.step(FromAgent("a-0", RankDone(7, 1, "error")))
     assert d.state.phase == "gathering"
@@ -216,7 +216,7 @@ def test_a_node_that_does_not_come_back_holds_nobody_up() -> None:
     d.back(1, held(1))
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 6), "it comes late, and with its ranks"
-    assert not d.heard(ReplaceWorker)
+    assert not d.heard(StartWorker)
 
 
 def test_a_newcomer_may_take_the_place_of_a_node_that_is_awaited() -> None:
@@ -232,11 +232,13 @@ def test_a_newcomer_may_take_the_place_of_a_node_that_is_awaited() -> None:
 
 def test_an_agent_whose_world_was_never_formed_starts_afresh() -> None:
     d = Again()
-    unformed = HeldGeneration((HeldRank(0, 0, 1000, is_up=True), HeldRank(1, 0, 1001, is_up=True)), None, None, 0, ())
+    unformed = HeldGeneration(
+        (HeldWorker(0, 0, 1000, is_up=True), HeldWorker(1, 0, 1001, is_up=True)), None, None, 0, ()
+    )
     d.back(0, unformed)
     d.back(1, None)
     d.settle()
-    assert [w.incarnations for w in d.heard(Welcome)] == [(1, 1), (0, 0)]
+    assert [tuple(each.incarnation for each in w.workers) for w in d.heard(Welcome)] == [(1, 1), (0, 0)]
     assert (d.state.phase, d.state.generation) == ("ready", 1)
 
 
@@ -245,7 +247,7 @@ def test_groups_that_cells_made_are_made_again() -> None:
     spec = GroupSpec((0, 2))
     for node in range(2):
         ranks = tuple(
-            HeldRank(r, 0, 9, is_up=True, generation=5, groups=(spec,), run=4 if r == 3 else 0)
+            HeldWorker(r, 0, 9, is_up=True, generation=5, groups=(spec,), run=4 if r == 3 else 0)
             for r in (2 * node, 2 * node + 1)
         )
         d.back(node, held(node, ranks=ranks))

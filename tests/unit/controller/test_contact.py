@@ -12,7 +12,7 @@ from jdist.core.messages.membership import (
     LivenessLost,
     LivenessRenewed,
     Rejected,
-    ReplaceWorker,
+    StartWorker,
     Welcome,
 )
 from jdist.core.messages.runs import AbortRun, Interrupt
@@ -98,7 +98,7 @@ def test_an_agent_that_was_given_up_comes_back_with_fresh_ranks() -> None:
     d.step(PeerGone(first))  # it has dialled another in its place
     d.settle()
     welcomes = [m for m in agent.heard if isinstance(m, Welcome)]
-    assert [w.incarnations for w in welcomes] == [(0, 0), (1, 1)]
+    assert [tuple(each.incarnation for each in w.workers) for w in welcomes] == [(0, 0), (1, 1)]
     assert (d.state.phase, d.state.generation) == ("ready", 2)
     assert sorted(agent.cells) == [2, 3], "they run the setup cell"
     assert [r.is_fresh for r in d.state.world.ranks.values()] == [False, False, True, True]
@@ -129,7 +129,7 @@ def test_a_rank_that_cannot_have_heard_of_an_interrupt_is_not_given_up() -> None
     d.sleep(7.0)
     heal(d, 1)
     assert d.kinds(run) == {0: "interrupted", 2: "interrupted"}
-    assert not d.heard(ReplaceWorker)
+    assert not d.heard(StartWorker)
     assert (d.state.phase, d.state.generation) == ("ready", 2)
 
 
@@ -143,9 +143,9 @@ def test_a_rank_gets_its_whole_grace_after_its_node_is_back() -> None:
     d.sleep(7.5)
     heal(d, 1)
     d.sleep(3.5)
-    assert not d.heard(ReplaceWorker)
+    assert not d.heard(StartWorker)
     d.sleep(5.0)
-    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
+    assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
 
 
 def test_a_world_is_formed_across_a_cut_once_it_is_over() -> None:

@@ -7,7 +7,7 @@ import pytest
 from jdist.controller.model.events import FromAgent, PeerGone
 from jdist.core.messages.base import Ack
 from jdist.core.messages.groups import FormWorld
-from jdist.core.messages.membership import ReplaceWorker
+from jdist.core.messages.membership import StartWorker
 from jdist.core.messages.output import Output, Tail, Text
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import (
@@ -30,7 +30,7 @@ from support.driver import Driver
 def test_a_cell_goes_to_each_node_once_and_its_ends_come_back() -> None:
     d = Driver().ready()
     run = d.run((0, 1, 3))
-    assert [(c.run, c.ranks) for c in d.heard(ExecuteCell)] == [(run, (0, 1)), (run, (3,))]
+    assert [(c.run, c.workers) for c in d.heard(ExecuteCell)] == [(run, (0, 1)), (run, (3,))]
     d.now += 2.0
     for rank in (3, 0, 1):
         assert not d.told(RunEnded)
@@ -93,7 +93,7 @@ def test_a_rank_named_twice_runs_the_cell_once() -> None:
     d = Driver().ready()
     d._requests["x"] = (1,)
     d.say(RunCell("x", "code", (1, 1)))
-    assert d.heard(ExecuteCell)[-1].ranks == (1,)
+    assert d.heard(ExecuteCell)[-1].workers == (1,)
 
 
 def test_input_is_for_one_rank() -> None:
@@ -118,7 +118,7 @@ def test_at_its_deadline_a_run_is_halted_once_everywhere_and_counts_as_timed_out
     assert not d.heard(AbortRun)
     d.sleep(0.5)
     halts = d.heard(AbortRun)
-    assert [(h.run, h.ranks) for h in halts] == [(run, (0, 1)), (run, (3,))]
+    assert [(h.run, h.workers) for h in halts] == [(run, (0, 1)), (run, (3,))]
     assert {h.grace for h in halts} == {5.0}
     assert ("10.0.0.1", 5002) in halts[0].listeners, "the listeners are the world's, not the run's"
     assert d.kinds(run) == {2: "value", 0: "timeout", 1: "timeout", 3: "timeout"}
@@ -148,10 +148,10 @@ def test_a_rank_that_is_not_freed_within_the_grace_is_replaced() -> None:
     run = d.run(timeout=1.0)
     d.finish(2)
     d.sleep(3.9)
-    assert not d.heard(ReplaceWorker)
+    assert not d.heard(StartWorker)
     assert d.state.generation == 1
     d.sleep(0.2)
-    assert d.heard(ReplaceWorker) == [ReplaceWorker(3, 1)]
+    assert d.heard(StartWorker) == [StartWorker(3, 3, 1)]
     assert d.kinds(run) == {0: "timeout", 1: "timeout", 2: "value", 3: "lost"}
     assert (d.told(RunEnded)[-1].reason, d.told(RunEnded)[-1].first_failure) == ("timeout", 3)
     assert (d.state.phase, d.state.generation) == ("ready", 2)

@@ -11,11 +11,10 @@ from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import (
     AgentHello,
     HeldGeneration,
-    HeldRank,
+    HeldWorker,
     LauncherTask,
     Rejected,
     RemoveRanks,
-    Renumber,
     Welcome,
 )
 from jdist.core.messages.status import ClusterFacts, StatusReport, StatusRequest
@@ -175,12 +174,11 @@ def test_without_a_task_the_others_keep_their_nodes_and_another_controller_finds
     assert agents[0].is_gone
     last = d.heard(FormWorld)[-1]
     assert (last.nproc_per_node, last.node_of) == ((1, 1, 1), (0, 1, 1))
-    assert {m.node_of for m in d.heard(Renumber)} == {last.node_of}
 
     other = Driver(nnodes=2)
     other.state.take_over()
     for place in range(3):
-        ranks = (HeldRank(place, 0, 1000 + place, is_up=True, generation=last.generation),)
+        ranks = (HeldWorker(last.workers[place], 0, 1000 + place, is_up=True, generation=last.generation),)
         agent = other.add_agent(
             f"t-{place}", hello=False, task=LauncherTask("mpirun", place + 1, 4, (place + 1) % 2, 2)
         )

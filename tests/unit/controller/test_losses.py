@@ -6,7 +6,7 @@ import pytest
 
 from jdist.controller.model.events import FromAgent, Tick
 from jdist.core.messages.groups import FormWorld, StartStore, StoreDown
-from jdist.core.messages.membership import Heartbeat, ReplaceWorker, Restart, Welcome, WorkerDown, WorkerUp
+from jdist.core.messages.membership import Heartbeat, Restart, StartWorker, Welcome, WorkerDown, WorkerUp
 from jdist.core.messages.runs import AbortRun, ExecuteCell, Interrupt, RankDone, RunEnded
 from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused, StatusReport, StatusRequest
 from support.driver import Driver
@@ -16,7 +16,7 @@ def test_a_rank_that_dies_idle_is_replaced_and_the_world_formed_again() -> None:
     d = Driver().ready()
     d.agent_of(2).kill(2, "exited with code 3")
     d.settle()
-    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
+    assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
     assert [n.text for n in d.told(Notice)[-2:]] == [
         "rank 2 (node 1, a-1) is lost: exited with code 3",
         "rank 2 is fresh: its namespace is lost",
@@ -51,7 +51,7 @@ def test_a_rank_that_dies_while_it_is_being_halted_is_lost_and_replaced_once() -
     assert d.kinds(run) == {0: "interrupted", 2: "lost"}
     assert len(d.heard(AbortRun)) == 2
     d.sleep(20.0)
-    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
+    assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
 
 
 def test_words_of_a_process_that_was_replaced_do_not_count() -> None:
@@ -64,7 +64,7 @@ def test_words_of_a_process_that_was_replaced_do_not_count() -> None:
         d.step(FromAgent("a-0", message))
     assert d.state.phase == "ready"
     assert d.state.generation == 1
-    assert len(d.heard(ReplaceWorker)) == 1
+    assert len(d.heard(StartWorker)) == 1
     d.step(FromAgent("a-0", WorkerUp(1, 99, 1)))
     d.settle()
     assert d.state.generation == 2
@@ -78,7 +78,7 @@ def test_restart_replaces_the_ranks_and_answers_when_the_world_stands() -> None:
     d.settle()
     assert d.kinds(run) == {3: "lost", 0: "interrupted"}
     assert (d.state.phase, d.state.generation) == ("ready", 2)
-    assert d.heard(ReplaceWorker) == [ReplaceWorker(3, 1)]
+    assert d.heard(StartWorker) == [StartWorker(3, 3, 1)]
 
 
 def test_restart_of_a_rank_whose_replacement_is_on_its_way() -> None:
@@ -90,7 +90,7 @@ def test_restart_of_a_rank_whose_replacement_is_on_its_way() -> None:
     agent.starts_workers = True
     d.say(Restart("r", (1,)))
     d.settle()
-    assert d.heard(ReplaceWorker) == [ReplaceWorker(1, 1), ReplaceWorker(1, 2)]
+    assert d.heard(StartWorker) == [StartWorker(1, 1, 1), StartWorker(1, 1, 2)]
     assert (d.state.phase, d.state.generation) == ("ready", 2)
 
 

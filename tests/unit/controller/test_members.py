@@ -23,7 +23,7 @@ def world(*nproc: int | None) -> World:
 def test_ranks_are_numbered_node_by_node() -> None:
     w = world(2, 1, 3)
     assert {r.rank: r.node_rank for r in w.ranks.values()} == {0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 2}
-    assert w.by_node((5, 0, 2, 1)) == {2: (5,), 0: (0, 1), 1: (2,)}
+    assert w.workers_by_node((5, 0, 2, 1)) == {2: (5,), 0: (0, 1), 1: (2,)}
     assert w.where(3) == "rank 3 (node 2, h2)"
 
 

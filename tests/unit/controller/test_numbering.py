@@ -7,9 +7,6 @@ from hypothesis import strategies as st
 
 from jdist.controller.model.numbering import Numbering
 from jdist.core.messages.groups import GroupSpec
-from jdist.core.messages.membership import Heartbeat
-from jdist.core.messages.output import Clear, Output, Tail, Text
-from jdist.core.messages.runs import RankDone
 
 NODE_OF = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
 
@@ -48,15 +45,3 @@ def test_groups_keep_their_place_and_those_that_lose_a_member_are_gone() -> None
     assert without(0, 3, 5).group(split).is_gone
     gone = GroupSpec((), is_gone=True)
     assert numbering.group(gone) == gone
-
-
-def test_what_an_agent_said_in_the_old_numbers() -> None:
-    numbering = without(3)
-    assert numbering.message(RankDone(7, 4, "value")) == RankDone(7, 3, "value")
-    assert numbering.message(RankDone(7, 3, "value")) is None
-    assert numbering.message(Heartbeat()) == Heartbeat()
-    said = Output(
-        7, (Text((2, 3, 5), "stdout", "x"), Clear((3,)), Tail(3, "stdout", 1, 1, "t"), Tail(4, "stdout", 1, 1, "u"))
-    )
-    assert numbering.message(said) == Output(7, (Text((2, 4), "stdout", "x"), Tail(3, "stdout", 1, 1, "u")))
-    assert numbering.message(Output(7, (Clear((3,)),))) is None

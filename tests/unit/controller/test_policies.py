@@ -6,7 +6,7 @@ import pytest
 
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.groups import MakeGroup
-from jdist.core.messages.membership import ReplaceWorker, Restart, Shutdown
+from jdist.core.messages.membership import Restart, Shutdown, StartWorker
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.runs import Interrupt, RankDone, RunEnded
 from jdist.core.messages.status import (
@@ -62,7 +62,7 @@ def test_wait_leaves_the_place_empty_and_says_how_to_fill_it() -> None:
     d = Driver(on_death="wait").ready()
     kill(d, 2)
     d.sleep(100.0)
-    assert d.heard(ReplaceWorker) == []
+    assert d.heard(StartWorker) == []
     assert (d.state.phase, d.state.generation) == ("gathering", 1)
     facts = d.told(ClusterFacts)[-1]
     assert (facts.ready, facts.reason, facts.remedies) == (3, GONE, RESTART)
@@ -112,7 +112,7 @@ def test_wait_ends_with_a_restart_which_runs_the_setup_cells() -> None:
     kill(d, 2)
     d.say(Restart("r", (2,)))
     d.settle()
-    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
+    assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
     assert (d.state.phase, d.state.generation) == ("ready", 2)
     assert [a.request for a in d.told(RankReply)] == ["r"]
     assert d.agent_of(2).cells[2].code == code
@@ -127,7 +127,7 @@ def test_a_restart_that_leaves_places_empty_is_refused_and_changes_nothing() -> 
     d.say(Restart("r", (2,)))
     assert "rank 1 (node 0, a-0) is gone" in d.told(RequestRefused)[-1].reason
     assert d.told(RequestRefused)[-1].remedies == (Remedy("restart", "start fresh ones", "1-2"),)
-    assert d.heard(ReplaceWorker) == []
+    assert d.heard(StartWorker) == []
     d.say(Restart("r2", (1, 2)))
     d.settle()
     assert (d.state.phase, d.state.generation) == ("ready", 2)
@@ -156,7 +156,7 @@ def test_a_rank_that_is_given_up_is_replaced_under_wait_too() -> None:
     d.run((2,))
     d.say(Interrupt("i"))
     d.sleep(20.0)
-    assert d.heard(ReplaceWorker) == [ReplaceWorker(2, 1)]
+    assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
     assert d.state.phase == "ready"
 
 

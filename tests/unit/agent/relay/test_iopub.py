@@ -287,34 +287,7 @@ def test_displays_past_the_limit_say_what_was_left_out(made: Make) -> None:
     assert "was left out" in by_rank[0][1]["text/plain"]
 
 
-# ---------------------------------------------------------------- other numbers, other bytes
-
-
-def test_ranks_with_other_numbers_take_their_logs_along(made: Make, tmp_path: Path) -> None:
-    """Rank 0 is removed, and each rank behind it has the number of the one before."""
-    r, sent = made()
-    logs = RankLogs(tmp_path)
-    for rank in (0, 1, 2):
-        r.record(rank, stream(f"of {rank}\n"))
-    logs.path(2).with_suffix(".old.log").write_text("older\n")
-    r.renumber({1: 0, 2: 1})
-    assert {rank: sent.text(rank) for rank in (0, 1, 2)} == {rank: f"of {rank}\n" for rank in (0, 1, 2)}
-    assert {rank: logs.read(rank, 5) for rank in (0, 1, 2)} == {0: "of 1", 1: "of 2", 2: ""}
-    assert logs.path(1).with_suffix(".old.log").read_text() == "older\n"
-    r.record(1, stream("more\n"))
-    r.flush()
-    assert logs.read(1, 5) == "of 2\nmore"
-    assert sent.outputs[-1].items == (Text((1,), "stdout", "more\n"),)
-
-
-def test_a_limit_goes_on_under_the_new_number(made: Make) -> None:
-    r, sent = made(3)
-    r.record(2, stream("a\nb\n"))
-    r.renumber({2: 0})
-    r.record(0, stream("c\nd\ne\n"))
-    r.flush()
-    assert sent.text(0) == "c\n"
-    assert sent.tail(0) == Tail(0, "stdout", 0, 0, "d\ne\n")
+# ---------------------------------------------------------------- other bytes
 
 
 def test_bytes_that_are_no_text_pass_with_a_mark(made: Make) -> None:

@@ -91,7 +91,7 @@ def test_a_message_over_the_limit_is_refused_before_it_is_read() -> None:
 
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(ProtocolError, match="incarnation"):
-        Unpacker[Any](AgentMessage)(msgspec.msgpack.encode({"type": "WorkerUp", "rank": 1, "pid": 2}))
+        Unpacker[Any](AgentMessage)(msgspec.msgpack.encode({"type": "WorkerUp", "worker": 1, "pid": 2}))
 
 
 def test_a_single_type_serves_as_a_union_of_one() -> None:

@@ -29,7 +29,7 @@ class Client:
 def form(rank: int = 0, gpu_index: int = 0, client: Any = None, **fields: Any) -> RankFormation:
     known: dict[str, Any] = {
         "generation": 3,
-        "ranks": (0, 1, 2),
+        "workers": (0, 1, 2),
         "backend": "gloo",
         "init_method": "env://",
         "store_host": "10.0.0.1",
