@@ -144,3 +144,10 @@ def test_nodes_that_are_all_on_the_controllers_host_meet_where_they_like() -> No
     for n in range(2):
         d.add_agent(f"a-{n}", facts=at("127.0.0.1", "127.0.0.1"))
     assert [w.address for w in d.heard(Welcome)] == ["", ""]
+
+
+def test_an_agent_is_sent_the_level_of_logging_that_the_cluster_was_started_with() -> None:
+    for env, level in (((), ""), ((("JDIST_LOG", "debug"),), "debug")):
+        d = Driver(nnodes=1, nproc=(1,), env=env)
+        d.ready()
+        assert [m.log_level for m in d.agents["a-0"].heard if isinstance(m, Welcome)] == [level]
