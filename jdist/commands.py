@@ -1,7 +1,5 @@
 """Commands: the ``jdist`` command line, in the words of ``%dist``. Exit codes: 0, 1 (a rank failed), 2 (usage)."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

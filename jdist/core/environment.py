@@ -4,8 +4,6 @@ These are the only lists of both. Launchers remove the secrets before they start
 secrets and launcher variables from its own environment before it starts anything that would inherit them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, MutableMapping
 
 SECRETS = (

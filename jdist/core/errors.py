@@ -21,8 +21,6 @@
 Every message says which rank on which node, and what was being done; ``remedies`` say what to do next.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from typing import Any

@@ -4,8 +4,6 @@ Groups have torch's own names ("0" is the world of the first generation), which 
 the name for people.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal

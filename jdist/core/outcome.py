@@ -1,7 +1,5 @@
 """Outcome: the result of one rank's part of a run, and its output."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from msgspec import Struct, field

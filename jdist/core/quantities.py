@@ -1,7 +1,5 @@
 """Quantities: sizes, rates, durations and counts as text and back, and the argument parser that reads them."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Sequence

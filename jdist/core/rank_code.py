@@ -3,8 +3,6 @@
 The functions are named as in :mod:`jdist.worker.entry_points`, which knows where they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 ENTRY_POINTS = ("run_script", "full_values", "broadcast", "restore", "call_on_reform")

@@ -4,8 +4,6 @@ Errors, notices, refusals and verdicts carry them. Each front end words them in 
 command line by :mod:`jdist.notebook.text.remedy_text`, JupyterLab as buttons.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Literal
 

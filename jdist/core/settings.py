@@ -4,8 +4,6 @@ A spec is what one program of jdist passes to another when it starts it, encoded
 `StartController` in `jdist.wire.transport.keys`, because a charter with keys belongs to it.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 from msgspec import Struct

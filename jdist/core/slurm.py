@@ -1,7 +1,5 @@
 """Slurm: reads what ``scontrol`` and ``sacct`` print about a job, and explains it to the user. Pure."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

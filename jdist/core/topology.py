@@ -1,7 +1,5 @@
 """Topology: which ranks are on which node, and meshes over them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Self

@@ -5,8 +5,6 @@ log file, each kind a limited number of times. ``JDIST_LOG=debug`` lets everythi
 can be asked for (:class:`~jdist.core.messages.introspection.GetDebugLog`).
 """
 
-from __future__ import annotations
-
 import collections
 import logging
 import os

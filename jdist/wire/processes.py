@@ -1,7 +1,5 @@
 """Processes: children that end with their parent (by the kernel, on Linux), names for them, and which have ended."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """Base: the class of all messages, and the parts that messages of several ideas share."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 PROTOCOL = 2

@@ -1,7 +1,5 @@
 """Code: a local source tree, as a list of entries, is copied to the nodes and made importable on the ranks."""
 
-from __future__ import annotations
-
 import posixpath
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """Groups: forming the world, its rendezvous store, and the named groups and meshes in it."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from jdist.core.messages.base import Message

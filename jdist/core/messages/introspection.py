@@ -1,7 +1,5 @@
 """Introspection: completion, documentation, logs and consoles of ranks, and jdist's own log records."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from jdist.core.messages.base import Message

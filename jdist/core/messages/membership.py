@@ -6,8 +6,6 @@ an agent exchanges with clients through the controller have a field ``rank`` or 
 that is the worker's id, and the controller puts the present rank in its place (controller/model/world).
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from jdist.core.messages.base import Message

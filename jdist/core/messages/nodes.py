@@ -1,7 +1,5 @@
 """Nodes: a node's clock, the report of what is found on it, and the network path to another. Sizes in bytes."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from jdist.core.messages.base import Message

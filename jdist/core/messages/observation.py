@@ -1,7 +1,5 @@
 """Observation: what each rank is doing, seen from outside its main thread, and the verdict on a run."""
 
-from __future__ import annotations
-
 from jdist.core.messages.base import Message
 from jdist.core.messages.nodes import GpuUse
 from jdist.core.observation import Activity, Call, GroupProgress, Verdict

@@ -1,7 +1,5 @@
 """Output: what the ranks of a run print and display."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from msgspec import field

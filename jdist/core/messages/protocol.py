@@ -7,8 +7,6 @@
     worker ──► agent        WorkerMessage        agent ──► worker        ToWorker
 """
 
-from __future__ import annotations
-
 from jdist.core.messages import (
     base,
     code,

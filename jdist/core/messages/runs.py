@@ -1,7 +1,5 @@
 """Runs: one cell from its submission to the outcome of each rank."""
 
-from __future__ import annotations
-
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo

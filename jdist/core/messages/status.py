@@ -1,7 +1,5 @@
 """Status: clients attach, and learn what the cluster, its ranks and its runs are doing."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from msgspec import Struct, field

@@ -1,7 +1,5 @@
 """Values: expressions are evaluated, described, compared and moved between the notebook and the ranks."""
 
-from __future__ import annotations
-
 from jdist.core.messages.base import Message, PayloadWire, ProbeWire, ValueMissing
 
 

@@ -8,8 +8,6 @@ A listener is open for some seconds, serves only peers that send its token, and 
 Gloo and NCCL connect ranks at ports that the system chooses, so this port is chosen by the system, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import socket

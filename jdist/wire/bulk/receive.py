@@ -3,8 +3,6 @@
 A PUT fills the segment; GETs follow it without waiting for its end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -5,8 +5,6 @@ to socket inside the kernel (``splice``), elsewhere through a buffer that stays 
 Unix socket, from the same host, is handed the PUT's connection itself, and no byte passes here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

@@ -17,8 +17,6 @@ Only raw buffers of tensors and arrays pass here, as they do between the ranks t
 it is unpacked (pickles) travels in encrypted messages.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

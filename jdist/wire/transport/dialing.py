@@ -3,8 +3,6 @@
 A connection begins with one line, ``JDIST1 VERB NAME`` (see wire/bulk/server for the verbs).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Directories: an agent's private one for sockets and logs, and the one for synced code; dead agents' are removed."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

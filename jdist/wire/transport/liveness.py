@@ -4,8 +4,6 @@ When a process dies, the system closes its connections in order and at once. A c
 TCP's keep-alive probes are not answered, was broken by the network, and says nothing about the process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable

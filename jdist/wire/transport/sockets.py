@@ -3,8 +3,6 @@
 A :class:`Port` calls back with each message on the running asyncio loop: the socket wakes it, never a timer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

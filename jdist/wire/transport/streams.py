@@ -15,8 +15,6 @@ numbers its messages and keeps each one until the other end has acknowledged it:
 Only the dialler begins sessions and sends AGAIN; every frame carries the session, its number and an acknowledgement.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections import deque

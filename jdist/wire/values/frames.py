@@ -1,7 +1,5 @@
 """Frames: a message as bytes and back, checked against the union of its direction."""
 
-from __future__ import annotations
-
 from typing import Any, Generic, TypeVar
 
 import msgspec

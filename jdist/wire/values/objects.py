@@ -8,8 +8,6 @@ in two places stays one). Buffers are views on the value's own memory, which mus
 sent.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import zlib

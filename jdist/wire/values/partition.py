@@ -3,8 +3,6 @@
 torch is not imported here: a process that has a tensor has imported it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any
