@@ -101,7 +101,7 @@ class BaseCluster:
 
     @property
     def attachment(self) -> Attachment:
-        """The link, its carrier and its watchers, to be used on the link's loop."""
+        # Without a docstring, as it is not meant for users: the pages of the API leave it out.
         return self._attachment
 
     @property

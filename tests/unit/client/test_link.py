@@ -1,0 +1,120 @@
+"""Link: queries end when every rank has answered, or when no answer and no progress has come for a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from jdist.client.link import CONTROLLER, Link
+from jdist.core.errors import ConnectionLost, UsageError
+from jdist.core.messages.base import Message, Progress, QueryFailed
+from jdist.core.messages.nodes import ClockReading, ReadClock
+from jdist.core.messages.observation import GetStack, StackText
+from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
+from jdist.core.messages.status import RequestRefused, Stopped
+from jdist.wire.transport.keys import Connection, KeyPair
+
+BRIEF = 0.05
+"""Seconds without an answer."""
+LONG = 10.0
+KEYS = KeyPair.make()
+
+
+class Answered(Link):
+    """A link without a connection; ``answer`` is called with each query, and what it returns comes back."""
+
+    def __init__(self, answer: Callable[[Any], list[Message]]):
+        self.connection = Connection("c", "0" * 32, "127.0.0.1", 1, 1, KEYS.public, KEYS, 1, "1")
+        self.lost = ""
+        self.is_orphaned = False
+        self._waiting = {}
+        self._answer = answer
+
+    def send(self, message: Any) -> None:
+        for each in self._answer(message):
+            self._waiting[message.request].put_nowait(each)
+
+
+def replies(*bodies: tuple[int, Any]) -> Callable[[RankQuery], list[Message]]:
+    return lambda query: [RankReply(query.request, rank, body) for rank, body in bodies]
+
+
+def asked(link: Link, do: Callable[[Link], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        found = await do(link)
+        assert link._waiting == {}, "nothing waits for answers any more"
+        return found
+
+    return asyncio.run(main())
+
+
+def test_every_rank_answers() -> None:
+    link = Answered(replies((1, StackText("b")), (0, StackText("a"))))
+    found = asked(link, lambda k: k.query((0, 1), GetStack(), LONG))
+    assert found == {0: StackText("a"), 1: StackText("b")}
+
+
+def test_a_rank_that_is_silent_has_failed_and_the_others_count() -> None:
+    found = asked(Answered(replies((1, StackText("b")))), lambda k: k.query((0, 1), GetStack(), BRIEF))
+    assert found[1] == StackText("b")
+    assert isinstance(found[0], QueryFailed)
+    assert "no answer" in found[0].reason
+
+
+def test_progress_is_reported_and_is_no_answer() -> None:
+    steps: list[tuple[int, int]] = []
+    link = Answered(replies((0, Progress(1, 2)), (0, Progress(2, 2)), (0, StackText("a"))))
+    found = asked(link, lambda k: k.query((0,), GetStack(), LONG, lambda rank, step: steps.append((rank, step.done))))
+    assert found == {0: StackText("a")}
+    assert steps == [(0, 1), (0, 2)]
+
+
+def test_the_controller_answers_for_itself() -> None:
+    link = Answered(replies((CONTROLLER, StackText("c"))))
+    assert asked(link, lambda k: k.query_one(CONTROLLER, GetStack(), StackText, LONG)) == StackText("c")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (QueryFailed("its process is gone"), "^rank 0: its process is gone"),
+        (QueryFailed("rank 0 has no stack"), "^rank 0 has no stack"),
+        (ClockReading(1.0), "unexpected answer"),
+    ],
+)
+def test_one_answer_that_is_none(body: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        asked(Answered(replies((0, body))), lambda k: k.query_one(0, GetStack(), StackText, LONG))
+
+
+def test_answers_that_are_in_time_and_of_the_right_kind() -> None:
+    link = Answered(replies((2, StackText("c")), (1, QueryFailed("no"))))
+    assert asked(link, lambda k: k.query_within((0, 1, 2), GetStack(), StackText, BRIEF)) == {2: StackText("c")}
+
+
+def test_nodes_answer() -> None:
+    def answer(query: NodeQuery) -> list[Message]:
+        return [NodeReply(query.request, 1, ClockReading(1.0))]
+
+    found = asked(Answered(answer), lambda k: k.query_nodes((0, 1), ReadClock(), BRIEF))
+    assert found[1] == ClockReading(1.0)
+    assert isinstance(found[0], QueryFailed)
+
+
+def test_a_query_that_is_refused() -> None:
+    link = Answered(lambda query: [RequestRefused(query.request, "there is no rank 7")])
+    with pytest.raises(UsageError, match="there is no rank 7"):
+        asked(link, lambda k: k.query((7,), GetStack(), LONG))
+
+
+def test_a_cluster_that_is_lost_meanwhile() -> None:
+    def answer(_: RankQuery) -> list[Message]:
+        link.lost = "its controller is gone"
+        return [Stopped(link.lost)]
+
+    link = Answered(answer)
+    with pytest.raises(ConnectionLost, match="cluster c: its controller is gone"):
+        asked(link, lambda k: k.query((0,), GetStack(), LONG))
