@@ -35,22 +35,42 @@ hypothesis.settings.load_profile("ci" if os.environ.get("JDIST_CI") else "local"
 
 TESTS = Path(__file__).parent
 SHARED_SERVICES = {
-    "system/hub": "hub",
-    "system/lab": "lab",
-    "system/hosts/test_launched_tasks": "slurm",
-    "system/hosts/test_launcher_contract": "slurm",
-    "system/hosts/test_slurm": "slurm",
+    "tests/system/hub": "hub",
+    "tests/system/hosts/test_launched_tasks": "slurm",
+    "tests/system/hosts/test_launcher_contract": "slurm",
+    "tests/system/hosts/test_slurm": "slurm",
 }
-"""Tests that share what takes long to start (a JupyterHub, Slurm's daemons): they run one after the other, in one
-process, as the tests of one file do."""
+"""With ``pytest -n``, the tests of one file run one after the other in one process. So do those of these files, which
+share what takes long to start: a JupyterHub, Slurm's daemons."""
+LONGEST = (
+    "system/soak",
+    "system/hosts/test_ray",
+    "system/hub",
+    "system/hosts",
+    "cluster/test_faults",
+    "cluster/test_st",
+)
+"""Files that take longest. They come first, so that no process is left alone with one at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests of a file, and those of a shared service, for ``pytest -n``."""
-    for item in items:
-        name = str(item.path.relative_to(TESTS).with_suffix(""))
-        service = (group for path, group in SHARED_SERVICES.items() if name.startswith(path))
-        item.add_marker(pytest.mark.xdist_group(next(service, name)))
+    def place(item: pytest.Item) -> int:
+        name = str(item.path.relative_to(TESTS))
+        return next((n for n, path in enumerate(LONGEST) if name.startswith(path)), len(LONGEST))
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path: str = super()._split_scope(nodeid)
+            return next((service for prefix, service in SHARED_SERVICES.items() if path.startswith(prefix)), path)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
