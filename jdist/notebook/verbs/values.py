@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from jdist.client.blocking import Cluster, bridge
+from jdist.client.blocking import bridge
 from jdist.client.expressions import split_names
-from jdist.core.errors import JdistError, UsageError, ValueFailed, nearest
+from jdist.core.errors import UsageError, ValueFailed, nearest
 from jdist.core.ranks import RankSet
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import TransferProgress
@@ -35,30 +35,22 @@ def pull_names(s: Session, text: str, ranks: tuple[int, ...], full: bool = False
     """Pull and bind; what arrived is bound even when some of it did not."""
     names = split_names(text)
     targets = [out] if out and len(names) == 1 else list(names)
-    bad = [n for n in targets if not n.isidentifier()]
-    if bad:
-        raise UsageError(f"{bad[0]!r} is no variable name: say which to bind with -o NAME")
+    for target in targets:
+        _check_variable(target)
+    error = None
     with TransferProgress(s.screen) as progress:
-        found, error = _pull_all(s.cluster, names, ranks, full, progress)
-        for name, target in zip(names, targets, strict=True):
-            if found.get(name):
-                s.namespace[target] = found[name]
-        bound = [f"{t} from ranks {RankSet(found[n])}" for n, t in zip(names, targets, strict=True) if found.get(n)]
-        if bound:
-            progress.finish("pulled " + ", ".join(bound) + " as {rank: value}")
+        try:
+            found = s.cluster.pull(",".join(names), ranks, full=full, on_progress=progress.update)
+        except ValueFailed as e:
+            found, error = e.values, e
+        by_name = found if len(names) > 1 else {names[0]: found}
+        arrived = {target: by_name[name] for name, target in zip(names, targets, strict=True) if by_name.get(name)}
+        s.namespace.update(arrived)
+        if arrived:
+            bound = ", ".join(f"{target} from ranks {RankSet(values)}" for target, values in arrived.items())
+            progress.finish(f"pulled {bound} as {{rank: value}}")
     if error is not None:
         raise error
-
-
-def _pull_all(
-    cluster: Cluster, names: tuple[str, ...], ranks: tuple[int, ...], full: bool, progress: TransferProgress
-) -> tuple[dict[str, Any], JdistError | None]:
-    error = None
-    try:
-        found = cluster.pull(",".join(names), ranks, full=full, on_progress=progress.update)
-    except ValueFailed as e:
-        found, error = e.values, e
-    return (found if len(names) > 1 else {names[0]: found}), error
 
 
 @verb("push", option("names"), RANKS, attaches=None)
@@ -87,8 +79,7 @@ def scatter(s: Session, o: Namespace) -> None:
 def gather(s: Session, o: Namespace) -> None:
     """concatenate the ranks' values into the notebook: gather NAME [--dim 0] [-r RANKS]"""
     target = o.out or o.name
-    if not target.isidentifier():
-        raise UsageError(f"{target!r} is no variable name: say which to bind with -o NAME")
+    _check_variable(target)
     ranks = s.cluster.select(o.ranks, o.group)
     with TransferProgress(s.screen) as progress:
         s.namespace[target] = s.cluster.gather(o.name, o.dim, ranks, on_progress=progress.update)
@@ -149,3 +140,8 @@ def _own(s: Session, name: str) -> Any:
         names = [n for n in s.namespace if not n.startswith("_")]
         raise UsageError(f"there is no name {name!r} in the notebook{nearest(name, names) if names else ''}")
     return s.namespace[name]
+
+
+def _check_variable(name: str) -> None:
+    if not name.isidentifier():
+        raise UsageError(f"{name!r} is no variable name: say which to bind with -o NAME")
