@@ -31,6 +31,7 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
         "reference/commands.md": commands_page(),
         "reference/python.md": python_page(),
         "changelog.md": (ROOT / "CHANGELOG.md").read_text(),
+        "contributing.md": (ROOT / "CONTRIBUTING.md").read_text(),
         "benchmarks.md": (ROOT / "benchmarks" / "README.md").read_text(),
         **course_pages(ROOT / "notebooks"),
     }

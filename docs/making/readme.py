@@ -8,9 +8,13 @@ import re
 _DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n+", re.MULTILINE | re.DOTALL)
 """Is drawn by code hosts; here it would take a program from elsewhere, and a drawing in plain text stands below it."""
 _ASKED = re.compile(r"^<!-- readme: (.+) -->$", re.MULTILINE)
-_LINK = re.compile(r"(\]\()(?:\.\./)?((?:docs/|notebooks|benchmarks/?|CHANGELOG\.md)[^)#]*)")
+_LINK = re.compile(
+    r"(\]\()(?:\.\./)?((?:docs/|notebooks|benchmarks/?|CHANGELOG\.md|CONTRIBUTING\.md|README\.md)[^)#]*)"
+)
 _PLACES = {
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "README.md": "index.md",
     "benchmarks": "benchmarks.md",
     "benchmarks/": "benchmarks.md",
     "notebooks": "course/index.md",
