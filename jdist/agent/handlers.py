@@ -21,7 +21,7 @@ from jdist.agent.link.controller_link import ControllerLink
 from jdist.agent.node.context import NodeContext
 from jdist.agent.processes.jupyter_messages import InputContent, KernelMessage, read_content
 from jdist.agent.processes.kernel import Kernel
-from jdist.agent.processes.store_keeper import StoreKeeper
+from jdist.agent.processes.store_supervisor import StoreSupervisor
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.gpu_meter import GpuMeter
@@ -65,7 +65,7 @@ class AgentParts:
 
     link: ControllerLink
     workers: Workers
-    store: StoreKeeper
+    store: StoreSupervisor
     prewarmer: Prewarmer
     ledger: RecoveryLedger
     relay: OutputRelay

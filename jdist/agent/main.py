@@ -27,7 +27,7 @@ from jdist.agent.node.facts import node_facts
 from jdist.agent.node.gpus import CudaVisibility
 from jdist.agent.node.join_options import JoinOptions, read_join_options
 from jdist.agent.processes.exits import on_exit
-from jdist.agent.processes.store_keeper import StoreKeeper
+from jdist.agent.processes.store_supervisor import StoreSupervisor
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.gpu_meter import GpuMeter
@@ -90,7 +90,7 @@ class Agent:
         return AgentParts(
             link=self._link,
             workers=workers,
-            store=StoreKeeper(node),
+            store=StoreSupervisor(node),
             prewarmer=Prewarmer(node.starter, self._create_task),
             ledger=RecoveryLedger(),
             relay=OutputRelay(send, self._logs),

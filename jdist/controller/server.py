@@ -93,14 +93,14 @@ class Server:
         )
 
     def invite(self, *, is_remote: bool, seconds: float = 0.0) -> str:
-        """A line with which agents join. Raises OSError when the door that they need cannot be opened."""
+        """A line with which agents join. Raises OSError when the public port cannot be opened."""
         if is_remote and self._public_port is None:
             self._public_port = open_public_port("*")
             self._data.listen_publicly(self._public_port, self._port.tcp_port)
-        door = None
+        listening = None
         if self._public_port is not None and (is_remote or self._charter.settings.bind_host):
-            door = (self._charter.settings.bind_host or "*", int(self._public_port.getsockname()[1]))
-        return self._admission.invite((self._port.tcp_port, self._data.port), door, seconds).encode()
+            listening = (self._charter.settings.bind_host or "*", int(self._public_port.getsockname()[1]))
+        return self._admission.invite((self._port.tcp_port, self._data.port), listening, seconds).encode()
 
     async def run(self) -> str:
         """Serve until the cluster is over; why it is."""

@@ -27,7 +27,7 @@ _BUSY = 0.5
 _Key = tuple[str, int]
 
 
-class _Pending(NamedTuple):
+class _PendingReply(NamedTuple):
     timer: asyncio.TimerHandle
     cpu: float
     at: float
@@ -38,14 +38,14 @@ class UnresponsiveRanks:
 
     def __init__(self, send: Callable[[RankReply], object]):
         self._send = send
-        self._waiting: dict[_Key, _Pending] = {}
+        self._waiting: dict[_Key, _PendingReply] = {}
         self._answered: OrderedDict[_Key, None] = OrderedDict()
 
     def expect(self, request: str, worker: int, pid: int) -> None:
         """A worker was sent an `Observe`."""
         loop = asyncio.get_running_loop()
         timer = loop.call_later(PATIENCE, self._answer, (request, worker), pid)
-        self._waiting[request, worker] = _Pending(timer, _cpu(pid), loop.time())
+        self._waiting[request, worker] = _PendingReply(timer, _cpu(pid), loop.time())
 
     def is_late(self, answer: RankReply) -> bool:
         """Record an answer; whether it is to be dropped because the agent has answered already."""

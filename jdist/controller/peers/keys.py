@@ -26,7 +26,7 @@ _REMEMBERED = 86400.0
 """Seconds for which who comes with a line that has expired is told so."""
 _KEY_LENGTH = 40
 """Characters of a public key."""
-_from_newcomer: Unpacker[Enrol] = Unpacker(Enrol)
+_read_enrol: Unpacker[Enrol] = Unpacker(Enrol)
 
 
 class PeerKeys:
@@ -48,17 +48,17 @@ class PeerKeys:
         for invitation in self.invitations:
             gate.allow((invitation.key.public,), called="e-", until=invitation.expires)
 
-    def invite(self, ports: tuple[int, int], door: tuple[str, int] | None, seconds: float) -> JoinLine:
-        """A new line, with a key of its own. ``door``: where it listens, and at which port; None for this host only."""
+    def invite(self, ports: tuple[int, int], listening: tuple[str, int] | None, seconds: float) -> JoinLine:
+        """A new line with its own key. ``listening``: host and number of the public port; None for this host only."""
         self._forget_old_lines()
         invitation = Invitation.make(seconds or self._charter.settings.invitation)
         self._gate.allow((invitation.key.public,), called="e-", until=invitation.expires)
         self.invitations = (*self.invitations, invitation)
         self._on_change()
         hosts: tuple[str, ...] = (LOOPBACK,)
-        if door is not None:
-            ports = (door[1], door[1])
-            hosts = own_addresses() if door[0] == "*" else (door[0],)
+        if listening is not None:
+            ports = (listening[1], listening[1])
+            hosts = own_addresses() if listening[0] == "*" else (listening[0],)
         return JoinLine(self._charter.cluster, hosts, *ports, self._charter.keys.public, invitation.key)
 
     def revoke(self) -> None:
@@ -86,23 +86,23 @@ class PeerKeys:
         self.agents = agents
 
     def enrol(self, data: bytes) -> Message:
-        """Take a newcomer's key, or say why not."""
+        """Accept the key of an agent that enrols, or reject it with the reason."""
         try:
-            newcomer: Enrol = _from_newcomer(data)
+            request: Enrol = _read_enrol(data)
         except ProtocolError:
             return Rejected(f"it speaks another protocol than jdist {__version__}, which the controller has")
-        if (newcomer.protocol, newcomer.version) != (PROTOCOL, self._charter.version):
-            theirs = f"it has jdist {newcomer.version} (protocol {newcomer.protocol})"
+        if (request.protocol, request.version) != (PROTOCOL, self._charter.version):
+            theirs = f"it has jdist {request.version} (protocol {request.protocol})"
             return Rejected(f"{theirs}, the controller {self._charter.version} ({PROTOCOL})")
-        if len(newcomer.key) != _KEY_LENGTH or newcomer.key == self._charter.for_clients.public:
+        if len(request.key) != _KEY_LENGTH or request.key == self._charter.for_clients.public:
             return Rejected("it has no key of its own")
-        if any(newcomer.key == i.key.public for i in self.invitations):
+        if any(request.key == i.key.public for i in self.invitations):
             return Rejected("it has no key of its own")
-        if newcomer.key in self.agents:
+        if request.key in self.agents:
             return Enrolled()
         if len(self.agents) >= _MOST_AGENTS:
             self._keep((*self._of_those_here(), *self.agents[-_MOST_AGENTS // 2 :]))
-        self._gate.allow((newcomer.key,), called=agent_name(newcomer.key))
-        self.agents = (*self.agents, newcomer.key)
+        self._gate.allow((request.key,), called=agent_name(request.key))
+        self.agents = (*self.agents, request.key)
         self._on_change()
         return Enrolled()

@@ -26,7 +26,7 @@ PLAIN = set(
     clock code collect column command compare comparison compat complete completion compose config connection
     console content context contract control core create data debug decide delivery describe description
     detector device diagnosis dial digest directory disk display doctor done down drawn drop edge element
-    emulator end endpoint enrol entry environment error escalation evaluate event examination execute exit
+    emulator end endpoint enrol entry environment error escalation evaluate event examination examine execute exit
     export expression extension fact fail failure feed fetch file find flight folder folding follow forget fork
     form forward found frame from gap gate gateway get gone graph guard handler has head header held hello help
     here history hold host ignore import info init input inspect introspection invalid invite item job join
@@ -35,7 +35,7 @@ PLAIN = set(
     mode model moment monitor name network not note notebook number numbering object observe on open option
     overrun own pair panel parameter parentless parse parser part partition patch path pending phrase picture
     piece place plan point policy port preflight prefork preload prewarm probe process program progress prologue
-    protocol public pull quantity query rate read reap reason rebind rebuilt receive record recorder recovery
+    protocol public pull quantity query quorum rate read reap reason rebind rebuilt receive record recorder recovery
     refuse registry reject relay release remote remove render renew renumber replace replaceable replacement
     reply report request requirement resize restart restore result revive rewrite rich ring route row rule run
     safe sample schema screen script send serve server session set setting shard shell shown shutdown sight
@@ -54,8 +54,7 @@ BANNED = set(
     re.findall(
         r"\w+",
         """
-    cradle doubt doubts door doors engine foothold house knock lifeline lifelines lookout newcomer newcomers nursery
-    wish wishes
+    cradle doubt doubts door doors engine foothold house knock lifeline lifelines lookout nursery
     """,
     )
 )

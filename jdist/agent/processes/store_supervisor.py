@@ -29,8 +29,8 @@ _log = logging.getLogger("jdist.agent")
 _TIMEOUT = 60.0
 
 
-class StoreKeeper:
-    """Keeps this node's store running."""
+class StoreSupervisor:
+    """Starts this node's store, and reports its end."""
 
     def __init__(self, node: NodeContext):
         self.address: tuple[str, int] | None = None
