@@ -1,4 +1,4 @@
-"""Questions: what clients ask ranks or nodes. Each is answered for once: by itself, or for it when it is gone. Pure."""
+"""Clients' queries to ranks and nodes: each is answered once, by the rank or node, or for it when it is gone. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Queries:
         self._of_nodes: dict[str, _PendingNodes] = {}
 
     def handle_rank_query(self, client: str, ask: RankQuery) -> None:
-        """Send the question on to the ranks' nodes; a rank without a process is answered for at once."""
+        """Forward a query to the ranks' nodes; for a rank without a process it is refused at once."""
         m = self._model
         if len(self._pending) >= _MOST:
             m.refuse(client, ask.request, f"{_MOST} questions wait for an answer already")
@@ -71,7 +71,7 @@ class Queries:
         return request in self._pending
 
     def handle_rank_reply(self, answer: RankReply) -> None:
-        """Pass a rank's answer on to who asked."""
+        """Forward a rank's answer to the client that asked."""
         pending = self._pending.get(answer.request)
         worker = self._model.world.ranks[answer.rank].worker
         if pending is None or worker not in pending.workers:
@@ -84,14 +84,14 @@ class Queries:
                 del self._pending[answer.request]
 
     def answer_for(self, rank: int, reason: str) -> None:
-        """A rank that is gone answers nothing any more."""
+        """Refuse the queries that wait for a rank which is gone."""
         for request in list(self._pending):
             self.handle_rank_reply(RankReply(request, rank, QueryFailed(reason)))
 
     # ------------------------------------------------------------ nodes
 
     def handle_node_query(self, client: str, ask: NodeQuery) -> None:
-        """Send the question on to the nodes' agents; a node that is not here is answered for at once."""
+        """Forward a query to the nodes' agents; for a node that is not attached it is refused at once."""
         m = self._model
         agents: dict[str, int] = {}
         for number in dict.fromkeys(ask.nodes):
@@ -121,7 +121,7 @@ class Queries:
         self._answer_node(node.agent, answer)
 
     def answer_for_node(self, agent: str, reason: str) -> None:
-        """An agent that is gone answers nothing any more."""
+        """Refuse the queries that wait for an agent which is gone."""
         for request in list(self._of_nodes):
             self._answer_node(agent, NodeReply(request, 0, QueryFailed(reason)))
 
@@ -133,6 +133,6 @@ class Queries:
         return tuple(sorted(r.rank for r in self._model.world.ranks.values() if r.worker in moving))
 
     def forget(self, client: str) -> None:
-        """Nobody waits for this client's answers any more."""
+        """Drop the queries of a client that is gone."""
         self._pending = {request: p for request, p in self._pending.items() if p.client != client}
         self._of_nodes = {request: p for request, p in self._of_nodes.items() if p.client != client}

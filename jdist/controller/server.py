@@ -185,7 +185,7 @@ class Server:
             for instruction in self._state.step(event, time.monotonic()):
                 self._carry_out(instruction)
         except Exception:  # a fault of ours; what else the cluster's ranks hold must not be lost with it
-            _log.exception("could not take %.200r", event)
+            _log.exception("could not handle %.200r; %s", event, self._state.story)
         if not self._is_arming:  # once for all the messages that have come together
             self._is_arming = True
             asyncio.get_running_loop().call_soon(self._arm)

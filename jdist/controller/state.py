@@ -14,7 +14,6 @@ from typing import Any
 from jdist.controller.membership.admission import Admission
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.heartbeats import Heartbeats
-from jdist.controller.membership.min_nodes import MinNodes
 from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.membership.resizing import Resizing
 from jdist.controller.membership.takeover import Takeover
@@ -109,7 +108,7 @@ class State:
             Tick: lambda _: self._handle_tick(),
         }
         self._from_node: Handlers = self._node_handlers()
-        self._from_client: Handlers = self._client_handlers(MinNodes(m, self._admission))
+        self._from_client: Handlers = self._client_handlers()
 
     def _node_handlers(self) -> Handlers:
         """Handlers of what a node that has a place sends; each takes the node and the message."""
@@ -132,7 +131,7 @@ class State:
             NodeReply: self._queries.handle_node_reply,
         }
 
-    def _client_handlers(self, min_nodes: MinNodes) -> Handlers:
+    def _client_handlers(self) -> Handlers:
         """Handlers of what an attached client sends; each takes the client and the message."""
         return {
             RunCell: self._runs.handle_run_cell,
@@ -141,7 +140,7 @@ class State:
             Restart: self._rank_loss.handle_restart,
             AddNode: self._resizing.handle_add_node,
             RemoveRanks: self._resizing.handle_remove_ranks,
-            DropNodes: min_nodes.handle_drop_nodes,
+            DropNodes: self._admission.handle_drop_nodes,
             MakeGroup: self._formation.handle_make_group,
             MakeMesh: self._formation.handle_make_mesh,
             StatusRequest: lambda client, ask: self._model.send(client, self._status.report(ask.request)),

@@ -1,4 +1,4 @@
-"""Joining: which node gets which place in the world, and which is turned away. Pure."""
+"""Admission: which node gets which place in the world, and which is rejected. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from jdist.controller.model.events import Forget
 from jdist.controller.model.model import Model
 from jdist.controller.model.world import Node, World
 from jdist.core.messages.base import PROTOCOL
-from jdist.core.messages.membership import AgentHello, HeldGeneration, Rejected, StartWorker, Welcome
+from jdist.core.messages.membership import (
+    AgentHello,
+    DropNodes,
+    HeldGeneration,
+    Rejected,
+    Resized,
+    StartWorker,
+    Welcome,
+)
+from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import Notice
 
 _MOST_RANKS = 4096
-"""Of one node: an agent that asks for more is out of its mind."""
+"""Upper bound of ranks per node; a hello above it is malformed and rejected."""
 
 
 @dataclass
@@ -218,6 +227,46 @@ class Admission:
             self._formation.take_store(kept.store if kept else None)
         if kept is not None:
             self._takeover.adopt(node, kept)
+
+    # ------------------------------------------------------------ fewer nodes
+
+    def handle_drop_nodes(self, client: str, message: DropNodes) -> None:
+        """Form the world without nodes that the client cannot launch: number the ranks of those that are here.
+
+        No rank has a number yet, so the nodes that are here close up in their order and nothing is renumbered.
+        """
+        m = self._model
+        reason = self._refusal_to_drop(message)
+        if reason:
+            m.refuse(client, message.request, reason)
+            return
+        missing = m.world.missing_places()
+        m.left_out = tuple(f"node {n} was left out: {message.nodes[n]}" for n in missing)
+        world = m.world
+        world.close_up()
+        here = ", ".join(f"node {n.node_rank} is {n.facts.hostname}" for n in world.nodes.values())
+        notes = (*m.left_out, f"the world is formed with {world.nnodes} of {world.nnodes + len(missing)} nodes: {here}")
+        m.broadcast(Notice("; ".join(notes)))
+        self.number()
+        m.send(client, RankReply(message.request, -1, Resized(len(world.ranks), {}, (), notes)))
+
+    def _refusal_to_drop(self, message: DropNodes) -> str:
+        m = self._model
+        if m.world.ranks:
+            return "all nodes have come; ranks that are not wanted can be removed from the world"
+        if m.world.is_by_task:
+            return "each task that was started is a rank, and their number is fixed"
+        missing = m.world.missing_places()
+        awaited = [n for n in missing if n not in message.nodes]
+        if awaited:
+            return f"node {awaited[0]} is still awaited"
+        came = [n for n in message.nodes if n not in missing]
+        if came:
+            return f"node {came[0]} is here"
+        here, least = m.world.nnodes - len(missing), m.settings.min_nodes
+        if not least or here < least:
+            return f"{here} of {m.world.nnodes} nodes are here; at least {least or m.world.nnodes} are needed"
+        return ""
 
 
 def _address(node: Node, world: World) -> str:

@@ -1,4 +1,4 @@
-"""Forming: when the world's process group is formed, with what, and what waits for it. Pure.
+"""Formation: when the world's process group is formed, with what, and what waits for it. Pure.
 
 The world becomes *dirty* when its process group may be out of step: a run was halted, a rank was replaced, a group was
 asked for. A dirty world forms its next generation as soon as every rank is up and none runs anything.
@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jdist.controller.model.model import Model
-from jdist.controller.model.numbering import Numbering
 from jdist.controller.model.phases import transition
-from jdist.controller.model.world import Node
+from jdist.controller.model.world import Node, Numbering
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import ReformCallbacks, SetupCells
 from jdist.core.messages.groups import (

@@ -1,4 +1,4 @@
-"""Contact: how a node that is not heard of counts, for how long its ranks are kept, and when it is given up. Pure.
+"""Heartbeats: when a silent node counts as unreachable, for how long its ranks are kept, and when it is lost. Pure.
 
 A node's states, and what moves it on; nothing else does::
 

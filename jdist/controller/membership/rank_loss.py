@@ -1,4 +1,7 @@
-"""Losses: ranks and nodes that go, what that ends (runs, questions, the world), and what replaces them. Pure."""
+"""Rank loss: what the loss of a rank or node ends, and what takes its place. Pure.
+
+Only this module acts on a loss. The order, with who is called for what, is in docs/design/recovery.md ("Who acts").
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,13 @@ from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import Remedy
 
 _ABORT = "(SIGABRT)"
-"""gloo ends a process so when a message is larger than what its receiver expects: calls that did not fit."""
-
-
+"""How gloo ends a process when a message is larger than its receiver expects: the ranks' calls mismatched."""
 _EXPLAINED = 1.0
-"""Seconds for the others to be looked at before they are freed."""
+"""Seconds in which a poll of the other ranks may explain the loss, before they are freed."""
 
 
 class RankLoss:
-    """Keeps the ranks' processes in step with what became of them."""
+    """Handles the ends of workers and nodes, and replaces workers."""
 
     def __init__(self, model: Model, queries: Queries, runs: RunLifecycle, formation: Formation, setup: SetupCells):
         self._model = model
@@ -41,7 +42,7 @@ class RankLoss:
     # ------------------------------------------------------------ one rank
 
     def handle_worker_up(self, node: Node, message: WorkerUp) -> None:
-        """A rank's worker is ready for cells."""
+        """A worker is ready for cells."""
         rank = self._model.world.rank_of(node, message.worker)
         if rank is not None and rank.incarnation == message.incarnation and rank.phase == "starting":
             transition(rank, "up", f"process {message.pid}")
@@ -49,7 +50,7 @@ class RankLoss:
             rank.pid = message.pid
 
     def handle_worker_down(self, node: Node, message: WorkerDown) -> None:
-        """A rank's process ended: another takes its place, unless that seems in vain or is not what was asked for."""
+        """A worker's process ended: replace it, unless it cannot start or the policy on_death forbids it."""
         m = self._model
         rank = m.world.rank_of(node, message.worker)
         if rank is None or rank.incarnation != message.incarnation or rank.phase == "gone":
@@ -70,7 +71,7 @@ class RankLoss:
             m.ending = f"{where} is lost, and the cluster was started to stop then: {message.reason}"
 
     def _leave_empty(self, rank: Rank) -> None:
-        """The world stands again when somebody has restarted the rank; what waits for it is not left waiting."""
+        """Leave the place empty until a restart; requests and runs that wait for the world are refused."""
         why = self._model.missing_ranks()
         self._formation.abandon(why)
         self._formation.refuse_waiting(why)
@@ -79,9 +80,9 @@ class RankLoss:
         self._model.broadcast(Notice(text, remedies=(Remedy("restart", "start a fresh one", str(rank.rank)),)))
 
     def _lose(self, rank: Rank, reason: str, *, is_wanted: bool = False) -> None:
-        """The rank's process is gone: its part of a run is over, and so is the run's chance to finish.
+        """Record that the rank has no process, answer its queries, and abort its run, which cannot finish any more.
 
-        One that somebody wants gone is told of when a fresh one is there.
+        ``is_wanted``: a restart was asked for, so that no notice is needed.
         """
         m = self._model
         transition(rank, "gone", reason)
@@ -110,7 +111,7 @@ class RankLoss:
                 self._runs.abort(run, "lost")
 
     def _replace(self, rank: Rank) -> None:
-        """Have the agent start a fresh process in the rank's place, if the node is here."""
+        """Have the agent start a fresh process for the rank, if its node is here."""
         m = self._model
         if not m.world.nodes[rank.node_rank].is_here:
             return
@@ -121,10 +122,10 @@ class RankLoss:
             m.broadcast(Notice(describe_fresh_ranks((rank.rank,))))
         m.send_to_node(rank.node_rank, StartWorker(rank.worker, rank.rank, fresh.incarnation))
 
-    # ------------------------------------------------------------ ranks that are given up
+    # ------------------------------------------------------------ replacement
 
     def handle_tick(self) -> None:
-        """Ranks that could not be freed within the grace are replaced."""
+        """Replace the ranks that are not free within the grace after their run was aborted."""
         m = self._model
         for run in list(m.runs.running.values()):
             if run.give_up_at is None or m.now < run.give_up_at:
@@ -140,13 +141,13 @@ class RankLoss:
                 self._replace(rank)
 
     def handle_restart(self, client: str, message: Restart) -> None:
-        """Replace ranks because somebody wants it; the answer comes when the world has been formed again."""
+        """Replace ranks at a client's request, which is answered when the world has been formed again."""
         m = self._model
         missing = m.missing_nodes()
         reason = (
             (missing and f"{missing}; the other ranks keep their names")
             or m.unknown_ranks(message.ranks)
-            or self._left_out(message.ranks)
+            or self._other_vacancies(message.ranks)
         )
         if reason:
             m.refuse(client, message.request, reason)
@@ -161,19 +162,19 @@ class RankLoss:
             client, message.request, GroupCreated(f"{describe_ranks(message.ranks, 'is')} fresh")
         )
 
-    def _left_out(self, ranks: tuple[int, ...]) -> str:
-        """Why the world could not be formed with these replaced: other places are empty, too. "" if it could."""
+    def _other_vacancies(self, ranks: tuple[int, ...]) -> str:
+        """Reason not to replace these ranks: others are missing, too. "" if none is."""
         m = self._model
         empty = {r.rank for r in m.world.ranks.values() if r.phase == "gone"} - set(ranks)
         return m.missing_ranks() if empty else ""
 
     def replace(self, rank: Rank) -> None:
-        """Another process in the place of one that has ended unheard."""
+        """Start a process for a rank whose last one ended while no controller was there."""
         transition(rank, "gone", "its process had ended")
         self._replace(rank)
 
     def mend(self) -> None:
-        """A world that failed is tried again, with all that it lacks replaced."""
+        """Try again to form a world that failed: replace every rank without a process, and a store that failed."""
         m = self._model
         if m.phase != "failed":
             return
@@ -187,7 +188,7 @@ class RankLoss:
     # ------------------------------------------------------------ nodes
 
     def node_gone(self, node: Node, reason: str) -> None:
-        """A node's agent is gone, and so are its ranks. Before ranks are numbered its place is simply free again."""
+        """A node's agent is gone and its ranks are lost. Before ranks are numbered, its place is free again."""
         m = self._model
         m.drop_liveness_names(node.agent)
         m.out.append(Forget(node.agent))

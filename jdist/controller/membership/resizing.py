@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.model.model import Model
-from jdist.controller.model.numbering import Numbering
-from jdist.controller.model.world import Node
+from jdist.controller.model.world import Node, Numbering
 from jdist.controller.queries import Queries
 from jdist.controller.runs.own_runs import SetupCells
 from jdist.controller.runs.rank_polling import RankPoller
@@ -74,7 +73,7 @@ class Resizing:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing goes on in which ranks are counted: no cell runs, and no look at them is under way."""
+        """Whether ranks may be counted anew: no cell is running, and no poll of ranks is under way."""
         return not self._model.runs.running and self._poller.next_wakeup() is None
 
     # ------------------------------------------------------------ a node more
@@ -136,7 +135,7 @@ class Resizing:
         return None if self._opening is None else self._opening.deadline
 
     def handle_tick(self) -> None:
-        """Close a place to which nobody came."""
+        """Close a place for which no agent came in time."""
         opening = self._opening
         if opening is not None and self._model.now >= opening.deadline:
             self._opening = None
@@ -146,7 +145,7 @@ class Resizing:
             self._model.refuse(opening.client, opening.request, why)
 
     def forget(self, client: str) -> None:
-        """Nobody waits any more for the node that this client wanted."""
+        """Drop the requests of a client that is gone."""
         if self._opening is not None and self._opening.client == client:
             self._opening = None
         self._removals = [(who, message) for who, message in self._removals if who != client]
@@ -231,7 +230,7 @@ class Resizing:
         return "" if waiting is None else f"run {waiting.number} waits for {_name(waiting.ranks)}; {doing} after it"
 
     def _announce(self, client: str, request: str, resized: Resized) -> None:
-        """To who wanted it, when the world is formed; to the others, now: their next cell must count as the ranks."""
+        """Answer the client once the world is formed; notify the others now, since their next cell counts anew."""
         m = self._model
         self._formation.await_next(client, request, resized)
         for other in m.clients:
@@ -240,7 +239,7 @@ class Resizing:
 
 
 def _describe(gone: tuple[int, ...], numbering: Numbering, released: list[Node], size: int) -> tuple[str, ...]:
-    """What has become of whom, a line each."""
+    """One line for each change."""
     lines = [f"{_name(gone)} {'is' if len(gone) == 1 else 'are'} removed; the world has {size}"]
     for node in released:
         was = node.name

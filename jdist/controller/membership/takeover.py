@@ -1,4 +1,4 @@
-"""Adoption: how a controller that was started again takes over what the one before it left. Pure.
+"""Takeover: how a controller that was started again takes over what the one before it left. Pure.
 
 It knows the settings and nothing of the world. Each agent that is still there says hello with what its node holds::
 

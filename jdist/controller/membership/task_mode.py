@@ -1,4 +1,4 @@
-"""Counting: whether the tasks that a launcher has started are nodes, or ranks. Pure.
+"""Task mode: whether the tasks that a launcher has started are nodes, or ranks. Pure.
 
 A cluster is started for so many nodes of so many ranks. A launcher that starts as many tasks as there are nodes has
 started one on each, and each makes its node's ranks. One that starts as many as there are ranks has started the ranks:

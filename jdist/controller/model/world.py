@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from jdist.controller.model.numbering import Numbering
 from jdist.controller.model.phases import RANK, HasPhase, Lifecycle, RankPhase, transition
 from jdist.core.messages.base import Message
 from jdist.core.messages.groups import GroupSpec
@@ -115,6 +114,42 @@ class Rank(HasPhase[RankPhase]):
         return fresh
 
 
+class Numbering(Struct, frozen=True):
+    """``ranks`` is ``{old: new}`` of every rank that lives on, ``nodes`` the same of the nodes that keep some."""
+
+    ranks: dict[int, int]
+    nodes: dict[int, int]
+
+    @classmethod
+    def without(cls, gone: Iterable[int], node_of: dict[int, int]) -> Numbering:
+        """The others close up in their order, which leaves them dense and node-major; ``node_of`` is ``{rank: node}``.
+
+        A node that keeps no rank leaves the numbering as well.
+        """
+        dropped = set(gone)
+        kept = [rank for rank in sorted(node_of) if rank not in dropped]
+        nodes = sorted({node_of[rank] for rank in kept})
+        return cls({old: new for new, old in enumerate(kept)}, {old: new for new, old in enumerate(nodes)})
+
+    def kept(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        """The new numbers of those of ``ranks`` that live on, in their order."""
+        return tuple(self.ranks[r] for r in ranks if r in self.ranks)
+
+    def group(self, spec: GroupSpec) -> GroupSpec:
+        """A cell's group in the new numbers; gone if it has lost a member. Of a split, the whole parts are left."""
+        if spec.is_gone:
+            return spec
+        if spec.splits:
+            whole = tuple(self.kept(part) for part in spec.splits if self._has_all(part))
+            return structs.replace(spec, splits=whole) if whole else GroupSpec((), name=spec.name, is_gone=True)
+        if not self._has_all(spec.ranks):
+            return GroupSpec((), spec.backend, spec.name, is_gone=True)
+        return structs.replace(spec, ranks=self.kept(spec.ranks))
+
+    def _has_all(self, ranks: Iterable[int]) -> bool:
+        return all(r in self.ranks for r in ranks)
+
+
 @dataclass
 class World:
     """Nodes by node rank and ranks by rank; ranks are numbered once every node has joined.
@@ -183,9 +218,13 @@ class World:
     def node_of_agent(self, agent: str) -> Node | None:
         return next((n for n in self.nodes.values() if n.agent == agent), None)
 
+    def missing_places(self) -> list[int]:
+        """The node ranks without an agent."""
+        return [n for n in range(self.nnodes) if n not in self.nodes or not self.nodes[n].is_here]
+
     def free_place(self, wanted: int) -> int | None:
         """The node rank for a newcomer: the one it wants, or the lowest without an agent; None when all are taken."""
-        open_places = [n for n in range(self.nnodes) if n not in self.nodes or not self.nodes[n].is_here]
+        open_places = self.missing_places()
         if wanted in open_places:
             return wanted
         return open_places[0] if open_places and wanted < 0 else None

@@ -1,4 +1,4 @@
-"""Cells: a run from its acceptance to its end, and how one that must not go on is stopped. Pure."""
+"""Lifecycle of runs: from acceptance to end, and how a run that must not go on is aborted. Pure."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class RunLifecycle:
     # ------------------------------------------------------------ while it runs
 
     def handle_output(self, _: Node, output: Output) -> None:
-        """Output goes to the run's client; what a thread of an earlier cell still says goes to all."""
+        """Forward output to the run's client; that of a thread which an earlier cell left, to all clients."""
         m = self._model
         for item in output.items:
             if isinstance(item, Text | Tail):
@@ -124,7 +124,7 @@ class RunLifecycle:
                 rank.last_line = text[text.rfind("\n") + 1 :][-_LAST_LINE:]
 
     def handle_input_request(self, _: Node, message: InputRequest) -> None:
-        """A rank reads a line: its run's client is asked."""
+        """A rank reads a line: forward the request to its run's client."""
         run = self._model.runs.running.get(message.run)
         if run is None:
             return
@@ -134,7 +134,7 @@ class RunLifecycle:
             self.abort(run, "interrupted")  # nobody is there to answer
 
     def handle_input_reply(self, _client: str, message: InputReply) -> None:
-        """What the user typed goes to the rank's node."""
+        """Forward the user's input to the rank's node."""
         rank = self._model.world.ranks.get(message.rank)
         if rank is not None:
             self._model.send_to_node(rank.node_rank, replace(message, rank=rank.worker))
@@ -184,7 +184,7 @@ class RunLifecycle:
         m.send(run.client, RunEnded(run.number, run.reason, m.now - (run.started_at or m.now), run.first_failure))
 
     def handle_interrupt(self, client: str, message: Interrupt) -> None:
-        """Stop runs, of some ranks or one by its number; those that wait end at once."""
+        """Abort runs, of some ranks or one by its number; queued ones end at once."""
         m = self._model
         wanted = set(message.ranks)
         for run in list(m.runs.running.values()):
@@ -197,7 +197,7 @@ class RunLifecycle:
             m.send(client, RankReply(message.request, -1, Ack()))
 
     def abort(self, run: Run, reason: AbortReason) -> None:
-        """Free every rank that is still in the run, once."""
+        """Free every rank that is still in the run; a second abort does nothing."""
         m = self._model
         if run.abort_reason or not run.pending:
             return
@@ -211,7 +211,7 @@ class RunLifecycle:
             m.send_to_node(node_rank, AbortRun(run.number, workers, listeners, m.settings.interrupt_grace))
 
     def end_stuck_reforms(self) -> None:
-        """The functions called after a re-forming have nobody who could let them go on: freed when that is certain."""
+        """Abort callbacks after a re-forming that certainly cannot finish: no user could unblock them."""
         for run in list(self._model.runs.running.values()):
             found = run.verdict
             if run.purpose == ON_REFORM and not run.abort_reason and found is not None and found.is_certain:
@@ -220,7 +220,7 @@ class RunLifecycle:
                 self.abort(run, "failed")
 
     def end_waiting(self, reason: str) -> None:
-        """End every run that waits, for a world that will not stand soon; replays go on waiting."""
+        """End every queued run of a user, because the world will not be formed soon; replays stay queued."""
         text = f"the cell was not run: {reason}"
         for run in list(self._model.runs.queued):
             if not run.is_own:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jdist.controller.model.model import Model
-from jdist.controller.model.numbering import Numbering
 from jdist.controller.model.runs import ON_REFORM, SETUP, Run
+from jdist.controller.model.world import Numbering
 from jdist.core.messages.status import Notice
 from jdist.core.rank_code import call_on_reform
 
@@ -73,7 +73,7 @@ class SetupCells:
 
 
 class ReformCallbacks:
-    """Queues their calling."""
+    """Queues the internal run that calls the functions registered with `jdist.on_reform`."""
 
     def __init__(self, model: Model):
         self._model = model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.controller.model.numbering import Numbering
+from jdist.controller.model.world import Numbering
 from jdist.core.messages.groups import GroupSpec
 
 NODE_OF = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
