@@ -17,7 +17,7 @@ _JOIN = "be a node of a cluster: join [-n RANKS] LINE, FILE or - (the line on st
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Carry out a command line; the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _main(words)
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(e, file=sys.stderr)
         return 2 if isinstance(e, UsageError) else 1
     except BrokenPipeError:
-        return 1  # whoever read our output has gone
+        return 1  # the reader of the output has ended
     except KeyboardInterrupt:
         return 130
 
@@ -89,7 +89,7 @@ def _join(words: list[str]) -> int:
 
 
 def _hide(line: str, words: list[str]) -> NoReturn:
-    """Start over with the line on standard input: other users can read what stands in argv."""
+    """Start again with the line on standard input, because other users can read argv."""
     outlet, inlet = os.pipe()
     os.write(inlet, line.encode() + b"\n")
     os.close(inlet)

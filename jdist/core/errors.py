@@ -3,7 +3,7 @@
 ::
 
     JdistError
-     ├─ UsageError        what was asked cannot be done as it was asked
+     ├─ UsageError        a request cannot be carried out as it was made
      ├─ LaunchError       a node, a worker or the world's process group could not be started
      ├─ ConnectionLost    the controller does not answer any more
      ├─ ProtocolError     a peer speaks another version, or sent an invalid message
@@ -45,7 +45,7 @@ class JdistError(Exception):
 
 
 class UsageError(JdistError):
-    """What was asked cannot be done as it was asked; nothing has been changed."""
+    """A request cannot be carried out as it was made; nothing has been changed."""
 
 
 class LaunchError(JdistError):

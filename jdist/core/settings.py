@@ -56,36 +56,36 @@ class Settings(Struct, frozen=True, kw_only=True):
     """While a node is idle, import ahead what its next workers' first optimizer would; see agent/starters/warming."""
 
     form_timeout: float = 120.0
-    """To form the world once every worker is up."""
+    """Time to form the world once every worker is up."""
     interrupt_grace: float = 5.0
-    """From an interrupt until a rank that did not react is replaced."""
+    """Time from an interrupt until a rank that did not react is replaced."""
     agent_grace: float = 60.0
-    """From losing the controller until an agent ends its workers; so long the controller can be started again."""
+    """Time from losing the controller until an agent ends its workers; until then the controller can be restarted."""
     beat_timeout: float = 3.0
-    """Without a heartbeat until a node counts as unreachable, which loses nothing."""
+    """Time without a heartbeat until a node counts as unreachable, which loses nothing."""
     node_grace: float = 15.0
-    """Without a heartbeat until a node is dropped, and its ranks with it."""
+    """Time without a heartbeat until a node is dropped, and its ranks with it."""
     invitation: float = 86400.0
     """The lifetime of a join line."""
     idle_timeout: float = 3600.0
-    """Without any client or run until the controller ends the cluster."""
+    """Time without any client or run until the controller ends the cluster."""
     empty_timeout: float = 600.0
-    """The same while nodes are still missing."""
+    """Time without any client, while nodes are missing, until the controller ends the cluster."""
     output_lines: int = 2000
     """Lines of a rank's stream per run that are sent to the notebook; the rank's log has all of them."""
 
 
 REFORM_TIMEOUT = 180.0
-"""For a request that re-forms the world: all deadlines on the way together."""
+"""Time for a request that re-forms the world: the sum of all deadlines on the way."""
 
 BEAT = 1.0
-"""Between two heartbeats of an agent."""
+"""Time between two heartbeats of an agent."""
 
 INLINE_LIMIT = 256 * 1024
 """Bytes of a value that are sent in the message; larger values use shared memory or the data port."""
 
 OUTPUT_DELAY = 0.02
-"""For which an agent collects its ranks' output into one message."""
+"""Time for which an agent collects its ranks' output into one message."""
 
 
 class WorkerSpec(Struct, frozen=True):

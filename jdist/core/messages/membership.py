@@ -121,7 +121,7 @@ class HeldWorker(Struct, frozen=True):
 
 
 class HeldGeneration(Struct, frozen=True):
-    """What a node holds: all that another controller needs to go on with it."""
+    """The state of a node: all that another controller needs to go on with it."""
 
     workers: tuple[HeldWorker, ...]
     form: FormWorld | None
@@ -170,7 +170,7 @@ class AgentHello(Message, frozen=True):
     node_rank: int = -1
     """The place it had, if it had one and comes back."""
     held: HeldGeneration | None = None
-    """What it has under an earlier controller, or did before it was given up."""
+    """Its state under an earlier controller, or before it was dropped."""
     task: LauncherTask | None = None
     """If a launcher has started the agent as one of its tasks."""
 
@@ -228,7 +228,7 @@ class Welcome(Message, frozen=True):
     warm: bool
     """Whether an idle node imports modules ahead that its next workers need."""
     workers: tuple[StartWorker, ...] = ()
-    """To be started in place of all that there are; empty: these go on as they are."""
+    """Workers to start in place of the node's present ones; empty: those go on."""
     address: str = ""
     """The address at which other nodes reach this one, if that is not the one that it reported."""
     is_task: bool = False
