@@ -1,7 +1,5 @@
 """Follow: keep up with one cluster as an observer, for a notebook's panel and for the Jupyter server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod

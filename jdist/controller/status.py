@@ -1,7 +1,5 @@
 """Status: what clients are sent about the cluster, in brief when it changes, and in full when they ask. Pure."""
 
-from __future__ import annotations
-
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.heartbeats import Heartbeats
 from jdist.controller.model.model import Model

@@ -3,8 +3,6 @@
 Everything here lives on the client's loop, in a thread of its own: a cluster that hangs never blocks the server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Event feed: what a browser is sent of a cluster that has changed: only what is new, and at most twice a second."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Literal

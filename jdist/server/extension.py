@@ -1,7 +1,5 @@
 """Extension: jdist in a Jupyter server: its configuration, routes and events, and its record of activity."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pending starts: clusters that are being started from a browser, and those whose start has failed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Policy: which clusters may be started from a browser, with which arguments. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

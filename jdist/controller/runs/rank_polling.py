@@ -10,8 +10,6 @@ they are polled again. What a rank does after it was asked does not count: its p
 and a rank that has begun a cell since then may do anything.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from msgspec import structs

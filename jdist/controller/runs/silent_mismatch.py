@@ -5,8 +5,6 @@ have equal counts and different digests, a backend has let a mismatch pass. The 
 of each digest has sent its calls, or for a second, and the run ends with a verdict on the first difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

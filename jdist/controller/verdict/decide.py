@@ -13,8 +13,6 @@ The rules, of which the first that applies decides::
 :mod:`~jdist.controller.verdict.wait_graph` says who waits for whom, :mod:`~jdist.controller.verdict.phrases` words it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """Mismatch: ranks of a group that called different things under one sequence number, and the verdict on it. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

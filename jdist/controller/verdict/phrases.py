@@ -1,7 +1,5 @@
 """Phrases: the English of verdicts. Pure; what is decided is in :mod:`~jdist.controller.verdict.decide`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from jdist.controller.verdict.mismatch import describe_call, describe_tensors

@@ -9,8 +9,6 @@ that a rank has begun in a group only grows, and no rank can leave one that anot
 receives have no numbers, so a finding about them counts only if the next poll sees the same calls still in flight.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Literal
 

@@ -3,8 +3,6 @@
 A notebook's style is the default; the command line sets its own with :func:`style`.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar

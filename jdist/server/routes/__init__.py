@@ -21,8 +21,6 @@ An error is ``{"message": …, "reason": …}``: 400 cannot be done as asked, 40
 could not be started, 504 timed out. 202: it is under way, and events report its result.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from jdist.server.routes import clusters, runs

@@ -1,7 +1,5 @@
 """Routes of clusters: all of them, each one, how to use it, and what a start may be asked for."""
 
-from __future__ import annotations
-
 from importlib.metadata import entry_points
 
 from jupyter_server.auth.decorator import authorized

@@ -1,7 +1,5 @@
 """Handler: what all routes share: authorization, the way to the client's loop and back, errors, and bodies."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine

@@ -1,7 +1,5 @@
 """Routes of runs and ranks: what acts on what runs, and what shows it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shlex
