@@ -90,7 +90,7 @@ class ClusterFollower(ABC):
     ) -> tuple[StatusReport, Observations]:
         """The cluster now. Raises TimeoutError, ConnectionLost if it does not answer."""
         report = await asyncio.wait_for(observer.status(), ANSWER_TIMEOUT)
-        alive = [row.rank for row in report.ranks if row.pid and row.state != "cut off"]
+        alive = [row.rank for row in report.ranks if row.pid and row.state != "unreachable"]
         if not wants_observations(report) or not alive or report.facts.phase != "ready":
             return report, {}
         try:

@@ -51,7 +51,7 @@ class StatusReporter:
             reason=reason,
             remedies=m.remedies() if reason else (),
             init_seconds=self._formation.init_seconds,
-            unreachable=tuple(n for n in sorted(m.world.nodes) if m.world.nodes[n].is_cut_off),
+            unreachable=tuple(n for n in sorted(m.world.nodes) if m.world.nodes[n].is_unreachable),
             is_by_task=m.world.is_by_task,
             node_of=topology.node_of,
             launcher_names=tuple(
@@ -109,13 +109,13 @@ class StatusReporter:
         m = self._model
         run = m.runs.run_on(rank.rank)
         doing = rank.phase if not rank.has_process else "running" if run else "idle"
-        is_cut_off = m.world.nodes[rank.node_rank].is_cut_off
+        is_unreachable = m.world.nodes[rank.node_rank].is_unreachable
         return RankFacts(
             rank=rank.rank,
             node_rank=topology.node_rank(rank.rank),
             hostname=topology.host_of(rank.rank),
             pid=rank.pid,
-            state="cut off" if is_cut_off else doing,
+            state="unreachable" if is_unreachable else doing,
             run=run.number if run else 0,
             last_line=rank.last_line,
             fresh=rank.is_fresh,

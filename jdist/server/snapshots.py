@@ -31,7 +31,7 @@ class NodeRow(Struct, frozen=True):
     node: int
     hostname: str
     is_here: bool
-    is_cut_off: bool
+    is_unreachable: bool
     ranks: tuple[int, ...]
 
 

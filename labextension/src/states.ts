@@ -72,7 +72,7 @@ export function rankState(rank: IRank | undefined, trans: TranslationBundle): IS
   if (state === 'running' && rank?.doing?.kind === 'silent') {
     return lookUp(RANKS, 'unresponsive', trans);
   }
-  return lookUp(RANKS, state === 'cut off' ? 'unreachable' : state, trans);
+  return lookUp(RANKS, state, trans);
 }
 
 /** The state of a rank's part in a run. */

@@ -18,7 +18,6 @@ describe('the state of a rank', () => {
     ['idle', '○', 'idle', 'idle'],
     ['running', '▶', 'running', 'busy'],
     ['starting', '◔', 'starting', 'pending'],
-    ['cut off', '⚠', 'unreachable', 'bad'],
     ['unreachable', '⚠', 'unreachable', 'bad'],
     ['gone', '✕', 'gone', 'bad']
   ])('%s', (state, sign, label, tone) => expect(rankState(rank(0, { state }), trans)).toEqual({ sign, label, tone }));

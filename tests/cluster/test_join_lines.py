@@ -125,7 +125,7 @@ def test_a_line_that_is_void_is_refused_on_both_sides_and_cuts_nobody_off(
     short = own.invite(0.001)
     code, text = Terminal(short).end()
     assert code == 1
-    assert "expired or was revoked; `jdist invite`" in text
+    assert "expired or was revoked; ask the user of the cluster for another" in text
     assert eventually(lambda: any("its join line has expired or was revoked" in n for n in notices))
     last = own.invite(revoke=True)
     assert Terminal(first).end()[0] == 1

@@ -61,7 +61,7 @@ class Agent:
     liveness_name: str = ""
     place: int = -1
     is_gone: bool = False
-    is_cut_off: bool = False
+    is_unreachable: bool = False
     """Nothing that it says arrives yet."""
     starts_workers: bool = True
     forms: bool = True
@@ -235,7 +235,7 @@ class Driver:
         due += [r.give_up_at for r in runs] + [r.compare_until for r in runs]
         here = [n for n in self.state.world.nodes.values() if n.is_here]
         due += [n.last_heard + self.settings.node_grace for n in here]
-        due += [n.last_heard + self.settings.beat_timeout for n in here if not n.is_cut_off]
+        due += [n.last_heard + self.settings.beat_timeout for n in here if not n.is_unreachable]
         assert all(wakeup is not None and wakeup <= t for t in due if t is not None), "a deadline has no wake-up"
 
     def deliver(self, agent: Agent) -> list[Message]:
@@ -245,7 +245,7 @@ class Driver:
     def settle(self) -> None:
         """Let every agent say all that it has to say."""
         for _ in range(10000):
-            talkers = [a for a in self.agents.values() if a.says and not a.is_gone and not a.is_cut_off]
+            talkers = [a for a in self.agents.values() if a.says and not a.is_gone and not a.is_unreachable]
             if not talkers:
                 return
             for agent in talkers:
@@ -266,7 +266,7 @@ class Driver:
                 assert after is None or after > self.now, "a wake-up that was served is due again"
             if beating:
                 for agent in self.agents.values():
-                    if not agent.is_gone and not agent.is_cut_off and agent.liveness_name:
+                    if not agent.is_gone and not agent.is_unreachable and agent.liveness_name:
                         self.step(FromAgent(agent.name, Heartbeat()))
             self.settle()
             if self.now >= end or self.exits:
@@ -320,7 +320,7 @@ class Driver:
 
     def greet(self, agent: Agent) -> None:
         """The agent was given up and says hello again, for the place it had."""
-        agent.is_cut_off = False
+        agent.is_unreachable = False
         agent.says.clear()
         self.step(
             FromAgent(

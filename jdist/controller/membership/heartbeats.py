@@ -2,13 +2,13 @@
 
 A node's states, and what moves it on; nothing else does::
 
-    in reach ──silent for beat_timeout──► cut off ──silent for node_grace──► gone ──an agent joins──► in reach
-     ▲    │                                  │                                ▲
-     │    └──its agent's process ended───────┼────────────────────────────────┘
+    in reach ──silent for beat_timeout──► unreachable ──silent for node_grace──► gone ──an agent joins──► in reach
+     ▲    │                                  │                                    ▲
+     │    └──its agent's process ended───────┼────────────────────────────────────┘
      └───────────anything is heard───────────┘
 
-A node that is cut off has lost nothing: its ranks run on, and what is said to it and by it meanwhile arrives in order
-when the network is there again (wire/transport/streams). A run that waits for it waits. What tells a dead agent from a
+An unreachable node has lost nothing: its ranks run on, and messages to it and from it arrive in order when the network
+is there again (wire/transport/streams). A run that waits for it waits. What tells a dead agent from a
 network that is cut is its liveness connection (wire/bulk/server): only the end of a process closes that in order.
 """
 
@@ -31,8 +31,8 @@ class Heartbeats:
     def record(self, node: Node) -> None:
         """A node's agent said something, if only that it lives."""
         m = self._model
-        if node.is_cut_off:
-            node.is_cut_off = False
+        if node.is_unreachable:
+            node.is_unreachable = False
             node.back_at = m.now
             silence = m.now - node.last_heard
             m.broadcast(Notice(f"{node.name} is back after {silence:.1f} s: nothing was lost"))
@@ -52,7 +52,7 @@ class Heartbeats:
         m.send(node.agent, LivenessRenewed(m.new_liveness_name(node.agent)))
 
     def handle_tick(self) -> None:
-        """Say which nodes are cut off, and give up those that have been for too long."""
+        """Report the nodes that have become unreachable, and give up those that have been for too long."""
         m = self._model
         for node in list(m.world.nodes.values()):
             if not node.is_here:
@@ -60,22 +60,24 @@ class Heartbeats:
             silence = m.now - node.last_heard
             if silence >= m.settings.node_grace:
                 self._rank_loss.node_gone(node, f"last heard {silence:.0f} s ago")
-            elif silence >= m.settings.beat_timeout and not node.is_cut_off:
-                node.is_cut_off = True
+            elif silence >= m.settings.beat_timeout and not node.is_unreachable:
+                node.is_unreachable = True
                 m.broadcast(Notice(self._describe(node)))
 
     def silences(self) -> tuple[str, ...]:
-        """A sentence for each node that is cut off."""
-        return tuple(self._describe(n) for n in self._model.world.nodes.values() if n.is_cut_off)
+        """A sentence for each unreachable node."""
+        return tuple(self._describe(n) for n in self._model.world.nodes.values() if n.is_unreachable)
 
     def _describe(self, node: Node) -> str:
         silence = self._model.now - node.last_heard
         left = max(0.0, self._model.settings.node_grace - silence)
-        return f"{node.name} is cut off: last heard {silence:.1f} s ago; its ranks are kept for {left:.0f} s"
+        return f"{node.name} is unreachable: last heard {silence:.1f} s ago; its ranks are kept for {left:.0f} s"
 
     def next_wakeup(self) -> float | None:
         """When a node's state changes next if nothing is heard."""
         s = self._model.settings
         nodes = [n for n in self._model.world.nodes.values() if n.is_here]
-        waits = [n.last_heard + (s.node_grace if n.is_cut_off else min(s.beat_timeout, s.node_grace)) for n in nodes]
+        waits = [
+            n.last_heard + (s.node_grace if n.is_unreachable else min(s.beat_timeout, s.node_grace)) for n in nodes
+        ]
         return min(waits, default=None)

@@ -194,7 +194,7 @@ class RankLoss:
         m.out.append(Forget(node.agent))
         self._queries.answer_for_node(node.agent, f"node {node.node_rank} is gone: {reason}")
         node.agent = ""
-        node.is_cut_off = False
+        node.is_unreachable = False
         if not m.world.ranks:
             del m.world.nodes[node.node_rank]
             return

@@ -28,7 +28,7 @@ class Node:
     facts: NodeFacts
     nproc: int
     last_heard: float
-    is_cut_off: bool = False
+    is_unreachable: bool = False
     """It has been silent for too long to be well, and not for long enough to be given up (see contact)."""
     back_at: float | None = None
     """When it was heard again after that."""
@@ -60,7 +60,7 @@ class Node:
 
     def was_in_reach(self, since: float) -> bool:
         """Whether it has been in reach all the time from then on, as far as is known."""
-        return not self.is_cut_off and (self.back_at is None or self.back_at <= since)
+        return not self.is_unreachable and (self.back_at is None or self.back_at <= since)
 
 
 @dataclass

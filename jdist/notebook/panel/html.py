@@ -25,7 +25,7 @@ from jdist.notebook.text.status_text import group_rows, rank_row, status_bundle
 
 PAGE = 32
 """Ranks on a page of the table."""
-_SIGNS = {"running": "▶", "idle": "○", "starting": "◔", "cut off": "⚠", "gone": "✕"}
+_SIGNS = {"running": "▶", "idle": "○", "starting": "◔", "unreachable": "⚠", "gone": "✕"}
 _NO_WIDGETS = "this front end shows no widgets, so here is the cluster as it was when the panel was opened"
 _LINE = "1px solid var(--jp-border-color2,rgba(128,128,128,.35))"
 _CELL = f"padding:2px 12px 2px 0;text-align:left;vertical-align:top;border-bottom:{_LINE}"

@@ -18,7 +18,7 @@ def status(s: Session, _: Namespace) -> None:
     """per rank: node, device, pid, state, run, current operation, memory, its GPU's, last line"""
     cluster = s.cluster
     found = cluster.status()
-    alive = [row.rank for row in found.ranks if row.pid and row.state != "cut off"]
+    alive = [row.rank for row in found.ranks if row.pid and row.state != "unreachable"]
     s.screen.show(status_bundle(found, cluster.look(alive) if alive else {}))
 
 

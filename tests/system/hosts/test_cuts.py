@@ -44,7 +44,7 @@ def test_a_cut_of_some_seconds_while_idle_loses_nothing(across: Start, hosts: Be
     began = time.monotonic()
     assert eventually(lambda: own.facts.unreachable == (1,), 10)
     status = own.status()
-    assert {r.rank: r.state for r in status.ranks} == {0: "idle", 1: "idle", 2: "cut off", 3: "cut off"}
+    assert {r.rank: r.state for r in status.ranks} == {0: "idle", 1: "idle", 2: "unreachable", 3: "unreachable"}
     assert "node 1" in status.silences[0]
     assert own.run("kept", ranks=[0, 1], timeout=10).values == {0: 0, 1: 10}, "the rest is of use meanwhile"
     time.sleep(max(0.0, CUT - (time.monotonic() - began)))
@@ -53,7 +53,7 @@ def test_a_cut_of_some_seconds_while_idle_loses_nothing(across: Start, hosts: Be
     assert run.values == {r: (4.0, r * 10) for r in range(4)}
     assert pids(own) == before
     assert own.generation == 1
-    assert any("node 1" in n and "is cut off: last heard" in n for n in notices)
+    assert any("node 1" in n and "is unreachable: last heard" in n for n in notices)
     assert any("node 1" in n and "is back" in n for n in notices)
 
 

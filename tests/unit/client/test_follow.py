@@ -39,7 +39,7 @@ class FakeObserver:
         self.polls += 1
         if self.error is not None:
             raise self.error
-        return StatusReport("s", FACTS, (row(0), row(1, pid=0), row(2, "cut off")), ())
+        return StatusReport("s", FACTS, (row(0), row(1, pid=0), row(2, "unreachable")), ())
 
     async def look(self, ranks: list[int], timeout: float) -> Observations:
         self.observed.append(ranks)

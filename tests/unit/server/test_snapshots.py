@@ -51,7 +51,7 @@ def sent(value: object) -> Any:
 def test_a_snapshot_for_the_browser() -> None:
     picture = sent(snapshot(found(0, 1), {0: looked()}))
     assert (picture["state"], picture["cluster"], picture["version"]) == ("ready", "random", "1.0")
-    assert picture["nodes"][1] == {"node": 1, "hostname": "beta", "is_here": True, "is_cut_off": True, "ranks": [2]}
+    assert picture["nodes"][1] == {"node": 1, "hostname": "beta", "is_here": True, "is_unreachable": True, "ranks": [2]}
     assert [(r["number"], r["count"], r["done"]) for r in picture["runs"]] == [(7, 3, 1), (8, 1, 0)]
     assert picture["ranks"][0]["doing"]["number"] == 12
     assert picture["ranks"][0]["progress"] == [{"group": "world", "begun": 12, "ended": 11}]

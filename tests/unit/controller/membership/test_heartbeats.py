@@ -23,12 +23,12 @@ SETTINGS = {"beat_timeout": 3.0, "node_grace": 15.0, "interrupt_grace": 4.0}
 
 
 def cut(d: Driver, node: int) -> None:
-    d.agents[f"a-{node}"].is_cut_off = True
+    d.agents[f"a-{node}"].is_unreachable = True
 
 
 def heal(d: Driver, node: int) -> None:
     agent = d.agents[f"a-{node}"]
-    agent.is_cut_off = False
+    agent.is_unreachable = False
     d.step(FromAgent(agent.name, Heartbeat()))
     d.settle()
 
@@ -46,11 +46,11 @@ def test_a_node_that_is_silent_for_a_while_loses_nothing() -> None:
     assert not notices(d)
     d.sleep(9.5)
     assert len(notices(d)) == 1
-    assert notices(d)[0].startswith("node 1 (a-1) is cut off: last heard 3.")
+    assert notices(d)[0].startswith("node 1 (a-1) is unreachable: last heard 3.")
     assert "its ranks are kept for" in notices(d)[0]
     d.say(StatusRequest("s"))
     rows = d.told(StatusReport)[-1]
-    assert [r.state for r in rows.ranks] == ["running", "idle", "cut off", "cut off"]
+    assert [r.state for r in rows.ranks] == ["running", "idle", "unreachable", "unreachable"]
     assert rows.facts.unreachable == (1,)
     assert set(d.state.runs.running) == {run, alone}
     heal(d, 1)
@@ -108,7 +108,7 @@ def test_an_agent_whose_place_is_taken_is_turned_away() -> None:
     d = Driver(**SETTINGS).ready()
     cut(d, 1)
     d.sleep(20.0)
-    d.agents["a-1"].is_cut_off = False
+    d.agents["a-1"].is_unreachable = False
     d.agents["a-1"].is_gone = True
     d.add_agent("a-new")
     d.settle()
@@ -180,7 +180,7 @@ def test_a_lifeline_that_broke_is_replaced_and_costs_nothing(how: str) -> None:
     assert not d.state.world.is_complete
 
 
-def test_an_agent_that_dies_while_it_is_cut_off_is_gone_when_that_is_known() -> None:
+def test_an_agent_that_dies_while_it_is_unreachable_is_gone_when_that_is_known() -> None:
     d = Driver(**SETTINGS).ready()
     cut(d, 1)
     d.sleep(4.0)

@@ -58,7 +58,7 @@ def test_a_node_that_was_here_and_is_gone_again_may_be_left_out() -> None:
     gone = d.add_agent("a-0", wanted=0)
     leave_out(d, 0, 1, 2)
     assert refusals(d) == ["node 0 is here"], "as far as anybody knows"
-    gone.is_gone = gone.is_cut_off = True
+    gone.is_gone = gone.is_unreachable = True
     d.sleep(d.state.settings.node_grace + 1)
     d.add_agent("a-1", wanted=1)
     d.add_agent("a-2", wanted=2)

@@ -1,4 +1,4 @@
-"""Losses: a rank's process ends, a node is cut off, somebody replaces a rank; and how the world comes back."""
+"""Losses: a rank's process ends, a node is unreachable, somebody replaces a rank; and how the world comes back."""
 
 from __future__ import annotations
 

@@ -445,11 +445,11 @@ def test_what_an_agent_sent_before_a_removal_is_about_the_same_workers() -> None
 def test_two_removals_before_the_first_is_heard_of() -> None:
     d = Driver(3).ready()
     for agent in d.agents.values():
-        agent.is_cut_off = True
+        agent.is_unreachable = True
     d.say(RemoveRanks("rem", (0,)))
     d.say(RemoveRanks("rem", (0,)))
     for agent in d.agents.values():
-        agent.is_cut_off = False
+        agent.is_unreachable = False
     d.agents["a-2"].says.appendleft(Output(0, (Text((2, 5), "stdout", "x\n"),)))
     d.settle()
     assert d.state.world.ranks[3].last_line == "x", "worker 5 was rank 5, then 4, and is 3"
@@ -481,7 +481,7 @@ def test_other_clients_are_told_at_once() -> None:
 def test_an_agent_that_was_given_up_and_removed_gets_no_place_that_is_anothers() -> None:
     d = Driver(3).ready()
     agent = d.agents["a-1"]
-    agent.is_cut_off = True
+    agent.is_unreachable = True
     d.sleep(30.0)
     remove(d, 2, 3)
     d.greet(agent)

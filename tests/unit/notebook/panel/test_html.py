@@ -139,7 +139,7 @@ def test_a_column_of_which_nobody_says_anything_is_left_out() -> None:
     assert "✕ gone killed by SIGKILL" in said
 
 
-@pytest.mark.parametrize("state", ["idle", "running", "gone", "cut off", "starting"])
+@pytest.mark.parametrize("state", ["idle", "running", "gone", "unreachable", "starting"])
 def test_a_state_is_a_sign_and_a_word(state: str) -> None:
     markup = html.draw_ranks(Sight("live", "", surveyed([row(0, state), row(1)])))
     assert re.search(rf"[^\x00-\x7f] {state}<", markup)
