@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -48,3 +50,13 @@ def test_it_is_quiet_unless_asked(cluster: jdist.Cluster) -> None:
     levels = {e.record.level for e in cluster.debug_log(1000).entries}
     assert "INFO" in levels
     assert "DEBUG" not in levels
+
+
+def test_the_command_line_shows_it(cluster: jdist.Cluster) -> None:
+    command = [sys.executable, "-m", "jdist", "logs", "--debug", "-n", "500", "--cluster", cluster.name]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    lines = shown.splitlines()
+    assert any(re.fullmatch(r"[\d:.]{12} node 0 agent INFO: worker \d+ is up: process \d+", line) for line in lines)
+    assert any(
+        re.match(r"[\d:.]{12} controller controller INFO: client .* attached: command line", line) for line in lines
+    )
