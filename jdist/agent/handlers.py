@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from jdist.agent.code.sync import CodeSync
+from jdist.agent.code.sync import CodeReceiver
 from jdist.agent.link.controller_link import ControllerLink
 from jdist.agent.node.context import NodeContext
 from jdist.agent.processes.jupyter_messages import InputContent, KernelMessage, read_content
@@ -72,7 +72,7 @@ class AgentParts:
     meter: GpuMeter
     rank_queries: RankQueries
     node_queries: NodeQueries
-    code_sync: CodeSync
+    code_sync: CodeReceiver
 
 
 class ControllerHandlers:

@@ -1,4 +1,4 @@
-"""The agent's life: join the controller, start workers, pass messages both ways, end when told or orphaned.
+"""The agent's life: join the controller, start workers, pass messages both ways, end on request or as an orphan.
 
 States, and what changes them: *gathering* (workers starting) → *serving*, by the workers' hellos; *ended* by Shutdown,
 a rejection, SIGTERM, or a controller that has been unreachable for longer than the grace.
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from jdist.agent.code.sync import CodeSync
+from jdist.agent.code.sync import CodeReceiver
 from jdist.agent.handlers import AgentParts, ControllerHandlers, WorkerHandlers
 from jdist.agent.link.controller_link import ControllerLink
 from jdist.agent.link.data_gateway import DataGateway
@@ -86,7 +86,7 @@ class Agent:
         workers = Workers(node)
         visibility = CudaVisibility(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER", ""))
         meter = GpuMeter(workers.kernels, visibility, node.facts.gpus, send)
-        code_sync = CodeSync(node, lambda message: workers.forward(tuple(workers.kernels), pack(message)))
+        code_sync = CodeReceiver(node, lambda message: workers.forward(tuple(workers.kernels), pack(message)))
         return AgentParts(
             link=self._link,
             workers=workers,
@@ -148,7 +148,7 @@ class Agent:
         self._finish(0)
 
     def _handle_sigterm(self) -> None:
-        """A scheduler ends the node's job, or somebody this agent. The workers may have got the signal as well."""
+        """A scheduler ends the node's job, or a user ends this agent. The workers may have got the signal as well."""
         if not self._is_leaving:
             self._is_leaving = True
             self._create_task(self._leave())

@@ -24,7 +24,7 @@ from jdist.wire.values.segments import Probe, Segment
 CodeOp = CompareTree | StorePieces | ApplyTree | AdoptTree
 
 
-class CodeSync:
+class CodeReceiver:
     """Applies synced trees; ``broadcast`` sends to every worker of this node."""
 
     def __init__(self, node: NodeContext, broadcast: Callable[[Message], object]):

@@ -5,7 +5,7 @@ States, and what changes them::
     reachable ──liveness connection ended | disconnected | silent──► unreachable ──anything arrives──► reachable
                                                                          └──the grace is over──► lost (the agent ends)
 
-The liveness connection tells a dead controller (its end is closed at once) from a broken network (it is not).
+The liveness connection distinguishes a dead controller, whose end is closed at once, from a broken network.
 Either way zmq dials on: a network may heal, and a controller may be started again at the same address.
 """
 

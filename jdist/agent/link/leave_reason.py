@@ -18,7 +18,7 @@ async def why_terminated(environ: Mapping[str, str]) -> str:
     reason = "its agent was ended by SIGTERM"
     number = environ.get("SLURM_JOB_ID", "")
     job = await _query_slurm(number) if number else None
-    if job is None or job.phase == "running":  # somebody else sent the signal
+    if job is None or job.phase == "running":  # the signal came from elsewhere
         return reason
     advice = job.advice()
     return f"{reason}: {job.describe()}{'; ' if advice else ''}{advice}"

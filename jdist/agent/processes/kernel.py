@@ -71,7 +71,7 @@ class Kernel:
         """The agent has ended it, or is about to: its end is not reported."""
         self.is_subscribed = False
         """Its output is received."""
-        self.has_said_hello = False
+        self.has_greeted = False
         self.device = ""
         """As its worker reported it last: "cpu", "cuda:0"."""
         self._reaper = reaper
@@ -103,7 +103,7 @@ class Kernel:
     @property
     def is_up(self) -> bool:
         """Whether its worker is ready for cells."""
-        return self.is_subscribed and self.has_said_hello
+        return self.is_subscribed and self.has_greeted
 
     def reply_input(self, text: str) -> None:
         """Pass on the line that the user typed."""

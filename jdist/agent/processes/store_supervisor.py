@@ -30,7 +30,7 @@ _TIMEOUT = 60.0
 
 
 class StoreSupervisor:
-    """Starts this node's store, and reports its end."""
+    """Keeps this node's store running."""
 
     def __init__(self, node: NodeContext):
         self.address: tuple[str, int] | None = None

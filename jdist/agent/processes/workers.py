@@ -221,7 +221,7 @@ class Workers:
         if not isinstance(message, WorkerHello):
             self.listener.handle_worker_message(message)
             return
-        kernel.has_said_hello = True
+        kernel.has_greeted = True
         self.listener.handle_hello(kernel)
         self._report_up(kernel)
 

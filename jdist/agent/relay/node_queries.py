@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from jdist.agent.code.sync import CodeSync
+from jdist.agent.code.sync import CodeReceiver
 from jdist.agent.node.context import NodeContext
 from jdist.agent.node.facts import interface_environment
 from jdist.agent.relay.node_report import report_briefly, report_fully
@@ -39,7 +39,7 @@ _LONGEST = 600.0
 class NodeQueries:
     """Answers for this node."""
 
-    def __init__(self, node: NodeContext, code_sync: CodeSync):
+    def __init__(self, node: NodeContext, code_sync: CodeReceiver):
         self._loop = asyncio.get_running_loop()
         self._node = node
         self._facts = node.facts

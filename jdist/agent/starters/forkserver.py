@@ -107,7 +107,7 @@ class PreforkedChild:
         self._adopted()
         out = os.dup(1)
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)  # until it has a role it holds nobody's output open
+        os.dup2(null, 1)  # until it has a role, it must not hold another process's output open
         os.close(null)
         with theirs:
             request, fds, _, _ = socket.recv_fds(theirs, _REQUEST_LIMIT, 1)
