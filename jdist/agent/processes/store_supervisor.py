@@ -6,20 +6,19 @@ the next generation: a world that is formed does not need it at once.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import logging
 import os
 import signal
-import socket
 from pathlib import Path
 
 import msgspec
 
 from jdist.agent.node.context import NodeContext
 from jdist.agent.processes.exits import on_exit
-from jdist.agent.starters.base import ProcessRequest, Starter
+from jdist.agent.processes.reports import start_reporter
+from jdist.agent.starters.base import Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import StartStore, StoreDown, StoreUp
 from jdist.core.settings import StoreReport, StoreSpec
@@ -69,20 +68,11 @@ class StoreSupervisor:
 
 async def start_store(starter: Starter, directory: Path, host: str, port: int) -> tuple[int, int]:
     """(pid, port) of a store on ``host``; ``port`` 0 takes a free one. Raises LaunchError with torch's reason."""
-    path = directory / "store-report"
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
-        reports.bind(str(path))
-        reports.setblocking(False)
-        spec = msgspec.json.encode(StoreSpec(host, port, str(path)))
-        log = str(directory / "store.log")
-        pid = await starter.start(ProcessRequest("jdist.worker.groups.store_process:main", spec, log, {}))
-        try:
-            data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(reports, 4096), _TIMEOUT)
-        except TimeoutError:
-            raise LaunchError(f"the rendezvous store on {host} did not start within {_TIMEOUT:.0f} s") from None
-        finally:
-            path.unlink(missing_ok=True)
+    entry, spec = "jdist.worker.groups.store_process:main", functools.partial(StoreSpec, host, port)
+    try:
+        pid, data = await start_reporter(starter, directory, "store", entry, spec, _TIMEOUT)
+    except TimeoutError:
+        raise LaunchError(f"the rendezvous store on {host} did not start within {_TIMEOUT:.0f} s") from None
     report = msgspec.json.decode(data, type=StoreReport)
     if report.error:
         raise LaunchError(f"the rendezvous store cannot listen on {host}:{port or 'a free port'}: {report.error}")

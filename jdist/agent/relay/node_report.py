@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import resource
 import shutil
-import socket
 import tempfile
 from pathlib import Path
 
@@ -15,8 +13,8 @@ import msgspec
 import psutil
 
 from jdist.agent.node.gpus import GpuReading, query
-from jdist.agent.processes.exits import on_exit
-from jdist.agent.starters.base import ProcessRequest, Starter
+from jdist.agent.processes.reports import start_reporter
+from jdist.agent.starters.base import Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.membership import NodeFacts
 from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts
@@ -104,37 +102,7 @@ def _rdma() -> tuple[str, ...]:
 
 
 async def _ask_torch(starter: Starter, directory: Path) -> TorchFacts:
-    path = directory / "facts-report"
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
-        reports.bind(str(path))
-        reports.setblocking(False)
-        try:
-            spec = msgspec.json.encode(TorchFactsSpec(str(path)))
-            log = directory / "facts.log"
-            pid = await starter.start(ProcessRequest("jdist.worker.torch_facts:main", spec, str(log), {}))
-            data = await asyncio.wait_for(_report_of(pid, reports), _TORCH)
-        finally:
-            path.unlink(missing_ok=True)
-    if data is None:
-        last = log.read_text(errors="replace").strip().splitlines()[-1:]
-        raise LaunchError(f"its process ended without a word; {' '.join(last)}")
-    return msgspec.json.decode(data, type=TorchFacts)
-
-
-async def _report_of(pid: int, reports: socket.socket) -> bytes | None:
-    """The process's report; None if it ends without one."""
-    ended = asyncio.Event()
-    on_exit(pid, ended.set)
-    ending = asyncio.ensure_future(ended.wait())
-    receiving = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(reports, 1 << 16))
-    try:
-        await asyncio.wait({receiving, ending}, return_when=asyncio.FIRST_COMPLETED)
-        if receiving.done():
-            return receiving.result()
-        with contextlib.suppress(BlockingIOError):
-            return reports.recv(1 << 16)  # sent just before it ended
-        return None
-    finally:
-        receiving.cancel()
-        ending.cancel()
+    _, report = await start_reporter(
+        starter, directory, "facts", "jdist.worker.torch_facts:main", TorchFactsSpec, _TORCH
+    )
+    return msgspec.json.decode(report, type=TorchFacts)
