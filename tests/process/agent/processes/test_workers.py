@@ -1,0 +1,351 @@
+"""Workers and their kernels: real processes that do nothing, spoken for by this one on the sockets of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import zmq
+from jupyter_client.session import Session
+
+from jdist.agent.node.context import NodeContext
+from jdist.agent.node.facts import node_facts
+from jdist.agent.node.join_options import WORKER, JoinOptions
+from jdist.agent.processes import workers as module
+from jdist.agent.processes.jupyter_messages import KernelMessage
+from jdist.agent.processes.kernel import Kernel
+from jdist.agent.processes.workers import Workers
+from jdist.agent.starters.base import ProcessRequest
+from jdist.core.errors import LaunchError
+from jdist.core.messages.groups import WorldFormed
+from jdist.core.messages.membership import LauncherTask, Shutdown, StartWorker, Welcome, WorkerHello
+from jdist.core.settings import WorkerSpec
+from jdist.wire.processes import has_ended
+from jdist.wire.transport.sockets import dial_ipc, new_context
+from jdist.wire.values.frames import pack
+
+DEADLINE = 30.0
+WELCOME = Welcome("here", 0, 1, 2, 0, 60.0, 100, False)
+SLEEP = "import time; time.sleep(1000)"
+
+
+class Starter:
+    """Starts Python with ``code`` in place of a worker; fails with ``error``."""
+
+    def __init__(self) -> None:
+        self.code = SLEEP
+        self.error = ""
+        self.requests: list[ProcessRequest] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def start(self, request: ProcessRequest) -> int:
+        self.requests.append(request)
+        await self.gate.wait()
+        if self.error:
+            raise LaunchError(self.error)
+        return self._spawn(request.log)
+
+    def _spawn(self, path: str) -> int:
+        with open(path, "wb") as log:
+            process = subprocess.Popen([sys.executable, "-c", self.code], stderr=log)
+        process.returncode = 0  # the reaper waits for it
+        return process.pid
+
+    def spec(self, n: int = -1) -> WorkerSpec:
+        return msgspec.json.decode(self.requests[n].spec, type=WorkerSpec)
+
+    def close(self) -> None:
+        pass
+
+
+class Reaper:
+    """Waits for the workers alone: the children of this process are other tests' as well."""
+
+    def status(self, pid: int) -> int | None:
+        return os.waitpid(pid, 0)[1]
+
+    def end_all(self, timeout: float) -> bool:
+        return True
+
+
+class Listener:
+    """Remembers events, as (name, arguments), and lets a test wait for so many."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self._changed = asyncio.Event()
+
+    def _add(self, *event: Any) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    async def until(self, count: int) -> list[tuple[Any, ...]]:
+        async with asyncio.timeout(DEADLINE):
+            while len(self.events) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.events
+
+    def handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
+        self._add("message", kernel.worker, channel, message.kind)
+
+    def handle_hello(self, kernel: Kernel) -> None:
+        self._add("hello", kernel.worker)
+
+    def handle_worker_message(self, message: Any) -> None:
+        self._add("says", message)
+
+    def handle_up(self, kernel: Kernel) -> None:
+        self._add("up", kernel.worker)
+
+    def handle_exit(self) -> None:
+        self._add("exit")
+
+    def handle_down(self, worker: int, incarnation: int, reason: str) -> None:
+        self._add("down", worker, incarnation, reason)
+
+
+class Bed:
+    """The workers of a node, in a folder of their own."""
+
+    def __init__(self, folder: Path, options: JoinOptions):
+        self.folder = folder
+        self.starter = Starter()
+        self.listener = Listener()
+        self.zmq = new_context()
+        self.tasks: set[asyncio.Task[None]] = set()
+        node = SimpleNamespace(
+            zmq_context=self.zmq,
+            endpoint=SimpleNamespace(cluster="c0ffee"),
+            options=options,
+            facts=msgspec.structs.replace(node_facts(("127.0.0.1", 1)), gpus=8),
+            directory=folder,
+            starter=self.starter,
+            create_task=lambda work: self.tasks.add(asyncio.get_running_loop().create_task(work)),
+        )
+        self.workers = Workers(cast("NodeContext", node))
+        self.workers.listener = self.listener
+        self.workers.set_place(WELCOME, "127.0.0.1")
+
+    async def started(self, *wanted: StartWorker) -> None:
+        for each in wanted:
+            assert self.workers.start(each)
+        async with asyncio.timeout(DEADLINE):
+            await asyncio.gather(*self.tasks)
+
+    def pid(self, worker: int) -> int:
+        return self.workers.kernels[worker].pid
+
+    def close(self) -> None:
+        pids = [k.pid for k in self.workers.kernels.values() if k.pid]
+        self.workers.close()
+        for pid in pids:
+            os.waitpid(pid, 0)
+        self.zmq.destroy(linger=0)
+
+
+Scene = Callable[[Bed], Coroutine[Any, Any, None]]
+Play = Callable[..., None]
+
+
+@pytest.fixture
+def play(runtime_directory: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Play:
+    monkeypatch.setattr(module, "ChildReaper", Reaper)
+    monkeypatch.setattr(module, "_TOGETHER", 0.01)
+
+    def play(scene: Scene, options: JoinOptions | None = None) -> None:
+        folder = runtime_directory / f"agent-{os.urandom(4).hex()}"
+        folder.mkdir()
+
+        async def main() -> None:
+            bed = Bed(folder, options or JoinOptions())
+            try:
+                await scene(bed)
+            finally:
+                bed.close()
+
+        asyncio.run(main())
+        left = {path.name for path in folder.iterdir() if not path.name.endswith(".raw.log")}
+        assert left <= {"agent"}, "no socket and no connection file of a worker stays"
+        shutil.rmtree(folder)
+
+    return play
+
+
+def read(path: str) -> tuple[int, dict[str, Any]]:
+    return stat.S_IMODE(os.stat(path).st_mode), json.loads(Path(path).read_text())
+
+
+ONE, TWO = StartWorker(10, 0, 0), StartWorker(11, 1, 4)
+
+
+def test_a_worker_gets_its_spec_its_environment_and_the_lowest_gpu_that_is_free(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE, TWO)
+        await bed.started(StartWorker(10, 0, 1))
+        one, two, again = (bed.starter.spec(n) for n in range(3))
+        assert (one.worker, one.rank, one.gpu_index, two.gpu_index, again.gpu_index) == (10, 0, 0, 1, 0)
+        assert len({one.identity, two.identity, again.identity}) == 3
+        assert two.agent_socket == str(bed.folder / "agent")
+        assert await bed.listener.until(1) == [("exit",)]
+        assert bed.starter.requests[1].entry == "jdist.worker.main:main"
+        assert bed.starter.requests[1].env.items() >= {WORKER: "1", "RANK": "1", "OMP_NUM_THREADS": "1"}.items()
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("gpu", "index"), [(3, 3), (-1, 8)])
+def test_a_task_has_the_gpu_that_its_launcher_gave_it_or_none(play: Play, gpu: int, index: int) -> None:
+    async def scene(bed: Bed) -> None:
+        bed.workers.set_place(msgspec.structs.replace(WELCOME, is_task=True, keeps_launcher=True), "127.0.0.1")
+        await bed.started(ONE)
+        assert bed.starter.spec().gpu_index == index
+        assert bed.starter.requests[0].env["PMIX_RANK"] == "5"
+
+    play(scene, JoinOptions(task=LauncherTask("mpirun", 5, 8, gpu=gpu), launcher={"PMIX_RANK": "5"}))
+
+
+def test_the_connection_file_is_the_users_alone_and_names_sockets_in_the_folder(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE)
+        mode, info = read(bed.starter.spec().connection_file)
+        assert mode == 0o600
+        assert (info["transport"], info["ip"]) == ("ipc", str(bed.folder / "k0"))
+
+    play(scene)
+
+
+def test_a_worker_is_up_by_its_hello_and_its_output(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE)
+        spec = bed.starter.spec()
+        heard: list[list[bytes]] = []
+        control = dial_ipc(bed.zmq, spec.agent_socket, heard.append, identity=spec.identity)
+        iopub = bed.zmq.socket(zmq.XPUB)
+        iopub.bind(f"ipc://{bed.folder / 'k0'}-2")
+        try:
+            control.send([pack(WorkerHello(10, bed.pid(10)))])
+            assert await bed.listener.until(1) == [("hello", 10)]
+            while not iopub.poll(0):  # noqa: ASYNC110 — zmq subscribes on a thread of its own
+                await asyncio.sleep(0.001)
+            session = Session(key=b"any")
+            iopub.send_multipart([b"topic", *session.serialize(session.msg("status", {}))])
+            assert (await bed.listener.until(3))[1:] == [("up", 10), ("message", 10, "iopub", "status")]
+
+            control.send([pack(WorldFormed(10, 1, "cpu", ()))])
+            assert (await bed.listener.until(4))[3] == ("says", WorldFormed(10, 1, "cpu", ()))
+            assert bed.workers.send(10, Shutdown())
+            assert not bed.workers.send(77, Shutdown())
+            async with asyncio.timeout(DEADLINE):
+                while not heard:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            assert heard == [[pack(Shutdown())]]
+        finally:
+            control.close(0)
+            iopub.close(0)
+
+    play(scene)
+
+
+def test_what_a_replaced_worker_still_says_is_dropped(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE)
+        old = bed.starter.spec()
+        await bed.started(StartWorker(10, 0, 1))
+        late = dial_ipc(bed.zmq, old.agent_socket, lambda _: None, identity=old.identity)
+        fresh = dial_ipc(bed.zmq, old.agent_socket, lambda _: None, identity=bed.starter.spec().identity)
+        try:
+            late.send([pack(WorkerHello(10, 1))])
+            fresh.send([pack(WorkerHello(10, 2))])
+            events = await bed.listener.until(2)
+            assert sorted(events) == [("exit",), ("hello", 10)], "the end of the one that was replaced is not reported"
+        finally:
+            late.close(0)
+            fresh.close(0)
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(signal.SIGSEGV, "killed by signal 11 (SIGSEGV)"), (signal.SIGTERM, "killed by signal 15 (SIGTERM)")],
+)
+def test_the_end_of_a_process_is_explained(play: Play, number: int, reason: str) -> None:
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE, TWO)
+        os.kill(bed.pid(11), number)
+        assert await bed.listener.until(2) == [("exit",), ("down", 11, 4, reason)]
+        assert list(bed.workers.kernels) == [10]
+
+    play(scene)
+
+
+def test_its_last_lines_are_part_of_the_reason(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        bed.starter.code = "import sys; sys.exit('no torch here')"
+        await bed.started(ONE)
+        await bed.listener.until(2)
+        assert bed.listener.events[-1] == ("down", 10, 0, "exited with code 1; it last wrote: no torch here")
+
+    play(scene)
+
+
+def test_a_worker_that_cannot_be_started_is_down(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        bed.starter.error = "no forks left"
+        await bed.started(ONE)
+        assert bed.listener.events == [("down", 10, 0, "no forks left")]
+        assert not bed.workers.kernels
+
+    play(scene)
+
+
+def test_one_that_is_ended_is_not_reported(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE, TWO)
+        pid = bed.pid(10)
+        bed.workers.end((10, 77))
+        assert await bed.listener.until(1) == [("exit",)]
+        assert has_ended(pid)
+        assert list(bed.workers.kernels) == [11]
+
+    play(scene)
+
+
+def test_one_that_is_ended_before_its_process_is_there_is_killed_when_it_comes(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        bed.starter.gate.clear()
+        assert bed.workers.start(ONE)
+        kernel = bed.workers.kernels[10]
+        await asyncio.sleep(0)
+        bed.workers.end((10,))
+        bed.starter.gate.set()
+        assert await bed.listener.until(1) == [("exit",)]
+        assert has_ended(kernel.pid)
+
+    play(scene)
+
+
+def test_one_that_does_not_get_ready_is_ended(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_UP_TIMEOUT", 0.05)
+
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE)
+        events = await bed.listener.until(2)
+        assert events[-1][:3] == ("down", 10, 0)
+        assert "signal 9" in events[-1][3]
+
+    play(scene)
