@@ -4,8 +4,6 @@ A worker's own state is the controller's to know: the agent reports only that a 
 cell, and describes what it holds to a controller that was started again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

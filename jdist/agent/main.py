@@ -4,8 +4,6 @@ States, and what changes them: *gathering* (workers starting) → *serving*, by 
 a rejection, SIGTERM, or a controller that has been unreachable for longer than the grace.
 """
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import logging

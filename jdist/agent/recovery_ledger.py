@@ -1,7 +1,5 @@
 """The recovery ledger: what this node's ranks hold, recorded from passing messages, for a restarted controller."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Content waits in a staging folder until its digest has been verified, and is the
 rank reads half a file. Nothing is written through a link: a link in the way is replaced.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

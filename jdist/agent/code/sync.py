@@ -1,7 +1,5 @@
 """Code sync, a node's part: it reports what it lacks, stores what arrives, and has its ranks import it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

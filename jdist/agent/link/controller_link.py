@@ -9,8 +9,6 @@ The liveness connection distinguishes a dead controller, whose end is closed at 
 Either way zmq dials on: a network may heal, and a controller may be started again at the same address.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

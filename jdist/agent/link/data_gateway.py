@@ -4,8 +4,6 @@ A worker connects to a Unix socket here, names a transfer, and gets a connected 
 it then writes a tensor's own memory into it, with no copy in between.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

@@ -4,8 +4,6 @@ All addresses of the line are tried at once. Of those that answer for this clust
 that nodes which reach the controller in several ways use the same one. The controller's key proves that it is genuine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from typing import Any

@@ -1,7 +1,5 @@
 """Leave reason: why Slurm is stopping this agent (preemption, time limit, cancel), as far as it says."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """NodeContext: what all parts of an agent share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Facts about this node, read without importing torch."""
 
-from __future__ import annotations
-
 import glob
 import importlib.metadata
 import importlib.util

@@ -5,8 +5,6 @@ does not return and cannot be ended, and the agent holds the node's ranks. (Torc
 context, hundreds of MB of the GPU's memory.)
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

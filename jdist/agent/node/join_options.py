@@ -1,7 +1,5 @@
 """Join options: rank count, node rank and launcher task, from the command line or the launcher's environment."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

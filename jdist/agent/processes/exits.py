@@ -1,7 +1,5 @@
 """Exits: waiting for ended children, and explaining in words how a process ended."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

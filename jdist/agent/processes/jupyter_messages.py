@@ -1,7 +1,5 @@
 """Jupyter messages as an agent reads them from its workers' kernels: only the fields that jdist needs."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, TypeVar
 
 import msgspec

@@ -5,8 +5,6 @@ Linux 4.13) and names the process in its log, which root may read. The count is 
 so that a kill of long ago, or of another process, is not taken for this one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@ At most one is kept. It ends with the agent, or when another takes its place. On
 the next generation: a world that is formed does not need it at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -5,8 +5,6 @@ itself or is dismissed, after which nothing more of it is reported. Only this mo
 `WorkerListener` is called on the running loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

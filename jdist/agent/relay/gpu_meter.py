@@ -6,8 +6,6 @@ at a time. Answers pass at once with what is known, or wait a moment for what is
 a measurement is at most seconds old; where a cell has ended since, it is repeated.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

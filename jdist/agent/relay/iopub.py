@@ -4,8 +4,6 @@ What several ranks write alike within a moment crosses the network once. A strea
 the rank's log on this node; from then on only its newest lines travel, with the exact count of what was left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Literal
 

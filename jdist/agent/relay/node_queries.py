@@ -1,7 +1,5 @@
 """Node queries: answers what is asked of the node itself, each query in a task of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """Node report: what is found on this node without importing torch: from the system, the GPU driver and a fork."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

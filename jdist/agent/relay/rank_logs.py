@@ -1,7 +1,5 @@
 """Rank logs: everything that a worker writes, in a file on its node."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import BinaryIO

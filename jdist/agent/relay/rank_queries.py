@@ -1,7 +1,5 @@
 """Rank queries: routes them to this node's ranks, and answers those that the agent can answer itself."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

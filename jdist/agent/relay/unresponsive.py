@@ -4,8 +4,6 @@ A process that is stopped, or in which something holds the GIL, cannot answer; w
 reported all the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Starter: the interface of what starts a node's processes, and the messages between an agent and its forkserver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 

@@ -4,8 +4,6 @@ Another forkserver does the warming up. It is forked from the first, imports wha
 lazily, and then takes the first one's place; so no start waits for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import logging

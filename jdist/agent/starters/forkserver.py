@@ -13,8 +13,6 @@ Protocol on a socket pair, one datagram each: `ImportsDone` once, then `ProcessR
 request a descriptor may come along, which the child's function gets as its second argument.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

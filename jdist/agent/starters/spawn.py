@@ -1,7 +1,5 @@
 """SpawnStarter: each worker is an interpreter of its own, where forking is unwise; one spare is kept warm."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
