@@ -53,7 +53,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Whether workers are forked; kept for agents that are started again."""
     on_death: OnDeath = "replace"
     warm: bool = True
-    """While a node is idle, import ahead what its next workers' first optimizer would; see agent/starters/warming."""
+    """While a node is idle, import ahead what its next workers' first optimizer would; see agent/starters/prewarm."""
 
     form_timeout: float = 120.0
     """Time to form the world once every worker is up."""
