@@ -8,8 +8,6 @@
 In a notebook: ``%load_ext jdist``, then ``%dist start`` and ``%%dist``.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

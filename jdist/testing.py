@@ -9,8 +9,6 @@ It needs pytest, and a place where the launcher can start two nodes::
         options = {"launcher": "mine", "launcher_args": ["--queue=debug"]}
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Active runs: the cells that a client has submitted, each fed with the controller's messages about it."""
 
-from __future__ import annotations
-
 import asyncio
 import weakref
 

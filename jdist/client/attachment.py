@@ -1,7 +1,5 @@
 """Attachment: a client's link to one cluster, and what the parts of AsyncCluster share about it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from jdist.client.history import History

@@ -5,8 +5,6 @@ Each method delegates to the part that does the work: ``_lifecycle`` (start to s
 to its link.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self

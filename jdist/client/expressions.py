@@ -1,7 +1,5 @@
 """Expressions: parses the names of values and the scripts that users write."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A cluster *runs* (its controller listens), is *restartable* (its controller has 
 for the agent grace), or is a leftover, whose files the next client that lists clusters removes.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

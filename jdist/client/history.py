@@ -4,8 +4,6 @@ It holds code and how it ended, never a value of a rank. Steps of other clients 
 attached.
 """
 
-from __future__ import annotations
-
 import ast
 import threading
 from collections import deque

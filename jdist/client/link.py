@@ -3,8 +3,6 @@
 Nothing is lost when the connection breaks and is made again in time (see wire/transport/streams).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

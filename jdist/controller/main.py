@@ -4,8 +4,6 @@ It runs in a session of its own, so that interrupting or restarting the notebook
 died is started again from its charter, at the same ports: of several that try, the one that gets the port serves.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Clients' queries to ranks and nodes: each is answered once, by the rank or node, or for it when it is gone. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from msgspec.structs import replace

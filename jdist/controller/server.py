@@ -1,7 +1,5 @@
 """The controller's edge: a control socket, a data port, a clock; feeds :class:`State` and carries out what it says."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

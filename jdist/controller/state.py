@@ -5,8 +5,6 @@ and puts messages into its outbox; then whatever has become possible is begun. T
 the order of a recovery in docs/design/recovery.md.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any

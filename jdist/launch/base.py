@@ -1,7 +1,5 @@
 """Launcher: the interface of every way to start agents on nodes. ``CONTRIBUTING.md`` tells how to add one."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from importlib.metadata import entry_points

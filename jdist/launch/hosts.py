@@ -1,7 +1,5 @@
 """Hosts: what a user writes after ``--hosts`` and ``--hostfile``."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

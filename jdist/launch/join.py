@@ -1,7 +1,5 @@
 """Join: jdist starts nothing; the user runs one line on each node, in any order and at any time."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 
 from jdist.launch.base import Launcher, LaunchPlan

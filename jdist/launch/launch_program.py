@@ -3,8 +3,6 @@
 It runs in a session of its own and writes to the cluster's log, so it outlives the process that started it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Local: one agent for each node on this machine. Each dials the controller as a remote agent would."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

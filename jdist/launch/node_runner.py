@@ -9,8 +9,6 @@ The launch program's variables are not passed on to the agent: its ranks are not
 counts, and libraries such as MPI would take them for that.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

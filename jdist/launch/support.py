@@ -1,7 +1,5 @@
 """Support for launchers: labels of what a scheduler holds, the end of an agent's log, and children without zombies."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import socket

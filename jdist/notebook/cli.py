@@ -1,7 +1,5 @@
 """The verbs as ``jdist`` commands. Verbs that need a namespace of values are in the notebook only."""
 
-from __future__ import annotations
-
 from jdist.client.blocking import Cluster
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.output.screen import TerminalScreen

@@ -1,7 +1,5 @@
 """The magics ``%dist`` and ``%%dist``."""
 
-from __future__ import annotations
-
 import contextvars
 import re
 import threading

@@ -1,7 +1,5 @@
 """Options of ``%%dist`` and of a start, and their parser, whose errors name the nearest right word."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import shlex

@@ -1,7 +1,5 @@
 """Session: the cluster, the screen and the names of a notebook or a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

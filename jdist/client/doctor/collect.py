@@ -1,7 +1,5 @@
 """Collect: nodes are asked for their facts and their clocks, and probe the network paths to each other in rounds."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

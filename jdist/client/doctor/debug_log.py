@@ -4,8 +4,6 @@ Times of other hosts are corrected by their clocks' offsets from this one's, as 
 that an answer takes (RFC 5905, section 8). The controller runs on this client's host.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterable

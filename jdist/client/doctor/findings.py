@@ -4,8 +4,6 @@ Each check looks at one thing, and yields nothing where the facts are fine or un
 decorator: :func:`check` over the whole examination, or :func:`check_node` over each node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from jdist.client.doctor import network_paths

@@ -1,7 +1,5 @@
 """Network paths: faults of the paths between nodes, each reported once and not for every pair. Pure."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping
 

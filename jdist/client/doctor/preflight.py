@@ -3,8 +3,6 @@
 It has one rank a node unless told otherwise, and need not form a world: why it could not is one of the findings.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """Controller process: it is started with its settings on standard input, and answers with its connection file."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

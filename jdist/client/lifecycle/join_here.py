@@ -1,7 +1,5 @@
 """Join here: this machine becomes a node of a cluster that another notebook has started."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

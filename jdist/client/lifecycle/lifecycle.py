@@ -1,7 +1,5 @@
 """Lifecycle: a client starts a cluster or attaches to one, restarts its controller after a crash, detaches or stops."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ No node is dropped as long as another one may still join. So all that cannot be 
 is formed once.
 """
 
-from __future__ import annotations
-
 from jdist.client.link import Link, new_request
 from jdist.core.errors import UsageError
 from jdist.core.messages.membership import DropNodes

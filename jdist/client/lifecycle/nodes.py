@@ -1,7 +1,5 @@
 """Nodes: changes of a running cluster: ranks are replaced or removed, nodes added, agents invited, groups made."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Sequence

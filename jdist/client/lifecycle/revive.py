@@ -3,8 +3,6 @@
 Several clients may try at once: the one whose controller gets the port has started it, the others attach to that one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

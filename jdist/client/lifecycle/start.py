@@ -1,7 +1,5 @@
 """Start: a controller and the agents' launch run side by side until the world is formed."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Code sync: local files are copied to every node, also to one that joins later, and kept up to date while watched."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Gitignore: files of a folder that are not synced, by .gitignore files, the user's patterns, and a fixed list."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

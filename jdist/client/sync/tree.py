@@ -1,7 +1,5 @@
 """Tree: a local file or folder as a list of entries with digests. Files that have not changed are not read again."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

@@ -5,8 +5,6 @@ pushed value. Others on the network can read them there, as they can read tensor
 come over the encrypted port. Nodes that share a folder get everything once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import uuid

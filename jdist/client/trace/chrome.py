@@ -5,8 +5,6 @@ rank that overlap (asynchronous ones) go to further threads of it. The part of a
 it, and an arrow (a flow) leads there from the call of the last rank to come.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

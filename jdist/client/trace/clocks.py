@@ -13,8 +13,6 @@ before another has entered. The farther edge of the interval is the offset's lar
 at the same speed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median

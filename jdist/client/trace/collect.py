@@ -1,7 +1,5 @@
 """Collect: queries every rank for its calls in a run, timed by this client's clock, and makes a Trace of them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping

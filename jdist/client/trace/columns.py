@@ -20,8 +20,6 @@ flags       uint8   1: its end was not seen or has not been yet; 2: how long it 
 ==========  ======  ==================================================================================================
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import re

@@ -1,7 +1,5 @@
 """Layout: calls of one rank that overlap are put side by side, and those too narrow to be seen are added up. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

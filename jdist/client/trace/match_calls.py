@@ -1,7 +1,5 @@
 """Match calls: the calls of different ranks that belong together, and which ranks wait for which in them. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping

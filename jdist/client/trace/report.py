@@ -1,7 +1,5 @@
 """Report: a timeline in words: its headline, its finding and notes, and its table by rank. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 

@@ -5,8 +5,6 @@ picture is readable in light and dark themes. However many calls there are, its 
 few pixels are added up in columns, whose height is the part of the time with a call.
 """
 
-from __future__ import annotations
-
 import hashlib
 import html
 import math

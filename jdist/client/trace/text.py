@@ -1,7 +1,5 @@
 """Text: a timeline in characters, for terminals and wherever pictures are not shown. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from jdist.client.trace.report import HEADS, NUMERIC, TraceReport

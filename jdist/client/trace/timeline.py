@@ -10,8 +10,6 @@ Where the end of a call was not seen (asynchronous calls, DDP's own), the rank i
 has entered or its own next call began: an estimate, and marked so.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Trace: a run's calls by rank for users: the waiting that they caused and suffered, their picture and their file."""
 
-from __future__ import annotations
-
 import html
 import os
 from pathlib import Path

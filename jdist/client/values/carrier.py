@@ -5,8 +5,6 @@ the free memory before a byte moves. Their buffers then pass through shared memo
 it, else through the controller's data port.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import uuid

@@ -4,8 +4,6 @@ Ranks compute digests, so that a large state_dict is compared without moving it;
 found in a few rounds of block digests.
 """
 
-from __future__ import annotations
-
 import math
 
 from msgspec import Struct

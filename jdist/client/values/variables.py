@@ -1,7 +1,5 @@
 """Variables: names on the ranks are read, bound, moved between ranks, described and compared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from jdist.client.active_runs import ActiveRuns

@@ -1,7 +1,5 @@
 """Admission: which node gets which place in the world, and which is rejected. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from jdist.controller.membership.formation import Formation

@@ -4,8 +4,6 @@ The world becomes *dirty* when its process group may be out of step: a run was h
 asked for. A dirty world forms its next generation as soon as every rank is up and none runs anything.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from jdist.controller.model.model import Model

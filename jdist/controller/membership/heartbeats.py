@@ -12,8 +12,6 @@ is there again (wire/transport/streams). A run that waits for it waits. What tel
 network that is cut is its liveness connection (wire/bulk/server): only the end of a process closes that in order.
 """
 
-from __future__ import annotations
-
 from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.model.model import Model
 from jdist.controller.model.world import Node

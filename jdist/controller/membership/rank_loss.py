@@ -3,8 +3,6 @@
 Only this module acts on a loss. The order, with who is called for what, is in docs/design/recovery.md ("Who acts").
 """
 
-from __future__ import annotations
-
 from jdist.controller.membership.formation import Formation
 from jdist.controller.model.events import Forget
 from jdist.controller.model.model import Model

@@ -19,8 +19,6 @@ torch knows of ranks is made again with that.
 Removing is also how a cluster goes on without a node that is gone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from jdist.controller.membership.formation import Formation

@@ -10,8 +10,6 @@ world is formed again only if a cell was running, or a rank does not hold the la
 is adopted then; one whose place was taken meanwhile is turned away.
 """
 
-from __future__ import annotations
-
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.model.model import Model

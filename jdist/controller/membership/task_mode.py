@@ -6,8 +6,6 @@ each task is a place of one rank, which has the task's number, and its share of 
 launcher gave it. Any other number fits neither.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from jdist.controller.model.world import Node, World

@@ -1,7 +1,5 @@
 """Events and instructions: what the state is told, and what it says is to be done. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from jdist.core.messages.base import Message

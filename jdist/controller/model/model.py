@@ -1,7 +1,5 @@
 """Model: all that the controller knows of its cluster, and the messages that the present step sends. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 

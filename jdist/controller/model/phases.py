@@ -4,8 +4,6 @@ docs/design/states.md has the diagrams. What has a phase changes it by :func:`tr
 last changes with their reasons: an InvalidTransition quotes them, and each is logged at debug level.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from dataclasses import dataclass, field

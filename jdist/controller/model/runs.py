@@ -4,8 +4,6 @@ A rank has at most one run, so two cells never interleave on it. A run's phases 
 is aborted, a rank that fails is counted under the abort's reason, not as an error of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

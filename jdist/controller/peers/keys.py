@@ -5,8 +5,6 @@ then speak with one of their own, under the name that follows from it. A key tha
 heard.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Downlinks: the controller's ends of its peers' streams, agents' and clients'."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from jdist.core.errors import Overrun, ProtocolError

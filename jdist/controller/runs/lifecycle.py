@@ -1,7 +1,5 @@
 """Lifecycle of runs: from acceptance to end, and how a run that must not go on is aborted. Pure."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from jdist.controller.model.model import Model

@@ -3,8 +3,6 @@
 Both are queued when the world has been formed, ahead of every cell of a user, and setup cells come first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from jdist.controller.model.model import Model

@@ -5,8 +5,6 @@ It uses the server's REST API and the kernel's websocket
 installed in the server. The code appears in no command line, environment, log or history.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -4,8 +4,6 @@ So whatever the Hub's spawner starts can be a node: a process, a batch job, a po
 starts the agent and is shut down. The agent ends with the cluster or with its server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -4,8 +4,6 @@ What a named server is depends on the Hub's spawner. The API is described at
 https://jupyterhub.readthedocs.io/en/stable/reference/rest-api.html; everything used here exists since 2.0.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """API: the calls to the Kubernetes API server that a launch needs, by the official client."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Kubernetes: the cluster's nodes are the pods of a StatefulSet, which is applied, watched and removed here."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 from importlib.util import find_spec

@@ -4,8 +4,6 @@ A restarted pod keeps its name and therefore its node rank. The join line is in 
 on its standard input, so it appears in no argv, environment or image.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from typing import Any

@@ -4,8 +4,6 @@ Pods are read as JSON, since the client's classes for them change between versio
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from jdist.launch.kubernetes.manifest import CONTAINER

@@ -1,7 +1,5 @@
 """Watch: a thread that follows the state of a cluster's pods."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from typing import Any

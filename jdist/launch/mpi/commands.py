@@ -1,7 +1,5 @@
 """mpirun's command lines, for Open MPI and for the MPICH family, which includes Intel MPI. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal

@@ -1,7 +1,5 @@
 """MPI: ``mpirun`` starts one agent on each of its nodes."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os

@@ -5,8 +5,6 @@ this module is cheap. What stays in the Ray cluster is one detached actor, the s
 the placement group and the agents.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

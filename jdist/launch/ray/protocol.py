@@ -5,8 +5,6 @@ It ends when its input ends. It is a process of its own because a process can be
 the notebook's may be connected already.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

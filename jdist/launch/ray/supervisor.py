@@ -10,8 +10,6 @@ any other. So the placement group and the nodes' actors are detached as well, an
 finds them by name and continues. Only ``ray.kill`` ends it for good.
 """
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import contextlib

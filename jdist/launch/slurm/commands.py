@@ -1,7 +1,5 @@
 """Slurm's command lines: the job step that starts an agent on each node, and the job to submit. Pure."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Slurm: agents run as a step of the surrounding job (``srun``), or in a job of their own (``sbatch``)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Ssh: one agent on each host that the user names, started over ssh."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Sequence
 

@@ -4,8 +4,6 @@ User, port, key, ProxyJump and the rest come from ``~/.ssh/config`` and ``/etc/s
 known_hosts; this cannot be turned off. jdist never prompts, so a password or a passphrase cannot be given.
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

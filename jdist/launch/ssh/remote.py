@@ -5,8 +5,6 @@ it survives the connection and the process that holds it: it runs in a session o
 and ends with its controller.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib.resources

@@ -4,8 +4,6 @@ IPython asks a matcher for completions, whatever the front end. For Shift-Tab it
 kernel's ``do_inspect`` is wrapped instead.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import time
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """Names of ranks: which part of a cell goes to the ranks, and their answers about names combined. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """Writes a script whole or not at all, and over no work of the user's."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Prologue and end of a script: how to run it, the names that every rank has, the world, and helper functions."""
 
-from __future__ import annotations
-
 from msgspec import Struct, structs
 
 from jdist.notebook.export.translate import HelperNames, Translation

@@ -4,8 +4,6 @@ A rank of the script does what the same rank did in the session, in the same ord
 a script is a comment in it, and a warning.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct

@@ -3,8 +3,6 @@
 Magics and shell commands become Python where that is simple, else a comment; the value that a cell shows is printed.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

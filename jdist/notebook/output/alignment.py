@@ -12,8 +12,6 @@ with each entry, so all of it together is linear in the number of entries. A blo
 blocks before it: they never change again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator
 
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput

@@ -1,7 +1,5 @@
 """Body: what the ranks of a run wrote, as parts that hold text or a display, and as plain text."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 

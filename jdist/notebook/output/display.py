@@ -4,8 +4,6 @@ A run has one display, replaced as it grows. How often is bounded by how large i
 in proportion to what is new. Only the thread that follows touches the screen.
 """
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import time

@@ -1,7 +1,5 @@
 """Failures: what went wrong in a run, first cause first, ranks that failed alike together, echoes under their cause."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from msgspec import Struct

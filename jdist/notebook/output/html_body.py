@@ -1,7 +1,5 @@
 """HTML of what the ranks of a run wrote: lines, displays and pictures, within a size."""
 
-from __future__ import annotations
-
 import base64
 import html
 import itertools

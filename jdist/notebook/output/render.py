@@ -4,8 +4,6 @@ From top to bottom: what the user should know, what the ranks wrote, what went w
 that says how the run stands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

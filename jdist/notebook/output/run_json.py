@@ -1,7 +1,5 @@
 """Builds a run's output as :mod:`run_json_schema` describes it; what the bundle's HTML holds is a piece of that."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache

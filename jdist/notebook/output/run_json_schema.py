@@ -6,8 +6,6 @@ part of the bundle's ``text/html``. Sets of ranks are written as users do: ``0-3
 left out. A front end that meets another ``version`` shows ``text/html``.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct

@@ -1,7 +1,5 @@
 """RunView: one run at one moment. Its plain text, its HTML and its JSON are all written from this."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal

@@ -1,7 +1,5 @@
 """Screens show mime bundles: in a notebook's cell output, or as a terminal's lines."""
 
-from __future__ import annotations
-
 import contextvars
 import html
 import json

@@ -4,8 +4,6 @@
 kept with the characters they belong to. The cursor does not leave the line: a finished line never changes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

@@ -4,8 +4,6 @@ No rank's line is lost, moved behind a later one of the same rank or given to an
 equal on several ranks stand once.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache

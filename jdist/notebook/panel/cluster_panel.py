@@ -1,7 +1,5 @@
 """ClusterPanel: shows a cluster, with buttons that act on its ranks, also while a cell runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

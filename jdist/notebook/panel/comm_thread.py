@@ -6,8 +6,6 @@ from, so one that was made by a cell receives clicks only after the cell. Writte
 them where the front end says, hence :class:`ParentlessContext`.
 """
 
-from __future__ import annotations
-
 import contextvars
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Panel follower: what a panel knows of its cluster, and when the cluster is polled for it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

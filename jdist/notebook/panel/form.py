@@ -1,7 +1,5 @@
 """StartForm: starts a cluster from the panel, or attaches to a running one, when none is in use."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import shlex
 import time

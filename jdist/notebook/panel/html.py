@@ -4,8 +4,6 @@ Readable without any style; colours are Jupyter's, with fallbacks that suit ligh
 word, never a colour alone.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Panel: the widget that shows a cluster's panel, or the form that starts one, as the session's cluster changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from jdist.client.blocking import Cluster

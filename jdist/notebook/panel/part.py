@@ -1,7 +1,5 @@
 """PanelPart: buttons whose errors and results are shown beside them, for the parts of the panel."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 from collections.abc import Callable, Coroutine

@@ -3,8 +3,6 @@
 The kernel is not informed when a page is closed, and what it sends then is lost; a core widget's ticks show it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The few kinds of widgets that the panel is made of. Each has a name that assistive technology reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

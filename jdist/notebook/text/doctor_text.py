@@ -1,7 +1,5 @@
 """A diagnosis as text and HTML: a table by node, a table of the network paths between them, and the findings."""
 
-from __future__ import annotations
-
 import html
 from collections import Counter
 from collections.abc import Callable, Mapping

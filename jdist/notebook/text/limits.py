@@ -1,7 +1,5 @@
 """Limits: keeps text within a size, and says exactly what was left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, TypeVar
 

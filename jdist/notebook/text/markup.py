@@ -3,8 +3,6 @@
 Readable without any style: prefixes, emphasis and ``<details>`` carry the meaning, style only calms it.
 """
 
-from __future__ import annotations
-
 import html
 
 from jdist.notebook.text import ansi

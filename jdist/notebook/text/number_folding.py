@@ -1,7 +1,5 @@
 """Lines that say the same but for their numbers: ``loss 0.1`` on one rank, ``loss 0.2`` on another."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Progress of starts and transfers: one line with a bar, in one place on the screen."""
 
-from __future__ import annotations
-
 import html
 import threading
 import time

@@ -1,7 +1,5 @@
 """A rank's activity, its share of its GPU and the end of its previous process, each in a few words."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from jdist.core.messages.observation import Observation

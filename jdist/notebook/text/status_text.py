@@ -1,7 +1,5 @@
 """The status of a cluster in words: a row for each rank, its groups, and the whole as text and HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 

@@ -1,7 +1,5 @@
 """Small tables, and heat pictures of tensors, as ``%dist status``, ``groups``, ``list`` and ``show`` display them."""
 
-from __future__ import annotations
-
 import html
 import math
 import re

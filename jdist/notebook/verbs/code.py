@@ -1,7 +1,5 @@
 """Verbs of code: scripts and plain cells on ranks, local files on every node, and the session as a script."""
 
-from __future__ import annotations
-
 import threading
 from argparse import Namespace
 

@@ -1,7 +1,5 @@
 """Verbs that diagnose: the doctor examines nodes and the network between them, the trace shows a run's collectives."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from typing import Any
 

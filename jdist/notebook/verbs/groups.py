@@ -1,7 +1,5 @@
 """Verbs of named groups and the mesh."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Verbs of a cluster's lifecycle: start, attach, list, detach, stop."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """Verbs of membership: nodes and ranks are added and removed, and nodes are invited to join."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Verbs of ranks: show what they do, and interrupt, replace, read or enter them."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 from jdist.core.quantities import parse_count

@@ -1,7 +1,5 @@
 """The registry of verbs: what stands behind ``%dist VERB`` and ``jdist VERB``, with options and help."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Verbs of values: between the notebook and ranks, between ranks, and tables about them."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from typing import Any
 
