@@ -40,7 +40,7 @@ from jdist.wire.values.segments import sweep
 
 _QUEUE = 30 * 86400.0
 _DESCRIPTORS = 65536
-"""Open at a time, if this host allows: each node and client takes a few, and each stranger at the door."""
+"""Open at a time, if this host allows: each node and client takes a few, and each unauthenticated peer one."""
 
 
 async def _serve(start: StartController) -> None:
@@ -70,7 +70,7 @@ def _found(settings: Settings) -> Charter:
 
 
 def _first_line(server: Server, settings: Settings) -> str:
-    """For the launcher. One that nobody sees is good for as long as a job may stand in a queue."""
+    """The join line for the launcher. Unless users paste it, it is valid for as long as a job may wait in a queue."""
     seconds = settings.invitation if settings.launcher == "join" else _QUEUE
     return server.invite(is_remote=bool(settings.bind_host), seconds=seconds)
 
@@ -78,7 +78,9 @@ def _first_line(server: Server, settings: Settings) -> str:
 async def _touch(charter: Path) -> None:
     """Keep the charter's time of change near: from it others see for how long a controller has been gone."""
     while True:
-        with contextlib.suppress(OSError):  # removed by somebody: then nobody can start it again, no more than that
+        with contextlib.suppress(
+            OSError
+        ):  # it was removed: then the controller cannot be started again, no more than that
             os.utime(charter)
         await asyncio.sleep(CHARTER_AGE)
 
@@ -111,7 +113,7 @@ def main() -> int:
     try:
         asyncio.run(_serve(start))
     except BrokenPipeError:
-        return 1  # the starter has ended before it heard of this cluster: nobody can join it
+        return 1  # the starter has ended before it heard of this cluster: no node can join it
     except FileExistsError as e:
         name = start.settings.name
         advice = f"start with --name OTHER, or remove {e.filename2}"

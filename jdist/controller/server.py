@@ -154,7 +154,7 @@ class Server:
         if peer.startswith("e-"):
             self._port.send([frames[0], pack(self._admission.enrol(frames[-1]))])
             return
-        data = self._downlinks.hear(peer, frames[1:])
+        data = self._downlinks.receive(peer, frames[1:])
         if not data:
             return
         if peer.startswith("a-"):
@@ -169,7 +169,7 @@ class Server:
             self.feed(FromClient(client, message))
 
     def _on_void_line(self) -> None:
-        """Somebody comes with a line that is void; a flood of them is one notice."""
+        """Report an agent that used a void join line; a flood of them is one notice."""
         if time.monotonic() - self._said_void > _SAY_AGAIN:
             self._said_void = time.monotonic()
             text = "a node was refused: its join line has expired or was revoked; invite it again"

@@ -61,7 +61,7 @@ def names(seen: Examination) -> Iterator[Finding]:
     for (asker, node), path in sorted(seen.paths.items()):
         report = seen.nodes.get(node)
         if report is None or hostnames.count(report.hostname) > 1:
-            continue  # several nodes of one name: on one machine, or containers, whose names nobody uses
+            continue  # several nodes of one name: on one machine, or containers, whose names are not used
         if path.name_trouble:
             by_name.setdefault((node, f"cannot be looked up ({path.name_trouble})"), []).append(asker)
         elif report.address not in path.addresses:

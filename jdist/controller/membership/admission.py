@@ -37,7 +37,7 @@ class _Waiting:
 
 
 class Admission:
-    """Gives nodes their places, in the order in which they come or as they wish."""
+    """Gives nodes their places, in the order in which they come or as they request."""
 
     def __init__(self, model: Model, formation: Formation, rank_loss: RankLoss, resizing: Resizing, takeover: Takeover):
         self._model = model
@@ -95,7 +95,7 @@ class Admission:
             self._welcome(node)
 
     def _node(self, place: int, agent: str, hello: AgentHello) -> Node:
-        """The newcomer, as it will stand in its place."""
+        """The joining node, as it will be in its place."""
         m = self._model
         old = m.world.nodes.get(place)
         task = hello.task if self._task_mode.is_rank(hello.task) else None
@@ -105,9 +105,9 @@ class Admission:
         return node
 
     def _lacks_gpus(self, node: Node) -> str:
-        """Why the backend that was asked for cannot reach this node's ranks; "" if it can, or nobody can tell.
+        """Why the backend that was asked for cannot reach this node's ranks; "" if it can, or that is unknown.
 
-        A node on which no NVIDIA device is seen may still have others: it is judged by the company that it keeps.
+        A node on which no NVIDIA device is seen may still have others: the other nodes decide.
         """
         m = self._model
         if "nccl" not in m.settings.backend:

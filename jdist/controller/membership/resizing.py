@@ -2,8 +2,8 @@
 
 A node's way in, and a rank's way out; nothing else changes the world's size::
 
-    AddNode ──► a place is open ──an agent comes, nobody runs──► its ranks are starting ──all up──► formed (Resized)
-                       └──nobody came in time: refused
+    AddNode ──► a place is open ──an agent comes, no run──► its ranks are starting ──all up──► formed (Resized)
+                       └──no agent in time: refused
 
     RemoveRanks ──no setup cell is being replayed (any more)──► the others are renumbered ──► formed (Resized)
           └──a user's cell runs or waits: refused

@@ -5,7 +5,7 @@ It knows the settings and nothing of the world. Each agent that is still there s
     nothing known ──the first hello with a world──► every node awaited ──hello of an awaited node──► its ranks adopted
                                                       └──all are back, or the node grace is over──► settled
 
-When it is settled, what still runs is interrupted (nobody is left to hear how it ends) and every namespace is kept. The
+When it is settled, what still runs is interrupted (its client is gone) and every namespace is kept. The
 world is formed again only if a cell was running, or a rank does not hold the last generation. A node that comes later
 is adopted then; one whose place was taken meanwhile is turned away.
 """
@@ -73,7 +73,7 @@ class Takeover:
         """Whether the agent's node is to be taken over with its ranks."""
         form = None if hello.held is None else hello.held.form
         if form is None or hello.node_rank not in self._awaited:
-            return False  # and if it has not heard of the world's size, nobody can tell which ranks it holds
+            return False  # and if it has not heard of the world's size, its ranks are unknown
         return form.nproc_per_node == self._model.world.topology.nproc_per_node
 
     def adopt(self, node: Node, held: HeldGeneration) -> None:
@@ -96,7 +96,7 @@ class Takeover:
         self._settle_if_complete()
 
     def take_place(self, node_rank: int) -> None:
-        """Somebody else has the place of a node that may have been awaited."""
+        """Stop waiting for the node of this place, which another node has taken."""
         if node_rank in self._awaited:
             self._awaited.discard(node_rank)
             self._settle_if_complete()

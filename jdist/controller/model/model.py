@@ -61,11 +61,11 @@ class Model(HasPhase[Phase]):
 
     @property
     def is_attended(self) -> bool:
-        """Whether somebody is attached who does more than look on."""
+        """Whether a client other than an observer is attached."""
         return any(kind != OBSERVER for kind in self.clients.values())
 
     def notify_observers(self, message: Message) -> None:
-        """To every client that looks on."""
+        """Send `message` to every observer."""
         for client, kind in self.clients.items():
             if kind == OBSERVER:
                 self.send(client, message)

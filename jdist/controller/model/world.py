@@ -223,7 +223,7 @@ class World:
         return [n for n in range(self.nnodes) if n not in self.nodes or not self.nodes[n].is_here]
 
     def free_place(self, wanted: int) -> int | None:
-        """The node rank for a newcomer: the one it wants, or the lowest without an agent; None when all are taken."""
+        """The place of a joining node: the one it wants, or the lowest without an agent; None when all are taken."""
         open_places = self.missing_places()
         if wanted in open_places:
             return wanted

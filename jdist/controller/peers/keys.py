@@ -60,9 +60,9 @@ class PeerKeys:
         return JoinLine(self._charter.cluster, hosts, *ports, self._charter.keys.public, invitation.key)
 
     def revoke(self) -> None:
-        """Nobody joins with a line that has been printed so far; the nodes that are here stay.
+        """Make every join line printed so far void; the nodes that are here stay.
 
-        Who has enrolled with such a line and has no place is forgotten as well: the line may have been in other hands.
+        An agent that enrolled with such a line and has no place is forgotten as well: others may have seen the line.
         """
         self._gate.forbid(i.key.public for i in self.invitations)
         self.invitations = ()

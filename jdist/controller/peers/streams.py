@@ -23,7 +23,7 @@ class PeerStreams:
         self._on_overrun = on_overrun
         self._streams: dict[str, Stream] = {}
 
-    def hear(self, peer: str, frames: Frames) -> bytes:
+    def receive(self, peer: str, frames: Frames) -> bytes:
         """Take what a peer sent, without its identity; a message's bytes, or b"". Raises ProtocolError."""
         head = read_head(frames)
         stream = self._streams.get(peer)

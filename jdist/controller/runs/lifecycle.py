@@ -129,7 +129,7 @@ class RunLifecycle:
         if run.client in self._model.clients:
             self._model.send(run.client, message)
         else:
-            self.abort(run, "interrupted")  # nobody is there to answer
+            self.abort(run, "interrupted")  # no client is there to answer
 
     def handle_input_reply(self, _client: str, message: InputReply) -> None:
         """Forward the user's input to the rank's node."""

@@ -97,7 +97,7 @@ class HubLauncher(Launcher):
         """Start server, kernel and agent. On failure, sets ``failure`` instead of raising."""
         servers = self._servers()
 
-        def tell(text: str) -> None:
+        def show_stage(text: str) -> None:
             node.stage = text or node.stage
 
         try:
@@ -111,12 +111,12 @@ class HubLauncher(Launcher):
                     "yours or left over from one: start with another --name, or stop it on the Hub's page /hub/home"
                 )
             node.is_mine = True
-            address = await servers.spawn(node.server, self._options.choices, tell)
-            tell("waiting for the controller")
+            address = await servers.spawn(node.server, self._options.choices, show_stage)
+            show_stage("waiting for the controller")
             code = self._agent_code(node.rank, await asyncio.shield(line))
-            tell("starting its agent")
+            show_stage("starting its agent")
             await run_code(address, code, self._options.kernel)
-            tell("has joined")
+            show_stage("has joined")
         except Exception as e:  # else the start would wait for it for ever
             node.failure = str(e) if isinstance(e, LaunchError) else repr(e)
             if not isinstance(e, LaunchError):

@@ -124,14 +124,14 @@ class RayLauncher(Launcher):
         """Connect to Ray while the controller starts, then send the join line."""
         self._has_begun = True
         await self._begin(self._request("launch", tuple(self.plan.node_ranks)))
-        await self._say(await join_line)
+        await self._send(await join_line)
         await self._reached()
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
         """Start another agent in the bundle of one that is gone; Ray moves the bundle to another node if it must."""
         await self._close()
         await self._begin(self._request("relaunch", (node_rank,)))
-        await self._say(join_line)
+        await self._send(join_line)
         await self._reached()
         return True
 
@@ -157,9 +157,9 @@ class RayLauncher(Launcher):
         finally:
             os.close(log)
         self._reading = asyncio.get_running_loop().create_task(self._read(self._process))
-        await self._say(msgspec.json.encode(request).decode())
+        await self._send(msgspec.json.encode(request).decode())
 
-    async def _say(self, line: str) -> None:
+    async def _send(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it ended: what it heard says why
                 self._process.stdin.write(line.encode() + b"\n")
@@ -197,7 +197,7 @@ class RayLauncher(Launcher):
 
     async def release(self) -> None:
         """End the program that talks to Ray. Agents and supervisor go on."""
-        await self._say(KEEP)
+        await self._send(KEEP)
         await self._close()
 
     async def _close(self) -> None:

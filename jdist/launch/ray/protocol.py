@@ -28,7 +28,7 @@ _GONE = 15.0
 """Seconds until the name of a killed actor is free again."""
 
 
-def _tell(news: RayProgress) -> None:
+def _report(news: RayProgress) -> None:
     os.write(_OUT, msgspec.json.encode(news) + b"\n")
 
 
@@ -42,20 +42,20 @@ async def _serve() -> int:
         async with asyncio.timeout(_DIAL):
             await asyncio.to_thread(_dial, address)
     except TimeoutError:
-        _tell(RayProgress(error=f"{UNREACHED}: nothing answers as a Ray cluster at {address} within {_DIAL:.0f} s"))
+        _report(RayProgress(error=f"{UNREACHED}: nothing answers as a Ray cluster at {address} within {_DIAL:.0f} s"))
         return 1
     except Exception as e:
-        _tell(RayProgress(error=f"{UNREACHED} at {address}: {' '.join(str(e).split())[:300]}"))
+        _report(RayProgress(error=f"{UNREACHED} at {address}: {' '.join(str(e).split())[:300]}"))
         return 1
     try:
         if request.what == "clear":
             await _clear(request)
-            _tell(RayProgress(is_done=True))
+            _report(RayProgress(is_done=True))
             await lines.read()
         else:
             await _launch(request, lines)
     except Exception as e:
-        _tell(RayProgress(error=f"Ray: {' '.join(str(e).split())[:500]}"))
+        _report(RayProgress(error=f"Ray: {' '.join(str(e).split())[:500]}"))
         return 1
     return 0
 
@@ -66,7 +66,7 @@ def _dial(address: str) -> None:
 
 async def _launch(request: RayRequest, lines: asyncio.StreamReader) -> None:
     is_new = request.what == "launch"
-    _tell(RayProgress(waiting="Ray starts the supervisor of this cluster's nodes"))
+    _report(RayProgress(waiting="Ray starts the supervisor of this cluster's nodes"))
     supervisor = await asyncio.to_thread(_new_supervisor if is_new else _find_supervisor, request)
     is_kept = False
     try:
@@ -89,7 +89,7 @@ async def _follow(supervisor: Any, lines: asyncio.StreamReader) -> bool:
         await asyncio.wait([ended, news], return_when=asyncio.FIRST_COMPLETED)
         if news.done():
             known = news.result()
-            _tell(RayProgress(known[0], known[1], is_done=known[2]))
+            _report(RayProgress(known[0], known[1], is_done=known[2]))
         else:
             news.cancel()
     return KEEP.encode() in ended.result()

@@ -135,7 +135,7 @@ class RaySupervisor:
         self._failures = {n: gone for n in self._request.node_ranks if n not in self._nodes}
         for node_rank, node in self._nodes.items():
             self._keep(self._follow(node_rank, node))
-        await self._tell("", is_done=True)
+        await self._report("", is_done=True)
         self._keep(self._end_if_alone())
 
     # ------------------------------------------------------------ asked by talk
@@ -173,7 +173,7 @@ class RaySupervisor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell(self, waiting: str | None = None, *, is_done: bool | None = None) -> None:
+    async def _report(self, waiting: str | None = None, *, is_done: bool | None = None) -> None:
         async with self._changed:
             self._waiting = self._waiting if waiting is None else waiting
             self._is_done = self._is_done if is_done is None else is_done
@@ -184,14 +184,14 @@ class RaySupervisor:
             if self._group is None:
                 self._ask_for_places()
             while (row := self._row()).get("state") != "CREATED":
-                await self._tell(self._pending(row))
+                await self._report(self._pending(row))
                 await asyncio.sleep(_LOOK)
-            await self._tell(f"Ray starts the agents of {_nodes(node_ranks)}")
+            await self._report(f"Ray starts the agents of {_nodes(node_ranks)}")
             await asyncio.gather(*(self._start(n, line) for n in node_ranks))
         except Exception as e:
             _log.exception("nodes %s could not be started", node_ranks)
             self._failures |= dict.fromkeys(node_ranks, _reason(e))
-        await self._tell("", is_done=True)
+        await self._report("", is_done=True)
 
     def _ask_for_places(self) -> None:
         """Create a placement group with one bundle for each node, on different nodes of Ray."""
@@ -260,7 +260,7 @@ class RaySupervisor:
             self._failures[node_rank] = f"its agent ended with code {code}{f': {said}' if said else ''}"
         except Exception as e:
             self._failures[node_rank] = _reason(e)
-        await self._tell()
+        await self._report()
         await self._end_if_alone()
 
     async def _end_if_alone(self) -> None:

@@ -27,9 +27,9 @@ from jdist.launch.slurm.commands import (
 
 _CALL_TIMEOUT = 30.0
 """Seconds for Slurm's programs to answer; its controller may be busy."""
-_LOOK = 1.0
+_SHORTEST_PAUSE = 1.0
 """Seconds between two polls of a pending job, at first; later a twentieth of the time waited."""
-_LOOK_RARELY = 15.0
+_LONGEST_PAUSE = 15.0
 _END = 5.0
 """Seconds for a job or step to end by itself once its agents have been told to."""
 _QUEUE = 14 * 86400.0
@@ -59,8 +59,8 @@ class SlurmLauncher(Launcher):
         """Steps that this object started, by node rank."""
         self._log: ProgramLog | None = None
         """Output of the submitted job's step, if the file system is shared."""
-        self._looking: asyncio.Task[None] | None = None
-        self._began = self._looked = 0.0
+        self._polling: asyncio.Task[None] | None = None
+        self._began = self._polled_at = 0.0
 
     @classmethod
     def complete(cls, settings: Settings) -> Settings:
@@ -153,7 +153,7 @@ class SlurmLauncher(Launcher):
 
     def failures(self) -> dict[int, str]:
         """Reasons reported by the nodes; for other nodes, the end of the job or step."""
-        self._look_again()
+        self._poll_if_due()
         found = {}
         for node_rank in {*self.plan.node_ranks, *self._steps}:
             step = self._steps.get(node_rank)
@@ -172,23 +172,23 @@ class SlurmLauncher(Launcher):
 
     def describe(self) -> str:
         """The job's state, and Slurm's reason for it while it has no nodes."""
-        self._look_again()
+        self._poll_if_due()
         if self._job is None:
             return f"job {self._submitted} is submitted" if self._submitted else ""
         return self._job.describe() if self._job.phase != "running" else f"{self._job.describe()}; its agents start"
 
-    def _look_again(self) -> None:
+    def _poll_if_due(self) -> None:
         """Poll the job in a task if the last poll is old enough; the interval grows with the time waited."""
         number = self._submitted or self._allocation
-        pause = min(_LOOK_RARELY, max(_LOOK, (time.monotonic() - self._began) / 20))
-        is_looking = self._looking is not None and not self._looking.done()
-        if number and not is_looking and time.monotonic() - self._looked >= pause:
-            self._looking = asyncio.get_running_loop().create_task(self._look(number))
+        pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, (time.monotonic() - self._began) / 20))
+        is_polling = self._polling is not None and not self._polling.done()
+        if number and not is_polling and time.monotonic() - self._polled_at >= pause:
+            self._polling = asyncio.get_running_loop().create_task(self._poll(number))
 
-    async def _look(self, number: str) -> None:
+    async def _poll(self, number: str) -> None:
         with contextlib.suppress(LaunchError):  # slurmctld does not answer: keep its last answer
             self._job = await self._show(number) or self._job
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()
 
     async def _show(self, number: str) -> SlurmJob | None:
         """The job's current or final state; None if Slurm has forgotten it."""
@@ -228,8 +228,8 @@ class SlurmLauncher(Launcher):
 
     async def end(self) -> None:
         """End the steps and cancel a submitted job, unless they end by themselves with their agents."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
         if self._submitting is not None:
             await asyncio.wait([self._submitting])  # at most _CALL_TIMEOUT; else a job of unknown number would stay
         for step in {id(s): s for s in self._steps.values()}.values():
@@ -254,7 +254,7 @@ class SlurmLauncher(Launcher):
             while (job := await self._show(number)) is not None and job.phase == "running":
                 if time.monotonic() >= deadline:
                     break
-                await asyncio.sleep(_LOOK / 5)
+                await asyncio.sleep(_SHORTEST_PAUSE / 5)
             if job is not None and job.phase != "over":
                 await self._call(["scancel", f"--name={self._name}", f"--user={os.geteuid()}", number])
 

@@ -25,9 +25,9 @@ def main() -> None:
         path = log_path(given["log"])
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     except (OSError, ValueError) as e:
-        say(given, {"error": str(e)})
+        write_report(given, {"error": str(e)})
         sys.exit(1)
-    say(given, {"pid": os.getpid(), "log": path})
+    write_report(given, {"pid": os.getpid(), "log": path})
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.execve(sys.executable, [sys.executable, "-P", "-m", "jdist", *given["words"]], env)
@@ -80,7 +80,7 @@ def read_line() -> bytes:
     return line
 
 
-def say(given: Any, report: Any) -> None:
+def write_report(given: Any, report: Any) -> None:
     """Write the report on a line of its own, whatever the login printed before."""
     os.write(1, ("\n" + given["mark"] + json.dumps(report) + "\n").encode())
 

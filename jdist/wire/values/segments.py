@@ -246,7 +246,7 @@ def sweep(cluster: str) -> list[str]:
 def sweep_dead(cluster: str) -> list[str]:
     """Unlink the segments and probes of this user's ``cluster`` whose owners have ended; returns the paths.
 
-    Owners in other pid namespaces cannot be judged, and keep theirs.
+    Owners in other pid namespaces cannot be checked, and keep theirs.
     """
     space = f"{pid_namespace():08x}"
     return _sweep(cluster, lambda owner, _: owner[:8] == space and has_ended(int(owner[8:], 16)))

@@ -54,7 +54,8 @@ BANNED = set(
     re.findall(
         r"\w+",
         """
-    cradle doubt doubts door doors engine foothold house knock lifeline lifelines lookout nursery
+    cradle doubt doubts door doors engine foothold house knock lifeline lifelines lookout newcomer
+    newcomers nobody nursery somebody stranger strangers wish wishes
     """,
     )
 )
