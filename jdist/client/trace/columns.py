@@ -20,6 +20,8 @@ flags       uint8   1: its end was not seen or has not been yet; 2: how long it 
 ==========  ======  ==================================================================================================
 """
 
+from __future__ import annotations  # array.array has no subscripts in Python 3.11
+
 import base64
 import math
 import re
