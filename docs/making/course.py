@@ -1,4 +1,4 @@
-"""Course: the notebooks as pages, with the outputs that they were saved with."""
+"""Course: the notebooks as pages, with their saved outputs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import nbformat
 from nbconvert import MarkdownExporter
 
 COURSE = "course"
-"""Their folder in the site."""
+"""The notebooks' folder in the site."""
 
 
 def pages(folder: Path) -> dict[str, str | bytes]:
-    """``{path: Markdown or picture}``: a list of the notebooks, each of them, their pictures and scripts."""
+    """``{path: Markdown or picture}``: an index, a page for each notebook, and their pictures and scripts."""
     exporter = MarkdownExporter()
     found: dict[str, str | bytes] = {}
     listed = []

@@ -1,4 +1,4 @@
-"""Hooks: what mkdocs calls while it builds the site. Generated pages are added; parts of the README put in place."""
+"""Hooks that mkdocs calls while it builds the site: they add generated pages, and insert parts of the README."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """The notebooks, which are numbered, as the last part of the navigation."""
+    """Add the numbered notebooks as the last part of the navigation."""
     numbered = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
     config.nav.append({"Course": [f"{COURSE}/index.md", *(f"{COURSE}/{path.stem}.md" for path in numbered)]})
     return config
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add the pages that are made from something else."""
+    """Add the generated pages."""
     made: dict[str, str | bytes] = {
         "reference/verbs.md": verbs_page(),
         "reference/commands.md": commands_page(),
@@ -42,7 +42,7 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Put parts of the README, and the server's routes, where a page asks for them."""
+    """Insert parts of the README, and the server's routes, where a page asks for them."""
     if ASKED in markdown:
         markdown = markdown.replace(ASKED, table())
     return fill(markdown, (ROOT / "README.md").read_text(), posixpath.dirname(page.file.src_uri))

@@ -94,7 +94,7 @@ def _class(name: str, cls: type, level: str = "##") -> str:
 
 
 def _members(cls: type) -> dict[str, Any]:
-    """Public methods and properties, its own before its bases', without those of other packages."""
+    """Public methods and properties: the class's own, then its bases'; without those of other packages."""
     found: dict[str, Any] = {}
     for base in cls.__mro__:
         if not base.__module__.startswith("jdist"):
@@ -107,7 +107,7 @@ def _members(cls: type) -> dict[str, Any]:
 
 
 def _fields(cls: type) -> dict[str, str]:
-    """Attributes with the sentence that follows them in the source, of the class and of its ``__init__``."""
+    """Attributes of the class and of its ``__init__``, with the docstring that follows each in the source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     found: dict[str, str] = {}
     bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)]

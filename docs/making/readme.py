@@ -1,4 +1,4 @@
-"""Readme: parts of the README in other pages, so that nothing is written twice."""
+"""Readme: inserts parts of the README into other pages, so that nothing is written twice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import posixpath
 import re
 
 _DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n+", re.MULTILINE | re.DOTALL)
-"""Is drawn by code hosts; here it would take a program from elsewhere, and a drawing in plain text stands below it."""
+"""Code hosts draw it. The site would need a program from elsewhere; a drawing in plain text follows it."""
 _ASKED = re.compile(r"^<!-- readme: (.+) -->$", re.MULTILINE)
 _LINK = re.compile(
     r"(\]\()(?:\.\./)?((?:docs/|notebooks|benchmarks/?|CHANGELOG\.md|CONTRIBUTING\.md|README\.md)[^)#]*)"
@@ -22,12 +22,12 @@ _PLACES = {
 
 
 def fill(markdown: str, readme: str, folder: str) -> str:
-    """Each line ``<!-- readme: HEADING -->`` replaced by what stands under that heading; "top" is what is above all."""
+    """Replace each line ``<!-- readme: HEADING -->`` by the text under that heading; "top" is the text above all."""
     return _ASKED.sub(lambda asked: relink(section(readme, asked[1]), folder), markdown)
 
 
 def section(readme: str, heading: str) -> str:
-    """Raises ValueError for a heading that is not there."""
+    """The text under a heading of the README. Raises ValueError for a heading that does not exist."""
     parts = re.split(r"^## (.+)$", readme, flags=re.MULTILINE)
     found = {"top": parts[0].partition("\n")[2], **dict(zip(parts[1::2], parts[2::2], strict=True))}
     if heading not in found:
@@ -36,7 +36,7 @@ def section(readme: str, heading: str) -> str:
 
 
 def relink(markdown: str, folder: str) -> str:
-    """Links that are right in the repository's top folder, or one below, for a page in ``folder`` of the site."""
+    """Adapt links from the repository's top folder, or from one below it, to a page in ``folder`` of the site."""
 
     def move(link: re.Match[str]) -> str:
         target = link[2]

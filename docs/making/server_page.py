@@ -1,4 +1,4 @@
-"""Server page: the table of routes in the Jupyter server's page, taken from the module that has them."""
+"""Server page: the table of routes for the page of the Jupyter server, from the docstring of the routes' package."""
 
 from __future__ import annotations
 

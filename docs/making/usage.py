@@ -18,7 +18,7 @@ _COLUMNS = "84"
 
 
 def usage_of(call: Callable[[], Any]) -> str:
-    """What the user who asks for help is told."""
+    """The usage text that `call` prints or raises for ``--help``."""
     before, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), _COLUMNS
     printed = io.StringIO()
     try:
