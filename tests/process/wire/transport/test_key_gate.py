@@ -29,13 +29,14 @@ class Bench:
         self.heard: asyncio.Queue[Frames] = asyncio.Queue()
         self.port = bind_tcp(self.context, "127.0.0.1", SERVER, self.gate, self.heard.put_nowait)
         self.refused = asyncio.Event()
+        self.connected: asyncio.Queue[bool] = asyncio.Queue()
         self._closing: list[Port | ConnectionMonitor] = []
 
     def dial(self, keys: KeyPair, name: str) -> Port:
         watches: list[ConnectionMonitor] = []
 
         def watch(socket: object) -> None:
-            watches.append(ConnectionMonitor(socket, lambda _: None, self.refused.set))  # type: ignore[arg-type]
+            watches.append(ConnectionMonitor(socket, self.connected.put_nowait, self.refused.set))  # type: ignore[arg-type]
 
         socket = dial_tcp(self.context, ("127.0.0.1", self.port.tcp_port), SERVER.public, keys, name, watch)
         port = Port(socket, lambda _: None)
@@ -120,6 +121,7 @@ def test_an_agents_key_gives_one_name_and_no_other() -> None:
             b.gate.allow([keys.public], called=agent_name(keys.public))
         for stolen in (agent_name(other.public), agent_name(AGENT.public) + "x", "a-"):
             b.dial(AGENT, stolen).send([b"stolen"])
+            assert await b.connected.get()  # of two peers under one name, the later connection counts
         b.dial(other, agent_name(other.public)).send([b"mine"])
         assert await b.heard.get() == [agent_name(other.public).encode(), b"mine"]
         b.dial(AGENT, agent_name(AGENT.public)).send([b"mine, too"])
