@@ -77,6 +77,7 @@ class LauncherContract:
             pytest.skip("it takes two nodes")
         last, size = self.nnodes - 1, self.nnodes * self.nproc_per_node
         launched.run("kept = rank", timeout=self.timeout)
+        nodes = launched.nodes
         launched.run(_KILL_AGENT, ranks=f"node={last}", background=True)
         assert self._eventually(lambda: not launched.facts.hostnames[last])
         assert launched.pull("kept", ranks=[0]) == {0: 0}
@@ -85,6 +86,7 @@ class LauncherContract:
                 launched.restart(ranks=f"node={last}")
             return
         launched.restart(ranks=f"node={last}")
+        assert launched.nodes == nodes, "on the host where it was"
         assert launched.run(_ALL_REDUCE, timeout=self.timeout).values == dict.fromkeys(range(size), float(size))
         assert launched.pull("kept", ranks=[0]) == {0: 0}
 

@@ -50,6 +50,19 @@ def asked_hosts(args: Sequence[str], family: Family) -> tuple[str, str]:
     return found[0], found[1]
 
 
+def without_hosts(args: Sequence[str], family: Family) -> list[str]:
+    """The user's arguments without a list of hosts, which mpirun would add to the hosts that it is given."""
+    options = {f"{dash}{name}" for dash in ("-", "--") for name in _HOSTS[family]}
+    kept: list[str] = []
+    words = iter(args)
+    for word in words:
+        if word in options:
+            next(words, "")
+        elif word.partition("=")[0] not in options:
+            kept.append(word)
+    return kept
+
+
 def advice(said: str) -> str:
     """What to do about mpirun's error message; empty if the message says it itself."""
     if "Permission denied" in said or "Host key verification failed" in said:

@@ -16,7 +16,16 @@ from jdist.core.settings import Host, Settings
 from jdist.launch.base import Launcher, LaunchPlan
 from jdist.launch.hosts import parse_hosts, read_hostfile
 from jdist.launch.launch_program import LaunchProgram, ProgramLog, clean_environment, node_command
-from jdist.launch.mpi.commands import PLACES, Family, advice, asked_hosts, check_hosts, family_of, mpirun_command
+from jdist.launch.mpi.commands import (
+    PLACES,
+    Family,
+    advice,
+    asked_hosts,
+    check_hosts,
+    family_of,
+    mpirun_command,
+    without_hosts,
+)
 
 _MPIRUNS = ("mpirun", "mpiexec")
 _EXPORTED = ("PYTHONPATH",)
@@ -81,7 +90,8 @@ class MpiLauncher(Launcher):
             self._remove_line()
             self._line_file = _write_line(await join_line)
             agents += ["--line", str(self._line_file)]
-        command = mpirun_command(self._program, family, len(ranks), self._args, hosts=hosts, is_root=os.geteuid() == 0)
+        args = without_hosts(self._args, family) if hosts else self._args
+        command = mpirun_command(self._program, family, len(ranks), args, hosts=hosts, is_root=os.geteuid() == 0)
         if family == "openmpi":  # whose processes on other hosts have a login's environment
             names = {n for n, _ in env} | {n for n in _EXPORTED if n in os.environ}
             command += [w for n in sorted(names) for w in ("-x", n)]

@@ -6,7 +6,7 @@ import pytest
 
 from jdist.core.errors import UsageError
 from jdist.core.settings import Host
-from jdist.launch.mpi.commands import advice, asked_hosts, check_hosts, family_of, mpirun_command
+from jdist.launch.mpi.commands import advice, asked_hosts, check_hosts, family_of, mpirun_command, without_hosts
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,9 @@ def test_what_mpirun_has_no_word_for() -> None:
 def test_what_follows_from_its_words(said: str, found: str) -> None:
     assert found in advice(said)
     assert bool(found) == bool(advice(said))
+
+
+def test_a_host_that_is_named_replaces_those_of_the_users_arguments() -> None:
+    args = ["--mca", "x", "y", "--host", "a,b", "-H=c", "--hostfile", "F"]
+    assert without_hosts(args, "openmpi") == ["--mca", "x", "y", "--hostfile", "F"]
+    assert without_hosts(["-hosts", "a,b", "-f", "F"], "mpich") == ["-f", "F"]
