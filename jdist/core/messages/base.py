@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Checked at every hello; a peer with another number is refused, with both numbers named."""
 
 
