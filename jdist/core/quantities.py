@@ -82,7 +82,7 @@ def parse_duration(text: str) -> float:
 def parse_count(text: str) -> int:
     """A whole number from 1."""
     if not text.isdecimal() or len(text) > 9 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number, at least 1, is needed; not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, not {text!r}")
     return int(text)
 
 

@@ -57,6 +57,4 @@ def test_the_command_line_shows_it(cluster: jdist.Cluster) -> None:
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     lines = shown.splitlines()
     assert any(re.fullmatch(r"[\d:.]{12} node 0 agent INFO: worker \d+ is up: process \d+", line) for line in lines)
-    assert any(
-        re.match(r"[\d:.]{12} controller controller INFO: client .* attached: command line", line) for line in lines
-    )
+    assert any(re.match(r"[\d:.]{12} controller INFO: client .* attached: command line", line) for line in lines)

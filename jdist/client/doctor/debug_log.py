@@ -32,7 +32,8 @@ class DebugEntry(Struct, frozen=True):
 
     def __str__(self) -> str:
         at = time.strftime("%H:%M:%S", time.localtime(self.time)) + f".{int(self.time % 1 * 1000):03}"
-        return f"{at} {self.process} {self.record.floor} {self.record.level}: {self.record.text}"
+        source = self.process if self.process == self.record.floor else f"{self.process} {self.record.floor}"
+        return f"{at} {source} {self.record.level}: {self.record.text}"
 
 
 class DebugLogs(Struct, frozen=True):

@@ -103,7 +103,7 @@ def test_an_unknown_option_is_named_with_the_nearest_one() -> None:
     assert parser.parse(["--nodes", "2"]).nodes == 2
     with pytest.raises(UsageError, match=r"--launcher x --: does not understand --node; did you mean --nodes\?"):
         parser.parse(["--node", "2"])
-    with pytest.raises(UsageError, match="a whole number, at least 1"):
+    with pytest.raises(UsageError, match="a whole number of at least 1"):
         parser.parse(["--nodes", "none"])
     with pytest.raises(HelpWanted, match="usage: --launcher x --"):
         parser.parse(["--help"])

@@ -104,7 +104,7 @@ def test_the_container_runs_join_in_its_ordinals_place_with_the_line_on_its_inpu
         (("--image", "i", "--namespace", "My_Own"), "--namespace 'My_Own': lower-case"),
         (("--image", "i", "--gpu", "2"), "does not understand --gpu; did you mean --gpus"),
         (("--image", "i", "--gpus"), "--gpus needs a number"),
-        (("--image", "i", "--user", "0"), "a whole number, at least 1"),
+        (("--image", "i", "--user", "0"), "a whole number of at least 1"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_started(words: tuple[str, ...], message: str) -> None:
