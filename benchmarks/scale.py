@@ -93,10 +93,7 @@ def cluster(nodes: int) -> Iterator[tuple[Controller, jdist.Cluster]]:
         node_grace=2 * TIMEOUT,
     )
     birth = msgspec.json.encode({"settings": settings, "directory": str(directory()), "charter": None})
-    with (
-        Path(directory(), "scale.log").open("ab") as log,
-        _process("-m", "jdist", "controller", log=log) as controller,
-    ):
+    with Path(directory(), "scale.log").open("ab") as log, _process("-m", "jdist", "controller", log=log) as controller:
         _write(controller, birth)
         born = msgspec.json.decode(controller.stdout.readline() if controller.stdout else b"{}")
         if born.get("error", "it said nothing"):

@@ -81,8 +81,7 @@ class ControllerHandlers:
         self._parts = parts
         self._finish = finish
         self._welcome: Welcome | None = None
-        self._address = node.facts.address
-        """At which the other nodes reach this one."""
+        self._address = node.facts.address  # At which the other nodes reach this one.
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             Welcome: self.handle_welcome,
             LivenessRenewed: lambda message: parts.link.dial_liveness(message.name),

@@ -49,8 +49,7 @@ from jdist.wire.values.segments import sweep, sweep_dead
 
 _log = logging.getLogger("jdist.agent")
 
-_LINGER = 0.5
-"""Seconds for the last messages to leave."""
+_LINGER = 0.5  # Seconds for the last messages to leave.
 
 
 class Agent:

@@ -20,12 +20,12 @@ class ActiveRuns:
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
         self._runs: dict[int, CellRun] = {}
+        # Runs that are over, while a caller holds them: threads of the cell may still write output.
         self._ended: weakref.WeakValueDictionary[int, CellRun] = weakref.WeakValueDictionary()
-        """Runs that are over, while a caller holds them: threads of the cell may still write output."""
+        # Ranks of the cells that wait for the controller's acceptance, by request.
         self._submitted: dict[str, tuple[int, ...]] = {}
-        """Ranks of the cells that wait for the controller's acceptance, by request."""
+        # The runs of such cells, until their submitters take them: a run may end before that.
         self._accepted: dict[str, CellRun] = {}
-        """The runs of such cells, until their submitters take them: a run may end before that."""
 
     async def submit(self, cell: RunCell) -> CellRun:
         """Send a cell to the controller. Raises UsageError when it refuses the cell."""

@@ -11,16 +11,15 @@ from jdist.core.messages.status import ClusterFacts
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh, Topology
 
+# A selection as RankSet.parse reads it, one rank, several ranks, or None for all.
 Ranks = str | int | Iterable[int] | None
-"""A selection as RankSet.parse reads it, one rank, several ranks, or None for all."""
 
 
 class Attachment:
     """The current link of a client, which is replaced when the controller is; its watchers and its history."""
 
     def __init__(self) -> None:
-        self.current: Link | None = None
-        """The link, also after it was lost; None before the client attached."""
+        self.current: Link | None = None  # The link, also after it was lost; None before the client attached.
         self.history = History()
         self._carrier: Carrier | None = None
         self._watchers: list[Callable[[Message], None]] = []

@@ -28,8 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNDO = 20.0
-"""Seconds for a cancelled coroutine to undo what it began."""
+_UNDO = 20.0  # Seconds for a cancelled coroutine to undo what it began.
 
 
 class Bridge:

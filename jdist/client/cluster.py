@@ -317,12 +317,7 @@ class AsyncCluster(BaseCluster):
         return await compare.check(self.link, expr, self.select(ranks))
 
     async def sync(
-        self,
-        path: str,
-        *,
-        exclude: Sequence[str] = (),
-        watch: bool = False,
-        on_progress: OnProgress | None = None,
+        self, path: str, *, exclude: Sequence[str] = (), watch: bool = False, on_progress: OnProgress | None = None
     ) -> Synced:
         """Copy a local file or folder to every node, only what has changed, and have every rank import from it.
 

@@ -12,18 +12,12 @@ from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, Notice, RunsChanged, StatusReport, Stopped
 from jdist.wire.transport.keys import Connection
 
-ANSWER_TIMEOUT = 3.0
-"""Seconds for a controller to answer."""
-RETRY_AFTER = 2.0
-"""Seconds until a controller that did not answer is asked again."""
-_OBSERVE_TIMEOUT = 2.0
-"""Seconds for ranks to report what they do."""
-_SHORTEST_PAUSE = 0.5
-"""Seconds from one poll to the next at least, although the cluster changes."""
-_WATCHED_PAUSE = 1.0
-"""Seconds from one poll to the next at most, while cells run and a user watches."""
-_RANKS_A_SECOND = 256
-"""Ranks that are observed in a second; a larger world is polled less often."""
+ANSWER_TIMEOUT = 3.0  # Seconds for a controller to answer.
+RETRY_AFTER = 2.0  # Seconds until a controller that did not answer is asked again.
+_OBSERVE_TIMEOUT = 2.0  # Seconds for ranks to report what they do.
+_SHORTEST_PAUSE = 0.5  # Seconds from one poll to the next at least, although the cluster changes.
+_WATCHED_PAUSE = 1.0  # Seconds from one poll to the next at most, while cells run and a user watches.
+_RANKS_A_SECOND = 256  # Ranks that are observed in a second; a larger world is polled less often.
 
 Observations = Mapping[int, Observation]
 
@@ -35,12 +29,9 @@ class ClusterFollower(ABC):
     """
 
     def __init__(self) -> None:
-        self.observer: AsyncCluster | None = None
-        """The attached client; None while the cluster cannot be reached."""
-        self.has_changed = False
-        """The cluster reported a change before the present poll."""
-        self.was_attached = False
-        """The last attempt to attach succeeded."""
+        self.observer: AsyncCluster | None = None  # The attached client; None while the cluster cannot be reached.
+        self.has_changed = False  # The cluster reported a change before the present poll.
+        self.was_attached = False  # The last attempt to attach succeeded.
         self._changed = asyncio.Event()
         self._following = asyncio.ensure_future(self._follow())
 

@@ -16,29 +16,23 @@ from jdist.client.run import CellRun
 from jdist.core.errors import JdistError
 from jdist.wire.values import tensors
 
-MOST = 10_000
-"""The newest steps that are kept."""
-_LONGEST = 500
-"""Characters of a value that is kept as Python."""
+MOST = 10_000  # The newest steps that are kept.
+_LONGEST = 500  # Characters of a value that is kept as Python.
 _MOST_ELEMENTS = 64
 
 
 class CellStep(Struct, kw_only=True):
     """A cell that was sent to ``ranks`` of a world of ``world_size``."""
 
-    number: int
-    """The run's number."""
+    number: int  # The run's number.
     code: str
     ranks: tuple[int, ...]
     world_size: int
     is_setup: bool = False
-    title: str = ""
-    """Where the user sees it, such as the notebook's ``In [7]``; empty for one that a program has run."""
+    title: str = ""  # Where the user sees it, such as the notebook's `In [7]`; empty for one that a program has run.
     state: Literal["running", "done", "failed"] = "running"
-    why: str = ""
-    """The reason why it failed."""
-    is_shown: bool = True
-    """A rank had a value to show at the end, or may have."""
+    why: str = ""  # The reason why it failed.
+    is_shown: bool = True  # A rank had a value to show at the end, or may have.
 
 
 class GroupStep(Struct, frozen=True):
@@ -60,10 +54,8 @@ class ValueStep(Struct, frozen=True):
 
     name: str
     ranks: tuple[int, ...]
-    text: str
-    """The value as Python; empty where that cannot be written, or is long."""
-    kind: str
-    """Its type, in words."""
+    text: str  # The value as Python; empty where that cannot be written, or is long.
+    kind: str  # Its type, in words.
     dim: int | None = None
 
 
@@ -88,11 +80,9 @@ class History:
 
     def __init__(self, most: int = MOST):
         self._steps: deque[Step] = deque(maxlen=most)
-        self._runs: dict[int, tuple[CellStep, CellRun]] = {}
-        """Cells that are not over."""
+        self._runs: dict[int, tuple[CellStep, CellRun]] = {}  # Cells that are not over.
         self._lock = threading.Lock()
-        self.forgotten = 0
-        """The number of older steps that were dropped."""
+        self.forgotten = 0  # The number of older steps that were dropped.
 
     @property
     def steps(self) -> tuple[Step, ...]:

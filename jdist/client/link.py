@@ -39,14 +39,12 @@ from jdist.wire.values.frames import Unpacker, pack
 _log = logging.getLogger("jdist.client")
 
 HELLO_TIMEOUT = 10.0
+# Seconds from the end of a liveness connection until it counts, unless a message explains it before.
 _LAST_WORDS = 0.25
-"""Seconds from the end of a liveness connection until it counts, unless a message explains it before."""
-ANSWER_TIMEOUT = 30.0
-"""Seconds for a rank to answer a query, or to report progress."""
+ANSWER_TIMEOUT = 30.0  # Seconds for a rank to answer a query, or to report progress.
 
 _LIST = (Remedy("list", "see which clusters run"),)
-CONTROLLER = -1
-"""The rank under which the controller itself answers a query."""
+CONTROLLER = -1  # The rank under which the controller itself answers a query.
 
 T = TypeVar("T")
 
@@ -65,8 +63,7 @@ class Link:
         self.connection = connection
         self.facts: ClusterFacts | None = None
         self.lost = ""
-        self.is_orphaned = False
-        """The controller died without a farewell."""
+        self.is_orphaned = False  # The controller died without a farewell.
         self._on_event = on_event
         self._waiting: dict[str, asyncio.Queue[Message]] = {}
         self._changed = asyncio.Event()

@@ -39,8 +39,8 @@ from jdist.wire.transport.keys import (
 from jdist.wire.values.segments import sweep
 
 _QUEUE = 30 * 86400.0
+# Open at a time, if this host allows: each node and client takes a few, and each unauthenticated peer one.
 _DESCRIPTORS = 65536
-"""Open at a time, if this host allows: each node and client takes a few, and each unauthenticated peer one."""
 
 
 async def _serve(start: StartController) -> None:

@@ -16,17 +16,14 @@ _MOST = 4096
 @dataclass
 class _Pending:
     client: str
-    workers: dict[int, int]
-    """Of those that have not answered, by worker id: the rank that it had when it was asked."""
-    is_moving: bool = False
-    """A value is on its way."""
+    workers: dict[int, int]  # Of those that have not answered, by worker id: the rank that it had when it was asked.
+    is_moving: bool = False  # A value is on its way.
 
 
 @dataclass
 class _PendingNodes:
     client: str
-    agents: dict[str, int]
-    """``{agent: the number its node had when it was asked}`` of those that have not answered."""
+    agents: dict[str, int]  # `{agent: the number its node had when it was asked}` of those that have not answered.
 
 
 class Queries:

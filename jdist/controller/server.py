@@ -31,12 +31,10 @@ from jdist.wire.values.segments import Probe
 
 _log = logging.getLogger("jdist.controller")
 
-_AGENTS_END = 10.0
-"""Seconds for the agents to end their workers and themselves once the cluster stops."""
+_AGENTS_END = 10.0  # Seconds for the agents to end their workers and themselves once the cluster stops.
 _SAY_AGAIN = 10.0
 _LONGEST_NAME = 64
-_LAST_WORDS = 1.0
-"""Seconds for the last messages to leave."""
+_LAST_WORDS = 1.0  # Seconds for the last messages to leave.
 
 _from_agent: Unpacker[Any] = Unpacker(AgentMessage)
 _from_client: Unpacker[Any] = Unpacker(ClientMessage)

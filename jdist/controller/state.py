@@ -60,10 +60,9 @@ from jdist.core.settings import Settings
 
 _log = logging.getLogger("jdist.controller")
 
+# Messages that agents send all the time, after which the cluster's status need not be looked through.
 _ORDINARY = Heartbeat | Output | RankDone | InputRequest | RankReply | NodeReply | Stalled
-"""Messages that agents send all the time, after which the cluster's status need not be looked through."""
-_STARTING = WorkerUp | WorldFormed
-"""Messages that come once for each rank that starts."""
+_STARTING = WorkerUp | WorldFormed  # Messages that come once for each rank that starts.
 _MOST_CLIENTS = 1024
 
 Handlers = Mapping[type[Message], Callable[[Any, Any], None]]

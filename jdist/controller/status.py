@@ -7,8 +7,7 @@ from jdist.controller.model.world import Rank
 from jdist.core.messages.status import OBSERVER, ClusterFacts, RankFacts, RunsChanged, StatusReport
 from jdist.core.topology import Topology
 
-_SHORTEST_INTERVAL = 0.1
-"""Seconds between two broadcasts while ranks come one by one."""
+_SHORTEST_INTERVAL = 0.1  # Seconds between two broadcasts while ranks come one by one.
 
 Fingerprint = tuple[object, ...]
 
@@ -26,10 +25,8 @@ class StatusReporter:
         self._formation = formation
         self._sent: ClusterFacts | None = None
         self._sent_at = -_SHORTEST_INTERVAL
-        self.due: float | None = None
-        """When a change is to be broadcast that was not broadcast at once."""
-        self._sent_runs: object = ([], [])
-        """The runs when observers were notified last."""
+        self.due: float | None = None  # When a change is to be broadcast that was not broadcast at once.
+        self._sent_runs: object = ([], [])  # The runs when observers were notified last.
 
     def facts(self) -> ClusterFacts:
         """The cluster in brief."""

@@ -6,6 +6,9 @@ secrets and launcher variables from its own environment before it starts anythin
 
 from collections.abc import Mapping, MutableMapping
 
+# Variables that let their holder act in a user's name at the service that started the notebook.
+#
+# Variables that users set themselves (`HF_TOKEN`, `AWS_*`, …) stay: cells may need them.
 SECRETS = (
     "JUPYTERHUB_*",  # the server's API token among them
     "JPY_*",
@@ -15,11 +18,11 @@ SECRETS = (
     "DASK_GATEWAY__AUTH__*",
     "RAY_AUTH_TOKEN",
 )
-"""Variables that let their holder act in a user's name at the service that started the notebook.
 
-Variables that users set themselves (``HF_TOKEN``, ``AWS_*``, …) stay: cells may need them.
-"""
-
+# Variables by which a launcher tells a process its place among the launcher's tasks.
+#
+# A rank's place in the world is another one, and libraries that read these variables would be misled. Slurm's variables
+# about the job as a whole (`SLURM_JOB_*`, …) stay.
 LAUNCHER_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK"),
     *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
@@ -30,14 +33,9 @@ LAUNCHER_VARIABLES = (
     *("SLURM_NODEID*", "SLURM_GTIDS*", "SLURM_SRUN*", "SLURM_LAUNCH*", "SLURM_CPU_BIND*", "SLURM_LABELIO*"),
     *("SLURM_NNODES*", "SLURM_NODELIST*", "SLURM_PRIO*", "SLURM_UMASK*", "SLURM_DISTRIBUTION"),
 )
-"""Variables by which a launcher tells a process its place among the launcher's tasks.
 
-A rank's place in the world is another one, and libraries that read these variables would be misled. Slurm's variables
-about the job as a whole (``SLURM_JOB_*``, …) stay.
-"""
-
+# With this value, NCCL's watchdog would end a rank whose collective is interrupted.
 _SET_BY_TORCHRUN = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-"""With this value, NCCL's watchdog would end a rank whose collective is interrupted."""
 
 
 def without(environ: Mapping[str, str], *lists: tuple[str, ...]) -> dict[str, str]:

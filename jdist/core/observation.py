@@ -12,48 +12,41 @@ from msgspec import Struct
 
 from jdist.core.remedy import Remedy
 
-ANY = -1
-"""The peer of a receive from any rank."""
+ANY = -1  # The peer of a receive from any rank.
 
 
 class Call(Struct, frozen=True, omit_defaults=True):
     """One collective, send or recv, as one rank called it."""
 
+    # As torch.distributed names it: all_reduce, broadcast, send, recv, ...; "ddp backward" calls what DDP's reducer
+    # calls, all_reduce.
     op: str
-    """As torch.distributed names it: all_reduce, broadcast, send, recv, ...; "ddp backward" calls what DDP's reducer
-    calls, all_reduce."""
     group: str
+    # Sequence number of the collective in its group, from 1, the same on every rank; 0 for a send or recv.
     number: int = 0
-    """Sequence number of the collective in its group, from 1, the same on every rank; 0 for a send or recv."""
     shapes: tuple[tuple[int, ...], ...] = ()
-    dtypes: tuple[str, ...] = ()
-    """"float32", one for each shape."""
+    dtypes: tuple[str, ...] = ()  # "float32", one for each shape.
+    # Other arguments that must be equal on all ranks: "src=1", "op=MAX", "splits=[1, 3]→[2, 2]"; "" if unknown.
     detail: str = ""
-    """Other arguments that must be equal on all ranks: "src=1", "op=MAX", "splits=[1, 3]→[2, 2]"; "" if unknown."""
+    # Global rank of a send's receiver or a recv's sender (:data:`ANY`: any); None for a collective.
     peer: int | None = None
-    """Global rank of a send's receiver or a recv's sender (:data:`ANY`: any); None for a collective."""
     tag: int = 0
-    line: int | None = None
-    """Line in the cell's source, from 1; None if no frame of the cell is on the stack."""
-    started: float = 0.0
-    """Wall clock of the rank's host, seconds since the epoch."""
+    line: int | None = None  # Line in the cell's source, from 1; None if no frame of the cell is on the stack.
+    started: float = 0.0  # Wall clock of the rank's host, seconds since the epoch.
+    # Like `started`; None while the call is in flight, or if its end was not observed (see `is_done`).
     ended: float | None = None
-    """Like ``started``; None while the call is in flight, or if its end was not observed (see ``is_done``)."""
     is_done: bool = False
-    has_failed: bool = False
-    """It raised an exception."""
+    has_failed: bool = False  # It raised an exception.
 
 
 class GroupProgress(Struct, frozen=True, omit_defaults=True):
     """How far a rank is in a process group: the numbers of the last collectives that it began and ended there."""
 
     name: str
-    ranks: tuple[int, ...]
-    """Global ranks."""
+    ranks: tuple[int, ...]  # Global ranks.
     begun: int
     ended: int
-    label: str = ""
-    """"world", the name it was made under, its description, or ""."""
+    label: str = ""  # "world", the name it was made under, its description, or "".
 
 
 class CallDigest(Struct, frozen=True):
@@ -63,50 +56,41 @@ class CallDigest(Struct, frozen=True):
     """
 
     group: str
-    label: str
-    """"world", the name it was made under, or ""."""
-    size: int
-    """Ranks in the group."""
+    label: str  # "world", the name it was made under, or "".
+    size: int  # Ranks in the group.
     count: int
     digest: bytes
 
 
+# idle: no cell runs. python: runs or sleeps outside torch.distributed. collective, transfer (send, recv), store (a
+# wait at the rendezvous store): blocked in that. silent: does not answer; its process is stopped or holds the GIL.
 ActivityKind = Literal["idle", "python", "collective", "transfer", "store", "silent"]
-"""idle: no cell runs. python: runs or sleeps outside torch.distributed. collective, transfer (send, recv), store (a
-wait at the rendezvous store): blocked in that. silent: does not answer; its process is stopped or holds the GIL."""
 
 
 class Activity(Struct, frozen=True, omit_defaults=True):
     """What the main thread is doing, and for how long."""
 
     kind: ActivityKind
+    # The operation it is blocked in (all_reduce, recv, new_group, store.wait), or the innermost Python function.
     op: str = ""
-    """The operation it is blocked in (all_reduce, recv, new_group, store.wait), or the innermost Python function."""
-    line: int | None = None
-    """Line in the cell's source, from 1."""
-    source: str = ""
-    """Text of that line, or "file.py:12 in function" where no cell is on the stack."""
-    seconds: float = 0.0
-    """Time since it was first seen in this place; for an idle rank, since its last cell ended."""
-    cpu: float | None = None
-    """Recent CPU use of the process in cores, 0 to the number of its threads; None if unknown."""
+    line: int | None = None  # Line in the cell's source, from 1.
+    source: str = ""  # Text of that line, or "file.py:12 in function" where no cell is on the stack.
+    seconds: float = 0.0  # Time since it was first seen in this place; for an idle rank, since its last cell ended.
+    cpu: float | None = None  # Recent CPU use of the process in cores, 0 to the number of its threads; None if unknown.
+    # The calls it is blocked in: one collective, send or recv; several sends and recvs if it is unknown for which of
+    # them it waits.
     calls: tuple[Call, ...] = ()
-    """The calls it is blocked in: one collective, send or recv; several sends and recvs if it is unknown for which of
-    them it waits."""
-    needs: tuple[int, ...] = ()
-    """For new_group: the ranks that must all call it; empty if unknown."""
-    waits_for: str = ""
-    """For a store wait: what the rank waits for, in words."""
-    state: str = ""
-    """For a silent rank: its process's state, such as "stopped by a signal (SIGSTOP)"."""
+    needs: tuple[int, ...] = ()  # For new_group: the ranks that must all call it; empty if unknown.
+    waits_for: str = ""  # For a store wait: what the rank waits for, in words.
+    state: str = ""  # For a silent rank: its process's state, such as "stopped by a signal (SIGSTOP)".
 
 
 SAME_SIZE = {"all_reduce", "broadcast", "reduce", "all_gather", "gather", "reduce_scatter"}
 SAME_SIZE |= {"all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"}
 SAME_SIZE |= {"_all_gather_base", "_reduce_scatter_base", "allreduce", "allgather"}
 """Collectives in which every rank has a tensor of the same dtype and number of elements."""
+# NCCL accepts tensors of different sizes there; with another backend the call fails or blocks.
 _MAY_BE_UNEVEN = {"all_gather"}
-"""NCCL accepts tensors of different sizes there; with another backend the call fails or blocks."""
 
 
 def call_signature(call: Call) -> str:
@@ -125,14 +109,14 @@ def sizes(call: Call) -> tuple[int, ...]:
     return tuple(math.prod(shape) for shape in call.shapes)
 
 
+# missing: a rank will not enter a collective in which others wait. mismatch: ranks of a group are in different
+# collectives under one sequence number, or in the same one with different shapes, dtypes, roots, reductions or splits.
+# transfer: a send without its recv, or a recv without its send. store: a wait at the rendezvous store for a key that no
+# rank will set. cycle: ranks wait for each other in a circle. lost: a rank's process is gone. slow: ranks wait for a
+# busy rank, and may still continue.
 VerdictKind = Literal["missing", "mismatch", "transfer", "store", "cycle", "slow", "lost"]
-"""missing: a rank will not enter a collective in which others wait. mismatch: ranks of a group are in different
-collectives under one sequence number, or in the same one with different shapes, dtypes, roots, reductions or splits.
-transfer: a send without its recv, or a recv without its send. store: a wait at the rendezvous store for a key that no
-rank will set. cycle: ranks wait for each other in a circle. lost: a rank's process is gone. slow: ranks wait for a busy
-rank, and may still continue."""
+# Suggested for every run that makes no progress.
 INTERRUPT = Remedy("interrupt", "stop the run everywhere, namespaces kept, group re-formed")
-"""Suggested for every run that makes no progress."""
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
@@ -140,19 +124,17 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 
     run: int
     kind: VerdictKind
+    # The ranks that the others wait for, those in the minority of a mismatch, or the members of a cycle.
     responsible: tuple[int, ...]
-    """The ranks that the others wait for, those in the minority of a mismatch, or the members of a cycle."""
     waiting: tuple[int, ...]
-    reason: str
-    """One line, without the run's number."""
+    reason: str  # One line, without the run's number.
     details: tuple[str, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     op: str = ""
     group: str = ""
-    number: int = 0
-    """Sequence number of the collective in its group; 0 if none is pending."""
+    number: int = 0  # Sequence number of the collective in its group; 0 if none is pending.
+    # A mismatch that blocked no rank: the run has finished, and the results of the call are wrong.
     has_passed: bool = False
-    """A mismatch that blocked no rank: the run has finished, and the results of the call are wrong."""
 
     @property
     def is_certain(self) -> bool:

@@ -60,8 +60,7 @@ class RichOutput(Struct, frozen=True):
     rank: int
     data: dict[str, Any]
     metadata: dict[str, Any] = field(default_factory=dict)
-    is_result: bool = False
-    """The cell's last expression, as against a display() call."""
+    is_result: bool = False  # The cell's last expression, as against a display() call.
 
 
 class SkippedLines(Struct, frozen=True):

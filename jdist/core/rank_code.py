@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 ENTRY_POINTS = ("run_script", "full_values", "broadcast", "restore", "call_on_reform")
 _MODULE = "__import__('jdist.worker.entry_points', fromlist=['x'])"
-FULL_VALUES = "__jdist_full__"
-"""The name to which :func:`full_values` binds what it found."""
+FULL_VALUES = "__jdist_full__"  # The name to which :func:`full_values` binds what it found.
 
 
 def run_script(path: str, args: Sequence[str]) -> str:

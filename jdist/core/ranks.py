@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from jdist.core.errors import UsageError, nearest
 from jdist.core.topology import Mesh, Topology
 
-_DIGITS = 9
-"""A number with more digits is no rank; Python refuses to read thousands of digits."""
+_DIGITS = 9  # A number with more digits is no rank; Python refuses to read thousands of digits.
 _RANGE = re.compile(rf"^(-?\d{{1,{_DIGITS}}})(?:-(-?\d{{1,{_DIGITS}}}))?$")
 
 
@@ -27,11 +26,7 @@ class RankSet:
 
     @classmethod
     def parse(
-        cls,
-        text: str,
-        topology: Topology,
-        mesh: Mesh | None = None,
-        groups: Mapping[str, Iterable[int]] | None = None,
+        cls, text: str, topology: Topology, mesh: Mesh | None = None, groups: Mapping[str, Iterable[int]] | None = None
     ) -> RankSet:
         """The ranks that ``text`` names in this world.
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+# What is done to a cluster, or to some of its ranks. run_cell: run a cell of the user's on these ranks.
 Action = Literal[
     "start",
     "list",
@@ -23,7 +24,6 @@ Action = Literal[
     "invite",
     "sync",
 ]
-"""What is done to a cluster, or to some of its ranks. run_cell: run a cell of the user's on these ranks."""
 
 
 class Remedy(Struct, frozen=True, omit_defaults=True):
@@ -31,10 +31,9 @@ class Remedy(Struct, frozen=True, omit_defaults=True):
 
     action: Action
     effect: str
+    # The ranks that it is about, as a user writes them: "2", "0-3,7", "node=1"; "" for all, or none in particular.
     ranks: str = ""
-    """The ranks that it is about, as a user writes them: "2", "0-3,7", "node=1"; "" for all, or none in particular."""
-    name: str = ""
-    """The name of the cluster, or the path, that it is about."""
+    name: str = ""  # The name of the cluster, or the path, that it is about.
 
     def __str__(self) -> str:
         """Plain words, for a program that has no front end: ``restart rank 2``."""

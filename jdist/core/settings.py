@@ -8,103 +8,74 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
+# What follows a rank's death. replace: start a fresh process in its place. wait: leave the place empty until the user
+# restarts the rank. stop: stop the cluster.
 OnDeath = Literal["replace", "wait", "stop"]
-"""What follows a rank's death. replace: start a fresh process in its place. wait: leave the place empty until the user
-restarts the rank. stop: stop the cluster."""
 ON_DEATH: tuple[str, ...] = get_args(OnDeath)
 
 
 class Host(Struct, frozen=True):
     """A host, as a user names it, on which a node's agent is started."""
 
-    name: str
-    """A name, an address, or an alias of ssh's configuration."""
-    slots: int = 0
-    """Number of ranks; 0: as many as on the cluster's other nodes."""
-    python: str = ""
-    """The interpreter there; empty: the launcher chooses."""
-    directory: str = ""
-    """The working directory there; empty: the login directory."""
+    name: str  # A name, an address, or an alias of ssh's configuration.
+    slots: int = 0  # Number of ranks; 0: as many as on the cluster's other nodes.
+    python: str = ""  # The interpreter there; empty: the launcher chooses.
+    directory: str = ""  # The working directory there; empty: the login directory.
 
 
 class Settings(Struct, frozen=True, kw_only=True):
     """The settings of a cluster; sent to the controller as JSON on its standard input."""
 
     name: str
-    nnodes: int = 1
-    """0 until the launcher has found out."""
-    nproc_per_node: tuple[int, ...] = ()
-    """Empty: each node decides (one rank per GPU, else 2)."""
-    backend: str = ""
-    """Empty: nccl with gloo for CPU tensors where every rank has a GPU, else gloo."""
+    nnodes: int = 1  # 0 until the launcher has found out.
+    nproc_per_node: tuple[int, ...] = ()  # Empty: each node decides (one rank per GPU, else 2).
+    backend: str = ""  # Empty: nccl with gloo for CPU tensors where every rank has a GPU, else gloo.
     init_method: str = "env://"
-    bind_host: str = ""
-    """Address at which nodes reach the controller, "*" for any; empty if all nodes are on its host."""
+    bind_host: str = ""  # Address at which nodes reach the controller, "*" for any; empty if all nodes are on its host.
     launcher: str = "local"
-    launcher_args: tuple[str, ...] = ()
-    """The user's words after ``--``."""
-    hosts: tuple[Host, ...] = ()
-    """From ``--hosts`` or ``--hostfile``, for launchers that start one node on each."""
-    env: tuple[tuple[str, str], ...] = ()
-    """Variables for every node's agent, and so for the node's ranks."""
-    min_nodes: int = 0
-    """Form the world with so many nodes if the others are not available; 0: all are needed."""
-    fork: bool = True
-    """Whether workers are forked; kept for agents that are started again."""
+    launcher_args: tuple[str, ...] = ()  # The user's words after `--`.
+    hosts: tuple[Host, ...] = ()  # From `--hosts` or `--hostfile`, for launchers that start one node on each.
+    env: tuple[tuple[str, str], ...] = ()  # Variables for every node's agent, and so for the node's ranks.
+    min_nodes: int = 0  # Form the world with so many nodes if the others are not available; 0: all are needed.
+    fork: bool = True  # Whether workers are forked; kept for agents that are started again.
     on_death: OnDeath = "replace"
+    # While a node is idle, import ahead what its next workers' first optimizer would; see agent/starters/prewarm.
     warm: bool = True
-    """While a node is idle, import ahead what its next workers' first optimizer would; see agent/starters/prewarm."""
 
-    form_timeout: float = 120.0
-    """Time to form the world once every worker is up."""
-    interrupt_grace: float = 5.0
-    """Time from an interrupt until a rank that did not react is replaced."""
+    form_timeout: float = 120.0  # Time to form the world once every worker is up.
+    interrupt_grace: float = 5.0  # Time from an interrupt until a rank that did not react is replaced.
+    # Time from losing the controller until an agent ends its workers; until then the controller can be restarted.
     agent_grace: float = 60.0
-    """Time from losing the controller until an agent ends its workers; until then the controller can be restarted."""
-    beat_timeout: float = 3.0
-    """Time without a heartbeat until a node counts as unreachable, which loses nothing."""
-    node_grace: float = 15.0
-    """Time without a heartbeat until a node is dropped, and its ranks with it."""
-    invitation: float = 86400.0
-    """The lifetime of a join line."""
-    idle_timeout: float = 3600.0
-    """Time without any client or run until the controller ends the cluster."""
+    beat_timeout: float = 3.0  # Time without a heartbeat until a node counts as unreachable, which loses nothing.
+    node_grace: float = 15.0  # Time without a heartbeat until a node is dropped, and its ranks with it.
+    invitation: float = 86400.0  # The lifetime of a join line.
+    idle_timeout: float = 3600.0  # Time without any client or run until the controller ends the cluster.
+    # Time without any client, while nodes are missing, until the controller ends the cluster.
     empty_timeout: float = 600.0
-    """Time without any client, while nodes are missing, until the controller ends the cluster."""
+    # Lines of a rank's stream per run that are sent to the notebook; the rank's log has all of them.
     output_lines: int = 2000
-    """Lines of a rank's stream per run that are sent to the notebook; the rank's log has all of them."""
 
 
-REFORM_TIMEOUT = 180.0
-"""Time for a request that re-forms the world: the sum of all deadlines on the way."""
+REFORM_TIMEOUT = 180.0  # Time for a request that re-forms the world: the sum of all deadlines on the way.
 
-BEAT = 1.0
-"""Time between two heartbeats of an agent."""
+BEAT = 1.0  # Time between two heartbeats of an agent.
 
+# Bytes of a value that are sent in the message; larger values use shared memory or the data port.
 INLINE_LIMIT = 256 * 1024
-"""Bytes of a value that are sent in the message; larger values use shared memory or the data port."""
 
-OUTPUT_DELAY = 0.02
-"""Time for which an agent collects its ranks' output into one message."""
+OUTPUT_DELAY = 0.02  # Time for which an agent collects its ranks' output into one message.
 
 
 class WorkerSpec(Struct, frozen=True):
     """Passed by an agent to a worker that it starts."""
 
-    worker: int
-    """Its id, for life."""
-    rank: int
-    """Its rank until it is given one in a world."""
-    gpu_index: int
-    """The GPU that is the worker's own among the node's workers, from 0."""
-    identity: str
-    """The worker's identity at the agent's socket."""
-    connection_file: str
-    """Kernel connection file, transport ipc, in the agent's private directory."""
-    agent_socket: str
-    """The agent's ipc socket for jdist's own messages."""
-    handover_socket: str
-    """Unix socket where the agent hands over connections to the data port."""
+    worker: int  # Its id, for life.
+    rank: int  # Its rank until it is given one in a world.
+    gpu_index: int  # The GPU that is the worker's own among the node's workers, from 0.
+    identity: str  # The worker's identity at the agent's socket.
+    connection_file: str  # Kernel connection file, transport ipc, in the agent's private directory.
+    agent_socket: str  # The agent's ipc socket for jdist's own messages.
+    handover_socket: str  # Unix socket where the agent hands over connections to the data port.
     cluster: str
     threads: int
 
@@ -113,8 +84,7 @@ class StoreSpec(Struct, frozen=True):
     """Passed by an agent to the rendezvous store's process: where to listen, and the Unix socket to report to."""
 
     host: str
-    port: int
-    """0: any free port."""
+    port: int  # 0: any free port.
     report_to: str
 
 
@@ -135,13 +105,9 @@ class SshBootstrapSpec(Struct, frozen=True):
     """Passed over ssh to the bootstrap script, which starts a node's agent and reports one line after ``mark``."""
 
     mark: str
-    python: tuple[int, int]
-    """The oldest version of Python that will do."""
-    jdist: str
-    """The version that has to be installed there."""
+    python: tuple[int, int]  # The oldest version of Python that will do.
+    jdist: str  # The version that has to be installed there.
     directory: str
     env: dict[str, str]
-    words: tuple[str, ...]
-    """The agent's command line."""
-    log: str
-    """Name of the log file, to which the process id is added."""
+    words: tuple[str, ...]  # The agent's command line.
+    log: str  # Name of the log file, to which the process id is added.

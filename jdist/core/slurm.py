@@ -8,6 +8,7 @@ from msgspec import Struct
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 _NODE_REASON = re.compile(r"\bReason=(.*?)(?: \[|\s*$)")
 _UNDERWAY = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESV_DEL_HOLD")
+# What happened to a job, by its state.
 _WORDS = {
     "COMPLETED": "has ended",
     "COMPLETING": "is being ended",
@@ -20,24 +21,18 @@ _WORDS = {
     "PREEMPTED": "was preempted",
     "BOOT_FAIL": "was ended because a node did not boot",
 }
-"""What happened to a job, by its state."""
 
 
 class SlurmJob(Struct, frozen=True):
     """A job, as Slurm describes it."""
 
     number: str
-    state: str
-    """PENDING, RUNNING, …, in Slurm's words."""
-    reason: str = ""
-    """Why it is in that state, in Slurm's words; empty where Slurm names none."""
-    nodes: str = ""
-    """Its nodes in Slurm's notation, ``bed[1-3]``; empty while it has none."""
+    state: str  # PENDING, RUNNING, …, in Slurm's words.
+    reason: str = ""  # Why it is in that state, in Slurm's words; empty where Slurm names none.
+    nodes: str = ""  # Its nodes in Slurm's notation, `bed[1-3]`; empty while it has none.
     nnodes: int = 0
-    exit_code: str = ""
-    """``code:signal``."""
-    start: str = ""
-    """The expected start; empty if unknown."""
+    exit_code: str = ""  # `code:signal`.
+    start: str = ""  # The expected start; empty if unknown.
     time_limit: str = ""
 
     @property

@@ -51,12 +51,9 @@ class Topology(Struct, frozen=True):
     (see agent/node/join_options): then several places may be on one node, and a rank's place has the rank's own number.
     """
 
-    nproc_per_node: tuple[int, ...]
-    """Number of ranks at each place."""
-    hostnames: tuple[str, ...] = ()
-    """Host name of each place."""
-    node_of: tuple[int, ...] = ()
-    """The node that each place is on; empty if each place is a node."""
+    nproc_per_node: tuple[int, ...]  # Number of ranks at each place.
+    hostnames: tuple[str, ...] = ()  # Host name of each place.
+    node_of: tuple[int, ...] = ()  # The node that each place is on; empty if each place is a node.
 
     @property
     def nnodes(self) -> int:

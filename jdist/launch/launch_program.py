@@ -18,11 +18,10 @@ from jdist.core.errors import LaunchError
 from jdist.launch.support import reap
 from jdist.wire.log import without_verbose
 
+# The line in which launch/node_runner reports the end of a node's agent.
 _NODE = re.compile(r"jdist node (\d+) \(([^)]*)\): (.*)")
-"""The line in which launch/node_runner reports the end of a node's agent."""
 _TAIL = 4
-_LOOK = 0.05
-"""Seconds between two polls of a process."""
+_LOOK = 0.05  # Seconds between two polls of a process.
 
 
 class ProgramLog:
@@ -71,12 +70,7 @@ class LaunchProgram:
         output = log.open()
         try:
             self._process = subprocess.Popen(
-                list(argv),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=dict(env),
-                start_new_session=True,
+                list(argv), stdin=subprocess.PIPE, stdout=output, stderr=output, env=dict(env), start_new_session=True
             )
         except OSError as e:
             raise LaunchError(f"{argv[0]} cannot be run: {e}") from None

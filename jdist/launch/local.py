@@ -21,8 +21,7 @@ class LocalLauncher(Launcher):
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._env = {**os.environ, **dict(plan.settings.env)}
-        self._agents: dict[int, subprocess.Popen[bytes]] = {}
-        """Agents by node rank."""
+        self._agents: dict[int, subprocess.Popen[bytes]] = {}  # Agents by node rank.
 
     async def launch(self, join_line: Awaitable[str]) -> None:
         """Start the agents at once, so that they import while the controller starts, and send them the join line."""

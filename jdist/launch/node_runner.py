@@ -21,8 +21,7 @@ from typing import BinaryIO
 
 from jdist.core.environment import LAUNCHER_VARIABLES, SECRETS, without
 
-_TAIL = 2000
-"""Bytes of the agent's last output that are reported."""
+_TAIL = 2000  # Bytes of the agent's last output that are reported.
 
 
 def main(argv: Sequence[str] | None = None) -> int:

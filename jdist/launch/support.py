@@ -10,8 +10,8 @@ from jdist.launch.base import LaunchPlan
 from jdist.wire.log import without_verbose
 from jdist.wire.transport.invitations import REFUSED
 
+# Characters of the cluster's own name in a label. A scheduler appends more to a label to name its objects.
 _NAME_LENGTH = 24
-"""Characters of the cluster's own name in a label. A scheduler appends more to a label to name its objects."""
 _LOG_LINES = 3
 
 

@@ -13,11 +13,11 @@ from jdist.core.settings import ON_DEATH, Host
 from jdist.launch.hosts import read_hostfile
 from jdist.notebook.text.remedy_text import typed
 
+# Options of a start that :meth:`AsyncCluster.start` takes under the same name.
 _START_OPTIONS = (
     *("nproc_per_node", "nnodes", "backend", "init_method", "launcher", "name", "timeout"),
     *("fork", "on_death", "warm", "min_nodes", "bind_host"),
 )
-"""Options of a start that :meth:`AsyncCluster.start` takes under the same name."""
 
 
 def split_words(line: str) -> list[str]:

@@ -26,12 +26,11 @@ from jdist.wire.transport.keys import Connection
 
 T = TypeVar("T")
 
-_GLANCE = 0.5
-"""Seconds between two looks at the directory's time; nothing reports a change there."""
+_GLANCE = 0.5  # Seconds between two looks at the directory's time; nothing reports a change there.
+# Seconds after which it is read again while a cluster in it cannot be attached to, since it may come back.
 _RESCAN = 2.0
-"""Seconds after which it is read again while a cluster in it cannot be attached to, since it may come back."""
+# Seconds from one poll to the next while nothing changes, so that a controller that hangs is noticed.
 _IDLE_PAUSE = 10.0
-"""Seconds from one poll to the next while nothing changes, so that a controller that hangs is noticed."""
 _ORPHANED = "its controller is gone; while its ranks wait for another, it can be started again with every name kept"
 
 
@@ -52,8 +51,7 @@ class BrowserFollower(ClusterFollower):
         self._update = update
         self._is_watched = is_watched
         self._on_running = on_running
-        self.is_over = False
-        """The cluster is gone, or its controller has died."""
+        self.is_over = False  # The cluster is gone, or its controller has died.
         self.snapshot = summary_of(connection, "silent", "it has not answered yet")
         super().__init__()
 
@@ -121,8 +119,7 @@ class _Found(Struct):
     running: dict[str, Connection]
     restartable: dict[str, Connection]
     unreadable: dict[str, str]
-    is_all: bool
-    """False if some files cannot be classified yet: a controller is starting or ending."""
+    is_all: bool  # False if some files cannot be classified yet: a controller is starting or ending.
 
 
 class ClusterList:
@@ -141,10 +138,8 @@ class ClusterList:
         self._is_watched = is_watched
         self._on_running = on_running
         self._followers: dict[str, BrowserFollower] = {}
-        self._others: dict[str, ClusterSnapshot] = {}
-        """Clusters that cannot be attached to."""
-        self._is_settled = False
-        """Nothing can change unless the directory changes or a follower reports it."""
+        self._others: dict[str, ClusterSnapshot] = {}  # Clusters that cannot be attached to.
+        self._is_settled = False  # Nothing can change unless the directory changes or a follower reports it.
         self._rescan = asyncio.Event()
         self._feed = EventFeed(self.snapshot, emit)
         self._starts = PendingStarts(lambda name, notice: self._feed.update(name, False, notice), self._check_size)

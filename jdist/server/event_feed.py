@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from jdist.server.snapshots import ClusterSnapshot, RankRow, redacted
 
-INTERVAL = 0.5
-"""Seconds between two events about one cluster at least."""
+INTERVAL = 0.5  # Seconds between two events about one cluster at least.
 
 
 class ClusterEvent(Struct, frozen=True):

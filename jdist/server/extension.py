@@ -19,8 +19,7 @@ from jdist.server.routes.handler import RESOURCE, cross
 SCHEMA = Path(__file__).with_name("events.yaml")
 SCHEMA_ID = "https://schema.jupyter.org/jdist/cluster/v1"
 _BEGIN_TIMEOUT = 10.0
-_END_TIMEOUT = 45.0
-"""Seconds for the starts that are under way to be undone."""
+_END_TIMEOUT = 45.0  # Seconds for the starts that are under way to be undone.
 
 
 class Jdist(ExtensionApp):
@@ -39,8 +38,7 @@ class Jdist(ExtensionApp):
         help='Defaults of starts from a browser, such as {"launcher": "slurm", "launcher_args": ["-p", "gpu"]}.'
     ).tag(config=True)
 
-    _clusters: ClusterList | None = None
-    """None before the server runs."""
+    _clusters: ClusterList | None = None  # None before the server runs.
 
     def initialize_settings(self) -> None:
         self._events.register_event_schema(SCHEMA)

@@ -17,17 +17,14 @@ from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.server.snapshots import ClusterSnapshot, redacted
 
-KIND = "browser"
-"""Kind of a client that starts a cluster for a browser, and detaches from it once it is formed."""
-_UNDO = 30.0
-"""Seconds for a cancelled start to end what it began."""
+KIND = "browser"  # Kind of a client that starts a cluster for a browser, and detaches from it once it is formed.
+_UNDO = 30.0  # Seconds for a cancelled start to end what it began.
 
 
 class _Start(Struct):
     began: float
     task: asyncio.Task[None] | None = None
-    text: str = ""
-    """What the start waits for."""
+    text: str = ""  # What the start waits for.
     error: str = ""
 
 

@@ -35,10 +35,8 @@ class StartArguments(Struct, frozen=True, forbid_unknown_fields=True):
 class Policy(Struct, frozen=True):
     """Limits of one server. The user's own notebooks and terminals are limited by the operating system only."""
 
-    max_ranks: int = 0
-    """Ranks in all clusters of the user together; 0: any number."""
-    allowed_launchers: tuple[str, ...] = ()
-    """Empty: all that are installed."""
+    max_ranks: int = 0  # Ranks in all clusters of the user together; 0: any number.
+    allowed_launchers: tuple[str, ...] = ()  # Empty: all that are installed.
     default_args: dict[str, Any] = {}
 
     def complete(self, asked: Mapping[str, Any], ranks_here: int) -> dict[str, Any]:

@@ -94,8 +94,8 @@ class RankRow(Struct, frozen=True):
     gpu_total: int | UnsetType = UNSET
     gpu_used: int | UnsetType = UNSET
     gpu_own: int | UnsetType | None = UNSET
+    # Known only for a moment: None for an idle rank, which is not asked again.
     gpu_busy: float | UnsetType | None = UNSET
-    """Known only for a moment: None for an idle rank, which is not asked again."""
 
     def timeless(self) -> RankRow:
         """The row without what changes by itself as time passes."""
@@ -134,8 +134,7 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     state: str = ""
     reason: str = ""
     version: str = ""
-    starting: str | UnsetType | None = UNSET
-    """What a start from a browser waits for; None if that start has failed."""
+    starting: str | UnsetType | None = UNSET  # What a start from a browser waits for; None if that start has failed.
     backend: str | UnsetType = UNSET
     generation: int | UnsetType = UNSET
     nnodes: int | UnsetType = UNSET

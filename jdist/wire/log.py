@@ -17,13 +17,10 @@ from typing import TextIO
 from jdist.core.messages.introspection import DebugRecord
 
 VARIABLE = "JDIST_LOG"
-_KEPT = 2000
-"""Records in memory."""
+_KEPT = 2000  # Records in memory.
 _AT_ONCE = 20
-_PERIOD = 10.0
-"""So many warnings of one kind pass in so many seconds."""
-_LONGEST = 400
-"""Characters of a message: part of it may come from an unauthenticated peer."""
+_PERIOD = 10.0  # So many warnings of one kind pass in so many seconds.
+_LONGEST = 400  # Characters of a message: part of it may come from an unauthenticated peer.
 _VERBOSE = re.compile(r"^\d\d:\d\d:\d\d\.\d{3} jdist \w+ (DEBUG|INFO): ")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -37,8 +34,8 @@ class RateLimit(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         super().__init__()
         self._clock = clock
+        # By kind: when its period began, and how many records came in it.
         self._periods: dict[tuple[str, str], tuple[float, int]] = {}
-        """By kind: when its period began, and how many records came in it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING or record.exc_info:

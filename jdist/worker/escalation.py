@@ -14,11 +14,9 @@ from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.kernel.sigint import interrupt_main
 from jdist.worker.observe.frames import frames_of, store_port, store_wait
 
-_AGAIN = 0.1
-"""Seconds between two steps: a loop that swallows exceptions re-enters its collective in between."""
+_AGAIN = 0.1  # Seconds between two steps: a loop that swallows exceptions re-enters its collective in between.
 _NOT_BEGUN = 0.01
-_GENTLE = 10
-"""Steps until connections are shut down on both sides, come what may."""
+_GENTLE = 10  # Steps until connections are shut down on both sides, come what may.
 
 
 def free_main_thread(

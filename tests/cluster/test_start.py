@@ -148,10 +148,7 @@ WITHOUT_NCCL = ["rank 0"] if torch.version.cuda or torch.version.hip else ["node
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        ({"backend": "mpi"}, ["rank 0", "mpi", "--backend gloo"]),
-        ({"backend": "nccl"}, [*WITHOUT_NCCL, "nccl"]),
-    ],
+    [({"backend": "mpi"}, ["rank 0", "mpi", "--backend gloo"]), ({"backend": "nccl"}, [*WITHOUT_NCCL, "nccl"])],
 )
 def test_a_backend_that_is_not_there(traces: Traces, options: dict[str, str], words: list[str]) -> None:
     before = traces.snapshot()

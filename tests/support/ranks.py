@@ -151,13 +151,7 @@ class RankProcess:
         return came_back, time.monotonic() - began
 
     def side(self, code: str) -> Any:
-        scope = {
-            "G": self.groups,
-            "O": self.observer,
-            "R": self.spans,
-            "ns": self.namespace,
-            "at": self._where(),
-        }
+        scope = {"G": self.groups, "O": self.observer, "R": self.spans, "ns": self.namespace, "at": self._where()}
         exec(code, scope)
         return scope.get("_")
 

@@ -26,10 +26,10 @@ from jdist.wire.values.frames import pack
 
 _log = logging.getLogger("jdist.agent")
 
+# Seconds without the controller before it has given this agent a place, and with it a grace of the cluster's own.
 _JOIN_GRACE = 10.0
-"""Seconds without the controller before it has given this agent a place, and with it a grace of the cluster's own."""
+# Seconds without a message from the controller, which answers every beat, until it counts as unreachable.
 _SILENCE = 5 * BEAT
-"""Seconds without a message from the controller, which answers every beat, until it counts as unreachable."""
 
 
 class ControllerLink:

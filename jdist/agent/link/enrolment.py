@@ -18,13 +18,10 @@ from jdist.wire.transport.keys import KeyPair
 from jdist.wire.transport.sockets import ConnectionMonitor, Frames, Port, dial_tcp
 from jdist.wire.values.frames import Unpacker, pack
 
-_FIND_TIMEOUT = 8.0
-"""Seconds for the controller to be reached."""
+_FIND_TIMEOUT = 8.0  # Seconds for the controller to be reached.
 _RETRY = 1.0
-_HEAD_START = 0.3
-"""Seconds that an earlier address of the line may answer after a later one."""
-_ENROL_TIMEOUT = 15.0
-"""Seconds for the controller to take the key."""
+_HEAD_START = 0.3  # Seconds that an earlier address of the line may answer after a later one.
+_ENROL_TIMEOUT = 15.0  # Seconds for the controller to take the key.
 
 _VOID = "the join line has expired or was revoked; ask the user of the cluster for another (invite)"
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from jdist.core.slurm import SlurmJob, parse_job
 
+# Seconds for Slurm's answer: between SIGTERM and SIGKILL it gives a job 30 s, unless set otherwise.
 _ANSWER_TIMEOUT = 2.0
-"""Seconds for Slurm's answer: between SIGTERM and SIGKILL it gives a job 30 s, unless set otherwise."""
 _RETRY = 0.1
 
 

@@ -17,15 +17,12 @@ class NodeContext:
     """The node, its place in the launch, and the agent's ways to act."""
 
     zmq_context: Any
-    endpoint: Endpoint
-    """Where the controller is reached."""
+    endpoint: Endpoint  # Where the controller is reached.
     options: JoinOptions
     facts: NodeFacts
-    directory: Path
-    """Sockets, logs and connection files of this agent; removed at its end."""
+    directory: Path  # Sockets, logs and connection files of this agent; removed at its end.
     starter: Starter
-    send: Callable[[Message], None]
-    """Sends to the controller."""
+    send: Callable[[Message], None]  # Sends to the controller.
     create_task: CreateTask
 
     @property

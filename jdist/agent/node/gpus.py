@@ -29,25 +29,20 @@ class GpuDevice(Struct, frozen=True):
     uuid: str
     name: str
     total: int = 0
-    used: int = 0
-    """By all processes."""
-    busy: float | None = None
-    """Share of the last second or less in which it worked, 0 to 1."""
-    is_sliced: bool = False
-    """In MIG mode: each slice is a device to CUDA; the sizes are the whole GPU's."""
+    used: int = 0  # By all processes.
+    busy: float | None = None  # Share of the last second or less in which it worked, 0 to 1.
+    is_sliced: bool = False  # In MIG mode: each slice is a device to CUDA; the sizes are the whole GPU's.
 
 
 class GpuReading(Struct, frozen=True):
     """What the driver reports at one time."""
 
     devices: tuple[GpuDevice, ...] = ()
+    # `{pid: {UUID of a GPU: bytes}}`, of the processes whose memory the driver reports.
     taken: dict[int, dict[str, int]] = {}
-    """``{pid: {UUID of a GPU: bytes}}``, of the processes whose memory the driver reports."""
-    driver: str = ""
-    """The driver's version."""
+    driver: str = ""  # The driver's version.
     error: str = ""
-    is_missing: bool = False
-    """The error is that there is no driver, or no GPU."""
+    is_missing: bool = False  # The error is that there is no driver, or no GPU.
 
 
 # ---------------------------------------------------------------- asking NVML
@@ -150,10 +145,8 @@ def _read_processes(nvml: Any, handle: Any, *, is_sliced: bool) -> list[tuple[in
 class CudaVisibility(Struct, frozen=True):
     """How CUDA shows GPUs to this node's ranks: the variables of their environment."""
 
-    visible: str | None
-    """CUDA_VISIBLE_DEVICES; None: unset."""
-    order: str = ""
-    """CUDA_DEVICE_ORDER."""
+    visible: str | None  # CUDA_VISIBLE_DEVICES; None: unset.
+    order: str = ""  # CUDA_DEVICE_ORDER.
 
     @property
     def is_blind(self) -> bool:

@@ -11,11 +11,10 @@ from jdist.agent.node.facts import count_gpus
 from jdist.core import environment
 from jdist.core.messages.membership import LauncherTask
 
-WORKER = "JDIST_WORKER"
-"""Set in every worker, whose environment holds its own place in the world and not a launcher's."""
+WORKER = "JDIST_WORKER"  # Set in every worker, whose environment holds its own place in the world and not a launcher's.
 
+# Set where Slurm assigns GPUs to single tasks; it sets CUDA_VISIBLE_DEVICES in any case.
 _SLURM_GIVES = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
-"""Set where Slurm assigns GPUs to single tasks; it sets CUDA_VISIBLE_DEVICES in any case."""
 _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 Environment = Mapping[str, str]
@@ -24,14 +23,10 @@ Environment = Mapping[str, str]
 class JoinOptions(Struct, frozen=True):
     """What the agent asks the controller for."""
 
-    nproc: int = 0
-    """Ranks on this node; 0: as the controller decides."""
-    node_rank: int = -1
-    """-1: any."""
-    task: LauncherTask | None = None
-    """If a launcher has started the agent together with others."""
-    launcher: dict[str, str] = {}
-    """The variables by which a process finds that launcher again."""
+    nproc: int = 0  # Ranks on this node; 0: as the controller decides.
+    node_rank: int = -1  # -1: any.
+    task: LauncherTask | None = None  # If a launcher has started the agent together with others.
+    launcher: dict[str, str] = {}  # The variables by which a process finds that launcher again.
 
 
 def read_join_options(nproc: int, node_rank: int) -> JoinOptions:
@@ -45,12 +40,9 @@ def read_join_options(nproc: int, node_rank: int) -> JoinOptions:
     return JoinOptions(nproc, node_rank, task, environment.strip(os.environ))
 
 
+# Launchers, innermost first: the variables that must be set, and those of rank, size, local rank, local size, node.
 _LAUNCHERS: tuple[tuple[str, set[str], tuple[str, ...]], ...] = (
-    (
-        "torchrun",
-        {"TORCHELASTIC_RUN_ID"},
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    ),
+    ("torchrun", {"TORCHELASTIC_RUN_ID"}, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")),
     ("mpirun", set(), tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
     # Only a step that srun started has these; a batch script and an interactive shell have the job's numbers.
     ("srun", set(), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID")),
@@ -63,7 +55,6 @@ _LAUNCHERS: tuple[tuple[str, set[str], tuple[str, ...]], ...] = (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
     ),
 )
-"""Launchers, innermost first: the variables that must be set, and those of rank, size, local rank, local size, node."""
 
 
 def read_task(environ: Environment) -> LauncherTask | None:

@@ -15,8 +15,7 @@ class KernelMessage(Struct, frozen=True):
     """A message from a kernel's iopub or stdin socket."""
 
     kind: str
-    run: int
-    """0 when no run of jdist is its parent."""
+    run: int  # 0 when no run of jdist is its parent.
     content: msgspec.Raw
     buffers: tuple[bytes, ...]
 

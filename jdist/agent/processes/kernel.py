@@ -25,15 +25,11 @@ class WorkerPlace(Struct, frozen=True):
     """Where a worker was started, and the files around it."""
 
     directory: str
-    number: int
-    """Serial number of the process on this agent, for the names of its files and sockets."""
-    worker: int
-    """The worker's id, for life."""
-    rank: int
-    """Its rank when the process was started."""
+    number: int  # Serial number of the process on this agent, for the names of its files and sockets.
+    worker: int  # The worker's id, for life.
+    rank: int  # Its rank when the process was started.
     incarnation: int
-    gpu_index: int
-    """The GPU that is its own: the lowest that none of the node's other workers has."""
+    gpu_index: int  # The GPU that is its own: the lowest that none of the node's other workers has.
 
     @property
     def connection_file(self) -> Path:
@@ -67,13 +63,10 @@ class Kernel:
         self.place = place
         self.worker = place.worker
         self.pid = 0
-        self.is_dismissed = False
-        """The agent has ended it, or is about to: its end is not reported."""
-        self.is_subscribed = False
-        """Its output is received."""
+        self.is_dismissed = False  # The agent has ended it, or is about to: its end is not reported.
+        self.is_subscribed = False  # Its output is received.
         self.has_greeted = False
-        self.device = ""
-        """As its worker reported it last: "cpu", "cuda:0"."""
+        self.device = ""  # As its worker reported it last: "cpu", "cuda:0".
         self._reaper = reaper
         self._on_exit = on_exit
         self._pidfd = -1

@@ -13,12 +13,11 @@ from typing import Literal
 
 from msgspec import Struct
 
+# Who sent a SIGKILL: the kernel because memory ran out, another process, or that is not known.
 Cause = Literal["kernel", "process", "unknown"]
-"""Who sent a SIGKILL: the kernel because memory ran out, another process, or that is not known."""
 
 _KILLED = re.compile(r"Killed process (\d+) ")
-_RECORD = 8192
-"""Bytes of the longest record of /dev/kmsg."""
+_RECORD = 8192  # Bytes of the longest record of /dev/kmsg.
 
 
 class OomVerdict(Struct, frozen=True):
@@ -37,11 +36,10 @@ class OomMonitor:
     def __init__(self, root: Path = Path("/")):
         self._root = root
         self._mounts = find_mounts(_read(root / "proc/self/mountinfo"))
-        self._counters: dict[int, Path | None] = {}
-        """The file with the count, by process; None where there is none."""
+        self._counters: dict[int, Path | None] = {}  # The file with the count, by process; None where there is none.
         self._older: dict[Path, int] = {}
+        # The counts of the last tick, and of the one before: a death is noticed a little after its kill.
         self._newer: dict[Path, int] = {}
-        """The counts of the last tick, and of the one before: a death is noticed a little after its kill."""
         self._log = self._open_log()
         self._older_killed: set[int] = set()
         self._newer_killed: set[int] = set()

@@ -30,8 +30,7 @@ class StoreSupervisor:
     """Keeps this node's store running."""
 
     def __init__(self, node: NodeContext):
-        self.address: tuple[str, int] | None = None
-        """Where it listens; None while none runs."""
+        self.address: tuple[str, int] | None = None  # Where it listens; None while none runs.
         self._node = node
         self._pid = 0
 

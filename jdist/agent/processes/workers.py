@@ -34,12 +34,9 @@ from jdist.wire.values.segments import sweep_dead
 
 _log = logging.getLogger("jdist.agent")
 
-_CHILDREN_END_TIMEOUT = 5.0
-"""Seconds for killed children to be gone."""
-_UP_TIMEOUT = 120.0
-"""Seconds for a worker's process to be ready for cells."""
-_TOGETHER = 0.25
-"""Seconds within which signals to all processes of a node reach the last of them."""
+_CHILDREN_END_TIMEOUT = 5.0  # Seconds for killed children to be gone.
+_UP_TIMEOUT = 120.0  # Seconds for a worker's process to be ready for cells.
+_TOGETHER = 0.25  # Seconds within which signals to all processes of a node reach the last of them.
 
 _from_worker: Unpacker[Any] = Unpacker(WorkerMessage)
 

@@ -20,20 +20,15 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.protocol import RankReply
 
-_DEADLINE = 10.0
-"""Seconds for one measurement."""
+_DEADLINE = 10.0  # Seconds for one measurement.
+# Seconds for which an answer waits for it; clients wait longer than that and the patience with a silent rank.
 _PATIENCE = 1.0
-"""Seconds for which an answer waits for it; clients wait longer than that and the patience with a silent rank."""
-_BETWEEN = 1.0
-"""Seconds from one measurement to the next, unless a cell has ended."""
-_RECENT = 3.0
-"""Seconds for which a measurement is used at once, while the next is made."""
-_OLD = 10.0
-"""Seconds after which it is not used any more."""
+_BETWEEN = 1.0  # Seconds from one measurement to the next, unless a cell has ended.
+_RECENT = 3.0  # Seconds for which a measurement is used at once, while the next is made.
+_OLD = 10.0  # Seconds after which it is not used any more.
+# Seconds until a driver that has failed is asked again: at first, and at most; twice as long each time.
 _PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
-"""Seconds until a driver that has failed is asked again: at first, and at most; twice as long each time."""
-_REMEMBERED = 1000
-"""Requests that may still be answered."""
+_REMEMBERED = 1000  # Requests that may still be answered.
 
 
 class GpuMeter:
@@ -61,12 +56,9 @@ class GpuMeter:
         self._waiting: list[RankReply] = []
         self._timer: asyncio.TimerHandle | None = None
         self._reading: GpuReading | None = None
-        self._measured_at = float("-inf")
-        """When the last measurement began."""
-        self._measuring_since: float | None = None
-        """When the present measurement began."""
-        self._is_due = False
-        """Another is to follow at once because a cell has ended in the meantime."""
+        self._measured_at = float("-inf")  # When the last measurement began.
+        self._measuring_since: float | None = None  # When the present measurement began.
+        self._is_due = False  # Another is to follow at once because a cell has ended in the meantime.
         self._last_cell_end = float("-inf")
         self._pause = _PAUSE
         self._next = float("inf") if visibility.is_blind else float("-inf")

@@ -22,10 +22,8 @@ from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail,
 
 _TAIL_LINES = 40
 _TAIL_CHARS = 8000
-_CHARS_PER_LINE = 200
-"""The limit on characters is the limit on lines times this."""
-_DISPLAY_LIMIT = 4 << 20
-"""Bytes of displays of one rank in one run that travel."""
+_CHARS_PER_LINE = 200  # The limit on characters is the limit on lines times this.
+_DISPLAY_LIMIT = 4 << 20  # Bytes of displays of one rank in one run that travel.
 
 
 class _CappedStream:
@@ -98,8 +96,7 @@ class OutputRelay:
     """Gathers output by run and worker; `flush` sends what has gathered."""
 
     def __init__(self, send: Callable[[Message], object], logs: RankLogs):
-        self.line_limit = 2000
-        """Lines of a rank's stream per run that travel."""
+        self.line_limit = 2000  # Lines of a rank's stream per run that travel.
         self._send = send
         self._logs = logs
         self._runs: dict[int, dict[int, _RankOutput]] = {}

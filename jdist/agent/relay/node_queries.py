@@ -30,8 +30,7 @@ from jdist.wire.bulk.probe import Listener, probe_path
 
 _log = logging.getLogger("jdist.agent")
 
-_LONGEST = 600.0
-"""Seconds that a listener may be asked for."""
+_LONGEST = 600.0  # Seconds that a listener may be asked for.
 
 
 class NodeQueries:

@@ -19,10 +19,8 @@ from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Limits, NodeReport, 
 from jdist.core.settings import TorchFactsSpec
 from jdist.wire.bulk.probe import resolve
 
-_NVML = 15.0
-"""Seconds for NVML, which waits for the driver to start where no GPU is in use."""
-_TORCH = 60.0
-"""Seconds for torch to be imported and to look for GPUs."""
+_NVML = 15.0  # Seconds for NVML, which waits for the driver to start where no GPU is in use.
+_TORCH = 60.0  # Seconds for torch to be imported and to look for GPUs.
 
 
 def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> NodeReport:
@@ -69,11 +67,7 @@ async def report_fully(facts: NodeFacts, chosen: dict[str, str], starter: Starte
 
 
 def _disks() -> tuple[Disk, ...]:
-    places = (
-        ("working directory", os.getcwd()),
-        ("temporary files", tempfile.gettempdir()),
-        ("/dev/shm", "/dev/shm"),
-    )
+    places = (("working directory", os.getcwd()), ("temporary files", tempfile.gettempdir()), ("/dev/shm", "/dev/shm"))
     found = []
     for what, path in places:
         try:

@@ -4,10 +4,8 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-_LOG_LIMIT = 256 << 20
-"""Bytes of a rank's log before the older half is dropped."""
-_READ_LIMIT = 8 << 20
-"""Bytes of a log that are read at most for one answer."""
+_LOG_LIMIT = 256 << 20  # Bytes of a rank's log before the older half is dropped.
+_READ_LIMIT = 8 << 20  # Bytes of a log that are read at most for one answer.
 _READ_STEP = 64 << 10
 
 

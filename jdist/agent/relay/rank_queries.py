@@ -34,8 +34,8 @@ class RankQueries:
         self._logs = logs
         self._meter = meter
         self._unresponsive = UnresponsiveRanks(meter.forward)
+        # Values that were fetched for these workers, by request.
         self._fetched: dict[str, tuple[Segment, set[int]]] = {}
-        """Values that were fetched for these workers, by request."""
 
     def handle_query(self, query: RankQuery) -> None:
         """Route a query from the controller."""

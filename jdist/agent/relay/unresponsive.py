@@ -15,12 +15,9 @@ from jdist.core.messages.observation import Observation
 from jdist.core.messages.protocol import RankReply
 from jdist.core.observation import Activity
 
-PATIENCE = 0.5
-"""Seconds that a worker has for an answer."""
-_REMEMBERED = 1000
-"""Number of answers given in a worker's place that are remembered, as its own may still come."""
-_BUSY = 0.5
-"""Share of a core above which a process counts as computing."""
+PATIENCE = 0.5  # Seconds that a worker has for an answer.
+_REMEMBERED = 1000  # Number of answers given in a worker's place that are remembered, as its own may still come.
+_BUSY = 0.5  # Share of a core above which a process counts as computing.
 
 _Key = tuple[str, int]
 

@@ -5,8 +5,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-CreateTask = Callable[[Coroutine[Any, Any, None]], object]
-"""Runs a coroutine as a task until the agent ends."""
+CreateTask = Callable[[Coroutine[Any, Any, None]], object]  # Runs a coroutine as a task until the agent ends.
 
 
 class ProcessRequest(Struct, frozen=True):

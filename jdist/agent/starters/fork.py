@@ -20,6 +20,7 @@ from jdist.core.errors import LaunchError
 
 _log = logging.getLogger("jdist.agent")
 
+# Modules that a worker needs before its first cell; imported once per node.
 PRELOAD = (
     "torch",
     "torch.distributed",
@@ -33,13 +34,12 @@ PRELOAD = (
     "jdist.worker.main",
     "jdist.worker.groups.store_process",
 )
-"""Modules that a worker needs before its first cell; imported once per node."""
 
+# Imported as well where installed. Not the inline backend: its own import looks for the shell to display in.
 IF_INSTALLED = ("matplotlib.figure", "matplotlib.backends.backend_agg")
-"""Imported as well where installed. Not the inline backend: its own import looks for the shell to display in."""
 
+# Imported by the first optimizer, for 1 to 2 seconds. Nothing here may run a parallel op or touch CUDA.
 WARM = ("torch._dynamo",)
-"""Imported by the first optimizer, for 1 to 2 seconds. Nothing here may run a parallel op or touch CUDA."""
 
 _LOAD_TIMEOUT = 300.0
 

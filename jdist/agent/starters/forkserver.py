@@ -31,17 +31,14 @@ from msgspec import Struct
 from jdist.agent.starters.base import ImportsDone, ProcessRequest, ProcessStarted
 from jdist.wire.processes import die_with_parent, set_name
 
-_ADOPTION = 5.0
-"""Seconds within which a forked child must have become the agent's."""
-_QUIET = 0.5
-"""Seconds without a request after which the next child is forked ahead."""
+_ADOPTION = 5.0  # Seconds within which a forked child must have become the agent's.
+_QUIET = 0.5  # Seconds without a request after which the next child is forked ahead.
 _RECEIVED = b"."
-_ANSWER = 5.0
-"""Seconds for a preforked child to confirm that it has received a request."""
+_ANSWER = 5.0  # Seconds for a preforked child to confirm that it has received a request.
 _REQUEST_LIMIT = 1 << 20
 
+# What a child does with its request and the descriptors that came with it; never returns.
 Become = Callable[[bytes, list[int]], None]
-"""What a child does with its request and the descriptors that came with it; never returns."""
 
 
 class SuccessorSpec(Struct, frozen=True):

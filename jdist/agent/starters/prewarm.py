@@ -20,8 +20,7 @@ import msgspec
 from jdist.agent.starters.base import CreateTask, ImportsDone, ProcessRequest, ProcessStarted, Starter
 from jdist.core.errors import LaunchError
 
-IDLE = 2.0
-"""Seconds without a cell after which a node counts as idle."""
+IDLE = 2.0  # Seconds without a cell after which a node counts as idle.
 _FORK_TIMEOUT = 30.0
 
 

@@ -24,14 +24,11 @@ from jdist.core.messages.nodes import (
 from jdist.core.messages.protocol import NodeOp, NodeReplyBody
 from jdist.core.messages.status import ClusterFacts
 
-_EXAMINED = 120.0
-"""Seconds for a node to answer, in which it may have to import torch."""
+_EXAMINED = 120.0  # Seconds for a node to answer, in which it may have to import torch.
 _ANSWERED = 10.0
 _CLOCK_READINGS = 5
-_CONNECT = 3.0
-"""Seconds after which a port counts as blocked: longer than one or two lost packets take."""
-_ALL_BURSTS = 15.0
-"""Seconds for all of a node's bursts together."""
+_CONNECT = 3.0  # Seconds after which a port counts as blocked: longer than one or two lost packets take.
+_ALL_BURSTS = 15.0  # Seconds for all of a node's bursts together.
 
 OnStep = Callable[[str], None]
 
@@ -49,8 +46,7 @@ class _ExaminedNodes:
                 self._places.setdefault(node, place)
             else:
                 absent[node] = "it is unreachable" if name else "it is not attached"
-        self.absent = {n: why for n, why in absent.items() if n not in self._places}
-        """Why nodes cannot be asked."""
+        self.absent = {n: why for n, why in absent.items() if n not in self._places}  # Why nodes cannot be asked.
         self.numbers = sorted(self._places)
 
     async def query(self, nodes: Iterable[int], op: NodeOp, timeout: float) -> dict[int, NodeReplyBody]:

@@ -24,10 +24,8 @@ _TIMEOUT = 5.0
 class DebugEntry(Struct, frozen=True):
     """One record and the process that logged it. ``str()`` is a line, with the traceback, if any, below."""
 
-    time: float
-    """Seconds since the epoch, by this host's clock."""
-    process: str
-    """"controller", "client", "node 1" for its agent, "rank 3" for its worker."""
+    time: float  # Seconds since the epoch, by this host's clock.
+    process: str  # "controller", "client", "node 1" for its agent, "rank 3" for its worker.
     record: DebugRecord
 
     def __str__(self) -> str:
@@ -40,8 +38,7 @@ class DebugLogs(Struct, frozen=True):
     """Records of all processes, oldest first. ``str()`` has a line for each."""
 
     entries: tuple[DebugEntry, ...]
-    missing: dict[str, str]
-    """Processes that did not answer, and why."""
+    missing: dict[str, str]  # Processes that did not answer, and why.
 
     def __str__(self) -> str:
         absent = (f"{process} did not answer: {why}" for process, why in self.missing.items())

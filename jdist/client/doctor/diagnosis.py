@@ -12,8 +12,7 @@ from jdist.core.messages.nodes import NetworkPath, NodeReport
 from jdist.core.ranks import RankSet
 
 Severity = Literal["breaks", "may break", "note"]
-SEVERITIES: tuple[Severity, ...] = ("breaks", "may break", "note")
-"""Worst first."""
+SEVERITIES: tuple[Severity, ...] = ("breaks", "may break", "note")  # Worst first.
 
 
 class Clock(Struct, frozen=True):
@@ -46,12 +45,10 @@ class Examination(Struct, frozen=True):
     nodes: Mapping[int, NodeReport]
     clocks: Mapping[int, Clock]
     paths: Mapping[tuple[int, int], NetworkPath]
-    absent: Mapping[int, str]
-    """Nodes that could not be examined, and why."""
+    absent: Mapping[int, str]  # Nodes that could not be examined, and why.
     world_size: int = 0
     backend: str = ""
-    trouble: str = ""
-    """Why the world could not be formed; "" if it was formed, or was not to be."""
+    trouble: str = ""  # Why the world could not be formed; "" if it was formed, or was not to be.
 
     def name(self, node: int) -> str:
         """The node as in "node 1 (b)"."""

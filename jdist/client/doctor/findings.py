@@ -11,20 +11,18 @@ from jdist.client.doctor.diagnosis import SEVERITIES, Examination, Finding, Seve
 from jdist.core.messages.nodes import UNLIMITED, NodeReport
 from jdist.core.quantities import format_memory
 
+# Seconds. Below that, only timestamps that are compared by hand would show it; the trace corrects its own.
 _CLOCKS_APART = 0.5
-"""Seconds. Below that, only timestamps that are compared by hand would show it; the trace corrects its own."""
 _SMALL_SHM = 1 << 30
 _NO_SHM = 128 << 20
 _LITTLE_DISK = 1 << 30
-_FILES = (256, 16)
-"""File descriptors that a rank needs: so many, and so many for each rank of the world."""
-_THREADS = (256, 64)
-"""Processes and threads that a user needs on a node: so many, and so many for each of its CPUs."""
+_FILES = (256, 16)  # File descriptors that a rank needs: so many, and so many for each rank of the world.
+_THREADS = (256, 64)  # Processes and threads that a user needs on a node: so many, and so many for each of its CPUs.
 _GIB = 1 << 30
 
 Check = Callable[[Examination], Iterable[Finding]]
+# Called with a node as in "node 1 (b)" and its report.
 NodeCheck = Callable[[str, NodeReport], Iterable[tuple[Severity, str]]]
-"""Called with a node as in "node 1 (b)" and its report."""
 
 _checks: list[Check] = []
 

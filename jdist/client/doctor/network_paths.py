@@ -7,12 +7,9 @@ from jdist.client.doctor.diagnosis import Examination, Finding, nodes_text
 from jdist.core.messages.nodes import NetworkPath
 from jdist.core.quantities import format_rate
 
-_FAR = 0.01
-"""Seconds of round trip from which the network noticeably slows every collective."""
-_SLOW = 12.5e6
-"""Bytes per second: 100 Mbit/s."""
-_UNEVEN = 4.0
-"""So many times slower than the median path."""
+_FAR = 0.01  # Seconds of round trip from which the network noticeably slows every collective.
+_SLOW = 12.5e6  # Bytes per second: 100 Mbit/s.
+_UNEVEN = 4.0  # So many times slower than the median path.
 _EXAMPLE = 100e6
 
 Paths = Mapping[tuple[int, int], NetworkPath]

@@ -22,10 +22,8 @@ from jdist.client.link import Link
 from jdist.core.errors import ConnectionLost, LaunchError
 from jdist.core.messages.status import ClusterFacts, Notice
 
-NODES_WITHIN = 120.0
-"""Seconds for the nodes to join, unless the user sets a timeout."""
-_FORMED_WITHIN = 30.0
-"""Seconds more for the world, once everything else has been examined."""
+NODES_WITHIN = 120.0  # Seconds for the nodes to join, unless the user sets a timeout.
+_FORMED_WITHIN = 30.0  # Seconds more for the world, once everything else has been examined.
 _POLL = 0.25
 
 

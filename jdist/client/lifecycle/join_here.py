@@ -13,8 +13,7 @@ from jdist.launch.support import last_words, reap
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.invitations import JOINED, JoinLine, find_line
 
-_WITHIN = 60.0
-"""Seconds for the agent to join: longer than it tries itself."""
+_WITHIN = 60.0  # Seconds for the agent to join: longer than it tries itself.
 
 
 def join_here(line: str, nproc: int = 0, node_rank: int = -1, *, fork: bool = True) -> int:

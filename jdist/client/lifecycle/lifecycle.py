@@ -32,16 +32,13 @@ class ClusterLifecycle:
     def __init__(self, attachment: Attachment, runs: ActiveRuns) -> None:
         self._attachment = attachment
         self._runs = runs
-        self.launcher: Launcher | None = None
-        """The launcher of the cluster's start, if this client started it."""
-        self.added: list[Launcher] = []
-        """The launchers of nodes that this client added."""
+        self.launcher: Launcher | None = None  # The launcher of the cluster's start, if this client started it.
+        self.added: list[Launcher] = []  # The launchers of nodes that this client added.
         self._kind = "python"
+        # The world was formed and the client has not detached: a controller that dies now is started again.
         self._may_revive = False
-        """The world was formed and the client has not detached: a controller that dies now is started again."""
         self._reviving: asyncio.Task[None] | None = None
-        self._orphan: Link | None = None
-        """The link whose controller is being, or was, started again."""
+        self._orphan: Link | None = None  # The link whose controller is being, or was, started again.
 
     async def start(
         self, settings: Settings, kind: str, timeout: float | None, on_progress: Callable[[Progress], None]

@@ -16,8 +16,7 @@ class StartQuorum:
     def __init__(self, link: Link, settings: Settings):
         self._link = link
         self._settings = settings
-        self._dropped: set[int] = set()
-        """Node ranks, as they were launched."""
+        self._dropped: set[int] = set()  # Node ranks, as they were launched.
 
     async def weigh(self, failures: dict[int, str]) -> dict[int, str]:
         """The failures that end the start. If enough other nodes are attached, drop the failed ones instead."""

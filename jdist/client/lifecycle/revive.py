@@ -16,10 +16,9 @@ from jdist.core.messages.base import Message
 from jdist.core.remedy import Remedy
 from jdist.wire.transport.keys import Connection, connection_path, read_connection
 
-_EXIT = 5.0
-"""Seconds for a process that has closed its connections to be gone."""
+_EXIT = 5.0  # Seconds for a process that has closed its connections to be gone.
+# Seconds for agents to reconnect and the world to be formed; after that the cluster is attached to as it is.
 _AGENTS_BACK = 15.0
-"""Seconds for agents to reconnect and the world to be formed; after that the cluster is attached to as it is."""
 
 
 async def attach(

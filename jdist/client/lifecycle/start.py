@@ -24,8 +24,7 @@ from jdist.launch.hosts import parse_hosts
 from jdist.wire.log import environment
 from jdist.wire.transport.keys import read_connection
 
-_WATCH = 0.25
-"""Seconds between two checks whether a launched agent has ended: its exit triggers no event here."""
+_WATCH = 0.25  # Seconds between two checks whether a launched agent has ended: its exit triggers no event here.
 
 T = TypeVar("T")
 
@@ -36,8 +35,7 @@ class Waiting(msgspec.Struct, frozen=True):
     text: str
 
 
-Progress = ClusterFacts | Notice | Waiting
-"""Events to show while a cluster starts."""
+Progress = ClusterFacts | Notice | Waiting  # Events to show while a cluster starts.
 
 
 class Started(msgspec.Struct):

@@ -26,8 +26,8 @@ class SyncedCode:
         self._attachment = attachment
         self._sources: dict[str, SyncSource] = {}
         self._last: dict[str, SourceTree] = {}
+        # Tasks that sync a source when its files change, by the source's name.
         self.watches: dict[str, asyncio.Task[None]] = {}
-        """Tasks that sync a source when its files change, by the source's name."""
         self._syncing = asyncio.Lock()
         self._seen_nodes: tuple[str, ...] = ()
         self._for_new_nodes: asyncio.Task[None] | None = None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
+# Patterns in the syntax of .gitignore. The user's are written the same way, and may take one back with `!`.
 ALWAYS = (".git", "__pycache__", "*.py[co]", ".ipynb_checkpoints", ".jdist-*")
-"""Patterns in the syntax of .gitignore. The user's are written the same way, and may take one back with ``!``."""
 
 
 class IgnoreRules:

@@ -35,29 +35,22 @@ from jdist.core.quantities import format_bytes, format_count
 from jdist.wire.transport.dialing import put_segment
 from jdist.wire.values.segments import Segment
 
-_SMALL = 1 << 20
-"""Bytes of a content that travels in a message."""
-_MESSAGE = 4 << 20
-"""Bytes of contents in one message."""
-_PART = 16 << 20
-"""Bytes of a large content that travel at once."""
+_SMALL = 1 << 20  # Bytes of a content that travels in a message.
+_MESSAGE = 4 << 20  # Bytes of contents in one message.
+_PART = 16 << 20  # Bytes of a large content that travel at once.
 _AT_ONCE = 4
-_QUIET = 120.0
-"""Seconds without an answer from a node that compares its files, or fetches a part."""
+_QUIET = 120.0  # Seconds without an answer from a node that compares its files, or fetches a part.
 
 
 class Synced(Struct, frozen=True):
     """The result of a sync. Paths are relative to the tree."""
 
     name: str
+    # The copy's folder on the first node; the others have it under the same name in their temporary folder.
     folder: str
-    """The copy's folder on the first node; the others have it under the same name in their temporary folder."""
-    files: int
-    """Number of files in the synced tree."""
-    sent: int
-    """Number of contents that some node lacked."""
-    nbytes: int
-    """Bytes of those contents, each counted once for all nodes."""
+    files: int  # Number of files in the synced tree.
+    sent: int  # Number of contents that some node lacked.
+    nbytes: int  # Bytes of those contents, each counted once for all nodes.
     changed: tuple[str, ...]
     deleted: tuple[str, ...]
     nodes: tuple[int, ...]

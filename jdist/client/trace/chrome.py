@@ -14,12 +14,9 @@ from jdist.client.trace.layout import lanes
 from jdist.client.trace.report import TraceReport, title
 from jdist.client.trace.timeline import Bar, Row
 
-_LANES = 64
-"""Thread numbers of a rank; those of different ranks differ, also on different nodes."""
-_NAMED = 4
-"""The most ranks that are listed as those for which a call waited."""
-_LEAST_ARROW = 1e-3
-"""Waits shorter than this part of the run get no arrow: thousands of them hide each other."""
+_LANES = 64  # Thread numbers of a rank; those of different ranks differ, also on different nodes.
+_NAMED = 4  # The most ranks that are listed as those for which a call waited.
+_LEAST_ARROW = 1e-3  # Waits shorter than this part of the run get no arrow: thousands of them hide each other.
 
 Event = dict[str, Any]
 

@@ -23,18 +23,15 @@ from jdist.client.trace.match_calls import Meeting, awaited, needs_everyone
 from jdist.core.messages.observation import RankTrace
 
 _CLIENT = ""
-_Bounds = dict[tuple[str, str], float]
-"""``[a, b]``: the most seconds by which a's clock can be ahead of b's."""
+_Bounds = dict[tuple[str, str], float]  # `[a, b]`: the most seconds by which a's clock can be ahead of b's.
 
 
 class Clocks(Struct, frozen=True):
     """Offsets and their bounds, seconds, by host; the first host's offset is 0."""
 
     offsets: dict[str, float]
-    errors: dict[str, float]
-    """The largest error of each offset; inf where nothing bounds it."""
-    moved: bool = False
-    """The bounds contradict each other: a clock ran at another speed or was set during the run."""
+    errors: dict[str, float]  # The largest error of each offset; inf where nothing bounds it.
+    moved: bool = False  # The bounds contradict each other: a clock ran at another speed or was set during the run.
 
     @property
     def error(self) -> float:

@@ -17,12 +17,12 @@ from jdist.core.messages.protocol import RankReplyBody
 from jdist.core.messages.status import ClusterFacts
 from jdist.core.topology import Topology
 
+# Seconds for a rank to answer, by a thread of its own, also while its main thread is stuck. The first answer takes
+# longest, on a busy machine seconds, since torch's recorder then looks up the lines of all calls.
 _TIMEOUT = 20.0
-"""Seconds for a rank to answer, by a thread of its own, also while its main thread is stuck. The first answer takes
-longest, on a busy machine seconds, since torch's recorder then looks up the lines of all calls."""
+# Nodes with equal host names are taken to share a clock, unless their offsets differ by this many seconds more than
+# their errors allow.
 _SAME_HOST_ERROR = 2e-3
-"""Nodes with equal host names are taken to share a clock, unless their offsets differ by this many seconds more than
-their errors allow."""
 
 
 async def collect_trace(link: Link, facts: ClusterFacts, run: int) -> Trace:

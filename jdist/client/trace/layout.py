@@ -27,8 +27,7 @@ class Bin(Struct, frozen=True):
     working: float
     waiting: float
     counts: tuple[tuple[str, int], ...]
-    group: str
-    """The group of most of the calls."""
+    group: str  # The group of most of the calls.
 
 
 def crowd(bars: Sequence[Bar], width: float) -> tuple[list[Bar], list[Bin]]:

@@ -15,10 +15,9 @@ _ROOT = re.compile(r"\b(src|dst)=(\d+)\b")
 class Meeting:
     """One collective, or one message from a rank to another."""
 
+    # Each rank's part in it, as the index of the call among the rank's calls.
     calls: dict[int, int] = field(default_factory=dict)
-    """Each rank's part in it, as the index of the call among the rank's calls."""
-    missing: frozenset[int] = frozenset()
-    """Ranks that should have entered it and are known not to have."""
+    missing: frozenset[int] = frozenset()  # Ranks that should have entered it and are known not to have.
     is_message: bool = False
 
 

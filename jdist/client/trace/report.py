@@ -11,28 +11,21 @@ from jdist.core.quantities import format_interval
 from jdist.core.ranks import describe_ranks
 
 HEADS = ("rank", "node", "calls", "in calls", "waited", "made others wait", "longest wait")
+# Columns that are aligned to the right.
 NUMERIC = frozenset({"rank", "calls", "in calls", "waited", "made others wait"})
-"""Columns that are aligned to the right."""
-_WORTH_SAYING = 0.01
-"""Waiting of less than this part of the ranks' time is not in the headline."""
-_WORTH_NAMING = 0.1
-"""Ranks charged with less than this part of a wait are not named."""
-_LEAST_ERROR = 1e-4
-"""Clocks that agree within this many seconds need no note."""
+_WORTH_SAYING = 0.01  # Waiting of less than this part of the ranks' time is not in the headline.
+_WORTH_NAMING = 0.1  # Ranks charged with less than this part of a wait are not named.
+_LEAST_ERROR = 1e-4  # Clocks that agree within this many seconds need no note.
 
 
 class TraceReport(Struct, frozen=True):
     """A timeline, and the names that go with it."""
 
     timeline: Timeline
-    places: dict[int, str]
-    """``"0 host-a"``, the node of each rank of the cluster."""
-    labels: dict[str, str]
-    """The names that people use for groups, by torch's names."""
-    absent: dict[int, str]
-    """Why a rank is not drawn."""
-    elsewhere: tuple[int, ...] = ()
-    """Ranks that had no part in the run."""
+    places: dict[int, str]  # `"0 host-a"`, the node of each rank of the cluster.
+    labels: dict[str, str]  # The names that people use for groups, by torch's names.
+    absent: dict[int, str]  # Why a rank is not drawn.
+    elsewhere: tuple[int, ...] = ()  # Ranks that had no part in the run.
 
     def label(self, group: str) -> str:
         """The name that people use for the group."""

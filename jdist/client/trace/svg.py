@@ -21,16 +21,14 @@ from jdist.core.quantities import format_interval
 WIDTH = 980
 _LEFT, _RIGHT, _TOP = 64, 14, 8
 _PLOT = WIDTH - _LEFT - _RIGHT
+# White text on them has a contrast of 4.5 and more; they stand out from white and from black by 3 and more.
 _COLOURS = ("#2f6fb5", "#a8541c", "#3a7d3a", "#7d4fa3", "#a6374f", "#27797f", "#7b681c", "#5d6570")
-"""White text on them has a contrast of 4.5 and more; they stand out from white and from black by 3 and more."""
-_ELEMENTS = 1200
-"""The most bars and columns, about, whatever the number of ranks and calls."""
+_ELEMENTS = 1200  # The most bars and columns, about, whatever the number of ranks and calls.
 _NARROWEST = 3.0
 _MOST_LANES = 4
 _MOST_LINKS = 100
 _MOST_GROUPS = 12
-_LETTER = 5.9
-"""Width of a letter of size 10, pixels."""
+_LETTER = 5.9  # Width of a letter of size 10, pixels.
 _CONTROL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _DASHED = 'stroke-dasharray="3 2"'
 
@@ -67,8 +65,8 @@ class _Picture:
         self._prefix = f"jdist-{name}-"
         self._boxes, self._bottom = self._layout()
         lane_count = sum(len(box.lanes) for box in self._boxes)
+        # Seconds of the shortest call that is drawn by itself.
         self._least = max(_NARROWEST, lane_count * _PLOT / _ELEMENTS) * self._span / _PLOT
-        """Seconds of the shortest call that is drawn by itself."""
 
     def draw(self, colour: str) -> str:
         parts = [self._patterns(), *self._axis()]

@@ -26,21 +26,14 @@ class Bar(Struct, frozen=True):
 
     rank: int
     call: Call
-    meeting: int
-    """The same for all calls that belong together."""
+    meeting: int  # The same for all calls that belong together.
     began: float
-    came: float
-    """When the last rank that it needs had entered; ``began`` if all had before, inf if one never did."""
-    ended: float
-    """Its end; for an open one, the moment until which it is drawn: when the last rank had entered."""
-    is_open: bool
-    """Its end was not seen, or has not been yet."""
-    waited: float
-    """Seconds that count as waiting."""
-    charged: tuple[tuple[int, float], ...] = ()
-    """``(rank, seconds)`` of the ranks that caused it."""
-    missing: tuple[int, ...] = ()
-    """Ranks that never entered."""
+    came: float  # When the last rank that it needs had entered; `began` if all had before, inf if one never did.
+    ended: float  # Its end; for an open one, the moment until which it is drawn: when the last rank had entered.
+    is_open: bool  # Its end was not seen, or has not been yet.
+    waited: float  # Seconds that count as waiting.
+    charged: tuple[tuple[int, float], ...] = ()  # `(rank, seconds)` of the ranks that caused it.
+    missing: tuple[int, ...] = ()  # Ranks that never entered.
 
     @property
     def is_estimate(self) -> bool:
@@ -59,15 +52,12 @@ class Row(Struct, frozen=True):
     rank: int
     bars: tuple[Bar, ...]
     began: float
-    ended: float
-    """The end of the cell; for an unfinished one, the moment of the answer."""
+    ended: float  # The end of the cell; for an unfinished one, the moment of the answer.
     is_running: bool
     left_out: int
-    inside: float
-    """Seconds in calls, those that overlap counted once."""
+    inside: float  # Seconds in calls, those that overlap counted once.
     suffered: float
-    estimated: float
-    """The part of ``suffered`` that is an estimate."""
+    estimated: float  # The part of `suffered` that is an estimate.
 
 
 class Timeline(Struct, frozen=True):
@@ -75,10 +65,8 @@ class Timeline(Struct, frozen=True):
 
     run: int
     rows: tuple[Row, ...]
-    span: float
-    """Seconds from the first rank's start to the last one's end."""
-    began: float
-    """Wall clock of the first host, seconds since the epoch."""
+    span: float  # Seconds from the first rank's start to the last one's end.
+    began: float  # Wall clock of the first host, seconds since the epoch.
     caused: dict[int, float]
     clocks: Clocks
 
@@ -144,12 +132,9 @@ class _Moments(Struct, frozen=True):
     """Times around one call of a rank."""
 
     began: float
-    own_end: float
-    """Its end, or the end of the cell if that was not seen."""
-    following: float
-    """The start of the rank's next call."""
-    counted: float
-    """The moment up to which the rank's waiting has been counted in calls before."""
+    own_end: float  # Its end, or the end of the cell if that was not seen.
+    following: float  # The start of the rank's next call.
+    counted: float  # The moment up to which the rank's waiting has been counted in calls before.
 
     def limit(self, call: Call) -> float:
         """The moment after which the rank does not wait in the call any more."""

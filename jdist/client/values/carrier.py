@@ -38,14 +38,12 @@ from jdist.wire.values.frames import MAX_MESSAGE
 from jdist.wire.values.objects import Payload, decode, encode
 from jdist.wire.values.segments import Probe, Segment, layout, new_memory, split
 
-OnProgress = Callable[[str, int, int], None]
-"""Called with the names of the values, bytes done and bytes in all."""
+OnProgress = Callable[[str, int, int], None]  # Called with the names of the values, bytes done and bytes in all.
 RankProgress = Callable[[int, Progress], None]
 
 _MEMORY_SHARE = 0.9
 _AT_ONCE = 4
-_PUT_TIMEOUT = 120.0
-"""Seconds without progress of a rank that binds, or a node that fetches, a pushed value."""
+_PUT_TIMEOUT = 120.0  # Seconds without progress of a rank that binds, or a node that fetches, a pushed value.
 _LARGEST_HEAD = MAX_MESSAGE - (1 << 20)
 
 

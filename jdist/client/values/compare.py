@@ -16,8 +16,7 @@ from jdist.core.ranks import describe_ranks
 from jdist.wire.values.partition import bounds
 
 _BLOCKS = 64
-_TIMEOUT = 600.0
-"""Seconds for a rank to digest: it reads every byte."""
+_TIMEOUT = 600.0  # Seconds for a rank to digest: it reads every byte.
 
 
 class CheckResult(Struct, frozen=True):
@@ -25,14 +24,11 @@ class CheckResult(Struct, frozen=True):
 
     expr: str
     is_equal: bool
-    entries: int
-    """Number of entries that were compared."""
-    key: str = ""
-    """The first entry that differs; "" for a value that is one entry."""
+    entries: int  # Number of entries that were compared.
+    key: str = ""  # The first entry that differs; "" for a value that is one entry.
+    # The first differing element's index, where the ranks agree on shape and type.
     index: tuple[int, ...] | None = None
-    """The first differing element's index, where the ranks agree on shape and type."""
-    found: tuple[tuple[tuple[int, ...], str], ...] = ()
-    """The ranks' values there: ``(ranks, text)``, most ranks first."""
+    found: tuple[tuple[tuple[int, ...], str], ...] = ()  # The ranks' values there: `(ranks, text)`, most ranks first.
 
     def __bool__(self) -> bool:
         return self.is_equal

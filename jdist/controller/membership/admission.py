@@ -23,8 +23,7 @@ from jdist.core.messages.membership import (
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import Notice
 
-_MOST_RANKS = 4096
-"""Upper bound of ranks per node; a hello above it is malformed and rejected."""
+_MOST_RANKS = 4096  # Upper bound of ranks per node; a hello above it is malformed and rejected.
 
 
 @dataclass

@@ -27,9 +27,9 @@ from jdist.core.messages.protocol import RankReply, RankReplyBody
 from jdist.core.messages.status import Notice
 from jdist.core.ranks import RankSet
 
+# Seconds from a rank's failure to join until the world has failed: news of what caused it may be on its way, such as a
+# rank's death or another store, and that is mended.
 _NEWS = 2.0
-"""Seconds from a rank's failure to join until the world has failed: news of what caused it may be on its way, such as a
-rank's death or another store, and that is mended."""
 
 
 @dataclass
@@ -54,10 +54,8 @@ class Formation:
         self.deadline: float | None = None
         self.init_seconds = 0.0
         self._began = model.now
-        self._joining: set[int] = set()
-        """Ranks that do not hold the generation that is being formed yet."""
-        self._failed: dict[int, str] = {}
-        """Those of them that said why they cannot."""
+        self._joining: set[int] = set()  # Ranks that do not hold the generation that is being formed yet.
+        self._failed: dict[int, str] = {}  # Those of them that said why they cannot.
         self._store: tuple[str, int] | None = None
         self._store_failed = False
         self._waiting: list[_Request] = []

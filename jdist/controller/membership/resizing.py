@@ -41,8 +41,7 @@ class _Opening:
     client: str
     request: str
     node_rank: int
-    nproc: int
-    """Ranks that were asked for; 0: as the agent says, or as many as the last node has."""
+    nproc: int  # Ranks that were asked for; 0: as the agent says, or as many as the last node has.
     deadline: float
     seconds: float
 
@@ -66,8 +65,7 @@ class Resizing:
         self._formation = formation
         self._rank_loss = rank_loss
         self._opening: _Opening | None = None
-        self._removals: list[tuple[str, RemoveRanks]] = []
-        """Those that wait for the controller's own cells."""
+        self._removals: list[tuple[str, RemoveRanks]] = []  # Those that wait for the controller's own cells.
 
     @property
     def is_quiet(self) -> bool:

@@ -24,8 +24,7 @@ from jdist.core.messages.status import Notice
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
 _MOST_RANKS = 1 << 16
-_NOBODY = "-"
-"""The client of a run whose client's link ended with the controller before."""
+_NOBODY = "-"  # The client of a run whose client's link ended with the controller before.
 
 
 class Takeover:

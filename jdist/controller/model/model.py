@@ -20,32 +20,25 @@ class Model(HasPhase[Phase]):
 
     settings: Settings
     version: str
-    now: float
-    """Time of the present step (monotonic seconds)."""
+    now: float  # Time of the present step (monotonic seconds).
     new_name: Callable[[], str]
     world: World
     runs: RunBook = field(default_factory=RunBook)
 
-    reason: str = ""
-    """Why the world failed."""
+    reason: str = ""  # Why the world failed.
     generation: int = 0
+    # The world's process group does not exist or may be out of step: it must be formed before a run starts.
     is_dirty: bool = True
-    """The world's process group does not exist or may be out of step: it must be formed before a run starts."""
+    # The callbacks after a re-forming were ended before they were done (controller/runs/own_runs).
     reform_ended: bool = False
-    """The callbacks after a re-forming were ended before they were done (controller/runs/own_runs)."""
-    left_out: tuple[str, ...] = ()
-    """Nodes that could not be had, and why."""
-    ending: str = ""
-    """Why the cluster is to be stopped with this step; "" while it is not."""
+    left_out: tuple[str, ...] = ()  # Nodes that could not be had, and why.
+    ending: str = ""  # Why the cluster is to be stopped with this step; "" while it is not.
 
-    clients: dict[str, str] = field(default_factory=dict)
-    """Kind of each attached client, by its socket's identity."""
+    clients: dict[str, str] = field(default_factory=dict)  # Kind of each attached client, by its socket's identity.
+    # Names of the liveness connections that may come or are open, and the peer that each belongs to.
     liveness_names: dict[str, str] = field(default_factory=dict)
-    """Names of the liveness connections that may come or are open, and the peer that each belongs to."""
-    out: list[Instruction] = field(default_factory=list)
-    """What the present step is to send."""
-    broadcasts: int = 0
-    """How many messages have been sent to all clients."""
+    out: list[Instruction] = field(default_factory=list)  # What the present step is to send.
+    broadcasts: int = 0  # How many messages have been sent to all clients.
 
     def __post_init__(self) -> None:
         self.lifecycle: Lifecycle[Phase] = Lifecycle("the cluster", "gathering", CLUSTER)

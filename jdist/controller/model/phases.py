@@ -13,8 +13,7 @@ from jdist.core.messages.status import Phase
 
 _log = logging.getLogger("jdist.controller")
 
-_REMEMBERED = 12
-"""Transitions of one run, rank or cluster that its story holds."""
+_REMEMBERED = 12  # Transitions of one run, rank or cluster that its story holds.
 
 RankPhase = Literal["starting", "up", "held", "gone"]
 RunPhase = Literal["queued", "running", "diagnosing", "aborting", "comparing", "ended"]

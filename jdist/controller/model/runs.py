@@ -13,10 +13,8 @@ from jdist.controller.model.phases import RUN, HasPhase, Lifecycle, RunPhase, tr
 from jdist.core.messages.runs import RankDone
 from jdist.core.observation import CallDigest, Verdict
 
-_FINAL_POLL = 0.8
-"""Seconds before a run's deadline at which its ranks are asked what they do."""
-_FAILURE = 200
-"""Characters of an error that are remembered."""
+_FINAL_POLL = 0.8  # Seconds before a run's deadline at which its ranks are asked what they do.
+_FAILURE = 200  # Characters of an error that are remembered.
 
 SETUP = "the setup cell"
 ON_REFORM = "a function of jdist.on_reform"
@@ -30,10 +28,8 @@ class RankEnd:
 
     kind: str
     at: float = 0.0
-    failure: str = ""
-    """Such as "ValueError: no such file"."""
-    digests: tuple[CallDigest, ...] = ()
-    """Of the collectives that it called."""
+    failure: str = ""  # Such as "ValueError: no such file".
+    digests: tuple[CallDigest, ...] = ()  # Of the collectives that it called.
 
 
 @dataclass
@@ -48,32 +44,24 @@ class Run(HasPhase[RunPhase]):
     allow_stdin: bool = False
     is_setup: bool = False
     is_internal: bool = False
-    purpose: str = ""
-    """What the controller itself runs this for; "" for a client's cell."""
+    purpose: str = ""  # What the controller itself runs this for; "" for a client's cell.
     started_at: float | None = None
-    pending: set[int] = field(default_factory=set)
-    """Ranks whose part has not ended."""
+    pending: set[int] = field(default_factory=set)  # Ranks whose part has not ended.
     ends: dict[int, RankEnd] = field(default_factory=dict)
     first_failure: int = -1
-    abort_reason: AbortReason = ""
-    """Why it was aborted; kept when it has ended."""
+    abort_reason: AbortReason = ""  # Why it was aborted; kept when it has ended.
 
     deadline: float | None = None
+    # While *diagnosing*: a poll that is in by then may still explain the loss of a rank.
     diagnose_until: float | None = None
-    """While *diagnosing*: a poll that is in by then may still explain the loss of a rank."""
-    give_up_at: float | None = None
-    """While *aborting*: ranks that are not free by then are replaced."""
-    compare_until: float | None = None
-    """While *comparing*: the run ends then at the latest."""
+    give_up_at: float | None = None  # While *aborting*: ranks that are not free by then are replaced.
+    compare_until: float | None = None  # While *comparing*: the run ends then at the latest.
 
-    is_stalled: bool = False
-    """A rank of it is blocked, or was at the last poll."""
-    poll_at: float | None = None
-    """When the ranks are to be polled."""
+    is_stalled: bool = False  # A rank of it is blocked, or was at the last poll.
+    poll_at: float | None = None  # When the ranks are to be polled.
+    # Time of the last poll before the deadline; its answers go into the timeout message.
     final_poll_at: float | None = None
-    """Time of the last poll before the deadline; its answers go into the timeout message."""
-    unconfirmed: object = None
-    """What the last poll found and the next has to confirm."""
+    unconfirmed: object = None  # What the last poll found and the next has to confirm.
     verdict: Verdict | None = None
 
     def __post_init__(self) -> None:

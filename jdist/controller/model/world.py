@@ -28,16 +28,12 @@ class Node:
     facts: NodeFacts
     nproc: int
     last_heard: float
+    # It has been silent for too long to be well, and not for long enough to be given up (see contact).
     is_unreachable: bool = False
-    """It has been silent for too long to be well, and not for long enough to be given up (see contact)."""
-    back_at: float | None = None
-    """When it was heard again after that."""
-    incarnation: int = 0
-    """Of its first workers: more than one when it has some that are void."""
-    task: LauncherTask | None = None
-    """Where the place is a launcher's task, and one rank."""
-    host: int | None = None
-    """Which of the tasks' hosts it is on, once all are here."""
+    back_at: float | None = None  # When it was heard again after that.
+    incarnation: int = 0  # Of its first workers: more than one when it has some that are void.
+    task: LauncherTask | None = None  # Where the place is a launcher's task, and one rank.
+    host: int | None = None  # Which of the tasks' hosts it is on, once all are here.
 
     @property
     def is_task(self) -> bool:
@@ -69,22 +65,18 @@ class Rank(HasPhase[RankPhase]):
 
     rank: int
     node_rank: int
-    worker: int = -1
-    """The id of its worker."""
+    worker: int = -1  # The id of its worker.
     pid: int = 0
     incarnation: int = 0
     generation: int = 0
     is_fresh: bool = False
     needs_setup: bool = False
-    wants_reform: bool = False
-    """It has functions that are to be called once the world has been formed again."""
+    wants_reform: bool = False  # It has functions that are to be called once the world has been formed again.
     was_up: bool = False
     last_line: str = ""
-    death: str = ""
-    """Why the last process in its place ended, and when."""
+    death: str = ""  # Why the last process in its place ended, and when.
     died_at: float = 0.0
-    last_run: int = 0
-    """The number of the run that it began last."""
+    last_run: int = 0  # The number of the run that it began last.
     groups: list[GroupSpec] = field(default_factory=list)
     listeners: set[tuple[str, int]] = field(default_factory=set)
 
@@ -160,8 +152,7 @@ class World:
     nnodes: int
     nodes: dict[int, Node] = field(default_factory=dict)
     ranks: dict[int, Rank] = field(default_factory=dict)
-    _rank_of: dict[int, int] = field(default_factory=dict)
-    """By worker id; empty when it has to be made again."""
+    _rank_of: dict[int, int] = field(default_factory=dict)  # By worker id; empty when it has to be made again.
 
     @property
     def is_by_task(self) -> bool:

@@ -18,12 +18,9 @@ from jdist.wire.transport.public_port import own_addresses
 from jdist.wire.transport.sockets import KeyGate
 from jdist.wire.values.frames import Unpacker
 
-_MOST_AGENTS = 4096
-"""Keys of agents that are remembered; more only come if agents enrol in vain."""
-_REMEMBERED = 86400.0
-"""Seconds for which who comes with a line that has expired is told so."""
-_KEY_LENGTH = 40
-"""Characters of a public key."""
+_MOST_AGENTS = 4096  # Keys of agents that are remembered; more only come if agents enrol in vain.
+_REMEMBERED = 86400.0  # Seconds for which who comes with a line that has expired is told so.
+_KEY_LENGTH = 40  # Characters of a public key.
 _read_enrol: Unpacker[Enrol] = Unpacker(Enrol)
 
 

@@ -8,8 +8,7 @@ from jdist.wire.transport.sockets import Frames
 from jdist.wire.transport.streams import KEPT_BYTES, MESSAGE, Stream, read_head, unknown
 from jdist.wire.values.frames import pack
 
-_MOST = 8192
-"""Peers at a time."""
+_MOST = 8192  # Peers at a time.
 
 
 class PeerStreams:

@@ -29,10 +29,8 @@ from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import RankSet
 
 _MOST_QUEUED = 1000
-_MOST_CHARS = 64 << 20
-"""Cells that wait, and characters of theirs."""
-_LAST_LINE = 200
-"""Characters of a rank's last line that are remembered."""
+_MOST_CHARS = 64 << 20  # Cells that wait, and characters of theirs.
+_LAST_LINE = 200  # Characters of a rank's last line that are remembered.
 
 
 class RunLifecycle:

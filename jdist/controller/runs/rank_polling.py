@@ -26,18 +26,12 @@ from jdist.core.messages.status import Notice
 from jdist.core.observation import Verdict
 from jdist.core.ranks import describe_ranks
 
-_RECENT_CALLS = 8
-"""Calls of each group that a rank reports, to compare them between ranks."""
-_DEADLINE = 1.0
-"""Seconds until a poll ends although a rank has not answered; its agent answers for it earlier."""
-_CONFIRM_AFTER = 0.25
-"""Seconds until the second poll, if one is not proof enough."""
-_REPEAT_AFTER = 1.0
-"""Seconds between two polls while a verdict stands: it is withdrawn when the run makes progress."""
-SLOW_AFTER = 5.0
-"""Seconds of waiting until it is reported for which rank."""
-_NEAR_DEADLINE = 1.0
-"""Seconds before a run's deadline from which on everything that holds it up is reported."""
+_RECENT_CALLS = 8  # Calls of each group that a rank reports, to compare them between ranks.
+_DEADLINE = 1.0  # Seconds until a poll ends although a rank has not answered; its agent answers for it earlier.
+_CONFIRM_AFTER = 0.25  # Seconds until the second poll, if one is not proof enough.
+_REPEAT_AFTER = 1.0  # Seconds between two polls while a verdict stands: it is withdrawn when the run makes progress.
+SLOW_AFTER = 5.0  # Seconds of waiting until it is reported for which rank.
+_NEAR_DEADLINE = 1.0  # Seconds before a run's deadline from which on everything that holds it up is reported.
 
 
 @dataclass
@@ -46,10 +40,9 @@ class _Poll:
 
     request: str
     deadline: float
-    asked: set[int]
-    """The ranks that have not answered yet."""
+    asked: set[int]  # The ranks that have not answered yet.
+    # The last run that each rank began, and whether it was still in it, when the poll began.
     positions: dict[int, tuple[int, bool]]
-    """The last run that each rank began, and whether it was still in it, when the poll began."""
     answers: dict[int, Observation] = field(default_factory=dict)
 
 

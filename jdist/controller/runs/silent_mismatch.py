@@ -17,13 +17,10 @@ from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.observation import Call, CallDigest, Verdict, call_signature
 from jdist.core.ranks import RankSet, describe_ranks
 
-_DEADLINE = 1.0
-"""Seconds for which a run's end is delayed at most."""
-_MOST_ASKED = 8
-"""Digests of which one rank each is asked."""
+_DEADLINE = 1.0  # Seconds for which a run's end is delayed at most.
+_MOST_ASKED = 8  # Digests of which one rank each is asked.
 
-Parties = tuple[tuple[int, ...], ...]
-"""Ranks with the same digest together, the largest party first."""
+Parties = tuple[tuple[int, ...], ...]  # Ranks with the same digest together, the largest party first.
 
 
 @dataclass
@@ -35,8 +32,7 @@ class _Comparison:
     label: str
     parties: Parties
     asked: set[int]
-    calls: dict[int, dict[int, Call]] = field(default_factory=dict)
-    """By rank and sequence number."""
+    calls: dict[int, dict[int, Call]] = field(default_factory=dict)  # By rank and sequence number.
 
 
 class SilentMismatch:

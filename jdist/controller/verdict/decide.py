@@ -24,8 +24,7 @@ from jdist.core.ranks import describe_ranks
 from jdist.core.remedy import Remedy
 
 _KINDS: dict[ActivityKind, VerdictKind] = {"collective": "missing", "transfer": "transfer", "store": "store"}
-_LASTING = 0.2
-"""Seconds in a collective after which a rank is taken to wait in it, rather than to pass through."""
+_LASTING = 0.2  # Seconds in a collective after which a rank is taken to wait in it, rather than to pass through.
 
 
 class Case(Struct, frozen=True):
@@ -33,10 +32,8 @@ class Case(Struct, frozen=True):
 
     run: int
     ranks: Ranks
-    blocked: list[int]
-    """The ranks of the run that are blocked."""
-    stuck: list[int]
-    """Those of them that can only wait: nothing that runs can lead to their end."""
+    blocked: list[int]  # The ranks of the run that are blocked.
+    stuck: list[int]  # Those of them that can only wait: nothing that runs can lead to their end.
     slow_after: float
 
 

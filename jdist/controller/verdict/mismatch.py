@@ -16,8 +16,7 @@ class Mismatch(Struct, frozen=True):
     """The first number at which the calls differ, and which ranks called what: the largest party first."""
 
     number: int
-    what: str
-    """"operation", "size", "dtype", "root", ..."""
+    what: str  # "operation", "size", "dtype", "root", ...
     parties: tuple[tuple[tuple[int, ...], str], ...]
 
     @property

@@ -7,11 +7,9 @@ from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, is_send, mi
 from jdist.core.observation import ANY, Call
 from jdist.core.ranks import describe_ranks
 
-_SLEEPING = 0.05
-"""Share of a core below which a rank is described as sleeping."""
+_SLEEPING = 0.05  # Share of a core below which a rank is described as sleeping.
 
-Phrases = tuple[str, tuple[str, ...]]
-"""The reason, and a line for each detail."""
+Phrases = tuple[str, tuple[str, ...]]  # The reason, and a line for each detail.
 
 
 def absence(rank: int, responsible: Sequence[int], ranks: Ranks) -> str:

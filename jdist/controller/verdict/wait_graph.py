@@ -17,9 +17,9 @@ from msgspec import Struct
 from jdist.core.messages.observation import Observation
 from jdist.core.observation import ANY, Activity, Call, GroupProgress
 
+# running: in the run. done, failed: its part of the run is over. free: not in the run, and idle. elsewhere: in another
+# run's cell. lost: its process is gone, and its replacement is in no group yet.
 Part = Literal["running", "done", "failed", "free", "elsewhere", "lost"]
-"""running: in the run. done, failed: its part of the run is over. free: not in the run, and idle. elsewhere: in another
-run's cell. lost: its process is gone, and its replacement is in no group yet."""
 
 _BLOCKED = ("collective", "transfer", "store")
 
@@ -27,15 +27,11 @@ _BLOCKED = ("collective", "transfer", "store")
 class RankSnapshot(Struct, frozen=True):
     """One rank, as a poll has found it."""
 
-    where: str
-    """"rank 1 (node 0, hostname)"."""
+    where: str  # "rank 1 (node 0, hostname)".
     part: Part
-    observation: Observation | None = None
-    """None: nothing is known but its part."""
-    ago: float = 0.0
-    """Seconds since its part was over."""
-    note: str = ""
-    """How it failed, or which run it is in."""
+    observation: Observation | None = None  # None: nothing is known but its part.
+    ago: float = 0.0  # Seconds since its part was over.
+    note: str = ""  # How it failed, or which run it is in.
 
     @property
     def is_unknown(self) -> bool:
@@ -77,8 +73,7 @@ class RankSnapshot(Struct, frozen=True):
         return [c for c in calls if c.peer is not None and not c.is_done]
 
 
-Ranks = Mapping[int, RankSnapshot]
-"""All ranks of the world."""
+Ranks = Mapping[int, RankSnapshot]  # All ranks of the world.
 
 
 def needs(rank: int, ranks: Ranks) -> list[frozenset[int]]:

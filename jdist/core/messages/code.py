@@ -7,8 +7,7 @@ from msgspec import Struct
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message, ProbeWire
 
-STAGING = ".jdist-staging"
-"""The folder in a tree's folder where received contents wait until the tree is applied."""
+STAGING = ".jdist-staging"  # The folder in a tree's folder where received contents wait until the tree is applied.
 
 
 class TreeEntry(Struct, frozen=True, array_like=True):
@@ -16,21 +15,17 @@ class TreeEntry(Struct, frozen=True, array_like=True):
 
     path: str
     size: int
-    digest: bytes
-    """BLAKE2b of the content, 32 bytes; empty for a link."""
+    digest: bytes  # BLAKE2b of the content, 32 bytes; empty for a link.
     is_executable: bool = False
-    target: str = ""
-    """Relative to the link's own folder."""
+    target: str = ""  # Relative to the link's own folder.
 
 
 class SourceTree(Struct, frozen=True):
     """The complete contents of a folder on a node."""
 
-    name: str
-    """Name of the folder."""
+    name: str  # Name of the folder.
     entries: tuple[TreeEntry, ...]
-    is_package: bool = False
-    """The folder itself is imported as a package, not the modules in it."""
+    is_package: bool = False  # The folder itself is imported as a package, not the modules in it.
 
     def check(self) -> None:
         """Raises UsageError for a name or path outside of the tree."""

@@ -11,10 +11,9 @@ class GroupSpec(Struct, frozen=True):
     ranks: tuple[int, ...]
     backend: str | None = None
     name: str = ""
+    # If the group was made by split_group of the world: the parts; `ranks` is empty then.
     splits: tuple[tuple[int, ...], ...] = ()
-    """If the group was made by split_group of the world: the parts; ``ranks`` is empty then."""
-    is_gone: bool = False
-    """It has lost a member for good and is not created again, but counted: torch numbers groups."""
+    is_gone: bool = False  # It has lost a member for good and is not created again, but counted: torch numbers groups.
 
 
 class GroupCreated(Message, frozen=True):
@@ -60,8 +59,8 @@ class WorldFormed(Message, frozen=True):
     device: str
     listeners: tuple[tuple[str, int], ...]
     notices: tuple[str, ...] = ()
+    # Functions are registered on it that must be called now that the world has been formed again.
     wants_reform: bool = False
-    """Functions are registered on it that must be called now that the world has been formed again."""
 
 
 class WorldFailed(Message, frozen=True):
@@ -93,8 +92,7 @@ class FormWorld(Message, frozen=True):
     """Form a generation of the world."""
 
     generation: int
-    workers: tuple[int, ...]
-    """Their ids, by rank: this is how a worker learns its rank."""
+    workers: tuple[int, ...]  # Their ids, by rank: this is how a worker learns its rank.
     backend: str
     init_method: str
     store_host: str
@@ -105,7 +103,6 @@ class FormWorld(Message, frozen=True):
     replay: tuple[GroupSpec, ...]
     named: dict[str, tuple[int, ...]]
     mesh: tuple[tuple[str, ...], tuple[int, ...]] | None
+    # Listeners of the last generation, whose connections are closed before it is left.
     cut: tuple[tuple[str, int], ...]
-    """Listeners of the last generation, whose connections are closed before it is left."""
-    node_of: tuple[int, ...] = ()
-    """The node that each place is on; empty: each is one (see core/topology)."""
+    node_of: tuple[int, ...] = ()  # The node that each place is on; empty: each is one (see core/topology).

@@ -18,8 +18,7 @@ class Completed(Message, frozen=True):
     matches: tuple[str, ...]
     start: int
     end: int
-    types: tuple[str, ...] = ()
-    """The type of each match: "Tensor", "function", "class", "keyword"; "" if unknown."""
+    types: tuple[str, ...] = ()  # The type of each match: "Tensor", "function", "class", "keyword"; "" if unknown.
 
 
 class Inspect(Message, frozen=True):
@@ -68,12 +67,9 @@ class GetDebugLog(Message, frozen=True):
 class DebugRecord(Struct, frozen=True, array_like=True):
     """One record, with its traceback if it has one."""
 
-    time: float
-    """Seconds since the epoch, by the host's own clock."""
-    level: str
-    """"DEBUG", "INFO", "WARNING" or "ERROR"."""
-    floor: str
-    """The logger: "controller", "wire", …"""
+    time: float  # Seconds since the epoch, by the host's own clock.
+    level: str  # "DEBUG", "INFO", "WARNING" or "ERROR".
+    floor: str  # The logger: "controller", "wire", …
     text: str
 
 

@@ -22,27 +22,20 @@ class NodeFacts(Struct, frozen=True):
     jdist: str
     gpus: int
     cpus: int
-    address: str
-    """The address of the interface that reaches the controller."""
-    reached: str = ""
-    """The controller's address through which it was reached."""
+    address: str  # The address of the interface that reaches the controller.
+    reached: str = ""  # The controller's address through which it was reached.
+    # Equal for processes of one machine that share its network: containers may have one host name, or several.
     network: str = ""
-    """Equal for processes of one machine that share its network: containers may have one host name, or several."""
-    launcher_name: str = ""
-    """The launcher's name for the node; "" if it has none."""
-    torch_build: str | None = None
-    """What its torch was built for: "CUDA 12.8", "ROCm 6.4", "CPU"; None if unknown."""
+    launcher_name: str = ""  # The launcher's name for the node; "" if it has none.
+    torch_build: str | None = None  # What its torch was built for: "CUDA 12.8", "ROCm 6.4", "CPU"; None if unknown.
 
 
 class Invite(Message, frozen=True):
     """Ask the controller for a new line with which agents join."""
 
-    is_remote: bool = False
-    """The line is also for agents on other hosts."""
-    seconds: float = 0.0
-    """The line's lifetime; 0: that of the cluster's settings."""
-    revokes: bool = False
-    """Revoke all earlier lines."""
+    is_remote: bool = False  # The line is also for agents on other hosts.
+    seconds: float = 0.0  # The line's lifetime; 0: that of the cluster's settings.
+    revokes: bool = False  # Revoke all earlier lines.
 
 
 class Invited(Message, frozen=True):
@@ -61,10 +54,8 @@ class Resized(Message, frozen=True):
     """The world has another size and has been formed again; as text, what has changed, a line each."""
 
     world_size: int
-    renumbered: dict[int, int]
-    """``{old rank: new rank}`` of every rank that lived on."""
-    added: tuple[int, ...]
-    """Ranks that are new; only setup cells have been run there."""
+    renumbered: dict[int, int]  # `{old rank: new rank}` of every rank that lived on.
+    added: tuple[int, ...]  # Ranks that are new; only setup cells have been run there.
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -82,10 +73,8 @@ class AddNode(Message, frozen=True):
     """Open a place for one more node. Answered by PlaceOpened, and by Resized once its ranks are in the world."""
 
     request: str
-    nproc: int = 0
-    """Number of its ranks; 0: as many as on the last node."""
-    timeout: float = 120.0
-    """Seconds for the node to attach."""
+    nproc: int = 0  # Number of its ranks; 0: as many as on the last node.
+    timeout: float = 120.0  # Seconds for the node to attach.
 
 
 class RemoveRanks(Message, frozen=True):
@@ -110,12 +99,10 @@ class HeldWorker(Struct, frozen=True):
 
     worker: int
     incarnation: int
-    pid: int
-    """0: its process has ended."""
+    pid: int  # 0: its process has ended.
     is_up: bool
     generation: int = 0
-    run: int = 0
-    """The cell that it runs; 0: none."""
+    run: int = 0  # The cell that it runs; 0: none.
     groups: tuple[GroupSpec, ...] = ()
     listeners: tuple[tuple[str, int], ...] = ()
 
@@ -124,12 +111,11 @@ class HeldGeneration(Struct, frozen=True):
     """The state of a node: all that another controller needs to go on with it."""
 
     workers: tuple[HeldWorker, ...]
-    form: FormWorld | None
-    """The last one: the world's shape, named groups and mesh."""
+    form: FormWorld | None  # The last one: the world's shape, named groups and mesh.
     store: tuple[str, int] | None
     last_run: int
+    # `(run, code, workers)` of the cells that were remembered here, oldest first.
     setup: tuple[tuple[int, str, tuple[int, ...]], ...]
-    """``(run, code, workers)`` of the cells that were remembered here, oldest first."""
 
 
 class LauncherTask(Struct, frozen=True):
@@ -137,15 +123,11 @@ class LauncherTask(Struct, frozen=True):
 
     launcher: str
     rank: int
-    size: int
-    """Number of processes on all nodes."""
-    local_rank: int = -1
-    """-1 here and below: not reported by the launcher."""
-    local_size: int = 0
-    """0: not reported by the launcher."""
+    size: int  # Number of processes on all nodes.
+    local_rank: int = -1  # -1 here and below: not reported by the launcher.
+    local_size: int = 0  # 0: not reported by the launcher.
     node_rank: int = -1
-    gpu: int = -1
-    """The visible GPU of this process alone; -1: there is none, or other tasks share it."""
+    gpu: int = -1  # The visible GPU of this process alone; -1: there is none, or other tasks share it.
 
 
 class Enrol(Message, frozen=True):
@@ -167,12 +149,9 @@ class AgentHello(Message, frozen=True):
     version: str
     facts: NodeFacts
     nproc: int = 0
-    node_rank: int = -1
-    """The place it had, if it had one and comes back."""
-    held: HeldGeneration | None = None
-    """Its state under an earlier controller, or before it was dropped."""
-    task: LauncherTask | None = None
-    """If a launcher has started the agent as one of its tasks."""
+    node_rank: int = -1  # The place it had, if it had one and comes back.
+    held: HeldGeneration | None = None  # Its state under an earlier controller, or before it was dropped.
+    task: LauncherTask | None = None  # If a launcher has started the agent as one of its tasks.
 
 
 class WorkerUp(Message, frozen=True):
@@ -221,22 +200,14 @@ class Welcome(Message, frozen=True):
     nnodes: int
     nproc: int
     first_rank: int
-    agent_grace: float
-    """Seconds without the controller after which the agent ends its workers and itself."""
-    output_lines: int
-    """Lines of a rank's stream per run that are sent on; the rest is counted."""
-    warm: bool
-    """Whether an idle node imports modules ahead that its next workers need."""
-    workers: tuple[StartWorker, ...] = ()
-    """Workers to start in place of the node's present ones; empty: those go on."""
-    address: str = ""
-    """The address at which other nodes reach this one, if that is not the one that it reported."""
-    is_task: bool = False
-    """The place is a launcher's task: its one rank shares the host with other tasks."""
-    log_level: str = ""
-    """JDIST_LOG as it was set at the cluster's start, for an agent that was started without it."""
-    keeps_launcher: bool = False
-    """Workers get the launcher's variables, with which MPI finds the launcher again."""
+    agent_grace: float  # Seconds without the controller after which the agent ends its workers and itself.
+    output_lines: int  # Lines of a rank's stream per run that are sent on; the rest is counted.
+    warm: bool  # Whether an idle node imports modules ahead that its next workers need.
+    workers: tuple[StartWorker, ...] = ()  # Workers to start in place of the node's present ones; empty: those go on.
+    address: str = ""  # The address at which other nodes reach this one, if that is not the one that it reported.
+    is_task: bool = False  # The place is a launcher's task: its one rank shares the host with other tasks.
+    log_level: str = ""  # JDIST_LOG as it was set at the cluster's start, for an agent that was started without it.
+    keeps_launcher: bool = False  # Workers get the launcher's variables, with which MPI finds the launcher again.
 
 
 class LivenessRenewed(Message, frozen=True):

@@ -18,23 +18,17 @@ class Gpu(Struct, frozen=True):
 class GpuUse(Struct, frozen=True, omit_defaults=True):
     """A rank's share of its GPU, and how busy the GPU is, as the driver reports it."""
 
-    name: str
-    """"GPU 3 (NVIDIA H200)", by the driver's number, or "a slice of" it."""
-    total: int = 0
-    """0: not reported, as for a slice, or a GPU that uses the host's memory."""
-    used: int = 0
-    """By all processes."""
-    own: int | None = None
-    """By the rank's process; None if not reported, as often in a container."""
-    busy: float | None = None
-    """Share of the last second or less in which the GPU was busy, 0 to 1; None if unknown."""
+    name: str  # "GPU 3 (NVIDIA H200)", by the driver's number, or "a slice of" it.
+    total: int = 0  # 0: not reported, as for a slice, or a GPU that uses the host's memory.
+    used: int = 0  # By all processes.
+    own: int | None = None  # By the rank's process; None if not reported, as often in a container.
+    busy: float | None = None  # Share of the last second or less in which the GPU was busy, 0 to 1; None if unknown.
 
 
 class Disk(Struct, frozen=True):
     """The file system that a folder lies on."""
 
-    what: str
-    """Purpose of the folder: "working directory", "temporary files", "/dev/shm"."""
+    what: str  # Purpose of the folder: "working directory", "temporary files", "/dev/shm".
     path: str
     total: int
     free: int
@@ -44,8 +38,7 @@ class Limits(Struct, frozen=True):
     """Soft limits of a process or user (``ulimit``); UNLIMITED if there is none."""
 
     nofile: int
-    memlock: int
-    """Bytes."""
+    memlock: int  # Bytes.
     nproc: int
 
 
@@ -53,22 +46,17 @@ class TorchFacts(Struct, frozen=True):
     """Facts about torch on a node where it was imported."""
 
     version: str
-    cuda: str
-    """The CUDA version it was built for; "" for a CPU build."""
-    nccl: str
-    """"" where there is none."""
-    gpus: int
-    """Number of GPUs that it can use."""
-    trouble: str = ""
-    """Why it can use no GPU, though it was built for CUDA."""
+    cuda: str  # The CUDA version it was built for; "" for a CPU build.
+    nccl: str  # "" where there is none.
+    gpus: int  # Number of GPUs that it can use.
+    trouble: str = ""  # Why it can use no GPU, though it was built for CUDA.
 
 
 class NodeReport(Struct, frozen=True):
     """A report of one node. A brief one leaves out what takes time to find out."""
 
     hostname: str
-    address: str
-    """Address of the interface that reaches the controller."""
+    address: str  # Address of the interface that reaches the controller.
     python: str
     torch: str
     jdist: str
@@ -76,39 +64,27 @@ class NodeReport(Struct, frozen=True):
     memory: int
     disks: tuple[Disk, ...]
     limits: Limits
-    interfaces: tuple[str, ...]
-    """Names of the node's network interfaces."""
-    chosen_interface: str
-    """The interface that gloo and NCCL use; "" if they choose."""
-    is_users_choice: bool
-    """Whether the user's environment named it."""
-    rdma: tuple[str, ...]
-    """InfiniBand or RoCE devices."""
-    gpu_count: int
-    """Visible to the node's ranks."""
+    interfaces: tuple[str, ...]  # Names of the node's network interfaces.
+    chosen_interface: str  # The interface that gloo and NCCL use; "" if they choose.
+    is_users_choice: bool  # Whether the user's environment named it.
+    rdma: tuple[str, ...]  # InfiniBand or RoCE devices.
+    gpu_count: int  # Visible to the node's ranks.
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
     facts: TorchFacts | None = None
-    trouble: tuple[str, ...] = ()
-    """What could not be examined, and why."""
+    trouble: tuple[str, ...] = ()  # What could not be examined, and why.
 
 
 class NetworkPath(Struct, frozen=True):
     """The network path from one node to another, as it was probed."""
 
-    name: str
-    """The other node's host name; ``addresses`` is what it resolved to."""
+    name: str  # The other node's host name; `addresses` is what it resolved to.
     addresses: tuple[str, ...]
-    name_trouble: str
-    """Why the name could not be looked up; "" if it could."""
-    trouble: str = ""
-    """Why its port was not reached; "" if it was."""
-    kind: str = ""
-    """"timeout", "refused", "unreachable" or "broken", if there was trouble."""
-    round_trip: float = 0.0
-    """Seconds, the shortest of several."""
-    bandwidth: float = 0.0
-    """Bytes per second in a short burst over one connection."""
+    name_trouble: str  # Why the name could not be looked up; "" if it could.
+    trouble: str = ""  # Why its port was not reached; "" if it was.
+    kind: str = ""  # "timeout", "refused", "unreachable" or "broken", if there was trouble.
+    round_trip: float = 0.0  # Seconds, the shortest of several.
+    bandwidth: float = 0.0  # Bytes per second in a short burst over one connection.
 
 
 class ReadClock(Message, frozen=True):
@@ -131,15 +107,13 @@ class NodeReported(Message, frozen=True):
     """The report."""
 
     report: NodeReport
-    now: float
-    """The node's wall clock."""
+    now: float  # The node's wall clock.
 
 
 class Listen(Message, frozen=True):
     """Listen for other nodes at a port that the system chooses, for ``seconds``; 0: stop."""
 
-    token: str
-    """The bytes with which a connection must begin."""
+    token: str  # The bytes with which a connection must begin.
     seconds: float
 
 
@@ -156,10 +130,8 @@ class ProbePath(Message, frozen=True):
     address: str
     port: int
     token: str
-    timeout: float
-    """Seconds to look up the name, and again to connect."""
-    burst: float
-    """Seconds for which bandwidth is measured; 0: it is not measured."""
+    timeout: float  # Seconds to look up the name, and again to connect.
+    burst: float  # Seconds for which bandwidth is measured; 0: it is not measured.
 
 
 class PathProbed(Message, frozen=True):

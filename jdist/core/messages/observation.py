@@ -23,15 +23,11 @@ class Observation(Message, frozen=True):
 
     device: str
     doing: Activity
-    rss: int
-    """Bytes."""
+    rss: int  # Bytes.
     groups: tuple[GroupProgress, ...] = ()
-    recent: tuple[Call, ...] = ()
-    """Oldest first, those in flight included."""
-    run: int = 0
-    """The run whose cell is being executed; 0: none."""
-    gpu: GpuUse | None = None
-    """None: there is no GPU, it was not asked for, or the driver does not report it."""
+    recent: tuple[Call, ...] = ()  # Oldest first, those in flight included.
+    run: int = 0  # The run whose cell is being executed; 0: none.
+    gpu: GpuUse | None = None  # None: there is no GPU, it was not asked for, or the driver does not report it.
 
 
 class GetStack(Message, frozen=True):
@@ -55,12 +51,10 @@ class RankTrace(Message, frozen=True):
 
     run: int
     calls: tuple[Call, ...]
-    began: float
-    """When the cell began."""
+    began: float  # When the cell began.
     ended: float | None
     now: float
-    left_out: int = 0
-    """Number of older calls that are not kept any more."""
+    left_out: int = 0  # Number of older calls that are not kept any more.
 
 
 class VerdictChanged(Message, frozen=True):

@@ -19,8 +19,8 @@ class RankDone(Message, frozen=True):
     payload: PayloadWire | None = None
     held: str = ""
     error: ErrorInfo | None = None
+    # One for each group in which it called collectives; empty if it called too many to keep them all.
     digests: tuple[CallDigest, ...] = ()
-    """One for each group in which it called collectives; empty if it called too many to keep them all."""
 
 
 class InputRequest(Message, frozen=True):
@@ -41,8 +41,7 @@ class RunCell(Message, frozen=True):
     timeout: float | None = None
     allow_stdin: bool = False
     is_setup: bool = False
-    is_internal: bool = False
-    """A cell of jdist's own: not counted in ``Out``, not stored in history."""
+    is_internal: bool = False  # A cell of jdist's own: not counted in `Out`, not stored in history.
 
 
 class Interrupt(Message, frozen=True):

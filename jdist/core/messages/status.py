@@ -10,8 +10,8 @@ from jdist.core.observation import Verdict
 from jdist.core.remedy import Remedy, sentence
 from jdist.core.topology import Topology
 
+# Kind of a client that only observes: it does not prevent the idle timeout, and is sent RunsChanged.
 OBSERVER = "observer"
-"""Kind of a client that only observes: it does not prevent the idle timeout, and is sent RunsChanged."""
 
 
 class ClientHello(Message, frozen=True):
@@ -45,30 +45,22 @@ class ClusterFacts(Message, frozen=True):
     phase: Phase
     generation: int
     backend: str
-    nnodes: int
-    """Number of places, one for each agent."""
-    nproc_per_node: tuple[int, ...]
-    """Ranks at each place; 0 if it is not attached."""
-    hostnames: tuple[str, ...]
-    """Host name at each place; "" if it is not attached."""
-    ready: int
-    """Ranks whose worker is up."""
+    nnodes: int  # Number of places, one for each agent.
+    nproc_per_node: tuple[int, ...]  # Ranks at each place; 0 if it is not attached.
+    hostnames: tuple[str, ...]  # Host name at each place; "" if it is not attached.
+    ready: int  # Ranks whose worker is up.
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     mesh: tuple[tuple[str, ...], tuple[int, ...]] | None = None
     reason: str = ""
-    remedies: tuple[Remedy, ...] = ()
-    """Suggested actions against ``reason``."""
+    remedies: tuple[Remedy, ...] = ()  # Suggested actions against `reason`.
     init_seconds: float = 0.0
+    # Nodes without heartbeats for a while; their ranks are kept until the node's grace is over.
     unreachable: tuple[int, ...] = ()
-    """Nodes without heartbeats for a while; their ranks are kept until the node's grace is over."""
-    is_by_task: bool = False
-    """Each place is a launcher's task, and one rank."""
-    node_of: tuple[int, ...] = ()
-    """The node that each place is on; empty: each is one."""
+    is_by_task: bool = False  # Each place is a launcher's task, and one rank.
+    node_of: tuple[int, ...] = ()  # The node that each place is on; empty: each is one.
+    # The launcher's names for the nodes, also for those that are gone; "" if it has none.
     launcher_names: tuple[str, ...] = ()
-    """The launcher's names for the nodes, also for those that are gone; "" if it has none."""
-    left_out: tuple[str, ...] = ()
-    """For each node without which the world was formed, a sentence that says why."""
+    left_out: tuple[str, ...] = ()  # For each node without which the world was formed, a sentence that says why.
 
     @property
     def topology(self) -> Topology:
@@ -93,12 +85,9 @@ class RankFacts(Struct, frozen=True):
     state: str
     run: int
     last_line: str
-    fresh: bool
-    """It was replaced since the cluster started: its earlier names are lost."""
-    death: str = ""
-    """Why its last process ended; "" if it still has its first."""
-    death_age: float = 0.0
-    """Seconds since then."""
+    fresh: bool  # It was replaced since the cluster started: its earlier names are lost.
+    death: str = ""  # Why its last process ended; "" if it still has its first.
+    death_age: float = 0.0  # Seconds since then.
 
 
 class StatusReport(Message, frozen=True):
@@ -107,14 +96,10 @@ class StatusReport(Message, frozen=True):
     request: str
     facts: ClusterFacts
     ranks: tuple[RankFacts, ...]
-    runs: tuple[tuple[int, str, tuple[int, ...], float], ...]
-    """``(number, state, ranks, seconds)`` of unfinished runs."""
-    groups: tuple[GroupSpec, ...] = ()
-    """Groups that cells created with new_group."""
-    verdicts: tuple[Verdict, ...] = ()
-    """One for each run that makes no progress."""
-    silences: tuple[str, ...] = ()
-    """A sentence for each unreachable node."""
+    runs: tuple[tuple[int, str, tuple[int, ...], float], ...]  # `(number, state, ranks, seconds)` of unfinished runs.
+    groups: tuple[GroupSpec, ...] = ()  # Groups that cells created with new_group.
+    verdicts: tuple[Verdict, ...] = ()  # One for each run that makes no progress.
+    silences: tuple[str, ...] = ()  # A sentence for each unreachable node.
 
 
 class RequestRefused(Message, frozen=True):

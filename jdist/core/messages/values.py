@@ -8,8 +8,7 @@ class Evaluate(Message, frozen=True):
 
     names: tuple[str, ...]
     inline_limit: int = 0
-    probe: ProbeWire | None = None
-    """The client's probe, which shows whether the rank shares its host."""
+    probe: ProbeWire | None = None  # The client's probe, which shows whether the rank shares its host.
 
 
 class Evaluated(Message, frozen=True):
@@ -17,8 +16,7 @@ class Evaluated(Message, frozen=True):
 
     items: tuple[PayloadWire | ValueMissing, ...]
     handle: str = ""
-    is_near: bool = False
-    """The rank sees the client's probe, so bytes can pass through a segment."""
+    is_near: bool = False  # The rank sees the client's probe, so bytes can pass through a segment.
 
 
 class Fetch(Message, frozen=True):
@@ -26,8 +24,7 @@ class Fetch(Message, frozen=True):
 
     handle: str
     probe: ProbeWire | None = None
-    transfer: str = ""
-    """The one-time name under which the data port expects the bytes."""
+    transfer: str = ""  # The one-time name under which the data port expects the bytes.
 
 
 class Fetched(Message, frozen=True):

@@ -19,8 +19,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketError, websocket_co
 from jdist.core.errors import LaunchError
 from jdist.launch.hub.servers import ServerAddress, check, fetch, read
 
-_WITHIN = 180.0
-"""Seconds for the kernel to start and to run the code."""
+_WITHIN = 180.0  # Seconds for the kernel to start and to run the code.
 _ACCESS = "access:servers!user"
 
 

@@ -27,8 +27,8 @@ from jdist.launch.hub.servers import HubAccess, HubServers
 _log = logging.getLogger("jdist.launch")
 
 _NEEDED = ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_USER")
+# Seconds between two activity reports for the nodes' servers: many Hubs stop servers that were idle for an hour.
 _TOUCH = 300.0
-"""Seconds between two activity reports for the nodes' servers: many Hubs stop servers that were idle for an hour."""
 _AGENT = """\
 import os
 os.environ.update({env!r})
@@ -40,10 +40,8 @@ join_here({line!r}, node_rank={node_rank}, fork={fork})
 class HubOptions(Struct, frozen=True):
     """Options after ``--``."""
 
-    choices: dict[str, Any] = {}
-    """Options for the Hub's spawner, as its own options page would send them."""
-    kernel: str = ""
-    """Kernel whose Python runs the agent; empty: the servers' default."""
+    choices: dict[str, Any] = {}  # Options for the Hub's spawner, as its own options page would send them.
+    kernel: str = ""  # Kernel whose Python runs the agent; empty: the servers' default.
     url: str = ""
     token_file: str = ""
 
@@ -55,8 +53,7 @@ class HubNode(Struct):
     server: str
     stage: str = "waiting for the Hub"
     failure: str = ""
-    is_mine: bool = False
-    """Whether this launcher requested the server."""
+    is_mine: bool = False  # Whether this launcher requested the server.
     task: asyncio.Task[None] | None = None
 
 
@@ -66,10 +63,8 @@ class HubLauncher(Launcher):
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._options = parse_options(plan.settings.launcher_args)
-        self._nodes: dict[int, HubNode] = {}
-        """Nodes by node rank."""
-        self._others: set[str] = set()
-        """Names of servers that existed before."""
+        self._nodes: dict[int, HubNode] = {}  # Nodes by node rank.
+        self._others: set[str] = set()  # Names of servers that existed before.
         self._touching: asyncio.Task[None] | None = None
 
     @classmethod

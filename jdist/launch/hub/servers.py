@@ -16,14 +16,10 @@ from tornado.iostream import StreamClosedError
 
 from jdist.core.errors import LaunchError
 
-_ANSWER = 60.0
-"""Seconds for a response; the Hub itself waits 10 s for a quick spawner before it responds."""
-_SILENCE = 60.0
-"""Seconds without a byte of the progress stream, in which the Hub sends an empty line every 8 s."""
-_GONE_WITHIN = 90.0
-"""Seconds for a spawner to stop a server."""
-_LOOK = 0.5
-"""Seconds between two polls whether a server is gone; the Hub sends no notification."""
+_ANSWER = 60.0  # Seconds for a response; the Hub itself waits 10 s for a quick spawner before it responds.
+_SILENCE = 60.0  # Seconds without a byte of the progress stream, in which the Hub sends an empty line every 8 s.
+_GONE_WITHIN = 90.0  # Seconds for a spawner to stop a server.
+_LOOK = 0.5  # Seconds between two polls whether a server is gone; the Hub sends no notification.
 _MAY_START = "servers!user"
 _MAY_USE = "access:servers!user"
 
@@ -31,12 +27,10 @@ _MAY_USE = "access:servers!user"
 class HubAccess(Struct, frozen=True):
     """Address of the Hub, and the user and token to use there."""
 
-    api: str
-    """For example ``http://127.0.0.1:8081/hub/api``."""
+    api: str  # For example `http://127.0.0.1:8081/hub/api`.
     user: str
     token: str
-    public: str = ""
-    """Scheme and host at which browsers reach users' servers; empty: as the Hub reports."""
+    public: str = ""  # Scheme and host at which browsers reach users' servers; empty: as the Hub reports.
 
 
 class ServerAddress(Struct, frozen=True):

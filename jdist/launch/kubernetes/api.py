@@ -11,11 +11,9 @@ from jdist.core.errors import LaunchError
 from jdist.launch.kubernetes.manifest import CONTAINER, PodSpec, secret, selector, service, stateful_set
 from jdist.launch.kubernetes.pods import Pod
 
-REQUEST = 20.0
-"""Seconds for one answer of the API server."""
+REQUEST = 20.0  # Seconds for one answer of the API server.
 _LOG_LINES = 3
-_GONE = 60.0
-"""Seconds for pods to be gone: their grace, and some more."""
+_GONE = 60.0  # Seconds for pods to be gone: their grace, and some more.
 _NOT_FOUND = 404
 
 

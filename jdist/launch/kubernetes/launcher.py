@@ -30,8 +30,7 @@ def _read(settings: Settings, name: str) -> tuple[PodSpec, str]:
     return pods_of(o, name, settings), o.context
 
 
-_INVITATION = 30 * 86400.0
-"""Seconds for which the join line is valid: a pod that is restarted joins again with it."""
+_INVITATION = 30 * 86400.0  # Seconds for which the join line is valid: a pod that is restarted joins again with it.
 
 
 class KubernetesLauncher(Launcher):

@@ -14,8 +14,7 @@ from jdist.core.errors import UsageError
 from jdist.core.quantities import parse_count
 from jdist.core.settings import Settings
 
-MANAGED = "jdist"
-"""Value of the label app.kubernetes.io/managed-by, which marks an object as jdist's."""
+MANAGED = "jdist"  # Value of the label app.kubernetes.io/managed-by, which marks an object as jdist's.
 CONTAINER = "agent"
 _SECRETS = "/etc/jdist"
 _LINE = "join-line"
@@ -30,25 +29,19 @@ Object = dict[str, Any]
 class PodSpec(Struct, frozen=True, kw_only=True):
     """The pods to run in Kubernetes, and where."""
 
-    image: str
-    """Must contain jdist, torch and a POSIX shell."""
+    image: str  # Must contain jdist, torch and a POSIX shell.
     name: str
     nnodes: int
-    nproc: int = 0
-    """Ranks on each node; 0: as the cluster's settings say."""
-    namespace: str = ""
-    """Empty: the namespace of the context in which the manifest is applied."""
-    service_account: str = ""
-    """Empty: the namespace's default, with no token in the pod."""
+    nproc: int = 0  # Ranks on each node; 0: as the cluster's settings say.
+    namespace: str = ""  # Empty: the namespace of the context in which the manifest is applied.
+    service_account: str = ""  # Empty: the namespace's default, with no token in the pod.
     python: str = "python3"
-    gpus: int = 0
-    """nvidia.com/gpu requested for each pod."""
+    gpus: int = 0  # nvidia.com/gpu requested for each pod.
     cpu: str = ""
     memory: str = ""
+    # Size limit of /dev/shm, through which ranks on one node exchange tensors. It counts as the pod's memory.
     shm: str = "8Gi"
-    """Size limit of /dev/shm, through which ranks on one node exchange tensors. It counts as the pod's memory."""
-    user: int = 0
-    """User and group ID to run as; 0: the image's."""
+    user: int = 0  # User and group ID to run as; 0: the image's.
     pull_secret: str = ""
     env: tuple[tuple[str, str], ...] = ()
     fork: bool = True

@@ -10,6 +10,7 @@ from jdist.launch.kubernetes.manifest import CONTAINER
 
 Pod = dict[str, Any]
 
+# Waiting reasons that do not go away by waiting longer.
 HOPELESS = {
     "CrashLoopBackOff": "its agent ends again and again",
     "CreateContainerConfigError": "its container cannot be set up",
@@ -19,7 +20,6 @@ HOPELESS = {
     "InvalidImageName": "its image's name is none",
     "RunContainerError": "its container cannot be started",
 }
-"""Waiting reasons that do not go away by waiting longer."""
 
 
 def node_rank_of(pod: Pod) -> int:

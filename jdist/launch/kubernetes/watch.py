@@ -8,8 +8,7 @@ from jdist.core.errors import LaunchError
 from jdist.launch.kubernetes import pods as reading
 from jdist.launch.kubernetes.api import REQUEST, KubeApi, events
 
-_WATCH = 300
-"""Seconds after which the API server ends a watch and the thread begins another."""
+_WATCH = 300  # Seconds after which the API server ends a watch and the thread begins another.
 _AGAIN = 1.0
 
 
@@ -20,12 +19,10 @@ class PodWatch:
         self._api = api
         self._lock = threading.Lock()
         self._pods: dict[str, reading.Pod] = {}
-        self._logs: dict[str, str] = {}
-        """End of the log of each crashing pod, by name."""
+        self._logs: dict[str, str] = {}  # End of the log of each crashing pod, by name.
         self._stream: Any = None
         self._is_over = threading.Event()
-        self.trouble = ""
-        """Why the API server cannot be reached at the moment; "" if it can."""
+        self.trouble = ""  # Why the API server cannot be reached at the moment; "" if it can.
         self._thread = threading.Thread(target=self._follow, name="jdist-pods", daemon=True)
         self._thread.start()
 

@@ -8,8 +8,8 @@ from jdist.core.errors import UsageError
 from jdist.core.settings import Host
 
 Family = Literal["openmpi", "mpich"]
+# Variables in which either family puts a process's rank. jdist starts one process on each node.
 PLACES = "OMPI_COMM_WORLD_RANK,PMIX_RANK,PMI_RANK"
-"""Variables in which either family puts a process's rank. jdist starts one process on each node."""
 _HOSTFILES = {"openmpi": ("hostfile", "machinefile", "default-hostfile"), "mpich": ("f", "hostfile", "machinefile")}
 _HOSTS = {"openmpi": ("host", "H"), "mpich": ("hosts", "host")}
 

@@ -30,8 +30,7 @@ from jdist.launch.mpi.commands import (
 _MPIRUNS = ("mpirun", "mpiexec")
 _EXPORTED = ("PYTHONPATH",)
 _VERSION_TIMEOUT = 30.0
-_END = 5.0
-"""Seconds for mpirun to end by itself once the agents have been told to."""
+_END = 5.0  # Seconds for mpirun to end by itself once the agents have been told to.
 
 
 class MpiLauncher(Launcher):
@@ -43,8 +42,7 @@ class MpiLauncher(Launcher):
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._program, self._args = _split(plan.settings.launcher_args)
-        self._programs: dict[int, LaunchProgram] = {}
-        """The mpirun that started each node, by node rank."""
+        self._programs: dict[int, LaunchProgram] = {}  # The mpirun that started each node, by node rank.
         self._line_file: Path | None = None
 
     @classmethod

@@ -23,13 +23,10 @@ from jdist.launch.support import label_of
 if find_spec("ray") is None:
     raise ImportError("ray")  # what it takes to import it is seen in talk
 
-_ANSWER = 120.0
-"""Seconds for a request to Ray that needs no resources."""
-_GRACE = 40.0
-"""Seconds for the program to undo an unfinished launch."""
+_ANSWER = 120.0  # Seconds for a request to Ray that needs no resources.
+_GRACE = 40.0  # Seconds for the program to undo an unfinished launch.
 UNREACHED = "Ray cannot be reached"
-KEEP = "keep"
-"""Sent to the program when the world is formed. Without it, the program undoes the launch when it ends."""
+KEEP = "keep"  # Sent to the program when the world is formed. Without it, the program undoes the launch when it ends.
 
 
 class RayRequirements(msgspec.Struct, frozen=True):
@@ -47,13 +44,10 @@ class RayRequest(msgspec.Struct, frozen=True):
     label: str
     requirements: RayRequirements
     node_ranks: tuple[int, ...]
-    counts: tuple[int, ...]
-    """Ranks on each of these nodes; 0: as many as the node has GPUs."""
+    counts: tuple[int, ...]  # Ranks on each of these nodes; 0: as many as the node has GPUs.
     may_use_gpus: bool
-    is_first: bool
-    """Whether this is the cluster's first launch, and not a node that is added to it."""
-    options: tuple[str, ...]
-    """Options of ``jdist join``."""
+    is_first: bool  # Whether this is the cluster's first launch, and not a node that is added to it.
+    options: tuple[str, ...]  # Options of `jdist join`.
     env: tuple[tuple[str, str], ...]
 
 
@@ -65,14 +59,10 @@ def name_of(request: RayRequest) -> str:
 class RayProgress(msgspec.Struct, frozen=True):
     """Progress report of the program."""
 
-    waiting: str = ""
-    """What the launch waits for."""
-    failures: dict[int, str] = {}
-    """Why nodes failed, by node rank."""
-    error: str = ""
-    """Why the whole launch failed."""
-    is_done: bool = False
-    """All agents have been started, or everything has been removed."""
+    waiting: str = ""  # What the launch waits for.
+    failures: dict[int, str] = {}  # Why nodes failed, by node rank.
+    error: str = ""  # Why the whole launch failed.
+    is_done: bool = False  # All agents have been started, or everything has been removed.
 
 
 def read_requirements(settings: Settings) -> RayRequirements:

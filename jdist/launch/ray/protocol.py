@@ -20,12 +20,10 @@ from jdist.launch.ray.launcher import KEEP, UNREACHED, RayProgress, RayRequest, 
 from jdist.launch.ray.supervisor import RaySupervisor, group_named
 
 _NAMESPACE = "jdist"
-_DIAL = 60.0
-"""Seconds to reach Ray."""
+_DIAL = 60.0  # Seconds to reach Ray.
 _SUPERVISOR_END = 20.0
 _SUPERVISOR_STARTS = 120.0
-_GONE = 15.0
-"""Seconds until the name of a killed actor is free again."""
+_GONE = 15.0  # Seconds until the name of a killed actor is free again.
 
 
 def _report(news: RayProgress) -> None:

@@ -36,21 +36,17 @@ from jdist.wire.processes import die_with_parent
 
 _log = logging.getLogger("jdist.launch")
 
-_LOOK = 0.5
-"""Seconds between two polls of Ray's scheduler, which sends no notification."""
-_AGENT_END = 8.0
-"""Seconds for a terminated agent to end."""
-_LINGER = 60.0
-"""Seconds after the last agent's end for which the supervisor can still be asked for the reason."""
+_LOOK = 0.5  # Seconds between two polls of Ray's scheduler, which sends no notification.
+_AGENT_END = 8.0  # Seconds for a terminated agent to end.
+_LINGER = 60.0  # Seconds after the last agent's end for which the supervisor can still be asked for the reason.
 _LINES = 5
-_NEWS = 10.0
-"""Seconds after which a request for progress returns even without any."""
+_NEWS = 10.0  # Seconds after which a request for progress returns even without any.
 _AGENT = (
     "import sys; from jdist.commands import main; from jdist.launch.ray.supervisor import tethered; tethered();"
     " sys.exit(main(sys.argv[1:]))"
 )
+# Variables of Ray's own processes. A rank that uses Ray itself must not inherit them.
 _RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID")
-"""Variables of Ray's own processes. A rank that uses Ray itself must not inherit them."""
 
 
 def tethered() -> None:

@@ -16,24 +16,13 @@ from jdist.core.settings import Settings
 from jdist.core.slurm import SlurmJob, describe_node, parse_accounting, parse_job
 from jdist.launch.base import Launcher, LaunchPlan
 from jdist.launch.launch_program import LaunchProgram, ProgramLog, clean_environment, node_command
-from jdist.launch.slurm.commands import (
-    asked_nodes,
-    batch_command,
-    batch_script,
-    option,
-    step_command,
-    step_environment,
-)
+from jdist.launch.slurm.commands import asked_nodes, batch_command, batch_script, option, step_command, step_environment
 
-_CALL_TIMEOUT = 30.0
-"""Seconds for Slurm's programs to answer; its controller may be busy."""
-_SHORTEST_PAUSE = 1.0
-"""Seconds between two polls of a pending job, at first; later a twentieth of the time waited."""
+_CALL_TIMEOUT = 30.0  # Seconds for Slurm's programs to answer; its controller may be busy.
+_SHORTEST_PAUSE = 1.0  # Seconds between two polls of a pending job, at first; later a twentieth of the time waited.
 _LONGEST_PAUSE = 15.0
-_END = 5.0
-"""Seconds for a job or step to end by itself once its agents have been told to."""
-_QUEUE = 14 * 86400.0
-"""Seconds for which a job that waits in the queue can use the join line in its script."""
+_END = 5.0  # Seconds for a job or step to end by itself once its agents have been told to.
+_QUEUE = 14 * 86400.0  # Seconds for which a job that waits in the queue can use the join line in its script.
 _PLACE, _CALLED = "SLURM_NODEID", "SLURMD_NODENAME"
 _COMPLAINTS = ("srun: error", "srun: fatal", "slurmstepd", "slurmd", "sbatch: error")
 
@@ -55,10 +44,8 @@ class SlurmLauncher(Launcher):
         self._submitted = ""
         self._submitting: asyncio.Task[str] | None = None
         self._job: SlurmJob | None = None
-        self._steps: dict[int, LaunchProgram] = {}
-        """Steps that this object started, by node rank."""
-        self._log: ProgramLog | None = None
-        """Output of the submitted job's step, if the file system is shared."""
+        self._steps: dict[int, LaunchProgram] = {}  # Steps that this object started, by node rank.
+        self._log: ProgramLog | None = None  # Output of the submitted job's step, if the file system is shared.
         self._polling: asyncio.Task[None] | None = None
         self._began = self._polled_at = 0.0
 

@@ -13,8 +13,7 @@ import tempfile
 import time
 from typing import Any
 
-_LOG_AGE = 7 * 86400
-"""Seconds after which old logs are removed."""
+_LOG_AGE = 7 * 86400  # Seconds after which old logs are removed.
 
 
 def main() -> None:

@@ -30,8 +30,7 @@ class SshLauncher(Launcher):
         super().__init__(plan)
         self._options = parse_options(plan.settings.launcher_args)
         self._logins = SshLogins(self._options.configuration)
-        self._agents: dict[int, RemoteAgent] = {}
-        """Agents by node rank."""
+        self._agents: dict[int, RemoteAgent] = {}  # Agents by node rank.
         self._bringing: set[asyncio.Task[None]] = set()
 
     @classmethod

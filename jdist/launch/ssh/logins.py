@@ -12,16 +12,12 @@ import asyncssh
 
 from jdist.core.errors import LaunchError
 
-_CONNECT = 20.0
-"""Seconds to connect to a host, unless the configuration says otherwise."""
-_LOGIN = 30.0
-"""Seconds to authenticate."""
-_ALIVE = 15.0
-"""Seconds of silence before a keep-alive is sent."""
+_CONNECT = 20.0  # Seconds to connect to a host, unless the configuration says otherwise.
+_LOGIN = 30.0  # Seconds to authenticate.
+_ALIVE = 15.0  # Seconds of silence before a keep-alive is sent.
 _CONFIGURATIONS = ("~/.ssh/config", "/etc/ssh/ssh_config")
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
-_AT_ONCE = 8
-"""Concurrent logins: sshd (MaxStartups) drops some of more than ten through one jump host."""
+_AT_ONCE = 8  # Concurrent logins: sshd (MaxStartups) drops some of more than ten through one jump host.
 
 
 class SshLogins:
@@ -61,10 +57,8 @@ class _KnownHosts:
 
     def __init__(self) -> None:
         self.files: list[Any] = list(_KNOWN_HOSTS)
-        self.alias: str | None = None
-        """HostKeyAlias of the configuration."""
-        self.asked_for = ""
-        """The host as written in known_hosts, once it has been looked up."""
+        self.alias: str | None = None  # HostKeyAlias of the configuration.
+        self.asked_for = ""  # The host as written in known_hosts, once it has been looked up.
         self.has_keys = False
 
     def match(self, host: str, _address: str, port: int | None) -> Any:

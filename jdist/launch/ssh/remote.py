@@ -24,14 +24,13 @@ from jdist.launch.ssh.logins import SshLogins
 from jdist.launch.support import last_words
 
 OLDEST_PYTHON = (3, 11)
-_REPORT = 60.0
-"""Seconds for a login shell, Python's start and the import of jdist there."""
+_REPORT = 60.0  # Seconds for a login shell, Python's start and the import of jdist there.
 _END = 5.0
 _LOG_LINES = 3
+# For /bin/sh: run `$0` with the first of the arguments that is an interpreter here.
 _CHOOSE = (
     'for p in "$@"; do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0"; done; echo "there is no $*" >&2; exit 127'
 )
-"""For /bin/sh: run ``$0`` with the first of the arguments that is an interpreter here."""
 
 
 class BootstrapReport(Struct, frozen=True):
@@ -47,11 +46,9 @@ class RemoteAgentSpec(Struct, frozen=True):
 
     host: Host
     node_rank: int
-    words: tuple[str, ...]
-    """Arguments of the ``jdist`` command."""
+    words: tuple[str, ...]  # Arguments of the `jdist` command.
     env: tuple[tuple[str, str], ...]
-    log: str
-    """Name of its log there, without the process ID."""
+    log: str  # Name of its log there, without the process ID.
 
 
 class RemoteAgent:

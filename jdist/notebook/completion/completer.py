@@ -21,14 +21,10 @@ from jdist.notebook.session import Session
 
 R = TypeVar("R")
 
-_DEADLINE = 0.2
-"""Seconds for the ranks to answer; then the notebook answers alone."""
-_MARGIN = 0.1
-"""Further seconds for the client's own thread."""
-_REST = 2.0
-"""Seconds for which a rank that missed the deadline is not asked."""
-_MOST = 32
-"""Ranks that are asked; of a larger world a sample."""
+_DEADLINE = 0.2  # Seconds for the ranks to answer; then the notebook answers alone.
+_MARGIN = 0.1  # Further seconds for the client's own thread.
+_REST = 2.0  # Seconds for which a rank that missed the deadline is not asked.
+_MOST = 32  # Ranks that are asked; of a larger world a sample.
 
 
 class RankCompleter:
@@ -37,8 +33,7 @@ class RankCompleter:
     def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic):
         self._session = session
         self._clock = clock
-        self._resting: dict[int, float] = {}
-        """When each rank that missed a deadline may be asked again."""
+        self._resting: dict[int, float] = {}  # When each rank that missed a deadline may be asked again.
         self._undo: Callable[[], None] = lambda: None
 
     def install(self, shell: Any) -> None:

@@ -15,12 +15,9 @@ class Exported(Struct, frozen=True):
     """The script that was written."""
 
     path: str
-    cells: int
-    """The number of cells in the script."""
-    left_out: int
-    """The number of cells that are only comments in it."""
-    warnings: tuple[str, ...]
-    """Each names a cell and says what is not as it was in the session."""
+    cells: int  # The number of cells in the script.
+    left_out: int  # The number of cells that are only comments in it.
+    warnings: tuple[str, ...]  # Each names a cell and says what is not as it was in the session.
 
 
 def export(cluster: Cluster, path: str, *, force: bool = False) -> Exported:

@@ -71,8 +71,7 @@ class ScriptFrame(Struct, frozen=True):
     file: str
     helpers: HelperNames
     cells: tuple[Translation, ...]
-    is_tied: bool
-    """Works in a world of this size only."""
+    is_tied: bool  # Works in a world of this size only.
     has_groups: bool
 
     def prologue(self) -> str:

@@ -15,18 +15,15 @@ from jdist.core.topology import Mesh
 from jdist.notebook.export.prologue import ScriptFrame, ScriptWorld
 from jdist.notebook.export.translate import HelperNames, Translation, Untranslatable, indented, translate
 
-_FEW = 4
-"""Ranks that are written one by one; of more, a range where they are one."""
+_FEW = 4  # Ranks that are written one by one; of more, a range where they are one.
 
 
 class Script(Struct, frozen=True):
     """A script, and what became of the cells."""
 
     text: str
-    warnings: tuple[str, ...]
-    """Each names its cell and says what is not in the script as it was in the session."""
-    cells: int
-    """In the script."""
+    warnings: tuple[str, ...]  # Each names its cell and says what is not in the script as it was in the session.
+    cells: int  # In the script.
     left_out: int
 
 
@@ -35,11 +32,9 @@ class _ScriptPart(Struct):
 
     heading: str
     code: str = ""
-    ranks: tuple[int, ...] | None = None
-    """None stands for all ranks."""
+    ranks: tuple[int, ...] | None = None  # None stands for all ranks.
     comments: tuple[str, ...] = ()
-    is_tied: bool = False
-    """Works in a world of this size only."""
+    is_tied: bool = False  # Works in a world of this size only.
 
 
 def compose(steps: Sequence[Step], world: ScriptWorld, file: str = "FILE.py", forgotten: int = 0) -> Script:
@@ -54,8 +49,7 @@ class _Composer:
         self._warnings: list[str] = []
         self._translated: dict[int, Translation | Untranslatable] = {}
         self._helpers = HelperNames()
-        self._rank = "rank"
-        """The expression by which code between the cells asks for the rank."""
+        self._rank = "rank"  # The expression by which code between the cells asks for the rank.
         self._cells = self._left_out = 0
 
     def compose(self, steps: Sequence[Step], forgotten: int) -> Script:

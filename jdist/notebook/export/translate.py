@@ -13,10 +13,10 @@ from typing import Self
 from IPython.core.inputtransformer2 import TransformerManager
 from msgspec import Struct, structs
 
+# Cell magics that run the cell as it is, and what is different without them.
 _TRANSPARENT = {"time": "", "capture": "what it hid in the session is printed", "prun": ""}
-"""Cell magics that run the cell as it is, and what is different without them."""
+# Line magics that bind nothing and print nothing of use.
 _HARMLESS = {"matplotlib", "load_ext", "autoreload", "config", "xmode", "pdb", "precision", "colors", "pinfo", "pinfo2"}
-"""Line magics that bind nothing and print nothing of use."""
 _EXPANDS = re.compile(r"[{$]")
 _HISTORY = re.compile(r"^(_{1,3}|_\d+|_i+|_i\d+|_[io]h|In|Out)$")
 _UNAVAILABLE = {
@@ -61,18 +61,12 @@ class Translation(Struct, frozen=True):
     """A cell as Python, at no indentation."""
 
     code: str
-    notes: tuple[str, ...] = ()
-    """Differences from the session."""
-    helpers: frozenset[str] = frozenset()
-    """The functions of the prologue that it calls."""
-    futures: tuple[str, ...] = ()
-    """Names of ``from __future__`` imports, which have to stand at a script's top."""
-    loads: frozenset[str] = frozenset()
-    """Names that it reads."""
-    binds: frozenset[str] = frozenset()
-    """Names that it gives a meaning, wherever in it."""
-    is_empty: bool = False
-    """It has nothing but comments."""
+    notes: tuple[str, ...] = ()  # Differences from the session.
+    helpers: frozenset[str] = frozenset()  # The functions of the prologue that it calls.
+    futures: tuple[str, ...] = ()  # Names of `from __future__` imports, which have to stand at a script's top.
+    loads: frozenset[str] = frozenset()  # Names that it reads.
+    binds: frozenset[str] = frozenset()  # Names that it gives a meaning, wherever in it.
+    is_empty: bool = False  # It has nothing but comments.
 
 
 def translate(cell: str, is_shown: bool, name: str, helpers: HelperNames) -> Translation:
@@ -124,10 +118,8 @@ class _Replacement(Struct, frozen=True):
     """Stands for a magic: ``code``, or nothing but a comment."""
 
     code: str = ""
-    text: str = ""
-    """The magic as the user wrote it."""
-    note: str = ""
-    """The difference from the session, if there is one."""
+    text: str = ""  # The magic as the user wrote it.
+    note: str = ""  # The difference from the session, if there is one.
     helper: str = ""
     has_value: bool = False
 

@@ -18,14 +18,10 @@ from jdist.core.outcome import OutputEntry, OutputLine, RichOutput
 from jdist.notebook.text.number_folding import skeleton
 
 _GAP = 1 << 128
-_CREDIT = 16
-"""Steps of backward search that each entry pays for."""
-_NEAR = 4
-"""Entries that differ in their numbers are joined only when the rank skips at most so many blocks by it."""
-MOST_VARIANTS = 8
-"""A block with differing entries holds at most so many ranks."""
-_WIDEST = 160
-"""The numbers of such a block take at most so many characters, with the line around them."""
+_CREDIT = 16  # Steps of backward search that each entry pays for.
+_NEAR = 4  # Entries that differ in their numbers are joined only when the rank skips at most so many blocks by it.
+MOST_VARIANTS = 8  # A block with differing entries holds at most so many ranks.
+_WIDEST = 160  # The numbers of such a block take at most so many characters, with the line around them.
 
 
 class AlignedEntry:
@@ -36,8 +32,7 @@ class AlignedEntry:
     def __init__(self, item: OutputEntry, key: Hashable, reach: int):
         self.item = item
         self.key = key
-        self.reach = reach
-        """The number of blocks that may be skipped to join an equal entry: more for longer entries."""
+        self.reach = reach  # The number of blocks that may be skipped to join an equal entry: more for longer entries.
         self._likeness: tuple[Hashable, int, int] | None = None
 
     @property
@@ -67,8 +62,7 @@ class AlignedBlock:
         self.members: dict[int, AlignedEntry] = {}
         self.seqs: dict[int, int] = {}
         self.varied = False
-        self.cache: object = None
-        """Something made from the block; forgotten when the block changes."""
+        self.cache: object = None  # Something made from the block; forgotten when the block changes.
 
     @property
     def is_dead(self) -> bool:

@@ -22,8 +22,7 @@ class Chunk(Struct, frozen=True):
 
     content: str
     weight: int
-    lines: int = 0
-    """Its number of lines, which stand with their neighbours' in one HTML element; 0: it stands alone."""
+    lines: int = 0  # Its number of lines, which stand with their neighbours' in one HTML element; 0: it stands alone.
 
 
 def merged_parts(block: Block) -> Sequence[BlockPart]:

@@ -23,17 +23,12 @@ from jdist.notebook.output.terminal_emulator import LineStream
 from jdist.notebook.output.transcript import Transcript
 from jdist.notebook.text import remedy_text
 
-_FIRST = 0.15
-"""Seconds before a run that is not over is shown at all."""
+_FIRST = 0.15  # Seconds before a run that is not over is shown at all.
 _LEAST = 0.1
-_PATIENCE = 3
-"""The user's interrupts after which the notebook is free again, even if the controller does not answer."""
-_LATE = 0.5
-"""Seconds between two drawings of output that comes after a run's end."""
-_BYTES_PER_SECOND = 400_000
-"""The rate at which the output may be sent again and again."""
-_CALM_BYTES_PER_SECOND = 20_000
-"""The rate while nothing but the clock changed."""
+_PATIENCE = 3  # The user's interrupts after which the notebook is free again, even if the controller does not answer.
+_LATE = 0.5  # Seconds between two drawings of output that comes after a run's end.
+_BYTES_PER_SECOND = 400_000  # The rate at which the output may be sent again and again.
+_CALM_BYTES_PER_SECOND = 20_000  # The rate while nothing but the clock changed.
 
 
 class RunDisplay:

@@ -12,8 +12,8 @@ from jdist.notebook.text.limits import naming, ranks_by
 from jdist.notebook.text.number_folding import joined, numberless, skeleton
 
 _URGENCY: Mapping[OutcomeKind, int] = {"lost": 0, "error": 1, "timeout": 2, "interrupted": 3, "value": 4}
+# Characters of an exception's own message that are shown; the traceback and the rank's log have the rest.
 _LONGEST_MESSAGE = 1000
-"""Characters of an exception's own message that are shown; the traceback and the rank's log have the rest."""
 
 
 class Failure(Struct, frozen=True):
@@ -24,8 +24,7 @@ class Failure(Struct, frozen=True):
     error: ErrorInfo | None
     messages: tuple[str, ...]
     is_echo: bool
-    since: float
-    """Seconds from the start of the run's part on a rank to the earliest of these ends."""
+    since: float  # Seconds from the start of the run's part on a rank to the earliest of these ends.
     topology: Topology | None = None
     timeout: float | None = None
 

@@ -11,12 +11,9 @@ from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi, markup
 from jdist.notebook.text.limits import cut, fit, size
 
-IMAGES_LIMIT = 2_000_000
-"""Characters of images that one output holds."""
-_FOLD, _SHOWN = 80, 24
-"""A sequence of more than ``_FOLD`` lines is folded but for its last ``_SHOWN``."""
-_OVERHEAD = 450
-"""The largest size, in bytes, of the HTML around a display."""
+IMAGES_LIMIT = 2_000_000  # Characters of images that one output holds.
+_FOLD, _SHOWN = 80, 24  # A sequence of more than `_FOLD` lines is folded but for its last `_SHOWN`.
+_OVERHEAD = 450  # The largest size, in bytes, of the HTML around a display.
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg")
 
 

@@ -19,12 +19,10 @@ from jdist.notebook.output.run_view import RunView
 from jdist.notebook.text import ansi, markup
 from jdist.notebook.text.limits import cut, naming, size
 
-LIMIT = 200_000
-"""Bytes of each representation, pictures not counted."""
+LIMIT = 200_000  # Bytes of each representation, pictures not counted.
 _LEAST_LIMIT = 20_000
 _MOST_CAUSES = 8
-_OPEN_TRACEBACK = 30
-"""The first cause's traceback stands open when it has at most so many lines."""
+_OPEN_TRACEBACK = 30  # The first cause's traceback stands open when it has at most so many lines.
 
 
 def render(view: RunView, limit: int = LIMIT) -> dict[str, Any]:
@@ -40,11 +38,7 @@ def render(view: RunView, limit: int = LIMIT) -> dict[str, Any]:
     room = limit * 3 // 10
     tracebacks = [_html_traceback(f.traceback, _share(room, len(causes)) // 2) for f in causes[:_MOST_CAUSES]]
     shown = _html(view, tracebacks, limit)
-    return {
-        "text/plain": _plain(view, limit),
-        "text/html": shown,
-        MIME: run_json(view, shown, tracebacks, limit // 2),
-    }
+    return {"text/plain": _plain(view, limit), "text/html": shown, MIME: run_json(view, shown, tracebacks, limit // 2)}
 
 
 # ---------------------------------------------------------------- plain text

@@ -35,12 +35,11 @@ from jdist.notebook.text.limits import cut, fit, ranks_by, size
 
 _MOST_FAILURES = 12
 _DETAILS = 20
-_OVERHEAD = 110
-"""Bytes of a segment besides its text, as notebooks are written."""
+_OVERHEAD = 110  # Bytes of a segment besides its text, as notebooks are written.
 _INLINE = ("text/latex", "text/markdown")
 _LARGEST_DATA = 50_000
+# Left out: a widget's model lives in the rank's kernel, which the front end is not connected to.
 _WIDGET = "application/vnd.jupyter.widget-view+json"
-"""Left out: a widget's model lives in the rank's kernel, which the front end is not connected to."""
 
 FindPiece = Callable[[str], HtmlPiece | None]
 
@@ -134,8 +133,7 @@ class _BlockSegments(Struct, frozen=True):
     """A block's segments; those of lines still have to be joined with their neighbours'."""
 
     segments: tuple[Segment, ...]
-    writers: object
-    """Lines of the same ranks and stream follow each other in one segment; None: it stands alone."""
+    writers: object  # Lines of the same ranks and stream follow each other in one segment; None: it stands alone.
     weight: int
 
 

@@ -84,8 +84,7 @@ class FailureJson(_Record, frozen=True):
     ranks: str
     state: RankState
     headline: str
-    place: str = ""
-    """``line 5: dist.all_reduce(t)``"""
+    place: str = ""  # `line 5: dist.all_reduce(t)`
     traceback: HtmlPiece | None = None
     is_echo: bool = False
 
@@ -117,12 +116,9 @@ class RunJson(_Record, frozen=True):
     seconds: float
     ranks: list[RankStates]
     segments: list[Segment] = []
-    failures: list[FailureJson] = []
-    """The first cause first, echoes last."""
-    more_failures: int = 0
-    """The number of distinct failures that are left out."""
+    failures: list[FailureJson] = []  # The first cause first, echoes last.
+    more_failures: int = 0  # The number of distinct failures that are left out.
     verdict: VerdictJson | None = None
     notices: list[str] = []
     title: str = ""
-    lead: int | None = None
-    """The rank to show first; None: all ranks."""
+    lead: int | None = None  # The rank to show first; None: all ranks.

@@ -27,21 +27,15 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
     state: Literal["waiting", "running", "done"]
     elapsed: float = 0.0
     blocks: Sequence[Block] = ()
-    outcomes: Mapping[int, Outcome] = {}
-    """The outcomes of the ranks that have finished."""
+    outcomes: Mapping[int, Outcome] = {}  # The outcomes of the ranks that have finished.
     notices: tuple[str, ...] = ()
     topology: Topology | None = None
-    lead: int | None = None
-    """Show this rank's output only, the others' one click away."""
+    lead: int | None = None  # Show this rank's output only, the others' one click away.
     title: str = ""
-    cluster: str = ""
-    """The cluster's name."""
-    timeout: float | None = None
-    """The run's deadline, named once it has passed."""
-    verdict: Verdict | None = None
-    """Why the run does not move, or did not finish."""
-    first_failed: int | None = None
-    """The rank that was seen to fail first; without it the earliest end counts."""
+    cluster: str = ""  # The cluster's name.
+    timeout: float | None = None  # The run's deadline, named once it has passed.
+    verdict: Verdict | None = None  # Why the run does not move, or did not finish.
+    first_failed: int | None = None  # The rank that was seen to fail first; without it the earliest end counts.
 
     @property
     def verdict_text(self) -> str:

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from getpass import getpass
 from typing import Any, Protocol
 
-Bundle = Mapping[str, Any]
-"""Text by mime type; JSON values for types that end in ``json``."""
+Bundle = Mapping[str, Any]  # Text by mime type; JSON values for types that end in `json`.
 
 
 class ShownOutput(Protocol):
@@ -23,8 +22,7 @@ class ShownOutput(Protocol):
 class Screen(Protocol):
     """The place where a session shows things and asks the user."""
 
-    is_live: bool
-    """Whether something shown can be replaced."""
+    is_live: bool  # Whether something shown can be replaced.
 
     def show(self, bundle: Bundle) -> ShownOutput:
         """Show a new thing."""

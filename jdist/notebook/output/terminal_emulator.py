@@ -12,10 +12,8 @@ from jdist.core.ranks import RankSet
 from jdist.notebook.text.ansi import PLAIN, SEQUENCE, UNFINISHED, Style
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_LONGEST_SEQUENCE = 4096
-"""An escape sequence that has not ended after so many characters is none."""
-_WIDEST = 100_000
-"""ESC[nC and ESC[nG move no further right than this."""
+_LONGEST_SEQUENCE = 4096  # An escape sequence that has not ended after so many characters is none.
+_WIDEST = 100_000  # ESC[nC and ESC[nG move no further right than this.
 
 
 class LineAssembler:

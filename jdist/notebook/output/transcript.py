@@ -38,8 +38,7 @@ class Block(Struct, frozen=True):
 
     ranks: tuple[int, ...]
     parts: tuple[BlockPart, ...]
-    is_live: bool = False
-    """It is not finished: an open line, or the newest lines of a rank past its cap."""
+    is_live: bool = False  # It is not finished: an open line, or the newest lines of a rank past its cap.
 
     def of(self, rank: int) -> OutputEntry | None:
         """This rank's item, or None."""

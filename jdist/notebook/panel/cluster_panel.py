@@ -33,8 +33,7 @@ class ClusterPanel(PanelPart):
         self._follower: PanelFollower | None = None
         self._is_closed = False
         self._runs: set[int] = set()
-        self._to_restart: tuple[int, ...] = ()
-        """The ranks whose restart the user has to confirm."""
+        self._to_restart: tuple[int, ...] = ()  # The ranks whose restart the user has to confirm.
         self._make()
         self._draw(self._sight)
 

@@ -14,11 +14,11 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# The panel's warning where clicks are late.
 LATE = (
     "Here the buttons work only between cells: this front end does not hand clicks to the kernel while a cell runs. "
     "Until then, the Stop button of the notebook interrupts the ranks, and so does `jdist interrupt` in a terminal."
 )
-"""The panel's warning where clicks are late."""
 
 
 class ParentlessContext:

@@ -11,8 +11,7 @@ from jdist.notebook.panel.visibility import Visibility
 from jdist.notebook.text.remedy_text import typed, worded
 from jdist.wire.transport.keys import Connection
 
-_UNSEEN_PAUSE = 10.0
-"""Seconds until it is asked again whether a browser shows the panel, while cells run."""
+_UNSEEN_PAUSE = 10.0  # Seconds until it is asked again whether a browser shows the panel, while cells run.
 _UNSEEN = "no browser has shown this for a while; it goes on when one does"
 
 

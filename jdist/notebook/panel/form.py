@@ -22,8 +22,7 @@ from jdist.notebook.text.progress import describe_start
 from jdist.notebook.text.remedy_text import typed, worded
 
 _BACKENDS = [("as it fits", ""), ("gloo", "gloo"), ("nccl", "nccl"), ("mpi", "mpi")]
-_EVERY = 0.5
-"""Seconds between two messages about a start."""
+_EVERY = 0.5  # Seconds between two messages about a start.
 
 
 class StartForm(PanelPart):

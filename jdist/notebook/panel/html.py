@@ -21,8 +21,7 @@ from jdist.core.topology import Mesh
 from jdist.notebook.text import remedy_text
 from jdist.notebook.text.status_text import group_rows, rank_row, status_bundle
 
-PAGE = 32
-"""Ranks on a page of the table."""
+PAGE = 32  # Ranks on a page of the table.
 _SIGNS = {"running": "▶", "idle": "○", "starting": "◔", "unreachable": "⚠", "gone": "✕"}
 _NO_WIDGETS = "this front end shows no widgets, so here is the cluster as it was when the panel was opened"
 _LINE = "1px solid var(--jp-border-color2,rgba(128,128,128,.35))"
@@ -40,13 +39,10 @@ _PRE = f"margin:0;{_WORDS};background:none;color:inherit;font-family:var(--jp-co
 class Sight(Struct, frozen=True):
     """The panel's knowledge of its cluster at a moment."""
 
-    state: str
-    """connecting, live, watching (nothing runs, so nothing is asked), paused, silent (no answer) or gone."""
-    note: str = ""
-    """The reason for the state."""
+    state: str  # connecting, live, watching (nothing runs, so nothing is asked), paused, silent (no answer) or gone.
+    note: str = ""  # The reason for the state.
     found: StatusReport | None = None
-    looked: Mapping[int, Observation] = {}
-    """The ranks' observations of themselves."""
+    looked: Mapping[int, Observation] = {}  # The ranks' observations of themselves.
 
 
 def draw_header(sight: Sight) -> str:
@@ -154,12 +150,7 @@ def draw_mesh(mesh: Mesh) -> str:
 
 
 def _table(
-    label: str,
-    heads: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    styles: Sequence[str],
-    *,
-    has_caption: bool = False,
+    label: str, heads: Sequence[str], rows: Iterable[Sequence[str]], styles: Sequence[str], *, has_caption: bool = False
 ) -> str:
     """A table whose first column heads its rows; ``label`` names it for assistive technology."""
     caption = f'<caption style="text-align:left;{_MUTED};caption-side:top">{html.escape(label)}</caption>'

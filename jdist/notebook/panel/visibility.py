@@ -11,10 +11,8 @@ import ipywidgets
 
 from jdist.notebook.panel.comm_thread import ParentlessContext
 
-_TICK = 5.0
-"""Seconds between two ticks."""
-_PATIENCE = 15.0
-"""Seconds without a tick after which the panel counts as hidden."""
+_TICK = 5.0  # Seconds between two ticks.
+_PATIENCE = 15.0  # Seconds without a tick after which the panel counts as hidden.
 
 
 class Visibility:

@@ -15,15 +15,15 @@ SEQUENCE = re.compile(
     r"|\x1b[ -/]+[0-~]"  # character sets
     r"|\x1b[0-Z\\`-~]"  # two-character sequences
 )
+# The beginning of a sequence at the very end of a piece of text; the next piece may bring the rest.
 UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
-"""The beginning of a sequence at the very end of a piece of text; the next piece may bring the rest."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
+# Sixteen colours that can be read on a white and on a dark theme alike; the second eight are the bright ones.
 _NAMED = (
     *("#5f6368", "#d64540", "#2a9152", "#b07d00", "#2f7de1", "#b04fb5", "#14919f", "#8a8f94"),
     *("#7d8287", "#e5534b", "#35a35a", "#b98a10", "#4a90f0", "#c462c8", "#1a9fad", "#9aa0a6"),
 )
-"""Sixteen colours that can be read on a white and on a dark theme alike; the second eight are the bright ones."""
 
 
 class Style(NamedTuple):

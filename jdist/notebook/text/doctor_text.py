@@ -11,8 +11,7 @@ from jdist.core.ranks import RankSet
 from jdist.notebook.text.limits import ranks_by
 from jdist.notebook.text.tables import table
 
-_COLUMNS = 6
-"""Up to so many nodes stand side by side; of more, each line says which nodes have which value."""
+_COLUMNS = 6  # Up to so many nodes stand side by side; of more, each line says which nodes have which value.
 _MARKS = {"breaks": "✗", "may break": "⚠", "note": "·"}
 
 

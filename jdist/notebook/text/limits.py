@@ -8,10 +8,8 @@ from jdist.notebook.text import ansi
 from jdist.notebook.text.remedy_text import typed
 
 MOST_NOTES = 20
-_NOTE = 280
-"""The largest size of a note, in bytes."""
-_LONGEST_RANKS = 60
-"""A set of ranks whose name is longer is counted instead."""
+_NOTE = 280  # The largest size of a note, in bytes.
+_LONGEST_RANKS = 60  # A set of ranks whose name is longer is counted instead.
 
 
 class Weighed(Protocol):

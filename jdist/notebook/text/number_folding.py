@@ -7,10 +7,8 @@ _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)
 _ANY_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _HOLE = "\0"
 
-LONGEST = 80
-"""A longer line is never joined with one that differs."""
-MOST_NUMBERS = 4
-"""A line with more numbers than this is never joined: the result could not be read."""
+LONGEST = 80  # A longer line is never joined with one that differs.
+MOST_NUMBERS = 4  # A line with more numbers than this is never joined: the result could not be read.
 
 
 def skeleton(text: str) -> tuple[str, int] | None:

@@ -13,14 +13,11 @@ from jdist.core.quantities import format_bytes, format_count, format_rate, forma
 from jdist.notebook.output.screen import Replaceable, Screen, line, plain
 
 _WIDTH = 24
-_FROM = 0.5
-"""Seconds before a transfer is shown at all."""
-_EVERY = 0.5
-"""Seconds between two changes."""
-_RECENT = 3.0
-"""Seconds of the past that count for the rate."""
+_FROM = 0.5  # Seconds before a transfer is shown at all.
+_EVERY = 0.5  # Seconds between two changes.
+_RECENT = 3.0  # Seconds of the past that count for the rate.
+# Shares of a start's bar: nodes that have joined, ranks that are up; and where it stands while the world is formed.
 _NODES, _RANKS, _FORMING = 0.2, 0.7, 0.95
-"""Shares of a start's bar: nodes that have joined, ranks that are up; and where it stands while the world is formed."""
 
 
 def bar(part: float) -> str:
@@ -54,10 +51,8 @@ class TransferProgress:
         self._output = Replaceable(screen)
         self._lock = threading.Lock()
         self._is_over = False
-        self._last = (0, 0)
-        """Bytes done and in total, as last reported."""
-        self._moved = 0
-        """Bytes of all parts, where parts are moved one after the other."""
+        self._last = (0, 0)  # Bytes done and in total, as last reported.
+        self._moved = 0  # Bytes of all parts, where parts are moved one after the other.
         self._past: list[tuple[float, int]] = [(self._began, 0)]
 
     def update(self, what: str, done: int, total: int) -> None:

@@ -12,8 +12,7 @@ from jdist.notebook.text.remedy_text import command
 from jdist.notebook.text.tables import table
 
 COLUMNS = ("rank", "node", "device", "pid", "state", "doing", "memory", "GPU", "GPU memory", "last line", "lost")
-_OPTIONAL = ("GPU", "GPU memory", "lost")
-"""Columns that are left out while they are empty."""
+_OPTIONAL = ("GPU", "GPU memory", "lost")  # Columns that are left out while they are empty.
 
 
 def rank_row(row: RankFacts, seen: Observation | None) -> dict[str, str]:

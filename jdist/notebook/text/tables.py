@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 _NUMBER = re.compile(r"^[-+]?[\d,.]+(?:[eE][-+]?\d+)?\s?(?:%|s|ms|[kMG]i?B)?$|^[-\u2013\u2014]?$|^[-+]?(?:nan|inf)$")
 _CELL = "padding:2px 10px 2px 0;vertical-align:top"
-_MOST_CELLS = 32
-"""A picture has at most so many cells a side; larger tensors are averaged down."""
+_MOST_CELLS = 32  # A picture has at most so many cells a side; larger tensors are averaged down.
 _SHADES = 7
 
 

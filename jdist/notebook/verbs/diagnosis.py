@@ -15,11 +15,9 @@ from jdist.notebook.session import Session
 from jdist.notebook.text.doctor_text import diagnosis_bundle
 from jdist.notebook.verbs.registry import Words, option, verb
 
-_BURST = 0.3
-"""Seconds for which nodes send to each other to measure the bandwidth."""
+_BURST = 0.3  # Seconds for which nodes send to each other to measure the bandwidth.
 _NO_BURST = "--no-bandwidth"
-_MOST_CALLS = 20_000
-"""A notebook keeps the trace beside its picture up to so many calls, of some 20 bytes each."""
+_MOST_CALLS = 20_000  # A notebook keeps the trace beside its picture up to so many calls, of some 20 bytes each.
 
 
 def _finds_cluster(words: Words) -> bool:

@@ -21,8 +21,7 @@ from jdist.notebook.text.tables import table
 from jdist.notebook.verbs.registry import never, option, verb
 
 _NAME = option("name", nargs="?", help="the cluster's name")
-_UNDO = 20.0
-"""Seconds for a start that is interrupted to end what it began."""
+_UNDO = 20.0  # Seconds for a start that is interrupted to end what it began.
 
 
 @verb("start", add_start_options, attaches=never, split=at_dashes)

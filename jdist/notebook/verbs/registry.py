@@ -10,8 +10,7 @@ from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded_errors
 
 Words = list[str]
-Option = Callable[[ArgumentParser], object]
-"""Adds something to a verb's parser."""
+Option = Callable[[ArgumentParser], object]  # Adds something to a verb's parser.
 RANKS: Option = ArgumentParser.add_ranks
 
 
@@ -51,8 +50,8 @@ class Verb:
         self._function = function
         self._options = options
         self._split = split
+        # Its effect and how it is written, in a line.
         self.summary, _, more = (function.__doc__ or "").strip().partition("\n")
-        """Its effect and how it is written, in a line."""
         self._description = f"{self.summary.partition(f': {name} ')[0]}.\n{more}"
 
     def parser(self) -> ArgumentParser:

@@ -21,12 +21,9 @@ from jdist.server.snapshots import redacted
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-RESOURCE = "jdist"
-"""The resource that an authorizer is asked about; also the extension's name."""
-ANSWER_TIMEOUT = 10.0
-"""Seconds for an answer; what takes longer goes on, and is answered with 202."""
-RESULT_TIMEOUT = 40.0
-"""Seconds for what must have ended before it can be answered."""
+RESOURCE = "jdist"  # The resource that an authorizer is asked about; also the extension's name.
+ANSWER_TIMEOUT = 10.0  # Seconds for an answer; what takes longer goes on, and is answered with 202.
+RESULT_TIMEOUT = 40.0  # Seconds for what must have ended before it can be answered.
 
 
 async def cross(work: Coroutine[Any, Any, T], within: float) -> T:

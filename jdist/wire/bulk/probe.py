@@ -23,10 +23,8 @@ _PINGS = 12
 _PIECE = 1 << 20
 _TAIL = struct.Struct("!QQ")
 _WORD = 4
-_MOST = 64
-"""Connections that a listener serves in all: two from each other node at a time, and some that fail."""
-_IDLE = 5.0
-"""Seconds without a byte after which a connection is dropped."""
+_MOST = 64  # Connections that a listener serves in all: two from each other node at a time, and some that fail.
+_IDLE = 5.0  # Seconds without a byte after which a connection is dropped.
 
 
 class Listener:

@@ -29,8 +29,8 @@ class StoredTransfer:
         self._arrived = 0
         self._ends: set[socket.socket] = set()
         self._begun = asyncio.Event()
+        # Guards the path, the count of bytes and whether it is over, between the threads that move the bytes.
         self._changed = threading.Condition()
-        """Guards the path, the count of bytes and whether it is over, between the threads that move the bytes."""
 
     @classmethod
     def of(cls, cluster: str, nbytes: int, stall: float, path: str) -> Self:

@@ -16,10 +16,9 @@ from functools import partial
 
 from jdist.core.errors import ConnectionLost, ProtocolError
 
-_PIPE = 1 << 20
-"""Bytes: the largest pipe that any user may have."""
+_PIPE = 1 << 20  # Bytes: the largest pipe that any user may have.
+# Bytes asked of a socket at once. A pipe counts pages, and the kernel's network pages hold more than others.
 _PIECE = 1 << 22
-"""Bytes asked of a socket at once. A pipe counts pages, and the kernel's network pages hold more than others."""
 _BUFFER = 256 << 10
 
 

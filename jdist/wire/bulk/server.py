@@ -37,16 +37,12 @@ from jdist.wire.values.segments import Probe
 
 _log = logging.getLogger("jdist.wire")
 
-_CONTROL = "control"
-"""In place of a verb: the connection is for the control port."""
+_CONTROL = "control"  # In place of a verb: the connection is for the control port.
 _HEADER_LIMIT = 256
 _HEADER_TIMEOUT = 10.0
-_LIFE_WITHIN = 60.0
-"""Seconds in which a liveness connection must be dialled after its name was given out."""
-_MOST_TRANSFERS = 1024
-"""Transfers of one client at a time."""
-_ACCEPT_AGAIN = 0.1
-"""Seconds until the next accept when no descriptor is left."""
+_LIFE_WITHIN = 60.0  # Seconds in which a liveness connection must be dialled after its name was given out.
+_MOST_TRANSFERS = 1024  # Transfers of one client at a time.
+_ACCEPT_AGAIN = 0.1  # Seconds until the next accept when no descriptor is left.
 
 
 class DataServer:
@@ -59,8 +55,8 @@ class DataServer:
         self._on_liveness_end = on_liveness_end
         self._transfers: dict[str, TransferRelay | StoredTransfer] = {}
         self._owners: dict[str, str] = {}
+        # Liveness connections that have not been dialled yet, and their deadlines.
         self._expected: dict[str, asyncio.TimerHandle] = {}
-        """Liveness connections that have not been dialled yet, and their deadlines."""
         self._liveness: dict[str, LivenessConnection] = {}
         self._liveness_ended = asyncio.Event()
         self._pending = PendingConnections()
@@ -69,8 +65,7 @@ class DataServer:
         self._listeners: list[socket.socket] = []
         self._control_port = 0
         self.port = 0
-        self.near = ""
-        """The Unix socket's name in the abstract namespace, which needs no file; "" where there is none."""
+        self.near = ""  # The Unix socket's name in the abstract namespace, which needs no file; "" where there is none.
 
     def listen(self, host: str, port: int = 0) -> None:
         """Listen at ``host``; sets :attr:`port` and :attr:`near`."""

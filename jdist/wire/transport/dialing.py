@@ -16,8 +16,7 @@ from jdist.core.errors import ConnectionLost
 from jdist.wire.values.segments import Segment
 
 MAGIC = b"JDIST1"
-STALL = 60.0
-"""Seconds without a byte after which a transfer is cancelled."""
+STALL = 60.0  # Seconds without a byte after which a transfer is cancelled.
 _WINDOW = 1 << 20
 _BUFFER = 256 << 10
 _PROGRESS_EVERY = 1.0

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from jdist.wire.processes import has_ended, pid_namespace
 
-_LONGEST = 42
-"""Characters of the temporary directory's path: a Unix socket's path may have 107."""
+_LONGEST = 42  # Characters of the temporary directory's path: a Unix socket's path may have 107.
 _NAME = re.compile(r"jdist-([0-9a-f]{12})-([0-9a-f]+)-(\d+)(?:-[0-9a-f]{8})?")
 _CODE = re.compile(r"jdist-([0-9a-f]{12})-code")
 

@@ -20,10 +20,10 @@ from jdist.core.errors import UsageError
 from jdist.wire.transport.keys import KeyPair
 
 PREFIX = "jdist1"
+# An agent prints this once it has enrolled, for the program that started it.
 JOINED = "enrolled with the controller at"
-"""An agent prints this once it has enrolled, for the program that started it."""
+# An agent prints this before the reason if it was not accepted, or given no place.
 REFUSED = "refused by the controller:"
-"""An agent prints this before the reason if it was not accepted, or given no place."""
 _CHECKSUM = 4
 
 
@@ -34,8 +34,7 @@ class Endpoint(Struct, frozen=True):
     host: str
     control_port: int
     data_port: int
-    server_key: str
-    """The controller's public key: no other process can answer in its place."""
+    server_key: str  # The controller's public key: no other process can answer in its place.
     key: KeyPair
 
 

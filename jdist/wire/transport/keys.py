@@ -55,15 +55,12 @@ class Connection(Struct, frozen=True):
     """How a client reaches a cluster's controller."""
 
     name: str
-    cluster: str
-    """A random identifier, which tells apart clusters of the same name."""
+    cluster: str  # A random identifier, which tells apart clusters of the same name.
     host: str
     control_port: int
     data_port: int
-    server_key: str
-    """The controller's public key: no other process can answer in its place."""
-    key: KeyPair
-    """The key with which clients authenticate."""
+    server_key: str  # The controller's public key: no other process can answer in its place.
+    key: KeyPair  # The key with which clients authenticate.
     pid: int
     version: str
 
@@ -74,17 +71,14 @@ class Charter(Struct, frozen=True):
     settings: Settings
     cluster: str
     version: str
-    hostname: str
-    """The controller's host: only there its ports are the same."""
+    hostname: str  # The controller's host: only there its ports are the same.
     control_port: int
     data_port: int
     keys: KeyPair
     for_clients: KeyPair
-    public_port: int = 0
-    """0: it is closed (see wire/transport/public_port)."""
+    public_port: int = 0  # 0: it is closed (see wire/transport/public_port).
     invitations: tuple[Invitation, ...] = ()
-    agents: tuple[str, ...] = ()
-    """Public keys of the agents that have enrolled."""
+    agents: tuple[str, ...] = ()  # Public keys of the agents that have enrolled.
 
     def connection(self, pid: int) -> Connection:
         """The connection file's content for a controller with process id ``pid``."""
@@ -96,27 +90,21 @@ class StartController(Struct, frozen=True):
     """Passed to a controller's process on its standard input."""
 
     settings: Settings
-    directory: str
-    """Where the connection files lie."""
-    charter: Charter | None = None
-    """The charter of a controller that has died, in whose place this one starts."""
+    directory: str  # Where the connection files lie.
+    charter: Charter | None = None  # The charter of a controller that has died, in whose place this one starts.
 
 
 class ControllerStarted(Struct, frozen=True):
     """The reply to `StartController` on standard output, one line."""
 
     connection_file: str = ""
-    join_line: str = ""
-    """With which the first agents join; "" where they have joined before."""
+    join_line: str = ""  # With which the first agents join; "" where they have joined before.
     error: str = ""
-    is_running: bool = False
-    """Another process has just started the controller again."""
+    is_running: bool = False  # Another process has just started the controller again.
 
 
-LOOPBACK = "127.0.0.1"
-"""The address of the controller for clients and for nodes on its own host."""
-CHARTER_AGE = 5.0
-"""Seconds between two touches of the charter by a live controller."""
+LOOPBACK = "127.0.0.1"  # The address of the controller for clients and for nodes on its own host.
+CHARTER_AGE = 5.0  # Seconds between two touches of the charter by a live controller.
 
 
 def agent_name(public_key: str) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from jdist.wire.transport.dialing import MAGIC
 
+# Seconds until the first keep-alive probe, seconds between probes, and their count.
 _PROBE_AFTER, _PROBE_EVERY, _PROBES = 5, 2, 3
-"""Seconds until the first keep-alive probe, seconds between probes, and their count."""
 _DIAL_TIMEOUT = 10.0
 
 

@@ -16,15 +16,14 @@ from collections.abc import Callable
 
 import psutil
 
-ZMTP = b"\xff"
-"""The first byte of a ZeroMQ greeting; no header of the data port begins with it."""
+ZMTP = b"\xff"  # The first byte of a ZeroMQ greeting; no header of the data port begins with it.
 MOST_PENDING = 256
 _PIECE = 256 << 10
+# Bytes that the control port sends to anyone who has its public key: ZMTP's greeting and CurveZMQ's WELCOME. After
+# these it has authenticated the peer, or closes the connection.
 _BEFORE_AUTHENTICATION = 64 + 170
-"""Bytes that the control port sends to anyone who has its public key: ZMTP's greeting and CurveZMQ's WELCOME. After
-these it has authenticated the peer, or closes the connection."""
+# Addresses reserved for documentation: the way to them is the default route.
 _FAR = (("192.0.2.1", 9), ("2001:db8::1", 9))
-"""Addresses reserved for documentation: the way to them is the default route."""
 
 
 def own_addresses() -> tuple[str, ...]:

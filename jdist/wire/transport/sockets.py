@@ -21,18 +21,16 @@ _log = logging.getLogger("jdist.wire")
 
 Frames = list[bytes]
 _BATCH = 64
-_SILENCE = 5
-"""Seconds for which the other end's kernel may leave a connection's probes unanswered."""
+_SILENCE = 5  # Seconds for which the other end's kernel may leave a connection's probes unanswered.
 _CONNECT_MS = 3000
 _HANDSHAKE_MS = 10000
+# Bytes of a frame that a controller accepts: the limit of wire/values/frames and a margin. A connection that sends
+# more is closed.
 _LARGEST = 65 << 20
-"""Bytes of a frame that a controller accepts: the limit of wire/values/frames and a margin. A connection that sends
-more is closed."""
-_AHEAD = 16
-"""Messages of one peer that a controller queues; TCP itself slows a peer that is further ahead."""
+_AHEAD = 16  # Messages of one peer that a controller queues; TCP itself slows a peer that is further ahead.
 _NOW = int(zmq.NOBLOCK)
+# Numbers, not enums: pyzmq's own multipart calls spend most of their time on enum members.
 _NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-"""Numbers, not enums: pyzmq's own multipart calls spend most of their time on enum members."""
 
 
 class Port:
@@ -49,8 +47,7 @@ class Port:
         self.address = address
         self.tcp_port = int(address.rsplit(":", 1)[1]) if address.startswith("tcp:") else 0
         self._will_drain = False
-        self._last: Any = None
-        """The first frame of the message that was received last."""
+        self._last: Any = None  # The first frame of the message that was received last.
         self._loop.add_reader(self._fd, self._drain)
         self._drain_soon()
 
@@ -124,8 +121,8 @@ class KeyGate:
 
     def __init__(self, context: zmq.Context[Any], on_void: Callable[[], object] = lambda: None):
         self._auth = AsyncioAuthenticator(context)
+        # By public key: the beginning of its holders' names, and when it expires (seconds since the epoch).
         self._allowed: dict[str, tuple[str, float]] = {}
-        """By public key: the beginning of its holders' names, and when it expires (seconds since the epoch)."""
         self._on_void = on_void
         self._loop = asyncio.get_running_loop()
         self._auth.start()

@@ -26,10 +26,9 @@ MESSAGE, NOTE, AGAIN, BACK, UNKNOWN = range(5)
 
 _layout = struct.Struct(">BQQQ")
 _ACK_MESSAGES = 64
+# After so much, an acknowledgement is sent at once; less than that is acknowledged by the next heartbeat.
 _ACK_BYTES = 1 << 20
-"""After so much, an acknowledgement is sent at once; less than that is acknowledged by the next heartbeat."""
-KEPT_BYTES = 256 << 20
-"""Bytes that a controller keeps for a peer that acknowledges nothing, before it drops the peer."""
+KEPT_BYTES = 256 << 20  # Bytes that a controller keeps for a peer that acknowledges nothing, before it drops the peer.
 
 Frames = list[bytes]
 
@@ -39,10 +38,8 @@ class Head(NamedTuple):
 
     kind: int
     session: int
-    number: int
-    """1, 2, … for a MESSAGE; 0 for anything else."""
-    acknowledged: int
-    """The number of the last message that the sender has accepted."""
+    number: int  # 1, 2, … for a MESSAGE; 0 for anything else.
+    acknowledged: int  # The number of the last message that the sender has accepted.
 
 
 def read_head(frames: Frames) -> Head:
@@ -71,8 +68,7 @@ class Stream:
         self._accepted = 0
         self._kept: deque[tuple[int, bytes]] = deque()
         self._kept_bytes = 0
-        self._resent_bytes = 0
-        """Bytes that were resent, less those acknowledged since."""
+        self._resent_bytes = 0  # Bytes that were resent, less those acknowledged since.
         self._owed_messages = 0
         self._owed_bytes = 0
 

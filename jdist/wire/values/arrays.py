@@ -17,8 +17,7 @@ from jdist.core.errors import ProtocolError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_RAW_KINDS = "biufcmMSUV"
-"""Kinds whose elements are their bytes. Objects and variable-length strings are pointers."""
+_RAW_KINDS = "biufcmMSUV"  # Kinds whose elements are their bytes. Objects and variable-length strings are pointers.
 
 
 _RAW_DTYPE = re.compile(rf"[<>|=][{_RAW_KINDS}][0-9]+(\[[0-9A-Za-z]+\])?")
@@ -27,8 +26,7 @@ _RAW_DTYPE = re.compile(rf"[<>|=][{_RAW_KINDS}][0-9]+(\[[0-9A-Za-z]+\])?")
 class ArrayNote(Struct, frozen=True, array_like=True):
     """An array without its elements."""
 
-    dtype: str
-    """numpy's ``dtype.str``, byte order included."""
+    dtype: str  # numpy's `dtype.str`, byte order included.
     shape: tuple[int, ...]
     order: Literal["C", "F"] = "C"
 

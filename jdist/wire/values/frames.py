@@ -7,8 +7,7 @@ import msgspec
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message
 
-MAX_MESSAGE = 64 * 1024 * 1024
-"""Bytes of one control message; larger things travel as data."""
+MAX_MESSAGE = 64 * 1024 * 1024  # Bytes of one control message; larger things travel as data.
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -21,10 +21,8 @@ from msgspec import Struct
 from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedValue, TooLarge
 from jdist.wire.values import arrays, tensors
 
-FORMAT = 1
-"""First byte of every head; both sides must use the same."""
-_SMALL = 512
-"""A buffer of fewer bytes stays inside the pickle stream: a frame and its alignment would cost more."""
+FORMAT = 1  # First byte of every head; both sides must use the same.
+_SMALL = 512  # A buffer of fewer bytes stays inside the pickle stream: a frame and its alignment would cost more.
 
 Buffer = memoryview | bytes | bytearray
 
@@ -32,14 +30,10 @@ Buffer = memoryview | bytes | bytearray
 class Payload(Struct, frozen=True):
     """A value without its large buffers. All that could run code when it is unpacked is in the head."""
 
-    head: bytes
-    """FORMAT, then a msgpack description with the notes and a pickle stream where one is needed."""
-    sizes: tuple[int, ...]
-    """Byte length of each buffer."""
-    nbytes: int
-    """Sum of ``sizes``."""
-    summary: str
-    """One line for messages: ``"Tensor float32 [3, 4]"``, ``"list of 3"``."""
+    head: bytes  # FORMAT, then a msgpack description with the notes and a pickle stream where one is needed.
+    sizes: tuple[int, ...]  # Byte length of each buffer.
+    nbytes: int  # Sum of `sizes`.
+    summary: str  # One line for messages: `"Tensor float32 [3, 4]"`, `"list of 3"`.
 
 
 class _TensorHead(Struct, frozen=True, tag="tensor"):
@@ -56,8 +50,7 @@ class _BytesHead(Struct, frozen=True, tag="bytes"):
 
 class _PickleHead(Struct, frozen=True, tag="pickle"):
     stream: bytes
-    crc: int
-    """zlib.crc32 of the stream: damage is found before any of it is unpickled."""
+    crc: int  # zlib.crc32 of the stream: damage is found before any of it is unpickled.
 
 
 _Head = _TensorHead | _ArrayHead | _BytesHead | _PickleHead

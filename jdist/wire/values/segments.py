@@ -26,18 +26,14 @@ from msgspec import Struct
 from jdist.core.errors import ProtocolError, UsageError, ValueFailed
 from jdist.wire.processes import has_ended, pid_namespace
 
-ALIGNMENT = 64
-"""Every buffer begins at a multiple of so many bytes, which suits every dtype and a cache line."""
-SLICE = 32 << 20
-"""Bytes copied between two reports of progress."""
+ALIGNMENT = 64  # Every buffer begins at a multiple of so many bytes, which suits every dtype and a cache line.
+SLICE = 32 << 20  # Bytes copied between two reports of progress.
 _SHARED_MEMORY = "/dev/shm"
 _MARGIN = 256 << 20
-_NONCE = 32
-"""Bytes of a probe's nonce; its file holds it in hexadecimal."""
+_NONCE = 32  # Bytes of a probe's nonce; its file holds it in hexadecimal.
 _NAME = re.compile(r"jdist-[A-Za-z0-9_.-]+-[0-9a-f]{32}")
 
-Progress = Callable[[int], None]
-"""Called with the bytes copied so far, after every slice."""
+Progress = Callable[[int], None]  # Called with the bytes copied so far, after every slice.
 
 
 def layout(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:

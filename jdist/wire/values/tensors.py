@@ -33,13 +33,11 @@ _PARTS = {"strided": 0, "meta": 0, "sparse_coo": 2} | dict.fromkeys(_COMPRESSED,
 class TensorNote(Struct, frozen=True, array_like=True):
     """A tensor without its elements."""
 
-    dtype: str
-    """torch's name without ``torch.``."""
+    dtype: str  # torch's name without `torch.`.
     shape: tuple[int, ...]
+    # `strided`, `meta` (no elements), or a sparse layout, whose index and value tensors are the `parts`.
     layout: str = "strided"
-    """``strided``, ``meta`` (no elements), or a sparse layout, whose index and value tensors are the ``parts``."""
-    device: str = "cpu"
-    """The sender's device; the tensor arrives on the CPU."""
+    device: str = "cpu"  # The sender's device; the tensor arrives on the CPU.
     requires_grad: bool = False
     is_parameter: bool = False
     is_coalesced: bool = False

@@ -47,10 +47,9 @@ class CellRunner:
         self._last_begun = 0
         self._last_ended = 0
         self.spans = RunSpans()
+        # Digests of the collectives that were called since a moment of the wall clock.
         self.digest_calls: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
-        """Digests of the collectives that were called since a moment of the wall clock."""
-        self.idle = threading.Event()
-        """Set by the end of a cell, cleared by the beginning of the next."""
+        self.idle = threading.Event()  # Set by the end of a cell, cleared by the beginning of the next.
         kernel.shell.events.register("post_run_cell", self._handle_end)
 
     def is_due(self, run: int) -> bool:

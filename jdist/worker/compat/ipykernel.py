@@ -10,6 +10,7 @@ from typing import Any
 from ipykernel.iostream import IOPubThread
 from IPython.core import ultratb
 
+# Private methods and attributes, by the class whose objects have them.
 PRIVATE = {
     "ipykernel.kernelbase.Kernel": "_allow_stdin _main_asyncio_lock _post_dummy_stop_aborting_message",
     "ipykernel.ipkernel.IPythonKernel": "_cancel_on_sigint",
@@ -20,9 +21,7 @@ PRIVATE = {
     "IPython.core.compilerop.CachingCompiler": "_filename_map",
     "IPython.core.ultratb.VerboseTB": "get_records",
 }
-"""Private methods and attributes, by the class whose objects have them."""
-_POLLIN = 1
-"""zmq.POLLIN."""
+_POLLIN = 1  # zmq.POLLIN.
 
 
 # ---------------------------------------------------------------- kernel

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as c10d
 
+# The private names that can be looked up without an object of their class, by what has them.
 PRIVATE = {
     "torch.distributed.distributed_c10d": "_abort_process_group _new_process_group_helper _resolve_process_group "
     "_store_based_barrier _unregister_all_process_groups _update_default_pg",
@@ -31,12 +32,10 @@ PRIVATE = {
     "torch.nn.parallel.DistributedDataParallel": "_build_debug_param_to_name_mapping _build_params_for_reducer "
     "_ddp_init_helper _update_process_group",
 }
-"""The private names that can be looked up without an object of their class, by what has them."""
 
-STORE_BARRIER = "_store_based_barrier"
-"""Name of the Python function in which new_group waits for the other ranks."""
+STORE_BARRIER = "_store_based_barrier"  # Name of the Python function in which new_group waits for the other ranks.
+# Name of the Python function that makes a group in C++, where it waits for the peers' addresses in the store.
 GROUP_HELPER = "_new_process_group_helper"
-"""Name of the Python function that makes a group in C++, where it waits for the peers' addresses in the store."""
 C10D_FILE = "distributed_c10d.py"
 
 _REGISTRIES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg")

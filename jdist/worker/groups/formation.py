@@ -26,16 +26,13 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import Endpoint, ListenerWaker, own_listeners, shut_down
 from jdist.worker.groups.store_client import StoreClient, meet
 
+# torch's own timeout for collectives: jdist's deadlines come first, and know who is missing.
 FOREVER = timedelta(days=1)
-"""torch's own timeout for collectives: jdist's deadlines come first, and know who is missing."""
-WORLD = "the world"
-"""Key of the default group among a generation's groups."""
+WORLD = "the world"  # Key of the default group among a generation's groups.
+# torch names groups by a running number; jdist's own take theirs from here on, far from the cells' groups.
 _NAMED_NUMBERS = 1_000_000
-"""torch names groups by a running number; jdist's own take theirs from here on, far from the cells' groups."""
-_AGAIN = 0.05
-"""Seconds between two attempts to end a formation that is to end."""
-_SLACK = 0.5
-"""Seconds that the watchdog leaves to the waits which end by themselves at the deadline."""
+_AGAIN = 0.05  # Seconds between two attempts to end a formation that is to end.
+_SLACK = 0.5  # Seconds that the watchdog leaves to the waits which end by themselves at the deadline.
 
 
 class RankFormation:

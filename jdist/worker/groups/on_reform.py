@@ -23,8 +23,7 @@ from jdist.core.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 _functions: dict[tuple[str, str], Callable[..., Any]] = {}
-_rank: int | None = None
-"""Which rank this process is; None in a process that is no rank."""
+_rank: int | None = None  # Which rank this process is; None in a process that is no rank.
 
 
 def be_rank(rank: int) -> None:

@@ -16,12 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jdist.worker.compat.torch import move_ddp
 
+# The end of a notice about what the user has to make again.
 ON_REFORM = "; a function with @jdist.on_reform is called whenever that is needed"
-"""The end of a notice about what the user has to make again."""
 
 _WALK_LIMIT = 50_000
+# Packages whose instances hold no user's group: a namespace leads to the shell, and that to thousands of them.
 _SHELLS = {"IPython", "ipykernel", "traitlets"}
-"""Packages whose instances hold no user's group: a namespace leads to the shell, and that to thousands of them."""
 _ddps: weakref.WeakSet[Any] = weakref.WeakSet()
 
 

@@ -17,8 +17,7 @@ from jdist.core.errors import LaunchError
 from jdist.worker.gloo.connections import Endpoint, connections_to, shut_down
 
 _CONNECT = timedelta(seconds=30)
-_Client = tuple[TCPStore, set[Endpoint]]
-"""A client and the local ends of its connections."""
+_Client = tuple[TCPStore, set[Endpoint]]  # A client and the local ends of its connections.
 
 
 class StoreClient:

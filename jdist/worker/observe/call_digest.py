@@ -53,8 +53,8 @@ class _GroupCalls:
         return hashlib.blake2b("\n".join(self.texts).encode() + self.order.tobytes(), digest_size=8).digest()
 
 
+# The group of a call and the number of its text; None for a call that did nothing: this rank is not in the group.
 _Numbered = tuple[_GroupCalls, int] | None
-"""The group of a call and the number of its text; None for a call that did nothing: this rank is not in the group."""
 _UNKNOWN: _Numbered = (_GroupCalls(), 0)
 
 

@@ -26,12 +26,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from jdist.worker.compat import torch as torch_compat
 
-FILE = __file__
-"""The file of the frames that stand between a caller and torch; tracebacks leave them out."""
-KEPT = 4000
-"""Calls that are kept, and backward passes."""
-BACKWARD = "backward"
-"""torch.autograd's: DDP's collectives are called within it, in C++."""
+FILE = __file__  # The file of the frames that stand between a caller and torch; tracebacks leave them out.
+KEPT = 4000  # Calls that are kept, and backward passes.
+BACKWARD = "backward"  # torch.autograd's: DDP's collectives are called within it, in C++.
 COLLECTIVES = (
     *("all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"),
     *("all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"),
@@ -39,22 +36,18 @@ COLLECTIVES = (
     *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
 )
 TRANSFERS = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
+# Replaced in distributed_c10d as well, which compares a P2POp's function with its own; send and recv call them.
 _INSIDE_TOO = ("isend", "irecv")
-"""Replaced in distributed_c10d as well, which compares a P2POp's function with its own; send and recv call them."""
+# Parameters by whose shape a call is described: the first of them that the function has.
 _TENSORS = ("tensor", "input_tensor", "input", "tensors", "input_tensor_list", "input_list", "output", "output_tensor")
-"""Parameters by whose shape a call is described: the first of them that the function has."""
+# Further parameters that are recorded.
 _OTHERS = ("src", "dst", "group_src", "group_dst", "tag", "op", "group", "input_split_sizes", "output_split_sizes")
-"""Further parameters that are recorded."""
-_DEPTH = 40
-"""Frames above the call that are searched for a cell's."""
-_LISTED = 64
-"""Tensors of a list that are described."""
-_NEWEST = 256
-"""How many recent calls (of all threads) are searched for one that has not returned."""
+_DEPTH = 40  # Frames above the call that are searched for a cell's.
+_LISTED = 64  # Tensors of a list that are described.
+_NEWEST = 256  # How many recent calls (of all threads) are searched for one that has not returned.
 _NONE: dict[str, Any] = {}
 
-TensorMeta = tuple[torch.Size, torch.dtype]
-"""What is recorded of a tensor. No other tuple is among a call's arguments."""
+TensorMeta = tuple[torch.Size, torch.dtype]  # What is recorded of a tensor. No other tuple is among a call's arguments.
 
 
 class GroupName(Struct, frozen=True, gc=False):
@@ -67,20 +60,15 @@ class LoggedCall(Struct, eq=False, gc=False):
     """One call. Times are nanoseconds of the wall clock."""
 
     op: str
-    code: CodeType | None
-    """The cell's code that led to the call; None where no cell did."""
-    instruction: int
-    """Offset in ``code``."""
+    code: CodeType | None  # The cell's code that led to the call; None where no cell did.
+    instruction: int  # Offset in `code`.
     thread: int
     started: int
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    ended: int = 0
-    """0: it has not returned."""
-    has_failed: bool = False
-    """It raised."""
-    work_ref: weakref.ref[Any] | None = None
-    """Of the Work that it returned."""
+    ended: int = 0  # 0: it has not returned.
+    has_failed: bool = False  # It raised.
+    work_ref: weakref.ref[Any] | None = None  # Of the Work that it returned.
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -118,12 +106,11 @@ class CallLog:
     """The last calls of this process, in the order in which they began."""
 
     def __init__(self) -> None:
-        self.cells: Container[str] = ()
-        """File names of cells."""
+        self.cells: Container[str] = ()  # File names of cells.
+        # Changes whenever a send or receive begins or returns: a group's own counter counts those, too.
         self.transfers = 0
-        """Changes whenever a send or receive begins or returns: a group's own counter counts those, too."""
+        # When the world was formed, in nanoseconds of the wall clock: earlier calls were another generation's.
         self.formed_at = 0
-        """When the world was formed, in nanoseconds of the wall clock: earlier calls were another generation's."""
         self._calls = _Ring(maxlen=KEPT)
         self._backward = _Ring(maxlen=KEPT)
         self._transfers: deque[LoggedCall] = deque(maxlen=KEPT)
@@ -227,12 +214,9 @@ class CallLog:
 class _Parameters(Struct, frozen=True):
     """Which parameters of a function are recorded."""
 
-    defaults: dict[str, Any]
-    """All of them, with what is recorded of their defaults."""
-    positional: tuple[str, ...]
-    """Those that may be passed by position."""
-    is_kept: tuple[bool, ...]
-    """Of each parameter that may be passed by position, whether it is recorded."""
+    defaults: dict[str, Any]  # All of them, with what is recorded of their defaults.
+    positional: tuple[str, ...]  # Those that may be passed by position.
+    is_kept: tuple[bool, ...]  # Of each parameter that may be passed by position, whether it is recorded.
 
 
 @functools.cache

@@ -18,8 +18,8 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_log import CallLog
 
 _OPS = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
+# Names of the recorder that torch's Python API does not know in lower case.
 _DTYPES = {"Byte": "uint8", "Char": "int8", "ComplexFloat": "complex64", "ComplexDouble": "complex128"}
-"""Names of the recorder that torch's Python API does not know in lower case."""
 _Status = tuple[bytes, int]
 
 
@@ -32,11 +32,9 @@ class RecorderEntry(Struct, frozen=True):
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     thread: int
-    created: int
-    """Nanoseconds of the wall clock."""
+    created: int  # Nanoseconds of the wall clock.
     is_done: bool
-    is_current: bool
-    """Of a group of the generation that is formed now."""
+    is_current: bool  # Of a group of the generation that is formed now.
 
 
 class FlightRecorder:

@@ -10,10 +10,9 @@ from typing import Any
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe import call_log
 
+# Code of the Python functions that are on the stack while a store is waited for; filled by worker/groups/patches.
 STORE_WAITS: set[CodeType] = set()
-"""Code of the Python functions that are on the stack while a store is waited for; filled by worker/groups/patches."""
-_NEAR = 3
-"""Innermost frames that are searched for a wait at a store."""
+_NEAR = 3  # Innermost frames that are searched for a wait at a store.
 
 
 def frames_of(thread: int) -> list[FrameType]:

@@ -26,13 +26,12 @@ from jdist.worker.observe.flight_recorder import FlightRecorder
 from jdist.worker.observe.frames import frames_of, operation, store_wait
 from jdist.worker.observe.thread_state import cpu_seconds, is_idle, waits_for_a_thread
 
-_SETTLE = 0.006
-"""Least seconds between two samples of a thread that may be blocked."""
+_SETTLE = 0.006  # Least seconds between two samples of a thread that may be blocked.
+# Packages in which a thread waits for something else than a collective.
 _PYTHONS = {
     *("threading", "queue", "selectors", "subprocess", "socket", "ssl", "asyncio", "multiprocessing", "concurrent"),
     *("signal", "time", "zmq", "tornado"),
 }
-"""Packages in which a thread waits for something else than a collective."""
 _LOCK = re.compile(r"\.(acquire|get)\([^()]*\)$")
 _WAIT = re.compile(r"^([A-Za-z_]\w*)\.wait\(")
 
@@ -47,18 +46,15 @@ class Location(Struct, frozen=True):
     op: str
     line: int | None
     source: str
-    call: LoggedCall | None = None
-    """The call it is in, or whose Work it waits for."""
-    is_open: bool = False
-    """Whether it is in that call itself."""
+    call: LoggedCall | None = None  # The call it is in, or whose Work it waits for.
+    is_open: bool = False  # Whether it is in that call itself.
     needs: tuple[int, ...] = ()
     waits_for: str = ""
 
 
 class _Sample(Struct):
     location: Location
-    maybe: Location | None
-    """Where it is blocked if it turns out to wait there."""
+    maybe: Location | None  # Where it is blocked if it turns out to wait there.
     at: float
     cpu: float
 

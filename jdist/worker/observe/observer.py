@@ -15,8 +15,7 @@ from jdist.worker.observe.frames import main_stack
 from jdist.worker.observe.main_thread import Key, Location, MainThread
 from jdist.worker.observe.spans import RunSpans
 
-_CPU_OVER = 0.1
-"""Least seconds over which the share of a core is measured."""
+_CPU_OVER = 0.1  # Least seconds over which the share of a core is measured.
 
 
 class Observer:

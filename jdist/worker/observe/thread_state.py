@@ -3,12 +3,11 @@
 import platform
 import time
 
+# Number of the system call in which a condition variable waits. A sleep and a read are others.
 _FUTEX = {"x86_64": "202", "aarch64": "98", "ppc64le": "221", "riscv64": "98"}
-"""Number of the system call in which a condition variable waits. A sleep and a read are others."""
+# Share of a core above which a thread does not wait: one that only waits for the GIL runs when it gets it.
 _BUSY = 0.01
-"""Share of a core above which a thread does not wait: one that only waits for the GIL runs when it gets it."""
-_ONCE = 20e-6
-"""Seconds of CPU time that a wait costs, however short it is."""
+_ONCE = 20e-6  # Seconds of CPU time that a wait costs, however short it is.
 
 
 def waits_for_a_thread(native_id: int) -> bool:

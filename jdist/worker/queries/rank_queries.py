@@ -41,10 +41,8 @@ from jdist.worker.values.describe import describe, evaluate
 from jdist.worker.values.digests import block_digests, digests, element
 
 _HELD_AT_MOST = 8
-_LARGEST_HEAD = 48 << 20
-"""Bytes of pickle that travel with a message; tensors and arrays are not among them."""
-_STREAM_TIMEOUT = 60.0
-"""Seconds without a byte moved before a transfer is given up."""
+_LARGEST_HEAD = 48 << 20  # Bytes of pickle that travel with a message; tensors and arrays are not among them.
+_STREAM_TIMEOUT = 60.0  # Seconds without a byte moved before a transfer is given up.
 _PROGRESS_EVERY = 0.1
 
 Report = Callable[[Progress], None]

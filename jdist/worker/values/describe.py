@@ -17,10 +17,8 @@ from jdist.core.errors import UsageError, nearest
 from jdist.wire.values import tensors
 from jdist.worker.values.digests import CHUNK, chunks
 
-THUMB = 64
-"""A 2-D tensor of at most this many rows and columns is sent along as a picture."""
-_EXACT = 1 << 27
-"""Elements up to which every one is counted; of a larger tensor, as many in evenly spaced chunks."""
+THUMB = 64  # A 2-D tensor of at most this many rows and columns is sent along as a picture.
+_EXACT = 1 << 27  # Elements up to which every one is counted; of a larger tensor, as many in evenly spaced chunks.
 
 
 class ValueDescription(Struct, frozen=True, kw_only=True):
@@ -34,22 +32,16 @@ class ValueDescription(Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...] | None = None
     dtype: str = ""
     device: str = ""
-    placement: str = ""
-    """Of a DTensor: ``"(Shard(dim=0), Replicate()) on mesh dp=2,tp=2"``."""
-    nbytes: int | None = None
-    """Bytes held here: of a DTensor the local part, of a Module its parameters and buffers."""
-    length: int | None = None
-    """Of a str, list, dict, …"""
+    placement: str = ""  # Of a DTensor: `"(Shard(dim=0), Replicate()) on mesh dp=2,tp=2"`.
+    nbytes: int | None = None  # Bytes held here: of a DTensor the local part, of a Module its parameters and buffers.
+    length: int | None = None  # Of a str, list, dict, …
     mean: float | None = None
     std: float | None = None
     norm: float | None = None
     nan_count: int | None = None
-    sampled: bool = False
-    """The four numbers above are those of a sample."""
-    detail: str = ""
-    """A number's value, a Module's parameter count, a DataFrame's column dtypes, …"""
-    thumb: list[list[float]] | None = None
-    """The elements of a small 2-D tensor."""
+    sampled: bool = False  # The four numbers above are those of a sample.
+    detail: str = ""  # A number's value, a Module's parameter count, a DataFrame's column dtypes, …
+    thumb: list[list[float]] | None = None  # The elements of a small 2-D tensor.
 
 
 def evaluate(expr: str, namespace: Mapping[str, Any]) -> Any:

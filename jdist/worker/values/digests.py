@@ -19,13 +19,10 @@ from jdist.core.errors import UsageError, nearest
 from jdist.wire.values import arrays, tensors
 from jdist.wire.values.partition import bounds
 
-CHUNK = 1 << 17
-"""Elements in a piece: few enough to stay in a core's cache, enough to hide what a call costs."""
-_SIZE = 16
-"""Bytes of a digest."""
+CHUNK = 1 << 17  # Elements in a piece: few enough to stay in a core's cache, enough to hide what a call costs.
+_SIZE = 16  # Bytes of a digest.
 _DEPTH = 32
-_TEXT = 100
-"""Characters of a repr."""
+_TEXT = 100  # Characters of a repr.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 

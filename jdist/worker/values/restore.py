@@ -18,8 +18,7 @@ from jdist.core.errors import JdistError, UsageError
 from jdist.wire.values.objects import Payload, decode, encode
 from jdist.worker.compat.torch import device_types, has_comm_hook, make_new_reducer, resolve_group
 
-_CHUNK = 64 << 20
-"""Bytes that travel in one send."""
+_CHUNK = 64 << 20  # Bytes that travel in one send.
 
 
 class HeldState(Struct, frozen=True):
@@ -27,8 +26,7 @@ class HeldState(Struct, frozen=True):
 
     type: str
     is_stateful: bool
-    parts: dict[str, str] = {}
-    """Entries of its state that must agree, by key."""
+    parts: dict[str, str] = {}  # Entries of its state that must agree, by key.
 
 
 class RestoreItem(Struct, frozen=True):
@@ -36,10 +34,8 @@ class RestoreItem(Struct, frozen=True):
 
     name: str
     how: str
-    ddp: dict[str, Any] | None = None
-    """Wrap it in DDP with these options."""
-    group: str = ""
-    """torch's name of DDP's process group."""
+    ddp: dict[str, Any] | None = None  # Wrap it in DDP with these options.
+    group: str = ""  # torch's name of DDP's process group.
 
 
 def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any]) -> dict[str, str]:

@@ -68,11 +68,7 @@ c.JupyterHub.services += [
     {"name": "impatient-culler", "api_token": os.environ["HUB_CULLER_TOKEN"]},  # has the shown rights for one user only
 ]
 c.JupyterHub.load_roles += [
-    {
-        "name": "tests",
-        "scopes": ["admin:users", "admin:servers", "access:servers", "tokens"],
-        "services": ["tests"],
-    },
+    {"name": "tests", "scopes": ["admin:users", "admin:servers", "access:servers", "tokens"], "services": ["tests"]},
     {
         "name": "impatient-culler",
         "scopes": [f"{scope}!user=carol" for scope in culling["scopes"]],

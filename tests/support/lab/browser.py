@@ -66,9 +66,7 @@ class Listener:
     def __init__(self, url: str, token: str):
         self.seen: list[Json] = []
         self._socket = websocket.create_connection(
-            f"ws{url.removeprefix('http')}api/events/subscribe",
-            header=[f"Authorization: token {token}"],
-            timeout=LONG,
+            f"ws{url.removeprefix('http')}api/events/subscribe", header=[f"Authorization: token {token}"], timeout=LONG
         )
 
     def until(self, is_it: Callable[[Json], Any]) -> Json:

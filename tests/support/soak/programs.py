@@ -149,10 +149,7 @@ def _asynchronous(rng: random.Random, group: str) -> Step:
 
 def _functional(rng: random.Random, group: str) -> Step:
     members, k = GROUPS[group], rng.randrange(100)
-    lines = (
-        f"t = funcol.all_reduce(torch.full((3,), float(rank + {k})), 'sum', g)",
-        "acc.append((t + 0)[0].item())",
-    )
+    lines = (f"t = funcol.all_reduce(torch.full((3,), float(rank + {k})), 'sum', g)", "acc.append((t + 0)[0].item())")
     return Step(group, lines, dict.fromkeys(members, float(sum(m + k for m in members))))
 
 

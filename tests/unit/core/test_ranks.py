@@ -139,8 +139,7 @@ def test_without_a_mesh_only_node_has_coordinates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "text"),
-    [([], ""), ([3], "3"), ([1, 0], "0-1"), ([0, 1, 2, 3, 7], "0-3,7"), ([0, 2, 4, 5], "0,2,4-5")],
+    ("ranks", "text"), [([], ""), ([3], "3"), ([1, 0], "0-1"), ([0, 1, 2, 3, 7], "0-3,7"), ([0, 2, 4, 5], "0,2,4-5")]
 )
 def test_how_ranks_are_printed(ranks: list[int], text: str) -> None:
     assert str(RankSet(ranks)) == text

@@ -42,11 +42,7 @@ def test_hosts_say_how_many_nodes_and_ranks(hosts: str, given: dict[str, Any], c
         ("a:2,b:1", {"nproc_per_node": (2,)}, "says 2 ranks on b, and b has 1 slots"),
         ("a:2,b:1", {"nproc_per_node": (2, 1, 1)}, "names 3 nodes, but 2 hosts are named"),
         ("a:2,b:1,c", {}, "how many ranks are to be on c"),
-        (
-            "a",
-            {"launcher_args": ("--pithon", "p")},
-            "does not understand --pithon; did you mean --python",
-        ),
+        ("a", {"launcher_args": ("--pithon", "p")}, "does not understand --pithon; did you mean --python"),
         ("a", {"launcher_args": ("b",)}, "to add it to a running cluster"),
     ],
 )

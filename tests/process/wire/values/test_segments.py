@@ -16,16 +16,7 @@ from hypothesis import strategies as st
 
 from jdist.core.errors import ProtocolError, UsageError, ValueFailed
 from jdist.wire.values import segments
-from jdist.wire.values.segments import (
-    ALIGNMENT,
-    Probe,
-    Segment,
-    layout,
-    split,
-    sweep,
-    sweep_dead,
-    sweep_handed_over,
-)
+from jdist.wire.values.segments import ALIGNMENT, Probe, Segment, layout, split, sweep, sweep_dead, sweep_handed_over
 
 
 @pytest.fixture

@@ -99,10 +99,7 @@ def test_a_call_that_does_not_fit_is_torchs_error(world: Ranks) -> None:
 
 
 def test_a_call_that_fails_is_over(world: Ranks) -> None:
-    assert check(
-        world,
-        "try: dist.all_reduce('no tensor')\nexcept TypeError as e: _ = 'tensor' in str(e)",
-    )
+    assert check(world, "try: dist.all_reduce('no tensor')\nexcept TypeError as e: _ = 'tensor' in str(e)")
     assert world.side(0, "n = G.log.all()[-1]; _ = (n.op, n.is_done)") == ("all_reduce", True)
 
 

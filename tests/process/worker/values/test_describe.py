@@ -226,11 +226,7 @@ def test_digests_by_key_path() -> None:
     assert found[0][:2] == ("0.weight", "float32 [3, 2]")
     assert {k: d for k, _, d in digests(model.state_dict())} == {k: d for k, _, d in found}
     nested = {"a": [torch.ones(1), {"b": 3}], "c": SimpleNamespace(lr=0.1)}
-    assert [(k, m) for k, m, _ in digests(nested)] == [
-        ("a[0]", "float32 [1]"),
-        ("a[1].b", "int"),
-        ("c.lr", "float"),
-    ]
+    assert [(k, m) for k, m, _ in digests(nested)] == [("a[0]", "float32 [1]"), ("a[1].b", "int"), ("c.lr", "float")]
     assert digests(torch.ones(3, 4))[0][:2] == ("", "float32 [3, 4]")
     assert digests({}) == digests({})
     assert [k for k, _, _ in digests(pd.DataFrame({"x": [1], "y": ["a"]}))] == ["index", "x", "y"]

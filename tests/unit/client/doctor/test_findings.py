@@ -142,13 +142,7 @@ TABLE: list[tuple[str, tuple[NodeReport, ...], str, list[str], tuple[int, ...]]]
         ["ib0 is set for gloo or NCCL, and there is only eth0, lo"],
         (0,),
     ),
-    (
-        "what could not be looked at",
-        (node(trouble=("NVML: no devices",)),),
-        "may break",
-        ["NVML: no"],
-        (0,),
-    ),
+    ("what could not be looked at", (node(trouble=("NVML: no devices",)),), "may break", ["NVML: no"], (0,)),
 ]
 
 

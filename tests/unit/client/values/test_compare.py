@@ -98,11 +98,7 @@ def test_the_first_entry_that_differs_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("other", "text"),
-    [
-        ({"a": tensor([1, 2], 1, 2)}, "float32 [1, 2]"),
-        ({"a": ("float64 [2]", [1, 2])}, "float64 [2]"),
-        ({}, "missing"),
-    ],
+    [({"a": tensor([1, 2], 1, 2)}, "float32 [1, 2]"), ({"a": ("float64 [2]", [1, 2])}, "float64 [2]"), ({}, "missing")],
 )
 def test_another_shape_type_or_key_is_told_without_narrowing(other: dict[str, Entry], text: str) -> None:
     found, link = compared({0: {"a": tensor([1, 2])}, 1: other})

@@ -82,12 +82,7 @@ def test_common_groups_are_those_of_the_ranks_that_held_the_generation() -> None
 
 
 @pytest.mark.parametrize(
-    ("old", "is_fresh"),
-    [
-        (Rank(1, 0), False),
-        (Rank(1, 0, was_up=True), True),
-        (Rank(1, 0, is_fresh=True), True),
-    ],
+    ("old", "is_fresh"), [(Rank(1, 0), False), (Rank(1, 0, was_up=True), True), (Rank(1, 0, is_fresh=True), True)]
 )
 def test_a_replaced_rank_is_fresh_if_it_had_names(old: Rank, is_fresh: bool) -> None:
     new = old.replaced(4)

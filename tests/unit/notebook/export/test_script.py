@@ -183,10 +183,7 @@ STEPS = [
     (cell("x = 1", ranks=(2,)), "if rank == 2:\n    x = 1"),
     (cell("%matplotlib inline", ranks=(2,)), "# %matplotlib inline  (left out)"),
     (GroupStep("tp", (1, 0)), 'groups["tp"] = dist.new_group([1, 0], group_desc="tp")'),
-    (
-        MeshStep(("dp", "tp"), (2, 2)),
-        'mesh = dist.init_device_mesh(device.type, (2, 2), mesh_dim_names=("dp", "tp"))',
-    ),
+    (MeshStep(("dp", "tp"), (2, 2)), 'mesh = dist.init_device_mesh(device.type, (2, 2), mesh_dim_names=("dp", "tp"))'),
     (MeshStep(("dp",), (4,)), 'mesh = dist.init_device_mesh(device.type, (4,), mesh_dim_names=("dp",))'),
     (ValueStep("lr", (0, 1, 2, 3), "0.1", "float"), "lr = 0.1"),
     (ValueStep("lr", (1,), "0.1", "float"), "if rank == 1:\n    lr = 0.1"),
@@ -214,10 +211,7 @@ def test_a_step(step: Step, expected: str) -> None:
 NOT_THERE = [
     (cell("raise ValueError", state="failed", why="CellError: rank 2 failed: ValueError"), "rank 2 failed: ValueError"),
     (cell("%%bash\nls"), "%%bash is something that only a notebook does"),
-    (
-        cell(run_script("a.py", [])),
-        "give that to torchrun",
-    ),
+    (cell(run_script("a.py", [])), "give that to torchrun"),
     (ValueStep("x", (0, 1, 2, 3), "", "Tensor [1000]"), "the value (Tensor [1000]) is not in the script"),
     (ValueStep("x", (0, 1, 2, 3), "[1, 2]", "list", dim=0), "the value (list) is not in the script"),
     (Annotation("ranks 2 removed"), "ranks 2 removed"),
