@@ -1,4 +1,4 @@
-"""A cell's way there and back: an empty ``%%dist`` cell against an empty cell of a plain kernel, at one front end."""
+"""The round trip of a cell: an empty ``%%dist`` cell against an empty cell of a plain kernel, at one front end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hang: from the moment when the run cannot finish any more to the verdict, to freedom, and to a working group.
+"""Hangs: seconds from the moment a run can no longer finish to the verdict, to free ranks, and to a working group.
 
 The floor is what one pays without jdist once one has noticed it: as many fresh interpreters that import torch and form
 their group again (nothing in them survives; torch itself would wait half an hour before it says anything).
@@ -30,7 +30,7 @@ HANGS = {
 
 
 def hang(cluster: jdist.Cluster, code: str) -> tuple[float, float, float]:
-    """Seconds to the verdict, to freedom and to the first right all_reduce, each from the event before it."""
+    """Seconds to the verdict, to free ranks and to the first correct all_reduce, each from the event before it."""
     last_end = began = time.perf_counter()
     judged = threading.Event()
     run = cluster.run(code, background=True)

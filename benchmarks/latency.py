@@ -1,4 +1,4 @@
-"""A cell on nodes far away, against the same cell on nodes that are near and one round trip of the network."""
+"""A cell on distant nodes, against the same cell on nearby nodes plus one round trip of the network."""
 
 from __future__ import annotations
 

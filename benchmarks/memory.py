@@ -1,4 +1,4 @@
-"""What a cluster's processes weigh, and that only the ranks have torch in them."""
+"""The memory of a cluster's processes, and a check that only the ranks have loaded torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARM_TIMEOUT = 60.0
 
 
 def processes(connection: Connection, workers: list[int]) -> dict[str, list[psutil.Process]]:
-    """Every process of the cluster by what it is."""
+    """Every process of the cluster, by its role."""
     ranks = [psutil.Process(pid) for pid in workers]
     agent = ranks[0].parent()
     if agent is None:
@@ -42,7 +42,7 @@ def _is_server(process: psutil.Process) -> bool:
 
 
 def wait_warm(connection: Connection, workers: list[int]) -> None:
-    """Until an idle node's forkserver has given its place to the warm one."""
+    """Wait until an idle node's fork server has been replaced by the warm one."""
     (first,) = processes(connection, workers)["forkserver"]
     deadline = time.monotonic() + WARM_TIMEOUT
     while processes(connection, workers)["forkserver"] in ([], [first]) or first.is_running():

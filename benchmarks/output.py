@@ -1,4 +1,4 @@
-"""A flood of lines from every rank, against one plain kernel that prints as many."""
+"""Many lines of output from every rank, against one plain kernel that prints as many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From kill -9 of a rank to the first right all_reduce of the re-formed world, against restarting the ranks by hand."""
+"""From kill -9 of a rank to the first correct all_reduce of the re-formed world, against restarting the ranks by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLLECTIVE = f"import time\nif rank == {RANKS - 1}: time.sleep(1000)\ndist.all_r
 
 
 def kill_and_reduce(cluster: jdist.Cluster, busy_with: str, rank: int) -> float:
-    """Seconds from the kill to the answer of an all_reduce that is submitted as soon as the death is known."""
+    """Seconds from the kill to the result of an all_reduce that is submitted as soon as the death is known."""
     pids = {r.rank: r.pid for r in cluster.status().ranks}
     run = cluster.run(busy_with, background=True) if busy_with else None
     if run is not None:
@@ -57,14 +57,14 @@ def _wait_until(is_so: Callable[[], bool], timeout: float) -> None:
 
 
 def has_next(cluster: jdist.Cluster, name: str) -> bool:
-    """Whether the node's next process stands by: "jdist-next", forked ahead, or "jdist-spare", an interpreter."""
+    """Whether the node's spare process is ready: "jdist-next", forked ahead, or "jdist-spare", an interpreter."""
     agent = psutil.Process(cluster.status().ranks[0].pid).parent()
     children = agent.children() if agent is not None else []
     return name in {Path(f"/proc/{c.pid}/comm").read_text().strip() for c in children if c.is_running()}
 
 
 def measure(table: Table, what: str, cluster: jdist.Cluster, before: Callable[[], None]) -> None:
-    """A row for each thing that a cluster may be busy with; the floor takes a turn before every fourth kill."""
+    """A row for each state that the ranks may be in; the floor takes a turn before every fourth kill."""
     for phase, code in (("idle", ""), ("in Python", PYTHON), ("in all_reduce", COLLECTIVE)):
         figures: list[float] = []
         floors: list[float] = []

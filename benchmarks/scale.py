@@ -1,8 +1,8 @@
-"""What the controller takes as the world grows: its CPU time and memory for a cell, for output and for a report.
+"""The controller's CPU time and memory for a cell, for output and for a status report, as the world grows.
 
-The controller is the real one, in its own process; the agents are made up (see measuring/nodes): they speak the real
-protocol over real sockets and run nothing. Its CPU time is read from the system, so what else the machine does hardly
-matters.
+The controller is the real one, in its own process; the agents are simulated (see measuring/nodes): they speak the real
+protocol over real sockets and run nothing. Its CPU time is read from the operating system, so that other load on
+the machine hardly matters.
 """
 
 from __future__ import annotations
@@ -37,18 +37,16 @@ TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one size. Seconds are the controller's CPU time, bytes its own memory (USS)."""
+    """The figures of one world size. Seconds are the controller's CPU time, bytes its own memory (USS)."""
 
     nodes: int
     start: float
-    idle: float
-    """A second, with nothing to do."""
+    idle: float  # Per second, with nothing to do.
     cell: float
     lines: float
     report: float
     memory: int
-    grown: float
-    """Bytes a cell, of one that printed nothing."""
+    grown: float  # Bytes per cell that prints nothing.
 
     @property
     def ranks(self) -> int:
@@ -63,7 +61,7 @@ class Controller:
         self._pid = pid
 
     def cpu(self) -> float:
-        """Seconds of all its threads, to the nanosecond."""
+        """CPU seconds of all its threads, to the nanosecond."""
         tasks = Path(f"/proc/{self._pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
@@ -71,7 +69,7 @@ class Controller:
         return int(self._process.memory_full_info().uss)
 
     def during(self, action: Callable[[], object], turns: int) -> float:
-        """Median over the turns of its CPU time for ``action``."""
+        """The median of its CPU time for ``action`` over the turns."""
         found = []
         for _ in range(turns):
             before = self.cpu()
@@ -82,7 +80,7 @@ class Controller:
 
 @contextmanager
 def cluster(nodes: int) -> Iterator[tuple[Controller, jdist.Cluster]]:
-    """A formed world of made-up nodes."""
+    """A formed world of simulated nodes."""
     settings = Settings(
         name=f"scale-{nodes}",
         nnodes=nodes,
@@ -139,7 +137,7 @@ def _until_formed(attached: jdist.Cluster, agents: subprocess.Popen[bytes]) -> N
 
 
 def measure(nodes: int, turns: int) -> Figures:
-    """A cluster of so many nodes, from its start to its end."""
+    """Start a cluster of that many nodes, measure it and stop it."""
     with cluster(nodes) as (controller, attached):
         ranks = nodes * NPROC
 
@@ -169,21 +167,21 @@ def measure(nodes: int, turns: int) -> Figures:
 
 
 def row(f: Figures) -> str:
-    """A line of the table."""
+    """Format a line of the table."""
     times = (f"{1e3 * s:.1f} ms" for s in (f.start, f.idle, f.cell, f.lines, f.report))
     columns = (*times, f"{f.memory / 1e6:.1f} MB", f"{f.grown / 1e3:+.1f} kB")
     return f"{f.nodes:5} {f.ranks:5} " + " ".join(f"{c:>10}" for c in columns)
 
 
 def growth(what: str, first: Figures, last: Figures) -> str:
-    """How something grew, beside the ranks."""
+    """How a figure grows with the number of ranks."""
     share = getattr(last, what) / getattr(first, what) / (last.ranks / first.ranks)
     judged = "" if share < 1 else " missed"
     return f"{what:>8}: {share:.2f} of what it would be if it grew as the ranks (aim: < 1){judged}"
 
 
 def draw(found: list[Figures]) -> str:
-    """The table as a figure."""
+    """Draw the table as a chart."""
     curves = [
         Curve("an empty cell", [(f.ranks, 1e3 * f.cell) for f in found]),
         Curve("1,000 lines alike", [(f.ranks, 1e3 * f.lines) for f in found]),

@@ -1,4 +1,4 @@
-"""A start to the first all_reduce, against fresh interpreters that do the same by themselves; and Stop."""
+"""A start to the first all_reduce, against fresh interpreters that do the same; and Stop."""
 
 from __future__ import annotations
 

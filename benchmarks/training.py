@@ -60,7 +60,7 @@ dist.destroy_process_group()
 
 
 def under_torchrun(folder: Path) -> Seconds:
-    """Of the loop, as rank 0 measured them."""
+    """Seconds of the loop, as rank 0 measured them."""
     script, report = folder / "train.py", folder / "seconds"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", str(script)]
@@ -75,7 +75,7 @@ def _environment() -> dict[str, str]:
 
 
 def in_a_cell(cluster: jdist.Cluster) -> Seconds:
-    """Of the loop, as rank 0 measured them."""
+    """Seconds of the loop, as rank 0 measured them."""
     seconds, cpu_seconds = cluster.run(f"{BODY}\nseconds, cpu_seconds").values[0]
     return seconds, cpu_seconds
 

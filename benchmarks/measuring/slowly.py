@@ -1,4 +1,4 @@
-"""Slowly: a long wire. What passes between a node's agent and the controller is held back for a while, each way."""
+"""A network with latency: bytes between a node's agent and the controller are delayed in each direction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table: figures beside a floor that was measured in the same minute, as interleaved pairs.
+"""Table: figures and their floors, measured in the same minute as interleaved pairs.
 
 Machines differ and are shared, so a time alone says little. Each figure has a floor, the same thing done with as little
 as possible between the user and it. The two take turns, and the ratio is the median of the turns' ratios: what slows

@@ -73,4 +73,5 @@ def test_a_start_that_is_cancelled_says_which_nodes_are_missing(lab: Lab) -> Non
         assert panel.serious_findings(".jp-Dialog") == []
         panel.dialog.get_by_role("button", name="Cancel start").click()
         expect(panel.cluster("never")).to_have_count(0)
-        assert not [each for each in panel.complaints if not re.search("400", each)]
+        # The cancelled start is answered with 400, and the cluster may be gone when the page asks for its ranks: 404.
+        assert not [each for each in panel.complaints if not re.search("400|404", each)]
