@@ -1,4 +1,4 @@
-"""From kill -9 of a rank to the first correct all_reduce of the re-formed world, against restarting the ranks by hand."""
+"""From kill -9 of a rank to the first correct all_reduce of the new world, against restarting the ranks by hand."""
 
 from __future__ import annotations
 
