@@ -23,7 +23,7 @@ from jdist.core.observation import Verdict
 from jdist.core.outcome import Outcome
 from jdist.core.ranks import RankSet, describe_ranks
 from jdist.core.topology import Topology
-from jdist.wire.values.objects import Payload, decode
+from jdist.wire.values.objects import decode
 
 
 class Remote:
@@ -233,9 +233,8 @@ class CellRun:
             return None
         if payload.buffers is None or held:
             return Remote(rank, held, payload.summary, payload.nbytes)
-        plain = Payload(payload.head, payload.sizes, payload.nbytes, payload.summary)
         try:
-            return decode(plain, [bytearray(b) for b in payload.buffers])
+            return decode(payload, [bytearray(b) for b in payload.buffers])
         except Exception as e:  # the value's class may not be importable here; the run must not fail for that
             return Remote(rank, "_", f"{payload.summary}, not readable here ({type(e).__name__}: {e})", 0)
 

@@ -27,7 +27,7 @@ from jdist.wire.transport.keys import LOOPBACK, Charter
 from jdist.wire.transport.public_port import open_public_port
 from jdist.wire.transport.sockets import KeyGate, bind_tcp, new_context
 from jdist.wire.values.frames import Unpacker, pack
-from jdist.wire.values.segments import Probe
+from jdist.wire.values.segments import shares_memory
 
 _log = logging.getLogger("jdist.controller")
 
@@ -217,8 +217,7 @@ class Server:
                 return DebugLog(log.newest(lines))
             case Forward(transfer, nbytes, probe):
                 self._data.pass_on(transfer, nbytes, client)
-                is_here = probe is not None and Probe(probe.path, probe.nonce).is_here()
-                return ForwardedAt(self._data.near if is_here else "")
+                return ForwardedAt(self._data.near if shares_memory(probe) else "")
             case Hold(transfer, nbytes, probe, path) if path:
                 if not self._data.offer(transfer, nbytes, probe, path, client):
                     return QueryFailed("another host")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 
 from jdist.core.errors import UsageError, nearest
 from jdist.core.topology import Mesh, Topology
@@ -68,8 +69,9 @@ class RankSet:
         return f"RankSet({str(self)!r})"
 
     def __str__(self) -> str:
-        """``"0-3,7"``: runs of three or more, or of two, written as ranges."""
-        return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in _runs(self._ranks))
+        """``"0-3,7"``: two or more in a row are written as a range."""
+        rows = ([rank for _, rank in row] for _, row in groupby(enumerate(self._ranks), lambda at: at[1] - at[0]))
+        return ",".join(str(row[0]) if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows)
 
     def __sub__(self, other: Iterable[int]) -> RankSet:
         drop = set(other)
@@ -78,20 +80,6 @@ class RankSet:
     def select(self, values: Mapping[int, object]) -> dict[int, object]:
         """The entries of ``values`` whose key is one of these ranks."""
         return {r: values[r] for r in self._ranks if r in values}
-
-
-def _runs(ranks: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    start = prev = None
-    for r in ranks:
-        if start is None or prev is None:
-            start = prev = r
-        elif r == prev + 1:
-            prev = r
-        else:
-            yield start, prev
-            start = prev = r
-    if start is not None and prev is not None:
-        yield start, prev
 
 
 def _parse_part(part: str, topology: Topology, mesh: Mesh | None, groups: Mapping[str, Iterable[int]]) -> Iterable[int]:

@@ -17,7 +17,7 @@ from jdist.core.messages.code import (
 )
 from jdist.core.messages.protocol import NodeReplyBody
 from jdist.wire.transport.dialing import get_segment
-from jdist.wire.values.segments import Probe, Segment
+from jdist.wire.values.segments import Segment, shares_memory
 
 CodeOp = CompareTree | StorePieces | ApplyTree | AdoptTree
 
@@ -65,7 +65,7 @@ class CodeReceiver:
             self._folder.store(op.tree, piece.digest, piece.offset, piece.data)
         if not op.transfer:
             return
-        is_here = op.probe is not None and Probe(op.probe.path, op.probe.nonce).is_here()
+        is_here = shares_memory(op.probe)
         if is_here and op.path:
             segment = Segment.open(op.path, op.nbytes)
         else:

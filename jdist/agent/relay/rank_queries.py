@@ -18,7 +18,7 @@ from jdist.core.messages.observation import Observe
 from jdist.core.messages.protocol import RankQuery, RankReply, RankReplyBody
 from jdist.core.messages.values import BindNames, Evaluate
 from jdist.wire.transport.dialing import get_segment
-from jdist.wire.values.segments import Probe, Segment
+from jdist.wire.values.segments import Segment, shares_memory
 
 _log = logging.getLogger("jdist.agent")
 
@@ -40,10 +40,10 @@ class RankQueries:
     def handle_query(self, query: RankQuery) -> None:
         """Route a query from the controller."""
         op = query.op
-        if isinstance(op, BindNames) and op.path and not _is_here(op):
+        if isinstance(op, BindNames) and op.path and not shares_memory(op.probe):
             self._node.create_task(self._fetch(query, op))
             return
-        if isinstance(op, Evaluate) and op.probe is not None and not _is_here(op):
+        if isinstance(op, Evaluate) and op.probe is not None and not shares_memory(op.probe):
             op = msgspec.structs.replace(op, probe=None)
         if isinstance(op, Observe) and op.with_gpu:
             self._meter.request(query.request)
@@ -111,7 +111,3 @@ class RankQueries:
         self._fetched[query.request] = (segment, set(query.ranks))
         for worker in query.ranks:
             self._forward(worker, RankQuery(query.request, (worker,), msgspec.structs.replace(op, path=segment.path)))
-
-
-def _is_here(op: Evaluate | BindNames) -> bool:
-    return op.probe is not None and Probe(op.probe.path, op.probe.nonce).is_here()

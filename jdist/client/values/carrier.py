@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ import psutil
 
 from jdist.client.link import CONTROLLER, Link, new_request
 from jdist.core.errors import ConnectionLost, JdistError, ValueFailed
-from jdist.core.messages.base import PayloadWire, ProbeWire, Progress, QueryFailed, ValueMissing
+from jdist.core.messages.base import PayloadWire, Progress, QueryFailed, ValueMissing
 from jdist.core.messages.protocol import RankQuery, RankReplyBody
 from jdist.core.messages.values import (
     BindNames,
@@ -35,8 +36,8 @@ from jdist.core.ranks import describe_ranks
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.transport.dialing import Receiver, put_segment
 from jdist.wire.values.frames import MAX_MESSAGE
-from jdist.wire.values.objects import Payload, decode, encode
-from jdist.wire.values.segments import Probe, Segment, layout, new_memory, split
+from jdist.wire.values.objects import decode, encode, inline
+from jdist.wire.values.segments import Segment, create_probe, layout, new_memory, split
 
 OnProgress = Callable[[str, int, int], None]  # Called with the names of the values, bytes done and bytes in all.
 RankProgress = Callable[[int, Progress], None]
@@ -69,7 +70,7 @@ class _Pulled:
 
     def decode(self, name: str, rank: int, item: PayloadWire, buffers: list[Any]) -> None:
         try:
-            self.values[name][rank] = decode(Payload(item.head, item.sizes, item.nbytes, item.summary), buffers)
+            self.values[name][rank] = decode(item, buffers)
         except JdistError as e:
             self.errors[rank] = f"{item.summary} arrived and cannot be read here: {e}"
 
@@ -86,17 +87,12 @@ class Carrier:
     def __init__(self, link: Link):
         self._link = link
         self._cluster = link.connection.cluster
-        self._probe = Probe.create(self._cluster)
-        self._probe_wire = ProbeWire(self._probe.path, self._probe.nonce)
-
-    @property
-    def probe(self) -> ProbeWire:
-        """A file by which other processes find out whether they share this host's memory."""
-        return self._probe_wire
+        # A file by which other processes find out whether they share this host's memory.
+        self.probe = create_probe(self._cluster)
 
     def close(self) -> None:
         """Remove this client's mark from shared memory."""
-        self._probe.unlink()
+        Path(self.probe.path).unlink(missing_ok=True)
 
     async def pull(
         self, names: tuple[str, ...], ranks: tuple[int, ...], on_progress: OnProgress | None = None
@@ -104,7 +100,7 @@ class Carrier:
         """``{name: {rank: value}}``. Raises ValueFailed naming the ranks that gave none; the rest is on the error."""
         pulled = _Pulled(names, on_progress)
         held: dict[int, Evaluated] = {}
-        for rank, answer in (await self._link.query(ranks, Evaluate(names, probe=self._probe_wire))).items():
+        for rank, answer in (await self._link.query(ranks, Evaluate(names, probe=self.probe))).items():
             if not isinstance(answer, Evaluated):
                 pulled.errors[rank] = _reason(answer)
                 continue
@@ -156,7 +152,7 @@ class Carrier:
 
     async def _map(self, rank: int, handle: str, sizes: list[int], progress: RankProgress) -> list[memoryview]:
         """A held value's buffers in a segment, already unlinked: it lives as long as the values made on it."""
-        fetch = Fetch(handle, self._probe_wire)
+        fetch = Fetch(handle, self.probe)
         answer = await self._link.query_one(rank, fetch, Fetched, on_progress=progress)
         with Segment.open(answer.path, layout(sizes)[1], private=False) as segment:
             segment.unlink()
@@ -166,7 +162,7 @@ class Carrier:
         """A held value's buffers in memory of this process, received while the rank sends them."""
         memory = new_memory(layout(sizes)[1])
         transfer = uuid.uuid4().hex
-        pass_on = Forward(transfer, len(memory), self._probe_wire)
+        pass_on = Forward(transfer, len(memory), self.probe)
         passing = asyncio.create_task(self._link.query_one(CONTROLLER, pass_on, ForwardedAt))  # must arrive first
         fetch = Fetch(handle, transfer=transfer)
         fetching = asyncio.create_task(self._link.query_one(rank, fetch, Fetched, on_progress=progress))
@@ -205,10 +201,10 @@ class Carrier:
         buffers = [b for _, bs in encoded for b in bs]
         total = sum(b.nbytes for b in buffers)
         if total <= INLINE_LIMIT:
-            payloads = tuple(_wire(p, tuple(bytes(b) for b in bs)) for p, bs in encoded)
+            payloads = tuple(inline(p, bs) for p, bs in encoded)
             answers = await self._link.query(ranks, BindNames(names, payloads))
         else:
-            bind = BindNames(names, tuple(_wire(p, None) for p, _ in encoded))
+            bind = BindNames(names, tuple(p for p, _ in encoded))
             answers = await self._push_bulk(bind, buffers, ranks, on_progress)
         errors = {r: _reason(a) for r, a in answers.items() if isinstance(a, QueryFailed)}
         if errors:
@@ -227,8 +223,8 @@ class Carrier:
 
         try:
             await asyncio.to_thread(segment.fill, buffers, progress)
-            put = BindNames(bind.names, bind.payloads, segment.path, total, self._probe_wire, transfer)
-            if await hold(self._link, Hold(transfer, total, self._probe_wire, segment.path)):
+            put = BindNames(bind.names, bind.payloads, segment.path, total, self.probe, transfer)
+            if await hold(self._link, Hold(transfer, total, self.probe, segment.path)):
                 return await self._link.query(ranks, put, timeout=_PUT_TIMEOUT)
             return await self._put_through(put, ranks, segment)
         finally:
@@ -263,7 +259,7 @@ def _reason(answer: object) -> str:
     return answer.reason if isinstance(answer, QueryFailed) else f"an unexpected answer ({type(answer).__name__})"
 
 
-def _check_heads(names: tuple[str, ...], payloads: list[Payload]) -> None:
+def _check_heads(names: tuple[str, ...], payloads: list[PayloadWire]) -> None:
     """Raises ValueFailed for more pickle than a message may carry; arrays and tensors travel beside it."""
     size = sum(len(p.head) for p in payloads)
     if size > _LARGEST_HEAD:
@@ -271,10 +267,6 @@ def _check_heads(names: tuple[str, ...], payloads: list[Payload]) -> None:
             f"push {', '.join(names)}: {size:,} bytes of pickle, the limit is {_LARGEST_HEAD:,}; nothing was moved. "
             "Push an array or a tensor, which have no limit, or parts"
         )
-
-
-def _wire(payload: Payload, buffers: tuple[bytes, ...] | None) -> PayloadWire:
-    return PayloadWire(payload.head, payload.sizes, payload.nbytes, payload.summary, buffers)
 
 
 def _failed(doing: str, found: dict[Any, Any], errors: dict[int, str]) -> ValueFailed:

@@ -1,5 +1,5 @@
 """Messages: frozen tagged Structs that cross a socket, by idea. ``protocol`` says in which direction each travels.
 
-A cell goes down as Cell, its output comes up as Output, its end as Done. A question to a rank goes down as Ask with one
-typed ``op`` and comes back as one Answer per rank; one to nodes as AskNodes, answered by their agents with NodeAnswers.
+A client submits a RunCell; Output and RankDone come back. Each rank answers a RankQuery with a RankReply, each node's
+agent a NodeQuery with a NodeReply.
 """

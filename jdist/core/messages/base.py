@@ -3,12 +3,8 @@
 from msgspec import Struct
 
 PROTOCOL = 3  # Checked at every hello; a peer with another number is refused, with both numbers named.
-
-
 # The id of the Jupyter request that is the parent of a run's output, without the run's number at its end.
 MESSAGE_ID = "jdist-"
-
-
 AGENT_IDENTITY = "jdist-agent"  # The agent's identity at each worker's stdin socket, to which cells' input requests go.
 
 
@@ -17,13 +13,13 @@ class Message(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class PayloadWire(Message, frozen=True):
-    """An encoded value (see wire/values/objects), with its raw buffers if they are small enough."""
+    """An encoded value (see wire/values/objects). All that could run code when it is unpacked is in the head."""
 
-    head: bytes
-    sizes: tuple[int, ...]
-    nbytes: int
-    summary: str
-    buffers: tuple[bytes, ...] | None = None
+    head: bytes  # The format's number, then a msgpack description with the notes, and a pickle stream if one is needed.
+    sizes: tuple[int, ...]  # Byte length of each buffer.
+    nbytes: int  # Sum of `sizes`.
+    summary: str  # One line for messages: "Tensor float32 [3, 4]", "list of 3".
+    buffers: tuple[bytes, ...] | None = None  # None if they travel beside the message.
 
 
 class ProbeWire(Struct, frozen=True):
@@ -54,3 +50,6 @@ class Progress(Message, frozen=True):
 
 class Ack(Message, frozen=True):
     """The query was carried out; it has no result."""
+
+
+CommonReplyBody = Ack | Progress | QueryFailed

@@ -122,3 +122,7 @@ class CodeSynced(Message, frozen=True):
 
     folders: tuple[str, ...]
     changed: tuple[str, ...]
+
+
+NodeOp = CompareTree | StorePieces | ApplyTree | AdoptTree
+NodeReplyBody = TreeCompared | TreeApplied

@@ -106,3 +106,9 @@ class FormWorld(Message, frozen=True):
     # Listeners of the last generation, whose connections are closed before it is left.
     cut: tuple[tuple[str, int], ...]
     node_of: tuple[int, ...] = ()  # The node that each place is on; empty: each is one (see core/topology).
+
+
+ClientMessage = MakeGroup | MakeMesh
+AgentMessage = StoreUp | StoreDown | WorldFormed | WorldFailed | GroupMade
+ToAgent = StartStore | FormWorld
+WorkerMessage = WorldFormed | WorldFailed | GroupMade

@@ -77,3 +77,7 @@ class DebugLog(Message, frozen=True):
     """Log records, oldest first."""
 
     records: tuple[DebugRecord, ...]
+
+
+RankOp = Complete | Inspect | Logs | Console | GetDebugLog
+RankReplyBody = Completed | Inspected | LogText | ConsoleAt | DebugLog

@@ -232,11 +232,15 @@ class Shutdown(Message, frozen=True):
     """End the workers and the agent."""
 
 
-ToUnauthenticated = Enrolled | Rejected
-
-
 class WorkerHello(Message, frozen=True):
     """The worker's jdist thread runs."""
 
     worker: int
     pid: int
+
+
+ClientMessage = Restart | AddNode | RemoveRanks | DropNodes
+AgentMessage = AgentHello | WorkerUp | WorkerDown | LivenessLost | AgentLeaving | Heartbeat
+ToAgent = Welcome | LivenessRenewed | Rejected | StartWorker | EndWorkers | Shutdown
+ToUnauthenticated = Enrolled | Rejected
+RankReplyBody = Invited | PlaceOpened | Resized

@@ -138,3 +138,7 @@ class PathProbed(Message, frozen=True):
     """The result."""
 
     path: NetworkPath
+
+
+NodeOp = ReadClock | ReportNode | Listen | ProbePath
+NodeReplyBody = ClockReading | NodeReported | Listening | PathProbed

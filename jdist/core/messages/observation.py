@@ -69,3 +69,7 @@ class Stalled(Message, frozen=True):
 
     worker: int
     run: int
+
+
+RankOp = Observe | GetStack | GetTrace
+RankReplyBody = Observation | StackText | RankTrace

@@ -5,48 +5,20 @@
     client ──► controller   ClientMessage        controller ──► client   ToClient
     agent  ──► controller   AgentMessage         controller ──► agent    ToAgent
     worker ──► agent        WorkerMessage        agent ──► worker        ToWorker
+
+Each idea's module lists its own messages of a direction, and its queries (``op``) and replies, at its end.
 """
 
-from jdist.core.messages import (
-    base,
-    code,
-    groups,
-    introspection,
-    membership,
-    nodes,
-    observation,
-    output,
-    runs,
-    status,
-    values,
-)
-from jdist.core.messages.base import Message
+from jdist.core.messages import code, groups, introspection, membership, nodes, observation, runs, status, values
+from jdist.core.messages.base import CommonReplyBody, Message
+from jdist.core.messages.output import Output
 
-NodeOp = (
-    nodes.ReadClock
-    | nodes.ReportNode
-    | nodes.Listen
-    | nodes.ProbePath
-    | code.CompareTree
-    | code.StorePieces
-    | code.ApplyTree
-    | code.AdoptTree
-    | introspection.GetDebugLog
-)
-
-
-NodeReplyBody = (
-    nodes.ClockReading
-    | nodes.NodeReported
-    | nodes.Listening
-    | nodes.PathProbed
-    | code.TreeCompared
-    | code.TreeApplied
-    | introspection.DebugLog
-    | base.Ack
-    | base.Progress
-    | base.QueryFailed
-)
+NodeOp = nodes.NodeOp | code.NodeOp | introspection.GetDebugLog
+NodeReplyBody = nodes.NodeReplyBody | code.NodeReplyBody | introspection.DebugLog | CommonReplyBody
+RankOp = values.RankOp | observation.RankOp | introspection.RankOp | membership.Invite
+_RankAnswer = values.RankReplyBody | observation.RankReplyBody | introspection.RankReplyBody
+_ControllerAnswer = groups.GroupCreated | membership.RankReplyBody
+RankReplyBody = _RankAnswer | _ControllerAnswer | CommonReplyBody
 
 
 class NodeQuery(Message, frozen=True):
@@ -65,53 +37,6 @@ class NodeReply(Message, frozen=True):
     body: NodeReplyBody
 
 
-RankOp = (
-    values.Evaluate
-    | values.Fetch
-    | values.Release
-    | values.BindNames
-    | values.Describe
-    | values.Digest
-    | values.ReadElement
-    | observation.Observe
-    | observation.GetStack
-    | observation.GetTrace
-    | introspection.Complete
-    | introspection.Inspect
-    | introspection.Logs
-    | introspection.Console
-    | introspection.GetDebugLog
-    | values.Forward
-    | values.Hold
-    | membership.Invite
-)
-
-
-RankReplyBody = (
-    values.Evaluated
-    | values.Fetched
-    | values.Described
-    | values.Digested
-    | values.ElementRead
-    | observation.Observation
-    | observation.StackText
-    | observation.RankTrace
-    | introspection.Completed
-    | introspection.Inspected
-    | introspection.LogText
-    | introspection.ConsoleAt
-    | introspection.DebugLog
-    | values.ForwardedAt
-    | groups.GroupCreated
-    | membership.Invited
-    | membership.PlaceOpened
-    | membership.Resized
-    | base.Ack
-    | base.Progress
-    | base.QueryFailed
-)
-
-
 class RankQuery(Message, frozen=True):
     """A query to ``ranks``, each of which answers; without ranks, to the controller."""
 
@@ -128,90 +53,12 @@ class RankReply(Message, frozen=True):
     body: RankReplyBody
 
 
-ClientMessage = (
-    status.ClientHello
-    | runs.RunCell
-    | runs.Interrupt
-    | membership.Restart
-    | membership.AddNode
-    | membership.RemoveRanks
-    | membership.DropNodes
-    | groups.MakeGroup
-    | groups.MakeMesh
-    | status.StatusRequest
-    | runs.InputReply
-    | status.StopCluster
-    | RankQuery
-    | NodeQuery
-)
-
-
-ToClient = (
-    status.Attached
-    | status.ClusterFacts
-    | status.StatusReport
-    | runs.RunAccepted
-    | status.RequestRefused
-    | runs.RunStarted
-    | output.Output
-    | runs.RankDone
-    | runs.RunEnded
-    | runs.InputRequest
-    | observation.VerdictChanged
-    | status.Notice
-    | status.RunsChanged
-    | RankReply
-    | NodeReply
-    | status.Stopped
-)
-
-
-AgentMessage = (
-    membership.AgentHello
-    | membership.WorkerUp
-    | membership.WorkerDown
-    | groups.StoreUp
-    | groups.StoreDown
-    | groups.WorldFormed
-    | groups.WorldFailed
-    | groups.GroupMade
-    | output.Output
-    | runs.RankDone
-    | runs.InputRequest
-    | RankReply
-    | NodeReply
-    | observation.Stalled
-    | membership.LivenessLost
-    | membership.AgentLeaving
-    | membership.Heartbeat
-)
-
-
-ToAgent = (
-    membership.Welcome
-    | membership.LivenessRenewed
-    | membership.Rejected
-    | groups.StartStore
-    | runs.ExecuteCell
-    | runs.AbortRun
-    | groups.FormWorld
-    | membership.StartWorker
-    | membership.EndWorkers
-    | RankQuery
-    | NodeQuery
-    | runs.InputReply
-    | membership.Shutdown
-)
-
-
-WorkerMessage = (
-    membership.WorkerHello
-    | groups.WorldFormed
-    | groups.WorldFailed
-    | groups.GroupMade
-    | RankReply
-    | observation.Stalled
-)
-
-
-ToWorker = runs.ExecuteCell | runs.AbortRun | groups.FormWorld | RankQuery | code.CodeSynced | membership.Shutdown
+_Query = RankQuery | NodeQuery
+_Reply = RankReply | NodeReply
+ClientMessage = status.ClientMessage | runs.ClientMessage | membership.ClientMessage | groups.ClientMessage | _Query
+ToClient = status.ToClient | runs.ToClient | Output | observation.VerdictChanged | _Reply
+_FromRuns = Output | runs.RankDone | runs.InputRequest | observation.Stalled
+AgentMessage = membership.AgentMessage | groups.AgentMessage | _FromRuns | _Reply
+ToAgent = membership.ToAgent | groups.ToAgent | runs.ToAgent | _Query
+WorkerMessage = membership.WorkerHello | groups.WorkerMessage | observation.Stalled | RankReply
+ToWorker = runs.ExecuteCell | runs.AbortRun | groups.FormWorld | code.CodeSynced | membership.Shutdown | RankQuery

@@ -101,3 +101,8 @@ class AbortRun(Message, frozen=True):
     workers: tuple[int, ...]
     listeners: tuple[tuple[str, int], ...]
     grace: float
+
+
+ClientMessage = RunCell | Interrupt | InputReply
+ToClient = RunAccepted | RunStarted | RankDone | RunEnded | InputRequest
+ToAgent = ExecuteCell | AbortRun | InputReply

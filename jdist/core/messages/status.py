@@ -130,3 +130,7 @@ class Stopped(Message, frozen=True):
 
     reason: str
     remedies: tuple[Remedy, ...] = ()
+
+
+ClientMessage = ClientHello | StatusRequest | StopCluster
+ToClient = Attached | ClusterFacts | StatusReport | RequestRefused | Notice | RunsChanged | Stopped

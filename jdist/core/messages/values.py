@@ -119,3 +119,7 @@ class Hold(Message, frozen=True):
     nbytes: int
     probe: ProbeWire | None = None
     path: str = ""
+
+
+RankOp = Evaluate | Fetch | Release | BindNames | Describe | Digest | ReadElement | Forward | Hold
+RankReplyBody = Evaluated | Fetched | Described | Digested | ElementRead | ForwardedAt

@@ -33,7 +33,7 @@ from jdist.wire.bulk.relay import TransferRelay
 from jdist.wire.transport.dialing import MAGIC, STALL, is_same_user
 from jdist.wire.transport.liveness import LivenessConnection
 from jdist.wire.transport.public_port import ZMTP, JoinedConnections, PendingConnections, join_to_control
-from jdist.wire.values.segments import Probe
+from jdist.wire.values.segments import shares_memory
 
 _log = logging.getLogger("jdist.wire")
 
@@ -109,7 +109,7 @@ class DataServer:
 
     def offer(self, name: str, nbytes: int, probe: ProbeWire | None, path: str, owner: str) -> bool:
         """Let nodes GET the segment at ``path`` if this host shares it; False if it does not."""
-        if probe is None or not Probe(probe.path, probe.nonce).is_here():
+        if not shares_memory(probe):
             return False
         self._add(name, StoredTransfer.of(self._cluster, nbytes, self._stall, path), owner)
         return True

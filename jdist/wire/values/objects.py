@@ -19,21 +19,13 @@ import msgspec
 from msgspec import Struct
 
 from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedValue, TooLarge
+from jdist.core.messages.base import PayloadWire
 from jdist.wire.values import arrays, tensors
 
 FORMAT = 1  # First byte of every head; both sides must use the same.
 _SMALL = 512  # A buffer of fewer bytes stays inside the pickle stream: a frame and its alignment would cost more.
 
 Buffer = memoryview | bytes | bytearray
-
-
-class Payload(Struct, frozen=True):
-    """A value without its large buffers. All that could run code when it is unpacked is in the head."""
-
-    head: bytes  # FORMAT, then a msgpack description with the notes and a pickle stream where one is needed.
-    sizes: tuple[int, ...]  # Byte length of each buffer.
-    nbytes: int  # Sum of `sizes`.
-    summary: str  # One line for messages: `"Tensor float32 [3, 4]"`, `"list of 3"`.
 
 
 class _TensorHead(Struct, frozen=True, tag="tensor"):
@@ -57,7 +49,7 @@ _Head = _TensorHead | _ArrayHead | _BytesHead | _PickleHead
 _decoder: msgspec.msgpack.Decoder[_Head] = msgspec.msgpack.Decoder(_Head)
 
 
-def encode(obj: object, limit: int | None = None) -> tuple[Payload, list[memoryview]]:
+def encode(obj: object, limit: int | None = None) -> tuple[PayloadWire, list[memoryview]]:
     """The payload of ``obj`` and its buffers: C-contiguous views of format 'B', without copies where possible.
 
     Raises NotPicklable when a part of it cannot be pickled, ShardedValue (a TypeError too) for a DTensor, and TooLarge
@@ -78,10 +70,15 @@ def encode(obj: object, limit: int | None = None) -> tuple[Payload, list[memoryv
     else:
         head, buffers = _pickled(obj, _Allowance(obj, limit))
     sizes = tuple(b.nbytes for b in buffers)
-    return Payload(bytes([FORMAT]) + msgspec.msgpack.encode(head), sizes, sum(sizes), summarize(obj)), buffers
+    return PayloadWire(bytes([FORMAT]) + msgspec.msgpack.encode(head), sizes, sum(sizes), summarize(obj)), buffers
 
 
-def decode(payload: Payload, buffers: Sequence[Buffer]) -> Any:
+def inline(payload: PayloadWire, buffers: Sequence[memoryview]) -> PayloadWire:
+    """The payload with its buffers inside."""
+    return msgspec.structs.replace(payload, buffers=tuple(bytes(b) for b in buffers))
+
+
+def decode(payload: PayloadWire, buffers: Sequence[Buffer]) -> Any:
     """The value. Tensors and arrays are built on ``buffers`` where these are writable, and copied where not.
 
     Raises ProtocolError when payload and buffers are malformed or disagree, before anything is unpickled; NotRebuilt
@@ -212,7 +209,7 @@ def _unpickled(stream: bytes, buffers: Sequence[Buffer], what: str) -> Any:
         raise NotRebuilt(f"{what} arrived but cannot be made here: {type(e).__name__}: {e}") from e
 
 
-def _checked_head(payload: Payload, buffers: Sequence[Buffer]) -> _Head:
+def _checked_head(payload: PayloadWire, buffers: Sequence[Buffer]) -> _Head:
     """The head, after all checks that need no unpickling."""
     if not payload.head:
         raise ProtocolError("a value arrived without a head")

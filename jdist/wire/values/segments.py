@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from msgspec import Struct
-
 from jdist.core.errors import ProtocolError, UsageError, ValueFailed
+from jdist.core.messages.base import ProbeWire
 from jdist.wire.processes import has_ended, pid_namespace
 
 ALIGNMENT = 64  # Every buffer begins at a multiple of so many bytes, which suits every dtype and a cache line.
@@ -205,33 +204,24 @@ class Segment:
         self.close()
 
 
-class Probe(Struct, frozen=True):
-    """A random nonce in a tiny file: a process that can read it is on the same host and belongs to the same user."""
+def create_probe(cluster: str) -> ProbeWire:
+    """A random nonce in a tiny file, to be sent to peers: one that can read it is this user's, on this host."""
+    nonce = secrets.token_hex(_NONCE)
+    with Segment.create(cluster, len(nonce)) as segment:
+        segment.fill([memoryview(nonce.encode())])
+        return ProbeWire(segment.path, nonce)
 
-    path: str
-    nonce: str
 
-    @classmethod
-    def create(cls, cluster: str) -> Probe:
-        """Write a probe, to be sent to a peer and unlinked when the peer has answered."""
-        nonce = secrets.token_hex(_NONCE)
-        with Segment.create(cluster, len(nonce)) as segment:
-            segment.fill([memoryview(nonce.encode())])
-            return cls(segment.path, nonce)
-
-    def is_here(self) -> bool:
-        """Whether this process sees the file that the sender of the probe wrote."""
-        try:
-            segment = Segment.open(self.path, len(self.nonce.encode()))
-        except (ProtocolError, ValueFailed):
-            return False
-        with segment:
-            return secrets.compare_digest(bytes(segment.view), self.nonce.encode())
-
-    def unlink(self) -> None:
-        """Remove the file, if it is still there."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+def shares_memory(probe: ProbeWire | None) -> bool:
+    """Whether this process sees the file that the sender of the probe wrote; False without a probe."""
+    if probe is None:
+        return False
+    nonce = probe.nonce.encode()
+    try:
+        with Segment.open(probe.path, len(nonce)) as segment:
+            return secrets.compare_digest(bytes(segment.view), nonce)
+    except (ProtocolError, ValueFailed):
+        return False
 
 
 def sweep(cluster: str) -> list[str]:

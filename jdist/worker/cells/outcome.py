@@ -8,7 +8,7 @@ from jdist.core.messages.base import PayloadWire
 from jdist.core.messages.runs import RankDone
 from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import INLINE_LIMIT
-from jdist.wire.values.objects import encode, summarize
+from jdist.wire.values.objects import encode, inline, summarize
 from jdist.worker.cells import script
 from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
 
@@ -43,8 +43,7 @@ def _value(value: Any, shell: Any) -> tuple[PayloadWire | None, str]:
         payload, buffers = encode(value, limit=INLINE_LIMIT)
     except Exception:  # too large, or the user's own __reduce__ fails: the value stays here, and pull() says why
         return PayloadWire(b"", (), _size(value), _summary(value)), where
-    inline = tuple(bytes(b) for b in buffers)
-    return PayloadWire(payload.head, payload.sizes, payload.nbytes, payload.summary, inline), ""
+    return inline(payload, buffers), ""
 
 
 def _size(value: Any) -> int:

@@ -32,7 +32,7 @@ from jdist.core.messages.values import (
 )
 from jdist.core.settings import INLINE_LIMIT, WorkerSpec
 from jdist.wire import log
-from jdist.wire.values.objects import Payload, decode, encode
+from jdist.wire.values.objects import decode, encode, inline
 from jdist.wire.values.segments import Segment, layout, split
 from jdist.worker.observe.observer import Observer
 from jdist.worker.queries.completion import complete
@@ -110,10 +110,10 @@ class QueryHandler:
                 limited = f"the limit is {_LARGEST_HEAD:,}; pull it in parts, or as tensors"
                 items.append(ValueMissing(f"{name} is {size}; {limited}"))
             elif payload.nbytes <= limit:
-                items.append(_wire(payload, tuple(bytes(b) for b in buffers)))
+                items.append(inline(payload, buffers))
             else:
                 held.extend(buffers)
-                items.append(_wire(payload, None))
+                items.append(payload)
         return Evaluated(tuple(items), self._hold(held) if held else "", query.probe is not None)
 
     def _hold(self, buffers: Buffers) -> str:
@@ -176,11 +176,11 @@ class QueryHandler:
 
     def _bound_values(self, query: BindNames) -> list[Any]:
         if not query.path:
-            return [decode(_payload(p), [bytearray(b) for b in p.buffers or ()]) for p in query.payloads]
+            return [decode(p, [bytearray(b) for b in p.buffers or ()]) for p in query.payloads]
         segment = Segment.open(query.path, query.nbytes)  # mapped copy-on-write: no rank sees another's later changes
         try:
             views = iter(split(segment.view, [size for p in query.payloads for size in p.sizes]))
-            return [decode(_payload(p), [next(views) for _ in p.sizes]) for p in query.payloads]
+            return [decode(p, [next(views) for _ in p.sizes]) for p in query.payloads]
         finally:
             segment.close()
 
@@ -201,14 +201,6 @@ class QueryHandler:
             which = f"run {query.run}" if query.run else "a run"
             return QueryFailed(f"rank {self.rank} remembers no calls of {which}")
         return found
-
-
-def _wire(payload: Payload, buffers: tuple[bytes, ...] | None) -> PayloadWire:
-    return PayloadWire(payload.head, payload.sizes, payload.nbytes, payload.summary, buffers)
-
-
-def _payload(wire: PayloadWire) -> Payload:
-    return Payload(wire.head, wire.sizes, wire.nbytes, wire.summary)
 
 
 def _throttle(report: Report, total: int) -> Callable[[int], None]:

@@ -15,7 +15,8 @@ from msgspec import Struct
 from torch.nn.parallel import DistributedDataParallel
 
 from jdist.core.errors import JdistError, UsageError
-from jdist.wire.values.objects import Payload, decode, encode
+from jdist.core.messages.base import PayloadWire
+from jdist.wire.values.objects import decode, encode
 from jdist.worker.compat.torch import device_types, has_comm_hook, make_new_reducer, resolve_group
 
 _CHUNK = 64 << 20  # Bytes that travel in one send.
@@ -47,7 +48,7 @@ def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any
     __tracebackhide__ = True
     rank = dist.get_rank()
     held = _broadcast({n: _held(namespace.get(n)) for n in names} if rank == dst else None, dst)
-    plan: tuple[tuple[RestoreItem, ...], Payload] | str = ""
+    plan: tuple[tuple[RestoreItem, ...], PayloadWire] | str = ""
     buffers: list[memoryview] = []
     if rank == src:
         try:
@@ -115,7 +116,7 @@ def _meta(tensor: torch.Tensor) -> str:
 
 def _pack(
     names: tuple[str, ...], held: dict[str, HeldState | None], ranks: tuple[int, int], namespace: dict[str, Any]
-) -> tuple[tuple[RestoreItem, ...], Payload, list[memoryview]]:
+) -> tuple[tuple[RestoreItem, ...], PayloadWire, list[memoryview]]:
     src, dst = ranks
     missing = [n for n in names if n not in namespace]
     if missing:

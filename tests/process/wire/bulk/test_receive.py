@@ -11,7 +11,7 @@ import pytest
 from jdist.core.errors import ConnectionLost
 from jdist.core.messages.base import ProbeWire
 from jdist.wire.transport.dialing import dial_data, get_segment, put_segment, receive_into
-from jdist.wire.values.segments import Probe, Segment
+from jdist.wire.values.segments import Segment, create_probe
 from support.port import closed_without_a_word, filled, in_thread, present, pull, run, serving, until
 
 
@@ -88,11 +88,11 @@ def test_a_client_that_is_gone_leaves_nothing_that_it_put(cluster: str) -> None:
 def test_a_segment_of_this_host_is_offered_and_stays_its_owners(cluster: str) -> None:
     async def scenario() -> None:
         async with serving(cluster) as port:
-            probe = Probe.create(cluster)
+            probe = create_probe(cluster)
             segment = filled(cluster, b"abc")
             assert not port.server.offer("t1", 3, None, segment.path, "c-1")
             assert not port.server.offer("t1", 3, ProbeWire(probe.path, "another"), segment.path, "c-1")
-            assert port.server.offer("t1", 3, ProbeWire(probe.path, probe.nonce), segment.path, "c-1")
+            assert port.server.offer("t1", 3, probe, segment.path, "c-1")
             assert await pull(port, "t1", 3) == b"abc"
             assert await closed_without_a_word(dial_data(port.address, "PUT", "t1"))
             port.server.forget("t1")
@@ -100,7 +100,7 @@ def test_a_segment_of_this_host_is_offered_and_stays_its_owners(cluster: str) ->
                 pass
             segment.close()
             segment.unlink()
-            probe.unlink()
+            os.unlink(probe.path)
 
     run(scenario)
 
@@ -132,9 +132,9 @@ def test_a_put_that_stalls_is_given_up(cluster: str) -> None:
 def test_a_get_that_nobody_reads_is_given_up(cluster: str) -> None:
     async def scenario() -> None:
         async with serving(cluster, stall=0.2) as port:
-            probe = Probe.create(cluster)
+            probe = create_probe(cluster)
             segment = Segment.create(cluster, 64 << 20)
-            assert port.server.offer("t1", segment.nbytes, ProbeWire(probe.path, probe.nonce), segment.path, "c-1")
+            assert port.server.offer("t1", segment.nbytes, probe, segment.path, "c-1")
             sock = dial_data(port.address, "GET", "t1")
             ends = port.server._transfers["t1"]._ends
             await until(lambda: ends)
@@ -144,7 +144,7 @@ def test_a_get_that_nobody_reads_is_given_up(cluster: str) -> None:
             sock.close()
             segment.close()
             segment.unlink()
-            probe.unlink()
+            os.unlink(probe.path)
 
     run(scenario)
 

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedValue, TooLarge, UsageError
+from jdist.core.messages.base import PayloadWire
 from jdist.wire.values import objects, partition
-from jdist.wire.values.objects import FORMAT, Payload, decode, encode
+from jdist.wire.values.objects import FORMAT, decode, encode
 from jdist.wire.values.segments import Segment, layout, split
 
 DTYPES = [
@@ -239,8 +240,8 @@ def test_a_class_defined_in_a_cell_travels_by_value() -> None:
     exec("class Point:\n    def __init__(self, x): self.x = x\n    def twice(self): return self.x * 2", cell.__dict__)
     payload, buffers = encode(cell.Point(np.arange(1000.0)))
     code = (
-        "import sys, msgspec; from jdist.wire.values.objects import Payload, decode\n"
-        "payload, buffers = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=tuple[Payload, list[bytes]])\n"
+        "import sys, msgspec; from jdist.wire.values.objects import PayloadWire, decode\n"
+        "payload, buffers = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=tuple[PayloadWire, list[bytes]])\n"
         "print(decode(payload, buffers).twice()[[0, 1, 999]].tolist())"
     )
     sent = msgspec.msgpack.encode((payload, [bytes(b) for b in buffers]))
@@ -324,7 +325,7 @@ def test_what_cannot_be_made_here_is_said() -> None:
     stream = pickle.dumps(np.float64).replace(b"numpy", b"numpz")
     head = objects._PickleHead(stream, objects.zlib.crc32(stream))
     with pytest.raises(NotRebuilt, match="No module named 'numpz'"):
-        decode(Payload(bytes([FORMAT]) + msgspec.msgpack.encode(head), (), 0, "type"), [])
+        decode(PayloadWire(bytes([FORMAT]) + msgspec.msgpack.encode(head), (), 0, "type"), [])
 
 
 SAMPLES = [torch.arange(6.0).reshape(2, 3), np.arange(5), b"abc", {"a": torch.arange(200.0)}, ["text"]]

@@ -15,8 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.core.errors import ProtocolError, UsageError, ValueFailed
+from jdist.core.messages.base import ProbeWire
 from jdist.wire.values import segments
-from jdist.wire.values.segments import ALIGNMENT, Probe, Segment, layout, split, sweep, sweep_dead, sweep_handed_over
+from jdist.wire.values.segments import (
+    ALIGNMENT,
+    Segment,
+    create_probe,
+    layout,
+    shares_memory,
+    split,
+    sweep,
+    sweep_dead,
+    sweep_handed_over,
+)
 
 
 @pytest.fixture
@@ -185,7 +196,7 @@ def test_a_name_that_is_no_segments_is_refused(tmp_path: Path) -> None:
 
 def test_sweep_takes_one_clusters_files_only(cluster: str) -> None:
     other = f"{cluster}-more"
-    mine, probe, theirs = made(cluster, b"1"), Probe.create(cluster), made(other, b"2")
+    mine, probe, theirs = made(cluster, b"1"), create_probe(cluster), made(other, b"2")
     mine.close()
     theirs.close()
     assert sweep(cluster) == sorted([mine.path, probe.path])
@@ -193,13 +204,12 @@ def test_sweep_takes_one_clusters_files_only(cluster: str) -> None:
 
 
 def test_probe_is_here_only_while_its_file_is(cluster: str) -> None:
-    probe = Probe.create(cluster)
-    assert Probe(probe.path, probe.nonce).is_here()
-    assert not Probe(probe.path, "0" * len(probe.nonce)).is_here()
-    assert not Probe("/etc/passwd", probe.nonce).is_here()
-    probe.unlink()
-    probe.unlink()
-    assert not probe.is_here()
+    probe = create_probe(cluster)
+    assert shares_memory(probe)
+    assert not shares_memory(ProbeWire(probe.path, "0" * len(probe.nonce)))
+    assert not shares_memory(ProbeWire("/etc/passwd", probe.nonce))
+    os.unlink(probe.path)
+    assert not shares_memory(probe)
 
 
 def test_no_file_descriptor_is_left(cluster: str) -> None:
@@ -212,14 +222,14 @@ def test_no_file_descriptor_is_left(cluster: str) -> None:
 
 def test_what_a_dead_process_left_is_swept_and_what_a_living_one_made_is_not(cluster: str) -> None:
     code = (
-        "import sys\nfrom jdist.wire.values.segments import Probe, Segment\n"
+        "import sys\nfrom jdist.wire.values.segments import Segment\n"
         f"kept = Segment.create({cluster!r}, 10)\n"
         f"given = Segment.create({cluster!r}, 10)\n"
         "given.hand_over(sys.argv[1])\n"
         "print(kept.path, given.path, flush=True)\n"
         "sys.stdin.readline()"
     )
-    probe = Probe.create(cluster)
+    probe = create_probe(cluster)
     command = [sys.executable, "-c", code, probe.path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -228,13 +238,13 @@ def test_what_a_dead_process_left_is_swept_and_what_a_living_one_made_is_not(clu
         child.kill()
     assert sweep_dead(cluster) == [kept]
     assert os.path.exists(handed)
-    assert probe.is_here()
+    assert shares_memory(probe)
     assert sweep(cluster) == sorted([probe.path, handed])
 
 
 def test_what_was_handed_over_unheard_is_swept_by_its_new_owner_alone() -> None:
     cluster = f"t{secrets.token_hex(4)}"
-    probe = Probe.create(cluster)
+    probe = create_probe(cluster)
     with Segment.create(cluster, 1000) as unheard, Segment.create(cluster, 1000) as others:
         others.hand_over(f"jdist-{cluster}-{'0' * 8}{'1' * 8}{'2' * 16}")
         assert sweep_handed_over(cluster) == [unheard.path]
