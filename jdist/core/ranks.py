@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import groupby
+from typing import TypeVar
 
 from jdist.core.errors import UsageError, nearest
 from jdist.core.topology import Mesh, Topology
+
+H = TypeVar("H", bound=Hashable)
 
 _DIGITS = 9  # A number with more digits is no rank; Python refuses to read thousands of digits.
 _RANGE = re.compile(rf"^(-?\d{{1,{_DIGITS}}})(?:-(-?\d{{1,{_DIGITS}}}))?$")
@@ -144,3 +147,11 @@ def describe_fresh_ranks(ranks: Iterable[int]) -> str:
     found = tuple(ranks)
     lost = "its namespace is lost" if len(found) == 1 else "their namespaces are lost"
     return f"{describe_ranks(found, 'is')} fresh: {lost}"
+
+
+def ranks_by(values: Iterable[tuple[int, H]]) -> dict[H, list[int]]:
+    """The ranks (or nodes) of equal values together; values in the order in which they first occur."""
+    ranks: dict[H, list[int]] = {}
+    for rank, value in values:
+        ranks.setdefault(value, []).append(rank)
+    return ranks

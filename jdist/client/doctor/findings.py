@@ -10,6 +10,7 @@ from jdist.client.doctor import network_paths
 from jdist.client.doctor.diagnosis import SEVERITIES, Examination, Finding, Severity, nodes_text
 from jdist.core.messages.nodes import UNLIMITED, NodeReport
 from jdist.core.quantities import format_memory
+from jdist.core.ranks import ranks_by
 
 # Seconds. Below that, only timestamps that are compared by hand would show it; the trace corrects its own.
 _CLOCKS_APART = 0.5
@@ -221,9 +222,7 @@ def _differing(severity: Severity, what: str, values: Mapping[int, str], effect:
 
 def _grouped(values: Mapping[int, object]) -> dict[object, tuple[int, ...]]:
     """``{value: nodes}``, the most common value first."""
-    groups: dict[object, list[int]] = {}
-    for node, value in sorted(values.items()):
-        groups.setdefault(value, []).append(node)
+    groups = ranks_by(sorted(values.items()))
     return {v: tuple(n) for v, n in sorted(groups.items(), key=lambda item: -len(item[1]))}
 
 

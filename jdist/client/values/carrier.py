@@ -32,7 +32,7 @@ from jdist.core.messages.values import (
     Hold,
     Release,
 )
-from jdist.core.ranks import describe_ranks
+from jdist.core.ranks import describe_ranks, ranks_by
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.transport.dialing import Receiver, put_segment
 from jdist.wire.values.frames import MAX_MESSAGE
@@ -270,9 +270,7 @@ def _check_heads(names: tuple[str, ...], payloads: list[PayloadWire]) -> None:
 
 
 def _failed(doing: str, found: dict[Any, Any], errors: dict[int, str]) -> ValueFailed:
-    by_reason: dict[str, list[int]] = {}
-    for rank, reason in sorted(errors.items()):
-        by_reason.setdefault(reason, []).append(rank)
-    reasons = "; ".join(f"{describe_ranks(ranks)}: {reason}" for reason, ranks in by_reason.items())
+    alike = ranks_by(sorted(errors.items()))
+    reasons = "; ".join(f"{describe_ranks(ranks)}: {reason}" for reason, ranks in alike.items())
     kept = "; what arrived is in the error's .values" if any(found.values()) else ""
     return ValueFailed(f"{doing}: {reasons}{kept}", found, errors)

@@ -12,7 +12,7 @@ from jdist.client.link import Link
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.values import Digest, Digested, ElementRead, ReadElement
-from jdist.core.ranks import describe_ranks
+from jdist.core.ranks import describe_ranks, ranks_by
 from jdist.wire.values.partition import bounds
 
 _BLOCKS = 64
@@ -105,7 +105,5 @@ def _numel(meta: str) -> int:
 
 
 def _group(texts: dict[int, str]) -> tuple[tuple[tuple[int, ...], str], ...]:
-    by_text: dict[str, list[int]] = {}
-    for rank, text in sorted(texts.items()):
-        by_text.setdefault(text, []).append(rank)
+    by_text = ranks_by(sorted(texts.items()))
     return tuple((tuple(r), t) for t, r in sorted(by_text.items(), key=lambda e: -len(e[1])))

@@ -15,7 +15,7 @@ from jdist.controller.verdict import mismatch
 from jdist.core.messages.observation import GetTrace, RankTrace, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.observation import Call, CallDigest, Verdict, call_signature
-from jdist.core.ranks import RankSet, describe_ranks
+from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 
 _DEADLINE = 1.0  # Seconds for which a run's end is delayed at most.
 _MOST_ASKED = 8  # Digests of which one rank each is asked.
@@ -94,9 +94,7 @@ def _differing(digests: Mapping[int, tuple[CallDigest, ...]]) -> tuple[CallDiges
             groups.setdefault(digest.group, {})[rank] = digest
     for members in groups.values():
         first = next(iter(members.values()))
-        parties: dict[bytes, list[int]] = {}
-        for rank, digest in members.items():
-            parties.setdefault(digest.digest, []).append(rank)
+        parties = ranks_by((rank, digest.digest) for rank, digest in members.items())
         if len(parties) > 1 and len(members) == first.size and len({d.count for d in members.values()}) == 1:
             return first, tuple(sorted(map(tuple, parties.values()), key=lambda ranks: (-len(ranks), ranks)))
     return None

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from jdist.controller.verdict.wait_graph import Ranks
 from jdist.core.observation import INTERRUPT, SAME_SIZE, Call, Verdict, sizes
-from jdist.core.ranks import describe_ranks
+from jdist.core.ranks import describe_ranks, ranks_by
 
 _SPLITS = re.compile(r"splits=\[([\d, ]*)\]→\[([\d, ]*)\]")
 
@@ -110,10 +110,7 @@ def _split_sizes(call: Call) -> tuple[list[int], list[int]] | None:
 
 
 def _parties(values: Mapping[int, object], calls: Mapping[int, Call]) -> tuple[tuple[tuple[int, ...], str], ...]:
-    by_value: dict[object, list[int]] = {}
-    for rank, value in values.items():
-        by_value.setdefault(value, []).append(rank)
-    ordered = sorted(by_value.values(), key=lambda ranks: (-len(ranks), ranks))
+    ordered = sorted(ranks_by(values.items()).values(), key=lambda ranks: (-len(ranks), ranks))
     return tuple((tuple(ranks), describe_call(calls[ranks[0]])) for ranks in ordered)
 
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from jdist.core.messages.introspection import Completed
-from jdist.core.ranks import RankSet
-from jdist.notebook.text.limits import ranks_by
+from jdist.core.ranks import RankSet, ranks_by
 
 
 class RanksPart(Struct, frozen=True):

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from jdist.core.outcome import OutputLine, RichOutput, SkippedLines
-from jdist.core.ranks import RankSet
+from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi
-from jdist.notebook.text.limits import MOST_NOTES, cut, fit, left_out, ranks_by, size
+from jdist.notebook.text.limits import MOST_NOTES, cut, fit, left_out, size
 from jdist.notebook.text.number_folding import joined
 from jdist.notebook.text.remedy_text import typed
 

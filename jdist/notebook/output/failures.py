@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind
-from jdist.core.ranks import RankSet
+from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.topology import Topology
 from jdist.notebook.text import ansi
-from jdist.notebook.text.limits import naming, ranks_by
+from jdist.notebook.text.limits import naming
 from jdist.notebook.text.number_folding import joined, numberless, skeleton
 
 _URGENCY: Mapping[OutcomeKind, int] = {"lost": 0, "error": 1, "timeout": 2, "interrupted": 3, "value": 4}

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from jdist.core.outcome import OutputLine, RichOutput, SkippedLines
-from jdist.core.ranks import RankSet
+from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.output.body import LONGEST_LINE, notes, text_of
 from jdist.notebook.output.html_body import images_that_fit, richest
 from jdist.notebook.output.run_json_schema import (
@@ -31,7 +31,7 @@ from jdist.notebook.output.run_json_schema import (
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi
-from jdist.notebook.text.limits import cut, fit, ranks_by, size
+from jdist.notebook.text.limits import cut, fit, size
 
 _MOST_FAILURES = 12
 _DETAILS = 20

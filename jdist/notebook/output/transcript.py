@@ -15,9 +15,9 @@ from msgspec import Struct
 from jdist.core.messages.output import Clear, Display, OutputItem, Tail
 from jdist.core.messages.output import Text as TextMessage
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
+from jdist.core.ranks import ranks_by
 from jdist.notebook.output.alignment import AlignedBlock, AlignedEntry, Alignment
 from jdist.notebook.output.terminal_emulator import LineAssembler
-from jdist.notebook.text.limits import ranks_by
 
 Stream = Literal["stdout", "stderr"]
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
 from jdist.core.messages.nodes import UNLIMITED, NetworkPath, NodeReport
 from jdist.core.quantities import format_memory, format_rate
-from jdist.core.ranks import RankSet
-from jdist.notebook.text.limits import ranks_by
+from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.text.tables import table
 
 _COLUMNS = 6  # Up to so many nodes stand side by side; of more, each line says which nodes have which value.

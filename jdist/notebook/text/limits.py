@@ -1,6 +1,6 @@
 """Limits: keeps text within a size, and says exactly what was left out."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from jdist.core.ranks import RankSet
@@ -21,7 +21,6 @@ class Weighed(Protocol):
 
 
 B = TypeVar("B")
-H = TypeVar("H", bound=Hashable)
 C = TypeVar("C", bound=Weighed)
 
 
@@ -49,14 +48,6 @@ def naming(ranks: Iterable[int]) -> str:
     if len(text) > _LONGEST_RANKS:
         return f"{len(chosen)} ranks ({text[:_LONGEST_RANKS].rsplit(',', 1)[0]},…)"
     return f"rank {text}" if len(chosen) == 1 else f"ranks {text}"
-
-
-def ranks_by(values: Iterable[tuple[int, H]]) -> dict[H, list[int]]:
-    """The ranks of equal values together; values in the order in which they first occur."""
-    ranks: dict[H, list[int]] = {}
-    for rank, value in values:
-        ranks.setdefault(value, []).append(rank)
-    return ranks
 
 
 def left_out(count: int, ranks: Iterable[int], what: str = "line") -> str:
