@@ -33,10 +33,8 @@ from jdist.agent.relay.iopub import OutputRelay
 from jdist.agent.relay.node_queries import NodeQueries
 from jdist.agent.relay.rank_logs import RankLogs
 from jdist.agent.relay.rank_queries import RankQueries
-from jdist.agent.starters.base import Starter
-from jdist.agent.starters.fork import ForkStarter
-from jdist.agent.starters.prewarm import Prewarmer
-from jdist.agent.starters.spawn import SpawnStarter
+from jdist.agent.starters.fork import ForkStarter, SpawnStarter
+from jdist.agent.starters.prewarm import Prewarmer, Starter
 from jdist.core.messages.membership import AgentLeaving
 from jdist.core.settings import BEAT
 from jdist.wire import log

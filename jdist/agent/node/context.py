@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jdist.agent.node.join_options import JoinOptions
-from jdist.agent.starters.base import CreateTask, Starter
+from jdist.agent.starters.prewarm import CreateTask, Starter
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import NodeFacts
 from jdist.wire.transport.invitations import Endpoint

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from jdist.agent.processes.exits import ChildReaper
 from jdist.agent.processes.jupyter_messages import KernelMessage, parse
-from jdist.agent.starters.base import ProcessRequest, Starter
+from jdist.agent.starters.forkserver import ProcessRequest
+from jdist.agent.starters.prewarm import Starter
 from jdist.core.messages.base import AGENT_IDENTITY
 from jdist.core.settings import WorkerSpec
 from jdist.wire.transport.sockets import SUB, Port, dial_ipc

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from jdist.agent.processes.exits import on_exit
-from jdist.agent.starters.base import ProcessRequest, Starter
+from jdist.agent.starters.forkserver import ProcessRequest
+from jdist.agent.starters.prewarm import Starter
 from jdist.core.errors import LaunchError
 
 

@@ -16,7 +16,7 @@ import msgspec
 from jdist.agent.node.context import NodeContext
 from jdist.agent.processes.exits import on_exit
 from jdist.agent.processes.reports import start_reporter
-from jdist.agent.starters.base import Starter
+from jdist.agent.starters.prewarm import Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import StartStore, StoreDown, StoreUp
 from jdist.core.settings import StoreReport, StoreSpec

@@ -12,7 +12,7 @@ import psutil
 
 from jdist.agent.node.gpus import GpuReading, query
 from jdist.agent.processes.reports import start_reporter
-from jdist.agent.starters.base import Starter
+from jdist.agent.starters.prewarm import Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.membership import NodeFacts
 from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Limits, NodeReport, TorchFacts

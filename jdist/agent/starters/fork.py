@@ -1,27 +1,24 @@
-"""ForkStarter: forks a node's processes from one that has torch imported, and warms that up while the node is idle.
+"""ForkStarter: forks a node's processes from one that has torch imported; SpawnStarter: where forking is unwise.
 
-Another forkserver does the warming up. It is forked from the first, imports what the first steps of a training import
-lazily, and then takes the first one's place; so no start waits for it.
+The forkserver is warmed up by another one. It is forked from the first, imports what the first steps of a training
+import lazily, and then takes the first one's place; so no start waits for it.
 """
 
 import asyncio
 import importlib.util
-import logging
 import os
-import signal
 import socket
+import subprocess
+import sys
 
 import msgspec
 
-from jdist.agent.starters.base import ProcessRequest
-from jdist.agent.starters.forkserver import SuccessorSpec
-from jdist.agent.starters.prewarm import PreloadedProcess, socket_pair
+from jdist.agent.starters.forkserver import ProcessRequest, SuccessorSpec
+from jdist.agent.starters.prewarm import PreloadedProcess, Starter, socket_pair
 from jdist.core.errors import LaunchError
 
-_log = logging.getLogger("jdist.agent")
-
 # Modules that a worker needs before its first cell; imported once per node.
-PRELOAD = (
+_PRELOAD = (
     "torch",
     "torch.distributed",
     "torch.nn.parallel",
@@ -36,22 +33,24 @@ PRELOAD = (
 )
 
 # Imported as well where installed. Not the inline backend: its own import looks for the shell to display in.
-IF_INSTALLED = ("matplotlib.figure", "matplotlib.backends.backend_agg")
+_IF_INSTALLED = ("matplotlib.figure", "matplotlib.backends.backend_agg")
 
 # Imported by the first optimizer, for 1 to 2 seconds. Nothing here may run a parallel op or touch CUDA.
-WARM = ("torch._dynamo",)
+_WARM = ("torch._dynamo",)
 
 _LOAD_TIMEOUT = 300.0
+_WORKER = "jdist.worker.main:main"
 
 
-class ForkStarter:
-    """Starts processes by forking from one that has everything imported."""
+class ForkStarter(Starter):
+    """Starts processes by forking from one that has everything imported, and that a warm one replaces."""
+
+    _ahead_kind = "forkserver"
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = asyncio.Lock()
-        self._server = _spawn()
-        self._successor: PreloadedProcess | None = None
-        self._is_warm = False
+        self._server = _preload("server")
 
     async def start(self, request: ProcessRequest) -> int:
         return await self._fork(request, None)
@@ -78,68 +77,76 @@ class ForkStarter:
             raise
 
     def _restart(self) -> None:
+        if self._ahead is self._server:
+            self._ahead = None
         self._server.close()
-        self._server = _spawn()
-        self._is_warm = False
+        self._server = _preload("server")
 
-    async def warm(self) -> None:
-        if self._is_warm or self._successor is not None:
-            return
+    async def _begin_ahead(self) -> PreloadedProcess:
         ours, theirs = socket_pair()
-        spec = msgspec.msgpack.encode(SuccessorSpec(os.getpid(), WARM))
+        spec = msgspec.msgpack.encode(SuccessorSpec(os.getpid(), _WARM))
         request = ProcessRequest("jdist.agent.starters.forkserver:succeed", spec, "", {})
         try:
             with theirs:
-                pid = await self._fork(request, theirs.fileno())
-            successor = self._successor = PreloadedProcess(ours, pid)
-        except (OSError, LaunchError) as e:
+                return PreloadedProcess(ours, await self._fork(request, theirs.fileno()))
+        except BaseException:
             ours.close()
-            _log.warning("no warm forkserver: %s", e)
-            return
-        try:
-            await successor.load(None)  # for as long as cells stop it
-        except LaunchError as e:
-            successor.close()
-            _log.warning("no warm forkserver: %s", e)
-        else:
-            await self._replace_server(successor)
-        finally:
-            self._successor = None
+            raise
 
-    async def _replace_server(self, successor: PreloadedProcess) -> None:
+    async def _take_over(self, ahead: PreloadedProcess) -> None:
         async with self._lock:
             self._server.close()
-            self._server = successor
-            self._is_warm = True
-            successor.signal(signal.SIGCONT)  # a cell may have stopped it when it was done
-
-    def pause(self) -> None:
-        if self._successor is not None:
-            self._successor.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        if self._successor is not None:
-            self._successor.signal(signal.SIGCONT)
+            self._server = ahead
+        await super()._take_over(ahead)
 
     def close(self) -> None:
         """End the forkserver and its successor; the workers live on."""
         self._server.close()
-        if self._successor is not None:
-            self._successor.close()
+        super().close()
 
 
-def _spawn() -> PreloadedProcess:
-    return PreloadedProcess.spawn("server", preload(), preload_environment())
+class SpawnStarter(Starter):
+    """Starts processes as fresh interpreters. A warm spare, if there is one, becomes the next worker at once."""
+
+    _ahead_kind = "spare"
+
+    async def start(self, request: ProcessRequest) -> int:
+        spare = self._ahead
+        if spare is not None and spare.is_loaded and request.entry == _WORKER:
+            self._ahead = None
+            try:
+                started = await spare.start(request)
+            except (OSError, LaunchError):  # it has ended
+                spare.close()
+            else:
+                spare.release()
+                return started.pid
+        log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            process = subprocess.Popen(  # noqa: ASYNC220 — starting it takes a millisecond
+                [sys.executable, "-P", "-m", "jdist.worker", request.entry],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **request.env},
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        process.returncode = 0  # the agent's reaper waits for it, not Popen
+        if process.stdin is not None:
+            process.stdin.write(request.spec + b"\n")
+            process.stdin.close()
+        return process.pid
+
+    async def _begin_ahead(self) -> PreloadedProcess:
+        return _preload("spare", *_WARM)
 
 
-def preload() -> list[str]:
-    """Modules that a worker needs, as far as they are installed."""
-    return [*PRELOAD, *(name for name in IF_INSTALLED if importlib.util.find_spec(name.partition(".")[0]))]
-
-
-def preload_environment() -> dict[str, str]:
-    """Environment of a process that imports them."""
+def _preload(role: str, *more: str) -> PreloadedProcess:
+    """A fresh interpreter that imports what a worker needs, as far as it is installed."""
+    optional = [name for name in _IF_INSTALLED if importlib.util.find_spec(name.partition(".")[0])]
     env = dict(os.environ)
     env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # ipykernel's, before the import
     env.setdefault("OMP_NUM_THREADS", "1")  # a forkserver with a thread pool would fork broken children
-    return env
+    return PreloadedProcess.spawn(role, [*_PRELOAD, *optional, *more], env)

@@ -28,7 +28,6 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from jdist.agent.starters.base import ImportsDone, ProcessRequest, ProcessStarted
 from jdist.wire.processes import die_with_parent, set_name
 
 _ADOPTION = 5.0  # Seconds within which a forked child must have become the agent's.
@@ -37,8 +36,27 @@ _RECEIVED = b"."
 _ANSWER = 5.0  # Seconds for a preforked child to confirm that it has received a request.
 _REQUEST_LIMIT = 1 << 20
 
-# What a child does with its request and the descriptors that came with it; never returns.
-Become = Callable[[bytes, list[int]], None]
+
+class ProcessRequest(Struct, frozen=True):
+    """Start ``module:function`` with ``spec`` in a new process; its raw output goes to the file ``log``, if any."""
+
+    entry: str
+    spec: bytes
+    log: str
+    env: dict[str, str]
+
+
+class ProcessStarted(Struct, frozen=True):
+    """The new process, or why there is none."""
+
+    pid: int
+    error: str = ""
+
+
+class ImportsDone(Struct, frozen=True):
+    """Sent once, when everything has been imported; or why that failed."""
+
+    error: str = ""
 
 
 class SuccessorSpec(Struct, frozen=True):
@@ -51,15 +69,13 @@ class SuccessorSpec(Struct, frozen=True):
 class PreforkedChild:
     """One child that is forked before it is asked for: half of what a fresh rank takes is two forks of torch's pages.
 
-    It waits with nothing but a socket to the forkserver; it ends with that, or with the agent.
+    It waits with nothing but a socket to the forkserver; it ends with that, or with the agent. ``fork_twice`` runs a
+    function in a new process and returns its pid; ``become`` is what a child does with a request and the descriptors
+    that came with it.
     """
 
-    def __init__(self, fork_twice: Callable[[Callable[[], None]], int], adopted: Callable[[], None], become: Become):
-        """``fork_twice`` runs a function in a new process and returns its pid; ``adopted`` waits there until that is
-        the agent's child.
-        """
+    def __init__(self, fork_twice: Callable[[Callable[[], None]], int], become: Callable[[bytes, list[int]], None]):
         self._fork_twice = fork_twice
-        self._adopted = adopted
         self._become = become
         self._socket: socket.socket | None = None
         self._pid = 0
@@ -99,22 +115,15 @@ class PreforkedChild:
 
     def _wait(self, ours: socket.socket, theirs: socket.socket) -> None:
         ours.close()
-        self._adopted()
-        out = os.dup(1)
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)  # until it has a role, it must not hold another process's output open
-        os.close(null)
         with theirs:
             request, fds, _, _ = socket.recv_fds(theirs, _REQUEST_LIMIT, 1)
-            if request:
-                try:
-                    theirs.send(_RECEIVED)
-                except OSError:
-                    return
-        os.dup2(out, 1)
-        os.close(out)
-        if request:
-            self._become(request, fds)
+            if not request:
+                return
+            try:
+                theirs.send(_RECEIVED)
+            except OSError:
+                return
+        self._become(request, fds)
 
 
 def serve(fd: int, agent_pid: int, modules: Sequence[str]) -> None:
@@ -122,8 +131,8 @@ def serve(fd: int, agent_pid: int, modules: Sequence[str]) -> None:
     sock = socket.socket(fileno=fd)
     _load(sock, modules)
     set_name("jdist-fork")
-    become = partial(_become_requested, agent_pid)
-    preforked = PreforkedChild(partial(_fork_twice, sock), partial(_be_adopted, agent_pid), become)
+    fork_twice = partial(_fork_twice, sock, agent_pid)
+    preforked = PreforkedChild(fork_twice, _become_requested)
     while True:
         if preforked.is_empty and not select.select([sock], [], [], _QUIET)[0]:
             preforked.fill()
@@ -131,7 +140,7 @@ def serve(fd: int, agent_pid: int, modules: Sequence[str]) -> None:
         if not data:
             return
         try:
-            reply = ProcessStarted(preforked.assign(data, fds) or _fork_twice(sock, partial(become, data, fds)))
+            reply = ProcessStarted(preforked.assign(data, fds) or fork_twice(partial(_become_requested, data, fds)))
         except OSError as e:
             reply = ProcessStarted(0, f"fork failed: {e}")
         for passed in fds:
@@ -156,7 +165,7 @@ def stand_by(fd: int, agent_pid: int, modules: Sequence[str]) -> None:
     if data:
         sock.send(msgspec.msgpack.encode(ProcessStarted(os.getpid())))
         sock.close()
-        _run_and_exit(partial(_become_requested, agent_pid, data, []))
+        _run_and_exit(agent_pid, partial(_become_requested, data, []))
 
 
 def _load(sock: socket.socket, modules: Sequence[str]) -> None:
@@ -171,8 +180,8 @@ def _load(sock: socket.socket, modules: Sequence[str]) -> None:
     sock.send(msgspec.msgpack.encode(ImportsDone(error)))
 
 
-def _fork_twice(sock: socket.socket, life: Callable[[], None]) -> int:
-    """The pid of a new process that does nothing but ``life``."""
+def _fork_twice(sock: socket.socket, agent_pid: int, life: Callable[[], None]) -> int:
+    """The pid of a new process that becomes the agent's child, and then does nothing but ``life``."""
     read_end, write_end = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -182,7 +191,7 @@ def _fork_twice(sock: socket.socket, life: Callable[[], None]) -> int:
         if child == 0:
             os.close(write_end)
             sock.close()
-            _run_and_exit(life)
+            _run_and_exit(agent_pid, life)
         os.write(write_end, str(child).encode())
         os._exit(0)
     os.close(write_end)
@@ -194,10 +203,18 @@ def _fork_twice(sock: socket.socket, life: Callable[[], None]) -> int:
     return int(pid)
 
 
-def _run_and_exit(life: Callable[[], None]) -> None:
-    """Never returns: this is the child."""
+def _run_and_exit(agent_pid: int, life: Callable[[], None]) -> None:
+    """Never returns: this is the child. It ends with the agent."""
     code = 1
     try:
+        deadline = time.monotonic() + _ADOPTION
+        while os.getppid() != agent_pid:  # the kernel sends no notice when it has re-parented a process
+            if time.monotonic() > deadline:
+                os._exit(3)
+            time.sleep(0.0002)
+        die_with_parent()
+        if os.getppid() != agent_pid:
+            os._exit(3)
         life()
         code = 0
     except BaseException:
@@ -208,29 +225,15 @@ def _run_and_exit(life: Callable[[], None]) -> None:
         os._exit(code)
 
 
-def _be_adopted(agent_pid: int) -> None:
-    """Wait until this is the agent's child, and end with it."""
-    deadline = time.monotonic() + _ADOPTION
-    while os.getppid() != agent_pid:  # the kernel sends no notice when it has re-parented a process
-        if time.monotonic() > deadline:
-            os._exit(3)
-        time.sleep(0.0002)
-    die_with_parent()
-    if os.getppid() != agent_pid:
-        os._exit(3)
-
-
-def _become_requested(agent_pid: int, data: bytes, fds: list[int]) -> None:
+def _become_requested(data: bytes, fds: list[int]) -> None:
     """Do what is asked for, as a process of its own."""
     request = msgspec.msgpack.decode(data, type=ProcessRequest)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if request.log:
         log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
     os.setsid()
-    _be_adopted(agent_pid)
     os.environ.update(request.env)
     module, _, function = request.entry.partition(":")
     getattr(importlib.import_module(module), function)(request.spec, *fds)

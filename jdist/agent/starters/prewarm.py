@@ -1,24 +1,30 @@
-"""Prewarming, in the agent: processes that have imported what workers need, and the time at which more is imported.
+"""Starters of a node's processes, and prewarming: what the next workers need is imported while the node is idle.
 
-Imports are done ahead when the node has been idle for a while. Never while a cell runs: what is under way then is
-suspended, and goes on when the node is idle again.
+Never while a cell runs: what is under way then is suspended, and goes on when the node is idle again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
-from jdist.agent.starters.base import CreateTask, ImportsDone, ProcessRequest, ProcessStarted, Starter
+from jdist.agent.starters.forkserver import ImportsDone, ProcessRequest, ProcessStarted
 from jdist.core.errors import LaunchError
+
+_log = logging.getLogger("jdist.agent")
+
+CreateTask = Callable[[Coroutine[Any, Any, None]], object]  # Runs a coroutine as a task until the agent ends.
 
 IDLE = 2.0  # Seconds without a cell after which a node counts as idle.
 _FORK_TIMEOUT = 30.0
@@ -50,7 +56,6 @@ class Prewarmer:
             self._timer = asyncio.get_running_loop().call_later(self._idle, self._warm)
 
     def _warm(self) -> None:
-        self._timer = None
         self._starter.resume()
         if self.is_enabled:
             self._create_task(self._starter.warm())
@@ -59,20 +64,70 @@ class Prewarmer:
         """Begin nothing from now on until a rank's cell has ended."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+
+
+class Starter(ABC):
+    """Starts a node's processes: by forking (`ForkStarter`), or as fresh interpreters (`SpawnStarter`).
+
+    One process imports ahead what the next workers need. Only while it imports, it is suspended and continued.
+    """
+
+    _ahead_kind: ClassVar[str]  # What is imported ahead, for the log.
+
+    def __init__(self) -> None:
+        self._ahead: PreloadedProcess | None = None
+
+    @abstractmethod
+    async def start(self, request: ProcessRequest) -> int:
+        """Return the new process's pid. Raises LaunchError."""
+
+    @abstractmethod
+    async def _begin_ahead(self) -> PreloadedProcess:
+        """Start the process that imports ahead. Raises OSError, LaunchError."""
+
+    async def _take_over(self, ahead: PreloadedProcess) -> None:
+        """Use the process, which has imported everything."""
+        ahead.signal(signal.SIGCONT)  # a cell may have stopped it when it was done
+
+    async def warm(self) -> None:
+        """Import ahead what the next workers need. Called when the node is idle, also when nothing is left to do."""
+        if self._ahead is not None:
+            return
+        try:
+            ahead = self._ahead = await self._begin_ahead()
+            await ahead.load(None)  # for as long as cells stop it
+        except (OSError, LaunchError) as e:
+            self._ahead = None
+            _log.warning("no warm %s: %s", self._ahead_kind, e)
+        else:
+            await self._take_over(ahead)
+
+    def pause(self) -> None:
+        """Suspend what `warm` has begun, because a cell starts."""
+        self._signal_importing(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue what `warm` has begun, because the node is idle."""
+        self._signal_importing(signal.SIGCONT)
+
+    def _signal_importing(self, number: signal.Signals) -> None:
+        if self._ahead is not None and not self._ahead.is_loaded:
+            self._ahead.signal(number)
+
+    def close(self) -> None:
+        """End the processes that are no workers."""
+        if self._ahead is not None:
+            self._ahead.close()
 
 
 class PreloadedProcess:
     """A process that imports and then waits, to be forked or to become a worker itself; see starters/forkserver."""
 
     def __init__(self, ours: socket.socket, pid: int):
-        self.pid = pid
         self.is_loaded = False
         self._pidfd = os.pidfd_open(pid)
         self._socket = ours
         self._socket.setblocking(False)
-        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
-        asyncio.get_running_loop().add_reader(ours, self._readable)
 
     @classmethod
     def spawn(cls, role: str, modules: Sequence[str], env: dict[str, str]) -> PreloadedProcess:
@@ -81,35 +136,22 @@ class PreloadedProcess:
         It writes to this process's own standard error until then.
         """
         ours, theirs = socket_pair()
+        command = [sys.executable, "-P", "-m", "jdist.agent.starters.forkserver", role]
+        command += [str(theirs.fileno()), str(os.getpid()), *modules]
         with theirs:
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "jdist.agent.starters.forkserver", role),
-                    *(str(theirs.fileno()), str(os.getpid()), *modules),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=env,
-            )
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=env)
         process.returncode = 0  # the agent's reaper waits for it, not Popen
         return cls(ours, process.pid)
 
-    def _readable(self) -> None:
-        try:
-            data = self._socket.recv(1 << 20)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            asyncio.get_running_loop().remove_reader(self._socket)
-        self._answers.put_nowait(data)
-
     async def load(self, timeout: float | None) -> None:
-        """Wait for the imports; None: as long as the process lives. Raises LaunchError when they fail."""
-        done = msgspec.msgpack.decode(await self._answer(timeout, "import torch"), type=ImportsDone)
-        if done.error:
-            raise LaunchError(f"{socket.gethostname()}: a worker's imports failed:\n{done.error}")
+        """Wait for the imports; None: as long as the process lives. Raises LaunchError and ends it when they fail."""
+        try:
+            done = msgspec.msgpack.decode(await self._answer(timeout, "import torch"), type=ImportsDone)
+            if done.error:
+                raise LaunchError(f"{socket.gethostname()}: a worker's imports failed:\n{done.error}")
+        except LaunchError:
+            self.close()
+            raise
         self.is_loaded = True
 
     async def start(self, request: ProcessRequest, fd: int | None = None) -> ProcessStarted:
@@ -120,9 +162,11 @@ class PreloadedProcess:
     async def _answer(self, timeout: float | None, doing: str) -> bytes:
         host = socket.gethostname()
         try:
-            data = await asyncio.wait_for(self._answers.get(), timeout)
+            data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self._socket, 1 << 20), timeout)
         except TimeoutError:
             raise LaunchError(f"the forkserver on {host} did not {doing} within {timeout:.0f} s") from None
+        except OSError:
+            data = b""
         if not data:
             raise LaunchError(f"the forkserver on {host} ended before it could {doing}")
         return data

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from jdist.agent.processes.reports import start_reporter
-from jdist.agent.starters.base import ProcessRequest
+from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
 from jdist.core.settings import TorchFactsSpec
 

@@ -27,7 +27,7 @@ from jdist.agent.processes import workers as module
 from jdist.agent.processes.jupyter_messages import KernelMessage
 from jdist.agent.processes.kernel import Kernel
 from jdist.agent.processes.workers import Workers
-from jdist.agent.starters.base import ProcessRequest
+from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import WorldFormed
 from jdist.core.messages.membership import LauncherTask, Shutdown, StartWorker, Welcome, WorkerHello

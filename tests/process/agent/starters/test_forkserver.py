@@ -39,7 +39,7 @@ def filled(became: Path) -> Iterator[tuple[PreforkedChild, int]]:
         pids.append(fork(life))
         return pids[-1]
 
-    preforked = PreforkedChild(remembered, lambda: None, lambda request, fds: became.write_bytes(request))
+    preforked = PreforkedChild(remembered, lambda request, fds: became.write_bytes(request))
     preforked.fill()
     yield preforked, pids[0]
     for pid in pids:

@@ -6,20 +6,24 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from jdist.agent.starters.base import ProcessRequest
-from jdist.agent.starters.prewarm import Prewarmer
+from jdist.agent.starters.forkserver import ProcessRequest
+from jdist.agent.starters.prewarm import PreloadedProcess, Prewarmer, Starter
 
 IDLE = 0.02
 
 
-class Recorder:
+class Recorder(Starter):
     """A starter that notes what it is told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[str] = []
         self.warmed = asyncio.Event()
 
     async def start(self, request: ProcessRequest) -> int:
+        raise NotImplementedError
+
+    async def _begin_ahead(self) -> PreloadedProcess:
         raise NotImplementedError
 
     async def warm(self) -> None:
