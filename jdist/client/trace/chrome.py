@@ -10,22 +10,16 @@ from typing import Any
 
 import msgspec
 
-from jdist.client.trace.layout import lanes
 from jdist.client.trace.report import TraceReport, title
-from jdist.client.trace.timeline import Bar, Row
+from jdist.client.trace.timeline import Bar, Row, lanes
 
 _LANES = 64  # Thread numbers of a rank; those of different ranks differ, also on different nodes.
 _NAMED = 4  # The most ranks that are listed as those for which a call waited.
 _LEAST_ARROW = 1e-3  # Waits shorter than this part of the run get no arrow: thousands of them hide each other.
 
 Event = dict[str, Any]
-
-
-class _Drawn(msgspec.Struct, frozen=True):
-    """A call, and where it is drawn."""
-
-    bar: Bar
-    track: Event
+# Calls, and the tracks on which they are drawn, by meeting and rank.
+_Drawn = dict[tuple[int, int], tuple[Bar, Event]]
 
 
 def chrome(report: TraceReport) -> bytes:
@@ -34,7 +28,7 @@ def chrome(report: TraceReport) -> bytes:
     nodes = {row.rank: report.places.get(row.rank, "?") for row in t.rows}
     pids = {node: i + 1 for i, node in enumerate(dict.fromkeys(nodes.values()))}
     events = [e for node, pid in pids.items() for e in _named("process", {"pid": pid, "tid": 0}, f"node {node}", pid)]
-    drawn: dict[tuple[int, int], _Drawn] = {}
+    drawn: _Drawn = {}
     for row in t.rows:
         events += _row(report, row, pids[nodes[row.rank]], drawn)
     events += _arrows(drawn, t.span * _LEAST_ARROW)
@@ -49,7 +43,7 @@ def chrome(report: TraceReport) -> bytes:
     return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": other})
 
 
-def _row(report: TraceReport, row: Row, pid: int, drawn: dict[tuple[int, int], _Drawn]) -> Iterator[Event]:
+def _row(report: TraceReport, row: Row, pid: int, drawn: _Drawn) -> Iterator[Event]:
     run = f"run {report.timeline.run}"
     for number, lane in enumerate(lanes(row.bars) or [[]]):
         track = {"pid": pid, "tid": 1000 + row.rank * _LANES + min(number, _LANES - 1)}
@@ -59,7 +53,7 @@ def _row(report: TraceReport, row: Row, pid: int, drawn: dict[tuple[int, int], _
             cell = {"rank": row.rank, "run": report.timeline.run, "left_out": row.left_out}
             yield _span(run, "cell", track, row.began, row.ended, cell)
         for bar in lane:
-            drawn[bar.meeting, row.rank] = _Drawn(bar, track)
+            drawn[bar.meeting, row.rank] = bar, track
             yield _span(bar.call.op, report.label(bar.call.group), track, bar.began, bar.ended, _args(report, bar))
             if bar.work > bar.began:
                 most = sorted(bar.charged, key=lambda c: -c[1])[:_NAMED]
@@ -84,17 +78,17 @@ def _args(report: TraceReport, bar: Bar) -> Event:
     return {k: v for k, v in found.items() if v not in (None, "", [])}
 
 
-def _arrows(drawn: dict[tuple[int, int], _Drawn], least: float) -> Iterator[Event]:
+def _arrows(drawn: _Drawn, least: float) -> Iterator[Event]:
     """From the call of the last rank to come to each call that waited for it, for ``least`` seconds or longer."""
-    for number, target in enumerate(drawn.values(), 1):
-        bar = target.bar
+    for number, (bar, track) in enumerate(drawn.values(), 1):
         came = [drawn[bar.meeting, r] for r, _ in bar.charged if (bar.meeting, r) in drawn]
-        source = max(came, key=lambda each: each.bar.began, default=None)
-        if source is None or bar.waited < least or source.bar.began > bar.ended or bar.ended <= bar.began:
+        if not came or bar.waited < least or bar.ended <= bar.began:
             continue
-        common = {"name": title(bar.call), "cat": "waited for", "id": number}
-        yield {**common, **source.track, "ph": "s", "ts": _micro(source.bar.began)}
-        yield {**common, **target.track, "ph": "f", "bp": "e", "ts": _micro(bar.work)}
+        last, source = max(came, key=lambda each: each[0].began)
+        if last.began <= bar.ended:
+            common = {"name": title(bar.call), "cat": "waited for", "id": number}
+            yield {**common, **source, "ph": "s", "ts": _micro(last.began)}
+            yield {**common, **track, "ph": "f", "bp": "e", "ts": _micro(bar.work)}
 
 
 def _span(name: str, category: str, track: Event, began: float, ended: float, args: Event) -> Event:

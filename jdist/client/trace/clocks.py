@@ -14,6 +14,7 @@ at the same speed.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -36,8 +37,7 @@ class Clocks(Struct, frozen=True):
     @property
     def error(self) -> float:
         """The largest error between times of two hosts."""
-        worst = sorted(self.errors.values())[-2:]
-        return sum(worst)
+        return sum(sorted(self.errors.values())[-2:])
 
 
 def estimate(
@@ -58,18 +58,14 @@ def estimate(
     if len(names) < 2:
         return Clocks(dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0))
     by_trips = _from_trips(traced, hosts, trips)
-    by_ends = _from_ends(traced, meetings, hosts) if are_ends_true else {}
+    by_ends, near = _from_ends(traced, meetings, hosts, names[0]) if are_ends_true else ({}, {})
     both = {key: min(by_trips.get(key, math.inf), by_ends.get(key, math.inf)) for key in {**by_trips, **by_ends}}
-    near = _differences(traced, meetings, hosts, names[0]) if are_ends_true else {}
     for bounds in (both, by_ends, by_trips):
         closed = _close(bounds, [*names, _CLIENT])
-        if all(closed[n, n] >= 0 for n in names) and (bounds is by_trips or _joins(closed, names)):
+        joins = all(math.isfinite(closed[a, b]) for a in names for b in names)
+        if all(closed[n, n] >= 0 for n in names) and (bounds is by_trips or joins):
             return _fix(closed, names, {} if bounds is by_trips else near, moved=bounds is not both)
     return _fix(_close({}, names), names, {}, moved=True)
-
-
-def _joins(closed: _Bounds, names: Sequence[str]) -> bool:
-    return all(math.isfinite(closed[a, b]) for a in names for b in names)
 
 
 def _from_trips(
@@ -84,29 +80,32 @@ def _from_trips(
     return bounds
 
 
-def _from_ends(traced: Mapping[int, RankTrace], meetings: Sequence[Meeting], hosts: Mapping[int, str]) -> _Bounds:
+def _from_ends(
+    traced: Mapping[int, RankTrace], meetings: Sequence[Meeting], hosts: Mapping[int, str], base: str
+) -> tuple[_Bounds, dict[str, float]]:
+    """The bounds, and the median by which collectives end later on each host than on ``base``, by their clocks."""
     bounds: _Bounds = {}
+    later: dict[str, list[float]] = defaultdict(list)
     for meeting in meetings:
+        calls = {rank: traced[rank].calls[i] for rank, i in meeting.calls.items()}
         starts: dict[str, float] = {}
-        ends: dict[str, float] = {}
-        rooted = []
-        for rank, i in meeting.calls.items():
-            call, host = traced[rank].calls[i], hosts[rank]
+        ends: dict[str, list[float]] = defaultdict(list)
+        for rank, call in calls.items():
+            host = hosts[rank]
             starts[host] = max(call.started, starts.get(host, -math.inf))
             if call.ended is None or not call.is_done or "send" in call.op:
                 continue
             if needs_everyone(call):
-                ends[host] = min(call.ended, ends.get(host, math.inf))
+                ends[host].append(call.ended)
             else:
-                rooted.append((rank, call))
-        for a, end in ends.items():
-            for b, start in starts.items():
-                _tighten(bounds, a, b, end - start)
-        for rank, call in rooted:
-            for other in awaited(call, rank, meeting) & meeting.calls.keys():
-                start = traced[other].calls[meeting.calls[other]].started
-                _tighten(bounds, hosts[rank], hosts[other], (call.ended or 0.0) - start)
-    return bounds
+                for other in awaited(call, rank, meeting) & calls.keys():
+                    _tighten(bounds, host, hosts[other], call.ended - calls[other].started)
+        for host, times in ends.items():
+            for other_host, start in starts.items():
+                _tighten(bounds, host, other_host, min(times) - start)
+            if base in ends:
+                later[host].append(median(times) - median(ends[base]))
+    return bounds, {host: median(differences) for host, differences in later.items()}
 
 
 def _tighten(bounds: _Bounds, a: str, b: str, most: float) -> None:
@@ -123,23 +122,6 @@ def _close(bounds: _Bounds, names: Sequence[str]) -> _Bounds:
                 for b in names:
                     closed[a, b] = min(closed[a, b], first + closed[via, b])
     return closed
-
-
-def _differences(
-    traced: Mapping[int, RankTrace], meetings: Sequence[Meeting], hosts: Mapping[int, str], base: str
-) -> dict[str, float]:
-    """The median by which collectives end later on each host than on ``base``, by their clocks."""
-    found: dict[str, list[float]] = {}
-    for meeting in meetings:
-        ends: dict[str, list[float]] = {}
-        for rank, i in meeting.calls.items():
-            call = traced[rank].calls[i]
-            if call.ended is not None and call.is_done and needs_everyone(call):
-                ends.setdefault(hosts[rank], []).append(call.ended)
-        if base in ends:
-            for host, times in ends.items():
-                found.setdefault(host, []).append(median(times) - median(ends[base]))
-    return {host: median(differences) for host, differences in found.items()}
 
 
 def _fix(closed: _Bounds, names: Sequence[str], near: Mapping[str, float], *, moved: bool) -> Clocks:

@@ -27,19 +27,19 @@ _SAME_HOST_ERROR = 2e-3
 
 async def collect_trace(link: Link, facts: ClusterFacts, run: int) -> Trace:
     """The trace of ``run`` (0: the last one). Raises UsageError when no rank knows of it."""
-    topology = facts.topology
-    ranks = tuple(range(topology.world_size))
-    traces = asyncio.gather(*(_timed(link, rank, run) for rank in ranks))
-    timed, observed = await asyncio.gather(traces, link.query(ranks, Observe(), _TIMEOUT))
-    answers = {rank: answer for rank, (answer, _) in zip(ranks, timed, strict=True)}
-    trips = {rank: trip for rank, (_, trip) in zip(ranks, timed, strict=True)}
-    return assemble(answers, trips, {r: a for r, a in observed.items() if isinstance(a, Observation)}, facts, run)
+    ranks = tuple(range(facts.topology.world_size))
+    trips: dict[int, tuple[float, float]] = {}
 
+    async def trace(rank: int) -> RankReplyBody:
+        sent = time.time()
+        answer = (await link.query((rank,), GetTrace(run), _TIMEOUT))[rank]
+        trips[rank] = sent, time.time()
+        return answer
 
-async def _timed(link: Link, rank: int, run: int) -> tuple[RankReplyBody, tuple[float, float]]:
-    sent = time.time()
-    answer = (await link.query((rank,), GetTrace(run), _TIMEOUT))[rank]
-    return answer, (sent, time.time())
+    traces = asyncio.gather(*map(trace, ranks))
+    answers, observed = await asyncio.gather(traces, link.query(ranks, Observe(), _TIMEOUT))
+    observations = {r: a for r, a in observed.items() if isinstance(a, Observation)}
+    return assemble(dict(zip(ranks, answers, strict=True)), trips, observations, facts, run)
 
 
 def assemble(
@@ -89,14 +89,11 @@ def _clocks(
     hosts = {r: names[r] if names[r] not in ("", "?") else nodes[r] for r in traced}
     are_ends_true = "nccl" not in backend  # whose calls return when the operation is queued
     by_node = estimate(traced, meetings, nodes, trips, are_ends_true=are_ends_true)
-    if any(_contradicts(by_node, nodes[a], nodes[b]) for a in traced for b in traced if hosts[a] == hosts[b]):
-        return nodes, by_node
+    for a, b in {(nodes[a], nodes[b]) for a in traced for b in traced if hosts[a] == hosts[b]}:
+        apart = abs(by_node.offsets[a] - by_node.offsets[b])
+        if apart > by_node.errors[a] + by_node.errors[b] + _SAME_HOST_ERROR:
+            return nodes, by_node
     return hosts, estimate(traced, meetings, hosts, trips, are_ends_true=are_ends_true)
-
-
-def _contradicts(clocks: Clocks, a: str, b: str) -> bool:
-    apart = abs(clocks.offsets[a] - clocks.offsets[b])
-    return apart > clocks.errors[a] + clocks.errors[b] + _SAME_HOST_ERROR
 
 
 def _nothing(run: int, absent: Mapping[int, str]) -> str:
@@ -104,6 +101,5 @@ def _nothing(run: int, absent: Mapping[int, str]) -> str:
         return f"no rank had a part in run {run}" if run else "no cell has run on the ranks yet"
     reasons = list(dict.fromkeys(absent.values()))
     texts = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
-    if not run:
-        return f"nothing is known of the last run: {texts}"
-    return f"nothing is known of run {run}: {texts}. Without a number, the last run is traced"
+    what, hint = (f"run {run}", ". Without a number, the last run is traced") if run else ("the last run", "")
+    return f"nothing is known of {what}: {texts}{hint}"

@@ -20,15 +20,14 @@ flags       uint8   1: its end was not seen or has not been yet; 2: how long it 
 ==========  ======  ==================================================================================================
 """
 
-from __future__ import annotations  # array.array has no subscripts in Python 3.11
-
 import base64
 import math
 import re
 import sys
 import zlib
 from array import array
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from jdist.client.trace.report import TraceReport, peer_text, tensors_text
 from jdist.client.trace.timeline import Bar
@@ -37,54 +36,37 @@ from jdist.core.ranks import describe_ranks
 
 MIME = "application/vnd.jdist.trace.v1+json"
 VERSION = 1
-_TYPES = {
-    "began": "I",
-    "work": "I",
-    "ended": "I",
-    "waited": "I",
-    "kind": "H",
-    "number": "I",
-    "whom": "H",
-    "last": "i",
-    "meeting": "I",
-    "flags": "B",
-}
 _TICKS = 2**31
-_MOST_WORDS = 2**16 - 1
+_MOST_ENTRIES = 2**16 - 1
 _FINEST = 1e-9
 
-
-class _Words:
-    """Texts, each stored once; when there is no room for more, a last one stands for all others."""
-
-    def __init__(self, *first: Any):
-        self.entries: list[Any] = list(first)
-        self._places = {entry: i for i, entry in enumerate(first)}
-
-    def place(self, entry: Any, other: Any) -> int:
-        at = self._places.get(entry)
-        if at is None:
-            if len(self.entries) >= _MOST_WORDS:
-                entry = other
-                at = self._places.get(entry)
-            if at is None:
-                at = self._places[entry] = len(self.entries)
-                self.entries.append(entry)
-        return at
+_Entry = TypeVar("_Entry")
 
 
 def columns(report: TraceReport, cluster: str = "") -> dict[str, Any]:
     """The timeline for JSON. ``cluster`` is the cluster's name."""
     t = report.timeline
-    tick = max(max((b.ended for row in t.rows for b in row.bars), default=0.0), t.span, _FINEST) / _TICKS
+    bars = [bar for row in t.rows for bar in sorted(row.bars, key=lambda b: b.began)]
+    tick = max(max((b.ended for b in bars), default=0.0), t.span, _FINEST) / _TICKS
     groups = report.groups
-    kinds, whom = _Words(), _Words("")
-    held = {name: array(code) for name, code in _TYPES.items()}
-    for row in t.rows:
-        for bar in sorted(row.bars, key=lambda b: b.began):
-            _add(held, bar, tick)
-            held["kind"].append(kinds.place(_kind(bar, groups), ("…", 0, "", 0, None)))
-            held["whom"].append(whom.place(_whom(report, bar), "for others"))
+    kinds: dict[tuple[str, int, str, int, int | None], int] = {}
+    whom = {"": 0}
+
+    def ticks(times: Iterable[float]) -> str:
+        return _packed("I", (min(max(0, round(seconds / tick)), 2**32 - 1) for seconds in times))
+
+    packed = {
+        "began": ticks(b.began for b in bars),
+        "work": ticks(b.work for b in bars),
+        "ended": ticks(b.ended for b in bars),
+        "waited": ticks(b.waited for b in bars),
+        "kind": _packed("H", (_place(kinds, _kind(b.call, groups), ("…", 0, "", 0, None)) for b in bars)),
+        "number": _packed("I", (max(0, b.call.number) for b in bars)),
+        "whom": _packed("H", (_place(whom, _whom(report, b), "for others") for b in bars)),
+        "last": _packed("i", (max(b.charged, key=lambda c: c[1])[0] if b.charged else -1 for b in bars)),
+        "meeting": _packed("I", (b.meeting for b in bars)),
+        "flags": _packed("B", (b.is_open | b.is_estimate << 1 for b in bars)),
+    }
     return {
         "version": VERSION,
         "cluster": cluster,
@@ -95,11 +77,8 @@ def columns(report: TraceReport, cluster: str = "") -> dict[str, Any]:
         "span": t.span,
         "tick": tick,
         "groups": [report.label(group) for group in groups],
-        "kinds": [
-            {"op": op, "group": group, "detail": detail, "bytes": size, "line": line}
-            for op, group, detail, size, line in kinds.entries
-        ],
-        "whom": whom.entries,
+        "kinds": [dict(zip(("op", "group", "detail", "bytes", "line"), kind, strict=True)) for kind in kinds],
+        "whom": list(whom),
         "rows": [
             {
                 "rank": row.rank,
@@ -115,46 +94,37 @@ def columns(report: TraceReport, cluster: str = "") -> dict[str, Any]:
             for row in t.rows
         ],
         "absent": {str(rank): reason for rank, reason in report.absent.items()},
-        "columns": {name: _packed(column) for name, column in held.items()},
+        "columns": packed,
     }
 
 
-def _add(held: dict[str, array[int]], bar: Bar, tick: float) -> None:
-    for name, seconds in (("began", bar.began), ("work", bar.work), ("ended", bar.ended), ("waited", bar.waited)):
-        held[name].append(min(max(0, round(seconds / tick)), 2**32 - 1))
-    held["number"].append(max(0, bar.call.number))
-    held["last"].append(max(bar.charged, key=lambda c: c[1])[0] if bar.charged else -1)
-    held["meeting"].append(bar.meeting)
-    held["flags"].append((1 if bar.is_open else 0) | (2 if bar.is_estimate else 0))
+def _place(entries: dict[_Entry, int], entry: _Entry, other: _Entry) -> int:
+    """The place of ``entry``, which is added; when there is no room for more, that of ``other``."""
+    if entry not in entries and len(entries) >= _MOST_ENTRIES:
+        entry = other
+    return entries.setdefault(entry, len(entries))
 
 
-def _kind(bar: Bar, groups: tuple[str, ...]) -> tuple[str, int, str, int, int | None]:
-    call = bar.call
-    detail = " ".join(filter(None, (tensors_text(call), call.detail)))
-    if call.peer is not None:
-        detail = f"{peer_text(call)} {detail}".rstrip()
+def _kind(call: Call, groups: tuple[str, ...]) -> tuple[str, int, str, int, int | None]:
+    peer = "" if call.peer is None else peer_text(call)
+    detail = " ".join(filter(None, (peer, tensors_text(call), call.detail)))
     return call.op, groups.index(call.group), detail, nbytes(call), call.line
 
 
 def nbytes(call: Call) -> int:
     """Bytes of the tensors that the call was given; 0 where they are unknown."""
-    return sum(math.prod(shape) * _width(dtype) for shape, dtype in zip(call.shapes, call.dtypes, strict=False))
-
-
-def _width(dtype: str) -> int:
-    """Bytes of an element: ``bfloat16`` has 2."""
-    bits = re.search(r"\d+", dtype)
-    return int(bits[0]) // 8 if bits else 1
+    bits = [re.search(r"\d+", dtype) for dtype in call.dtypes]  # `bfloat16` has 2 bytes, `bool` 1
+    widths = [int(found[0]) // 8 if found else 1 for found in bits]
+    return sum(math.prod(shape) * width for shape, width in zip(call.shapes, widths, strict=False))
 
 
 def _whom(report: TraceReport, bar: Bar) -> str:
-    words = report.waited_for(bar)
-    if bar.missing:
-        words = f"{words}; {describe_ranks(bar.missing)} never entered it".removeprefix("; ")
-    return words
+    missing = f"{describe_ranks(bar.missing)} never entered it" if bar.missing else ""
+    return "; ".join(filter(None, (report.waited_for(bar), missing)))
 
 
-def _packed(column: array[int]) -> str:
+def _packed(code: str, numbers: Iterable[int]) -> str:
+    column = array(code, numbers)
     if sys.byteorder == "big":
         column.byteswap()
     return base64.b64encode(zlib.compress(column.tobytes(), 6)).decode()

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from jdist.core.messages.observation import RankTrace
 from jdist.core.observation import ANY, Call
@@ -76,11 +77,8 @@ def _collectives(
     for (group, number, _), meeting in found.items():
         began = min(traced[r].calls[i].started for r, i in meeting.calls.items())
         absent = seen[group] - meeting.calls.keys()
-        meeting.missing = frozenset(
-            r
-            for r in absent
-            if r in elsewhere or (r in traced and number > last.get((group, r), 0) and _is_kept(traced[r], began))
-        )
+        passed = {r for r in absent if r in traced and number > last.get((group, r), 0) and _is_kept(traced[r], began)}
+        meeting.missing = frozenset(passed | (absent & elsewhere))
     return list(found.values()) + alone
 
 
@@ -99,48 +97,41 @@ def _messages(traced: Mapping[int, RankTrace]) -> list[Meeting]:
     recvs: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
     for rank, trace in traced.items():
         for i, call in enumerate(trace.calls):
-            if call.peer is None:
-                continue
-            if "recv" in call.op:
+            if call.peer is not None and "recv" in call.op:
                 recvs[call.group, call.peer, rank, call.tag].append(i)
-            else:
+            elif call.peer is not None:
                 sends[call.group, rank, call.peer, call.tag].append(i)
-    found = []
+    found: list[Meeting] = []
+    free: dict[tuple[str, int, int], list[tuple[float, int, int]]] = defaultdict(list)
     for key in {**sends, **recvs}:
-        _, source, target, _ = key
+        group, source, target, tag = key
         if source == ANY:
             continue
-        out, into = sends.pop(key, []), recvs.pop(key, [])
-        if any(traced[r].left_out for r in (source, target) if r in traced):
-            skip = len(out) - len(into)
-            found += [Meeting({source: i}, is_message=True) for i in out[: max(skip, 0)]]
-            found += [Meeting({target: i}, is_message=True) for i in into[: max(-skip, 0)]]
-            out, into = out[max(skip, 0) :], into[max(-skip, 0) :]
-        found += [Meeting({source: s, target: r}, is_message=True) for s, r in zip(out, into, strict=False)]
-        if out[len(into) :]:
-            sends[key] = out[len(into) :]
-        gone = frozenset({source} & traced.keys())
-        found += [Meeting({target: r}, gone, is_message=True) for r in into[len(out) :]]
-    return found + _from_anyone(traced, sends, recvs)
-
-
-def _from_anyone(
-    traced: Mapping[int, RankTrace],
-    sends: dict[tuple[str, int, int, int], list[int]],
-    recvs: dict[tuple[str, int, int, int], list[int]],
-) -> list[Meeting]:
-    found = []
-    for (group, _, target, tag), into in recvs.items():
-        free = sorted(
-            (traced[s].calls[i].started, s, i)
-            for (g, s, t, n), out in sends.items()
-            for i in out
-            if (g, t, n) == (group, target, tag)
-        )
-        for r, (_, source, i) in zip(into, free, strict=False):
-            found.append(Meeting({source: i, target: r}, is_message=True))
-            sends[group, source, target, tag].remove(i)
-        found += [Meeting({target: r}, is_message=True) for r in into[len(free) :]]
-    for (_, source, target, _), out in sends.items():
-        found += [Meeting({source: i}, frozenset({target} & traced.keys()), is_message=True) for i in out]
+        out, into = sends[key], recvs[key]
+        is_cut = any(traced[r].left_out for r in (source, target) if r in traced)
+        pairs = reversed([*zip_longest(out[::-1], into[::-1])]) if is_cut else zip_longest(out, into)
+        for sent, received in pairs:
+            if received is None and not is_cut:
+                free[group, target, tag].append((traced[source].calls[sent].started, source, sent))
+                continue
+            calls = {rank: i for rank, i in ((source, sent), (target, received)) if i is not None}
+            missing = {source} & traced.keys() if sent is None and not is_cut else ()
+            found.append(Meeting(calls, frozenset(missing), is_message=True))
+    for (group, source, target, tag), into in recvs.items():
+        if source == ANY:
+            found += _from_anyone(target, into, free[group, target, tag])
+    for (_, target, _), left in free.items():
+        known = frozenset({target} & traced.keys())
+        found += [Meeting({source: i}, known, is_message=True) for _, source, i in left]
     return found
+
+
+def _from_anyone(target: int, into: Iterable[int], free: list[tuple[float, int, int]]) -> Iterator[Meeting]:
+    """Meetings of recvs from any rank. They take sends, given as ``(start, rank, index)``, out of ``free``."""
+    free.sort(reverse=True)
+    for received in into:
+        calls = {target: received}
+        if free:
+            _, source, sent = free.pop()
+            calls[source] = sent
+        yield Meeting(calls, is_message=True)

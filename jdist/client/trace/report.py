@@ -1,4 +1,4 @@
-"""Report: a timeline in words: its headline, its finding and notes, and its table by rank. Pure."""
+"""Report: a timeline in words: its headline, its finding and notes, its table by rank, and all as text. Pure."""
 
 import math
 from collections import Counter, defaultdict
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from jdist.client.trace.timeline import Bar, Row, Timeline
 from jdist.core.observation import Call
-from jdist.core.quantities import format_interval
+from jdist.core.quantities import format_count, format_interval
 from jdist.core.ranks import describe_ranks
 
 HEADS = ("rank", "node", "calls", "in calls", "waited", "made others wait", "longest wait")
@@ -16,6 +16,8 @@ NUMERIC = frozenset({"rank", "calls", "in calls", "waited", "made others wait"})
 _WORTH_SAYING = 0.01  # Waiting of less than this part of the ranks' time is not in the headline.
 _WORTH_NAMING = 0.1  # Ranks charged with less than this part of a wait are not named.
 _LEAST_ERROR = 1e-4  # Clocks that agree within this many seconds need no note.
+_COLUMNS = 64  # Characters for a rank's time in a text.
+_WORK, _WAIT, _CELL = "█", "░", "─"
 
 
 class TraceReport(Struct, frozen=True):
@@ -42,7 +44,7 @@ class TraceReport(Struct, frozen=True):
         """``run 3 · 4 ranks · 1.2 s · 12 calls``, and the ranks that are missing."""
         t = self.timeline
         calls = sum(len(row.bars) for row in t.rows)
-        ranks = f"{len(t.rows)} rank{'s' if len(t.rows) != 1 else ''}"
+        ranks = format_count(len(t.rows), "rank")
         if self.elsewhere:
             ranks += f", {describe_ranks(self.elsewhere)} had no part"
         if self.absent:
@@ -60,8 +62,8 @@ class TraceReport(Struct, frozen=True):
         if total <= _WORTH_SAYING * t.span * len(t.rows):
             return "no rank waited long for another"
         worst = max(t.caused, key=lambda r: t.caused[r])
-        found = f"rank {worst} made others wait {format_interval(t.caused[worst])} of {format_interval(total)} in all"
-        return f"{found}{self._most_of(worst)}"
+        caused = f"{format_interval(t.caused[worst])} of {format_interval(total)}"
+        return f"rank {worst} made others wait {caused} in all{self._most_of(worst)}"
 
     def _most_of(self, rank: int) -> str:
         """The calls with most of the waiting that the rank caused, or a single one that stands out."""
@@ -153,6 +155,46 @@ class TraceReport(Struct, frozen=True):
             f"{describe_ranks(bar.missing)} never entered it" if bar.missing else "",
         ]
         return "\n".join(filter(None, lines))
+
+    def text(self) -> str:
+        """Headline, a line of characters for each rank, and the table; for terminals and other places without SVG."""
+        t = self.timeline
+        lines = [self.headline, self.finding]
+        if t.span > 0 and t.rows:
+            wide = max(len(str(row.rank)) for row in t.rows)
+            lines += ["", *(f"{row.rank:>{wide}} {_strip(row, t.span)}" for row in t.rows)]
+            lines.append(f"{'':{wide}} 0{format_interval(t.span):>{_COLUMNS - 1}}")
+            legend = f"{_WORK} in a call   {_WAIT} waiting there for another rank   {_CELL} elsewhere in the cell"
+            lines.append(f"{'':{wide}} {legend}")
+        columns = []
+        for head, cells in zip(HEADS, zip(HEADS, *self.table(), strict=True), strict=True):
+            width = max(map(len, cells))
+            columns.append([cell.rjust(width) if head in NUMERIC else cell.ljust(width) for cell in cells])
+        grid = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+        return "\n".join([*lines, "", *grid, *self.notes])
+
+
+def _strip(row: Row, span: float) -> str:
+    """One character for each stretch of time, for most of what the rank did in it; a wait wins over equal work."""
+    step = span / _COLUMNS
+    work, wait = [0.0] * _COLUMNS, [0.0] * _COLUMNS
+    for bar in row.bars:
+        _spread(wait, bar.began, bar.work, step)
+        _spread(work, bar.work, bar.ended, step)
+    out = []
+    for i in range(_COLUMNS):
+        inside = row.began < (i + 1) * step and row.ended > i * step
+        if work[i] + wait[i] >= step / 2:
+            out.append(_WAIT if wait[i] >= work[i] else _WORK)
+        else:
+            out.append(_CELL if inside else " ")
+    return "".join(out)
+
+
+def _spread(into: list[float], began: float, ended: float, step: float) -> None:
+    first, last = max(0, int(began / step)), min(len(into) - 1, int(ended / step))
+    for i in range(first, last + 1):
+        into[i] += max(0.0, min(ended, (i + 1) * step) - max(began, i * step))
 
 
 def title(call: Call) -> str:

@@ -7,15 +7,16 @@ few pixels are added up in columns, whose height is the part of the time with a 
 
 import hashlib
 import html
+import itertools
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from jdist.client.trace.layout import Bin, crowd, lanes
 from jdist.client.trace.report import TraceReport, title
-from jdist.client.trace.timeline import Bar, Row
+from jdist.client.trace.timeline import Bar, Row, lanes
 from jdist.core.quantities import format_interval
 
 WIDTH = 980
@@ -38,6 +39,36 @@ def svg(report: TraceReport, colour: str = "") -> str:
     return _Picture(report).draw(colour)
 
 
+class Bin(Struct, frozen=True):
+    """Calls in a stretch of time that are too narrow to be drawn one by one, and their parts (0 to 1) of it."""
+
+    at: float
+    working: float
+    waiting: float
+    counts: tuple[tuple[str, int], ...]
+    group: str  # The group of most of the calls.
+
+
+def crowd(bars: Sequence[Bar], width: float) -> tuple[list[Bar], list[Bin]]:
+    """The bars as wide as ``width`` seconds or wider, or alone there, and the rest in bins of that width."""
+    drawn = [b for b in bars if b.ended - b.began >= width]
+    narrow: dict[int, list[Bar]] = defaultdict(list)
+    for bar in bars:
+        if bar.ended - bar.began < width:
+            narrow[int(bar.began / width)].append(bar)
+    bins = []
+    for number, part in sorted(narrow.items()):
+        if len(part) == 1:
+            drawn += part
+            continue
+        working, waiting = sum(b.ended - b.work for b in part), sum(b.work - b.began for b in part)
+        whole = max(width, working + waiting)
+        ops, groups = Counter(b.call.op for b in part), Counter(b.call.group for b in part)
+        group = groups.most_common(1)[0][0]
+        bins.append(Bin(number * width, working / whole, waiting / whole, tuple(ops.most_common()), group))
+    return sorted(drawn, key=lambda b: b.began), bins
+
+
 class _RowBox(Struct, frozen=True):
     """A rank's row on the picture."""
 
@@ -58,21 +89,26 @@ class _Picture:
     def __init__(self, report: TraceReport):
         self._report = report
         self._timeline = t = report.timeline
-        self._groups = report.groups
-        self._colours = {group: i % len(_COLOURS) for i, group in enumerate(self._groups)}
+        self._groups = report.groups or ("",)
         self._span = max(t.span, 1e-6)
         name = hashlib.sha256(repr((t.run, t.began, t.span, len(t.rows))).encode()).hexdigest()[:8]
-        self._prefix = f"jdist-{name}-"
+        self._patterns = {f"jdist-{name}-{i}": colour for i, colour in enumerate(_COLOURS[: len(self._groups)])}
+        self._fill = dict(zip(self._groups, itertools.cycle(_COLOURS), strict=False))
+        hatches = itertools.cycle(f"url(#{pattern})" for pattern in self._patterns)
+        self._hatch = dict(zip(self._groups, hatches, strict=False))
         self._boxes, self._bottom = self._layout()
         lane_count = sum(len(box.lanes) for box in self._boxes)
         # Seconds of the shortest call that is drawn by itself.
         self._least = max(_NARROWEST, lane_count * _PLOT / _ELEMENTS) * self._span / _PLOT
 
     def draw(self, colour: str) -> str:
-        parts = [self._patterns(), *self._axis()]
-        for box in self._boxes:
-            parts += self._row(box)
-        parts += self._links()
+        patterns = [
+            f'<pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" '
+            f'patternTransform="rotate(45)"><rect width="7" height="7" fill="{fill}" fill-opacity=".15"/>'
+            f'<rect width="1.6" height="7" fill="{fill}" fill-opacity=".5"/></pattern>'
+            for name, fill in self._patterns.items()
+        ]
+        rows = (part for box in self._boxes for part in self._row(box))
         legend, height = self._legend(self._bottom + 30)
         root = f' color="{colour}"' if colour else ""
         label = _escape(f"{self._report.headline}; {self._report.finding}")
@@ -80,7 +116,7 @@ class _Picture:
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" width="{WIDTH}" '
             f'height="{height:.0f}" viewBox="0 0 {WIDTH} {height:.0f}"{root} fill="currentColor" font-size="10" '
             'font-family="system-ui,sans-serif" style="max-width:100%;height:auto">'
-            f"{''.join([*parts, *legend])}</svg>"
+            f"<defs>{''.join(patterns)}</defs>{''.join([*self._axis(), *rows, *self._links(), *legend])}</svg>"
         )
 
     def _layout(self) -> tuple[list[_RowBox], float]:
@@ -102,21 +138,6 @@ class _Picture:
 
     def _x(self, moment: float) -> float:
         return _LEFT + min(max(moment / self._span, 0.0), 1.0) * _PLOT
-
-    def _fill(self, group: str) -> str:
-        return _COLOURS[self._colours.get(group, 0)]
-
-    def _hatch(self, group: str) -> str:
-        return f"url(#{self._prefix}{self._colours.get(group, 0)})"
-
-    def _patterns(self) -> str:
-        made = [
-            f'<pattern id="{self._prefix}{i}" width="7" height="7" patternUnits="userSpaceOnUse" '
-            f'patternTransform="rotate(45)"><rect width="7" height="7" fill="{colour}" fill-opacity=".15"/>'
-            f'<rect width="1.6" height="7" fill="{colour}" fill-opacity=".5"/></pattern>'
-            for i, colour in enumerate(_COLOURS[: max(1, len(self._groups))])
-        ]
-        return f"<defs>{''.join(made)}</defs>"
 
     def _axis(self) -> Iterator[str]:
         """Upright lines at round times, named below."""
@@ -156,14 +177,14 @@ class _Picture:
                 upto = right
 
     def _bar(self, bar: Bar, y: float, tall: float) -> str:
-        fill = self._fill(bar.call.group)
+        fill = self._fill[bar.call.group]
         left, middle, right = self._x(bar.began), self._x(bar.work), self._x(bar.ended)
         if right - left < 1.5 and not bar.is_open:
             right = left + 1.5
         parts = [f"<title>{_escape(self._report.hover(bar))}</title>"]
         if middle - left > 0.2:
             outline = f'stroke="{fill}" stroke-width=".8" {_DASHED if bar.is_open else ""}'
-            hatch = f'fill="{self._hatch(bar.call.group)}"'
+            hatch = f'fill="{self._hatch[bar.call.group]}"'
             parts.append(_rect(left, y + 0.5, middle - left, tall - 1, f"{hatch} {outline}"))
         if right - middle > 0.2:
             parts.append(_rect(middle, y, right - middle, tall, f'fill="{fill}"'))
@@ -197,20 +218,20 @@ class _Picture:
             f"working {part.working:.0%} and waiting {part.waiting:.0%} of this time; "
             f"mostly {self._report.label(part.group)}"
         )
-        fill = self._fill(part.group)
+        fill = self._fill[part.group]
         tick = f'<path d="M{left:.1f} {y:.1f}v{tall:.1f}" stroke="{fill}" stroke-dasharray="2 2"/>'
-        waiting = _rect(left, y + tall - work - wait, right - left, wait, f'fill="{self._hatch(part.group)}"')
+        waiting = _rect(left, y + tall - work - wait, right - left, wait, f'fill="{self._hatch[part.group]}"')
         working = _rect(left, y + tall - work, right - left, work, f'fill="{fill}"')
         return f"<g><title>{_escape(what)}</title>{'' if work + wait else tick}{waiting}{working}</g>"
 
     def _links(self) -> Iterator[str]:
         """An upright line through all calls that waited until the last rank came, with a dot on that rank's row."""
         at = {box.row.rank: box.middle for box in self._boxes}
-        waits: dict[int, list[Bar]] = {}
-        for bar in (b for box in self._boxes for b in box.row.bars):
+        waits: dict[int, list[Bar]] = defaultdict(list)
+        for bar in self._timeline.bars:
             if bar.waited * _PLOT / self._span >= 16 and math.isfinite(bar.came):
-                waits.setdefault(bar.meeting, []).append(bar)
-        for bars in list(waits.values())[:_MOST_LINKS]:
+                waits[bar.meeting].append(bar)
+        for bars in itertools.islice(waits.values(), _MOST_LINKS):
             last = max(bars, key=lambda b: b.came)
             source = at.get(max(last.charged, key=lambda c: c[1])[0])
             if source is not None:
@@ -233,20 +254,20 @@ class _Picture:
         return parts, y + 8
 
     def _legend_entries(self) -> Iterator[tuple[str, str]]:
-        first = self._groups[0] if self._groups else ""
-        fill, hatched = f'fill="{self._fill(first)}"', f'fill="{self._hatch(first)}"'
-        outlined = f'{hatched} stroke="{self._fill(first)}" stroke-width=".8"'
+        first = self._groups[0]
+        fill, hatched = f'fill="{self._fill[first]}"', f'fill="{self._hatch[first]}"'
+        outlined = f'{hatched} stroke="{self._fill[first]}" stroke-width=".8"'
         yield _rect(0, 0, 16, 10, fill), "works"
         yield _rect(0, 0, 16, 10, outlined), "waits for another rank"
         yield '<circle cx="8" cy="5" r="3"/>', "the last one comes"
-        if any(bar.is_open for box in self._boxes for bar in box.row.bars):
+        if any(bar.is_open for bar in self._timeline.bars):
             yield _rect(0, 0, 16, 10, f"{outlined} {_DASHED}"), "not ended, or its end was not seen"
         if any(crowd(lane, self._least)[1] for box in self._boxes for lane in box.lanes):
             mark = _rect(0, 0, 16, 5, hatched) + _rect(0, 5, 16, 5, fill)
             yield mark, "many short calls: the height is their part of the time"
-        if len(self._groups) > 1 or (first and self._report.label(first) != "world"):
+        if first and (len(self._groups) > 1 or self._report.label(first) != "world"):
             for group in self._groups[:_MOST_GROUPS]:
-                yield _rect(0, 0, 16, 10, f'fill="{self._fill(group)}"'), self._report.label(group)[:40]
+                yield _rect(0, 0, 16, 10, f'fill="{self._fill[group]}"'), self._report.label(group)[:40]
             if len(self._groups) > _MOST_GROUPS:
                 yield "", f"and {len(self._groups) - _MOST_GROUPS} more groups"
 

@@ -91,13 +91,12 @@ def timeline(
     entries = [{r: traced[r].calls[i].started + shift[r] for r, i in meeting.calls.items()} for meeting in meetings]
     part = {(r, i): m for m, meeting in enumerate(meetings) for r, i in meeting.calls.items()}
     rows = []
-    for rank in sorted(traced):
-        numbers = [part[rank, i] for i in range(len(traced[rank].calls))]
-        rows.append(_row(rank, traced[rank], shift[rank], [(n, meetings[n], entries[n]) for n in numbers]))
+    for rank, trace in sorted(traced.items()):
+        numbers = [part[rank, i] for i in range(len(trace.calls))]
+        rows.append(_row(rank, trace, shift[rank], [(n, meetings[n], entries[n]) for n in numbers]))
     caused = dict.fromkeys(sorted(traced), 0.0)
-    for bar in (b for row in rows for b in row.bars):
-        for rank, seconds in bar.charged:
-            caused[rank] = caused.get(rank, 0.0) + seconds
+    for rank, seconds in (share for row in rows for bar in row.bars for share in bar.charged):
+        caused[rank] = caused.get(rank, 0.0) + seconds
     span = max((row.ended for row in rows), default=0.0)
     run = max((t.run for t in traced.values()), default=0)
     return Timeline(run, tuple(rows), span, zero, caused, clocks)
@@ -105,21 +104,12 @@ def timeline(
 
 def _row(rank: int, trace: RankTrace, shift: float, parts: Sequence[tuple[int, Meeting, dict[int, float]]]) -> Row:
     over = (trace.now if trace.ended is None else trace.ended) + shift
-    bars, counted = [], -math.inf
-    for i, (call, (number, meeting, entries)) in enumerate(zip(trace.calls, parts, strict=True)):
-        following = trace.calls[i + 1].started + shift if i + 1 < len(trace.calls) else over
-        own_end = over if call.ended is None else call.ended + shift
-        moments = _Moments(call.started + shift, max(call.started + shift, own_end), following, counted)
-        needed = {r: entries.get(r, math.inf) for r in awaited(call, rank, meeting)}
-        bar = _bar(rank, call, number, moments, needed, meeting.missing)
-        counted = max(counted, min(bar.came, moments.limit(call)))
-        bars.append(bar)
-    last = max((b.ended for b in bars), default=over)
+    bars = _bars(rank, trace.calls, shift, over, parts)
     return Row(
         rank=rank,
-        bars=tuple(bars),
+        bars=bars,
         began=trace.began + shift,
-        ended=max(over, last),
+        ended=max([over, *(b.ended for b in bars)]),
         is_running=trace.ended is None,
         left_out=trace.left_out,
         inside=_union(bars),
@@ -128,39 +118,40 @@ def _row(rank: int, trace: RankTrace, shift: float, parts: Sequence[tuple[int, M
     )
 
 
-class _Moments(Struct, frozen=True):
-    """Times around one call of a rank."""
-
-    began: float
-    own_end: float  # Its end, or the end of the cell if that was not seen.
-    following: float  # The start of the rank's next call.
-    counted: float  # The moment up to which the rank's waiting has been counted in calls before.
-
-    def limit(self, call: Call) -> float:
-        """The moment after which the rank does not wait in the call any more."""
-        is_estimate = call.ended is None and call.is_done
-        return min(self.own_end, max(self.began, self.following)) if is_estimate else self.own_end
-
-
-def _bar(rank: int, call: Call, number: int, at: _Moments, needed: Mapping[int, float], missing: frozenset[int]) -> Bar:
-    """``needed``: when each rank that the call waits for entered; ``missing``: the ranks that never did."""
-    is_open = call.ended is None
-    came = max([at.began, *needed.values()])
-    if "send" in call.op and (is_open or (call.is_done and came > at.own_end)):
-        came, needed = at.began, {}  # the backend took it over, and it needed no other rank
-    start, until = max(at.began, at.counted), min(came, at.limit(call))
-    return Bar(
-        rank=rank,
-        call=call,
-        meeting=number,
-        began=at.began,
-        came=came,
-        ended=min(came, at.own_end) if is_open and call.is_done else at.own_end,
-        is_open=is_open,
-        waited=max(0.0, until - start),
-        charged=_shares(start, until, needed) if until > start else (),
-        missing=tuple(sorted(missing & needed.keys())),
-    )
+def _bars(
+    rank: int, calls: Sequence[Call], shift: float, over: float, parts: Sequence[tuple[int, Meeting, dict[int, float]]]
+) -> tuple[Bar, ...]:
+    """``parts``: of each call its meeting, that one's number, and when ranks entered it. ``over``: the cell's end."""
+    bars = []
+    counted = -math.inf  # the moment up to which the rank's waiting has been counted
+    starts = [call.started + shift for call in calls]
+    for call, began, following, (number, meeting, entries) in zip(
+        calls, starts, [*starts, over][1:], parts, strict=True
+    ):
+        is_open = call.ended is None
+        is_unseen = is_open and call.is_done
+        own_end = max(began, over if call.ended is None else call.ended + shift)
+        needed = {r: entries.get(r, math.inf) for r in awaited(call, rank, meeting)}
+        came = max([began, *needed.values()])
+        if "send" in call.op and (is_open or (call.is_done and came > own_end)):
+            came, needed = began, {}  # the backend took it over, and it needed no other rank
+        start = max(began, counted)
+        until = min(came, own_end, max(began, following)) if is_unseen else min(came, own_end)
+        counted = max(counted, until)
+        bar = Bar(
+            rank=rank,
+            call=call,
+            meeting=number,
+            began=began,
+            came=came,
+            ended=min(came, own_end) if is_unseen else own_end,
+            is_open=is_open,
+            waited=max(0.0, until - start),
+            charged=_shares(start, until, needed) if until > start else (),
+            missing=tuple(sorted(meeting.missing & needed.keys())),
+        )
+        bars.append(bar)
+    return tuple(bars)
 
 
 def _shares(start: float, until: float, needed: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
@@ -182,3 +173,15 @@ def _union(bars: Sequence[Bar]) -> float:
         total += max(0.0, bar.ended - max(bar.began, upto))
         upto = max(upto, bar.ended)
     return total
+
+
+def lanes(bars: Sequence[Bar]) -> list[list[Bar]]:
+    """The bars in the fewest lanes without overlaps; blocking calls all fit into one."""
+    found: list[list[Bar]] = []
+    for bar in sorted(bars, key=lambda b: (b.began, -b.ended)):
+        free = next((lane for lane in found if lane[-1].ended <= bar.began), None)
+        if free is None:
+            found.append([bar])
+        else:
+            free.append(bar)
+    return found

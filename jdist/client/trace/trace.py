@@ -4,7 +4,7 @@ import html
 import os
 from pathlib import Path
 
-from jdist.client.trace import chrome, svg, text
+from jdist.client.trace import chrome, svg
 from jdist.client.trace.report import HEADS, NUMERIC, TraceReport
 from jdist.core.errors import UsageError
 from jdist.core.observation import Call
@@ -57,7 +57,7 @@ class Trace:
         return target
 
     def __repr__(self) -> str:
-        return text.text(self.report)
+        return self.report.text()
 
     def _repr_svg_(self) -> str:
         # shown as a file it has no surroundings whose colour it could take: this grey is readable on black and white

@@ -8,9 +8,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from jdist.client.trace.layout import crowd, lanes
-from jdist.client.trace.svg import WIDTH
-from jdist.client.trace.timeline import Bar
+from jdist.client.trace.svg import WIDTH, crowd
+from jdist.client.trace.timeline import Bar, lanes
 from jdist.client.trace.trace import Trace
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
