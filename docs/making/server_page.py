@@ -1,4 +1,4 @@
-"""Server page: the table of routes for the page of the Jupyter server, from the docstring of the routes' package."""
+"""Server page: the table of routes for the page of the Jupyter server, from the docstring of their module."""
 
 from __future__ import annotations
 

@@ -7,10 +7,9 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from jdist.client import find
@@ -113,15 +112,6 @@ class BrowserFollower(ClusterFollower):
         return watched_pause(self.world_size) if self.snapshot.runs and self._is_watched() else _IDLE_PAUSE
 
 
-class _Found(Struct):
-    """The connection files in the runtime directory."""
-
-    running: dict[str, Connection]
-    restartable: dict[str, Connection]
-    unreadable: dict[str, str]
-    is_all: bool  # False if some files cannot be classified yet: a controller is starting or ending.
-
-
 class ClusterList:
     """This user's clusters. ``emit`` gets events; ``is_watched`` and ``on_running`` are as in BrowserFollower."""
 
@@ -156,7 +146,7 @@ class ClusterList:
     def snapshot(self, name: str) -> ClusterSnapshot | None:
         """The cluster called ``name`` as it is now; None if there is none."""
         known = self._followers[name].snapshot if name in self._followers else self._others.get(name)
-        return self._starts.snapshot(name, known) if name in self._starts else known
+        return self._starts.snapshot(name, known)
 
     async def list(self) -> list[ClusterSnapshot]:
         """All clusters, without their ranks."""
@@ -167,8 +157,7 @@ class ClusterList:
         """All that can be known of a cluster now; None if there is none."""
         if name not in self._followers:
             return self.snapshot(name)
-        found = await self._followers[name].detail()
-        return self._starts.snapshot(name, found) if name in self._starts else found
+        return self._starts.snapshot(name, await self._followers[name].detail())
 
     async def ranks_here(self) -> int:
         """The number of ranks in all clusters together."""
@@ -185,11 +174,11 @@ class ClusterList:
 
         None if it has not ended after ``within`` seconds: it goes on, and an event reports its failure.
         """
-
-        async def done() -> T:
-            return await what(self._attached(name))
-
-        task = asyncio.ensure_future(done())
+        follower = self._followers.get(name)
+        if follower is None or follower.observer is None or follower.observer.link.lost:
+            shown = self.snapshot(name) or ClusterSnapshot(name=name, state="gone")
+            raise ConnectionLost(f"cluster {name} is {shown.state}: {shown.reason}")
+        task = asyncio.ensure_future(what(follower.observer))
         ended, _ = await asyncio.wait([task], timeout=within)
         if ended:
             return task.result()
@@ -202,13 +191,6 @@ class ClusterList:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.info("jdist: cluster %s: %s: %s", name, type(error).__name__, error)
             self._feed.update(name, True, str(error))
-
-    def _attached(self, name: str) -> AsyncCluster:
-        follower = self._followers.get(name)
-        if follower is None or follower.observer is None or follower.observer.link.lost:
-            shown = self.snapshot(name) or ClusterSnapshot(name=name, state="gone")
-            raise ConnectionLost(f"cluster {name} is {shown.state}: {shown.reason}")
-        return follower.observer
 
     async def stop(self, name: str, within: float) -> bool:
         """End a cluster, cancel its start, or forget that its start has failed. Raises JdistError.
@@ -223,11 +205,11 @@ class ClusterList:
             raise UsageError(f"cluster {name} is another version's: that one's jdist stop {name} ends it")
         if found is not None and found.state == "orphaned":
             await (await AsyncCluster.attach(name, kind=KIND)).stop()
-            is_done: bool | None = True
+            has_ended = True
         else:
-            is_done = await self.act(name, _stop, within)
+            has_ended = bool(await self.act(name, _stop, within))
         self._rescan.set()
-        return bool(is_done)
+        return has_ended
 
     async def revive(self, name: str) -> None:
         """Start the controller of a cluster again if it has died. Raises JdistError."""
@@ -254,7 +236,7 @@ class ClusterList:
             self._rescan.clear()
             self._is_settled = False
             with contextlib.suppress(OSError):  # a file that cannot be read now is read again
-                await self._adopt(await asyncio.to_thread(_find))
+                await self._adopt(*await asyncio.to_thread(_find))
             await self._until_changed(seen)
 
     async def _until_changed(self, seen: int) -> None:
@@ -266,22 +248,25 @@ class ClusterList:
                         await asyncio.wait_for(self._rescan.wait(), _GLANCE)
                         return
 
-    async def _adopt(self, found: _Found) -> None:
-        for name, connection in found.running.items():
-            known = self._followers.get(name)
+    async def _adopt(
+        self,
+        running: Mapping[str, Connection],
+        restartable: Mapping[str, Connection],
+        unreadable: Mapping[str, str],
+        is_all: bool,
+    ) -> None:
+        """Follow the clusters that run. ``is_all``: all files there are classified: no controller starts or ends."""
+        for name in {**running, **self._followers}:
+            known, connection = self._followers.get(name), running.get(name)
             if known is not None and (known.is_over or known.connection != connection):
                 await self._followers.pop(name).close()
-            if name not in self._followers:
+            if connection is not None and name not in self._followers:
                 follower = BrowserFollower(connection, self._handle_update, self._is_watched, self._on_running)
                 follower.add_done_callback(self._log_fault)
                 self._followers[name] = follower
-        for name in self._followers.keys() - found.running.keys():
-            await self._followers.pop(name).close()
-        self._others = {
-            **{n: ClusterSnapshot(name=n, state="foreign", reason=why) for n, why in found.unreadable.items()},
-            **{n: summary_of(connection, "orphaned", _ORPHANED) for n, connection in found.restartable.items()},
-        }
-        self._is_settled = found.is_all and not self._others
+        self._others = {n: ClusterSnapshot(name=n, state="foreign", reason=why) for n, why in unreadable.items()}
+        self._others |= {n: summary_of(connection, "orphaned", _ORPHANED) for n, connection in restartable.items()}
+        self._is_settled = is_all and not self._others
         for name in {*self._feed.names, *self._followers, *self._others}:
             self._feed.update(name)
 
@@ -308,7 +293,8 @@ def _changed_at() -> int:
         return 0
 
 
-def _find() -> _Found:
+def _find() -> tuple[Mapping[str, Connection], Mapping[str, Connection], Mapping[str, str], bool]:
+    """The connection files in the runtime directory, as :meth:`ClusterList._adopt` takes them."""
     running, restartable, unreadable = find.connections(), find.restartable(), find.unreadable()
     there = {path.stem.removeprefix("jdist-") for path in find.directory().glob("jdist-*.json")}
-    return _Found(running, restartable, unreadable, there <= {*running, *restartable, *unreadable})
+    return running, restartable, unreadable, there <= {*running, *restartable, *unreadable}

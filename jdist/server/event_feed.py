@@ -1,6 +1,7 @@
 """Event feed: what a browser is sent of a cluster that has changed: only what is new, and at most twice a second."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Literal
 
@@ -21,54 +22,54 @@ class ClusterEvent(Struct, frozen=True):
     notices: list[str]
 
 
+class _Cluster(Struct):
+    """What is to be sent of one cluster, and what has been."""
+
+    sent: ClusterSnapshot | None = None
+    sent_at: float = -INTERVAL
+    notices: list[str] = []
+    is_forced: bool = False
+    due: asyncio.TimerHandle | None = None
+
+
 class EventFeed:
     """Emits events about clusters. ``snapshot_of`` gives one by name, None if there is none. On the client's loop."""
 
     def __init__(self, snapshot_of: Callable[[str], ClusterSnapshot | None], emit: Callable[[ClusterEvent], None]):
         self._snapshot_of = snapshot_of
         self._emit = emit
-        self._sent: dict[str, ClusterSnapshot] = {}
-        self._sent_at: dict[str, float] = {}
-        self._notices: dict[str, list[str]] = {}
-        self._forced: set[str] = set()
-        self._due: dict[str, asyncio.TimerHandle] = {}
+        self._clusters: dict[str, _Cluster] = defaultdict(_Cluster)
 
     @property
     def names(self) -> set[str]:
         """Clusters about which a browser knows."""
-        return set(self._sent)
+        return {name for name, cluster in self._clusters.items() if cluster.sent is not None}
 
     def update(self, name: str, is_forced: bool = False, notice: str = "") -> None:
         """The cluster may have changed. ``is_forced``: send an event even if it has not."""
+        cluster = self._clusters[name]
         if notice:
-            self._notices.setdefault(name, []).append(redacted(notice))
-        if is_forced:
-            self._forced.add(name)
-        if name in self._due:
-            return
-        loop = asyncio.get_running_loop()
-        wait = self._sent_at.get(name, -INTERVAL) + INTERVAL - loop.time()
-        self._due[name] = loop.call_later(max(0.0, wait), self._send, name)
+            cluster.notices.append(redacted(notice))
+        cluster.is_forced |= is_forced
+        if cluster.due is None:
+            loop = asyncio.get_running_loop()
+            wait = cluster.sent_at + INTERVAL - loop.time()
+            cluster.due = loop.call_later(max(0.0, wait), self._send, name)
 
     def close(self) -> None:
         """Send nothing more."""
-        for due in self._due.values():
-            due.cancel()
+        for cluster in self._clusters.values():
+            if cluster.due is not None:
+                cluster.due.cancel()
 
     def _send(self, name: str) -> None:
-        del self._due[name]
-        before, now = self._sent.get(name), self._snapshot_of(name)
-        notices, is_forced = self._notices.pop(name, []), name in self._forced
-        self._forced.discard(name)
-        if now is None:
-            self._sent.pop(name, None)
-            if before is None and not notices:
-                return
-        else:
-            self._sent[name] = now
-            if before is not None and not notices and not is_forced and now.timeless() == before.timeless():
-                return
-        self._sent_at[name] = asyncio.get_running_loop().time()
+        last, now = self._clusters[name], self._snapshot_of(name)
+        before, notices = last.sent, last.notices
+        cluster = self._clusters[name] = _Cluster(now, last.sent_at)
+        is_new = before is not now if now is None or before is None else now.timeless() != before.timeless()
+        if not (is_new or notices or (last.is_forced and now is not None)):
+            return
+        cluster.sent_at = asyncio.get_running_loop().time()
         shown = (now or before or ClusterSnapshot(name=name)).without_ranks()
         rows = () if now is None else now.changed_rows(before)
         self._emit(ClusterEvent("gone" if now is None else "changed", name, shown, rows, notices))

@@ -43,13 +43,10 @@ class PendingStarts:
     def names(self) -> list[str]:
         return list(self._starts)
 
-    def is_under_way(self, name: str) -> bool:
-        return name in self._starts and not self._starts[name].error
-
     async def begin(self, arguments: dict[str, Any]) -> str:
         """Begin a start, and return its name, which is free. Raises UsageError."""
         taken = await asyncio.to_thread(lambda: find.connections() | find.restartable())
-        used = {*taken, *(n for n in self._starts if self.is_under_way(n))}
+        used = {*taken, *(name for name, start in self._starts.items() if not start.error)}
         name = arguments["name"] or next(f"c{n}" for n in itertools.count(1) if f"c{n}" not in used)
         if name in used:
             raise UsageError(f"a cluster called {name} runs already; choose another name")
@@ -73,22 +70,18 @@ class PendingStarts:
 
         try:
             cluster = await AsyncCluster.start(kind=KIND, on_progress=handle_progress, **arguments)
-            await self._release(name, cluster)
+            try:
+                self._check(name, cluster.world_size)  # nodes may have brought more ranks than are allowed
+            except UsageError:
+                await cluster.stop()
+                raise
+            await cluster.detach()
         except (JdistError, OSError) as e:
             start.error = redacted(str(e))
             self._update(name, f"cluster {name} could not be started: {e}")
         else:
             self._starts.pop(name, None)
             self._update(name, "")
-
-    async def _release(self, name: str, cluster: AsyncCluster) -> None:
-        """Detach from the cluster, or end it if nodes have brought more ranks than are allowed."""
-        try:
-            self._check(name, cluster.world_size)
-        except UsageError:
-            await cluster.stop()
-            raise
-        await cluster.detach()
 
     async def end(self, name: str) -> None:
         """Cancel a start, or forget one that has failed."""
@@ -105,8 +98,10 @@ class PendingStarts:
             async with asyncio.timeout(_UNDO):
                 await asyncio.gather(*(self.end(name) for name in self.names))
 
-    def snapshot(self, name: str, known: ClusterSnapshot | None) -> ClusterSnapshot:
-        """The start, with what is ``known`` of the cluster already."""
+    def snapshot(self, name: str, known: ClusterSnapshot | None) -> ClusterSnapshot | None:
+        """What is ``known`` of the cluster already, with its start if there is one."""
+        if name not in self._starts:
+            return known
         start = self._starts[name]
         state = "failed" if start.error else "starting"
         shown = known or ClusterSnapshot(name=name, state=state, reason=start.error)

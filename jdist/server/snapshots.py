@@ -4,21 +4,21 @@ Nothing in them is needed to reach a cluster: no key, no join line, no address, 
 sent, because nothing is known of it.
 """
 
-from __future__ import annotations
-
 import re
+from collections import Counter
 from collections.abc import Mapping
+from typing import Any, Self
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.observation import Observation
-from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
-from jdist.core.observation import Activity, Verdict
+from jdist.core.messages.status import RankFacts, StatusReport
+from jdist.core.observation import Activity
 from jdist.core.ranks import RankSet
 from jdist.core.remedy import Remedy, sentence
-from jdist.core.topology import Topology
+from jdist.core.topology import Mesh
 from jdist.wire.transport.keys import Connection
 
 _JOIN_LINE = re.compile(r"jdist1\.\S+")
@@ -40,13 +40,6 @@ class GroupRow(Struct, frozen=True):
 
     name: str
     ranks: tuple[int, ...]
-
-
-class MeshRow(Struct, frozen=True):
-    """The named mesh."""
-
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
 
 
 class ProgressRow(Struct, frozen=True):
@@ -97,7 +90,7 @@ class RankRow(Struct, frozen=True):
     # Known only for a moment: None for an idle rank, which is not asked again.
     gpu_busy: float | UnsetType | None = UNSET
 
-    def timeless(self) -> RankRow:
+    def timeless(self) -> Self:
         """The row without what changes by itself as time passes."""
         return replace(self, death_age=0, doing=self.doing and replace(self.doing, seconds=0))
 
@@ -142,7 +135,7 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     ready: int | UnsetType = UNSET
     nodes: tuple[NodeRow, ...] | UnsetType = UNSET
     groups: tuple[GroupRow, ...] | UnsetType = UNSET
-    mesh: MeshRow | UnsetType | None = UNSET
+    mesh: Mesh | UnsetType | None = UNSET
     left_out: tuple[str, ...] | UnsetType = UNSET
     ranks: tuple[RankRow, ...] | UnsetType = UNSET
     runs: tuple[RunRow, ...] | UnsetType = UNSET
@@ -154,15 +147,15 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     def rows(self) -> tuple[RankRow, ...]:
         return self.ranks or ()
 
-    def without_ranks(self) -> ClusterSnapshot:
+    def without_ranks(self) -> Self:
         return replace(self, ranks=UNSET)
 
-    def timeless(self) -> ClusterSnapshot:
+    def timeless(self) -> Self:
         """The snapshot without what changes by itself as time passes."""
         runs = tuple(replace(run, seconds=0) for run in self.runs or ())
         return replace(self, ranks=tuple(row.timeless() for row in self.rows), runs=runs)
 
-    def changed_rows(self, before: ClusterSnapshot | None) -> tuple[RankRow, ...]:
+    def changed_rows(self, before: Self | None) -> tuple[RankRow, ...]:
         """The rows that differ from those ``before`` in more than elapsed times."""
         known = {row.rank: row.timeless() for row in (before.rows if before is not None else ())}
         return tuple(row for row in self.rows if known.get(row.rank) != row.timeless())
@@ -189,8 +182,11 @@ def snapshot_of(
     facts, topology = report.facts, report.facts.topology
     # For all ranks at once: a single rank's local rank takes a walk over the nodes.
     local_ranks = {r: i for node in range(topology.nnodes) for i, r in enumerate(topology.ranks_on(node))}
+    unreachable = {topology.node_of[p] if topology.node_of else p for p in facts.unreachable}
+    hostnames = [topology.host_of_node(node) for node in range(topology.nnodes)]
     earlier = {(row.rank, row.pid): row for row in before.rows}
-    on_run = {number: sum(row.run == number for row in report.ranks) for number, *_ in report.runs}
+    on_run = Counter(row.run for row in report.ranks)
+    done = {n: 0 if state == "queued" else len(ranks) - on_run[n] for n, state, ranks, _ in report.runs}
     return ClusterSnapshot(
         name=facts.name,
         cluster=before.cluster,
@@ -202,70 +198,60 @@ def snapshot_of(
         nnodes=topology.nnodes,
         world_size=topology.world_size,
         ready=facts.ready,
-        nodes=tuple(_node(node, facts, topology) for node in range(topology.nnodes)),
+        nodes=tuple(
+            NodeRow(node, hostname, bool(hostname), node in unreachable, tuple(topology.ranks_on(node)))
+            for node, hostname in enumerate(hostnames)
+        ),
         groups=tuple(GroupRow(name, ranks) for name, ranks in facts.groups.items()),
-        mesh=None if facts.mesh is None else MeshRow(*facts.mesh),
+        mesh=None if facts.mesh is None else Mesh(*facts.mesh),
         left_out=facts.left_out,
         ranks=tuple(
             _row(row, local_ranks.get(row.rank, 0), observations.get(row.rank), earlier.get((row.rank, row.pid)))
             for row in report.ranks
         ),
-        runs=tuple(_run(*run, on_run[run[0]]) for run in report.runs),
+        runs=tuple(
+            RunRow(n, state, str(RankSet(ranks)), len(ranks), done[n], round(seconds, 3))
+            for n, state, ranks, seconds in report.runs
+        ),
         cell_groups=report.groups,
-        verdicts=tuple(_verdict(each) for each in report.verdicts),
+        verdicts=tuple(
+            VerdictRow(v.run, v.kind, v.is_certain, v.headline, v.details, v.responsible, v.waiting, v.remedies)
+            for v in report.verdicts
+        ),
         silences=report.silences,
     )
 
 
-def _node(node: int, facts: ClusterFacts, topology: Topology) -> NodeRow:
-    hostname = topology.host_of_node(node)
-    places = (topology.node_of[p] if topology.node_of else p for p in facts.unreachable)
-    return NodeRow(node, hostname, bool(hostname), node in places, tuple(topology.ranks_on(node)))
-
-
 def _row(facts: RankFacts, local_rank: int, observation: Observation | None, before: RankRow | None) -> RankRow:
     """A rank's row; ``before`` is the last one of its process."""
-    f, age = facts, round(facts.death_age, 1)
+    f = facts
     place = (f.rank, f.node_rank, local_rank, f.hostname, f.pid)
-    row = RankRow(*place, f.state, f.run, f.last_line, f.fresh, f.death, age)
+    row = RankRow(*place, f.state, f.run, f.last_line, f.fresh, f.death, round(f.death_age, 1))
     if before is not None:
-        row = replace(row, device=before.device, rss=before.rss, progress=before.progress)
+        kept = ("device", "rss", "progress", "gpu_name", "gpu_total", "gpu_used", "gpu_own")
+        row = replace(row, **{key: getattr(before, key) for key in kept})
     if observation is None:
-        if before is not None:
-            kept = {key: getattr(before, key) for key in ("gpu_name", "gpu_total", "gpu_used", "gpu_own")}
-            row = replace(row, **kept)
         return row
     labels = {g.name: g.label or g.name for g in observation.groups}
     progress = tuple(ProgressRow(labels[g.name], g.begun, g.ended) for g in observation.groups)
-    is_idle = observation.doing.kind == "idle"
-    row = replace(
+    is_idle, gpu = observation.doing.kind == "idle", observation.gpu
+    if gpu is None:
+        use: tuple[Any, ...] = (UNSET,) * 5
+    else:
+        use = (gpu.name, gpu.total, gpu.used, gpu.own, None if is_idle else gpu.busy)
+    return replace(
         row,
         # The agent answers for an unresponsive rank, and knows neither its device nor its groups.
         device=observation.device or row.device,
         rss=observation.rss // _MIB * _MIB,
         doing=None if is_idle else _activity(observation.doing, labels),
         progress=progress or row.progress,
+        **dict(zip(("gpu_name", "gpu_total", "gpu_used", "gpu_own", "gpu_busy"), use, strict=True)),
     )
-    gpu = observation.gpu
-    if gpu is None:
-        return row
-    busy = None if is_idle else gpu.busy
-    return replace(row, gpu_name=gpu.name, gpu_total=gpu.total, gpu_used=gpu.used, gpu_own=gpu.own, gpu_busy=busy)
-
-
-def _run(number: int, state: str, ranks: tuple[int, ...], seconds: float, still_in_it: int) -> RunRow:
-    done = 0 if state == "queued" else len(ranks) - still_in_it
-    return RunRow(number, state, str(RankSet(ranks)), len(ranks), done, round(seconds, 3))
 
 
 def _activity(now: Activity, labels: Mapping[str, str]) -> ActivityRow:
     """``labels``: of groups, by torch's names."""
-    call = now.calls[0] if now.calls else None
-    number, group = (0, "") if call is None else (call.number, labels.get(call.group, ""))
-    cpu = None if now.cpu is None else round(now.cpu, 1)
-    pace = (round(now.seconds, 1), cpu)
+    number, group = (now.calls[0].number, labels.get(now.calls[0].group, "")) if now.calls else (0, "")
+    pace = (round(now.seconds, 1), None if now.cpu is None else round(now.cpu, 1))
     return ActivityRow(now.kind, now.op, number, group, now.line, now.source, *pace, now.waits_for, now.state)
-
-
-def _verdict(v: Verdict) -> VerdictRow:
-    return VerdictRow(v.run, v.kind, v.is_certain, v.headline, v.details, v.responsible, v.waiting, v.remedies)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.server.routes.runs import console_command
+from jdist.server.routes import console_command
 
 HERE = socket.gethostname()
 

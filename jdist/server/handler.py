@@ -1,7 +1,6 @@
 """Handler: what all routes share: authorization, the way to the client's loop and back, errors, and bodies."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ from jdist.server.cluster_list import ClusterList
 from jdist.server.snapshots import redacted
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
+Method = Callable[..., Awaitable[None] | None]
 
 RESOURCE = "jdist"  # The resource that an authorizer is asked about; also the extension's name.
 ANSWER_TIMEOUT = 10.0  # Seconds for an answer; what takes longer goes on, and is answered with 202.
@@ -38,23 +37,30 @@ async def cross(work: Coroutine[Any, Any, T], within: float) -> T:
         future.cancel()
 
 
-def executes(method: F) -> F:
-    """Require an authorization to execute, since the route acts on what runs."""
-    decorate: Callable[[F], F] = authorized(action="execute")
-    return decorate(method)
+def permitted(method: Method) -> Method:
+    """Require a user who may do what the HTTP method stands for: read or write."""
+    return web.authenticated(authorized(method))
+
+
+def executes(method: Method) -> Method:
+    """Require a user who may execute, since the route acts on what runs."""
+    return web.authenticated(authorized(action="execute")(method))
 
 
 class Handler(ExtensionHandlerMixin, APIHandler):
-    """A route that counts as activity of the user."""
+    """A route. GET only reads, so it does not count as activity: an open panel lets the server be culled."""
 
     auth_resource = RESOURCE
 
+    def update_api_activity(self) -> None:
+        if self.request.method != "GET":
+            super().update_api_activity()
+
     @property
     def clusters(self) -> ClusterList:
-        try:
-            found: ClusterList = self.settings[RESOURCE].clusters
-        except UsageError as e:
-            raise web.HTTPError(503, str(e)) from None
+        found: ClusterList | None = self.settings[RESOURCE].clusters
+        if found is None:
+            raise web.HTTPError(503, "jdist is not ready yet; ask again")
         return found
 
     async def cross(self, work: Coroutine[Any, Any, T], within: float = RESULT_TIMEOUT) -> T:
@@ -65,8 +71,7 @@ class Handler(ExtensionHandlerMixin, APIHandler):
             raise web.HTTPError(504, f"no answer within {within:.0f} s") from None
         except (JdistError, OSError) as e:
             status = 400 if isinstance(e, UsageError) else 502
-            # tornado formats the message with its arguments, so a % in the text must be one of them
-            raise web.HTTPError(status, "%s", redacted(str(e)), reason=type(e).__name__) from None
+            raise web.HTTPError(status, redacted(str(e)), reason=type(e).__name__) from None
 
     async def act(
         self, name: str, what: Callable[[AsyncCluster], Awaitable[T]], within: float = ANSWER_TIMEOUT
@@ -103,8 +108,8 @@ class Handler(ExtensionHandlerMixin, APIHandler):
         if not isinstance(error, web.HTTPError) or not error.log_message:
             super().write_error(status_code, **kwargs)
             return
-        message = error.log_message % error.args if error.args else error.log_message
-        self.finish(json.dumps({"message": message, "reason": error.reason}))
+        # tornado doubles each % of a message without arguments
+        self.finish(msgspec.json.encode({"message": error.log_message % error.args, "reason": error.reason}))
 
     def body(self) -> dict[str, Any]:
         """The request's JSON object, {} if it has none."""
@@ -128,17 +133,3 @@ class Handler(ExtensionHandlerMixin, APIHandler):
         if not text.isdecimal() or len(text) > 9 or not least <= int(text) <= most:
             raise web.HTTPError(400, f"{name}: a number from {least} to {most}")
         return int(text)
-
-
-class ReadingHandler(Handler):
-    """A route that only reads: an open panel does not keep the server from being culled."""
-
-    _track_activity = False
-
-
-class MixedHandler(Handler):
-    """A route of which GET only reads."""
-
-    def update_api_activity(self) -> None:
-        if self.request.method != "GET":
-            super().update_api_activity()
