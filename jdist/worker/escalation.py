@@ -62,5 +62,5 @@ def _end_connections(listeners: Collection[Endpoint], groups: GroupRegistry, *, 
     if waiting is not None:
         groups.abort_group_creation()
         port = store_port(waiting)
-        if port is not None and port not in groups.store_ports:
-            shut_down((), (port,))  # a store that the cell made for itself
+        if port is not None and port != groups.store_port:
+            shut_down((), port)  # a store that the cell made for itself

@@ -66,17 +66,15 @@ def connections_to(port: int) -> set[Endpoint]:
     return {here for _, here, there in _connections() if there[1] == port}
 
 
-def shut_down(
-    listeners: Collection[Endpoint], store_ports: Collection[int] = (), keep: Collection[Endpoint] = ()
-) -> int:
-    """Shut down this process's connections that have an end in ``listeners``, or that go to one of ``store_ports``.
+def shut_down(listeners: Collection[Endpoint], store_port: int = 0, keep: Collection[Endpoint] = ()) -> int:
+    """Shut down this process's connections that have an end in ``listeners``, or that go to ``store_port`` of any host.
 
     ``listeners`` are all ranks' gloo listeners. Connections whose local end is in ``keep`` stay, and so do listening
     sockets and every other connection of the process. Returns how many were shut down.
     """
     count = 0
     for sock, here, there in _connections():
-        if here in listeners or there in listeners or (there[1] in store_ports and here not in keep):
+        if here in listeners or there in listeners or (there[1] == store_port and here not in keep):
             with contextlib.suppress(OSError):  # already shut down
                 sock.shutdown(socket.SHUT_RDWR)
                 count += 1

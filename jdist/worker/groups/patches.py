@@ -10,6 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,6 +23,7 @@ from jdist.worker.gloo.connections import remember_receives
 from jdist.worker.groups.formation import FOREVER
 from jdist.worker.groups.rebind import remember_ddp_modules
 from jdist.worker.groups.registry import GroupRegistry
+from jdist.worker.observe.call_log import OWN_FILES
 from jdist.worker.observe.frames import STORE_WAITS
 
 _BLOCKING_STORE_METHODS = ("wait", "get", "multi_get", "queue_pop", "barrier")
@@ -31,49 +33,40 @@ def install(groups: GroupRegistry) -> None:
     """Put the patches wherever torch.distributed's modules hold the originals; once, before user code runs."""
     if getattr(c10d.init_process_group, "is_jdist", False):
         raise RuntimeError("jdist's patches are installed in this process already")
-    wraps: dict[str, Callable[[Any, GroupRegistry], Any]] = {
-        "init_process_group": _wrap_init,
-        "destroy_process_group": _wrap_destroy,
-        "new_group": _wrap_new_group,
-        "split_group": _wrap_split_group,
-    }
-    for name, wrap in wraps.items():
+    for in_cell in (_init_process_group, _destroy_process_group, _new_group, _split_group):
+        name = in_cell.__name__.removeprefix("_")
         original = getattr(c10d, name)
-        wrapper = functools.wraps(original)(wrap(original, groups))
-        wrapper.is_jdist = True  # type: ignore[attr-defined]
+        patched = _patched(original, in_cell, groups)
         for module_name, module in list(sys.modules.items()):
             if module_name.startswith("torch.distributed") and vars(module).get(name) is original:
-                setattr(module, name, wrapper)
+                setattr(module, name, patched)
+    OWN_FILES.update({__file__, inspect.getfile(GroupRegistry)})
     _mark_store_waits()
     remember_receives()
     remember_ddp_modules()
     groups.log.install()
 
 
-def _arguments(signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound
+def _patched(original: Callable[..., Any], in_cell: Callable[..., Any], groups: GroupRegistry) -> Callable[..., Any]:
+    """``original``; for a cell, ``in_cell(call, asked, groups)`` with the call and all arguments by name."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        if not groups.is_in_cell:
+            return original(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return in_cell(lambda: original(*bound.args, **bound.kwargs), bound.arguments, groups)
+
+    patched.is_jdist = True  # type: ignore[attr-defined]
+    return patched
 
 
 # ---------------------------------------------------------------- the world
 
 
-def _wrap_init(original: Callable[..., None], groups: GroupRegistry) -> Callable[..., None]:
-    signature = inspect.signature(original)
-
-    def init_process_group(*args: Any, **kwargs: Any) -> None:
-        if not groups.is_in_cell:
-            original(*args, **kwargs)
-            return
-        _check_agrees(_arguments(signature, args, kwargs).arguments, groups)
-        backend, _rank, world_size = groups.world
-        print(f"init_process_group: the world of {world_size} ranks ({backend}) is already formed; nothing to do")
-
-    return init_process_group
-
-
-def _check_agrees(asked: dict[str, Any], groups: GroupRegistry) -> None:
+def _init_process_group(_call: Callable[[], None], asked: dict[str, Any], groups: GroupRegistry) -> None:
     backend, rank, world_size = groups.world
     wanted = str(asked["backend"]).lower() if asked["backend"] is not None else None
     asked_rank = _number(asked, "rank", "RANK")
@@ -91,6 +84,7 @@ def _check_agrees(asked: dict[str, Any], groups: GroupRegistry) -> None:
             f"that jdist has formed with backend {backend!r}. Ask for the same, leave the arguments out, or start a "
             "cluster of the other kind (start --backend … -n …)"
         )
+    print(f"init_process_group: the world of {world_size} ranks ({backend}) is already formed; nothing to do")
 
 
 def _number(asked: dict[str, Any], name: str, variable: str) -> int | None:
@@ -108,64 +102,32 @@ def _backends(text: str) -> set[str]:
     return {part.rpartition(":")[2] for part in text.split(",")}
 
 
-def _wrap_destroy(original: Callable[..., None], groups: GroupRegistry) -> Callable[..., None]:
-    def destroy_process_group(group: Any = None) -> None:
-        if not groups.is_in_cell:
-            original(group)
-        elif group is None or group is dist.group.WORLD:
-            print("destroy_process_group: jdist keeps the world formed for the next cell; nothing to do")
-        else:
-            original(group)
-            groups.record_destroyed(group)
-
-    return destroy_process_group
+def _destroy_process_group(call: Callable[[], None], asked: dict[str, Any], groups: GroupRegistry) -> None:
+    group = asked["group"]
+    if group is None or group is dist.group.WORLD:
+        print("destroy_process_group: jdist keeps the world formed for the next cell; nothing to do")
+    else:
+        call()
+        groups.record_destroyed(group)
 
 
 # ---------------------------------------------------------------- groups
 
 
-def _wrap_new_group(original: Callable[..., Any], groups: GroupRegistry) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
-    def new_group(*args: Any, **kwargs: Any) -> Any:
-        if not groups.is_in_cell:
-            return original(*args, **kwargs)
-        bound = _arguments(signature, args, kwargs)
-        a = bound.arguments
-        a["timeout"] = a["timeout"] or FOREVER
-        ranks = tuple(range(groups.world[2]) if a["ranks"] is None else a["ranks"])
-        with groups.making_group() as new_listeners:
-            group = original(*bound.args, **bound.kwargs)
-            listeners = new_listeners()
-        if a["use_local_synchronization"]:
-            groups.record_local_group(ranks)
-        else:
-            backend = None if a["backend"] is None else str(a["backend"])
-            spec = GroupSpec(tuple(sorted(ranks)) if a["sort_ranks"] else ranks, backend, a["group_desc"] or "")
-            groups.record_group(spec, group, listeners)
-        return group
-
-    return new_group
+def _new_group(call: Callable[[], Any], asked: dict[str, Any], groups: GroupRegistry) -> Any:
+    asked["timeout"] = asked["timeout"] or FOREVER
+    ranks = tuple(range(groups.world[2]) if asked["ranks"] is None else asked["ranks"])
+    backend = None if asked["backend"] is None else str(asked["backend"])
+    spec = GroupSpec(tuple(sorted(ranks)) if asked["sort_ranks"] else ranks, backend, asked["group_desc"] or "")
+    return groups.make_group(call, spec, is_local=asked["use_local_synchronization"])
 
 
-def _wrap_split_group(original: Callable[..., Any], groups: GroupRegistry) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
-    def split_group(*args: Any, **kwargs: Any) -> Any:
-        if not groups.is_in_cell:
-            return original(*args, **kwargs)
-        a = _arguments(signature, args, kwargs).arguments
-        with groups.making_group() as new_listeners:
-            group = original(*args, **kwargs)
-            listeners = new_listeners()
-        splits = tuple(tuple(ranks) for ranks in a["split_ranks"] or ())
-        if a["parent_pg"] is None or a["parent_pg"] is dist.group.WORLD:
-            groups.record_group(GroupSpec((), None, a["group_desc"] or "", splits), group, listeners)
-        else:
-            groups.record_local_group(next((s for s in splits if groups.world[1] in s), ()))
-        return group
-
-    return split_group
+def _split_group(call: Callable[[], Any], asked: dict[str, Any], groups: GroupRegistry) -> Any:
+    splits = tuple(tuple(ranks) for ranks in asked["split_ranks"] or ())
+    if asked["parent_pg"] is None or asked["parent_pg"] is dist.group.WORLD:
+        return groups.make_group(call, GroupSpec((), None, asked["group_desc"] or "", splits))
+    own = next((ranks for ranks in splits if groups.world[1] in ranks), ())
+    return groups.make_group(call, GroupSpec(own), is_local=True)
 
 
 # ---------------------------------------------------------------- waits at a store
@@ -173,19 +135,13 @@ def _wrap_split_group(original: Callable[..., Any], groups: GroupRegistry) -> Ca
 
 def _mark_store_waits() -> None:
     """Give the store's blocking C++ methods a Python frame, by which worker/observe/frames recognises them."""
-    for name in _BLOCKING_STORE_METHODS:
-        original = getattr(dist.Store, name, None)
-        if original is not None:
-            wrapper = _with_frame(original)
-            wrapper.__name__ = name
-            wrapper.__doc__ = original.__doc__
-            wrapper.__code__ = wrapper.__code__.replace(co_name=name)
-            STORE_WAITS.add(wrapper.__code__)
-            setattr(dist.Store, name, wrapper)
+    for name in filter(partial(hasattr, dist.Store), _BLOCKING_STORE_METHODS):
+        original = getattr(dist.Store, name)
 
+        def wait(store: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            return _original(store, *args, **kwargs)
 
-def _with_frame(original: Any) -> Any:
-    def wait(store: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(store, *args, **kwargs)
-
-    return wait
+        wait.__name__, wait.__doc__ = name, original.__doc__
+        wait.__code__ = wait.__code__.replace(co_name=name)
+        STORE_WAITS.add(wait.__code__)
+        setattr(dist.Store, name, wait)

@@ -7,7 +7,8 @@ inside DDP's C++ reducer. DTensor and DeviceMesh look groups up by name and need
 import functools
 import gc
 import weakref
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -16,134 +17,126 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jdist.worker.compat.torch import move_ddp
 
-# The end of a notice about what the user has to make again.
+# The ends of a notice about what the user has to make again.
 ON_REFORM = "; a function with @jdist.on_reform is called whenever that is needed"
+AGAIN = f"make it again{ON_REFORM}"
 
 _WALK_LIMIT = 50_000
 # Packages whose instances hold no user's group: a namespace leads to the shell, and that to thousands of them.
 _SHELLS = {"IPython", "ipykernel", "traitlets"}
 _ddps: weakref.WeakSet[Any] = weakref.WeakSet()
 
-
-class GroupPairs:
-    """Old groups, each with the group that takes its place and what a notice calls it."""
-
-    def __init__(self) -> None:
-        self.old: list[ProcessGroup] = []
-        self._new: dict[int, ProcessGroup] = {}
-        self._names: dict[int, str] = {}
-
-    def add(self, old: ProcessGroup, new: ProcessGroup, name: str) -> None:
-        self.old.append(old)
-        self._new[id(old)] = new
-        self._names[id(old)] = name
-
-    def new(self, value: object) -> Any:
-        """What takes ``value``'s place (also a tuple's, with new groups in it), or None where it holds no old group."""
-        if type(value) is tuple:
-            inside = [self.new(v) for v in value]
-            changed = any(new is not None for new in inside)
-            return tuple(v if new is None else new for v, new in zip(value, inside, strict=True)) if changed else None
-        return self._new.get(id(value))
-
-    def names(self, holder: Iterable[object]) -> list[str]:
-        """What the old groups directly in ``holder`` are called."""
-        return sorted({self._names[id(v)] for v in holder if id(v) in self._names})
+_New = dict[int, ProcessGroup]  # By the id of the group whose place it takes.
 
 
 def remember_ddp_modules() -> None:
-    """Remember every DistributedDataParallel module while it lives."""
+    """Remember every DistributedDataParallel module while it lives; once a process."""
     original = DistributedDataParallel.__init__
-    if getattr(original, "is_remembering", False):
-        return
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         _ddps.add(self)
 
-    init.is_remembering = True  # type: ignore[attr-defined]
     DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
 
 
-def rebind(pairs: GroupPairs, namespace: dict[str, Any]) -> tuple[str, ...]:
-    """Point DDP modules, containers, instances and closures at the new groups; returns what could not be reached.
+def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: dict[str, Any]) -> list[str]:
+    """Point DDP modules, containers, instances and closures at the group that is now under an old one's key.
 
-    Two ways in, since neither sees everything: the garbage collector knows who refers to a group, except dicts that it
-    does not track (all their values are plain); those are found by walking what the namespace holds.
+    Returns notices about what could not be reached. Two ways in, since neither sees everything: the garbage collector
+    knows who refers to a group, except dicts that it does not track (all their values are plain); those are found by
+    walking what the namespace holds.
     """
-    if not pairs.old:
-        return ()
-    notices = list(_rebind_ddp(pairs))
-    for holder in gc.get_referrers(*pairs.old):
-        if holder is not pairs.old:
-            _rebind_in(holder, pairs)
+    notices: list[str] = []
+    old: list[ProcessGroup] = []
+    new: _New = {}
+    names: dict[int, str] = {}
+    for key, group in previous.items():
+        if isinstance(group, ProcessGroup):  # else this rank was not in it
+            name = key if isinstance(key, str) else f"group {group.group_name} ({group.group_desc})"
+            if isinstance(groups.get(key), ProcessGroup):
+                old.append(group)
+                new[id(group)], names[id(group)] = groups[key], name
+            else:
+                notices.append(f"{name} of the last generation is gone; {AGAIN}")
+    if not old:
+        return notices
+    notices += _rebind_ddp(new)
+    for holder in gc.get_referrers(*old):
+        if holder is not old:
+            _rebind_in(holder, new)
     for holder in _reachable(namespace):
-        _rebind_in(holder, pairs)
-    for holder in gc.get_referrers(*pairs.old):
+        _rebind_in(holder, new)
+    for holder in gc.get_referrers(*old):
         if isinstance(holder, tuple | frozenset):
-            kind, names = type(holder).__name__, ", ".join(pairs.names(holder))
-            notices.append(f"a {kind} still holds the old handle of {names}; make that {kind} again{ON_REFORM}")
-    return tuple(dict.fromkeys(notices))
+            kind, held = type(holder).__name__, sorted({names[id(v)] for v in holder if id(v) in names})
+            notices.append(
+                f"a {kind} still holds the old handle of {', '.join(held)}; make that {kind} again{ON_REFORM}"
+            )
+    return list(dict.fromkeys(notices))
 
 
-def _rebind_ddp(pairs: GroupPairs) -> Iterator[str]:
+def _rebind_ddp(new: _New) -> Iterator[str]:
     for ddp in list(_ddps):
-        new = pairs.new(ddp.process_group)
-        if new is None:
+        group = new.get(id(ddp.process_group))
+        if group is not None:
+            move_ddp(ddp, group)
+        else:
             yield (
                 f"DistributedDataParallel({type(ddp.module).__name__}) was built on a group that is gone; "
                 f"build it again from its .module{ON_REFORM}"
             )
-        else:
-            move_ddp(ddp, new)
 
 
-def _rebind_in(holder: Any, pairs: GroupPairs) -> None:
+def _replacement(value: object, new: _New) -> Any:
+    """What takes ``value``'s place (also a tuple's, with new groups in it), or None where it holds no old group."""
+    if type(value) is tuple:
+        inside = [_replacement(v, new) for v in value]
+        changed = any(group is not None for group in inside)
+        return tuple(v if group is None else group for v, group in zip(value, inside, strict=True)) if changed else None
+    return new.get(id(value))
+
+
+def _rebind_in(holder: Any, new: _New) -> None:
     """Replace old groups inside one container, instance, function or closure cell."""
     if isinstance(holder, list):
         for i, value in enumerate(holder):
-            if (new := pairs.new(value)) is not None:
-                holder[i] = new
+            if (group := _replacement(value, new)) is not None:
+                holder[i] = group
     elif isinstance(holder, set):
-        for value in [v for v in holder if pairs.new(v) is not None]:
+        for value in [v for v in holder if _replacement(v, new) is not None]:
             holder.discard(value)
-            holder.add(pairs.new(value))
+            holder.add(_replacement(value, new))
     elif isinstance(holder, CellType):
-        holder.cell_contents = pairs.new(holder.cell_contents)
+        holder.cell_contents = _replacement(holder.cell_contents, new)
     elif isinstance(holder, FunctionType):
-        holder.__defaults__ = pairs.new(holder.__defaults__) or holder.__defaults__
+        holder.__defaults__ = _replacement(holder.__defaults__, new) or holder.__defaults__
     elif not isinstance(holder, FrameType | tuple | frozenset):
         entries = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
         if type(entries) is dict:
             for key, value in list(entries.items()):
-                if (new := pairs.new(value)) is not None:
-                    entries[key] = new
+                if (group := _replacement(value, new)) is not None:
+                    entries[key] = group
 
 
 def _reachable(namespace: dict[str, Any]) -> Iterator[Any]:
     """Containers and instances that the namespace leads to, nearest first, as far as the limit."""
     seen: set[int] = {id(namespace)}
-    level: list[Any] = [namespace]
-    while level and len(seen) < _WALK_LIMIT:
-        found: list[Any] = []
-        for holder in level:
-            yield holder
-            for value in _inside(holder):
-                if id(value) not in seen and len(seen) < _WALK_LIMIT:
-                    seen.add(id(value))
-                    found.append(value)
-        level = found
+    waiting: deque[Any] = deque([namespace])
+    while waiting:
+        holder = waiting.popleft()
+        yield holder
+        entries = holder if isinstance(holder, list | set | dict) else vars(holder)
+        for value in list(entries.values() if isinstance(entries, dict) else entries):
+            if id(value) not in seen and len(seen) < _WALK_LIMIT and _may_hold_groups(value):
+                seen.add(id(value))
+                waiting.append(value)
 
 
-def _inside(holder: Any) -> Iterator[Any]:
-    entries = holder if isinstance(holder, list | set | dict) else vars(holder)
-    for value in list(entries.values() if isinstance(entries, dict) else entries):
-        if isinstance(value, dict | list | set) or _is_instance(value):
-            yield value
-
-
-def _is_instance(value: Any) -> bool:
+def _may_hold_groups(value: Any) -> bool:
+    if isinstance(value, dict | list | set):
+        return True
     if isinstance(value, type | ModuleType | FrameType) or not isinstance(getattr(value, "__dict__", None), dict):
         return False
     owner = value.__self__ if isinstance(value, MethodType) else value

@@ -5,12 +5,11 @@ has built on a generation lives on: groups are made again in the same order, so 
 and handles of the old ones are replaced (see worker/groups/rebind).
 """
 
-import contextlib
 import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
@@ -23,7 +22,7 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import Endpoint, ListenerWaker, end_reading, own_listeners, release
 from jdist.worker.groups import on_reform
 from jdist.worker.groups.formation import RankFormation
-from jdist.worker.groups.rebind import ON_REFORM, GroupPairs, rebind
+from jdist.worker.groups.rebind import AGAIN, rebind
 from jdist.worker.groups.store_client import StoreClient, sweep
 from jdist.worker.observe.call_log import CallLog
 
@@ -46,8 +45,7 @@ class GroupRegistry:
         self._turn = threading.Lock()  # guards the two below
         self._newest = 0
         self._abandoned = threading.Event()
-        self._forming: int | None = None
-        self._formation: RankFormation | None = None
+        self._formation: RankFormation | None = None  # The generation's that is held.
         self._groups: dict[object, Any] = {}
         self._previous: dict[object, Any] = {}  # the last generation's, to which users' handles still lead
         self._made: list[GroupSpec] = []
@@ -64,8 +62,8 @@ class GroupRegistry:
     # ------------------------------------------------------------ what is held
 
     @property
-    def store_ports(self) -> tuple[int, ...]:
-        return self._client.ports
+    def store_port(self) -> int:
+        return self._client.port
 
     @property
     def has_nccl(self) -> bool:
@@ -73,8 +71,8 @@ class GroupRegistry:
 
     @property
     def is_in_cell(self) -> bool:
-        """Whether a world is held and this thread is not the one that forms it."""
-        return self._formation is not None and self._forming != threading.get_ident()
+        """Whether what calls is a cell: while a world is formed, none is held."""
+        return self._formation is not None
 
     @property
     def world(self) -> tuple[str, int, int]:
@@ -99,29 +97,24 @@ class GroupRegistry:
 
     # ------------------------------------------------------------ what cells do (called by the patches)
 
-    @contextlib.contextmanager
-    def making_group(self) -> Iterator[Callable[[], set[Endpoint]]]:
-        """A cell makes a group; gives where this rank has begun to listen since."""
+    def make_group(self, make: Callable[[], Any], spec: GroupSpec, *, is_local: bool = False) -> Any:
+        """Make a cell's group. Of a local one only its members know, so that it cannot be made again by itself."""
         before = own_listeners()
         self._waker = ListenerWaker()
         self._new_listeners = lambda: own_listeners() - before
         try:
-            yield self._new_listeners
+            group, listeners = make(), self._new_listeners()
         finally:
             self._new_listeners = set
-
-    def record_group(self, spec: GroupSpec, group: Any, listeners: set[Endpoint]) -> None:
-        """A cell made a group."""
-        index = len(self._made)
-        self._made.append(spec)
-        self._groups[index] = group
-        self._destroyed.discard(index)
-        self.listeners |= listeners
-        self.on_group_made(index, spec, listeners)
-
-    def record_local_group(self, ranks: tuple[int, ...]) -> None:
-        """A cell made a group that only its members know of."""
-        self._local.append(ranks)
+        if is_local:
+            self._local.append(spec.ranks)
+        else:
+            index = len(self._made)
+            self._made.append(spec)
+            self._groups[index] = group
+            self.listeners |= listeners
+            self.on_group_made(index, spec, listeners)
+        return group
 
     def record_destroyed(self, group: Any) -> None:
         """A cell destroyed a group. It stays in the list: only its members know that it is gone, and names count it."""
@@ -142,17 +135,17 @@ class GroupRegistry:
         with self._turn:
             self._newest = max(self._newest, form.generation)
             self._abandoned.set()
-        with self._lock, self._as_forming_thread():
+        with self._lock:
             with self._turn:
                 if form.generation < self._newest:
                     raise LaunchError(f"generation {form.generation} was given up for {self._newest}")
-                abandoned = self._abandoned = threading.Event()
+                self._abandoned = threading.Event()
             formation = RankFormation(form, rank, gpu_index, self._client)
             formation.set_environment()
             self._leave(form.cut)
             before = own_listeners()
             try:
-                with formation.watchdog(abandoned):
+                with formation.watchdog(self._abandoned):
                     formation.init_world()
                     groups = formation.make_groups()
                     own = own_listeners() - before
@@ -166,14 +159,6 @@ class GroupRegistry:
             release()
         device, listeners = str(formation.device), tuple(sorted(own))
         return WorldFormed(worker, form.generation, device, listeners, notices, on_reform.is_wanted())
-
-    @contextlib.contextmanager
-    def _as_forming_thread(self) -> Iterator[None]:
-        self._forming = threading.get_ident()
-        try:
-            yield
-        finally:
-            self._forming = None
 
     def _leave(self, listeners: tuple[Endpoint, ...]) -> None:
         """Destroy the groups that are held; first end connections, since destroying waits for pending operations."""
@@ -191,14 +176,18 @@ class GroupRegistry:
         gc.collect()
 
     def _adopt(self, formation: RankFormation, groups: dict[object, Any]) -> tuple[str, ...]:
-        """Make the new generation the one that is held."""
+        """Make the new generation the one that is held; returns what the user must make again."""
         form = formation.form
         mesh = groups.pop("mesh", None)
-        notices = [*self._rebind(groups), *self._not_replayed(), *self._other_meshes(form.world_size)]
+        notices = rebind(self._previous, groups, self._namespace)
+        notices += [f"the group of ranks {r}, made by its members alone, is gone; {AGAIN}" for r in self._local]
+        notices += self._misfit_meshes(form.world_size)
+        self._previous.clear()
         self._local.clear()
         self._groups, self._made = groups, list(form.replay)
+        self._destroyed = {index for index in self._destroyed if _is_group(groups.get(index))}
         for index in sorted(self._destroyed):
-            self._destroy_again(index)
+            dist.destroy_process_group(groups.pop(index))
         self._named.clear()
         self._named.update({name: groups[f"group {name!r}"] for name in form.named})
         self._bind_names(formation, mesh)
@@ -208,40 +197,15 @@ class GroupRegistry:
         self._formation = formation
         return tuple(notices)
 
-    def _rebind(self, groups: dict[object, Any]) -> Iterator[str]:
-        pairs = GroupPairs()
-        for key, group in self._previous.items():
-            if not _is_group(group):
-                continue
-            new = groups.get(key)
-            name = key if isinstance(key, str) else f"group {group.group_name} ({group.group_desc})"
-            if _is_group(new):
-                pairs.add(group, new, name)
-            else:
-                yield f"{name} of the last generation is gone; make it again{ON_REFORM}"
-        self._previous.clear()
-        yield from rebind(pairs, self._namespace)
-
-    def _not_replayed(self) -> Iterator[str]:
-        for ranks in self._local:
-            yield f"the group of ranks {ranks}, made by its members alone, is gone; make it again{ON_REFORM}"
-
-    def _other_meshes(self, world_size: int) -> Iterator[str]:
+    def _misfit_meshes(self, world_size: int) -> list[str]:
         """Meshes of cells over the whole of a world of another size: torch would take the new world for theirs."""
         size, self._world_size = self._world_size, world_size
         if size in (0, world_size):
-            return
+            return []
         from torch.distributed.device_mesh import DeviceMesh
 
-        if any(type(m) is DeviceMesh and m.size() == size for m in gc.get_objects()):
-            yield f"a DeviceMesh over all {size} ranks does not fit a world of {world_size}; make it again"
-
-    def _destroy_again(self, index: int) -> None:
-        group = self._groups.pop(index, None)
-        if _is_group(group):
-            dist.destroy_process_group(group)
-        else:
-            self._destroyed.discard(index)
+        found = any(type(m) is DeviceMesh and m.size() == size for m in gc.get_objects())
+        return [f"a DeviceMesh over all {size} ranks does not fit a world of {world_size}; make it again"] * found
 
     def _bind_names(self, formation: RankFormation, mesh: Any) -> None:
         """Give the namespace its names, except where the user has given a name another meaning."""

@@ -33,9 +33,9 @@ class StoreClient:
         self._opening: threading.Thread | None = None
 
     @property
-    def ports(self) -> tuple[int, ...]:
-        """The store's port, once it has been connected to."""
-        return (self._at[1],) if self._at[1] else ()
+    def port(self) -> int:
+        """The store's port, 0 before it has been connected to."""
+        return self._at[1]
 
     def get(self, host: str, port: int) -> TCPStore:
         """A client that works. Raises LaunchError when the store does not answer."""
@@ -58,9 +58,9 @@ class StoreClient:
         with self._lock:
             if self._client is None:
                 return 0
-            others = {end for port in self.ports for end in connections_to(port)} - self._client[1]
+            others = connections_to(self.port) - self._client[1]
             self._client = None
-            return shut_down((), self.ports, keep=others)  # a spare that is being connected lives on
+            return shut_down((), self.port, keep=others)  # a spare that is being connected lives on
 
     def _open_spare(self, host: str, port: int) -> None:
         try:

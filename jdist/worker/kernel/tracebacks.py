@@ -15,7 +15,7 @@ from typing import Any
 from IPython.core import ultratb
 
 from jdist.worker.compat.ipykernel import cell_numbers, render_all_files_fast, reuse_shown_traceback, show_traceback
-from jdist.worker.observe.call_log import FILE
+from jdist.worker.observe.call_log import OWN_FILES
 
 
 def warm() -> None:
@@ -38,7 +38,7 @@ def _hide_call_log() -> None:
     def get_records(self: Any, etb: TracebackType, *args: Any) -> Any:
         tb: TracebackType | None = etb
         while tb is not None:
-            while tb.tb_next is not None and tb.tb_next.tb_frame.f_code.co_filename == FILE:
+            while tb.tb_next is not None and tb.tb_next.tb_frame.f_code.co_filename in OWN_FILES:
                 tb.tb_next = tb.tb_next.tb_next
             tb = tb.tb_next
         return original(self, etb, *args)

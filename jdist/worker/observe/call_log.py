@@ -26,7 +26,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from jdist.worker.compat import torch as torch_compat
 
-FILE = __file__  # The file of the frames that stand between a caller and torch; tracebacks leave them out.
+OWN_FILES = {__file__}  # Files of the frames that stand between a caller and torch; tracebacks leave them out.
 KEPT = 4000  # Calls that are kept, and backward passes.
 BACKWARD = "backward"  # torch.autograd's: DDP's collectives are called within it, in C++.
 COLLECTIVES = (

@@ -66,6 +66,6 @@ def main_stack(cells: Container[str]) -> str:
     jdist's own functions around torch's are left out.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    frames = [f for f in traceback.extract_stack(frame) if f.filename != call_log.FILE]
+    frames = [f for f in traceback.extract_stack(frame) if f.filename not in call_log.OWN_FILES]
     begun = next((i for i, f in enumerate(frames) if f.filename in cells), 0)
     return "".join(traceback.format_list(frames[begun:]))

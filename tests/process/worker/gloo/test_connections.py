@@ -64,7 +64,7 @@ def test_shut_down_by_store_port_spares_what_is_kept(pair) -> None:
         other, _ = server.accept()
         with other:
             assert {endpoint(near.getsockname()), endpoint(spare.getsockname())} <= connections_to(port)
-            assert shut_down((), (port,), keep={endpoint(spare.getsockname())}) == 1
+            assert shut_down((), port, keep={endpoint(spare.getsockname())}) == 1
             assert far.recv(1) == b""
             spare.sendall(b"y")
             assert other.recv(1) == b"y"
