@@ -68,7 +68,7 @@ class ControlThread:
         self._cells = CellRunner(app.kernel, spec.worker, captures)
         self._observer = Observer(log, FlightRecorder(log, labels), self._cells.spans)
         self._cells.digest_calls = partial(digest_calls, log, merger=self._observer.merger, labels=labels)
-        self._stalls = StallDetector(self._observer, self._cells.spans, self._cells.is_due, self._send_stalled)
+        self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
         self._autoreload = Autoreload(self._shell)
         self._queries = QueryHandler(spec, namespace, self._observer)
 
@@ -147,7 +147,7 @@ class ControlThread:
     def _handle_abort_run(self, abort: AbortRun) -> None:
         _log.debug("abort run %d within %.1f s", abort.run, abort.grace)
         free_main_thread(
-            lambda: self._cells.is_due(abort.run),  # a later run is not to be stopped
+            lambda: self._cells.spans.is_due(abort.run),  # a later run is not to be stopped
             self._cells.idle,
             set(abort.listeners),
             self._groups,

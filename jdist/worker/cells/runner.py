@@ -44,34 +44,33 @@ class CellRunner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._cell: ExecuteCell | None = None
         self._began = 0.0
-        self._last_begun = 0
-        self._last_ended = 0
         self.spans = RunSpans()
         # Digests of the collectives that were called since a moment of the wall clock.
         self.digest_calls: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
         self.idle = threading.Event()  # Set by the end of a cell, cleared by the beginning of the next.
         kernel.shell.events.register("post_run_cell", self._handle_end)
 
-    def is_due(self, run: int) -> bool:
-        """Whether the run's cell is running or has not begun, and no later one has."""
-        return self._last_ended < run and self._last_begun <= run
-
     def submit(self, cell: ExecuteCell) -> None:
         """Have a cell run when those before it are over; from any thread."""
-        self._loop.call_soon_threadsafe(self._start, cell)
-        wake_toolkit_loop(self._kernel)
 
-    def _start(self, cell: ExecuteCell) -> None:
-        task = self._loop.create_task(self._run(cell), context=self._context)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        def start() -> None:
+            task = self._loop.create_task(self._run(cell), context=self._context)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        self._loop.call_soon_threadsafe(start)
+        wake_toolkit_loop(self._kernel)
 
     async def _run(self, cell: ExecuteCell) -> None:
         kernel = self._kernel
         async with main_lock(kernel):
-            kernel.set_parent([AGENT_IDENTITY.encode()], self._parent(cell))
+            # The request message that the cell's output names as its parent.
+            content = {"code": cell.code, "silent": False, "allow_stdin": cell.allow_stdin}
+            parent = kernel.session.msg("execute_request", content)
+            parent["header"]["msg_id"] = parent["msg_id"] = f"{MESSAGE_ID}{cell.run}"
+            kernel.set_parent([AGENT_IDENTITY.encode()], parent)
             kernel.pre_handler_hook()
-            self._cell, self._last_begun, self._began = cell, cell.run, time.monotonic()
+            self._cell, self._began = cell, time.monotonic()
             self.idle.clear()
             self.spans.begin(cell.run)
             try:
@@ -80,16 +79,9 @@ class CellRunner:
                 kernel.log.exception("run %d ended outside the cell", cell.run)
             finally:
                 kernel.post_handler_hook()
-                if self._last_ended < cell.run:
+                if self.spans.current:
                     error = ErrorInfo("KeyboardInterrupt", "the cell was stopped before it could report how it ended")
                     self._end(RankDone(cell.run, self._worker, "error", self._seconds(), error=error))
-
-    def _parent(self, cell: ExecuteCell) -> dict[str, Any]:
-        """The request message that the cell's output names as its parent."""
-        content = {"code": cell.code, "silent": False, "allow_stdin": cell.allow_stdin}
-        parent: dict[str, Any] = self._kernel.session.msg("execute_request", content)
-        parent["header"]["msg_id"] = parent["msg_id"] = f"{MESSAGE_ID}{cell.run}"
-        return parent
 
     def _handle_end(self, result: Any) -> None:
         """IPython reports that a cell is over: ours, or one of a console, or one that a cell itself runs."""
@@ -100,9 +92,9 @@ class CellRunner:
             capture.catch_up()
         done = outcome_of(result, self._kernel.shell, cell.run, self._worker, self._seconds())
         span = self.spans.find(cell.run)
-        self._end(
-            structs.replace(done, digests=self.digest_calls(span.began)) if done.kind == "value" and span else done
-        )
+        if done.kind == "value" and span is not None:
+            done = structs.replace(done, digests=self.digest_calls(span.began))
+        self._end(done)
 
     def _end(self, done: RankDone) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -112,7 +104,6 @@ class CellRunner:
         kernel.session.send(kernel.iopub_socket, "jdist_done", {}, parent=parent, ident=b"jdist", buffers=[pack(done)])
         self._cell = None
         self.spans.end(done.run)
-        self._last_ended = done.run
         self.idle.set()
 
     def _seconds(self) -> float:

@@ -7,14 +7,21 @@ calls the same again and again, so an equal call costs one look-up.
 
 import hashlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jdist.core.observation import CallDigest, call_signature
 from jdist.worker.observe.call_log import TRANSFERS, CallLog, LoggedCall
-from jdist.worker.observe.call_merge import CallMerger
+from jdist.worker.observe.call_merge import CallMerger, outermost
 
-_TRANSFERS = frozenset(TRANSFERS)
+
+class _GroupCalls:
+    """The calls in one group: each distinct signature with its number, and the numbers in the order of the calls."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+        self.numbers: dict[str, int] = {}
+        self.order = array("I")
 
 
 def digest_calls(
@@ -31,61 +38,34 @@ def digest_calls(
         return ()
     now = merger()
     known = {**labels(), now.world: "world"}
-    return tuple(
-        CallDigest(name, known.get(name, ""), len(now.ranks(name)), len(found.order), found.digest())
-        for name, found in _by_group(calls, now).items()
-        if len(found.threads) == 1
-    )
+    found = []
+    for name, group in _by_group(calls, now).items():
+        if len(group.threads) == 1:
+            digest = hashlib.blake2b("\n".join(group.numbers).encode() + group.order.tobytes(), digest_size=8).digest()
+            size = len(now.group_ranks.get(name, ()))
+            found.append(CallDigest(name, known.get(name, ""), size, len(group.order), digest))
+    return tuple(found)
 
 
-class _GroupCalls:
-    """The calls in one group: distinct texts in order of appearance, and their numbers in the order of the calls."""
-
-    def __init__(self) -> None:
-        self.threads: set[int] = set()
-        self.texts: dict[str, int] = {}
-        self.order = array("I")
-
-    def number(self, text: str) -> int:
-        return self.texts.setdefault(text, len(self.texts))
-
-    def digest(self) -> bytes:
-        return hashlib.blake2b("\n".join(self.texts).encode() + self.order.tobytes(), digest_size=8).digest()
-
-
-# The group of a call and the number of its text; None for a call that did nothing: this rank is not in the group.
-_Numbered = tuple[_GroupCalls, int] | None
-_UNKNOWN: _Numbered = (_GroupCalls(), 0)
-
-
-def _by_group(calls: Sequence[LoggedCall], merger: CallMerger) -> dict[str, _GroupCalls]:
+def _by_group(calls: list[LoggedCall], merger: CallMerger) -> dict[str, _GroupCalls]:
     """The collectives that returned."""
     groups: dict[str, _GroupCalls] = {}
-    over: dict[int, int] = {}
-    known: dict[Any, _Numbered] = {}
-    for call in calls:
-        if call.started < over.get(call.thread, 0):
-            continue  # within another call
-        over[call.thread] = call.ended
-        if call.op in _TRANSFERS or call.has_failed:
+    seen: dict[Any, tuple[_GroupCalls, int]] = {}  # The group of such a call, and the number of its signature there.
+    for logged in outermost(calls):
+        if logged.op in TRANSFERS or logged.has_failed:
             continue
-        key: Any = (call.thread, call.op, call.args, *call.kwargs.items())
+        key: Any = (logged.thread, logged.op, logged.args, *logged.kwargs.items())
         try:
-            found = known.get(key, _UNKNOWN)
+            found = seen.get(key)
         except TypeError:  # there is a list of tensors in it
             key = repr(key)
-            found = known.get(key, _UNKNOWN)
-        if found is _UNKNOWN:
-            found = known[key] = _numbered(call, merger, groups)
-        if found is not None:
-            found[0].order.append(found[1])
+            found = seen.get(key)
+        if found is None:
+            call = merger.of_logged(logged)
+            # A call that did nothing, since this rank is not in the group, counts nowhere.
+            group = groups.setdefault(call.group, _GroupCalls()) if call is not None else _GroupCalls()
+            group.threads.add(logged.thread)
+            signature = call_signature(call) if call is not None else ""
+            found = seen[key] = group, group.numbers.setdefault(signature, len(group.numbers))
+        found[0].order.append(found[1])
     return groups
-
-
-def _numbered(logged: LoggedCall, merger: CallMerger, groups: dict[str, _GroupCalls]) -> _Numbered:
-    call = merger.of_logged(logged)
-    if call is None:
-        return None
-    calls = groups.setdefault(call.group, _GroupCalls())
-    calls.threads.add(logged.thread)
-    return calls, calls.number(call_signature(call))

@@ -35,7 +35,7 @@ COLLECTIVES = (
     *("all_to_all_single", "all_reduce_coalesced", "all_gather_coalesced", "barrier", "monitored_barrier"),
     *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
 )
-TRANSFERS = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
+TRANSFERS = frozenset({"send", "recv", "isend", "irecv", "send_object_list", "recv_object_list"})
 # Replaced in distributed_c10d as well, which compares a P2POp's function with its own; send and recv call them.
 _INSIDE_TOO = ("isend", "irecv")
 # Parameters by whose shape a call is described: the first of them that the function has.

@@ -16,60 +16,46 @@ from jdist.worker.observe.flight_recorder import RecorderEntry
 
 
 class CallMerger:
-    """Merges calls, by what is known of the groups at one moment.
-
-    ``world`` is torch's name of the default group; ``group_ranks`` the global ranks of each group in its own order, by
-    torch's name of it.
-    """
+    """Merges calls, by what is known of the groups at one moment."""
 
     def __init__(
         self, world: str, group_ranks: Mapping[str, tuple[int, ...]], backward_passes: Sequence[LoggedCall] = ()
     ):
-        self.world = world
-        self._group_ranks = group_ranks
+        self.world = world  # torch's name of the default group.
+        self.group_ranks = group_ranks  # Global ranks of each group in its own order, by torch's name of it.
         self._backward_passes = backward_passes
-
-    def ranks(self, group: str) -> tuple[int, ...]:
-        """Global ranks of a group in its own order; empty for one that is gone."""
-        return self._group_ranks.get(group, ())
 
     def merge(self, logged: Sequence[LoggedCall], entries: Iterable[RecorderEntry], most: int = 0) -> list[Call]:
         """All calls, oldest first, or the last ``most`` of each group."""
         groups: dict[str, int] = {}
         calls: list[Call] = []
         for own, found in reversed(_paired(logged, entries)):
-            group = found[-1].group if own is None else self._group(own)
-            groups[group] = groups.get(group, 0) + 1
-            if most and groups[group] > most:
+            group = own.arguments.get("group") if own is not None else None
+            name = found[-1].group if own is None else group.name if isinstance(group, GroupName) else self.world
+            groups[name] = groups.get(name, 0) + 1
+            if most and groups[name] > most:
                 continue
             call = self._of_entry(found[0]) if own is None else self.of_logged(own, found)
             if call is not None:
                 calls.append(call)
         return calls[::-1]
 
-    def _group(self, logged: LoggedCall) -> str:
-        group = logged.arguments.get("group")
-        return group.name if isinstance(group, GroupName) else self.world
-
     def _of_entry(self, entry: RecorderEntry) -> Call:
-        """A collective that was called in C++."""
+        """A collective that was called in C++, with the line of the innermost backward pass that was under way."""
+        at = entry.created
+        passes = (p for p in reversed(self._backward_passes) if p.started <= at and (not p.ended or at <= p.ended))
         return Call(
             op=entry.op,
             group=entry.group,
             number=entry.number,
             shapes=entry.shapes,
             dtypes=entry.dtypes,
-            line=self._line_at(entry.created),
-            started=entry.created / 1e9,
+            line=next((p.line for p in passes), None),
+            started=at / 1e9,
             is_done=entry.is_done,
         )
 
-    def _line_at(self, moment: int) -> int | None:
-        """Line of the innermost backward pass that was under way."""
-        newest_first = reversed(self._backward_passes)
-        return next((b.line for b in newest_first if b.started <= moment and (not b.ended or moment <= b.ended)), None)
-
-    def of_logged(self, logged: LoggedCall, entries: Sequence[RecorderEntry] = (), number: int = 0) -> Call | None:
+    def of_logged(self, logged: LoggedCall, entries: Sequence[RecorderEntry] = ()) -> Call | None:
         """A call that was logged; None if it did nothing, since this rank is not in the group."""
         arguments = logged.arguments
         group = arguments.get("group")
@@ -81,7 +67,7 @@ class CallMerger:
         return Call(
             op=logged.op,
             group=name,
-            number=0 if is_transfer else entries[-1].number if entries else number,
+            number=entries[-1].number if entries and not is_transfer else 0,
             shapes=shapes,
             dtypes=dtypes,
             detail="" if is_transfer else self._detail(arguments, name),
@@ -112,7 +98,7 @@ class CallMerger:
         inside = arguments.get(f"group_{end}")
         if inside is None:
             return arguments.get(end)
-        ranks = self.ranks(group)
+        ranks = self.group_ranks.get(group, ())
         return ranks[inside] if 0 <= inside < len(ranks) else None
 
 
@@ -121,21 +107,19 @@ def _paired(
 ) -> list[tuple[LoggedCall | None, list[RecorderEntry]]]:
     """Logged calls with the entries that belong to them, and entries alone, in the order in which they began."""
     pairs: list[tuple[int, LoggedCall | None, list[RecorderEntry]]] = []
-    threads: dict[int, tuple[list[int], list[tuple[LoggedCall, list[RecorderEntry]]]]] = {}
+    threads: dict[int, list[tuple[LoggedCall, list[RecorderEntry]]]] = {}
     for call in outermost(logged):
         found: list[RecorderEntry] = []
-        starts, own = threads.setdefault(call.thread, ([], []))
-        starts.append(call.started)
-        own.append((call, found))
+        threads.setdefault(call.thread, []).append((call, found))
         pairs.append((call.started, call, found))
     for entry in entries:
-        starts, own = threads.get(entry.thread, ([], []))
-        at = bisect.bisect_right(starts, entry.created) - 1
+        own = threads.get(entry.thread, [])
+        at = bisect.bisect_right(own, entry.created, key=lambda pair: pair[0].started) - 1
         if at >= 0 and (not own[at][0].ended or entry.created <= own[at][0].ended):
             own[at][1].append(entry)
         else:
             pairs.append((entry.created, None, [entry]))
-    pairs.sort(key=lambda p: p[0])
+    pairs.sort(key=lambda pair: pair[0])
     return [(call, found) for _, call, found in pairs]
 
 

@@ -20,6 +20,7 @@ from jdist.worker.observe.call_log import CallLog
 _OPS = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
 # Names of the recorder that torch's Python API does not know in lower case.
 _DTYPES = {"Byte": "uint8", "Char": "int8", "ComplexFloat": "complex64", "ComplexDouble": "complex128"}
+_UNNAMED = ("undefined", "default_pg")  # torch's descriptions of groups that have none.
 _Status = tuple[bytes, int]
 
 
@@ -73,22 +74,20 @@ class FlightRecorder:
             if not counters.keys() <= self._names.keys() or self._transfers != self._log.transfers:
                 self._read()
                 counters = self._counters()
-            return tuple(self._progress(counters))
-
-    def _progress(self, counters: dict[int, dict[str, int]]) -> list[GroupProgress]:
-        formed, newest = self._formed()
-        labels = self._labels()
-        found = []
-        for group, name, ranks in torch_compat.groups():
-            number = newest.get(name, -1)
-            # An older number is the last generation's group: this one has had no collective yet.
-            now = counters.get(number, {}) if number >= formed else {}
-            begun = self._number(number, now.get("last_enqueued_collective", 0))
-            ended = self._number(number, now.get("last_completed_collective", 0))
-            if ranks:
-                label = "world" if group is dist.group.WORLD else labels.get(name) or _description(group)
-                found.append(GroupProgress(name, tuple(sorted(ranks)), begun, ended, label))
-        return found
+            newest, labels = self._newest(), self._labels()
+            formed = newest.get(torch_compat.world_name(), 0)
+            found = []
+            for group, name, ranks in torch_compat.groups():
+                number = newest.get(name, -1)
+                # An older number is the last generation's group: this one has had no collective yet.
+                now = counters.get(number, {}) if number >= formed else {}
+                begun = self._number(number, now.get("last_enqueued_collective", 0))
+                ended = self._number(number, now.get("last_completed_collective", 0))
+                if ranks:
+                    description = "" if group.group_desc in _UNNAMED else str(group.group_desc)
+                    label = "world" if group is dist.group.WORLD else labels.get(name, description)
+                    found.append(GroupProgress(name, tuple(sorted(ranks)), begun, ended, label))
+            return tuple(found)
 
     def is_in_flight(self) -> bool:
         """Whether some group's last collective has not ended. Cheap."""
@@ -110,10 +109,9 @@ class FlightRecorder:
     def _counters(self) -> dict[int, dict[str, int]]:
         return {int(n): c for n, c in torch_compat.read_flight_record(self.status).get("pg_status", {}).items()}
 
-    def _formed(self) -> tuple[int, dict[str, int]]:
-        """The world's number, and each name's newest."""
-        newest = {name: number for number, name in sorted(self._names.items())}
-        return newest.get(torch_compat.world_name(), 0), newest
+    def _newest(self) -> dict[str, int]:
+        """The newest number of each name."""
+        return {name: number for number, name in sorted(self._names.items())}
 
     def _number(self, group: int, op_id: int) -> int:
         if op_id <= 0:
@@ -121,8 +119,7 @@ class FlightRecorder:
         numbers = self._numbers.get(group, {})
         if op_id in numbers:
             return numbers[op_id]
-        newest = max(numbers, default=0)
-        if newest > op_id or self._dumped == self._key():
+        if max(numbers, default=0) > op_id or self._dumped == self._key():
             return numbers.get(max((o for o in numbers if o < op_id), default=0), 0)  # it is a send or receive
         return op_id - self._ahead.get(group, 0)
 
@@ -131,13 +128,12 @@ class FlightRecorder:
         dump = torch_compat.read_flight_record(torch_compat.flight_record(with_entries=True))
         found = [e for e in dump.get("entries", ()) if not e["is_p2p"]]
         self._names.update({int(e["pg_id"]): str(e["process_group"][0]) for e in found})
-        numbers: dict[int, dict[int, int]] = {}
+        formed = self._newest().get(torch_compat.world_name(), 0)
+        self._numbers, self._transfers = {}, key[1]
         for e in found:
             group, op_id, number = int(e["pg_id"]), int(e["op_id"]), int(e["collective_seq_id"])
-            numbers.setdefault(group, {})[op_id] = number
+            self._numbers.setdefault(group, {})[op_id] = number
             self._ahead[group] = op_id - number
-        self._numbers, self._transfers = numbers, key[1]
-        formed, _ = self._formed()
         self._entries = tuple(_entry(e, int(e["pg_id"]) >= formed) for e in found)
         # A counter changes a moment before its entry: such a dump holds for this once only.
         self._dumped = key if _agrees(found, self._counters()) and self.status == key[0] else None
@@ -152,11 +148,6 @@ def _agrees(found: list[dict[str, Any]], counters: dict[int, dict[str, int]]) ->
         and done.get((number, c.get("last_completed_collective", 0)), True)
         for number, c in counters.items()
     )
-
-
-def _description(group: Any) -> str:
-    text = str(group.group_desc)
-    return "" if text in ("undefined", "default_pg") else text
 
 
 def _entry(e: dict[str, Any], is_current: bool) -> RecorderEntry:

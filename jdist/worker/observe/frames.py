@@ -1,14 +1,10 @@
 """Python frames of a thread, read from another thread: the torch.distributed function and the store wait it is in."""
 
 import sys
-import threading
-import traceback
-from collections.abc import Container, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
 from jdist.worker.compat import torch as torch_compat
-from jdist.worker.observe import call_log
 
 # Code of the Python functions that are on the stack while a store is waited for; filled by worker/groups/patches.
 STORE_WAITS: set[CodeType] = set()
@@ -17,13 +13,12 @@ _NEAR = 3  # Innermost frames that are searched for a wait at a store.
 
 def frames_of(thread: int) -> list[FrameType]:
     """The frames of a thread (``threading.get_ident``), innermost first; empty once it has ended."""
-    return list(_outwards(sys._current_frames().get(thread)))
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    frames: list[FrameType] = []
+    frame = sys._current_frames().get(thread)
     while frame is not None:
-        yield frame
+        frames.append(frame)
         frame = frame.f_back
+    return frames
 
 
 def operation(frames: list[FrameType]) -> str | None:
@@ -39,16 +34,12 @@ def operation(frames: list[FrameType]) -> str | None:
 
 def store_wait(frames: list[FrameType]) -> FrameType | None:
     """The frame that waits for a key of a rendezvous store: new_group half entered, or store.wait."""
-    return next((f for f in frames[:_NEAR] if _waits_for_store(f, is_innermost=f is frames[0])), None)
-
-
-def _waits_for_store(frame: FrameType, *, is_innermost: bool) -> bool:
-    code = frame.f_code
-    if code in STORE_WAITS or code.co_name == torch_compat.STORE_BARRIER:
-        return True
+    for frame in frames[:_NEAR]:
+        if frame.f_code in STORE_WAITS or frame.f_code.co_name == torch_compat.STORE_BARRIER:
+            return frame
     # Group construction in C++ waits for the peers' addresses in the store.
-    is_helper = code.co_filename.endswith(torch_compat.C10D_FILE) and code.co_name == torch_compat.GROUP_HELPER
-    return is_innermost and is_helper
+    is_helper = bool(frames) and frames[0].f_code.co_name == torch_compat.GROUP_HELPER
+    return frames[0] if is_helper and frames[0].f_code.co_filename.endswith(torch_compat.C10D_FILE) else None
 
 
 def store_port(wait: FrameType) -> int | None:
@@ -58,14 +49,3 @@ def store_port(wait: FrameType) -> int | None:
         store = store.underlying_store
     port = getattr(store, "port", None)
     return int(port) if isinstance(port, int) else None
-
-
-def main_stack(cells: Container[str]) -> str:
-    """The main thread's stack as Python prints it, from the cell on, where one of ``cells`` (files) runs.
-
-    jdist's own functions around torch's are left out.
-    """
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    frames = [f for f in traceback.extract_stack(frame) if f.filename not in call_log.OWN_FILES]
-    begun = next((i for i, f in enumerate(frames) if f.filename in cells), 0)
-    return "".join(traceback.format_list(frames[begun:]))

@@ -6,9 +6,11 @@ in the same instruction, all the time between two samples, at something that is 
 a data loader's wait while a collective goes on by itself is Python.
 """
 
+import contextlib
 import itertools
 import linecache
 import os
+import platform
 import re
 import threading
 import time
@@ -24,9 +26,13 @@ from jdist.worker.cells import script
 from jdist.worker.observe.call_log import TRANSFERS, CallLog, LoggedCall
 from jdist.worker.observe.flight_recorder import FlightRecorder
 from jdist.worker.observe.frames import frames_of, operation, store_wait
-from jdist.worker.observe.thread_state import cpu_seconds, is_idle, waits_for_a_thread
 
 _SETTLE = 0.006  # Least seconds between two samples of a thread that may be blocked.
+# Share of a core above which a thread does not wait: one that only waits for the GIL runs when it gets it.
+_BUSY = 0.01
+_ONCE = 20e-6  # Seconds of CPU time that a wait costs, however short it is.
+# Number of the system call in which a condition variable waits. A sleep and a read are others.
+_FUTEX = {"x86_64": "202", "aarch64": "98", "ppc64le": "221", "riscv64": "98"}.get(platform.machine())
 # Packages in which a thread waits for something else than a collective.
 _PYTHONS = {
     *("threading", "queue", "selectors", "subprocess", "socket", "ssl", "asyncio", "multiprocessing", "concurrent"),
@@ -58,6 +64,12 @@ class _Sample(Struct):
     at: float
     cpu: float
 
+    def stayed_since(self, before: "_Sample | None") -> bool:
+        """Whether it may have been blocked in one place since ``before``, and for long enough."""
+        if before is None or before.maybe is None or self.maybe is None:
+            return False
+        return before.maybe.key == self.maybe.key and self.at - before.at >= _SETTLE
+
 
 class MainThread:
     """Observes the main thread, from any other."""
@@ -74,7 +86,7 @@ class MainThread:
         """Where it is. Takes 6 ms longer if it may be blocked and was elsewhere at the last sample."""
         with self._lock:
             before, now = self._last, self._sample()
-            if now.maybe is not None and not _is_same(before, now):
+            if now.maybe is not None and not now.stayed_since(before):
                 time.sleep(_SETTLE)
                 before, now = now, self._sample()
             return self._settle(before, now)
@@ -91,15 +103,16 @@ class MainThread:
 
     def _settle(self, before: _Sample | None, now: _Sample) -> Location:
         self._last = now
-        if now.maybe is None or before is None or not _is_same(before, now):
+        if now.maybe is None or before is None or not now.stayed_since(before):
             return now.location
-        return now.maybe if is_idle(now.cpu - before.cpu, now.at - before.at) else now.location
+        has_waited = now.cpu - before.cpu <= _BUSY * (now.at - before.at) + _ONCE
+        return now.maybe if has_waited else now.location
 
     # ------------------------------------------------------------ one sample
 
     def _sample(self) -> _Sample:
         frames = frames_of(self._ident)
-        at, cpu = time.monotonic(), cpu_seconds(self._ident)
+        at, cpu = time.monotonic(), _cpu_seconds(self._ident)
         if not frames:  # the interpreter ends
             return _Sample(Location("python", (), "", None, ""), None, at, cpu)
         line, source, here = self._cell(frames)
@@ -118,9 +131,9 @@ class MainThread:
         """Line and text of the innermost frame of a cell, or of a script that it runs, and a key for that place."""
         begun = next((i for i, f in enumerate(frames) if f.f_code.co_filename == script.__file__), None)
         if begun:
-            file = next((f.f_code.co_filename for f in reversed(frames[:begun]) if _is_script(f)), None)
-            inside = next((f for f in frames[:begun] if f.f_code.co_filename == file), None)
-            if inside is not None:
+            main = next((f for f in reversed(frames[:begun]) if f.f_globals.get("__name__") == "__main__"), None)
+            if main is not None:
+                inside = next(f for f in frames if f.f_code.co_filename == main.f_code.co_filename)
                 return None, _at(inside), (id(inside), inside.f_lineno)
         cell = next((f for f in frames if f.f_code.co_filename in self._log.cells), None)
         if cell is None:
@@ -132,7 +145,7 @@ class MainThread:
         """What it may be blocked in outside a logged call: something is in flight, and it waits for another thread."""
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PYTHONS:
             return None
-        if not waits_for_a_thread(self._native_id):
+        if not _waits_for_a_thread(self._native_id):
             return None
         text = _instruction(frame)
         if _LOCK.search(text):
@@ -150,21 +163,30 @@ class MainThread:
     def _waited(self, frame: FrameType, text: str) -> LoggedCall | None:
         """The call whose Work is waited for, where the code names it: ``work.wait()``."""
         found = _WAIT.search(text)
-        if found is None:
-            return None
-        name = found.group(1)
-        value = frame.f_locals.get(name, frame.f_globals.get(name))
+        value = frame.f_locals.get(found[1], frame.f_globals.get(found[1])) if found is not None else None
         return self._log.find(value) if isinstance(value, dist.Work) else None
 
 
-def _is_same(before: _Sample | None, now: _Sample) -> bool:
-    if before is None or before.maybe is None or now.maybe is None:
-        return False
-    return before.maybe.key == now.maybe.key and now.at - before.at >= _SETTLE
+def _waits_for_a_thread(native_id: int) -> bool:
+    """Whether the thread waits at a lock or condition, rather than sleeps, reads or computes.
+
+    So does a thread that only waits for the GIL: ask twice, and for its CPU time in between. A lock cannot be told from
+    ``time.sleep`` without ``/proc/…/syscall``.
+    """
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/self/task/{native_id}/syscall") as f:
+        call = f.read().split(None, 1)[0]
+        return call == _FUTEX if _FUTEX is not None else call not in ("running", "-1")
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/self/task/{native_id}/stat") as f:
+        return f.read().rpartition(")")[2].split()[0] == "S"
+    return False
 
 
-def _is_script(frame: FrameType) -> bool:
-    return bool(frame.f_globals.get("__name__") == "__main__")
+def _cpu_seconds(ident: int) -> float:
+    """CPU time of a thread (``threading.get_ident``), 0.0 where it is not known."""
+    try:
+        return time.clock_gettime(time.pthread_getcpuclockid(ident))
+    except (OSError, AttributeError):
+        return 0.0
 
 
 def _at(frame: FrameType) -> str:
@@ -182,21 +204,15 @@ def _instruction(frame: FrameType) -> str:
 
 
 def _at_store(frames: list[FrameType], waiting: FrameType, line: int | None, source: str) -> Location:
-    key = (id(waiting), frames[0].f_lasti)
     op = operation(frames) or "store"
-    if op.startswith("store."):
-        words = f"{_keys(waiting)} at the store" if _keys(waiting) else ""
-        return Location("store", key, op, line, source, waits_for=words)
-    asked = next((f for f in frames if f.f_code.co_name == "new_group" and "ranks" in f.f_locals), None)
-    ranks = asked.f_locals["ranks"] if asked is not None else None
-    needs = tuple(sorted(ranks)) if ranks else ()
-    who = f"ranks {RankSet(needs)}" if needs else "every rank of the world"
-    return Location("store", key, op, line, source, needs=needs, waits_for=f"{who} to call {op} as well")
-
-
-def _keys(waiting: FrameType) -> str:
-    """The keys that are waited for, as the user wrote them."""
-    asked = waiting.f_locals
-    first = next(iter((*asked.get("args", ()), *asked.get("kwargs", {}).values())), None)
-    keys = [first] if isinstance(first, str) else first if isinstance(first, list | tuple) else []
-    return ("key " if len(keys) == 1 else "keys ") + ", ".join(map(repr, keys)) if keys else ""
+    needs: tuple[int, ...] = ()
+    if op.startswith("store."):  # the keys that are waited for, as the user wrote them
+        given = (*waiting.f_locals.get("args", ()), *waiting.f_locals.get("kwargs", {}).values())
+        first = given[0] if given else None
+        keys = [first] if isinstance(first, str) else first if isinstance(first, list | tuple) else []
+        words = f"{'key' if len(keys) == 1 else 'keys'} {', '.join(map(repr, keys))} at the store" if keys else ""
+    else:
+        asked = next((f for f in frames if f.f_code.co_name == "new_group" and "ranks" in f.f_locals), None)
+        needs = tuple(sorted(asked.f_locals["ranks"] or ())) if asked is not None else ()
+        words = f"{f'ranks {RankSet(needs)}' if needs else 'every rank of the world'} to call {op} as well"
+    return Location("store", (id(waiting), frames[0].f_lasti), op, line, source, needs=needs, waits_for=words)

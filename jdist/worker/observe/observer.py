@@ -1,17 +1,18 @@
 """What this rank is doing: where its main thread is and for how long, in the terms of the messages."""
 
+import sys
 import threading
 import time
+import traceback
 
 from msgspec import structs
 
 from jdist.core.messages.observation import Observation, RankTrace
 from jdist.core.observation import Activity, Call
 from jdist.worker.compat import torch as torch_compat
-from jdist.worker.observe.call_log import CallLog
+from jdist.worker.observe.call_log import OWN_FILES, CallLog
 from jdist.worker.observe.call_merge import CallMerger
 from jdist.worker.observe.flight_recorder import FlightRecorder
-from jdist.worker.observe.frames import main_stack
 from jdist.worker.observe.main_thread import Key, Location, MainThread
 from jdist.worker.observe.spans import RunSpans
 
@@ -47,15 +48,17 @@ class Observer:
         is reported, and never behind it, as if the rank were missing from the collective that it is in.
         """
         run = self._spans.current
-        location = self._main.location() if run else None
-        doing = self._idle() if location is None else self._activity(location)
+        doing = self._activity(self._main.location() if run else None)
         groups = self._recorder.progress(exact=recent > 0)
         calls = self._recent(recent) if recent else []
         return Observation(device, doing, rss, groups, tuple(calls), run)
 
     def stack(self) -> str:
-        """The main thread's stack."""
-        return main_stack(self._log.cells)
+        """The main thread's stack as Python prints it, without jdist's functions around torch's; from the cell on."""
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        frames = [f for f in traceback.extract_stack(frame) if f.filename not in OWN_FILES]
+        begun = next((i for i, f in enumerate(frames) if f.filename in self._log.cells), 0)
+        return "".join(traceback.format_list(frames[begun:]))
 
     def prepare(self) -> None:
         """Read what an observation would have to read first, so that it is answered sooner."""
@@ -84,12 +87,11 @@ class Observer:
 
     # ------------------------------------------------------------ now
 
-    def _idle(self) -> Activity:
-        span = self._spans.find(0)
-        ended = span.ended if span is not None else None
-        return Activity("idle", seconds=max(0.0, time.time() - ended) if ended else 0.0, cpu=self._cpu_share())
-
-    def _activity(self, at: Location) -> Activity:
+    def _activity(self, at: Location | None) -> Activity:
+        if at is None:
+            last = self._spans.find(0)
+            idle = time.time() - last.ended if last is not None and last.ended else 0.0
+            return Activity("idle", seconds=max(0.0, idle), cpu=self._cpu_share())
         seconds, cpu = self._seconds_in(at), self._cpu_share()
         calls: tuple[Call, ...] = ()
         op = at.op
@@ -109,7 +111,7 @@ class Observer:
                 return ()
             own = [e for e in self._recorder.entries() if e.group == call.group and e.created >= at.call.started]
             if at.kind == "collective" and own:  # else it has not got so far yet, or is none that is numbered
-                call = merger.of_logged(at.call, number=own[-1].number) or call
+                call = structs.replace(call, number=own[-1].number)
             return (call,)
         if at.kind == "transfer":
             sought = self._log.pending() if at.call is None else [at.call]

@@ -23,13 +23,10 @@ class RunSpans:
         self._spans: deque[RunSpan] = deque(maxlen=_KEPT)
 
     def begin(self, run: int) -> None:
-        """The run's cell begins."""
         self._spans.append(RunSpan(run, time.time()))
 
     def end(self, run: int) -> None:
-        """The run's cell is over."""
-        span = self.find(run)
-        if span is not None:
+        if span := self.find(run):
             span.ended = time.time()
 
     def find(self, run: int) -> RunSpan | None:
@@ -41,3 +38,8 @@ class RunSpans:
         """The run whose cell is on, 0 between cells."""
         last = self.find(0)
         return last.run if last is not None and last.ended is None else 0
+
+    def is_due(self, run: int) -> bool:
+        """Whether the run's cell is on or has not begun, and no later one has."""
+        last = self.find(0)
+        return last is None or last.run < run or (last.run == run and last.ended is None)

@@ -17,15 +17,12 @@ TICK = 0.25
 class StallDetector:
     """Calls ``on_stall(run)`` once for each call in which the main thread has been blocked for a whole tick.
 
-    On one asyncio loop; ``is_due(run)`` says whether the run's cell is running or has not begun.
+    On one asyncio loop.
     """
 
-    def __init__(
-        self, observer: Observer, spans: RunSpans, is_due: Callable[[int], bool], on_stall: Callable[[int], None]
-    ):
+    def __init__(self, observer: Observer, spans: RunSpans, on_stall: Callable[[int], None]):
         self._observer = observer
         self._spans = spans
-        self._is_due = is_due
         self._on_stall = on_stall
         self._newest = 0
         self._next: asyncio.TimerHandle | None = None
@@ -40,7 +37,7 @@ class StallDetector:
 
     def _tick(self) -> None:
         self._next = None
-        if not self._is_due(self._newest):
+        if not self._spans.is_due(self._newest):
             self._last = self._reported = None
             return
         self._next = asyncio.get_running_loop().call_later(TICK, self._tick)
