@@ -8,7 +8,7 @@ import builtins
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from msgspec import Struct
@@ -72,11 +72,14 @@ def describe(obj: Any) -> ValueDescription:
         return _describe_tensor(obj)
     if isinstance(obj, torch.nn.Module):
         return _describe_module(obj)
-    if _is_from("numpy", obj) and hasattr(obj, "dtype"):
+    kind, package = type(obj).__name__, type(obj).__module__.partition(".")[0]
+    if package == "numpy" and hasattr(obj, "dtype"):
         return _describe_array(obj)
-    if _is_from("pandas", obj) and hasattr(obj, "shape"):
-        return _describe_frame(obj)
-    kind = type(obj).__name__
+    if package == "pandas" and hasattr(obj, "columns"):
+        dtypes = ", ".join(f"{name} {dtype}" for name, dtype in zip(obj.columns, obj.dtypes, strict=True))
+        return ValueDescription(type=kind, shape=tuple(obj.shape), detail=_short(dtypes))
+    if package == "pandas" and hasattr(obj, "shape"):
+        return ValueDescription(type=kind, shape=tuple(obj.shape), dtype=str(getattr(obj, "dtype", "")))
     if obj is None or isinstance(obj, (bool, int, float, complex)):
         return ValueDescription(type=kind, detail=_short(repr(obj)))
     length = len(obj) if hasattr(type(obj), "__len__") else None
@@ -138,7 +141,6 @@ def _describe_tensor(tensor: torch.Tensor) -> ValueDescription:
         placement, detail = _placement(tensor), f"local {list(local.shape)}"
     elif local.layout != torch.strided:
         detail = str(local.layout).removeprefix("torch.")
-    dense = local if local.layout == torch.strided else None
     return ValueDescription(
         type=type(tensor).__name__,
         shape=tuple(tensor.shape),
@@ -147,8 +149,7 @@ def _describe_tensor(tensor: torch.Tensor) -> ValueDescription:
         placement=placement,
         nbytes=tensors.nbytes(local) if tensors.is_plain(local) else None,
         detail=detail,
-        thumb=_thumb(dense),
-        **_statistics(dense),
+        **_numbers(local if local.layout == torch.strided else None),
     )
 
 
@@ -167,21 +168,8 @@ def _describe_array(array: Any) -> ValueDescription:
         # torch knows neither negative strides nor read-only memory; such an array is copied.
         fit = isinstance(array, np.ndarray) and array.flags.writeable and min(array.strides, default=0) >= 0
         tensor = torch.from_numpy(np.asarray(array) if fit else np.array(array))
-    return ValueDescription(
-        type=type(array).__name__,
-        shape=tuple(array.shape),
-        dtype=str(array.dtype),
-        nbytes=int(array.nbytes),
-        thumb=_thumb(tensor),
-        **_statistics(tensor),
-    )
-
-
-def _describe_frame(frame: Any) -> ValueDescription:
-    if hasattr(frame, "columns"):
-        dtypes = ", ".join(f"{name} {dtype}" for name, dtype in zip(frame.columns, frame.dtypes, strict=True))
-        return ValueDescription(type=type(frame).__name__, shape=tuple(frame.shape), detail=_short(dtypes))
-    return ValueDescription(type=type(frame).__name__, shape=tuple(frame.shape), dtype=str(getattr(frame, "dtype", "")))
+    kind, shape, nbytes = type(array).__name__, tuple(array.shape), int(array.nbytes)
+    return ValueDescription(type=kind, shape=shape, dtype=str(array.dtype), nbytes=nbytes, **_numbers(tensor))
 
 
 def _describe_module(module: torch.nn.Module) -> ValueDescription:
@@ -199,19 +187,29 @@ def _describe_module(module: torch.nn.Module) -> ValueDescription:
     )
 
 
-def _statistics(tensor: torch.Tensor | None) -> dict[str, Any]:
-    """mean, std, norm, nan_count and sampled of a strided tensor; nothing where torch cannot compute with its dtype."""
+def _numbers(tensor: torch.Tensor | None) -> dict[str, Any]:
+    """What is counted of a strided tensor, and a small one's thumb; nothing where torch cannot compute with its dtype.
+
+    Keys are those of :class:`ValueDescription`.
+    """
     if tensor is None or tensor.is_meta:
         return {}
-    if not tensor.numel():
+    numel = tensor.numel()
+    if not numel:
         return {"nan_count": 0}
-    picked, sampled = _picked(tensor)
+    wanted = _EXACT // CHUNK
+    starts = [0] if numel <= _EXACT else [i * (numel - CHUNK) // (wanted - 1) for i in range(wanted)]
+    size = numel if numel <= _EXACT else CHUNK
+    picked = (piece for start in starts for piece in chunks(tensor, start, start + size))
+    found: dict[str, Any] = {"sampled": numel > _EXACT}
     try:
+        if tensor.dim() == 2 and max(tensor.shape) <= THUMB:
+            found["thumb"] = (tensor.abs() if tensor.is_complex() else tensor).double().tolist()
         # One row a chunk, and one wait for the device at the end.
         counts, means, m2s, squares, nans = torch.stack([_moments(chunk) for chunk in picked]).double().cpu().T
     except (NotImplementedError, RuntimeError):
         return {}
-    found: dict[str, Any] = {"nan_count": int(nans.sum()), "sampled": sampled}
+    found["nan_count"] = int(nans.sum())
     count = int(counts.sum())
     if count:
         found["norm"] = math.sqrt(squares.sum())
@@ -222,15 +220,6 @@ def _statistics(tensor: torch.Tensor | None) -> dict[str, Any]:
             found["mean"] = mean
             found["std"] = math.sqrt(m2 / (count - 1)) if count > 1 else None
     return found
-
-
-def _picked(tensor: torch.Tensor) -> tuple[Iterable[torch.Tensor], bool]:
-    numel = tensor.numel()
-    if numel <= _EXACT:
-        return chunks(tensor, 0, numel), False
-    wanted = _EXACT // CHUNK
-    starts = [i * (numel - CHUNK) // (wanted - 1) for i in range(wanted)]
-    return (piece for start in starts for piece in chunks(tensor, start, start + CHUNK)), True
 
 
 def _moments(chunk: torch.Tensor) -> torch.Tensor:
@@ -244,19 +233,6 @@ def _moments(chunk: torch.Tensor) -> torch.Tensor:
     mean = kept.sum() / count.clamp(min=1)
     deviations = (kept - mean).masked_fill_(nan, 0)
     return torch.stack([x.to(wide) for x in (count, mean, deviations.dot(deviations), kept.dot(kept), nans)])
-
-
-def _thumb(tensor: torch.Tensor | None) -> list[list[float]] | None:
-    if tensor is None or tensor.dim() != 2 or max(tensor.shape) > THUMB or not tensor.numel() or tensor.is_meta:
-        return None
-    try:
-        return cast("list[list[float]]", (tensor.abs() if tensor.is_complex() else tensor).double().tolist())
-    except (NotImplementedError, RuntimeError):
-        return None
-
-
-def _is_from(package: str, obj: object) -> bool:
-    return type(obj).__module__.partition(".")[0] == package
 
 
 def _short(text: str, limit: int = 120) -> str:

@@ -10,7 +10,7 @@ import math
 import pickle
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -34,14 +34,16 @@ def digests(obj: Any) -> list[tuple[str, str, str]]:
     (``layer1.weight``, ``state[0].exp_avg``), in their own order.
     """
     found = [(key, _meta(leaf), _digest(leaf)) for key, leaf in _leaves(obj)]
-    return found or [("", f"{type(obj).__name__} of 0", _hex(b""))]
+    return found or [("", f"{type(obj).__name__} of 0", _hex(()))]
 
 
 def block_digests(obj: Any, key: str, start: int, stop: int, nblocks: int) -> list[str]:
     """Digests of the flat elements ``start`` to ``stop`` of the tensor or array at ``key``, cut into ``nblocks``
     blocks as torch.tensor_split cuts. Raises UsageError when there is no such entry or range.
     """
-    leaf = _block(obj, key)
+    leaf = _leaf(obj, key)
+    if not _is_block(leaf):
+        raise UsageError(f"{key or 'the value'} is a {type(leaf).__name__} on this rank, which has no elements")
     size = _numel(leaf)
     if not 0 <= start <= stop <= size or nblocks < 1:
         raise UsageError(f"{key or 'the value'} has {size} elements on this rank; {start} to {stop} is outside it")
@@ -61,20 +63,18 @@ def element(obj: Any, key: str, flat_index: int) -> tuple[tuple[int, ...], str]:
         return (), text if len(text) <= _TEXT else text[:_TEXT] + "…"
     if not 0 <= flat_index < _numel(leaf):
         raise UsageError(f"{key or 'the value'} has {_numel(leaf)} elements on this rank, none at {flat_index}")
-    index: list[int] = []
-    rest = flat_index
-    for size in reversed(leaf.shape):
-        rest, at = divmod(rest, size)
-        index.insert(0, at)
-    value = leaf[tuple(index)]
+    shape = tuple(leaf.shape)
+    index = tuple(flat_index // math.prod(shape[d + 1 :]) % size for d, size in enumerate(shape))
+    value = leaf[index]
     item = value.item() if hasattr(value, "item") else value
     narrow = isinstance(item, float) and leaf.dtype.itemsize <= 4
-    return tuple(index), f"{item:.9g}" if narrow else repr(item)  # 9 digits tell any two float32 apart
+    return index, f"{item:.9g}" if narrow else repr(item)  # 9 digits tell any two float32 apart
 
 
 def _leaves(obj: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
     """The entries of a value; a container that holds itself is not entered a second time."""
-    obj = _local(obj)
+    if tensors.is_dtensor(obj):
+        obj = obj.to_local()
     inner = None if id(obj) in above or len(above) > _DEPTH else _entries(obj)
     if inner is None:
         yield path, obj
@@ -91,8 +91,10 @@ def _entries(obj: Any) -> list[tuple[str, Any]] | None:
         return [(f".{name}", tensor) for name, tensor in named]
     if isinstance(obj, dict):
         return [(f".{k}" if isinstance(k, str) else f"[{k!r}]", v) for k, v in obj.items()]
-    if isinstance(obj, (list, tuple)) and not _is_flat(obj):
-        return [(f"[{i}]", part) for i, part in enumerate(obj)]
+    if isinstance(obj, (list, tuple)):
+        # Many plain numbers or strings are one entry, not thousands.
+        is_entry = len(obj) > 64 and all(type(item) in (int, float, bool, str, type(None)) for item in obj)
+        return None if is_entry else [(f"[{i}]", part) for i, part in enumerate(obj)]
     if type(obj).__module__.partition(".")[0] == "pandas" and hasattr(obj, "index"):
         columns = [(f".{c}", obj[c].to_numpy()) for c in obj.columns] if hasattr(obj, "columns") else None
         return [(".index", obj.index.to_numpy()), *(columns or [(".values", obj.to_numpy())])]
@@ -100,15 +102,6 @@ def _entries(obj: Any) -> list[tuple[str, Any]] | None:
         return None
     own = getattr(obj, "__dict__", None)
     return [(f".{name}", part) for name, part in own.items()] if own else None
-
-
-def _is_flat(items: list[Any] | tuple[Any, ...]) -> bool:
-    """Many plain numbers or strings are one entry, not thousands."""
-    return len(items) > 64 and all(type(item) in (int, float, bool, str, type(None)) for item in items)
-
-
-def _local(obj: Any) -> Any:
-    return obj.to_local() if tensors.is_dtensor(obj) else obj
 
 
 def _is_array(obj: Any) -> bool:
@@ -121,13 +114,6 @@ def _is_block(leaf: Any) -> bool:
     if tensors.is_tensor(leaf):
         return bool(leaf.layout == torch.strided and not (leaf.is_meta or leaf.is_nested or leaf.is_quantized))
     return arrays.is_array(leaf)
-
-
-def _block(obj: Any, key: str) -> Any:
-    leaf = _leaf(obj, key)
-    if not _is_block(leaf):
-        raise UsageError(f"{key or 'the value'} is a {type(leaf).__name__} on this rank, which has no elements")
-    return leaf
 
 
 def _leaf(obj: Any, key: str) -> Any:
@@ -156,20 +142,17 @@ def _digest(leaf: Any) -> str:
     if _is_block(leaf):
         return _digest_block(leaf, 0, _numel(leaf))
     if tensors.is_tensor(leaf) and tensors.is_plain(leaf):
-        _, views = tensors.take_apart(leaf)  # sparse: indices and values
-        return _hex(*views)
+        return _hex(tensors.take_apart(leaf)[1])  # sparse: indices and values
     if isinstance(leaf, (bytes, bytearray)):
-        return _hex(leaf)
+        return _hex([leaf])
     if isinstance(leaf, (set, frozenset)):
-        return _hex(*sorted(_digest(item).encode() for item in leaf))  # each process has another order
-    return _hex(_portrait(leaf))
+        return _hex(sorted(_digest(item).encode() for item in leaf))  # each process has another order
+    return _hex([_portrait(leaf)])
 
 
 def _digest_block(leaf: Any, start: int, stop: int) -> str:
-    digest = hashlib.blake2b(digest_size=_SIZE)
-    for piece in chunks(leaf.detach() if tensors.is_tensor(leaf) else leaf, start, stop):
-        digest.update(tensors.raw_bytes(piece) if tensors.is_tensor(piece) else arrays.take_apart(piece)[1])
-    return digest.hexdigest()
+    pieces = chunks(leaf.detach() if tensors.is_tensor(leaf) else leaf, start, stop)
+    return _hex(tensors.raw_bytes(p) if tensors.is_tensor(p) else arrays.take_apart(p)[1] for p in pieces)
 
 
 def _portrait(leaf: Any) -> bytes:
@@ -189,14 +172,11 @@ def _portrait(leaf: Any) -> bytes:
         return _ADDRESS.sub("", repr(leaf)).encode()
 
 
-def _hex(*pieces: bytes | bytearray | memoryview) -> str:
+def _hex(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
     digest = hashlib.blake2b(digest_size=_SIZE)
     for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()
-
-
-# ---------------------------------------------------------------- flat elements
 
 
 def chunks(block: Any, start: int, stop: int, limit: int = CHUNK) -> Iterator[Any]:
@@ -207,7 +187,8 @@ def chunks(block: Any, start: int, stop: int, limit: int = CHUNK) -> Iterator[An
     shape = tuple(block.shape)
     if start >= stop:
         return
-    if len(shape) <= 1 or _is_contiguous(block):
+    is_contiguous = block.is_contiguous() if tensors.is_tensor(block) else block.flags.c_contiguous
+    if len(shape) <= 1 or is_contiguous:
         flat = block.reshape(-1)
         for at in range(start, stop, limit):
             yield flat[at : min(at + limit, stop)]
@@ -223,7 +204,3 @@ def chunks(block: Any, start: int, stop: int, limit: int = CHUNK) -> Iterator[An
             rows = min(limit // row, stop // row - index)
             yield block[index : index + rows].reshape(-1)
         index += rows
-
-
-def _is_contiguous(block: Any) -> bool:
-    return bool(block.is_contiguous() if hasattr(block, "is_contiguous") else block.flags.c_contiguous)
