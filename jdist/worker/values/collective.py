@@ -29,19 +29,24 @@ def broadcast(name: str, src: int, namespace: dict[str, Any]) -> None:
     """Bind rank ``src``'s value of ``name`` on every rank: tensors as they are, anything else pickled on the way."""
     rank = dist.get_rank()
     value = evaluate(name, namespace) if rank == src else None
-    plain = isinstance(value, torch.Tensor) and value.layout == torch.strided and not hasattr(value, "placements")
-    note: list[Any] = [(tuple(value.shape), value.dtype, value.requires_grad) if plain and value is not None else None]
-    dist.broadcast_object_list(note, src=src)
-    if note[0] is None:
-        box = [value]
-        dist.broadcast_object_list(box, src=src)
-        namespace[name] = box[0]
+    note: Any = None
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not hasattr(value, "placements"):
+        note = tuple(value.shape), value.dtype, value.requires_grad
+    note = broadcast_object(note, src)
+    if note is None:
+        namespace[name] = broadcast_object(value, src)
         return
-    shape, dtype, requires_grad = note[0]
+    shape, dtype, requires_grad = note
     device = namespace.get("device", "cpu")
     tensor = value.detach().contiguous() if value is not None else torch.empty(shape, dtype=dtype, device=device)
-    flat = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor  # every dtype travels as bytes
     if tensor.numel():
-        dist.broadcast(flat, src=src)
+        dist.broadcast(tensor.reshape(-1).view(torch.uint8), src=src)  # every dtype travels as bytes
     if rank != src:
         namespace[name] = tensor.requires_grad_(requires_grad)
+
+
+def broadcast_object(value: Any, src: int) -> Any:
+    """Rank ``src``'s ``value``, pickled on the way."""
+    box = [value]
+    dist.broadcast_object_list(box, src=src)
+    return box[0]

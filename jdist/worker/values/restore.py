@@ -18,6 +18,7 @@ from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages.base import PayloadWire
 from jdist.wire.values.objects import decode, encode
 from jdist.worker.compat.torch import device_types, has_comm_hook, make_new_reducer, resolve_group
+from jdist.worker.values.collective import broadcast_object
 
 _CHUNK = 64 << 20  # Bytes that travel in one send.
 
@@ -35,8 +36,7 @@ class RestoreItem(Struct, frozen=True):
 
     name: str
     how: str
-    ddp: dict[str, Any] | None = None  # Wrap it in DDP with these options.
-    group: str = ""  # torch's name of DDP's process group.
+    ddp: dict[str, Any] | None = None  # Wrap it in DDP with these options; `process_group` is torch's name of it.
 
 
 def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any]) -> dict[str, str]:
@@ -47,7 +47,7 @@ def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any
     """
     __tracebackhide__ = True
     rank = dist.get_rank()
-    held = _broadcast({n: _held(namespace.get(n)) for n in names} if rank == dst else None, dst)
+    held = broadcast_object({n: _held(namespace.get(n)) for n in names} if rank == dst else None, dst)
     plan: tuple[tuple[RestoreItem, ...], PayloadWire] | str = ""
     buffers: list[memoryview] = []
     if rank == src:
@@ -56,7 +56,7 @@ def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any
             plan = items, payload
         except JdistError as e:
             plan = str(e)
-    plan = _broadcast(plan, src)
+    plan = broadcast_object(plan, src)
     if isinstance(plan, str):
         if rank == src:
             raise UsageError(plan)
@@ -75,12 +75,6 @@ def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any
     return done
 
 
-def _broadcast(value: Any, src: int) -> Any:
-    box = [value]
-    dist.broadcast_object_list(box, src=src)
-    return box[0]
-
-
 # ---------------------------------------------------------------- what a rank holds
 
 
@@ -90,21 +84,18 @@ def _held(obj: Any) -> HeldState | None:
         return None
     obj = _inner(obj)
     is_stateful = all(callable(getattr(type(obj), name, None)) for name in ("state_dict", "load_state_dict"))
-    return HeldState(f"{type(obj).__module__}.{type(obj).__qualname__}", is_stateful, _parts(obj))
+    parts = {}
+    if isinstance(obj, torch.Tensor):
+        parts = {"": _meta(obj)}
+    elif isinstance(obj, torch.nn.Module):
+        parts = {k: _meta(v) if isinstance(v, torch.Tensor) else "" for k, v in obj.state_dict().items()}
+    elif isinstance(obj, torch.optim.Optimizer):
+        parts = {f"group {i}": f"{len(g['params'])} parameters" for i, g in enumerate(obj.param_groups)}
+    return HeldState(f"{type(obj).__module__}.{type(obj).__qualname__}", is_stateful, parts)
 
 
 def _inner(obj: Any) -> Any:
     return obj.module if isinstance(obj, DistributedDataParallel) else obj
-
-
-def _parts(obj: Any) -> dict[str, str]:
-    if isinstance(obj, torch.Tensor):
-        return {"": _meta(obj)}
-    if isinstance(obj, torch.nn.Module):
-        return {k: _meta(v) if isinstance(v, torch.Tensor) else "" for k, v in obj.state_dict().items()}
-    if isinstance(obj, torch.optim.Optimizer):
-        return {f"group {i}": f"{len(g['params'])} parameters" for i, g in enumerate(obj.param_groups)}
-    return {}
 
 
 def _meta(tensor: torch.Tensor) -> str:
@@ -126,19 +117,24 @@ def _pack(
     in_place = {i.name: _inner(namespace[i.name]) for i in items if i.how != "bind"}
     for name, obj in whole.items():
         _check_links(name, obj, whole, (dst, in_place))
-    loaded = {i.name: _inner(namespace[i.name]).state_dict() for i in items if i.how == "load"}
-    copied = {i.name: namespace[i.name].detach() for i in items if i.how == "copy"}
-    payload, buffers = encode({**whole, **loaded, **copied})
+    states = {n: obj.detach() if isinstance(obj, torch.Tensor) else obj.state_dict() for n, obj in in_place.items()}
+    payload, buffers = encode({**whole, **states})
     return items, payload, buffers
 
 
 def _item(name: str, obj: Any, there: HeldState | None, ranks: tuple[int, int]) -> RestoreItem:
     src, dst = ranks
     here = _held(obj)
-    _check_whole(name, obj, src)
-    ddp, group = _ddp_options(name, obj, ranks[1]) if isinstance(obj, DistributedDataParallel) else (None, "")
+    inner = _inner(obj)
+    held = inner.state_dict().values() if isinstance(inner, torch.nn.Module) else _tensors(inner)
+    if any(p.is_shard() for tensor in held for p in getattr(tensor, "placements", ())):
+        raise UsageError(  # one part is no replica of another
+            f"{name} is sharded (DTensor): rank {src} holds a part of its own, and the lost part is nowhere else; "
+            "load it from a checkpoint on all ranks"
+        )
+    ddp = _ddp_options(name, obj, dst) if isinstance(obj, DistributedDataParallel) else None
     if here is None or there is None:
-        return RestoreItem(name, "bind", ddp, group)
+        return RestoreItem(name, "bind", ddp)
     if not here.is_stateful and not there.is_stateful:
         return RestoreItem(name, "copy" if isinstance(obj, torch.Tensor) and here == there else "bind")
     if here.type != there.type:
@@ -152,18 +148,7 @@ def _item(name: str, obj: Any, there: HeldState | None, ranks: tuple[int, int]) 
             raise UsageError(
                 f"{name} differs at {key!r}: {one} on rank {src}, {other} on rank {dst}; make it alike first"
             )
-    return RestoreItem(name, "load", ddp, group)
-
-
-def _check_whole(name: str, obj: Any, src: int) -> None:
-    """Refuse a sharded value: one part is no replica of another."""
-    inner = _inner(obj)
-    tensors = inner.state_dict().values() if isinstance(inner, torch.nn.Module) else _tensors(inner)
-    if any(p.is_shard() for tensor in tensors for p in getattr(tensor, "placements", ())):
-        raise UsageError(
-            f"{name} is sharded (DTensor): rank {src} holds a part of its own, and the lost part is nowhere else; "
-            "load it from a checkpoint on all ranks"
-        )
+    return RestoreItem(name, "load", ddp)
 
 
 def _tensors(obj: Any) -> list[torch.Tensor]:
@@ -202,18 +187,17 @@ def _check_links(name: str, obj: Any, whole: dict[str, Any], there: tuple[int, d
 
 
 def _apply(item: RestoreItem, value: Any, namespace: dict[str, Any]) -> str:
-    mine = namespace.get(item.name)
+    mine, done = namespace.get(item.name), "filled in place"
     if item.how == "load":
         _inner(mine).load_state_dict(value)
-        value, done = mine, "filled in place"
+        value = mine
     elif item.how == "copy" and isinstance(mine, torch.Tensor):
         with torch.no_grad():
-            mine.copy_(value)
-        value, done = mine, "filled in place"
+            value = mine.copy_(value)
     else:
         value, done = _on_device(value, namespace.get("device")), "brought whole"
     if item.ddp is not None and not isinstance(value, DistributedDataParallel):
-        value = _wrap_ddp(value, item.ddp, item.group)
+        value = _wrap_ddp(value, item.ddp)
     namespace[item.name] = value
     return done
 
@@ -235,8 +219,8 @@ def _on_device(value: Any, device: Any) -> Any:
 # made later on one rank would sum other parameters than its peers', so every rank makes a new one then.
 
 
-def _ddp_options(name: str, ddp: Any, rank: int) -> tuple[dict[str, Any], str]:
-    """The options and the group name with which :func:`_wrap_ddp` wraps as ``ddp`` does.
+def _ddp_options(name: str, ddp: Any, rank: int) -> dict[str, Any]:
+    """The options with which :func:`_wrap_ddp` wraps as ``ddp`` does.
 
     Raises UsageError when ``rank`` is not in that group, or the options of ``ddp`` cannot be sent to another rank.
     """
@@ -248,22 +232,23 @@ def _ddp_options(name: str, ddp: Any, rank: int) -> tuple[dict[str, Any], str]:
             f"{name} has a communication hook or mixed precision of DDP's own: restore its .module under another name, "
             "then build DDP anew on all ranks"
         )
-    options = {
+    return {
+        "process_group": str(ddp.process_group.group_name),
         "broadcast_buffers": ddp.broadcast_buffers,
         "find_unused_parameters": ddp.find_unused_parameters,
         "gradient_as_bucket_view": ddp.gradient_as_bucket_view,
         "static_graph": ddp.static_graph,
         "bucket_cap_mb": max(1, ddp.bucket_bytes_cap >> 20),
     }
-    return options, str(ddp.process_group.group_name)
 
 
-def _wrap_ddp(module: Any, options: dict[str, Any], group_name: str) -> Any:
+def _wrap_ddp(module: Any, options: dict[str, Any]) -> Any:
     """DDP around a module, on this rank alone: the others have theirs."""
+    options = {**options, "process_group": resolve_group(options["process_group"])}
     on = next((p.device for p in module.parameters()), torch.device("cpu"))
     if on.type != "cpu":
-        options = {**options, "device_ids": [on.index]}
-    return DistributedDataParallel(module, process_group=resolve_group(group_name), init_sync=False, **options)
+        options["device_ids"] = [on.index]
+    return DistributedDataParallel(module, init_sync=False, **options)
 
 
 # ---------------------------------------------------------------- transport
@@ -279,9 +264,8 @@ def _transport() -> torch.device:
 
 def _send(buffer: memoryview, dst: int) -> None:
     device = _transport()
-    for chunk in torch.frombuffer(buffer if not buffer.readonly else bytearray(buffer), dtype=torch.uint8).split(
-        _CHUNK
-    ):
+    source = torch.frombuffer(bytearray(buffer) if buffer.readonly else buffer, dtype=torch.uint8)
+    for chunk in source.split(_CHUNK):
         dist.send(chunk.to(device), dst)
 
 
