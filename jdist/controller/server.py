@@ -16,7 +16,7 @@ from jdist.controller.peers.keys import PeerKeys
 from jdist.controller.peers.streams import PeerStreams
 from jdist.controller.state import State
 from jdist.core.errors import ProtocolError
-from jdist.core.messages.base import Ack, Message, QueryFailed
+from jdist.core.messages.base import Ack, QueryFailed
 from jdist.core.messages.introspection import DebugLog, GetDebugLog
 from jdist.core.messages.membership import Invite, Invited
 from jdist.core.messages.protocol import AgentMessage, ClientMessage, RankQuery, RankReply, RankReplyBody
@@ -33,7 +33,7 @@ _log = logging.getLogger("jdist.controller")
 
 _AGENTS_END = 10.0  # Seconds for the agents to end their workers and themselves once the cluster stops.
 _SAY_AGAIN = 10.0
-_LONGEST_NAME = 64
+_LONGEST_NAME = 64  # Bytes of a peer's identity.
 _LAST_WORDS = 1.0  # Seconds for the last messages to leave.
 
 _from_agent: Unpacker[Any] = Unpacker(AgentMessage)
@@ -53,7 +53,7 @@ class Server:
         self._on_charter = on_charter
         self._zmq = new_context()
         self._gate = KeyGate(self._zmq, self._on_void_line)
-        self._admission = PeerKeys(self._gate, charter, on_charter, self._agents_here)
+        self._keys = PeerKeys(self._gate, charter, on_charter, self._agents)
         self._public_port: socket.socket | None = None
         try:
             self._port = bind_tcp(self._zmq, LOOPBACK, charter.keys, self._gate, self._on_frames, charter.control_port)
@@ -62,7 +62,7 @@ class Server:
         except OSError:
             self._gate.close()
             raise
-        self._downlinks = PeerStreams(self._port.send, self._on_overrun)
+        self._streams = PeerStreams(self._port.send, self._on_overrun)
         self._data = DataServer(cluster, self._on_life_end)
         self._data.listen(LOOPBACK, charter.data_port)
         if self._public_port is not None:
@@ -84,8 +84,8 @@ class Server:
             control_port=self._port.tcp_port,
             data_port=self._data.port,
             public_port=self._public_port.getsockname()[1] if self._public_port is not None else 0,
-            invitations=self._admission.invitations,
-            agents=self._admission.agents,
+            invitations=self._keys.invitations,
+            agents=self._keys.agents,
         )
 
     def invite(self, *, is_remote: bool, seconds: float = 0.0) -> str:
@@ -96,13 +96,15 @@ class Server:
         listening = None
         if self._public_port is not None and (is_remote or self._charter.settings.bind_host):
             listening = (self._charter.settings.bind_host or "*", int(self._public_port.getsockname()[1]))
-        return self._admission.invite((self._port.tcp_port, self._data.port), listening, seconds).encode()
+        return self._keys.invite((self._port.tcp_port, self._data.port), listening, seconds).encode()
 
     async def run(self) -> str:
         """Serve until the cluster is over; why it is."""
         try:
             reason = await self._over
-            await self._see_agents_off()
+            agents = [name for name, peer in self._state.model.liveness_names.items() if peer.startswith("a-")]
+            with contextlib.suppress(TimeoutError):  # every agent ends, and with it all of its node's workers
+                await asyncio.wait_for(self._data.liveness_ended(agents), _AGENTS_END)
             return reason
         finally:
             if self._timer is not None:
@@ -112,14 +114,6 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(self._zmq.term), 2 * _LAST_WORDS)
             self._data.close()  # ends the liveness connections: the last messages, which say why, are out
-
-    async def _see_agents_off(self) -> None:
-        """Wait until every agent's process has ended, and with it all of its node's workers."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_AGENTS_END):
-                await self._data.liveness_ended(
-                    name for name, peer in self._state.liveness_names.items() if peer[:2] == "a-"
-                )
 
     def stop(self, reason: str) -> None:
         """End as if a client had said so."""
@@ -132,39 +126,39 @@ class Server:
         return name
 
     def _on_life_end(self, name: str, is_dead: bool) -> None:
-        self._data.forget_all(self._state.liveness_names.get(name, ""))
+        self._data.forget_all(self._state.model.liveness_names.get(name, ""))
         self.feed(PeerGone(name, is_dead))
 
-    def _agents_here(self) -> set[str]:
-        """The names of those that have a place."""
-        return {n.agent for n in self._state.world.nodes.values()}
+    def _agents(self) -> set[str]:
+        """The names of the agents that have a place."""
+        return {n.agent for n in self._state.model.world.nodes.values()}
 
     def _on_overrun(self, peer: str, why: str) -> None:
         """A peer takes nothing: to go on sending would fill this host's memory."""
         _log.warning("dropped %s, which confirms nothing of what it is sent: %s", peer, why)
-        names = [name for name, owner in self._state.liveness_names.items() if owner == peer]
-        for name in names:
-            asyncio.get_running_loop().call_soon(self.feed, PeerGone(name))  # a step may be under way
+        for name, owner in self._state.model.liveness_names.items():
+            if owner == peer:
+                asyncio.get_running_loop().call_soon(self.feed, PeerGone(name))  # a step may be under way
 
     def _on_frames(self, frames: list[bytes]) -> None:
         """Raises ProtocolError for what the port is to drop."""
-        peer = _name(frames[0])
+        if len(frames[0]) > _LONGEST_NAME or not frames[0].isascii():
+            raise ProtocolError(f"it calls itself {frames[0][:40]!r}")
+        peer = frames[0].decode()
         if peer.startswith("e-"):
-            self._port.send([frames[0], pack(self._admission.enrol(frames[-1]))])
+            self._port.send([frames[0], pack(self._keys.enrol(frames[-1]))])
             return
-        data = self._downlinks.receive(peer, frames[1:])
+        data = self._streams.receive(peer, frames[1:])
         if not data:
             return
         if peer.startswith("a-"):
             self.feed(FromAgent(peer, _from_agent(data)))
         elif peer.startswith("c-"):
-            self._on_client(peer, _from_client(data))
-
-    def _on_client(self, client: str, message: Message) -> None:
-        if isinstance(message, RankQuery) and not message.ranks:
-            self._send(client, RankReply(message.request, -1, self._answer(client, message)))
-        else:
-            self.feed(FromClient(client, message))
+            message = _from_client(data)
+            if isinstance(message, RankQuery) and not message.ranks:
+                self._streams.send(peer, RankReply(message.request, -1, self._answer(peer, message)))
+            else:
+                self.feed(FromClient(peer, message))
 
     def _on_void_line(self) -> None:
         """Report an agent that used a void join line; a flood of them is one notice."""
@@ -181,7 +175,7 @@ class Server:
             for instruction in self._state.step(event, time.monotonic()):
                 self._carry_out(instruction)
         except Exception:  # a fault of ours; what else the cluster's ranks hold must not be lost with it
-            _log.exception("could not handle %.200r; %s", event, self._state.story)
+            _log.exception("could not handle %.200r; %s", event, self._state.model.story)
         if not self._is_arming:  # once for all the messages that have come together
             self._is_arming = True
             asyncio.get_running_loop().call_soon(self._arm)
@@ -198,18 +192,14 @@ class Server:
     def _carry_out(self, instruction: object) -> None:
         match instruction:
             case Send():
-                self._send(instruction.peer, instruction.message)
+                self._streams.send(instruction.peer, instruction.message)
             case Forget():
-                self._downlinks.forget(instruction.peer)
-            case Exit():
-                if not self._over.done():
-                    self._over.set_result(instruction.reason)
-
-    def _send(self, peer: str, message: Message) -> None:
-        self._downlinks.send(peer, message)
+                self._streams.forget(instruction.peer)
+            case Exit() if not self._over.done():
+                self._over.set_result(instruction.reason)
 
     def _answer(self, client: str, ask: RankQuery) -> RankReplyBody:
-        """Questions about bytes that pass through this process, and how to join."""
+        """Answer a query about bytes that pass through this process, how to join, or the debug log."""
         if isinstance(ask.op, Forward | Hold) and self._data.is_full(client):
             return QueryFailed("this client has too many transfers under way")
         match ask.op:
@@ -227,7 +217,7 @@ class Server:
                 self._data.forget(handle)
             case Invite(is_remote, seconds, revokes):
                 if revokes:
-                    self._admission.revoke()
+                    self._keys.revoke()
                 try:
                     return Invited(self.invite(is_remote=is_remote, seconds=seconds))
                 except OSError as e:
@@ -235,10 +225,3 @@ class Server:
             case _:
                 return QueryFailed(f"the controller cannot answer {type(ask.op).__name__}")
         return Ack()
-
-
-def _name(identity: bytes) -> str:
-    """A peer's, as it is answered under. Raises ProtocolError."""
-    if len(identity) > _LONGEST_NAME or not identity.isascii():
-        raise ProtocolError(f"it calls itself {identity[:40]!r}")
-    return identity.decode()

@@ -15,20 +15,9 @@ from jdist.controller.membership.heartbeats import Heartbeats
 from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.membership.resizing import Resizing
 from jdist.controller.membership.takeover import Takeover
-from jdist.controller.model.events import (
-    EdgeNotice,
-    Event,
-    Exit,
-    Forget,
-    FromAgent,
-    FromClient,
-    Instruction,
-    PeerGone,
-    Tick,
-)
+from jdist.controller.model.events import EdgeNotice, Event, Exit, FromAgent, FromClient, Instruction, PeerGone, Tick
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
-from jdist.controller.model.runs import RunBook
 from jdist.controller.model.world import Node, World
 from jdist.controller.queries import Queries
 from jdist.controller.runs.lifecycle import RunLifecycle
@@ -55,7 +44,7 @@ from jdist.core.messages.observation import Stalled
 from jdist.core.messages.output import Output
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
 from jdist.core.messages.runs import InputReply, InputRequest, Interrupt, RankDone, RunCell
-from jdist.core.messages.status import Attached, ClientHello, Notice, Phase, StatusRequest, StopCluster, Stopped
+from jdist.core.messages.status import Attached, ClientHello, Notice, StatusRequest, StopCluster, Stopped
 from jdist.core.settings import Settings
 
 _log = logging.getLogger("jdist.controller")
@@ -72,10 +61,9 @@ class State:
     """The controller's truth. Only :meth:`step` changes it."""
 
     def __init__(self, settings: Settings, cluster: str, version: str, now: float, new_name: Callable[[], str]):
-        self.settings = settings
         self.cluster = cluster
+        self.model = m = Model(settings, version, now, new_name, World(settings.nnodes))
         self._unattended_since = now
-        self._model = m = Model(settings, version, now, new_name, World(settings.nnodes))
         setup = SetupCells(m)
         self._queries = Queries(m)
         self._silent_mismatch = SilentMismatch(m)
@@ -121,7 +109,7 @@ class State:
             WorldFailed: formation.handle_world_failed,
             GroupMade: formation.handle_group_made,
             Output: runs.handle_output,
-            RankDone: runs.handle_rank_done,
+            RankDone: lambda _, done: runs.record_rank_done(done),
             InputRequest: runs.handle_input_request,
             Stalled: self._poller.handle_stalled,
             RankReply: self._handle_rank_reply,
@@ -140,56 +128,17 @@ class State:
             DropNodes: self._admission.handle_drop_nodes,
             MakeGroup: self._formation.handle_make_group,
             MakeMesh: self._formation.handle_make_mesh,
-            StatusRequest: lambda client, ask: self._model.send(client, self._status.report(ask.request)),
+            StatusRequest: lambda client, ask: self.model.send(client, self._status.report(ask.request)),
             RankQuery: self._queries.handle_rank_query,
             NodeQuery: self._queries.handle_node_query,
             StopCluster: lambda _client, _: self._stop("stopped by a client"),
         }
 
-    # ------------------------------------------------------------ what may be read
-
-    @property
-    def world(self) -> World:
-        return self._model.world
-
-    @property
-    def runs(self) -> RunBook:
-        return self._model.runs
-
-    @property
-    def phase(self) -> Phase:
-        return self._model.phase
-
-    @property
-    def reason(self) -> str:
-        return self._model.reason
-
-    @property
-    def generation(self) -> int:
-        return self._model.generation
-
-    @property
-    def story(self) -> str:
-        """The last transitions of the cluster, of unfinished runs and of ranks without a process, for error reports."""
-        m = self._model
-        stories = [m.lifecycle.story, *(r.lifecycle.story for r in m.runs.running.values())]
-        return "; ".join(stories + [r.lifecycle.story for r in m.world.ranks.values() if not r.has_process])
-
-    @property
-    def clients(self) -> dict[str, str]:
-        """Kind of each attached client, by its socket's identity."""
-        return dict(self._model.clients)
-
-    @property
-    def liveness_names(self) -> dict[str, str]:
-        """Names of the liveness connections that may come or are open, and the peer that each belongs to."""
-        return dict(self._model.liveness_names)
-
     # ------------------------------------------------------------ the step
 
     def step(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event; returns what is to be done about it. A cluster that has been stopped does nothing more."""
-        m = self._model
+        m = self.model
         m.now, m.out = now, []
         if m.phase == "stopping":
             return m.out
@@ -203,7 +152,7 @@ class State:
 
     def _begin_what_can_be(self) -> None:
         """Resize, admit and form when it is time, then start the runs whose ranks are free."""
-        m = self._model
+        m = self.model
         self._runs.end_stuck_reforms()
         self._resizing.remove_pending()
         self._admission.admit_waiting()
@@ -229,9 +178,9 @@ class State:
 
     def stop(self, reason: str) -> list[Instruction]:
         """End the cluster from within its own process."""
-        self._model.out = []
+        self.model.out = []
         self._stop(reason)
-        return self._model.out
+        return self.model.out
 
     # ------------------------------------------------------------ agents
 
@@ -239,13 +188,13 @@ class State:
         if isinstance(event.message, AgentHello):
             self._admission.handle_hello(event.agent, event.message)
             return
-        node = self._model.world.node_of_agent(event.agent)
+        node = self.model.world.node_of_agent(event.agent)
         if node is None:
             if not self._admission.is_waiting(event.agent):
-                self._model.out.append(Forget(event.agent))
+                self.model.forget(event.agent)
             return
         self._heartbeats.record(node)
-        message = self._model.world.from_node(node, event.message)
+        message = self.model.world.from_node(node, event.message)
         if message is not None and type(message) in self._from_node:
             self._from_node[type(message)](node, message)
 
@@ -263,7 +212,7 @@ class State:
     # ------------------------------------------------------------ clients
 
     def _handle_client(self, event: FromClient) -> None:
-        m, client, message = self._model, event.client, event.message
+        m, client, message = self.model, event.client, event.message
         if isinstance(message, ClientHello):
             self._attach(client, message)
         elif client not in m.clients:
@@ -272,7 +221,7 @@ class State:
             self._from_client[type(message)](client, message)
 
     def _attach(self, client: str, hello: ClientHello) -> None:
-        m = self._model
+        m = self.model
         if hello.protocol != PROTOCOL:
             reason = f"this client speaks protocol {hello.protocol} (jdist {hello.version}), the cluster {PROTOCOL}"
             m.refuse(client, "", f"{reason} (jdist {m.version}); restart one of them")
@@ -287,7 +236,7 @@ class State:
         m.send(client, self._status.facts())
 
     def _handle_peer_gone(self, event: PeerGone) -> None:
-        m = self._model
+        m = self.model
         peer = m.liveness_names.pop(event.name, "")
         if not peer:
             return
@@ -296,21 +245,21 @@ class State:
             _log.info("client %s is gone", peer)
             self._queries.forget(peer)
             self._resizing.forget(peer)
-            m.out.append(Forget(peer))
+            m.forget(peer)
         node = m.world.node_of_agent(peer)
         if node is not None:
             self._heartbeats.liveness_ended(node, event.is_dead)
         elif peer.startswith("a-"):
-            m.out.append(Forget(peer))  # it was released
+            m.forget(peer)  # it was released
 
     # ------------------------------------------------------------ time and ends
 
     def next_wakeup(self) -> float | None:
         """When a Tick is due, as far as is known now."""
-        if self._model.phase == "stopping":
+        if self.model.phase == "stopping":
             return None
         times = (
-            self._model.runs.next_deadline(),
+            self.model.runs.next_deadline(),
             self._poller.next_wakeup(),
             self._formation.deadline,
             self._resizing.deadline,
@@ -325,17 +274,17 @@ class State:
         for handle_tick in self._ticks:
             handle_tick()
         end = self._unattended_end()
-        if end is not None and self._model.now >= end:
-            self._stop(f"no client for {self._model.now - self._unattended_since:.0f} s")
+        if end is not None and self.model.now >= end:
+            self._stop(f"no client for {self.model.now - self._unattended_since:.0f} s")
 
     def _unattended_end(self) -> float | None:
-        m = self._model
+        m = self.model
         if m.is_attended or m.runs.running:
             return None
-        return self._unattended_since + (self.settings.idle_timeout if m.generation else self.settings.empty_timeout)
+        return self._unattended_since + (m.settings.idle_timeout if m.generation else m.settings.empty_timeout)
 
     def _stop(self, reason: str) -> None:
-        m = self._model
+        m = self.model
         if m.phase == "stopping":
             return
         transition(m, "stopping", reason)

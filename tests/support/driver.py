@@ -207,16 +207,16 @@ class Driver:
                 assert message.generation >= self._generations[-1], "a generation went back"
                 self._generations.append(message.generation)
                 self._halted_since_formed = False
-                assert not self.state.runs.running, "a world was formed while a run was running"
+                assert not self.state.model.runs.running, "a world was formed while a run was running"
             case ExecuteCell():
                 assert not self._halted_since_formed, "a run was started in a generation that a halt has broken"
-                assert self.state.phase == "ready"
+                assert self.state.model.phase == "ready"
 
     def _check(self) -> None:
         """What must hold after every step."""
-        busy = [r for run in self.state.runs.running.values() for r in run.pending]
+        busy = [r for run in self.state.model.runs.running.values() for r in run.pending]
         assert len(busy) == len(set(busy)), f"a rank has two runs: {sorted(busy)}"
-        running = self.state.runs.running.values()
+        running = self.state.model.runs.running.values()
         assert all(run.pending or run.phase in ("diagnosing", "comparing") for run in running), (
             "a run that is over counts as running"
         )
@@ -226,14 +226,14 @@ class Driver:
             assert len(log.ended) <= 1
             if log.ended:
                 assert sorted(ranks) == sorted(log.ranks)
-        if self.state.phase == "stopping":
+        if self.state.model.phase == "stopping":
             assert self.state.next_wakeup() is None
             return
         wakeup = self.state.next_wakeup()
-        runs = self.state.runs.running.values()
+        runs = self.state.model.runs.running.values()
         due = [r.deadline for r in runs if not r.abort_reason and r.compare_until is None]
         due += [r.give_up_at for r in runs] + [r.compare_until for r in runs]
-        here = [n for n in self.state.world.nodes.values() if n.is_here]
+        here = [n for n in self.state.model.world.nodes.values() if n.is_here]
         due += [n.last_heard + self.settings.node_grace for n in here]
         due += [n.last_heard + self.settings.beat_timeout for n in here if not n.is_unreachable]
         assert all(wakeup is not None and wakeup <= t for t in due if t is not None), "a deadline has no wake-up"
@@ -290,14 +290,14 @@ class Driver:
         for node in range(self.settings.nnodes):
             self.add_agent(f"a-{node}")
         self.settle()
-        assert self.state.phase == "ready", self.state.reason
+        assert self.state.model.phase == "ready", self.state.model.reason
         return self
 
     def attach(self, client: str = "c-1") -> str:
         """The client says hello; its liveness connection's name."""
-        before = set(self.state.liveness_names)
+        before = set(self.state.model.liveness_names)
         self.step(FromClient(client, ClientHello(PROTOCOL, VERSION, "test", 1)))
-        return next(iter(set(self.state.liveness_names) - before))
+        return next(iter(set(self.state.model.liveness_names) - before))
 
     def say(self, message: Message, client: str = "c-1") -> list[Message]:
         return self.step(FromClient(client, message))
@@ -329,12 +329,12 @@ class Driver:
         )
 
     def agent_of(self, rank: int) -> Agent:
-        node = self.state.world.ranks[rank].node_rank
-        return self.agents[self.state.world.nodes[node].agent]
+        node = self.state.model.world.ranks[rank].node_rank
+        return self.agents[self.state.model.world.nodes[node].agent]
 
     def worker(self, rank: int) -> int:
         """The id of the rank's worker: the number that it was given first."""
-        return self.state.world.ranks[rank].worker
+        return self.state.model.world.ranks[rank].worker
 
     def finish(self, rank: int, kind: str = "value", *, echo: bool = False) -> None:
         agent = self.agent_of(rank)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from jdist.controller.model.events import Instruction, Send
+from jdist.controller.model.events import Forget, Instruction, Send
 from jdist.controller.model.phases import CLUSTER, HasPhase, Lifecycle
 from jdist.controller.model.runs import RunBook
 from jdist.controller.model.world import Rank, World
@@ -48,6 +48,10 @@ class Model(HasPhase[Phase]):
         if peer:
             self.out.append(Send(peer, message))
 
+    def forget(self, peer: str) -> None:
+        """Have the peer say hello first if it speaks again."""
+        self.out.append(Forget(peer))
+
     def send_to_node(self, node_rank: int, message: Message) -> None:
         """To a node's agent, if it is here."""
         self.send(self.world.nodes[node_rank].agent, message)
@@ -83,6 +87,18 @@ class Model(HasPhase[Phase]):
         """The ends of the peer's liveness connections tell nothing any more."""
         for name in [n for n, owner in self.liveness_names.items() if owner == peer]:
             del self.liveness_names[name]
+
+    @property
+    def story(self) -> str:
+        """The last transitions of the cluster, of unfinished runs and of ranks without a process, for error reports."""
+        stories = [self.lifecycle.story, *(r.lifecycle.story for r in self.runs.running.values())]
+        return "; ".join(stories + [r.lifecycle.story for r in self.world.ranks.values() if not r.has_process])
+
+    def unformed(self) -> str:
+        """Why the world cannot be formed now; "" if it is formed, or will be."""
+        if self.phase == "failed":
+            return f"the world is not formed: {self.reason}"
+        return self.missing_nodes() or self.missing_ranks() or ("" if self.world.ranks else self.unknown_ranks(()))
 
     def unknown_ranks(self, ranks: Iterable[int]) -> str:
         """Why these are no ranks of the world; "" if they are."""

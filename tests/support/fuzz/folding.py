@@ -33,8 +33,8 @@ def fold(source: random.Random, worlds: int) -> int:
                 case 0:
                     event: object = Tick()
                     d.now += source.choice((0.01, 1.0, 4.0))
-                case 1 if source.random() < 0.1 and d.state.liveness_names:
-                    event = PeerGone(source.choice(sorted(d.state.liveness_names)), source.random() < 0.5)
+                case 1 if source.random() < 0.1 and d.state.model.liveness_names:
+                    event = PeerGone(source.choice(sorted(d.state.model.liveness_names)), source.random() < 0.5)
                 case 1 | 2 | 3 | 4:
                     event = FromAgent(source.choice(("a-0", "a-1", "a-1", "a-7")), maker.message(AgentMessage))
                 case _:
@@ -47,7 +47,7 @@ def fold(source: random.Random, worlds: int) -> int:
             except Exception as e:
                 told = "\n".join(f"  {e!r:.300}" for e in story[-3:])
                 raise AssertionError(f"the state could not take the last of\n{told}") from e
-            if d.state.phase == "stopping":
+            if d.state.model.phase == "stopping":
                 break
     return taken
 

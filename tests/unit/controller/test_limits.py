@@ -42,10 +42,10 @@ def test_a_node_that_asks_for_too_much_is_turned_away() -> None:
 
 def test_a_client_has_one_lifeline_however_often_it_says_hello() -> None:
     d = Driver().ready()
-    before = len(d.state.liveness_names)
+    before = len(d.state.model.liveness_names)
     for _ in range(5):
         d.say(ClientHello(PROTOCOL, VERSION, "test", 1))
-    assert len(d.state.liveness_names) == before
+    assert len(d.state.model.liveness_names) == before
 
 
 def test_a_node_speaks_for_its_own_ranks_only() -> None:

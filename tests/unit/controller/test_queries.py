@@ -146,7 +146,7 @@ def test_a_client_of_another_protocol_is_refused_with_both_numbers() -> None:
     (refused,) = d.told(RequestRefused, "c-9")
     assert "protocol 99 (jdist 7.0)" in refused.reason
     assert "1.2.3" in refused.reason
-    assert "c-9" not in d.state.clients
+    assert "c-9" not in d.state.model.clients
 
 
 def test_every_client_hears_what_changes_and_one_that_left_does_not() -> None:

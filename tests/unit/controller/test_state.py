@@ -85,7 +85,7 @@ class Story:
     def made(self, rank: int, index: int) -> None:
         for agent in self._live():
             if rank in agent.incarnations:
-                agent.says.append(GroupMade(rank, self.d.state.generation, index, GroupSpec((rank,)), ()))
+                agent.says.append(GroupMade(rank, self.d.state.model.generation, index, GroupSpec((rank,)), ()))
 
     def lose(self, which: int) -> None:
         live = [a for a in self._live() if a.liveness_name]
@@ -126,22 +126,27 @@ class Story:
         d = self.d
         for agent in self._live():
             agent.frees = agent.forms = agent.starts_workers = True
-        for _ in range(2 - sum(n.is_here for n in d.state.world.nodes.values())):
+        for _ in range(2 - sum(n.is_here for n in d.state.model.world.nodes.values())):
             self.join()
         d.settle()
-        if d.state.phase == "failed":
+        if d.state.model.phase == "failed":
             self.restart((0,))
         for _ in range(200):
             d.sleep(0.5)
             busy = [(a, r) for a in self._live() for r in list(a.cells)]
-            if not busy and d.state.phase == "ready" and not d.state.runs.running and not d.state.runs.queued:
+            if (
+                not busy
+                and d.state.model.phase == "ready"
+                and not d.state.model.runs.running
+                and not d.state.model.runs.queued
+            ):
                 break
             for agent, rank in busy:
                 if rank in agent.cells:
                     agent.finish(rank)
-        assert d.state.phase == "ready"
-        assert not d.state.runs.running
-        assert not d.state.runs.queued
+        assert d.state.model.phase == "ready"
+        assert not d.state.model.runs.running
+        assert not d.state.model.runs.queued
         for number, log in d.runs.items():
             assert len(log.ended) == 1, f"run {number} has no end"
         answered = {m.request for m in d.told(RankReply) + d.told(RequestRefused)}
@@ -177,7 +182,7 @@ def test_a_world_is_formed_in_every_order_of_what_its_agents_say(choices: list[i
         d.agents[agent.name] = agent
         d.step(FromAgent(agent.name, AgentHello(PROTOCOL, VERSION, agent.facts)))
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 1)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 1)
 
 
 # ---------------------------------------------------------------- ends
@@ -207,12 +212,12 @@ def test_a_cluster_nobody_uses_ends() -> None:
     d = Driver(idle_timeout=100.0).ready()
     d.sleep(500.0)
     assert not d.exits, "a client is attached"
-    life = next(name for name, peer in d.state.liveness_names.items() if peer == "c-1")
+    life = next(name for name, peer in d.state.model.liveness_names.items() if peer == "c-1")
     run = d.run((0,))
     d.step(PeerGone(life))
     d.sleep(500.0)
     assert not d.exits, "a run goes on"
-    assert run in d.state.runs.running
+    assert run in d.state.model.runs.running
     d.finish(0)
     d.sleep(99.0)
     assert not d.exits
@@ -238,7 +243,7 @@ def test_who_looks_on_keeps_no_cluster_and_hears_that_runs_move() -> None:
     d.sleep(5.0)
     assert moved() == 4
     assert not d.told(RunsChanged), "who runs cells hears of them in other ways"
-    d.step(PeerGone(next(name for name, peer in d.state.liveness_names.items() if peer == "c-1")))
+    d.step(PeerGone(next(name for name, peer in d.state.model.liveness_names.items() if peer == "c-1")))
     d.sleep(99.0)
     assert not d.exits
     d.sleep(1.0)
@@ -295,4 +300,4 @@ def test_an_agent_speaks_for_its_own_ranks_only() -> None:
     for message in (RankDone(run, 3, "value"), WorkerDown(3, 0, "x"), WorkerDown(77, 0, "x")):
         d.step(FromAgent("a-0", message))
     assert d.kinds(run) == {}
-    assert (d.state.phase, d.state.generation) == ("ready", 1)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 1)

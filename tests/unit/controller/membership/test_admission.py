@@ -17,7 +17,7 @@ from support.driver import VERSION, Driver, facts
 def test_nodes_that_want_a_place_get_it_in_any_order(order: tuple[int, ...]) -> None:
     d = Driver(nnodes=3, nproc=(1, 2, 3))
     for place in order:
-        assert d.state.phase == "gathering"
+        assert d.state.model.phase == "gathering"
         d.add_agent(f"a-{place}", wanted=place)
     welcomes = {a.name: w for a in d.agents.values() for w in a.heard if isinstance(w, Welcome)}
     assert {n: (w.node_rank, w.first_rank, w.nproc) for n, w in welcomes.items()} == {
@@ -27,8 +27,8 @@ def test_nodes_that_want_a_place_get_it_in_any_order(order: tuple[int, ...]) -> 
     }
     assert [type(m) for m in d.agents["a-0"].heard] == [Welcome, StartStore]
     d.settle()
-    assert d.state.phase == "ready"
-    assert d.state.generation == 1
+    assert d.state.model.phase == "ready"
+    assert d.state.model.generation == 1
 
 
 def test_nodes_without_a_wish_are_numbered_as_they_come() -> None:
@@ -68,7 +68,7 @@ def test_an_agent_that_does_not_fit_is_turned_away(hello: AgentHello, reason: st
     assert reason in d.told(Notice)[-1].text
     d.add_agent("a-other")
     d.settle()
-    assert d.state.phase == "ready", "the place is still free for one that fits"
+    assert d.state.model.phase == "ready", "the place is still free for one that fits"
 
 
 def test_a_patch_release_of_python_is_no_reason_to_refuse() -> None:
@@ -76,7 +76,7 @@ def test_a_patch_release_of_python_is_no_reason_to_refuse() -> None:
     d.add_agent("a-0")
     d.add_agent("a-1", facts=facts(python="3.11.2"))
     d.settle()
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_one_agent_too_many_is_told_so() -> None:
@@ -91,10 +91,10 @@ def test_an_agent_that_says_hello_twice_takes_one_place() -> None:
     d = Driver(nnodes=2)
     agent = d.add_agent("a-0")
     d.step(FromAgent("a-0", AgentHello(PROTOCOL, VERSION, agent.facts)))
-    assert not d.state.world.is_complete
+    assert not d.state.model.world.is_complete
     d.add_agent("a-1")
     d.settle()
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_a_stranger_has_to_say_hello() -> None:
@@ -113,8 +113,8 @@ def test_a_node_that_leaves_before_the_world_is_complete_gives_its_place_back() 
     d.add_agent("a-new", nproc=1)
     d.add_agent("a-1", nproc=2)
     d.settle()
-    assert d.state.phase == "ready"
-    assert d.state.world.topology.nproc_per_node == (1, 2)
+    assert d.state.model.phase == "ready"
+    assert d.state.model.world.topology.nproc_per_node == (1, 2)
 
 
 @pytest.mark.parametrize(

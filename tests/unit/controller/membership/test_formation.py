@@ -54,9 +54,9 @@ def test_formed_of_another_generation_does_not_count() -> None:
     d.settle()
     for rank, generation in ((0, 1), (0, 1), (1, 0), (1, 7)):
         d.step(FromAgent(agent.name, WorldFormed(rank, generation, "cpu", ())))
-    assert d.state.phase == "forming"
+    assert d.state.model.phase == "forming"
     d.step(FromAgent(agent.name, WorldFormed(1, 1, "cpu", ())))
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_a_rank_that_cannot_join_fails_the_world_and_a_restart_mends_it() -> None:
@@ -67,7 +67,7 @@ def test_a_rank_that_cannot_join_fails_the_world_and_a_restart_mends_it() -> Non
     first = d.run((0,))
     d.step(FromAgent(agent.name, WorldFailed(1, 1, "no such interface")))
     d.sleep(3.0)
-    assert d.state.phase == "failed"
+    assert d.state.model.phase == "failed"
     assert "rank 1 (node 0, a-0) could not join the world: no such interface" in d.told(ClusterFacts)[-1].reason
     assert d.kinds(first) == {0: "interrupted"}
     assert d.run((0,)) == 0, "a failed world takes no cells"
@@ -75,7 +75,7 @@ def test_a_rank_that_cannot_join_fails_the_world_and_a_restart_mends_it() -> Non
     agent.forms = True
     d.say(Restart("again", (1,)))
     d.settle()
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert d.told(ClusterFacts)[-1].reason == ""
     assert [a.request for a in d.told(RankReply)] == ["again"]
 
@@ -87,9 +87,9 @@ def test_a_forming_that_takes_too_long_fails_and_names_the_missing_ranks() -> No
     d.add_agent("a-1", forms=False)
     d.settle()
     d.sleep(19.0)
-    assert d.state.phase == "forming"
+    assert d.state.model.phase == "forming"
     d.sleep(1.0)
-    assert d.state.phase == "failed"
+    assert d.state.model.phase == "failed"
     text = "the world could not be formed: ranks 2-3 did not join the world within 20 s"
     assert d.told(Notice)[-1] == Notice(text, remedies=(Remedy("restart", "try again"),))
 
@@ -112,8 +112,8 @@ def test_a_rank_that_dies_while_the_world_is_formed_is_replaced_and_the_next_gen
     if not others_notice_first:
         d.step(FromAgent(agent.name, failed))
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
-    assert d.state.world.ranks[1].is_fresh
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
+    assert d.state.model.world.ranks[1].is_fresh
     d.finish(0)
     assert d.kinds(run) == {0: "value"}
 
@@ -123,12 +123,12 @@ def test_a_rank_that_dies_in_every_forming_fails_the_world_instead_of_going_on_f
     agent = d.add_agent("a-0", forms=False)
     d.settle()
     for _ in range(5):
-        if d.state.phase == "forming":
+        if d.state.model.phase == "forming":
             agent.kill(1, "killed by signal 11 (SIGSEGV)")
             d.settle()
-    assert d.state.phase == "failed"
-    assert "SIGSEGV" in d.state.reason
-    assert d.state.generation == 2
+    assert d.state.model.phase == "failed"
+    assert "SIGSEGV" in d.state.model.reason
+    assert d.state.model.generation == 2
 
 
 def test_a_worker_that_cannot_start_fails_the_world_and_any_restart_tries_it_again() -> None:
@@ -139,15 +139,15 @@ def test_a_worker_that_cannot_start_fails_the_world_and_any_restart_tries_it_aga
         agent._start(rank, 0)
     agent.kill(1, "no memory")
     d.settle()
-    assert d.state.phase == "failed"
-    assert "rank 1 (node 0, a-0) could not be started: no memory" in d.state.reason
+    assert d.state.model.phase == "failed"
+    assert "rank 1 (node 0, a-0) could not be started: no memory" in d.state.model.reason
     agent.starts_workers = True
     agent._start(0, 0)
     agent._start(2, 0)
     d.settle()
     d.say(Restart("again", (0,)))
     d.settle()
-    assert d.state.phase == "ready", "rank 1 was replaced too: the world cannot be formed without it"
+    assert d.state.model.phase == "ready", "rank 1 was replaced too: the world cannot be formed without it"
 
 
 def test_a_store_that_cannot_start_fails_the_world_and_a_restart_starts_another() -> None:
@@ -158,12 +158,12 @@ def test_a_store_that_cannot_start_fails_the_world_and_a_restart_starts_another(
     agent._start(0, 0)
     agent.says.append(StoreDown("node 0: port 29500 is taken"))
     d.settle()
-    assert d.state.phase == "failed"
-    assert "port 29500 is taken" in d.state.reason
+    assert d.state.model.phase == "failed"
+    assert "port 29500 is taken" in d.state.model.reason
     d.say(Restart("again", (0,)))
     d.settle()
     assert len(d.heard(StartStore)) == 2
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_a_store_that_dies_and_is_replaced_while_the_world_is_formed_is_no_failure() -> None:
@@ -178,20 +178,20 @@ def test_a_store_that_dies_and_is_replaced_while_the_world_is_formed_is_no_failu
     agent.forms = True
     d.step(FromAgent("a-0", StoreUp("10.0.0.1", 4001)))
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     assert d.heard(FormWorld)[-1].store_port == 4001
-    assert set(d.state.runs.running) == {run}
+    assert set(d.state.model.runs.running) == {run}
 
 
 def test_another_store_makes_another_generation_once_nobody_runs() -> None:
     d = Driver().ready()
     d.run((0,))
     d.step(FromAgent("a-0", StoreUp("10.0.0.1", 4001)))
-    assert d.state.generation == 1
+    assert d.state.model.generation == 1
     d.finish(0)
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     d.step(FromAgent("a-0", StoreUp("10.0.0.1", 4001)))
-    assert d.state.generation == 2, "the same store again is no news"
+    assert d.state.model.generation == 2, "the same store again is no news"
 
 
 # ---------------------------------------------------------------- groups
@@ -200,7 +200,7 @@ def test_another_store_makes_another_generation_once_nobody_runs() -> None:
 def test_a_named_group_and_a_mesh_come_with_the_next_generation() -> None:
     d = Driver().ready()
     d.say(MakeGroup("g", "odd", (1, 3)))
-    assert d.state.phase == "forming"
+    assert d.state.model.phase == "forming"
     d.settle()
     d.say(MakeMesh("m", ("dp", "tp"), (2, 2)))
     d.settle()
@@ -242,7 +242,7 @@ def test_a_group_mesh_or_restart_of_ranks_that_are_not_there_is_refused(message:
     d.say(message)
     assert [r.request for r in d.told(RequestRefused)] == ["x"]
     assert "ranks 0-3" in d.told(RequestRefused)[0].reason or "4" in d.told(RequestRefused)[0].reason
-    assert (d.state.phase, d.state.generation) == ("ready", 1), "a refused request changes nothing"
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 1), "a refused request changes nothing"
 
 
 def test_a_group_waits_for_the_runs_in_progress() -> None:
@@ -250,12 +250,12 @@ def test_a_group_waits_for_the_runs_in_progress() -> None:
     run = d.run((0,))
     d.say(MakeGroup("g", "odd", (1, 3)))
     d.settle()
-    assert d.state.generation == 1
+    assert d.state.model.generation == 1
     later = d.run((1,))
-    assert later not in d.state.runs.running, "no run starts in a world that is about to be left"
+    assert later not in d.state.model.runs.running, "no run starts in a world that is about to be left"
     d.finish(0)
-    assert d.state.generation == 2
-    assert set(d.state.runs.running) == {later}
+    assert d.state.model.generation == 2
+    assert set(d.state.model.runs.running) == {later}
     assert d.kinds(run) == {0: "value"}
 
 
@@ -284,7 +284,7 @@ def test_a_request_that_waits_for_a_node_that_leaves_is_refused() -> None:
 
 def made(d: Driver, rank: int, index: int, *ranks: int, generation: int | None = None) -> None:
     spec = GroupSpec(tuple(ranks))
-    g = d.state.generation if generation is None else generation
+    g = d.state.model.generation if generation is None else generation
     d.step(FromAgent(d.agent_of(rank).name, GroupMade(rank, g, index, spec, (("10.0.0.1", 6000 + 10 * rank + index),))))
 
 
@@ -335,7 +335,7 @@ def test_a_fresh_rank_gets_the_groups_of_the_others() -> None:
         made(d, rank, 0, 0, 1)
     d.agents["a-0"].kill(1)
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     assert [g.ranks for g in d.heard(FormWorld)[-1].replay] == [(0, 1)]
     made(d, 1, 1, 0)
     made(d, 0, 1, 0)

@@ -52,14 +52,14 @@ def test_a_node_that_is_silent_for_a_while_loses_nothing() -> None:
     rows = d.told(StatusReport)[-1]
     assert [r.state for r in rows.ranks] == ["running", "idle", "unreachable", "unreachable"]
     assert rows.facts.unreachable == (1,)
-    assert set(d.state.runs.running) == {run, alone}
+    assert set(d.state.model.runs.running) == {run, alone}
     heal(d, 1)
     assert "node 1 (a-1) is back" in notices(d)[-1]
     assert d.kinds(alone) == {3: "value"}
     d.finish(0)
     d.finish(2)
     assert d.kinds(run) == {0: "value", 2: "value"}
-    assert (d.state.phase, d.state.generation) == ("ready", 1)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 1)
     assert not d.heard(AbortRun)
     assert not d.forgotten
     d.say(StatusRequest("s"))
@@ -80,7 +80,7 @@ def test_a_node_that_is_silent_for_too_long_is_given_up_with_its_ranks() -> None
     assert error is not None
     assert error.evalue == "node 1 (a-1) is gone: last heard 15 s ago"
     assert d.forgotten == ["a-1"]
-    assert d.state.phase == "gathering"
+    assert d.state.model.phase == "gathering"
 
 
 def test_an_agent_that_was_given_up_comes_back_with_fresh_ranks() -> None:
@@ -99,9 +99,9 @@ def test_an_agent_that_was_given_up_comes_back_with_fresh_ranks() -> None:
     d.settle()
     welcomes = [m for m in agent.heard if isinstance(m, Welcome)]
     assert [tuple(each.incarnation for each in w.workers) for w in welcomes] == [(0, 0), (1, 1)]
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     assert sorted(agent.cells) == [2, 3], "they run the setup cell"
-    assert [r.is_fresh for r in d.state.world.ranks.values()] == [False, False, True, True]
+    assert [r.is_fresh for r in d.state.model.world.ranks.values()] == [False, False, True, True]
 
 
 def test_an_agent_whose_place_is_taken_is_turned_away() -> None:
@@ -112,7 +112,7 @@ def test_an_agent_whose_place_is_taken_is_turned_away() -> None:
     d.agents["a-1"].is_gone = True
     d.add_agent("a-new")
     d.settle()
-    assert d.state.generation == 2
+    assert d.state.model.generation == 2
     d.greet(d.agents["a-1"])
     (turned,) = [m for m in d.agents["a-1"].heard if isinstance(m, Rejected)]
     assert "are here already" in turned.reason
@@ -130,7 +130,7 @@ def test_a_rank_that_cannot_have_heard_of_an_interrupt_is_not_given_up() -> None
     heal(d, 1)
     assert d.kinds(run) == {0: "interrupted", 2: "interrupted"}
     assert not d.heard(StartWorker)
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
 
 
 def test_a_rank_gets_its_whole_grace_after_its_node_is_back() -> None:
@@ -158,9 +158,9 @@ def test_a_world_is_formed_across_a_cut_once_it_is_over() -> None:
     assert d.kinds(run) == {0: "interrupted"}
     assert {f.generation for f in d.heard(FormWorld)} == {1, 2}
     d.sleep(4.0)
-    assert d.state.phase == "forming"
+    assert d.state.model.phase == "forming"
     heal(d, 1)
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
 
 
 @pytest.mark.parametrize("how", ["controller", "agent"])
@@ -173,11 +173,11 @@ def test_a_lifeline_that_broke_is_replaced_and_costs_nothing(how: str) -> None:
     else:
         d.step(FromAgent("a-1", LivenessLost()))
     (new,) = [m for m in agent.heard if isinstance(m, LivenessRenewed)]
-    assert d.state.liveness_names[new.name] == "a-1"
+    assert d.state.model.liveness_names[new.name] == "a-1"
     d.step(PeerGone(first))
-    assert d.state.world.is_complete, "the end of the old one tells nothing"
+    assert d.state.model.world.is_complete, "the end of the old one tells nothing"
     d.lose(agent)
-    assert not d.state.world.is_complete
+    assert not d.state.model.world.is_complete
 
 
 def test_an_agent_that_dies_while_it_is_unreachable_is_gone_when_that_is_known() -> None:
@@ -200,4 +200,4 @@ def test_an_agent_that_is_told_to_end_says_by_whom_and_its_run_with_it() -> None
     gone = "node 1 (a-1) is gone: its agent was ended by SIGTERM: job 7 has reached its time limit"
     assert [n for n in notices(d) if n.endswith(gone)]
     assert not [n for n in notices(d) if n.endswith("process ended")]
-    assert d.state.world.nodes[0].is_here
+    assert d.state.model.world.nodes[0].is_here

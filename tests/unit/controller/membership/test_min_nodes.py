@@ -27,7 +27,7 @@ def test_the_world_is_formed_with_those_that_are_here_and_the_others_are_told_of
     fourth = d.add_agent("a-3", wanted=3)
     assert not third.heard
     leave_out(d, 0, 1)
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert (third.place, fourth.place) == (0, 1)
     assert StartStore in [type(m) for m in third.heard], "the store is on the first of those that are here"
     facts = d.told(ClusterFacts)[-1]
@@ -49,7 +49,7 @@ def test_a_node_that_comes_after_it_was_left_out_is_turned_away() -> None:
     late = d.add_agent("a-1", wanted=1)
     assert [type(m) for m in late.heard] == [Rejected]
     d.settle()
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_a_node_that_was_here_and_is_gone_again_may_be_left_out() -> None:
@@ -59,12 +59,12 @@ def test_a_node_that_was_here_and_is_gone_again_may_be_left_out() -> None:
     leave_out(d, 0, 1, 2)
     assert refusals(d) == ["node 0 is here"], "as far as anybody knows"
     gone.is_gone = gone.is_unreachable = True
-    d.sleep(d.state.settings.node_grace + 1)
+    d.sleep(d.state.model.settings.node_grace + 1)
     d.add_agent("a-1", wanted=1)
     d.add_agent("a-2", wanted=2)
     leave_out(d, 0)
     assert d.told(ClusterFacts)[-1].hostnames == ("a-1", "a-2")
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_who_cannot_be_left_out(least: int, here: tuple[int, ...], out: tuple[in
         d.add_agent(f"a-{n}", wanted=n)
     leave_out(d, *out)
     assert refusals(d) == [why]
-    assert d.state.phase == "gathering"
+    assert d.state.model.phase == "gathering"
     for n in {0, 1, 2} - set(here):
         d.add_agent(f"a-{n}", wanted=n)
     d.settle()
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert d.told(ClusterFacts)[-1].left_out == ()
 
 

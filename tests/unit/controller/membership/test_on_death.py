@@ -63,7 +63,7 @@ def test_wait_leaves_the_place_empty_and_says_how_to_fill_it() -> None:
     kill(d, 2)
     d.sleep(100.0)
     assert d.heard(StartWorker) == []
-    assert (d.state.phase, d.state.generation) == ("gathering", 1)
+    assert (d.state.model.phase, d.state.model.generation) == ("gathering", 1)
     facts = d.told(ClusterFacts)[-1]
     assert (facts.ready, facts.reason, facts.remedies) == (3, GONE, RESTART)
     assert [(n.text, n.remedies) for n in d.told(Notice)] == [
@@ -113,7 +113,7 @@ def test_wait_ends_with_a_restart_which_runs_the_setup_cells() -> None:
     d.say(Restart("r", (2,)))
     d.settle()
     assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     assert [a.request for a in d.told(RankReply)] == ["r"]
     assert d.agent_of(2).cells[2].code == code
     d.finish(2)
@@ -130,7 +130,7 @@ def test_a_restart_that_leaves_places_empty_is_refused_and_changes_nothing() -> 
     assert d.heard(StartWorker) == []
     d.say(Restart("r2", (1, 2)))
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
 
 
 def test_wait_while_the_world_is_formed() -> None:
@@ -138,15 +138,15 @@ def test_wait_while_the_world_is_formed() -> None:
     d.agents["a-0"].forms = False
     d.say(Restart("r", (3,)))
     d.settle()
-    assert d.state.phase == "forming"
+    assert d.state.model.phase == "forming"
     kill(d, 0)
     d.sleep(200.0)
-    assert d.state.phase == "gathering", "an empty place has no deadline"
+    assert d.state.model.phase == "gathering", "an empty place has no deadline"
     assert d.told(RequestRefused)[-1].request == "r"
     d.agents["a-0"].forms = True
     d.say(Restart("r2", (0,)))
     d.settle()
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_a_rank_that_is_given_up_is_replaced_under_wait_too() -> None:
@@ -157,7 +157,7 @@ def test_a_rank_that_is_given_up_is_replaced_under_wait_too() -> None:
     d.say(Interrupt("i"))
     d.sleep(20.0)
     assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_a_node_that_comes_back_fills_an_empty_place_too() -> None:
@@ -167,7 +167,7 @@ def test_a_node_that_comes_back_fills_an_empty_place_too() -> None:
     assert "node 1 (a-1) is gone" in rows(d)[3].death
     d.add_agent("a-back")
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
 
 
 # ---------------------------------------------------------------- stop
@@ -190,12 +190,12 @@ def test_stop_ends_the_cluster_and_tells_every_client_why(how: str) -> None:
         assert all(w in stopped.reason for w in words)
     assert d.exits == [stopped.reason]
     assert any(isinstance(m, Shutdown) for m in d.agents["a-0"].heard)
-    assert d.state.phase == "stopping"
+    assert d.state.model.phase == "stopping"
 
 
 def test_stop_lets_ranks_be_restarted_by_hand() -> None:
     d = Driver(on_death="stop").ready()
     d.say(Restart("r", (1,)))
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     assert d.exits == []

@@ -21,7 +21,7 @@ def test_a_rank_that_dies_idle_is_replaced_and_the_world_formed_again() -> None:
         "rank 2 (node 1, a-1) is lost: exited with code 3",
         "rank 2 is fresh: its namespace is lost",
     ]
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     d.say(StatusRequest("s"))
     assert [r.fresh for r in d.told(StatusReport)[-1].ranks] == [False, False, True, False]
 
@@ -33,10 +33,10 @@ def test_a_rank_that_dies_in_a_run_ends_it_for_all_its_ranks() -> None:
     d.settle()
     assert d.kinds(run) == {2: "lost", 0: "interrupted", 1: "interrupted"}
     assert d.told(RunEnded)[-1].reason == "lost"
-    assert set(d.state.runs.running) == {other}
-    assert d.state.generation == 1, "the next generation waits for the run in progress"
+    assert set(d.state.model.runs.running) == {other}
+    assert d.state.model.generation == 1, "the next generation waits for the run in progress"
     d.finish(3)
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
 
 
 def test_a_rank_that_dies_while_it_is_being_halted_is_lost_and_replaced_once() -> None:
@@ -62,12 +62,12 @@ def test_words_of_a_process_that_was_replaced_do_not_count() -> None:
     d.settle()
     for message in (WorkerUp(1, 99, 0), WorkerDown(1, 0, "again"), RankDone(1, 1, "value")):
         d.step(FromAgent("a-0", message))
-    assert d.state.phase == "ready"
-    assert d.state.generation == 1
+    assert d.state.model.phase == "ready"
+    assert d.state.model.generation == 1
     assert len(d.heard(StartWorker)) == 1
     d.step(FromAgent("a-0", WorkerUp(1, 99, 1)))
     d.settle()
-    assert d.state.generation == 2
+    assert d.state.model.generation == 2
 
 
 def test_restart_replaces_the_ranks_and_answers_when_the_world_stands() -> None:
@@ -77,7 +77,7 @@ def test_restart_replaces_the_ranks_and_answers_when_the_world_stands() -> None:
     assert d.kinds(run) == {3: "lost"}
     d.settle()
     assert d.kinds(run) == {3: "lost", 0: "interrupted"}
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     assert d.heard(StartWorker) == [StartWorker(3, 3, 1)]
 
 
@@ -91,7 +91,7 @@ def test_restart_of_a_rank_whose_replacement_is_on_its_way() -> None:
     d.say(Restart("r", (1,)))
     d.settle()
     assert d.heard(StartWorker) == [StartWorker(1, 1, 1), StartWorker(1, 1, 2)]
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
 
 
 def test_restart_while_the_world_is_formed() -> None:
@@ -102,8 +102,8 @@ def test_restart_while_the_world_is_formed() -> None:
     agent.forms = True
     d.say(Restart("r", (1,)))
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
-    assert d.state.world.ranks[1].incarnation == 1
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
+    assert d.state.model.world.ranks[1].incarnation == 1
 
 
 # ---------------------------------------------------------------- nodes
@@ -131,7 +131,7 @@ def test_a_node_that_is_gone_loses_its_ranks_and_frees_the_others(how: str) -> N
     assert "node 1 (a-1) is gone" in d.told(RequestRefused)[-1].reason
     d.finish(1)
     assert d.kinds(alone) == {1: "value"}
-    assert d.state.generation == 1
+    assert d.state.model.generation == 1
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -146,9 +146,9 @@ def test_a_node_that_comes_back_takes_its_place_with_fresh_ranks(place: int) -> 
     (welcome,) = [m for m in back.heard if isinstance(m, Welcome)]
     assert (welcome.node_rank, welcome.first_rank) == (place, 2 * place)
     assert len(d.heard(StartStore)) == (2 if place == 0 else 1), "the store was on node 0"
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     assert sorted(back.cells) == [2 * place, 2 * place + 1], "they run the setup cell"
-    assert [r.is_fresh for r in d.state.world.ranks.values()].count(True) == 2
+    assert [r.is_fresh for r in d.state.model.world.ranks.values()].count(True) == 2
 
 
 def test_a_node_that_goes_while_the_world_is_formed() -> None:
@@ -157,24 +157,24 @@ def test_a_node_that_goes_while_the_world_is_formed() -> None:
     d.add_agent("a-0")
     d.add_agent("a-1", forms=False)
     d.settle()
-    assert d.state.phase == "forming"
+    assert d.state.model.phase == "forming"
     d.lose(d.agents["a-1"])
     d.settle()
     d.sleep(30.0)
-    assert d.state.phase == "gathering", "waiting for a node has no deadline"
+    assert d.state.model.phase == "gathering", "waiting for a node has no deadline"
     d.add_agent("a-back")
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
 
 
 def test_a_failed_world_is_tried_again_when_a_node_comes_back() -> None:
     d = Driver().ready()
     d.step(FromAgent("a-0", StoreDown("no memory")))
-    assert d.state.phase == "failed"
+    assert d.state.model.phase == "failed"
     d.lose(d.agents["a-0"])
     d.add_agent("a-back")
     d.settle()
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_a_run_on_all_nodes_survives_no_node_and_tells_each_rank_once() -> None:
@@ -198,7 +198,7 @@ def test_a_lost_replacement_is_still_fresh_and_still_set_up() -> None:
     d.lose(d.agents["a-1"])
     d.add_agent("a-back")
     d.settle()
-    assert d.state.world.ranks[3].is_fresh
+    assert d.state.model.world.ranks[3].is_fresh
     assert d.agents["a-back"].cells[3].code == code
 
 

@@ -68,9 +68,9 @@ def forms(d: Driver) -> dict[str, FormWorld]:
 def test_a_node_more_gets_the_highest_ranks_and_the_world_is_formed_with_them() -> None:
     d = Driver().ready()
     agent = add(d, wanted=2)
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert facts_of(d).nproc_per_node == (2, 2, 2)
-    assert [r.rank for r in d.state.world.ranks.values() if r.node_rank == 2] == [4, 5]
+    assert [r.rank for r in d.state.model.world.ranks.values() if r.node_rank == 2] == [4, 5]
     assert forms(d)["a-2"].workers == tuple(range(6))
     assert {f.world_size for f in forms(d).values()} == {6}
     assert not d.heard(StartWorker), "the others keep their processes"
@@ -117,14 +117,14 @@ def test_an_agent_that_waits_for_a_cell_to_end_is_kept_or_told() -> None:
     d.sleep(20.0)
     assert not agent.heard
     assert "a-2" not in d.forgotten
-    assert len(d.state.world.ranks) == 4
+    assert len(d.state.model.world.ranks) == 4
     d.sleep(15.0)
     assert refusal(d) == f"no agent came for node 2 within 30 s between two cells: run {run} is running"
     assert isinstance(agent.heard[-1], Rejected)
     for rank in range(4):
         d.finish(rank)
     assert d.kinds(run) == dict.fromkeys(range(4), "value")
-    assert len(d.state.world.ranks) == 4
+    assert len(d.state.model.world.ranks) == 4
 
 
 def test_an_agent_that_ends_while_it_waits_leaves_its_place_to_another() -> None:
@@ -135,7 +135,7 @@ def test_an_agent_that_ends_while_it_waits_leaves_its_place_to_another() -> None
     d.sleep(10.0)
     d.finish(0)
     assert "a-2" in d.forgotten
-    assert len(d.state.world.ranks) == 4
+    assert len(d.state.model.world.ranks) == 4
     d.add_agent("a-3")
     d.settle()
     assert resized(d)[0].added == (4, 5)
@@ -165,7 +165,7 @@ def test_a_released_agent_is_forgotten_once_it_has_ended() -> None:
     assert "a-1" not in d.forgotten
     d.step(PeerGone(d.agents["a-1"].liveness_name))
     assert d.forgotten == ["a-1"]
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_setup_cells_of_all_ranks_are_replayed_on_the_new_ones_and_later_ones_too() -> None:
@@ -210,7 +210,7 @@ def test_an_agent_that_does_not_fit_refuses_the_request_too() -> None:
     agent = add(d, facts=facts("old", torch="2.6.0"))
     assert [m for m in agent.heard if isinstance(m, Rejected)]
     assert "torch 2.6.0" in refusal(d)
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert add(d, "a-3").place == 2
 
 
@@ -244,7 +244,7 @@ def test_a_new_node_that_is_lost_before_it_is_formed_can_be_removed_again() -> N
     assert "node 2 (a-2) is gone" in refusal(d)
     assert not d.run()
     remove(d, 4, 5)
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert d.run()
 
 
@@ -253,11 +253,11 @@ def test_a_new_node_that_is_lost_before_it_is_formed_can_be_removed_again() -> N
 
 def test_the_ranks_behind_a_removed_one_close_up() -> None:
     d = Driver(3).ready()
-    before = {r.rank: r.pid for r in d.state.world.ranks.values()}
+    before = {r.rank: r.pid for r in d.state.model.world.ranks.values()}
     remove(d, 3)
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert facts_of(d).nproc_per_node == (2, 1, 2)
-    assert [r.pid for r in d.state.world.ranks.values()] == [before[r] for r in (0, 1, 2, 4, 5)]
+    assert [r.pid for r in d.state.model.world.ranks.values()] == [before[r] for r in (0, 1, 2, 4, 5)]
     assert {f.workers for f in forms(d).values()} == {(0, 1, 2, 4, 5)}
     assert d.heard(EndWorkers) == [EndWorkers((3,))]
     assert isinstance(d.agents["a-1"].heard[-2], EndWorkers)
@@ -287,7 +287,7 @@ def test_a_node_without_ranks_is_released_and_the_next_take_its_place() -> None:
         "node 2 is now node 1",
     )
     d.sleep(30.0)
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert d.run()
 
 
@@ -295,7 +295,7 @@ def test_without_node_0_another_node_hosts_the_store() -> None:
     d = Driver().ready()
     remove(d, 0, 1)
     assert [m for m in d.agents["a-1"].heard if isinstance(m, StartStore)]
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert forms(d)["a-1"].workers == (2, 3)
 
 
@@ -307,7 +307,7 @@ def test_a_node_that_is_gone_can_be_left_behind() -> None:
     remove(d, 0)
     assert refusal(d) == "node 1 (a-1) is gone: its ranks 2-3 cannot stay; remove them as well"
     remove(d, 2, 3)
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert "node 1 (a-1) has no rank left and is given up" in resized(d)[0].notes
     assert d.run()
 
@@ -319,7 +319,7 @@ def test_a_rank_whose_place_is_empty_can_be_removed() -> None:
     remove(d, 3)
     assert d.told(RequestRefused)[-1].remedies == (Remedy("restart", "start a fresh one", "1"),)
     remove(d, 1)
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert resized(d)[0].renumbered == {0: 0, 2: 1, 3: 2}
 
 
@@ -383,7 +383,7 @@ def test_cells_groups_keep_their_places_in_the_replay() -> None:
     d = Driver(3).ready()
     for index, spec in enumerate([GroupSpec((3, 4), name="x"), GroupSpec((0, 5), name="y")]):
         for rank in range(6):
-            d.agent_of(rank).says.append(GroupMade(rank, d.state.generation, index, spec, ()))
+            d.agent_of(rank).says.append(GroupMade(rank, d.state.model.generation, index, spec, ()))
     d.settle()
     remove(d, 3)
     expected = (GroupSpec((), name="x", is_gone=True), GroupSpec((0, 4), name="y"))
@@ -401,12 +401,12 @@ def test_a_removal_waits_for_the_setup_cells_of_a_new_node() -> None:
     agent = add(d)
     assert set(agent.cells) == {4, 5}
     remove(d, 0)
-    assert len(d.state.world.ranks) == 6
+    assert len(d.state.model.world.ranks) == 6
     for rank in (4, 5):
         agent.finish(rank)
     d.settle()
     assert resized(d)[1].world_size == 5
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_setup_cells_follow_their_ranks() -> None:
@@ -434,12 +434,12 @@ def test_what_an_agent_sent_before_a_removal_is_about_the_same_workers() -> None
     agent.says.appendleft(WorkerDown(4, 0, "killed by signal 9"))
     agent.says.appendleft(Output(0, (Text((4, 5), "stdout", "late words\n"),)))
     d.deliver(agent)
-    assert [r.last_line for r in d.state.world.ranks.values()] == ["", "", "", "late words", "late words"]
+    assert [r.last_line for r in d.state.model.world.ranks.values()] == ["", "", "", "late words", "late words"]
     d.deliver(agent)
-    assert [r.rank for r in d.state.world.ranks.values() if r.is_fresh] == [3], "old rank 4"
+    assert [r.rank for r in d.state.model.world.ranks.values() if r.is_fresh] == [3], "old rank 4"
     assert d.heard(StartWorker) == [StartWorker(4, 3, 1)]
     d.settle()
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_two_removals_before_the_first_is_heard_of() -> None:
@@ -452,8 +452,8 @@ def test_two_removals_before_the_first_is_heard_of() -> None:
         agent.is_unreachable = False
     d.agents["a-2"].says.appendleft(Output(0, (Text((2, 5), "stdout", "x\n"),)))
     d.settle()
-    assert d.state.world.ranks[3].last_line == "x", "worker 5 was rank 5, then 4, and is 3"
-    assert d.state.phase == "ready"
+    assert d.state.model.world.ranks[3].last_line == "x", "worker 5 was rank 5, then 4, and is 3"
+    assert d.state.model.phase == "ready"
     assert facts_of(d).nproc_per_node == (2, 2)
 
 
@@ -497,16 +497,16 @@ def test_any_order_of_sizes_ends_in_a_world_that_stands(seed: int) -> None:
     for agent in d.agents.values():
         agent.finishes = True
     for step in range(12):
-        size = len(d.state.world.ranks)
+        size = len(d.state.model.world.ranks)
         match rng.choice(["add", "remove", "kill", "run"]):
             case "add" if size < 10:
                 add(d, f"n-{step}", rng.randint(0, 3), finishes=True)
             case "remove" if size > 1:
-                pids = {r.rank: (r.pid, r.incarnation) for r in d.state.world.ranks.values()}
+                pids = {r.rank: (r.pid, r.incarnation) for r in d.state.model.world.ranks.values()}
                 gone = rng.sample(range(size), rng.randint(1, min(3, size - 1)))
                 remove(d, *gone)
                 kept = [pids[r] for r in range(size) if r not in gone]
-                assert [(r.pid, r.incarnation) for r in d.state.world.ranks.values()] == kept
+                assert [(r.pid, r.incarnation) for r in d.state.model.world.ranks.values()] == kept
             case "kill":
                 rank = rng.randrange(size)
                 d.agent_of(rank).kill(d.worker(rank))
@@ -515,11 +515,11 @@ def test_any_order_of_sizes_ends_in_a_world_that_stands(seed: int) -> None:
                 run = d.run(range(size), is_setup=rng.random() < 0.3)
                 d.settle()
                 assert set(d.kinds(run).values()) == {"value"}
-        world = d.state.world
-        assert d.state.phase == "ready", d.state.reason
+        world = d.state.model.world
+        assert d.state.model.phase == "ready", d.state.model.reason
         assert list(world.ranks) == list(range(world.topology.world_size))
         assert [r.node_rank for r in world.ranks.values()] == [world.topology.node_rank(r) for r in world.ranks]
-        assert {r.generation for r in world.ranks.values()} == {d.state.generation}
+        assert {r.generation for r in world.ranks.values()} == {d.state.model.generation}
         for n, node in world.nodes.items():
             assert node.node_rank == n
             assert sorted(d.agents[node.agent].incarnations) == [d.worker(r) for r in world.topology.ranks_on(n)]

@@ -78,10 +78,10 @@ class Again(Driver):
 def test_an_idle_world_goes_on_as_it_is() -> None:
     d = Again()
     d.back(1, held(1))
-    assert d.state.phase == "gathering"
+    assert d.state.model.phase == "gathering"
     assert d.run((2,)) == 0, "not before every node is back"
     d.back(0, held(0, last=form(named={"g": (0, 1)})))
-    assert (d.state.phase, d.state.generation) == ("ready", 5)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 5)
     assert [tuple(each.incarnation for each in w.workers) for w in d.heard(Welcome)] == [(), ()]
     assert not d.heard(FormWorld) + d.heard(StartStore) + d.heard(StartWorker) + d.heard(AbortRun)
     assert "2 of 2 nodes are back" in d.told(Notice)[-1].text
@@ -99,8 +99,8 @@ def test_a_world_that_has_got_another_size_is_taken_over_in_that() -> None:
     for node, numbers in enumerate([(0, 1), (2,), (3,)]):
         ranks = tuple(HeldWorker(r, 0, 1000 + r, is_up=True, generation=5) for r in numbers)
         d.back(node, held(node, ranks=ranks, last=last))
-    assert d.state.phase == "ready"
-    assert d.state.world.topology.nproc_per_node == (2, 1, 1)
+    assert d.state.model.phase == "ready"
+    assert d.state.model.world.topology.nproc_per_node == (2, 1, 1)
     assert not d.heard(FormWorld)
 
 
@@ -110,8 +110,8 @@ def test_a_node_that_has_not_heard_of_the_size_begins_afresh() -> None:
     d.back(0, held(0, ranks=(HeldWorker(0, 0, 1000, is_up=True, generation=6),), last=last))
     d.back(1, held(1))
     d.settle()
-    assert d.state.phase == "ready"
-    assert [r.is_fresh for r in d.state.world.ranks.values()] == [False, True, True]
+    assert d.state.model.phase == "ready"
+    assert [r.is_fresh for r in d.state.model.world.ranks.values()] == [False, True, True]
 
 
 def test_a_rank_whose_removal_was_not_finished_is_there_again_with_a_fresh_process() -> None:
@@ -131,8 +131,8 @@ def test_a_rank_whose_removal_was_not_finished_is_there_again_with_a_fresh_proce
     d.back(1, msgspec.structs.replace(found, workers=(HeldWorker(3, 0, 1003, is_up=True, generation=5),)))
     assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 6)
-    assert [r.is_fresh for r in d.state.world.ranks.values()] == [False, False, True, False]
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
+    assert [r.is_fresh for r in d.state.model.world.ranks.values()] == [False, False, True, False]
 
 
 def test_a_replay_adds_to_the_ranks_that_a_setup_cell_was_run_on() -> None:
@@ -156,7 +156,7 @@ def test_what_was_running_is_interrupted_once_all_are_back_and_the_world_formed_
     for run, rank in ((7, 2), (8, 3)):
         d.step(FromAgent("a-1", RankDone(run, rank, "error")))
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 6)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
     assert not d.heard(StartWorker)
 
 
@@ -166,7 +166,7 @@ def test_a_rank_that_does_not_stop_is_replaced_then_too() -> None:
     d.back(1, held(1))
     d.sleep(2.0)
     assert d.heard(StartWorker) == [StartWorker(0, 0, 1)]
-    assert (d.state.phase, d.state.generation) == ("ready", 6)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
 
 
 def test_a_world_that_not_all_hold_is_formed_again() -> None:
@@ -174,7 +174,7 @@ def test_a_world_that_not_all_hold_is_formed_again() -> None:
     d.back(0, held(0, generation=6, last=form(6)))
     d.back(1, held(1, generation=5, last=form(5)))
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 7)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 7)
     assert not d.heard(StartWorker)
 
 
@@ -184,11 +184,11 @@ def test_ranks_that_died_or_were_being_started_meanwhile() -> None:
     d.back(0, held(0))
     d.back(1, held(1, ranks=ranks))
     assert d.heard(StartWorker) == [StartWorker(2, 2, 4)]
-    assert d.state.phase == "gathering"
+    assert d.state.model.phase == "gathering"
     d.step(FromAgent("a-1", WorkerUp(3, 77, 1)))
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 6)
-    assert [r.is_fresh for r in d.state.world.ranks.values()] == [False, False, True, True]
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
+    assert [r.is_fresh for r in d.state.model.world.ranks.values()] == [False, False, True, True]
 
 
 def test_setup_cells_are_remembered_in_their_order() -> None:
@@ -211,11 +211,11 @@ def test_a_node_that_does_not_come_back_holds_nobody_up() -> None:
     assert {h.workers for h in d.heard(AbortRun)} == {(0, 1)}
     d.step(FromAgent("a-0", RankDone(7, 0, "error")))
     d.step(FromAgent("a-0", RankDone(7, 1, "error")))
-    assert d.state.phase == "gathering"
+    assert d.state.model.phase == "gathering"
     assert d.run((0,)) == 0
     d.back(1, held(1))
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 6), "it comes late, and with its ranks"
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6), "it comes late, and with its ranks"
     assert not d.heard(StartWorker)
 
 
@@ -224,8 +224,8 @@ def test_a_newcomer_may_take_the_place_of_a_node_that_is_awaited() -> None:
     d.back(0, held(0))
     d.add_agent("a-new")
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 6)
-    assert [r.is_fresh for r in d.state.world.ranks.values()] == [False, False, True, True]
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
+    assert [r.is_fresh for r in d.state.model.world.ranks.values()] == [False, False, True, True]
     d.back(1, held(1))
     assert isinstance(d.agents["a-1"].heard[-1], Rejected)
 
@@ -239,7 +239,7 @@ def test_an_agent_whose_world_was_never_formed_starts_afresh() -> None:
     d.back(1, None)
     d.settle()
     assert [tuple(each.incarnation for each in w.workers) for w in d.heard(Welcome)] == [(1, 1), (0, 0)]
-    assert (d.state.phase, d.state.generation) == ("ready", 1)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 1)
 
 
 def test_groups_that_cells_made_are_made_again() -> None:

@@ -45,7 +45,7 @@ def test_as_many_tasks_as_nodes_are_nodes_in_the_launchers_order() -> None:
     d = Driver(nnodes=3, nproc=(1, 2, 2))
     agents = tasks(d, 3, ("a", "b", "c"), order=(2, 0, 1))
     d.settle()
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert places(agents) == [(0, 0, 1, False), (1, 1, 2, False), (2, 3, 2, False)]
 
 
@@ -54,7 +54,7 @@ def test_nodes_say_how_many_ranks_they_have_where_nobody_else_did() -> None:
     d.add_agent("t-1", task=LauncherTask("srun", 1, 2), nproc=3)
     d.add_agent("t-0", task=LauncherTask("srun", 0, 2), nproc=1)
     d.settle()
-    assert d.state.world.topology.nproc_per_node == (1, 3)
+    assert d.state.model.world.topology.nproc_per_node == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_as_many_tasks_as_ranks_are_ranks_with_their_numbers(hosts: tuple[str, .
     d.attach()
     agents = tasks(d, 4, hosts, order=(3, 1, 0, 2))
     d.settle()
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
     assert places(agents) == [(r, r, 1, True) for r in range(4)]
     assert {f.node_of for f in d.heard(FormWorld)} == {node_of}
     told = d.told(ClusterFacts)[-1]
@@ -81,8 +81,8 @@ def test_the_launchers_own_numbers_of_nodes_count() -> None:
     for r, node in enumerate((1, 1, 0, 0)):  # two containers with one name, and nodes in another order than ranks
         d.add_agent(f"t-{r}", task=LauncherTask("srun", r, 4, r % 2, 2, node), facts=facts("same"))
     d.settle()
-    assert d.state.world.topology.node_of == (1, 1, 0, 0)
-    assert [d.state.world.topology.local_rank(r) for r in range(4)] == [0, 1, 0, 1]
+    assert d.state.model.world.topology.node_of == (1, 1, 0, 0)
+    assert [d.state.model.world.topology.local_rank(r) for r in range(4)] == [0, 1, 0, 1]
 
 
 def test_hosts_of_one_name_are_told_apart_by_their_networks_and_not_by_the_way_to_the_controller() -> None:
@@ -91,7 +91,7 @@ def test_hosts_of_one_name_are_told_apart_by_their_networks_and_not_by_the_way_t
         here = msgspec.structs.replace(facts("same"), network=network, address=address)
         d.add_agent(f"t-{r}", task=LauncherTask("mpirun", r, 4, r // 2, 2), facts=here)
     d.settle()
-    assert d.state.world.topology.node_of == (0, 1, 0, 1)
+    assert d.state.model.world.topology.node_of == (0, 1, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_any_other_number_is_refused_with_what_would_fit(nproc: tuple[int, ...],
     d.add_agent("a-0")
     d.add_agent("a-1")
     d.settle()
-    assert d.state.phase == "ready", "both places are still free"
+    assert d.state.model.phase == "ready", "both places are still free"
 
 
 def test_a_task_that_is_one_rank_cannot_be_several() -> None:
     d = Driver(nnodes=2)
     assert "one for each rank; leave out -n 2" in reason(d.add_agent("t-0", task=LauncherTask("mpirun", 0, 4), nproc=2))
     d.add_agent("t-0b", task=LauncherTask("mpirun", 0, 4), nproc=1)
-    assert d.state.world.is_by_task
+    assert d.state.model.world.is_by_task
 
 
 def test_ranks_and_whole_nodes_do_not_mix() -> None:
@@ -144,8 +144,8 @@ def test_when_all_tasks_have_left_nodes_may_come() -> None:
     d.add_agent("a-0")
     d.add_agent("a-1")
     d.settle()
-    assert d.state.phase == "ready"
-    assert d.state.world.topology.nproc_per_node == (2, 2)
+    assert d.state.model.phase == "ready"
+    assert d.state.model.world.topology.nproc_per_node == (2, 2)
 
 
 def test_the_loss_of_a_task_is_that_of_its_rank_and_another_agent_brings_it_back() -> None:
@@ -157,11 +157,11 @@ def test_the_loss_of_a_task_is_that_of_its_rank_and_another_agent_brings_it_back
     d.settle()
     told = d.told(ClusterFacts)[-1]
     assert told.hostnames == ("a", "a", "", "b")
-    assert [r.phase for r in d.state.world.ranks.values()].count("gone") == 1
+    assert [r.phase for r in d.state.model.world.ranks.values()].count("gone") == 1
     d.add_agent("a-new", wanted=2, facts=facts("c"))
     d.settle()
-    assert d.state.phase == "ready"
-    assert d.state.world.topology.node_of == (0, 0, 1, 1), "a place is where it was"
+    assert d.state.model.phase == "ready"
+    assert d.state.model.world.topology.node_of == (0, 0, 1, 1), "a place is where it was"
 
 
 def test_without_a_task_the_others_keep_their_nodes_and_another_controller_finds_them_there() -> None:
@@ -186,9 +186,9 @@ def test_without_a_task_the_others_keep_their_nodes_and_another_controller_finds
         other.step(
             FromAgent(agent.name, AgentHello(PROTOCOL, VERSION, facts("ab"[place > 0]), 0, place, held, agent.task))
         )
-    assert other.state.phase == "ready"
-    assert other.state.world.is_by_task
-    assert other.state.world.topology.node_of == (0, 1, 1)
+    assert other.state.model.phase == "ready"
+    assert other.state.model.world.is_by_task
+    assert other.state.model.world.topology.node_of == (0, 1, 1)
     assert not other.heard(FormWorld)
 
 

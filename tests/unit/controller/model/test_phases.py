@@ -59,7 +59,7 @@ def test_transitions_are_logged_for_debugging(caplog: pytest.LogCaptureFixture) 
     assert "the cluster: gathering -> forming (generation 1)" in lines
     assert "rank 0: up -> held (generation 1)" in lines
     assert "run 1: queued -> running (its ranks are free)" in lines
-    assert d.state.story.startswith("the cluster: forming (generation 1), ready (")
+    assert d.state.model.story.startswith("the cluster: forming (generation 1), ready (")
 
 
 @pytest.mark.parametrize(("name", "table"), TABLES.items())

@@ -46,14 +46,14 @@ def test_a_cell_goes_to_each_node_once_and_its_ends_come_back() -> None:
 def test_runs_on_the_same_rank_queue_and_others_run_side_by_side() -> None:
     d = Driver().ready()
     a, b, c, e = d.run((0, 1)), d.run((1, 2)), d.run((3,)), d.run((2,))
-    assert set(d.state.runs.running) == {a, c}
+    assert set(d.state.model.runs.running) == {a, c}
     assert [m.behind for m in d.told(RunAccepted)] == [(), (a,), (), (b,)]
     d.finish(0)
-    assert b not in d.state.runs.running, "rank 1 is still busy"
+    assert b not in d.state.model.runs.running, "rank 1 is still busy"
     d.finish(1)
-    assert set(d.state.runs.running) == {b, c}, "an earlier run is never overtaken on a rank it wants"
+    assert set(d.state.model.runs.running) == {b, c}, "an earlier run is never overtaken on a rank it wants"
     d.finish(2)
-    assert set(d.state.runs.running) == {b, c, e}, "rank 2 is done with its part"
+    assert set(d.state.model.runs.running) == {b, c, e}, "rank 2 is done with its part"
 
 
 def test_a_run_sent_while_the_world_is_formed_starts_when_it_stands() -> None:
@@ -66,7 +66,7 @@ def test_a_run_sent_while_the_world_is_formed_starts_when_it_stands() -> None:
     agent.forms = True
     agent.hear(agent.heard[-1])
     d.settle()
-    assert set(d.state.runs.running) == {run}
+    assert set(d.state.model.runs.running) == {run}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_cell_before_the_ranks_are_numbered_is_refused() -> None:
     assert "1 of 2 nodes" in d.told(RequestRefused)[-1].reason
     d.add_agent("a-1")
     d.settle()
-    assert d.state.phase == "ready"
+    assert d.state.model.phase == "ready"
 
 
 def test_a_rank_named_twice_runs_the_cell_once() -> None:
@@ -125,7 +125,7 @@ def test_at_its_deadline_a_run_is_halted_once_everywhere_and_counts_as_timed_out
     assert d.told(RunEnded) == [RunEnded(run, "timeout", 20.0, -1)]
     d.sleep(30.0)
     assert len(d.heard(AbortRun)) == 2
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
 
 
 def test_the_deadline_counts_from_the_start_not_from_the_queue() -> None:
@@ -149,16 +149,16 @@ def test_a_rank_that_is_not_freed_within_the_grace_is_replaced() -> None:
     d.finish(2)
     d.sleep(3.9)
     assert not d.heard(StartWorker)
-    assert d.state.generation == 1
+    assert d.state.model.generation == 1
     d.sleep(0.2)
     assert d.heard(StartWorker) == [StartWorker(3, 3, 1)]
     assert d.kinds(run) == {0: "timeout", 1: "timeout", 2: "value", 3: "lost"}
     assert (d.told(RunEnded)[-1].reason, d.told(RunEnded)[-1].first_failure) == ("timeout", 3)
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     error = next(e.error for e in d.told(RankDone) if e.rank == 3)
     assert error is not None
     assert "did not stop within 3 s" in error.evalue
-    assert d.state.world.ranks[3].is_fresh
+    assert d.state.model.world.ranks[3].is_fresh
 
 
 def test_a_value_that_comes_after_the_halt_counts() -> None:
@@ -194,11 +194,11 @@ def test_interrupt_of_ranks_stops_the_runs_on_them_only() -> None:
     assert d.kinds(a) == {0: "interrupted", 1: "interrupted"}
     assert d.kinds(b) == {}
     waiting = d.run((0,))
-    assert set(d.state.runs.running) == {b}, "nothing starts before the next generation"
+    assert set(d.state.model.runs.running) == {b}, "nothing starts before the next generation"
     d.finish(2)
     d.finish(3)
-    assert set(d.state.runs.running) == {waiting}
-    assert d.state.generation == 2
+    assert set(d.state.model.runs.running) == {waiting}
+    assert d.state.model.generation == 2
 
 
 def test_interrupt_of_one_run_leaves_the_others() -> None:
@@ -272,7 +272,7 @@ def test_a_late_or_foreign_done_changes_nothing() -> None:
     for done in (RankDone(run, 0, "error"), RankDone(run, 3, "value"), RankDone(99, 1, "value")):
         d.step(FromAgent("a-0", done))
     assert d.kinds(run) == {0: "value"}
-    assert set(d.state.runs.running) == {run}
+    assert set(d.state.model.runs.running) == {run}
 
 
 # ---------------------------------------------------------------- output
@@ -309,7 +309,7 @@ def test_a_client_that_left_gets_its_run_ended_all_the_same() -> None:
     run = d.run((0,), client="c-2", timeout=5.0)
     d.step(PeerGone(life))
     d.sleep(5.0)
-    assert not d.state.runs.running
-    assert d.state.generation == 2
+    assert not d.state.model.runs.running
+    assert d.state.model.generation == 2
     assert {h.run for h in d.heard(AbortRun)} == {run}
     assert {f.generation for f in d.heard(FormWorld)} == {1, 2}

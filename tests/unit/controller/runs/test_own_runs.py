@@ -42,7 +42,7 @@ def test_they_are_called_on_all_ranks_before_the_next_cell() -> None:
     d.say(Interrupt("i"))
     run = d.run((2,))
     d.settle()
-    assert d.state.generation == 2
+    assert d.state.model.generation == 2
     assert calling(d) == [0, 1, 2, 3]
     assert "call_on_reform(2)" in d.agent_of(0).cells[0].code
     for rank in ALL:
@@ -53,7 +53,7 @@ def test_they_are_called_on_all_ranks_before_the_next_cell() -> None:
 def test_not_where_nobody_has_given_any() -> None:
     d = wanting()
     reform(d)
-    assert d.state.generation == 2
+    assert d.state.model.generation == 2
     assert calling(d) == []
 
 
@@ -82,7 +82,7 @@ def test_a_rank_that_dies_before_they_were_called_has_them_called_once() -> None
     for rank in ALL:
         d.finish(rank)
     assert calling(d) == []
-    assert not d.state.runs.queued
+    assert not d.state.model.runs.queued
 
 
 def test_an_error_is_told_with_the_rank_and_changes_nothing_else() -> None:
@@ -96,7 +96,7 @@ def test_an_error_is_told_with_the_rank_and_changes_nothing_else() -> None:
     assert told == "a function of jdist.on_reform failed on rank 1 (node 0, a-0) at line 3: ValueError: no such file"
     for rank in (0, 2, 3):
         d.finish(rank)
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     reform(d)
     assert calling(d) == [0, 1, 2, 3], "the next time they are called again"
 
@@ -106,7 +106,7 @@ def test_what_ends_their_calling_does_not_have_them_called_again() -> None:
     reform(d)
     d.say(Interrupt("i2"))
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 3)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 3)
     assert calling(d) == []
     assert "call them in a cell" in d.told(Notice)[-1].text
     reform(d)
@@ -118,7 +118,7 @@ def test_a_death_in_their_calling_does_not_go_on_for_ever() -> None:
     reform(d)
     d.agent_of(2).kill(2)
     d.settle()
-    assert (d.state.phase, d.state.generation) == ("ready", 3)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 3)
     assert calling(d) == []
 
 
@@ -139,7 +139,7 @@ def test_one_that_waits_for_ranks_which_are_done_is_ended_and_says_why() -> None
     assert len(told) == 1
     assert "on ranks 1-3" in told[0]
     assert "all_reduce" in told[0]
-    assert (d.state.phase, d.state.generation) == ("ready", 3)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 3)
     assert calling(d) == []
 
 

@@ -168,7 +168,7 @@ def test_ranks_that_can_only_wait_for_a_failed_one_are_freed() -> None:
     d.settle()
     assert d.kinds(run) == {1: "error", 0: "interrupted", 2: "interrupted", 3: "interrupted"}
     assert d.told(RunEnded)[-1].first_failure == 1
-    assert (d.state.phase, d.state.generation) == ("ready", 2)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
 
 
 def test_the_end_of_a_part_is_followed_by_a_poll() -> None:
@@ -288,7 +288,7 @@ def test_a_setup_cell_that_waits_for_the_others_is_stopped() -> None:
         d.finish(rank)
     d.agent_of(3).kill(3)
     d.settle()
-    (replay,) = d.state.runs.running.values()
+    (replay,) = d.state.model.runs.running.values()
     assert replay.ranks == (3,)
     stall(d, 3, replay.number)
     answer(d, r0=observed(0, 0), r1=observed(0, 0), r2=observed(0, 0), r3=observed(1, 0))

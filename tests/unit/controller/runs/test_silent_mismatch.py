@@ -171,7 +171,7 @@ def test_a_delayed_run_frees_its_ranks_and_has_no_deadline() -> None:
     run = d.run(timeout=0.5)
     finish(d, run, tally(ONE), tally(OTHER), tally(ONE), tally(ONE))
     again = d.run()
-    assert d.state.runs.running[again].started_at is not None
+    assert d.state.model.runs.running[again].started_at is not None
     d.sleep(1.1)
     assert ended(d) == [run]
     assert not d.runs[run].ended[0].reason
