@@ -21,7 +21,7 @@ from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node, World
 from jdist.controller.queries import Queries
 from jdist.controller.runs.lifecycle import RunLifecycle
-from jdist.controller.runs.own_runs import ReformCallbacks, SetupCells
+from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.rank_polling import RankPoller
 from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.controller.status import Fingerprint, StatusReporter
@@ -64,16 +64,16 @@ class State:
         self.cluster = cluster
         self.model = m = Model(settings, version, now, new_name, World(settings.nnodes))
         self._unattended_since = now
-        setup = SetupCells(m)
+        own_runs = OwnRuns(m)
         self._queries = Queries(m)
         self._silent_mismatch = SilentMismatch(m)
-        self._runs = RunLifecycle(m, setup, self._silent_mismatch)
+        self._runs = RunLifecycle(m, own_runs, self._silent_mismatch)
         self._poller = RankPoller(m, self._runs)
-        self._formation = Formation(m, self._runs, setup, ReformCallbacks(m))
-        self._rank_loss = RankLoss(m, self._queries, self._runs, self._formation, setup)
+        self._formation = Formation(m, self._runs, own_runs)
+        self._rank_loss = RankLoss(m, self._queries, self._runs, self._formation, own_runs)
         self._heartbeats = Heartbeats(m, self._rank_loss)
-        self._resizing = Resizing(m, self._queries, setup, self._poller, self._formation, self._rank_loss)
-        self._takeover = Takeover(m, self._runs, setup, self._formation, self._rank_loss)
+        self._resizing = Resizing(m, self._queries, own_runs, self._poller, self._formation, self._rank_loss)
+        self._takeover = Takeover(m, self._runs, own_runs, self._formation, self._rank_loss)
         self._admission = Admission(m, self._formation, self._rank_loss, self._resizing, self._takeover)
         self._status = StatusReporter(m, self._formation, self._heartbeats)
         self._ticks = (

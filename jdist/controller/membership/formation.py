@@ -4,13 +4,14 @@ The world becomes *dirty* when its process group may be out of step: a run was h
 asked for. A dirty world forms its next generation as soon as every rank is up and none runs anything.
 """
 
+import math
 from dataclasses import dataclass
 
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node, Numbering
 from jdist.controller.runs.lifecycle import RunLifecycle
-from jdist.controller.runs.own_runs import ReformCallbacks, SetupCells
+from jdist.controller.runs.own_runs import OwnRuns
 from jdist.core.messages.groups import (
     FormWorld,
     GroupCreated,
@@ -44,11 +45,10 @@ class _Request:
 class Formation:
     """Forms generations."""
 
-    def __init__(self, model: Model, runs: RunLifecycle, setup: SetupCells, callbacks: ReformCallbacks):
+    def __init__(self, model: Model, runs: RunLifecycle, own_runs: OwnRuns):
         self._model = model
         self._runs = runs
-        self._setup = setup
-        self._callbacks = callbacks
+        self._own_runs = own_runs
         self.named: dict[str, tuple[int, ...]] = {}
         self.mesh: tuple[tuple[str, ...], tuple[int, ...]] | None = None
         self.deadline: float | None = None
@@ -111,7 +111,7 @@ class Formation:
 
     def handle_make_group(self, client: str, message: MakeGroup) -> None:
         """Make a named group with the next generation."""
-        reason = self._refusal() or self._model.unknown_ranks(message.ranks)
+        reason = self._model.unformed() or self._model.unknown_ranks(message.ranks)
         if reason:
             self._model.refuse(client, message.request, reason)
             return
@@ -121,12 +121,10 @@ class Formation:
 
     def handle_make_mesh(self, client: str, message: MakeMesh) -> None:
         """Make the mesh with the next generation."""
-        size = 1
-        for n in message.sizes:
-            size *= n
+        size = math.prod(message.sizes)
         world_size = len(self._model.world.ranks)
         text = ", ".join(f"{n}={s}" for n, s in zip(message.names, message.sizes, strict=False))
-        reason = self._refusal()
+        reason = self._model.unformed()
         if not reason and (size != world_size or len(message.names) != len(message.sizes)):
             reason = f"mesh {text} has {size} ranks, but the world has {world_size}"
         if reason:
@@ -135,12 +133,6 @@ class Formation:
         self.mesh = (message.names, message.sizes)
         self._model.is_dirty = True
         self.await_next(client, message.request, GroupCreated(f"mesh {text}"))
-
-    def _refusal(self) -> str:
-        m = self._model
-        if m.phase == "failed":
-            return f"the world is not formed: {m.reason}"
-        return m.missing_nodes() or m.missing_ranks() or ("" if m.world.ranks else m.unknown_ranks(()))
 
     def await_next(self, client: str, request: str, body: RankReplyBody) -> None:
         """Answer the request with ``body`` once the next generation to be begun is formed."""
@@ -249,8 +241,7 @@ class Formation:
         for request in self._underway:
             m.send(request.client, RankReply(request.name, -1, request.body))
         self._underway = []
-        self._callbacks.queue()
-        self._setup.queue_replays()  # ahead of them
+        self._own_runs.queue()
 
     def handle_world_failed(self, node: Node, message: WorldFailed) -> None:
         m = self._model

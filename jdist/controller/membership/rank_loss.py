@@ -10,7 +10,7 @@ from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node, Rank
 from jdist.controller.queries import Queries
 from jdist.controller.runs.lifecycle import RunLifecycle
-from jdist.controller.runs.own_runs import SetupCells
+from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.verdict.decide import decide_on_loss
 from jdist.core.messages.groups import GroupCreated
 from jdist.core.messages.membership import Restart, StartWorker, WorkerDown, WorkerUp
@@ -29,12 +29,12 @@ _EXPLAINED = 1.0  # Seconds in which a poll of the other ranks may explain the l
 class RankLoss:
     """Handles the ends of workers and nodes, and replaces workers."""
 
-    def __init__(self, model: Model, queries: Queries, runs: RunLifecycle, formation: Formation, setup: SetupCells):
+    def __init__(self, model: Model, queries: Queries, runs: RunLifecycle, formation: Formation, own_runs: OwnRuns):
         self._model = model
         self._queries = queries
         self._runs = runs
         self._formation = formation
-        self._setup = setup
+        self._own_runs = own_runs
 
     # ------------------------------------------------------------ one rank
 
@@ -114,7 +114,7 @@ class RankLoss:
             return
         m.world.ranks[rank.rank] = fresh = rank.replaced(rank.incarnation + 1)
         m.is_dirty = True
-        self._setup.drop_replays(rank.rank)
+        self._own_runs.drop_replays(rank.rank)
         if fresh.is_fresh:
             m.broadcast(Notice(describe_fresh_ranks((rank.rank,))))
         m.send_to_node(rank.node_rank, StartWorker(rank.worker, rank.rank, fresh.incarnation))

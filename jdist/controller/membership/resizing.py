@@ -26,7 +26,7 @@ from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.model.model import Model
 from jdist.controller.model.world import Node, Numbering
 from jdist.controller.queries import Queries
-from jdist.controller.runs.own_runs import SetupCells
+from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.rank_polling import RankPoller
 from jdist.core.messages.membership import AddNode, AgentHello, EndWorkers, PlaceOpened, RemoveRanks, Resized, Shutdown
 from jdist.core.messages.protocol import RankReply
@@ -53,14 +53,14 @@ class Resizing:
         self,
         model: Model,
         queries: Queries,
-        setup: SetupCells,
+        own_runs: OwnRuns,
         poller: RankPoller,
         formation: Formation,
         rank_loss: RankLoss,
     ):
         self._model = model
         self._queries = queries
-        self._setup = setup
+        self._own_runs = own_runs
         self._poller = poller
         self._formation = formation
         self._rank_loss = rank_loss
@@ -116,7 +116,7 @@ class Resizing:
         nproc = opening.nproc or hello.nproc or m.world.nodes[place - 1].nproc
         node = Node(place, agent, hello.facts, nproc, m.now)
         added = m.world.grow(node)
-        self._setup.grow(added)
+        self._own_runs.grow(added)
         where = node.name
         size = len(m.world.ranks)
         notes = (f"{where} is new, with {_name(added)}; the world has {size}", *self._formation.drop_mesh())
@@ -174,7 +174,7 @@ class Resizing:
         workers = [(m.world.nodes[n], own) for n, own in m.world.workers_by_node(gone).items()]
         self._formation.abandon("ranks are removed")
         numbering, released = m.world.shrink(gone)
-        self._setup.handle_removal(numbering)
+        self._own_runs.handle_removal(numbering)
         notes = (*_describe(gone, numbering, released, len(m.world.ranks)), *self._formation.renumber(numbering))
         for node, own in workers:
             m.send(node.agent, Shutdown() if node in released else EndWorkers(own))

@@ -17,7 +17,7 @@ from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node, Rank
 from jdist.controller.runs.lifecycle import RunLifecycle
-from jdist.controller.runs.own_runs import SetupCells
+from jdist.controller.runs.own_runs import OwnRuns
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import AgentHello, HeldGeneration, HeldWorker, NodeFacts
 from jdist.core.messages.status import Notice
@@ -30,10 +30,10 @@ _NOBODY = "-"  # The client of a run whose client's link ended with the controll
 class Takeover:
     """Knows which nodes are awaited."""
 
-    def __init__(self, model: Model, runs: RunLifecycle, setup: SetupCells, formation: Formation, rank_loss: RankLoss):
+    def __init__(self, model: Model, runs: RunLifecycle, own_runs: OwnRuns, formation: Formation, rank_loss: RankLoss):
         self._model = model
         self._runs = runs
-        self._setup = setup
+        self._own_runs = own_runs
         self._formation = formation
         self._rank_loss = rank_loss
         self._has_begun = False
@@ -81,7 +81,7 @@ class Takeover:
         self._awaited.discard(node.node_rank)
         if held.form is not None and held.form.generation >= m.generation:
             self._take_form(held.form)
-        m.runs.skip_to(held.last_run)
+        m.runs.last_number = max(m.runs.last_number, held.last_run)
         found = {worker.worker: worker for worker in held.workers}
         for number in m.world.topology.ranks_at(node.node_rank):
             rank = m.world.ranks[number]
@@ -137,7 +137,7 @@ class Takeover:
         m = self._model
         self.deadline = None
         cells = sorted((run, code, workers) for code, (run, workers) in self._setup_cells.items())
-        self._setup.restore((code, tuple(sorted(workers))) for _, code, workers in cells)
+        self._own_runs.restore((code, tuple(sorted(workers))) for _, code, workers in cells)
         ranks = m.world.ranks.values()
         m.is_dirty = (
             is_late or m.phase == "failed" or any(r.phase != "held" or r.generation != m.generation for r in ranks)

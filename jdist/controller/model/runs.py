@@ -121,21 +121,13 @@ class RunBook:
     """All unfinished runs of a cluster."""
 
     def __init__(self) -> None:
-        self._last_number = 0
+        self.last_number = 0
         self.queued: list[Run] = []
         self.running: dict[int, Run] = {}
 
     def new_number(self) -> int:
-        self._last_number += 1
-        return self._last_number
-
-    def skip_to(self, number: int) -> None:
-        """No new run has this number or a lower one."""
-        self._last_number = max(self._last_number, number)
-
-    def add(self, run: Run, first: bool = False) -> None:
-        """Queue a run; ``first`` before all others."""
-        self.queued.insert(0 if first else len(self.queued), run)
+        self.last_number += 1
+        return self.last_number
 
     def blockers(self, run: Run) -> tuple[int, ...]:
         """Numbers of the runs that ``run`` waits for."""

@@ -6,7 +6,7 @@ from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import ON_REFORM, AbortReason, Run
 from jdist.controller.model.world import Node
-from jdist.controller.runs.own_runs import SetupCells
+from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.core.messages.base import Ack
 from jdist.core.messages.observation import VerdictChanged
@@ -36,9 +36,9 @@ _LAST_LINE = 200  # Characters of a rank's last line that are remembered.
 class RunLifecycle:
     """Accepts, starts, interrupts and ends runs."""
 
-    def __init__(self, model: Model, setup: SetupCells, silent_mismatch: SilentMismatch):
+    def __init__(self, model: Model, own_runs: OwnRuns, silent_mismatch: SilentMismatch):
         self._model = model
-        self._setup = setup
+        self._own_runs = own_runs
         self._silent_mismatch = silent_mismatch
 
     # ------------------------------------------------------------ from acceptance to start
@@ -51,24 +51,18 @@ class RunLifecycle:
             m.refuse(client, message.request, reason)
             return
         ranks = tuple(sorted(set(message.ranks)))
-        run = Run(
-            m.runs.new_number(),
-            client,
-            message.code,
-            ranks,
-            message.timeout,
-            message.allow_stdin and len(ranks) == 1,
-            message.is_setup,
-            message.is_internal,
-        )
-        m.runs.add(run)
+        allow_stdin = message.allow_stdin and len(ranks) == 1
+        run = Run(m.runs.new_number(), client, message.code, ranks, message.timeout, allow_stdin, message.is_setup)
+        run.is_internal = message.is_internal
+        m.runs.queued.append(run)
         m.send(client, RunAccepted(message.request, run.number, m.runs.blockers(run)))
 
     def _refusal(self, message: RunCell) -> str:
         m = self._model
         if m.phase == "failed":
             return f"the world is not formed: {m.reason}"
-        if len(m.runs.queued) >= _MOST_QUEUED or self._queued_chars() + len(message.code) > _MOST_CHARS:
+        waiting = sum(len(run.code) for run in m.runs.queued)
+        if len(m.runs.queued) >= _MOST_QUEUED or waiting + len(message.code) > _MOST_CHARS:
             return f"{len(m.runs.queued)} cells wait already; the cell was not run"
         missing = m.missing_nodes()
         if missing:
@@ -78,16 +72,13 @@ class RunLifecycle:
             return f"the cell was not run: {missing}; the other ranks keep their names, which can be pulled"
         return m.unknown_ranks(message.ranks)
 
-    def _queued_chars(self) -> int:
-        return sum(len(run.code) for run in self._model.runs.queued)
-
     def start_ready(self) -> None:
         """Start every run whose ranks are free."""
         m = self._model
         for run in m.runs.startable():
             m.runs.start(run, m.now)
             if run.is_setup:
-                self._setup.remember(run)
+                self._own_runs.remember(run)
             m.send(run.client, RunStarted(run.number))
             is_setup = run.is_setup or run.is_replay
             for number in run.ranks:
@@ -102,22 +93,16 @@ class RunLifecycle:
         """Forward output to the run's client; that of a thread which an earlier cell left, to all clients."""
         m = self._model
         for item in output.items:
-            if isinstance(item, Text | Tail):
-                self._note_last_line(item)
+            if not isinstance(item, Text | Tail) or not item.text.strip("\n"):
+                continue
+            last_line = item.text.rstrip("\n").rpartition("\n")[2][-_LAST_LINE:]
+            for number in item.ranks if isinstance(item, Text) else (item.rank,):
+                m.world.ranks[number].last_line = last_line
         run = m.runs.running.get(output.run)
         if run is not None:
             m.send(run.client, output)
         else:
             m.broadcast(output)
-
-    def _note_last_line(self, item: Text | Tail) -> None:
-        text = item.text.rstrip("\n")
-        if not text:
-            return
-        for number in item.ranks if isinstance(item, Text) else (item.rank,):
-            rank = self._model.world.ranks.get(number)
-            if rank is not None:
-                rank.last_line = text[text.rfind("\n") + 1 :][-_LAST_LINE:]
 
     def handle_input_request(self, _: Node, message: InputRequest) -> None:
         """A rank reads a line: forward the request to its run's client."""
@@ -136,10 +121,6 @@ class RunLifecycle:
             self._model.send_to_node(rank.node_rank, replace(message, rank=rank.worker))
 
     # ------------------------------------------------------------ the end
-
-    def handle_rank_done(self, _: Node, done: RankDone) -> None:
-        """A rank's part of a run is over."""
-        self.record_rank_done(done)
 
     def record_rank_done(self, done: RankDone) -> None:
         """A rank's part of a run is over; with the last one, so is the run."""

@@ -114,18 +114,14 @@ class RankPoller:
         if poll is None:
             return
         for run in list(m.runs.running.values()):
-            if run.abort_reason:
+            is_near = run.deadline is not None and run.deadline - m.now <= _NEAR_DEADLINE
+            if run.abort_reason or not (is_near or run.is_stalled or run.phase == "diagnosing"):
                 continue
+            ranks = {rank: self._snapshot(rank, run, poll) for rank in m.world.ranks}
             if run.phase == "diagnosing":
-                self._end_diagnosis(run, self._snapshots(run, poll))
-            elif run.is_stalled or self._is_near_deadline(run):
-                self._decide(run, self._snapshots(run, poll))
-
-    def _is_near_deadline(self, run: Run) -> bool:
-        return run.deadline is not None and run.deadline - self._model.now <= _NEAR_DEADLINE
-
-    def _snapshots(self, run: Run, poll: _Poll) -> dict[int, RankSnapshot]:
-        return {rank: self._snapshot(rank, run, poll) for rank in self._model.world.ranks}
+                self._end_diagnosis(run, ranks)
+            else:
+                self._decide(run, ranks, is_near=is_near)
 
     def _snapshot(self, rank: int, run: Run, poll: _Poll) -> RankSnapshot:
         """The rank when the poll began. Nothing is known of a rank that has begun or ended a cell since then."""
@@ -147,9 +143,9 @@ class RankPoller:
         part: Part = "done" if end.kind == "value" else "failed"
         return RankSnapshot(where, part, observation, m.now - end.at, end.failure)
 
-    def _decide(self, run: Run, ranks: dict[int, RankSnapshot]) -> None:
+    def _decide(self, run: Run, ranks: dict[int, RankSnapshot], *, is_near: bool) -> None:
+        """Set the run's verdict, or wait for the next poll to confirm it. ``is_near``: the run's deadline is near."""
         now = self._model.now
-        is_near = self._is_near_deadline(run)
         found = decide(run.number, ranks, 0.0 if is_near else SLOW_AFTER)
         if found is None and is_near:
             found = decide_at_deadline(run.number, ranks)
@@ -180,8 +176,7 @@ class RankPoller:
         a fresh rank waits for ranks that do not run it.
         """
         m = self._model
-        has_changed = found != run.verdict and not _is_same_finding(found, run.verdict)
-        if has_changed:
+        if found != run.verdict and not _is_same_finding(found, run.verdict):
             run.verdict = found
             m.send(run.client, VerdictChanged(run.number, found))
         if found is None or not found.is_certain:
@@ -219,9 +214,4 @@ def _is_same_finding(found: Verdict | None, present: Verdict | None) -> bool:
     """Whether both are certain and equal apart from elapsed times."""
     if found is None or present is None or not found.is_certain:
         return False
-    return (found.kind, found.responsible, found.waiting, found.reason) == (
-        present.kind,
-        present.responsible,
-        present.waiting,
-        present.reason,
-    )
+    return all(getattr(found, f) == getattr(present, f) for f in ("kind", "responsible", "waiting", "reason"))

@@ -15,7 +15,7 @@ from jdist.core.outcome import ErrorInfo
 def queued(*rank_sets: tuple[int, ...]) -> RunBook:
     book = RunBook()
     for ranks in rank_sets:
-        book.add(Run(book.new_number(), "c", "", ranks))
+        book.queued.append(Run(book.new_number(), "c", "", ranks))
     return book
 
 
@@ -39,9 +39,9 @@ def test_what_may_start_at_once(wanted: list[tuple[int, ...]], first: list[int])
     assert start(queued(*wanted)) == first
 
 
-def test_a_run_goes_first_when_asked_for() -> None:
+def test_runs_start_in_the_order_of_the_queue() -> None:
     book = queued((0,))
-    book.add(Run(book.new_number(), "c", "", (0,)), first=True)
+    book.queued.insert(0, Run(book.new_number(), "c", "", (0,)))
     assert start(book) == [2]
 
 
