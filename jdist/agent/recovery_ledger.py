@@ -27,6 +27,7 @@ class RecoveryLedger:
     def __init__(self) -> None:
         self._workers: dict[int, _WorkerRecord] = {}
         self._form: FormWorld | None = None
+        self._ended: set[int] = set()  # Workers, on any node, that were removed from the world since it was formed.
         self._last_run = 0
         self._setup: dict[str, tuple[int, tuple[int, ...]]] = {}
 
@@ -35,8 +36,9 @@ class RecoveryLedger:
         self._workers[wanted.worker] = _WorkerRecord(wanted.incarnation)
 
     def record_end(self, workers: Iterable[int]) -> None:
-        """These workers are ended for good."""
+        """These workers, of this node or others, are ended for good."""
         for worker in workers:
+            self._ended.add(worker)
             self._workers.pop(worker, None)
 
     def record(self, message: Message) -> None:
@@ -45,7 +47,7 @@ class RecoveryLedger:
             case ExecuteCell():
                 self._record_cell(message)
             case FormWorld():
-                self._form = message
+                self._form, self._ended = message, set()
                 for worker in self._records(message.workers):
                     worker.groups, worker.listeners = list(message.replay), set()
             case RankDone():
@@ -91,4 +93,4 @@ class RecoveryLedger:
             )
             workers.append(held)
         setup = tuple((run, code, of) for code, (run, of) in self._setup.items())
-        return HeldGeneration(tuple(workers), self._form, store, self._last_run, setup)
+        return HeldGeneration(tuple(workers), self._form, store, self._last_run, setup, tuple(sorted(self._ended)))

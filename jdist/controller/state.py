@@ -73,7 +73,7 @@ class State:
         self._rank_loss = RankLoss(m, self._queries, self._runs, self._formation, own_runs)
         self._heartbeats = Heartbeats(m, self._rank_loss)
         self._resizing = Resizing(m, self._queries, own_runs, self._poller, self._formation, self._rank_loss)
-        self._takeover = Takeover(m, self._runs, own_runs, self._formation, self._rank_loss)
+        self._takeover = Takeover(m, self._runs, own_runs, self._formation, self._rank_loss, self._resizing)
         self._admission = Admission(m, self._formation, self._rank_loss, self._resizing, self._takeover)
         self._status = StatusReporter(m, self._formation, self._heartbeats)
         self._ticks = (
@@ -155,7 +155,9 @@ class State:
         m = self.model
         self._runs.end_stuck_reforms()
         self._resizing.remove_pending()
-        self._admission.admit_waiting()
+        added = self._resizing.admit_waiting()
+        if added is not None:
+            self._admission.welcome(added)
         if m.phase in ("gathering", "ready") and m.is_dirty:
             self._formation.form_if_possible()
         if m.phase == "ready" and not m.is_dirty:
@@ -174,7 +176,7 @@ class State:
 
     def take_over(self) -> None:
         """An earlier controller of this cluster has died: its agents will come with their ranks."""
-        self._takeover.begin()
+        self._takeover.has_begun = True
 
     def stop(self, reason: str) -> list[Instruction]:
         """End the cluster from within its own process."""
@@ -190,7 +192,7 @@ class State:
             return
         node = self.model.world.node_of_agent(event.agent)
         if node is None:
-            if not self._admission.is_waiting(event.agent):
+            if not self._resizing.is_waiting(event.agent):
                 self.model.forget(event.agent)
             return
         self._heartbeats.record(node)

@@ -92,7 +92,7 @@ class Agent:
             case EndWorkers():
                 for worker in message.workers:
                     assert worker not in self.cells, f"worker {worker} was removed in its cell"
-                    del self.incarnations[worker]
+                    self.incarnations.pop(worker, None)
             case FormWorld() if self.forms:
                 for rank, worker in enumerate(message.workers):
                     if worker in self.incarnations:

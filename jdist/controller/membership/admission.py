@@ -1,38 +1,18 @@
 """Admission: which node gets which place in the world, and which is rejected. Pure."""
 
-from dataclasses import dataclass
-
+from jdist.controller.membership import task_mode
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.membership.resizing import Resizing
 from jdist.controller.membership.takeover import Takeover
-from jdist.controller.membership.task_mode import TaskMode, find_hosts
-from jdist.controller.model.events import Forget
 from jdist.controller.model.model import Model
 from jdist.controller.model.world import Node, World
 from jdist.core.messages.base import PROTOCOL
-from jdist.core.messages.membership import (
-    AgentHello,
-    DropNodes,
-    HeldGeneration,
-    Rejected,
-    Resized,
-    StartWorker,
-    Welcome,
-)
+from jdist.core.messages.membership import AgentHello, DropNodes, HeldGeneration, Resized, StartWorker, Welcome
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import Notice
 
 _MOST_RANKS = 4096  # Upper bound of ranks per node; a hello above it is malformed and rejected.
-
-
-@dataclass
-class _Waiting:
-    """An agent that has come for a place that was opened while a cluster runs."""
-
-    agent: str
-    hello: AgentHello
-    last_heard: float
 
 
 class Admission:
@@ -44,8 +24,6 @@ class Admission:
         self._formation = formation
         self._rank_loss = rank_loss
         self._resizing = resizing
-        self._task_mode = TaskMode(model.settings, model.world)
-        self._waiting: _Waiting | None = None
 
     def handle_hello(self, agent: str, hello: AgentHello) -> None:
         """A node's agent says hello. With the last one, every rank gets its number and every node its welcome."""
@@ -53,54 +31,56 @@ class Admission:
         if m.world.node_of_agent(agent) is not None:
             return
         self._takeover.record_hello(hello)
-        miscounted = self._task_mode.refusal(hello.task, hello.nproc)
+        misfit = task_mode.refusal(m.settings, m.world, hello.task, hello.nproc)
+        home = self._takeover.find(hello.held)
         wanted = hello.task.rank if hello.task is not None and hello.node_rank < 0 else hello.node_rank
+        wanted = wanted if home is None else home
         place = m.world.free_place(wanted)
-        if place is None and self._resizing.awaits(hello):
-            refusal = self._refusal(hello)
-            if refusal:
-                self._resizing.turn_away(refusal)
-                self._turn(agent, hello, refusal)
-            else:
-                self._waiting = _Waiting(agent, hello, m.now)
+        refusal = self._refusal(hello)
+        if place is None and self._resizing.offer(agent, hello, refusal):
             return
-        refusal = self._refusal(hello) or miscounted or ("" if place is not None else self._no_place(wanted))
+        refusal = refusal or misfit or ("" if place is not None else self._no_place(wanted))
         if refusal or place is None:
-            self._turn(agent, hello, refusal)
+            m.reject(agent, hello.facts.hostname, refusal)
             return
-        old = m.world.nodes.get(place)
-        node = self._node(place, agent, hello)
+        old, node = m.world.nodes.get(place), self._node(place, agent, hello)
         refusal = self._lacks_gpus(node)
         if refusal:
-            self._turn(agent, hello, refusal)
+            m.reject(agent, hello.facts.hostname, refusal)
             return
+        is_awaited = self._takeover.awaits(place)
         m.world.nodes[place] = node
-        if hello.held is not None:
-            node.incarnation = 1 + max((r.incarnation for r in hello.held.workers), default=0)
-        if self._takeover.awaits(hello):
-            self._welcome(node, hello.held)
+        if is_awaited and place == home:
+            self.welcome(node, hello.held)
         elif old is not None:
             self._take_back(node)
-            self._takeover.take_place(place)
+            if is_awaited:
+                self._takeover.take_place(place)
         elif m.world.is_complete:
             self.number()
 
     def number(self) -> None:
         """Every node is here: give each rank its number and each node its welcome."""
         world = self._model.world
-        find_hosts(world)
+        task_mode.find_hosts(world)
         world.number_ranks()
         for node in world.nodes.values():
-            self._welcome(node)
+            self.welcome(node)
 
     def _node(self, place: int, agent: str, hello: AgentHello) -> Node:
         """The joining node, as it will be in its place."""
         m = self._model
         old = m.world.nodes.get(place)
-        task = hello.task if self._task_mode.is_rank(hello.task) else None
-        nproc = old.nproc if old is not None else 1 if task is not None else self._nproc(place, hello)
-        node = Node(place, agent, hello.facts, nproc, m.now, task=task)
-        node.host = None if old is None else old.host
+        task = hello.task if task_mode.is_rank(m.settings, m.world, hello.task) else None
+        if old is not None or task is not None:
+            nproc = 1 if old is None else old.nproc
+        else:
+            counts = m.settings.nproc_per_node
+            wanted = counts[place if len(counts) > 1 else 0] if counts else 0
+            nproc = wanted or hello.nproc or hello.facts.gpus or 2
+        node = Node(place, agent, hello.facts, nproc, m.now, task=task, host=None if old is None else old.host)
+        if hello.held is not None:
+            node.incarnation = 1 + max((r.incarnation for r in hello.held.workers), default=0)
         return node
 
     def _lacks_gpus(self, node: Node) -> str:
@@ -122,36 +102,6 @@ class Admission:
             return f"{needs}, and it has {node.facts.gpus} for {node.nproc}"
         other = next((n for n in others if n.facts.gpus), None)
         return f"{needs}, and it has none; {other.name} has {other.facts.gpus}" if other is not None else ""
-
-    def _turn(self, agent: str, hello: AgentHello, refusal: str) -> None:
-        m = self._model
-        m.send(agent, Rejected(refusal))
-        m.out.append(Forget(agent))
-        m.broadcast(Notice(f"a node ({hello.facts.hostname}) was refused: {refusal}"))
-
-    def is_waiting(self, agent: str) -> bool:
-        """Whether it is the agent that waits to be let in; it lives."""
-        if self._waiting is None or self._waiting.agent != agent:
-            return False
-        self._waiting.last_heard = self._model.now
-        return True
-
-    def admit_waiting(self) -> None:
-        """Give the node that has come in addition its place, as soon as nothing goes on in which ranks are counted."""
-        waiting, m = self._waiting, self._model
-        if waiting is None:
-            return
-        if not self._resizing.awaits(waiting.hello):
-            self._waiting = None
-            self._turn(waiting.agent, waiting.hello, "its place was closed while it waited for a cell to end")
-        elif m.now - waiting.last_heard >= m.settings.beat_timeout:
-            self._waiting = None  # it has ended; another may come
-            m.out.append(Forget(waiting.agent))
-        elif self._resizing.is_quiet:
-            self._waiting = None
-            node = self._resizing.admit(waiting.agent, waiting.hello)
-            if node is not None:
-                self._welcome(node)
 
     def _refusal(self, hello: AgentHello) -> str:
         m = self._model
@@ -186,21 +136,15 @@ class Admission:
             return f"node rank {wanted} is taken by {world.nodes[wanted].facts.hostname}"
         return f"there is no node rank {wanted}: cluster {self._model.settings.name} has {world.nnodes} nodes, from 0"
 
-    def _nproc(self, place: int, hello: AgentHello) -> int:
-        counts = self._model.settings.nproc_per_node
-        if counts:
-            return counts[place if len(counts) > 1 else 0]
-        return hello.nproc or hello.facts.gpus or 2
-
     def _take_back(self, node: Node) -> None:
         """A node comes in the place of one that is gone: its ranks are fresh."""
         ranks = self._model.world.ranks
         for number in self._model.world.topology.ranks_at(node.node_rank):
             ranks[number] = ranks[number].replaced(max(ranks[number].incarnation + 1, node.incarnation))
-        self._welcome(node)
+        self.welcome(node)
         self._rank_loss.mend()
 
-    def _welcome(self, node: Node, kept: HeldGeneration | None = None) -> None:
+    def welcome(self, node: Node, kept: HeldGeneration | None = None) -> None:
         """Give the node its place, with fresh workers or those that it kept."""
         m = self._model
         ranks = [m.world.ranks[r] for r in m.world.topology.ranks_at(node.node_rank)]

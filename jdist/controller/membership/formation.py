@@ -147,7 +147,7 @@ class Formation:
     # ------------------------------------------------------------ a world of another size
 
     def renumber(self, numbering: Numbering) -> tuple[str, ...]:
-        """Named groups lose the members that are removed, and go with their last; what became of each."""
+        """Adapt named groups to a removal and drop the mesh, which does not fit any more; what became of each."""
         notes = []
         for name, ranks in list(self.named.items()):
             kept = numbering.kept(ranks)
@@ -159,7 +159,7 @@ class Formation:
             if kept != ranks:
                 left = "" if len(kept) == len(ranks) else f", {len(kept)} of {len(ranks)}"
                 notes.append(f"group {name} is now ranks {RankSet(kept)}{left}")
-        return tuple(notes)
+        return (*notes, *self.drop_mesh())
 
     def drop_mesh(self) -> tuple[str, ...]:
         """A mesh covers the whole world: in one of another size there is none until one is made."""

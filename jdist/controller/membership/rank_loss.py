@@ -4,7 +4,6 @@ Only this module acts on a loss. The order, with who is called for what, is in d
 """
 
 from jdist.controller.membership.formation import Formation
-from jdist.controller.model.events import Forget
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node, Rank
@@ -61,7 +60,7 @@ class RankLoss:
         elif died_again:
             self._formation.fail(f"{where} was replaced and died again while it joined the world: {message.reason}")
         elif m.settings.on_death == "replace":
-            self._replace(rank)
+            self.replace(rank)
         elif m.settings.on_death == "wait":
             self._leave_empty(rank)
         else:
@@ -107,8 +106,8 @@ class RankLoss:
             else:
                 self._runs.abort(run, "lost")
 
-    def _replace(self, rank: Rank) -> None:
-        """Have the agent start a fresh process for the rank, if its node is here."""
+    def replace(self, rank: Rank) -> None:
+        """Have the agent start a fresh process for a rank that is gone, if its node is here."""
         m = self._model
         if not m.world.nodes[rank.node_rank].is_here:
             return
@@ -135,7 +134,7 @@ class RankLoss:
                     run.give_up_at = m.now + grace  # it may not have heard of the interrupt yet
                     continue
                 self._lose(rank, f"it did not stop within {grace:.0f} s of the interrupt and was replaced")
-                self._replace(rank)
+                self.replace(rank)
 
     def handle_restart(self, client: str, message: Restart) -> None:
         """Replace ranks at a client's request, which is answered when the world has been formed again."""
@@ -153,7 +152,7 @@ class RankLoss:
             rank = m.world.ranks[number]
             if rank.phase != "gone":
                 self._lose(rank, "restarted by the user", is_wanted=True)
-            self._replace(rank)
+            self.replace(rank)
         self.mend()
         self._formation.await_next(
             client, message.request, GroupCreated(f"{describe_ranks(message.ranks, 'is')} fresh")
@@ -165,11 +164,6 @@ class RankLoss:
         empty = {r.rank for r in m.world.ranks.values() if r.phase == "gone"} - set(ranks)
         return m.missing_ranks() if empty else ""
 
-    def replace(self, rank: Rank) -> None:
-        """Start a process for a rank whose last one ended while no controller was there."""
-        transition(rank, "gone", "its process had ended")
-        self._replace(rank)
-
     def mend(self) -> None:
         """Try again to form a world that failed: replace every rank without a process, and a store that failed."""
         m = self._model
@@ -179,7 +173,7 @@ class RankLoss:
         m.reason = ""
         for rank in list(m.world.ranks.values()):
             if rank.phase == "gone":
-                self._replace(rank)
+                self.replace(rank)
         self._formation.mend_store()
 
     # ------------------------------------------------------------ nodes
@@ -188,7 +182,7 @@ class RankLoss:
         """A node's agent is gone and its ranks are lost. Before ranks are numbered, its place is free again."""
         m = self._model
         m.drop_liveness_names(node.agent)
-        m.out.append(Forget(node.agent))
+        m.forget(node.agent)
         self._queries.answer_for_node(node.agent, f"node {node.node_rank} is gone: {reason}")
         node.agent = ""
         node.is_unreachable = False

@@ -2,10 +2,10 @@
 
 A node's way in, and a rank's way out; nothing else changes the world's size::
 
-    AddNode ──► a place is open ──an agent comes, no run──► its ranks are starting ──all up──► formed (Resized)
-                       └──no agent in time: refused
+    AddNode ──► a place is open ──an agent comes──► it waits ──no run──► its ranks are starting ──all up──► formed
+                       └──no agent in time: refused     └──the place is closed: rejected
 
-    RemoveRanks ──no setup cell is being replayed (any more)──► the others are renumbered ──► formed (Resized)
+    RemoveRanks ──no setup cell is being replayed (any more)──► the others are renumbered ──► formed
           └──a user's cell runs or waits: refused
 
 Ranks stay dense and node-major, as torchrun counts them. A node that is added is the last, and its ranks have the
@@ -14,7 +14,8 @@ has no rank left is released: its agent ends, and the nodes behind it close up a
 
 What keeps a rank's number follows the new one at once: the world, groups, setup cells, queries that wait. Agents know
 their workers by ids that stay. A process learns its rank with the next generation (FormWorld), and everything that
-torch knows of ranks is made again with that.
+torch knows of ranks is made again with that. Until then every agent remembers which workers were removed, for the case
+that this controller dies (membership/takeover).
 
 Removing is also how a cluster goes on without a node that is gone.
 """
@@ -46,6 +47,15 @@ class _Opening:
     seconds: float
 
 
+@dataclass
+class _Waiting:
+    """An agent that has come for the open place."""
+
+    agent: str
+    hello: AgentHello
+    last_heard: float
+
+
 class Resizing:
     """Gives the world another size."""
 
@@ -65,10 +75,10 @@ class Resizing:
         self._formation = formation
         self._rank_loss = rank_loss
         self._opening: _Opening | None = None
+        self._waiting: _Waiting | None = None
         self._removals: list[tuple[str, RemoveRanks]] = []  # Those that wait for the controller's own cells.
 
-    @property
-    def is_quiet(self) -> bool:
+    def _is_quiet(self) -> bool:
         """Whether ranks may be counted anew: no cell is running, and no poll of ranks is under way."""
         return not self._model.runs.running and self._poller.next_wakeup() is None
 
@@ -76,52 +86,67 @@ class Resizing:
 
     def handle_add_node(self, client: str, message: AddNode) -> None:
         """Open a place for a node, for a while."""
-        m = self._model
-        reason = self._refusal_to_add(client)
+        m, opening = self._model, self._opening
+        reason = m.unformed()
+        if opening is not None and opening.client != client and m.phase != "failed":
+            reason = f"another client is adding a node; wait until it has, or for {opening.deadline - m.now:.0f} s"
+        reason = reason or self._fixed() or self._busy("add a node")
         if reason:
             m.refuse(client, message.request, reason)
             return
-        place = m.world.nnodes
-        until = m.now + message.timeout
+        place, until = m.world.nnodes, m.now + message.timeout
         self._opening = _Opening(client, message.request, place, message.nproc, until, message.timeout)
         m.send(client, RankReply(message.request, -1, PlaceOpened(place)))
 
-    def _refusal_to_add(self, client: str) -> str:
-        m = self._model
-        if m.phase == "failed":
-            return f"the world is not formed: {m.reason}"
-        if self._opening is not None and self._opening.client != client:
-            left = self._opening.deadline - m.now
-            return f"another client is adding a node; wait until it has, or for {left:.0f} s"
-        unformed = m.missing_nodes() or m.missing_ranks() or ("" if m.world.ranks else m.unknown_ranks(()))
-        return unformed or self._fixed() or self._busy("add a node")
+    def offer(self, agent: str, hello: AgentHello, refusal: str) -> bool:
+        """Have the agent wait for the open place; with a refusal, close that. False if no place is open for it."""
+        m, opening = self._model, self._opening
+        if opening is None or hello.node_rank not in (-1, opening.node_rank):
+            return False
+        if refusal:
+            self._opening = None
+            m.refuse(opening.client, opening.request, f"the new node was refused: {refusal}")
+            m.reject(agent, hello.facts.hostname, refusal)
+        else:
+            self._waiting = _Waiting(agent, hello, m.now)
+        return True
 
-    def awaits(self, hello: AgentHello) -> bool:
-        """Whether a place is open for this agent."""
-        return self._opening is not None and hello.node_rank in (-1, self._opening.node_rank)
+    def is_waiting(self, agent: str) -> bool:
+        """Whether it is the agent that waits to be let in; it lives."""
+        if self._waiting is None or self._waiting.agent != agent:
+            return False
+        self._waiting.last_heard = self._model.now
+        return True
 
-    def turn_away(self, reason: str) -> None:
-        """The agent for which a place was open cannot have it."""
-        opening, self._opening = self._opening, None
-        if opening is not None:
-            self._model.refuse(opening.client, opening.request, f"the new node was refused: {reason}")
-
-    def admit(self, agent: str, hello: AgentHello) -> Node | None:
-        """Take the agent's node into the world, whose next generation has its ranks; None if no place is open."""
-        m = self._model
-        opening, self._opening = self._opening, None
-        if opening is None:
+    def admit_waiting(self) -> Node | None:
+        """Take the waiting agent's node into the world, as soon as nothing goes on in which ranks are counted."""
+        m, waiting, opening = self._model, self._waiting, self._opening
+        if waiting is None:
             return None
+        is_alive = m.now - waiting.last_heard < m.settings.beat_timeout
+        if opening is not None and is_alive and not self._is_quiet():
+            return None
+        self._waiting = None
+        if opening is None:
+            why = "its place was closed while it waited for a cell to end"
+            m.reject(waiting.agent, waiting.hello.facts.hostname, why)
+        elif not is_alive:
+            m.forget(waiting.agent)  # it has ended; another may come
+        else:
+            self._opening = None
+            return self._admit(opening, waiting)
+        return None
+
+    def _admit(self, opening: _Opening, waiting: _Waiting) -> Node:
+        m = self._model
         place = m.world.nnodes
-        nproc = opening.nproc or hello.nproc or m.world.nodes[place - 1].nproc
-        node = Node(place, agent, hello.facts, nproc, m.now)
+        nproc = opening.nproc or waiting.hello.nproc or m.world.nodes[place - 1].nproc
+        node = Node(place, waiting.agent, waiting.hello.facts, nproc, m.now)
         added = m.world.grow(node)
         self._own_runs.grow(added)
-        where = node.name
-        size = len(m.world.ranks)
-        notes = (f"{where} is new, with {_name(added)}; the world has {size}", *self._formation.drop_mesh())
         m.is_dirty = True
-        unchanged = {r: r for r in range(added[0])}
+        size, unchanged = len(m.world.ranks), {r: r for r in range(added[0])}
+        notes = (f"{node.name} is new, with {_name(added)}; the world has {size}", *self._formation.drop_mesh())
         self._announce(opening.client, opening.request, Resized(size, unchanged, added, notes))
         return node
 
@@ -158,33 +183,35 @@ class Resizing:
             client, message = self._removals[0]
             gone = tuple(sorted(set(message.ranks)))
             reason = self._refusal_to_remove(gone)
-            if not reason and not self.is_quiet:
+            if not reason and not self._is_quiet():
                 return
             del self._removals[0]
             if reason:
                 self._model.refuse(client, message.request, reason)
             else:
-                self._remove(client, message.request, gone)
+                self._announce(client, message.request, self.remove(gone))
 
-    def _remove(self, client: str, request: str, gone: tuple[int, ...]) -> None:
+    def remove(self, gone: tuple[int, ...]) -> Resized:
+        """Take ranks out of the world while none runs a cell; what has changed."""
         m = self._model
         for rank in gone:
             self._queries.answer_for(rank, f"{m.world.where(rank)} has been removed")
         had_store = m.world.nodes[0]
-        workers = [(m.world.nodes[n], own) for n, own in m.world.workers_by_node(gone).items()]
+        workers = tuple(m.world.ranks[rank].worker for rank in gone)
         self._formation.abandon("ranks are removed")
         numbering, released = m.world.shrink(gone)
         self._own_runs.handle_removal(numbering)
-        notes = (*_describe(gone, numbering, released, len(m.world.ranks)), *self._formation.renumber(numbering))
-        for node, own in workers:
-            m.send(node.agent, Shutdown() if node in released else EndWorkers(own))
-            if node in released:
-                self._queries.answer_for_node(node.agent, f"{node.name} has been released")
+        size = len(m.world.ranks)
+        notes = (*_describe(gone, numbering, released, size), *self._formation.renumber(numbering))
+        for node in released:
+            m.send(node.agent, Shutdown())
+            self._queries.answer_for_node(node.agent, f"{node.name} has been released")
+        for node_rank in m.world.nodes:
+            m.send_to_node(node_rank, EndWorkers(workers))
         if m.world.nodes[0] is not had_store:
             self._formation.start_store()
         self._rank_loss.mend()
-        resized = Resized(len(m.world.ranks), numbering.ranks, (), (*notes, *self._formation.drop_mesh()))
-        self._announce(client, request, resized)
+        return Resized(size, numbering.ranks, (), notes)
 
     def _refusal_to_remove(self, gone: tuple[int, ...]) -> str:
         m = self._model
@@ -202,12 +229,10 @@ class Resizing:
         """Why the ranks that stay could not form the world; "" if they could."""
         m = self._model
         staying = [r for r in m.world.ranks.values() if r.rank not in gone]
-        nodes = sorted({r.node_rank for r in staying if not m.world.nodes[r.node_rank].is_here})
-        if nodes:
-            ranks = RankSet(r.rank for r in staying if r.node_rank in nodes)
+        ranks = RankSet(r.rank for r in staying if not m.world.nodes[r.node_rank].is_here)
+        if ranks:
             return f"{m.missing_nodes()}: its ranks {ranks} cannot stay; remove them as well"
-        empty = [r.rank for r in staying if r.phase == "gone"]
-        return m.missing_ranks() if empty and m.phase != "failed" else ""
+        return m.missing_ranks() if any(r.phase == "gone" for r in staying) else ""
 
     # ------------------------------------------------------------ what both need
 
@@ -237,9 +262,7 @@ class Resizing:
 def _describe(gone: tuple[int, ...], numbering: Numbering, released: list[Node], size: int) -> tuple[str, ...]:
     """One line for each change."""
     lines = [f"{_name(gone)} {'is' if len(gone) == 1 else 'are'} removed; the world has {size}"]
-    for node in released:
-        was = node.name
-        lines.append(f"{was} has no rank left and is {'released' if node.is_here else 'given up'}")
+    lines += [f"{n.name} has no rank left and is {'released' if n.is_here else 'given up'}" for n in released]
     lines += [f"rank {old} is now rank {new}" for old, new in numbering.ranks.items() if old != new]
     lines += [f"node {old} is now node {new}" for old, new in numbering.nodes.items() if old != new]
     return tuple(lines)

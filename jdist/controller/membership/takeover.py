@@ -8,10 +8,15 @@ It knows the settings and nothing of the world. Each agent that is still there s
 When it is settled, what still runs is interrupted (its client is gone) and every namespace is kept. The
 world is formed again only if a cell was running, or a rank does not hold the last generation. A node that comes later
 is adopted then; one whose place was taken meanwhile is turned away.
+
+Ranks that were removed from the world stay removed. If it had not been formed without them yet, their agents and all
+others have recorded that (``HeldGeneration.ended``), and they are removed again when it is settled. If some agents
+have the next generation and some the last, the next one says who is in the world.
 """
 
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.rank_loss import RankLoss
+from jdist.controller.membership.resizing import Resizing
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
@@ -19,7 +24,7 @@ from jdist.controller.model.world import Node, Rank
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.core.messages.groups import FormWorld
-from jdist.core.messages.membership import AgentHello, HeldGeneration, HeldWorker, NodeFacts
+from jdist.core.messages.membership import AgentHello, EndWorkers, HeldGeneration, HeldWorker, NodeFacts
 from jdist.core.messages.status import Notice
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
@@ -28,81 +33,92 @@ _NOBODY = "-"  # The client of a run whose client's link ended with the controll
 
 
 class Takeover:
-    """Knows which nodes are awaited."""
+    """Adopts the nodes of an earlier controller. Those that have not come yet are in the world with unknown facts."""
 
-    def __init__(self, model: Model, runs: RunLifecycle, own_runs: OwnRuns, formation: Formation, rank_loss: RankLoss):
+    def __init__(
+        self,
+        model: Model,
+        runs: RunLifecycle,
+        own_runs: OwnRuns,
+        formation: Formation,
+        rank_loss: RankLoss,
+        resizing: Resizing,
+    ):
         self._model = model
         self._runs = runs
         self._own_runs = own_runs
         self._formation = formation
         self._rank_loss = rank_loss
-        self._has_begun = False
-        self._awaited: set[int] = set()
+        self._resizing = resizing
+        self.has_begun = False  # There was a controller before this one.
+        self.deadline: float | None = None  # When it is settled without the nodes that are not back.
         self._setup_cells: dict[str, tuple[int, set[int]]] = {}
-        self.deadline: float | None = None
+        self._ended: set[int] = set()  # Workers that were removed since the newest generation.
 
-    def begin(self) -> None:
-        """There was a controller before this one."""
-        self._has_begun = True
+    # ------------------------------------------------------------ hellos
 
     def record_hello(self, hello: AgentHello) -> None:
-        """The first agent that tells of a formed world says what there is to wait for."""
-        m = self._model
+        """Lay out the world as the first agent that tells of one has it; take out the ranks that a newer one lacks."""
+        m, world = self._model, self._model.world
         form = None if hello.held is None else hello.held.form
-        if not self._has_begun or form is None or m.world.ranks or m.world.nodes or not _makes_sense(form):
+        if not self.has_begun or form is None:
             return
-        m.world.nnodes = len(form.nproc_per_node)  # it may have got another size since its start
-        for n, nproc in enumerate(form.nproc_per_node):
-            m.world.nodes[n] = Node(n, "", _UNKNOWN, nproc, m.now)
-            m.world.nodes[n].host = form.node_of[n] if form.node_of else None
-        m.world.number_ranks(form.workers)
-        for rank in m.world.ranks.values():
-            transition(rank, "gone", "not back from an earlier controller")
-            rank.was_up = True
-        self._awaited = set(m.world.nodes)
-        self.deadline = m.now + m.settings.node_grace
-        self._take_form(form)
+        if not world.ranks and not world.nodes and _makes_sense(form):
+            world.nnodes = len(form.nproc_per_node)  # it may have got another size since its start
+            for n, nproc in enumerate(form.nproc_per_node):
+                world.nodes[n] = Node(n, "", _UNKNOWN, nproc, m.now, host=form.node_of[n] if form.node_of else None)
+            world.number_ranks(form.workers)
+            for rank in world.ranks.values():
+                transition(rank, "gone", "not back from an earlier controller")
+                rank.was_up = True
+            self.deadline = m.now + m.settings.node_grace
+            self._take_form(form)
+        elif self.deadline is not None and form.generation > m.generation:
+            self._remove({rank.worker for rank in world.ranks.values()}.difference(form.workers))
 
     def _take_form(self, form: FormWorld) -> None:
-        self._model.generation = max(self._model.generation, form.generation)
+        self._model.generation = form.generation
         self._formation.named = dict(form.named)
         self._formation.mesh = form.mesh
+        self._ended = set()
 
-    def awaits(self, hello: AgentHello) -> bool:
-        """Whether the agent's node is to be taken over with its ranks."""
-        form = None if hello.held is None else hello.held.form
-        if form is None or hello.node_rank not in self._awaited:
-            return False  # and if it has not heard of the world's size, its ranks are unknown
-        return form.nproc_per_node == self._model.world.topology.nproc_per_node
+    def find(self, held: HeldGeneration | None) -> int | None:
+        """The place of a node that comes back with workers of the world; None if it does not, and begins afresh.
+
+        Its workers tell: it may not know yet that nodes before it were removed. One that was removed itself has none.
+        """
+        world = self._model.world
+        if not self.has_begun or held is None or held.form is None or not held.workers:
+            return None
+        own = {worker.worker for worker in held.workers}
+        removed = None if self.deadline is None else world.nnodes  # no such place
+        return next((rank.node_rank for rank in world.ranks.values() if rank.worker in own), removed)
+
+    def awaits(self, node_rank: int) -> bool:
+        """Whether the node of this place has not come back yet."""
+        return node_rank in self._model.world.nodes and self._model.world.nodes[node_rank].facts is _UNKNOWN
 
     def adopt(self, node: Node, held: HeldGeneration) -> None:
         """The node has been given its old place: take its ranks as they are."""
         m = self._model
-        self._awaited.discard(node.node_rank)
-        if held.form is not None and held.form.generation >= m.generation:
+        if held.form is not None and held.form.generation > m.generation:
             self._take_form(held.form)
+        if held.form is not None and held.form.generation == m.generation:
+            self._ended |= set(held.ended)
         m.runs.last_number = max(m.runs.last_number, held.last_run)
         found = {worker.worker: worker for worker in held.workers}
         for number in m.world.topology.ranks_at(node.node_rank):
             rank = m.world.ranks[number]
             if rank.worker in found:
-                self._take_rank(rank, found[rank.worker])
-            else:  # it was to be removed, and the last controller died before the others were formed without it
+                self._take_rank(rank, found.pop(rank.worker))
+            elif rank.worker not in self._ended:
                 self._rank_loss.replace(rank)
+        if found:
+            m.send(node.agent, EndWorkers(tuple(found)))  # it has not heard that they were removed
         for run, code, workers in held.setup:
             first, known = self._setup_cells.get(code, (run, set()))
             self._setup_cells[code] = (max(first, run), known | set(workers))
         self._settle_if_complete()
-
-    def take_place(self, node_rank: int) -> None:
-        """Stop waiting for the node of this place, which another node has taken."""
-        if node_rank in self._awaited:
-            self._awaited.discard(node_rank)
-            self._settle_if_complete()
-
-    def _settle_if_complete(self) -> None:
-        if self.deadline is None or not self._awaited:
-            self._settle(is_late=self.deadline is None)
 
     def _take_rank(self, rank: Rank, held: HeldWorker) -> None:
         m = self._model
@@ -116,31 +132,46 @@ class Takeover:
             return
         is_held = held.generation == m.generation
         transition(rank, "starting" if not held.is_up else "held" if is_held else "up", "taken over")
-        if held.run:
-            self._take_run(held.run, rank.rank)
+        run = m.runs.running.get(held.run)
+        if run is not None:
+            run.ranks = (*run.ranks, rank.rank)
+            run.pending.add(rank.rank)
+        elif held.run:  # from now on its end is heard
+            m.runs.start(Run(held.run, _NOBODY, "", (rank.rank,)), m.now)
 
-    def _take_run(self, number: int, rank: int) -> None:
-        """A rank still runs a cell: from now on its end is heard."""
-        run = self._model.runs.running.get(number)
-        if run is None:
-            self._model.runs.start(Run(number, _NOBODY, "", (rank,)), self._model.now)
-        else:
-            run.ranks = (*run.ranks, rank)
-            run.pending.add(rank)
+    def take_place(self, node_rank: int) -> None:
+        """Another node has taken the place of one that is awaited: do not wait for that any more."""
+        world = self._model.world
+        self._ended -= {world.ranks[r].worker for r in world.topology.ranks_at(node_rank)}
+        self._settle_if_complete()
+
+    # ------------------------------------------------------------ the end
 
     def handle_tick(self) -> None:
         """Go on without the nodes that are not back."""
         if self.deadline is not None and self._model.now >= self.deadline:
             self._settle(is_late=False)
 
+    def _settle_if_complete(self) -> None:
+        world = self._model.world
+        is_awaited = any(self.awaits(r.node_rank) and r.worker not in self._ended for r in world.ranks.values())
+        if self.deadline is None or not is_awaited:
+            self._settle(is_late=self.deadline is None)
+
     def _settle(self, *, is_late: bool) -> None:
         m = self._model
         self.deadline = None
         cells = sorted((run, code, workers) for code, (run, workers) in self._setup_cells.items())
         self._own_runs.restore((code, tuple(sorted(workers))) for _, code, workers in cells)
-        ranks = m.world.ranks.values()
+        has_shrunk = self._remove(self._ended)
+        for rank in list(m.world.ranks.values()):
+            if rank.worker in self._ended and rank.phase == "gone":
+                self._rank_loss.replace(rank)  # it could not be removed
         m.is_dirty = (
-            is_late or m.phase == "failed" or any(r.phase != "held" or r.generation != m.generation for r in ranks)
+            is_late
+            or has_shrunk
+            or m.phase == "failed"
+            or any(r.phase != "held" or r.generation != m.generation for r in m.world.ranks.values())
         )
         for run in list(m.runs.running.values()):
             if run.client == _NOBODY:
@@ -152,9 +183,18 @@ class Takeover:
             Notice(f"the controller was started again: {back} of {m.world.nnodes} nodes are back, names are kept")
         )
 
+    def _remove(self, workers: set[int]) -> bool:
+        """Remove ranks that the earlier controller had removed already; whether any was."""
+        m = self._model
+        gone = tuple(rank.rank for rank in m.world.ranks.values() if rank.worker in workers)
+        if not gone or len(gone) == len(m.world.ranks) or m.runs.running:
+            return False
+        m.broadcast(Notice(str(self._resizing.remove(gone))))
+        return True
+
 
 def _makes_sense(form: FormWorld) -> bool:
     """Whether there can be a world of that shape: an agent says so, and the whole world would be laid out by it."""
     nodes, counts = form.node_of, form.nproc_per_node
     is_counted = bool(counts) and min(counts) >= 0 and len(set(form.workers)) == sum(counts) <= _MOST_RANKS
-    return is_counted and len(nodes) in (0, len(counts))
+    return is_counted and len(nodes) in (0, len(counts)) and form.generation > 0

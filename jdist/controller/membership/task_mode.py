@@ -12,72 +12,59 @@ from jdist.controller.model.world import Node, World
 from jdist.core.messages.membership import LauncherTask
 from jdist.core.settings import Settings
 
-Kind = Literal["node", "rank"]
+TaskMode = Literal["node", "rank"]
 
 
-class TaskMode:
-    """Knows what a task is in this cluster."""
+def refusal(settings: Settings, world: World, task: LauncherTask | None, nproc: int = 0) -> str:
+    """Why an agent that was started like this, for ``nproc`` ranks, has no place among those here; "" if it has.
 
-    def __init__(self, settings: Settings, world: World):
-        self._settings = settings
-        self._world = world
-
-    def refusal(self, task: LauncherTask | None, nproc: int = 0) -> str:
-        """Why an agent that was started like this, for ``nproc`` ranks, has no place among those here; "" if it has.
-
-        The first agent decides what the others are to be.
-        """
-        world = self._world
-        if world.ranks:
-            return ""  # whoever comes now takes the place of one that is gone, if there is such a place
-        if not world.nodes:
-            world.nnodes = self._settings.nnodes
-        kind = self._kind(task)
-        if task is not None and kind is None:
-            return self._misfit(task)
-        if task is not None and kind == "rank" and nproc > 1:
-            return f"{task.launcher} started {task.size} tasks, one for each rank; leave out -n {nproc}"
-        if task is not None and kind == "rank" and not world.nodes:
-            world.nnodes = task.size
-            return ""
-        if world.nodes and (kind == "rank") != world.is_by_task:
-            return self._mixture(task)
-        return ""
-
-    def is_rank(self, task: LauncherTask | None) -> bool:
-        """Whether the task is one rank. Asked of one that was not refused."""
-        if self._world.ranks:
-            return task is not None and self._world.is_by_task
-        return task is not None and self._kind(task) == "rank"
-
-    def _kind(self, task: LauncherTask | None) -> Kind | None:
-        if task is None or task.size == self._settings.nnodes:
-            return "node"
-        return "rank" if task.size == self._world_size else None
-
-    @property
-    def _world_size(self) -> int:
-        """As it was asked for; 0 if each node says."""
-        counts, nnodes = self._settings.nproc_per_node, self._settings.nnodes
-        return sum(counts) if len(counts) == nnodes else counts[0] * nnodes if counts else 0
-
-    def _misfit(self, task: LauncherTask) -> str:
-        settings, size = self._settings, self._world_size
+    The first agent decides what the others are to be.
+    """
+    if world.ranks:
+        return ""  # whoever comes now takes the place of one that is gone, if there is such a place
+    if not world.nodes:
+        world.nnodes = settings.nnodes
+    mode = _mode(settings, task)
+    if task is not None and mode is None:
         nodes = f"{settings.nnodes} node{'s' * (settings.nnodes > 1)}"
-        counts = "+".join(map(str, settings.nproc_per_node))
+        counts, size = "+".join(map(str, settings.nproc_per_node)), _world_size(settings)
         ranks = f" of {counts} ranks" if counts else ""
         ways = f"start {settings.nnodes} (one a node)" + (f" or {size} (one a rank)" if size else "")
         return f"{task.launcher} started {task.size} tasks; cluster {settings.name} waits for {nodes}{ranks}: {ways}"
+    if task is not None and mode == "rank" and nproc > 1:
+        return f"{task.launcher} started {task.size} tasks, one for each rank; leave out -n {nproc}"
+    if task is not None and mode == "rank" and not world.nodes:
+        world.nnodes = task.size
+        return ""
+    if world.nodes and (mode == "rank") != world.is_by_task:
+        return _mixture(settings.name, next(iter(world.nodes.values())), task)
+    return ""
 
-    def _mixture(self, task: LauncherTask | None) -> str:
-        first = next(iter(self._world.nodes.values()))
-        name = self._settings.name
-        if task is None or not first.is_task:
-            by = f"{task.launcher} started it as one of {task.size} ranks" if task else "it came as a whole node"
-        else:
-            by = f"{task.launcher} started it as one of {task.size} nodes"
-        there = "as one rank" if first.is_task else "as a whole node"
-        return f"{by}, and {first.name} is in cluster {name} {there}: start all in one way, or stop what is there first"
+
+def is_rank(settings: Settings, world: World, task: LauncherTask | None) -> bool:
+    """Whether the task is one rank. Asked of one that was not refused."""
+    return task is not None and (world.is_by_task if world.ranks else _mode(settings, task) == "rank")
+
+
+def _mode(settings: Settings, task: LauncherTask | None) -> TaskMode | None:
+    if task is None or task.size == settings.nnodes:
+        return "node"
+    return "rank" if task.size == _world_size(settings) else None
+
+
+def _world_size(settings: Settings) -> int:
+    """As it was asked for; 0 if each node says."""
+    counts, nnodes = settings.nproc_per_node, settings.nnodes
+    return sum(counts) if len(counts) == nnodes else counts[0] * nnodes if counts else 0
+
+
+def _mixture(cluster: str, first: Node, task: LauncherTask | None) -> str:
+    if task is None or not first.is_task:
+        by = f"{task.launcher} started it as one of {task.size} ranks" if task else "it came as a whole node"
+    else:
+        by = f"{task.launcher} started it as one of {task.size} nodes"
+    there = "as one rank" if first.is_task else "as a whole node"
+    return f"{by}, and {first.name} is in cluster {cluster} {there}: start all in one way, or stop what is there first"
 
 
 def find_hosts(world: World) -> None:
@@ -91,5 +78,5 @@ def find_hosts(world: World) -> None:
 
 
 def _host(node: Node) -> int | tuple[str, str]:
-    says = node.task is not None and node.task.node_rank >= 0
-    return node.task.node_rank if says and node.task else (node.facts.hostname, node.facts.network)
+    is_numbered = node.task is not None and node.task.node_rank >= 0
+    return node.task.node_rank if is_numbered and node.task else (node.facts.hostname, node.facts.network)

@@ -8,7 +8,8 @@ from jdist.controller.model.phases import CLUSTER, HasPhase, Lifecycle
 from jdist.controller.model.runs import RunBook
 from jdist.controller.model.world import Rank, World
 from jdist.core.messages.base import Message
-from jdist.core.messages.status import OBSERVER, Phase, RequestRefused
+from jdist.core.messages.membership import Rejected
+from jdist.core.messages.status import OBSERVER, Notice, Phase, RequestRefused
 from jdist.core.ranks import RankSet
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
@@ -76,6 +77,12 @@ class Model(HasPhase[Phase]):
     def refuse(self, client: str, request: str, reason: str) -> None:
         """Refuse a request; while the world is not whole, the refusal suggests how to make it so."""
         self.send(client, RequestRefused(request, reason, self.remedies()))
+
+    def reject(self, agent: str, hostname: str, reason: str) -> None:
+        """Turn an agent away, and let clients know."""
+        self.send(agent, Rejected(reason))
+        self.forget(agent)
+        self.broadcast(Notice(f"a node ({hostname}) was refused: {reason}"))
 
     def new_liveness_name(self, peer: str) -> str:
         """A name under which the peer's liveness connection may come."""

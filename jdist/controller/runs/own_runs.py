@@ -13,7 +13,7 @@ from jdist.core.rank_code import call_on_reform
 
 
 class OwnRuns:
-    """Remembers setup cells, in order (a cell that is run again becomes the newest), and queues the controller's runs."""
+    """Remembers setup cells, the newest last (one that is run again becomes that), and queues the controller's runs."""
 
     def __init__(self, model: Model):
         self._model = model

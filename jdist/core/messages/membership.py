@@ -116,6 +116,7 @@ class HeldGeneration(Struct, frozen=True):
     last_run: int
     # `(run, code, workers)` of the cells that were remembered here, oldest first.
     setup: tuple[tuple[int, str, tuple[int, ...]], ...]
+    ended: tuple[int, ...] = ()  # Workers of any node that were removed since `form`: it still names them.
 
 
 class LauncherTask(Struct, frozen=True):
@@ -223,7 +224,7 @@ class Rejected(Message, frozen=True):
 
 
 class EndWorkers(Message, frozen=True):
-    """End these workers for good: their ranks have been removed from the world."""
+    """End these workers for good: their ranks have been removed from the world. Sent to every node that is left."""
 
     workers: tuple[int, ...]
 

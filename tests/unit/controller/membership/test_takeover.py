@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.controller.model.events import FromAgent
@@ -12,15 +13,17 @@ from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import FormWorld, GroupSpec, StartStore, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
+    EndWorkers,
     HeldGeneration,
     HeldWorker,
     Rejected,
+    Shutdown,
     StartWorker,
     Welcome,
     WorkerUp,
 )
 from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone
-from jdist.core.messages.status import Notice, StatusReport, StatusRequest
+from jdist.core.messages.status import ClusterFacts, Notice, StatusReport, StatusRequest
 from support.driver import VERSION, Driver, facts
 
 STORE = ("10.0.0.1", 4000)
@@ -57,6 +60,7 @@ def held(
         STORE if node == 0 else None,
         other.get("last_run", 9),
         other.get("setup", ()),
+        other.get("ended", ()),
     )
 
 
@@ -77,7 +81,7 @@ class Again(Driver):
 
 def test_an_idle_world_goes_on_as_it_is() -> None:
     d = Again()
-    d.back(1, held(1))
+    d.back(1, held(1, last=form(named={"g": (0, 1)})))
     assert d.state.model.phase == "gathering"
     assert d.run((2,)) == 0, "not before every node is back"
     d.back(0, held(0, last=form(named={"g": (0, 1)})))
@@ -104,17 +108,46 @@ def test_a_world_that_has_got_another_size_is_taken_over_in_that() -> None:
     assert not d.heard(FormWorld)
 
 
-def test_a_node_that_has_not_heard_of_the_size_begins_afresh() -> None:
+def without_rank_1() -> tuple[HeldGeneration, HeldGeneration]:
+    """What two nodes hold when only the first one has the generation that was begun after rank 1 had been removed."""
+    named = {"g": (1, 2)}
+    last = msgspec.structs.replace(form(6, named=named), nproc_per_node=(1, 2), workers=(0, 2, 3))
+    group = GroupSpec((1, 2))
+    first = (HeldWorker(0, 0, 1000, is_up=True, generation=6, groups=(group,)),)
+    second = tuple(HeldWorker(r, 0, 1000 + r, is_up=True, generation=5, groups=(GroupSpec((2, 3)),)) for r in (2, 3))
+    behind = held(1, ranks=second, last=form(5, named={"g": (1, 2, 3)}), ended=(1,))
+    return held(0, ranks=first, last=last), behind
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_node_that_has_not_heard_of_the_size_keeps_its_ranks(order: tuple[int, int]) -> None:
     d = Again()
-    last = msgspec.structs.replace(form(6), nproc_per_node=(1, 2), workers=(0, 2, 3))
-    d.back(0, held(0, ranks=(HeldWorker(0, 0, 1000, is_up=True, generation=6),), last=last))
-    d.back(1, held(1))
+    nodes = without_rank_1()
+    for node in order:
+        d.back(node, nodes[node])
     d.settle()
-    assert d.state.model.phase == "ready"
-    assert [r.is_fresh for r in d.state.model.world.ranks.values()] == [False, True, True]
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 7)
+    assert [r.is_fresh for r in d.state.model.world.ranks.values()] == [False] * 3
+    assert not d.heard(StartWorker)
+    assert {(f.workers, f.nproc_per_node, f.replay) for f in d.heard(FormWorld)} == {
+        ((0, 2, 3), (1, 2), (GroupSpec((1, 2)),))
+    }
+    assert d.told(ClusterFacts)[-1].groups == {"g": (1, 2)}
 
 
-def test_a_rank_whose_removal_was_not_finished_is_there_again_with_a_fresh_process() -> None:
+def test_a_node_that_was_released_is_not_there_again_when_the_next_generation_is_known() -> None:
+    d = Again()
+    d.back(1, held(1))  # it has not heard that it was released
+    last = msgspec.structs.replace(form(6), nproc_per_node=(2,), workers=(0, 1))
+    d.back(0, held(0, generation=6, last=last))
+    assert isinstance(d.agents["a-1"].heard[-1], Shutdown)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
+    assert not d.heard(FormWorld)
+    d.back(2, held(1))
+    assert isinstance(d.agents["a-2"].heard[-1], Rejected)
+
+
+def test_a_rank_whose_removal_was_not_finished_stays_removed() -> None:
     """Its worker has been ended, and the controller died before it had the world formed without it."""
     d = Again()
     ledger = RecoveryLedger()
@@ -122,17 +155,101 @@ def test_a_rank_whose_removal_was_not_finished_is_there_again_with_a_fresh_proce
         ledger.record_start(StartWorker(worker, worker, 0))
         ledger.record(WorldFormed(worker, 5, "cpu", ()))
     ledger.record(ExecuteCell(8, (2, 3), "of both", False, False, True))
-    ledger.record(form())
+    ledger.record(form(named={"g": (1, 2, 3)}))
     ledger.record_end((2,))
     found = ledger.describe({}, None)
     assert [(each.worker, each.generation) for each in found.workers] == [(3, 5)]
     assert found.setup == ((8, "of both", (2, 3)),)
-    d.back(0, held(0))
+    assert found.ended == (2,)
+    d.back(0, held(0, last=form(named={"g": (1, 2, 3)})))
     d.back(1, msgspec.structs.replace(found, workers=(HeldWorker(3, 0, 1003, is_up=True, generation=5),)))
-    assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
+    d.settle()
+    assert not d.heard(StartWorker)
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
+    assert [(r.worker, r.is_fresh) for r in d.state.model.world.ranks.values()] == [(0, False), (1, False), (3, False)]
+    assert {(f.workers, f.nproc_per_node) for f in d.heard(FormWorld)} == {((0, 1, 3), (2, 1))}
+    assert d.told(ClusterFacts)[-1].groups == {"g": (1, 2)}
+    (said,) = [n.text for n in d.told(Notice) if "removed" in n.text]
+    assert said.splitlines() == [
+        "rank 2 is removed; the world has 3",
+        "rank 3 is now rank 2",
+        "group g is now ranks 1-2, 2 of 3",
+    ]
+
+
+def test_what_was_removed_is_forgotten_with_the_next_generation() -> None:
+    ledger = RecoveryLedger()
+    ledger.record(form())
+    ledger.record_end((0, 2))
+    ledger.record(form(6, workers=(1, 3)))
+    assert ledger.describe({}, None).ended == ()
+
+
+def test_a_node_whose_removal_was_not_finished_is_not_awaited() -> None:
+    d = Again()
+    d.back(1, held(1, ended=(0, 1)))
+    assert d.heard(StartStore), "the store was on the node that is gone"
     d.settle()
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
+    assert [(r.worker, r.node_rank, r.is_fresh) for r in d.state.model.world.ranks.values()] == [
+        (2, 0, False),
+        (3, 0, False),
+    ]
+    assert d.agents["a-1"].place == 0
+    d.back(0, held(0))
+    assert isinstance(d.agents["a-0"].heard[-1], Rejected)
+
+
+def test_a_removed_node_that_has_not_heard_of_it_is_released_and_so_is_the_rank_of_one_that_stays() -> None:
+    d = Again()
+    shape = msgspec.structs.replace(form(), nproc_per_node=(2, 2, 2), workers=tuple(range(6)))
+    d.back(2, held(2, last=shape, ended=(0, 1, 2)))
+    d.back(0, held(0, last=shape))
+    assert not d.heard(EndWorkers) + d.heard(Shutdown), "the world is as it was until all are back"
+    d.back(1, held(1, last=shape))
+    d.settle()
+    assert d.agents["a-0"].is_gone
+    assert {e.workers for e in d.heard(EndWorkers)} == {(0, 1, 2)}
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
+    assert [r.worker for r in d.state.model.world.ranks.values()] == [3, 4, 5]
+    assert {f.nproc_per_node for f in d.heard(FormWorld)} == {(1, 2)}
+
+
+def test_a_node_that_comes_late_has_the_place_to_which_it_moved() -> None:
+    d = Again(node_grace=15.0)
+    shape = msgspec.structs.replace(form(), nproc_per_node=(2, 2, 2), workers=tuple(range(6)))
+    d.back(1, held(1, last=shape, ended=(0, 1)))
+    d.sleep(16.0)
+    assert d.state.model.world.nnodes == 2
+    d.back(2, held(2, last=shape, ended=(0, 1)))
+    d.settle()
+    assert d.agents["a-2"].place == 1
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
+    assert [(r.worker, r.is_fresh) for r in d.state.model.world.ranks.values()] == [(n, False) for n in (2, 3, 4, 5)]
+
+
+def test_a_removal_beside_a_cell_that_runs_is_not_believed() -> None:
+    """None was running when ranks were removed: fresh processes take their places."""
+    d = Again()
+    d.back(0, held(0, runs=(7, 0), ended=(2,)))
+    d.back(1, held(1, ranks=(HeldWorker(3, 0, 1003, is_up=True, generation=5),), ended=(2,)))
+    d.step(FromAgent("a-0", RankDone(7, 0, "error")))
+    d.settle()
+    assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
     assert [r.is_fresh for r in d.state.model.world.ranks.values()] == [False, False, True, False]
+
+
+def test_a_place_taken_by_another_node_is_not_removed_again() -> None:
+    d = Again()
+    shape = msgspec.structs.replace(form(), nproc_per_node=(2, 2, 2), workers=tuple(range(6)))
+    d.back(0, held(0, last=shape, ended=(4, 5)))
+    d.add_agent("a-new", wanted=2)
+    d.settle()
+    d.back(1, held(1, last=shape))
+    d.settle()
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
+    assert [r.is_fresh for r in d.state.model.world.ranks.values()] == [False] * 4 + [True] * 2
 
 
 def test_a_replay_adds_to_the_ranks_that_a_setup_cell_was_run_on() -> None:
