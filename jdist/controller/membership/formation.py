@@ -64,18 +64,20 @@ class Formation:
     @property
     def backend(self) -> str:
         """As asked for, or what all nodes can do."""
-        if self._model.settings.backend:
-            return self._model.settings.backend
         nodes = self._model.world.nodes.values()
         has_gpus = bool(nodes) and all(n.has_gpus for n in nodes)
-        return "cpu:gloo,cuda:nccl" if has_gpus else "gloo"
+        return self._model.settings.backend or ("cpu:gloo,cuda:nccl" if has_gpus else "gloo")
 
     # ------------------------------------------------------------ the store
 
     def start_store(self) -> None:
-        """Have node 0 host the rendezvous store."""
+        """Have node 0 host the rendezvous store: where ``tcp://HOST:PORT`` asks for it, else where jdist chooses."""
+        host, port, method = "", 0, self._model.settings.init_method
+        if method.startswith("tcp://"):
+            host, _, number = method.removeprefix("tcp://").partition("?")[0].rpartition(":")
+            host, port = host.strip("[]"), int(number)
         self._store, self._store_failed = None, False
-        self._model.send_to_node(0, StartStore(*_store_place(self._model.settings.init_method)))
+        self._model.send_to_node(0, StartStore(host, port))
 
     def take_store(self, store: tuple[str, int] | None) -> None:
         """Node 0 is here, and the store with it if it has one."""
@@ -97,10 +99,9 @@ class Formation:
 
     def handle_store_down(self, node: Node, message: StoreDown) -> None:
         """The store could not be started, or died: nothing can be formed until there is another."""
-        if node.node_rank != 0:
-            return
-        self._store, self._store_failed = None, True
-        self.fail(message.reason)
+        if node.node_rank == 0:
+            self._store, self._store_failed = None, True
+            self.fail(message.reason)
 
     def mend_store(self) -> None:
         """Start another store if the last one failed."""
@@ -111,38 +112,32 @@ class Formation:
 
     def handle_make_group(self, client: str, message: MakeGroup) -> None:
         """Make a named group with the next generation."""
-        reason = self._model.unformed() or self._model.unknown_ranks(message.ranks)
+        m = self._model
+        reason = m.unformed() or m.unknown_ranks(message.ranks)
         if reason:
-            self._model.refuse(client, message.request, reason)
+            m.refuse(client, message.request, reason)
             return
         self.named[message.name] = message.ranks
-        self._model.is_dirty = True
+        m.is_dirty = True
         self.await_next(client, message.request, GroupCreated(f"{message.name}: ranks {RankSet(message.ranks)}"))
 
     def handle_make_mesh(self, client: str, message: MakeMesh) -> None:
         """Make the mesh with the next generation."""
-        size = math.prod(message.sizes)
-        world_size = len(self._model.world.ranks)
+        m, size = self._model, math.prod(message.sizes)
         text = ", ".join(f"{n}={s}" for n, s in zip(message.names, message.sizes, strict=False))
-        reason = self._model.unformed()
-        if not reason and (size != world_size or len(message.names) != len(message.sizes)):
-            reason = f"mesh {text} has {size} ranks, but the world has {world_size}"
+        reason = m.unformed()
+        if not reason and (size != len(m.world.ranks) or len(message.names) != len(message.sizes)):
+            reason = f"mesh {text} has {size} ranks, but the world has {len(m.world.ranks)}"
         if reason:
-            self._model.refuse(client, message.request, reason)
+            m.refuse(client, message.request, reason)
             return
         self.mesh = (message.names, message.sizes)
-        self._model.is_dirty = True
+        m.is_dirty = True
         self.await_next(client, message.request, GroupCreated(f"mesh {text}"))
 
     def await_next(self, client: str, request: str, body: RankReplyBody) -> None:
         """Answer the request with ``body`` once the next generation to be begun is formed."""
         self._waiting.append(_Request(client, request, body))
-
-    def refuse_waiting(self, reason: str) -> None:
-        """The world will not be formed soon: say so to who waits for it."""
-        for request in [*self._underway, *self._waiting]:
-            self._model.refuse(request.client, request.name, reason)
-        self._underway, self._waiting = [], []
 
     # ------------------------------------------------------------ a world of another size
 
@@ -167,26 +162,21 @@ class Formation:
             return ()
         text = ",".join(f"{n}={s}" for n, s in zip(*self.mesh, strict=True))
         self.mesh = None
-        size = len(self._model.world.ranks)
-        return (f"mesh {text} is gone: it does not fit {size} ranks; make one that does",)
+        return (f"mesh {text} is gone: it does not fit {len(self._model.world.ranks)} ranks; make one that does",)
 
-    # ------------------------------------------------------------ a generation's beginning
+    # ------------------------------------------------------------ a generation
 
     def form_if_possible(self) -> None:
         """Begin the next generation if every rank is up and free, and the store listens."""
-        m = self._model
-        ranks = m.world.ranks
-        if not m.world.is_complete or self._store is None or not ranks or m.runs.running:
+        m, ranks = self._model, self._model.world.ranks
+        is_up = m.world.is_complete and ranks and all(r.has_process for r in ranks.values())
+        if not is_up or self._store is None or m.runs.running:
             return
-        if not all(r.has_process for r in ranks.values()):
-            return
-        cut = m.world.listeners()
         replay = m.world.common_groups(m.generation) if m.generation else ()
         m.generation += 1
         transition(m, "forming", f"generation {m.generation}")
         m.is_dirty = False
-        self._joining = set(ranks)
-        self._failed = {}
+        self._joining, self._failed = set(ranks), {}
         self._underway, self._waiting = [*self._underway, *self._waiting], []
         self._began = m.now
         self.deadline = m.now + m.settings.form_timeout
@@ -204,18 +194,16 @@ class Formation:
             replay=replay,
             named=dict(self.named),
             mesh=self.mesh,
-            cut=cut,
+            cut=m.world.listeners(),
             node_of=topology.node_of,
         )
         for node_rank in m.world.nodes:
             m.send_to_node(node_rank, form)
         for rank in ranks.values():
-            rank.listeners = set()
-            rank.groups = list(replay)
-
-    # ------------------------------------------------------------ its end
+            rank.listeners, rank.groups = set(), list(replay)
 
     def handle_world_formed(self, node: Node, message: WorldFormed) -> None:
+        """A rank holds the generation; with the last one, the world is ready."""
         m = self._model
         rank = m.world.rank_of(node, message.worker)
         if rank is None:
@@ -229,11 +217,8 @@ class Formation:
         transition(rank, "held", f"generation {message.generation}")
         rank.generation = message.generation
         rank.wants_reform = message.wants_reform
-        if not self._joining:
-            self._formed_all()
-
-    def _formed_all(self) -> None:
-        m = self._model
+        if self._joining:
+            return
         transition(m, "ready", "every rank holds the generation")
         m.reason = ""
         self.deadline = None
@@ -244,13 +229,13 @@ class Formation:
         self._own_runs.queue()
 
     def handle_world_failed(self, node: Node, message: WorldFailed) -> None:
+        """A rank cannot join: give the generation up soon, unless the cause is mended before."""
         m = self._model
         rank = m.world.rank_of(node, message.worker)
-        if rank is None or message.generation != m.generation or rank.rank not in self._joining:
-            return
-        self._failed.setdefault(rank.rank, message.reason)
-        if self.deadline is not None:
-            self.deadline = min(self.deadline, m.now + _NEWS)
+        if rank is not None and message.generation == m.generation and rank.rank in self._joining:
+            self._failed.setdefault(rank.rank, message.reason)
+            if self.deadline is not None:
+                self.deadline = min(self.deadline, m.now + _NEWS)
 
     def handle_tick(self) -> None:
         """Give up a forming that takes too long."""
@@ -273,29 +258,27 @@ class Formation:
         self._joining = set()
         self.deadline = None
 
+    def refuse_waiting(self, reason: str, why_not_run: str = "") -> None:
+        """The world will not be formed soon: refuse the requests that wait for it, and end the users' cells that do."""
+        for request in [*self._underway, *self._waiting]:
+            self._model.refuse(request.client, request.name, reason)
+        self._underway, self._waiting = [], []
+        self._runs.end_waiting(why_not_run or reason)
+
     def fail(self, reason: str) -> None:
         """The world cannot be formed; what waits for it is refused."""
         m = self._model
         self.abandon(reason)
         transition(m, "failed", reason)
         m.reason = reason
-        self.refuse_waiting(reason)
-        self._runs.end_waiting(f"the world could not be formed: {reason}")
-        m.broadcast(Notice(f"the world could not be formed: {reason}", remedies=m.remedies()))
-
-    # ------------------------------------------------------------ what cells make in it
+        text = f"the world could not be formed: {reason}"
+        self.refuse_waiting(reason, text)
+        m.broadcast(Notice(text, remedies=m.remedies()))
 
     def handle_group_made(self, node: Node, message: GroupMade) -> None:
+        """A cell has made a group on a rank."""
         rank = self._model.world.rank_of(node, message.worker)
         if rank is not None and message.generation == rank.generation:
             del rank.groups[message.index :]
             rank.groups.append(message.spec)
             rank.listeners |= set(message.listeners)
-
-
-def _store_place(init_method: str) -> tuple[str, int]:
-    """Host and port that ``tcp://HOST:PORT`` asks for; "" and 0 where jdist chooses."""
-    if not init_method.startswith("tcp://"):
-        return "", 0
-    host, _, port = init_method.removeprefix("tcp://").partition("?")[0].rpartition(":")
-    return host.strip("[]"), int(port)

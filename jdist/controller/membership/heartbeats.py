@@ -73,9 +73,7 @@ class Heartbeats:
 
     def next_wakeup(self) -> float | None:
         """When a node's state changes next if nothing is heard."""
-        s = self._model.settings
+        gone, unreachable = self._model.settings.node_grace, self._model.settings.beat_timeout
         nodes = [n for n in self._model.world.nodes.values() if n.is_here]
-        waits = [
-            n.last_heard + (s.node_grace if n.is_unreachable else min(s.beat_timeout, s.node_grace)) for n in nodes
-        ]
+        waits = (n.last_heard + (gone if n.is_unreachable else min(unreachable, gone)) for n in nodes)
         return min(waits, default=None)

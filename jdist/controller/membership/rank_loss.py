@@ -62,18 +62,13 @@ class RankLoss:
         elif m.settings.on_death == "replace":
             self.replace(rank)
         elif m.settings.on_death == "wait":
-            self._leave_empty(rank)
+            why = m.missing_ranks()
+            self._formation.abandon(why)
+            self._formation.refuse_waiting(why)
+            text = f"the place of rank {rank.rank} stays empty, the others keep their names"
+            m.broadcast(Notice(text, remedies=(Remedy("restart", "start a fresh one", str(rank.rank)),)))
         else:
             m.ending = f"{where} is lost, and the cluster was started to stop then: {message.reason}"
-
-    def _leave_empty(self, rank: Rank) -> None:
-        """Leave the place empty until a restart; requests and runs that wait for the world are refused."""
-        why = self._model.missing_ranks()
-        self._formation.abandon(why)
-        self._formation.refuse_waiting(why)
-        self._runs.end_waiting(why)
-        text = f"the place of rank {rank.rank} stays empty, the others keep their names"
-        self._model.broadcast(Notice(text, remedies=(Remedy("restart", "start a fresh one", str(rank.rank)),)))
 
     def _lose(self, rank: Rank, reason: str, *, is_wanted: bool = False) -> None:
         """Record that the rank has no process, answer its queries, and abort its run, which cannot finish any more.
@@ -93,10 +88,8 @@ class RankLoss:
             m.broadcast(Notice(f"{where} is lost: {reason}"))
         run = m.runs.run_on(rank.rank)
         if run is not None:
-            seconds = m.now - (run.started_at or m.now)
-            self._runs.record_rank_done(
-                RankDone(run.number, rank.rank, "lost", seconds, error=ErrorInfo("RankLost", reason))
-            )
+            seconds, error = m.now - (run.started_at or m.now), ErrorInfo("RankLost", reason)
+            self._runs.record_rank_done(RankDone(run.number, rank.rank, "lost", seconds, error=error))
             run.verdict = decide_on_loss(run.number, rank.rank, where, reason)
             m.send(run.client, VerdictChanged(run.number, run.verdict))
             if _ABORT in reason and run.pending and not run.abort_reason:
@@ -140,11 +133,10 @@ class RankLoss:
         """Replace ranks at a client's request, which is answered when the world has been formed again."""
         m = self._model
         missing = m.missing_nodes()
-        reason = (
-            (missing and f"{missing}; the other ranks keep their names")
-            or m.unknown_ranks(message.ranks)
-            or self._other_vacancies(message.ranks)
-        )
+        reason = missing and f"{missing}; the other ranks keep their names"
+        reason = reason or m.unknown_ranks(message.ranks)
+        if not reason and any(r.phase == "gone" and r.rank not in message.ranks for r in m.world.ranks.values()):
+            reason = m.missing_ranks()
         if reason:
             m.refuse(client, message.request, reason)
             return
@@ -154,15 +146,8 @@ class RankLoss:
                 self._lose(rank, "restarted by the user", is_wanted=True)
             self.replace(rank)
         self.mend()
-        self._formation.await_next(
-            client, message.request, GroupCreated(f"{describe_ranks(message.ranks, 'is')} fresh")
-        )
-
-    def _other_vacancies(self, ranks: tuple[int, ...]) -> str:
-        """Reason not to replace these ranks: others are missing, too. "" if none is."""
-        m = self._model
-        empty = {r.rank for r in m.world.ranks.values() if r.phase == "gone"} - set(ranks)
-        return m.missing_ranks() if empty else ""
+        answer = GroupCreated(f"{describe_ranks(message.ranks, 'is')} fresh")
+        self._formation.await_next(client, message.request, answer)
 
     def mend(self) -> None:
         """Try again to form a world that failed: replace every rank without a process, and a store that failed."""
@@ -198,4 +183,3 @@ class RankLoss:
                 self._lose(rank, why)
         self._formation.abandon(why)
         self._formation.refuse_waiting(why)
-        self._runs.end_waiting(why)
