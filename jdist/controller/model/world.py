@@ -90,16 +90,8 @@ class Rank(HasPhase[RankPhase]):
 
     def replaced(self, incarnation: int) -> Rank:
         """The rank with a fresh process to come; its names are lost if it had any."""
-        had_names = self.was_up or self.is_fresh
-        fresh = Rank(
-            self.rank,
-            self.node_rank,
-            self.worker,
-            incarnation=incarnation,
-            is_fresh=had_names,
-            needs_setup=had_names,
-            last_run=self.last_run,
-        )
+        fresh = Rank(self.rank, self.node_rank, self.worker, incarnation=incarnation, last_run=self.last_run)
+        fresh.is_fresh = fresh.needs_setup = self.was_up or self.is_fresh
         fresh.death, fresh.died_at = self.death, self.died_at
         fresh.lifecycle = self.lifecycle
         transition(fresh, "starting", f"incarnation {incarnation}")
@@ -114,12 +106,8 @@ class Numbering(Struct, frozen=True):
 
     @classmethod
     def without(cls, gone: Iterable[int], node_of: dict[int, int]) -> Numbering:
-        """The others close up in their order, which leaves them dense and node-major; ``node_of`` is ``{rank: node}``.
-
-        A node that keeps no rank leaves the numbering as well.
-        """
-        dropped = set(gone)
-        kept = [rank for rank in sorted(node_of) if rank not in dropped]
+        """The other ranks, and the nodes that keep some, close up in their order; ``node_of`` is ``{rank: node}``."""
+        kept = sorted(node_of.keys() - set(gone))
         nodes = sorted({node_of[rank] for rank in kept})
         return cls({old: new for new, old in enumerate(kept)}, {old: new for new, old in enumerate(nodes)})
 
@@ -132,14 +120,11 @@ class Numbering(Struct, frozen=True):
         if spec.is_gone:
             return spec
         if spec.splits:
-            whole = tuple(self.kept(part) for part in spec.splits if self._has_all(part))
+            whole = tuple(self.kept(part) for part in spec.splits if self.ranks.keys() >= set(part))
             return structs.replace(spec, splits=whole) if whole else GroupSpec((), name=spec.name, is_gone=True)
-        if not self._has_all(spec.ranks):
+        if not self.ranks.keys() >= set(spec.ranks):
             return GroupSpec((), spec.backend, spec.name, is_gone=True)
         return structs.replace(spec, ranks=self.kept(spec.ranks))
-
-    def _has_all(self, ranks: Iterable[int]) -> bool:
-        return all(r in self.ranks for r in ranks)
 
 
 @dataclass
@@ -165,18 +150,14 @@ class World:
     @property
     def topology(self) -> Topology:
         """Of the nodes that joined; a node that did not counts no rank."""
-        order = range(self.nnodes)
+        nodes = [self.nodes.get(n) for n in range(self.nnodes)]
+        hosts = [node.host for node in nodes if node is not None and node.host is not None]
+        known = sorted(set(hosts))
         return Topology(
-            tuple(self.nodes[n].nproc if n in self.nodes else 0 for n in order),
-            tuple(self.nodes[n].facts.hostname if n in self.nodes else "" for n in order),
-            self._node_of(),
+            tuple(0 if node is None else node.nproc for node in nodes),
+            tuple("" if node is None else node.facts.hostname for node in nodes),
+            tuple(known.index(host) for host in hosts),
         )
-
-    def _node_of(self) -> tuple[int, ...]:
-        """The node that each place is on, from 0; empty where each is one."""
-        hosts = [self.nodes[n].host if n in self.nodes else None for n in range(self.nnodes)]
-        known = sorted({h for h in hosts if h is not None})
-        return tuple(known.index(h) for h in hosts if h is not None) if known else ()
 
     def rank_of(self, node: Node, worker: int) -> Rank | None:
         """The rank whose worker has that id on the node; None for a worker that has been removed."""
@@ -188,8 +169,7 @@ class World:
     def from_node(self, node: Node, message: Message) -> Message | None:
         """What an agent sent, with ranks in place of worker ids; None if it is not about workers that the node has."""
         if isinstance(message, Output):
-            items = tuple(i for i in (self._item_from(node, item) for item in message.items) if i is not None)
-            return Output(message.run, items)
+            return Output(message.run, tuple(filter(None, (self._item_from(node, item) for item in message.items))))
         worker = getattr(message, "worker", None)
         if worker is not None:
             return message if self.rank_of(node, worker) is not None else None
@@ -214,11 +194,8 @@ class World:
         return [n for n in range(self.nnodes) if n not in self.nodes or not self.nodes[n].is_here]
 
     def free_place(self, wanted: int) -> int | None:
-        """The place of a joining node: the one it wants, or the lowest without an agent; None when all are taken."""
-        open_places = self.missing_places()
-        if wanted in open_places:
-            return wanted
-        return open_places[0] if open_places and wanted < 0 else None
+        """The place of a joining node: the one it wants, or (-1) the lowest without an agent; None if that is taken."""
+        return next((n for n in self.missing_places() if wanted < 0 or n == wanted), None)
 
     def number_ranks(self, workers: tuple[int, ...] = ()) -> None:
         """Give every rank its number, node-major, with the ids that the workers have in a world that was taken over."""
@@ -260,9 +237,8 @@ class World:
 
     def close_up(self) -> None:
         """Go on without the nodes that have not come: the others keep their order. Before ranks are numbered."""
-        here = [node for _, node in sorted(self.nodes.items()) if node.is_here]
-        self.nodes = dict(enumerate(here))
-        self.nnodes = len(here)
+        self.nodes = dict(enumerate(node for _, node in sorted(self.nodes.items()) if node.is_here))
+        self.nnodes = len(self.nodes)
         for place, node in self.nodes.items():
             node.node_rank = place
 
