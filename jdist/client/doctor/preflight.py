@@ -47,14 +47,12 @@ async def examine_beforehand(
             case Waiting(text) | Notice(text):
                 on_step(f"{beginning}: {text}")
 
-    async def wait(started: Started) -> None:
-        await _wait_gathered(started, timeout or NODES_WITHIN, report)
-
     on_step(beginning)
     attachment = Attachment()
     lifecycle = ClusterLifecycle(attachment, ActiveRuns(attachment))
     try:
-        await lifecycle.launch(make_settings(nproc_per_node or 1, nnodes, **options), kind, report, wait)
+        async with lifecycle.launching(make_settings(nproc_per_node or 1, nnodes, **options), kind, report) as started:
+            await _wait_gathered(started, timeout or NODES_WITHIN, report)
     except (LaunchError, ConnectionLost) as e:
         seen = Examination({}, {}, {}, {}, trouble=str(e))
         return Diagnosis(seen, findings(seen))

@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,16 +14,24 @@ import msgspec
 from jdist.client.find import directory
 from jdist.core.errors import LaunchError
 from jdist.core.settings import Settings
+from jdist.launch.base import LaunchPlan
 from jdist.launch.support import last_words, reap
 from jdist.wire.transport.keys import Charter, ControllerStarted, StartController
 
 _START_TIMEOUT = 30.0
 _END_TIMEOUT = 15.0
 
+private = partial(os.open, mode=0o600)  # An opener of files that belong to the user alone.
+
 
 def log_path(name: str) -> Path:
     """The file for the output of a cluster's controller and launchers."""
     return directory() / f"jdist-{name}.log"
+
+
+def plan_launch(settings: Settings, first: int = 0, nnodes: int = 0) -> LaunchPlan:
+    """The launch of a cluster's nodes, or of ``nnodes`` more from ``first`` on, with the cluster's log."""
+    return LaunchPlan(settings, str(log_path(settings.name)), first, nnodes)
 
 
 async def end_controller(starting: asyncio.Future[tuple[subprocess.Popen[bytes], ControllerStarted]]) -> None:
@@ -46,43 +55,26 @@ def start_controller(
     Raises LaunchError.
     """
     log = log_path(settings.name)
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "jdist", "controller"],  # -P: a queue.py of the user's is not Python's
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=fd,
-            start_new_session=True,
-        )
-    finally:
-        os.close(fd)
+    with open(log, "ab", opener=private) as output:
+        command = [sys.executable, "-P", "-m", "jdist", "controller"]  # -P: a queue.py of the user's is not Python's
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=output, start_new_session=True)
     reap(process)  # it outlives this function, and perhaps this program
-    start = msgspec.json.encode(StartController(settings, str(directory()), charter))
-    try:
-        line = _talk(process, start + b"\n")
-    except TimeoutError:
-        process.kill()
-        raise LaunchError(f"the controller did not start within {_START_TIMEOUT:.0f} s: {_tail(log)}") from None
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdout:
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # at any moment of its start it may be killed
+            process.stdin.write(msgspec.json.encode(StartController(settings, str(directory()), charter)) + b"\n")
+        if not select.select([process.stdout], [], [], _START_TIMEOUT)[0]:
+            process.kill()
+            raise LaunchError(f"the controller did not start within {_START_TIMEOUT:.0f} s: {_tail(log)}")
+        line = process.stdout.readline()
     if not line.endswith(b"\n"):
         raise LaunchError(f"the controller ended while it started: {_tail(log) or 'it was killed and wrote nothing'}")
     started = msgspec.json.decode(line, type=ControllerStarted)
     if started.error and not started.is_running:
         raise LaunchError(started.error)
     return process, started
-
-
-def _talk(process: subprocess.Popen[bytes], start: bytes) -> bytes:
-    """Write one line and read one line, which is empty if the process has ended. Raises TimeoutError."""
-    if process.stdin is None or process.stdout is None:
-        raise LaunchError("the controller's pipes are not there")
-    with process.stdout:
-        with contextlib.suppress(BrokenPipeError), process.stdin:  # at any moment of its start it may be killed
-            process.stdin.write(start)
-        ready, _, _ = select.select([process.stdout], [], [], _START_TIMEOUT)
-        if not ready:
-            raise TimeoutError
-        return process.stdout.readline()
 
 
 def _tail(log: Path) -> str:

@@ -5,9 +5,9 @@ import subprocess
 import sys
 import time
 import uuid
-from pathlib import Path
 
 from jdist.client.find import directory
+from jdist.client.lifecycle.controller_process import private
 from jdist.core.errors import LaunchError
 from jdist.launch.support import last_words, reap
 from jdist.wire.processes import has_ended
@@ -28,33 +28,26 @@ def join_here(line: str, nproc: int = 0, node_rank: int = -1, *, fork: bool = Tr
     log = directory() / f"jdist-node-{cluster}-{node_rank if node_rank >= 0 else uuid.uuid4().hex[:8]}.log"
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     log.unlink(missing_ok=True)  # an earlier agent of this place may still write to its own
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    command = [sys.executable, "-P", "-m", "jdist", "join", "-n", str(nproc), "--node-rank", str(node_rank), "-"]
-    command[-1:-1] = [*([] if fork else ["--no-fork"]), *_server()]
-    try:
-        agent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=fd, stderr=fd, start_new_session=True)
-    finally:
-        os.close(fd)
+    command = [sys.executable, "-P", "-m", "jdist", "join", "-n", str(nproc), "--node-rank", str(node_rank)]
+    if not fork:
+        command.append("--no-fork")
+    server = os.environ.get("JPY_PARENT_PID", "")  # the Jupyter server of this kernel is its parent process
+    if server.isdecimal() and not has_ended(int(server)):
+        command += ["--until", server]
+    with open(log, "xb", opener=private) as output:
+        agent = subprocess.Popen(
+            [*command, "-"], stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+        )
     reap(agent)
-    if agent.stdin is not None:
+    assert agent.stdin is not None
+    with agent.stdin:
         agent.stdin.write(text.encode() + b"\n")
-        agent.stdin.close()
-    _wait_joined(agent, log)
-    return agent.pid
-
-
-def _server() -> list[str]:
-    """Options that end the agent with the Jupyter server of this kernel, which is the kernel's parent process."""
-    parent = os.environ.get("JPY_PARENT_PID", "")
-    return ["--until", parent] if parent.isdecimal() and not has_ended(int(parent)) else []
-
-
-def _wait_joined(agent: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + _WITHIN
-    while JOINED not in (output := log.read_text(errors="replace")):
+    while JOINED not in (written := log.read_text(errors="replace")):
         if agent.poll() is not None:
-            raise LaunchError(f"this machine did not become a node: {last_words(output)}")
+            raise LaunchError(f"this machine did not become a node: {last_words(written)}")
         if time.monotonic() > deadline:
             agent.terminate()
             raise LaunchError(f"the controller did not let this machine in within {_WITHIN:.0f} s; see {log}")
         time.sleep(0.05)  # a change of the file triggers no event here
+    return agent.pid

@@ -1,8 +1,8 @@
 """Lifecycle: a client starts a cluster or attaches to one, restarts its controller after a crash, detaches or stops."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+import contextlib
+from collections.abc import AsyncIterator, Callable
 
 from jdist.client import find
 from jdist.client.active_runs import ActiveRuns
@@ -10,8 +10,8 @@ from jdist.client.attachment import Attachment
 from jdist.client.doctor.collect import examine_briefly
 from jdist.client.doctor.diagnosis import Finding
 from jdist.client.lifecycle import revive
-from jdist.client.lifecycle.controller_process import log_path
-from jdist.client.lifecycle.start import Progress, Started, launch, wait_formed
+from jdist.client.lifecycle.controller_process import plan_launch
+from jdist.client.lifecycle.start import Progress, Started, launch
 from jdist.client.link import Link
 from jdist.core.errors import JdistError, LaunchError, ProtocolError
 from jdist.core.messages.base import Message
@@ -19,8 +19,8 @@ from jdist.core.messages.runs import InputRequest
 from jdist.core.messages.status import OBSERVER, ClusterFacts, Notice, RunsChanged, StopCluster, Stopped
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
-from jdist.launch.base import Launcher, LaunchPlan, find_launcher
-from jdist.wire.transport.keys import Charter, Connection, connection_path, read_connection
+from jdist.launch.base import Launcher, find_launcher
+from jdist.wire.transport.keys import Connection, connection_path, read_connection
 from jdist.wire.values.segments import sweep_handed_over
 
 _STOP_TIMEOUT = 15.0
@@ -44,34 +44,26 @@ class ClusterLifecycle:
         self, settings: Settings, kind: str, timeout: float | None, on_progress: Callable[[Progress], None]
     ) -> tuple[Finding, ...]:
         """Launch a cluster and wait until its world is formed; the findings of a short examination are reported."""
-        warnings: tuple[Finding, ...] = ()
-
-        async def wait(started: Started) -> None:
-            nonlocal warnings
-            await wait_formed(started, timeout, on_progress)
+        async with self.launching(settings, kind, on_progress) as started:
+            await started.wait_formed(timeout, on_progress)
             await started.launcher.release()
             warnings = (await examine_briefly(self._attachment.link, self._attachment.facts)).findings
             for finding in warnings:
                 remedies = (Remedy("doctor", "look closer"),)
                 self._attachment.notify(Notice(f"⚠ {finding.text}", remedies=remedies))
-
-        await self.launch(settings, kind, on_progress, wait)
         return warnings
 
-    async def launch(
-        self,
-        settings: Settings,
-        kind: str,
-        on_progress: Callable[[Progress], None],
-        wait: Callable[[Started], Awaitable[None]],
-    ) -> None:
-        """Launch a cluster and ``wait`` for it. What was launched is ended again when that fails."""
+    @contextlib.asynccontextmanager
+    async def launching(
+        self, settings: Settings, kind: str, on_progress: Callable[[Progress], None]
+    ) -> AsyncIterator[Started]:
+        """Launch a cluster, for the ``with`` block to wait for. What was launched is ended again when that fails."""
         started = await launch(settings, self._on_event, kind)
         self._attachment.adopt(started.link)
         self.launcher = started.launcher
         unwatch = self._attachment.watch(lambda m: on_progress(m) if isinstance(m, Notice) else None)
         try:
-            await wait(started)
+            yield started
         except BaseException:
             try:
                 await self.stop()
@@ -91,7 +83,6 @@ class ClusterLifecycle:
 
     async def observe(self, connection: Connection) -> None:
         """Attach as an observer."""
-        self._kind = OBSERVER
         link = Link(connection, self._on_event)
         await link.open(OBSERVER)
         self._attachment.adopt(link)
@@ -119,46 +110,33 @@ class ClusterLifecycle:
             link.send(StopCluster())
             try:
                 await link.wait_lost(_STOP_TIMEOUT)
-                await _wait_removed(link)
+                await _wait_removed(link.connection)
             except TimeoutError:
                 raise LaunchError(
                     f"cluster {link.connection.name} did not confirm its end within {_STOP_TIMEOUT:.0f} s; its "
                     f"controller is pid {link.connection.pid} on {link.connection.host}"
                 ) from None
         await self.detach()
-        await self._end_launchers(charter)
-
-    async def _end_launchers(self, charter: Charter | None) -> None:
-        """End this client's launchers, and have the cluster's launcher (see ``charter``) remove whatever it left."""
         for launcher in filter(None, (self.launcher, *self.added)):
             await launcher.end()
         if self.launcher is not None:
             await self.launcher.remove_leftovers()
-        elif charter is not None:
-            plan = LaunchPlan(charter.settings, str(log_path(charter.settings.name)))
-            await find_launcher(charter.settings.launcher)(plan).remove_leftovers()
+        elif charter is not None:  # another client has launched the cluster
+            await find_launcher(charter.settings.launcher)(plan_launch(charter.settings)).remove_leftovers()
 
     def _on_event(self, message: Message) -> None:
-        if isinstance(message, Stopped):
-            self._handle_stopped(message)
-            return
-        self._runs.handle(message)
-        if isinstance(message, ClusterFacts | InputRequest | RunsChanged) or (
-            isinstance(message, Notice) and not message.run
-        ):
-            self._attachment.notify(message)
-
-    def _handle_stopped(self, message: Stopped) -> None:
-        """End the runs. Start a controller that died again, once for each link, unless this client has detached."""
+        """Pass a message on. A controller that died is started again once for each link, until this client detaches."""
         link = self._attachment.current
-        orphan = link if link is not None and link.is_orphaned else None
-        if orphan is not None:
+        orphan = link if isinstance(message, Stopped) and link is not None and link.is_orphaned else None
+        if isinstance(message, Stopped) and orphan is not None:
             message = Stopped(message.reason, orphan.remedies)
         self._runs.handle(message)
         if orphan is not None and self._may_revive and orphan is not self._orphan:
             self._orphan = orphan
             self._reviving = asyncio.get_running_loop().create_task(self._revive(orphan))
-        self._attachment.notify(message)
+        is_notice = isinstance(message, Notice) and not message.run
+        if is_notice or isinstance(message, ClusterFacts | InputRequest | RunsChanged | Stopped):
+            self._attachment.notify(message)
 
     async def _revive(self, lost: Link) -> None:
         """Start the controller again and attach to it, as the same cluster."""
@@ -174,16 +152,10 @@ class ClusterLifecycle:
             notify(Notice(f"the controller of cluster {name} could not be started again: {e}"))
 
 
-async def _wait_removed(link: Link) -> None:
-    """Wait until the controller has removed its connection file, the last thing it does."""
-    path = connection_path(find.directory(), link.connection.name)
+async def _wait_removed(connection: Connection) -> None:
+    """Wait until the controller has removed its connection file, the last thing it does. Raises TimeoutError."""
+    path = connection_path(find.directory(), connection.name)
     async with asyncio.timeout(_STOP_TIMEOUT):
-        while _is_same(path, link):  # noqa: ASYNC110 — the end of another process's child triggers no event here
-            await asyncio.sleep(0.01)
-
-
-def _is_same(path: Path, link: Link) -> bool:
-    try:
-        return read_connection(path).cluster == link.connection.cluster
-    except (OSError, ProtocolError):
-        return False
+        with contextlib.suppress(OSError, ProtocolError):  # the file is gone
+            while read_connection(path).cluster == connection.cluster:  # noqa: ASYNC110 — that triggers no event here
+                await asyncio.sleep(0.01)

@@ -9,9 +9,9 @@ import msgspec
 from jdist.client import find
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.history import Annotation, GroupStep, MeshStep
-from jdist.client.lifecycle.controller_process import log_path
+from jdist.client.lifecycle.controller_process import plan_launch
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
-from jdist.client.lifecycle.start import Started, wait_formed, wait_launched
+from jdist.client.lifecycle.start import Started, wait_launched
 from jdist.client.link import CONTROLLER, body_of, new_request
 from jdist.client.sync.code_sync import SyncedCode
 from jdist.core.errors import LaunchError, UsageError
@@ -21,7 +21,7 @@ from jdist.core.ranks import describe_ranks
 from jdist.core.remedy import Remedy
 from jdist.core.settings import REFORM_TIMEOUT, Settings
 from jdist.core.topology import Mesh
-from jdist.launch.base import LaunchPlan, find_launcher
+from jdist.launch.base import find_launcher
 from jdist.wire.transport.keys import charter_path
 
 
@@ -56,10 +56,8 @@ class Nodes:
             raise UsageError(
                 f"{nodes} of cluster {name} can be brought back from the controller's host only, by {where}"
             )
-        settings = charter.settings
-        launcher = self._lifecycle.launcher or find_launcher(settings.launcher)(
-            LaunchPlan(settings, str(log_path(name)))
-        )
+        launcher_class = find_launcher(charter.settings.launcher)
+        launcher = self._lifecycle.launcher or launcher_class(plan_launch(charter.settings))
         launcher.node_names = () if link.facts is None else link.facts.launcher_names
         line = await self.invite(is_remote=launcher.is_remote)
         for node_rank in node_ranks:
@@ -69,7 +67,7 @@ class Nodes:
                     f"keys): echo {line} | jdist join --node-rank {node_rank} -"
                 )
         try:
-            await wait_formed(Started(link, launcher), REFORM_TIMEOUT, None, node_ranks)
+            await Started(link, launcher).wait_formed(REFORM_TIMEOUT, None, node_ranks)
         finally:
             await launcher.release()
 
@@ -112,8 +110,7 @@ class Nodes:
         answers = self._attachment.link.answers(message.request, message, message.timeout)
         async with contextlib.aclosing(answers):
             node = body_of(await anext(answers), PlaceOpened).node_rank
-            name = self._attachment.link.connection.name
-            launcher = launcher_class(LaunchPlan(settings, str(log_path(name)), first=node, nnodes=1))
+            launcher = launcher_class(plan_launch(settings, node, 1))
 
             async def check() -> None:
                 if failures := launcher.failures():

@@ -5,7 +5,6 @@ Several clients may try at once: the one whose controller gets the port has star
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable
 
 from jdist.client import find
@@ -14,6 +13,7 @@ from jdist.client.link import Link
 from jdist.core.errors import ConnectionLost, LaunchError
 from jdist.core.messages.base import Message
 from jdist.core.remedy import Remedy
+from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import Connection, connection_path, read_connection
 
 _EXIT = 5.0  # Seconds for a process that has closed its connections to be gone.
@@ -30,38 +30,24 @@ async def attach(
     """
     charter = find.charter_of(connection)
     if charter is not None and (is_dead or not find.listens(connection)):
-        await _wait_ended(connection.pid)
-    if charter is None or find.restart_time(connection) <= 0:
-        link = Link(connection, on_event)
-        await link.open(kind)
-        return link
-    await asyncio.to_thread(start_controller, charter.settings, charter)
-    connection = read_connection(connection_path(find.directory(), connection.name))
-    if connection.cluster != charter.cluster:
-        remedies = (Remedy("attach", "use it", name=connection.name),)
-        raise ConnectionLost(f"cluster {connection.name} is another one now", remedies=remedies)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_EXIT):
+                while not has_ended(connection.pid):  # noqa: ASYNC110 — that triggers no event here
+                    await asyncio.sleep(0.01)
+    is_restarted = charter is not None and find.restart_time(connection) > 0
+    if charter is not None and is_restarted:
+        await asyncio.to_thread(start_controller, charter.settings, charter)
+        connection = read_connection(connection_path(find.directory(), connection.name))
+        if connection.cluster != charter.cluster:
+            remedies = (Remedy("attach", "use it", name=connection.name),)
+            raise ConnectionLost(f"cluster {connection.name} is another one now", remedies=remedies)
     link = Link(connection, on_event)
     await link.open(kind)
-    try:
-        with contextlib.suppress(TimeoutError, LaunchError):  # status shows what is missing
-            await link.wait_ready(_AGENTS_BACK)
-    except BaseException:
-        link.close()
-        raise
+    if is_restarted:
+        try:
+            with contextlib.suppress(TimeoutError, LaunchError):  # status shows what is missing
+                await link.wait_ready(_AGENTS_BACK)
+        except BaseException:
+            link.close()
+            raise
     return link
-
-
-async def _wait_ended(pid: int) -> None:
-    """Wait until the process is gone, for a few seconds."""
-    try:
-        watched = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(watched, over.set)
-    try:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(over.wait(), _EXIT)
-    finally:
-        loop.remove_reader(watched)
-        os.close(watched)

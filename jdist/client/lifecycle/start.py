@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from jdist.client.find import connections, free_name, remove_dead, restartable
-from jdist.client.lifecycle.controller_process import end_controller, log_path, start_controller
-from jdist.client.lifecycle.min_nodes import StartQuorum
-from jdist.client.link import Link
+from jdist.client.lifecycle.controller_process import end_controller, log_path, plan_launch, start_controller
+from jdist.client.link import Link, new_request
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages.base import Message
+from jdist.core.messages.membership import DropNodes
 from jdist.core.messages.status import ClusterFacts, Notice
-from jdist.core.ranks import RankSet
+from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.remedy import Remedy
 from jdist.core.settings import ON_DEATH, Host, Settings
 from jdist.core.topology import parse_nproc
-from jdist.launch.base import Launcher, LaunchPlan, find_launcher
+from jdist.launch.base import Launcher, find_launcher
 from jdist.launch.hosts import parse_hosts
 from jdist.wire.log import environment
 from jdist.wire.transport.keys import read_connection
@@ -36,13 +36,6 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 Progress = ClusterFacts | Notice | Waiting  # Events to show while a cluster starts.
-
-
-class Started(msgspec.Struct):
-    """A link to the new controller, and the launcher of its agents."""
-
-    link: Link
-    launcher: Launcher
 
 
 def make_settings(
@@ -97,19 +90,98 @@ def check_settings(settings: Settings) -> None:
 
 
 def _check_init_method(text: str) -> None:
-    kind = text.partition("://")[0]
-    if text == "env://":
-        return
+    kind, _, rest = text.partition("://")
     if kind == "tcp":
-        host, colon, port = text[6:].partition("?")[0].rpartition(":")
-        if colon and host and port.isdecimal() and int(port) < 65536:
-            return
-        raise UsageError(f"--init-method {text!r}: write tcp://HOST:PORT (port 0 takes a free one)")
-    if kind == "file" and text.startswith("file:///") and len(text) > 8:
-        if not Path(text[7:]).parent.is_dir():
-            raise UsageError(f"--init-method {text!r}: the directory {Path(text[7:]).parent} is not there")
-        return
-    raise UsageError(f"--init-method {text!r}: write env://, tcp://HOST:PORT or file:///PATH")
+        host, _, port = rest.partition("?")[0].rpartition(":")
+        if not (host and port.isdecimal() and int(port) < 65536):
+            raise UsageError(f"--init-method {text!r}: write tcp://HOST:PORT (port 0 takes a free one)")
+    elif kind == "file" and rest.startswith("/") and rest != "/":
+        if not Path(rest).parent.is_dir():
+            raise UsageError(f"--init-method {text!r}: the directory {Path(rest).parent} is not there")
+    elif text != "env://":
+        raise UsageError(f"--init-method {text!r}: write env://, tcp://HOST:PORT or file:///PATH")
+
+
+class Started:
+    """A launch: a link to the new controller, and the launcher of the agents.
+
+    With ``min_nodes`` a start goes on without nodes that cannot be had. No node is dropped as long as another one may
+    still join. So all that cannot be had are dropped at once, and the world is formed once.
+    """
+
+    def __init__(self, link: Link, launcher: Launcher):
+        self.link = link
+        self.launcher = launcher
+        self._settings = launcher.plan.settings
+        self._dropped: set[int] = set()  # Node ranks, as they were launched.
+
+    async def wait_formed(
+        self,
+        timeout: float | None,
+        on_progress: Callable[[Progress], None] | None,
+        launched: Sequence[int] | None = None,
+    ) -> None:
+        """Wait until the world is formed. Raises LaunchError naming who is missing after ``timeout`` s (None: never).
+
+        ``launched`` are the nodes to wait for, by default all: others may have been released since their launch.
+        """
+        link, launcher = self.link, self.launcher
+        shown = ""
+
+        async def check() -> None:
+            nonlocal shown
+            if on_progress is not None and (text := launcher.instructions() or launcher.describe()) != shown:
+                shown = text
+                on_progress(Waiting(text))
+            failures = {n: why for n, why in launcher.failures().items() if launched is None or n in launched}
+            failures = await self.weigh(failures)
+            if failures and (link.facts is None or link.facts.phase == "gathering"):
+                alike = ranks_by(sorted(failures.items()))
+                raise LaunchError(
+                    "; ".join(f"{'nodes' if len(n) > 1 else 'node'} {RankSet(n)}: {why}" for why, n in alike.items())
+                )
+
+        try:
+            await wait_launched(link.wait_ready(timeout, on_progress), check)
+        except TimeoutError:
+            if not await self.drop_missing(launcher.failures(), timeout or 0.0):
+                waits = launcher.describe()
+                missing = f"{describe_missing(link.facts)} after {timeout:.0f} s"
+                raise LaunchError(f"{missing}{'; ' if waits else ''}{waits}") from None
+            # with those that are attached
+            await Started(link, launcher).wait_formed(self._settings.form_timeout, on_progress, ())
+
+    async def weigh(self, failures: dict[int, str]) -> dict[int, str]:
+        """The failures that end the start. If enough other nodes are attached, drop the failed ones instead."""
+        facts = self.link.facts
+        if self._dropped or not failures or (facts is not None and facts.generation):
+            return {n: why for n, why in failures.items() if n not in self._dropped}
+        least = self._settings.min_nodes
+        if not least or self._settings.nnodes - len(failures) < least:
+            return failures
+        if self._missing() == failures.keys():
+            await self._drop(failures)
+        return {}
+
+    async def drop_missing(self, failures: dict[int, str], seconds: float) -> bool:
+        """Drop every node that has not joined within ``seconds``. False if too few would remain or none is missing."""
+        missing = self._missing()
+        if self._dropped or not missing or not self._settings.min_nodes:
+            return False
+        late = f"it did not come within {seconds:.0f} s"
+        return await self._drop({n: failures.get(n, late) for n in missing})
+
+    def _missing(self) -> set[int]:
+        facts = self.link.facts
+        return set() if facts is None else {n for n, host in enumerate(facts.hostnames) if not host}
+
+    async def _drop(self, nodes: dict[int, str]) -> bool:
+        try:
+            await self.link.request(DropNodes(new_request(), nodes), object)
+        except UsageError:
+            return False  # a node has joined or left in the meantime, or too few are attached
+        self._dropped = set(nodes)
+        return True
 
 
 async def launch(settings: Settings, on_event: Callable[[Message], None], kind: str) -> Started:
@@ -129,7 +201,7 @@ async def launch(settings: Settings, on_event: Callable[[Message], None], kind: 
     log = log_path(settings.name)
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
-    launcher = launcher_class(LaunchPlan(settings, str(log)))
+    launcher = launcher_class(plan_launch(settings))
     join_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     launching = asyncio.ensure_future(launcher.launch(join_line))
     await asyncio.sleep(0)
@@ -150,40 +222,6 @@ async def launch(settings: Settings, on_event: Callable[[Message], None], kind: 
     return Started(link, launcher)
 
 
-async def wait_formed(
-    started: Started,
-    timeout: float | None,
-    on_progress: Callable[[Progress], None] | None,
-    launched: Sequence[int] | None = None,
-) -> None:
-    """Wait until the world is formed. Raises LaunchError naming who is missing after ``timeout`` s (None: no limit).
-
-    ``launched`` are the nodes to wait for, by default all: others may have been released since their launch.
-    """
-    link, launcher = started.link, started.launcher
-    min_nodes = StartQuorum(link, launcher.plan.settings)
-    shown = ""
-
-    async def check() -> None:
-        nonlocal shown
-        if on_progress is not None and (text := launcher.instructions() or launcher.describe()) != shown:
-            shown = text
-            on_progress(Waiting(text))
-        failures = {n: why for n, why in launcher.failures().items() if launched is None or n in launched}
-        failures = await min_nodes.weigh(failures)
-        if failures and (link.facts is None or link.facts.phase == "gathering"):
-            raise LaunchError(describe_failures(failures))
-
-    try:
-        await wait_launched(link.wait_ready(timeout, on_progress), check)
-    except TimeoutError:
-        if not await min_nodes.drop_missing(launcher.failures(), timeout or 0.0):
-            waits = launcher.describe()
-            missing = f"{describe_missing(link.facts)} after {timeout:.0f} s"
-            raise LaunchError(f"{missing}{'; ' if waits else ''}{waits}") from None
-        await wait_formed(started, launcher.plan.settings.form_timeout, on_progress, ())  # with those that are attached
-
-
 async def wait_launched(work: Awaitable[T], check: Callable[[], Awaitable[None]]) -> T:
     """Wait for ``work``, and meanwhile call ``check`` again and again, which raises when the launch has failed."""
     waiting = asyncio.ensure_future(work)
@@ -201,14 +239,6 @@ def print_waiting(progress: Progress) -> None:
     """Write the reason why a launch waits to standard error."""
     if isinstance(progress, Waiting) and progress.text:
         print(progress.text, file=sys.stderr)
-
-
-def describe_failures(failures: dict[int, str]) -> str:
-    """The nodes that failed and why; those with the same reason (such as a job that ended) together."""
-    nodes: dict[str, list[int]] = {}
-    for node_rank, why in sorted(failures.items()):
-        nodes.setdefault(why, []).append(node_rank)
-    return "; ".join(f"{'nodes' if len(n) > 1 else 'node'} {RankSet(n)}: {why}" for why, n in nodes.items())
 
 
 def describe_missing(facts: ClusterFacts | None) -> str:
