@@ -27,7 +27,7 @@ from jdist.core.messages.protocol import (
     ToClient,
 )
 from jdist.core.messages.runs import RunAccepted
-from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, StatusReport, Stopped
+from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, Stopped
 from jdist.core.remedy import Remedy
 from jdist.wire import log
 from jdist.wire.transport.keys import Connection
@@ -68,23 +68,24 @@ class Link:
         self._waiting: dict[str, asyncio.Queue[Message]] = {}
         self._changed = asyncio.Event()
         self._liveness: LivenessConnection | None = None
-        self._hello: Attached | None = None
         self._attached: asyncio.Future[Attached] = asyncio.get_running_loop().create_future()
         address = (connection.host, connection.control_port)
         identity = f"c-{uuid.uuid4().hex}"
         self._stream = Stream(1)
-        socket = dial_tcp(
-            _shared_context(), address, connection.server_key, connection.key, identity, self._watch_connection
-        )
+        keys = (connection.server_key, connection.key)
+        socket = dial_tcp(_shared_context(), address, *keys, identity, self._watch_connection)
         self._port = Port(socket, self._on_frames)
 
     async def open(self, kind: str) -> None:
         """Attach. Raises ConnectionLost when the controller does not answer, ProtocolError when versions differ."""
         log.configure("client")
-        self._put(ClientHello(PROTOCOL, __version__, kind, os.getpid()))
+        self.send(ClientHello(PROTOCOL, __version__, kind, os.getpid()))
         address = (self.connection.host, self.connection.data_port)
         try:
-            attached = await asyncio.wait_for(self._attached, HELLO_TIMEOUT)
+            async with asyncio.timeout(HELLO_TIMEOUT):
+                attached = await self._attached
+                while self.facts is None:
+                    await self._changed.wait()
             self._liveness = await dial_liveness(address, attached.liveness_name, self._liveness_ended)
         except OSError as e:
             self.close()
@@ -98,9 +99,6 @@ class Link:
     def send(self, message: Message) -> None:
         """Send a message that needs no answer. Raises ConnectionLost."""
         self._check()
-        self._put(message)
-
-    def _put(self, message: Message) -> None:
         self._port.send(self._stream.message(pack(message)))
 
     def _watch_connection(self, socket: Any) -> None:
@@ -127,8 +125,7 @@ class Link:
 
     async def request(self, message: Message, expected: type[T], timeout: float = ANSWER_TIMEOUT) -> T:
         """The one answer to a message that has a ``request`` field. Raises UsageError when it is refused."""
-        name = message.request  # type: ignore[attr-defined]
-        async with contextlib.aclosing(self.answers(name, message, timeout)) as answers:
+        async with contextlib.aclosing(self.answers(message, timeout)) as answers:
             try:
                 return body_of(await anext(answers), expected)
             except TimeoutError:
@@ -149,14 +146,7 @@ class Link:
         asked = ranks or (CONTROLLER,)
         silent = f"no answer for {timeout:.0f} s: its Python may be held by C code, or its node unreachable"
         found: dict[int, RankReplyBody] = dict.fromkeys(asked, QueryFailed(silent))
-
-        def handle(rank: int, body: Any) -> None:
-            if not isinstance(body, Progress):
-                found[rank] = body
-            elif on_progress is not None:
-                on_progress(rank, body)
-
-        await self._collect(RankQuery(new_request(), ranks, op), len(asked), timeout, handle)
+        await self._collect(RankQuery(new_request(), ranks, op), len(asked), timeout, found, on_progress)
         return found
 
     async def query_one(
@@ -178,7 +168,7 @@ class Link:
         found: dict[int, RankReplyBody] = {}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._collect(RankQuery(new_request(), ranks, op), len(ranks), seconds, found.__setitem__)
+                await self._collect(RankQuery(new_request(), ranks, op), len(ranks), seconds, found)
         return {r: body for r, body in sorted(found.items()) if isinstance(body, expected)}
 
     async def query_nodes(
@@ -190,28 +180,38 @@ class Link:
         """
         silent = QueryFailed(f"no answer for {timeout:.0f} s: its agent is stopped, or the node unreachable")
         found: dict[int, NodeReplyBody] = dict.fromkeys(nodes, silent)
-        await self._collect(NodeQuery(new_request(), tuple(nodes), op), len(nodes), timeout, found.__setitem__)
+        await self._collect(NodeQuery(new_request(), tuple(nodes), op), len(nodes), timeout, found)
         return found
 
     async def _collect(
-        self, query: RankQuery | NodeQuery, count: int, timeout: float, handle: Callable[[int, Any], None]
+        self,
+        query: RankQuery | NodeQuery,
+        count: int,
+        timeout: float,
+        found: dict[int, Any],
+        on_progress: Callable[[int, Progress], None] | None = None,
     ) -> None:
-        """Call ``handle`` with each reply until ``count`` are final or none has come for ``timeout`` seconds."""
-        async with contextlib.aclosing(self.answers(query.request, query, timeout)) as answers:
+        """Put replies into ``found`` until ``count`` are final or nothing has come for ``timeout`` seconds."""
+        async with contextlib.aclosing(self.answers(query, timeout)) as answers:
             with contextlib.suppress(TimeoutError):
                 while count > 0:
                     reply = await anext(answers)
-                    if isinstance(reply, RankReply | NodeReply):
-                        count -= not isinstance(reply.body, Progress)
-                        handle(reply.rank if isinstance(reply, RankReply) else reply.node, reply.body)
+                    if not isinstance(reply, RankReply | NodeReply):
+                        continue
+                    peer = reply.rank if isinstance(reply, RankReply) else reply.node
+                    if not isinstance(reply.body, Progress):
+                        found[peer] = reply.body
+                        count -= 1
+                    elif on_progress is not None:
+                        on_progress(peer, reply.body)
 
-    async def answers(self, name: str, message: Message, timeout: float) -> AsyncGenerator[Message, None]:
-        """Every answer to the message whose request is ``name``. Raises UsageError when it is refused.
+    async def answers(self, message: Message, timeout: float) -> AsyncGenerator[Message, None]:
+        """Every answer to a message that has a ``request`` field. Raises UsageError when it is refused.
 
         Raises TimeoutError when no answer comes for ``timeout`` seconds.
         """
-        queue: asyncio.Queue[Message] = asyncio.Queue()
-        self._waiting[name] = queue
+        name = message.request  # type: ignore[attr-defined]
+        queue = self._waiting[name] = asyncio.Queue[Message]()
         try:
             self.send(message)
             while True:
@@ -251,38 +251,32 @@ class Link:
 
     def _on_message(self, message: Message) -> None:
         match message:
-            case Attached():
-                self._hello = message
+            case Attached() if not self._attached.done():
+                self._attached.set_result(message)
                 return
             case RequestRefused(request="") if not self._attached.done():
                 self._attached.set_exception(ProtocolError(message.reason))
                 return
             case ClusterFacts():
                 self.facts = message
-                if self._hello is not None and not self._attached.done():
-                    self._attached.set_result(self._hello)  # from now on the facts are known
                 self._wake()
             case Stopped():
                 self._end(message.reason)
-        name = getattr(message, "request", "")
-        if (
-            isinstance(message, RunAccepted | RequestRefused | StatusReport | RankReply | NodeReply)
-            and name in self._waiting
-        ):
-            if isinstance(message, RunAccepted):
-                self._on_event(message)  # the run exists before its first output arrives
-            self._waiting[name].put_nowait(message)
-            return
-        self._on_event(message)
+        queue = self._waiting.get(getattr(message, "request", ""))
+        if queue is None or isinstance(message, RunAccepted):
+            self._on_event(message)  # an accepted run exists before its first output arrives
+        if queue is not None:
+            queue.put_nowait(message)
 
     def _liveness_ended(self, is_dead: bool) -> None:
         """Wait a moment: the controller's last message may still be on its way through zmq's own thread."""
-        asyncio.get_running_loop().call_later(_LAST_WORDS, self._conclude, is_dead)
 
-    def _conclude(self, is_dead: bool) -> None:
-        if not self.lost:
-            self.is_orphaned = is_dead
-            self._end("its controller is gone" if is_dead else "the connection to its controller broke")
+        def conclude() -> None:
+            if not self.lost:
+                self.is_orphaned = is_dead
+                self._end("its controller is gone" if is_dead else "the connection to its controller broke")
+
+        asyncio.get_running_loop().call_later(_LAST_WORDS, conclude)
 
     def _end(self, reason: str) -> None:
         if self.lost:

@@ -273,7 +273,7 @@ def wait_revived(cluster: jdist.Cluster, run_traces: Traces) -> None:
     """Until this process has attached to another controller, which is the cluster's from now on."""
     cluster.revived()
     run_traces.exempt.add(anatomy.controller(cluster))
-    run_traces.exempt_files.add(cluster.asynchronous.attachment.carrier._probe.path)
+    run_traces.exempt_files.add(cluster.asynchronous.attachment.carrier.probe.path)
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -107,7 +107,7 @@ class Nodes:
         launcher_class = find_launcher(settings.launcher)
         line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         line.set_result(await self.invite(is_remote=launcher_class.is_remote))
-        answers = self._attachment.link.answers(message.request, message, message.timeout)
+        answers = self._attachment.link.answers(message, message.timeout)
         async with contextlib.aclosing(answers):
             node = body_of(await anext(answers), PlaceOpened).node_rank
             launcher = launcher_class(plan_launch(settings, node, 1))
