@@ -40,7 +40,7 @@ class ActiveRuns:
             self._accepted.pop(cell.request, None)
         run.behind = accepted.behind
         if not cell.is_internal:
-            self._attachment.history.add_cell(run, cell.code, self._attachment.topology.world_size, cell.is_setup)
+            self._attachment.history.add_cell(run, cell.code, self._attachment.facts.topology.world_size, cell.is_setup)
         return run
 
     async def wait(self, run: CellRun, *, check: bool = True) -> CellRun:
@@ -95,7 +95,7 @@ class ActiveRuns:
         def cancel(number: int) -> None:
             loop.call_soon_threadsafe(self.interrupt_now, number)
 
-        run = CellRun(accepted.run, ranks, self._attachment.topology, cancel)
+        run = CellRun(accepted.run, ranks, self._attachment.facts.topology, cancel)
         self._runs[run.number] = self._accepted[accepted.request] = run
 
     def _feed(self, number: int, message: Message) -> None:

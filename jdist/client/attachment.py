@@ -37,10 +37,6 @@ class Attachment:
             self.current.close()
 
     @property
-    def is_attached(self) -> bool:
-        return self.current is not None
-
-    @property
     def link(self) -> Link:
         """The connection to the controller. Raises UsageError before start or attach."""
         if self.current is None:
@@ -63,21 +59,17 @@ class Attachment:
         return facts
 
     @property
-    def topology(self) -> Topology:
-        return self.facts.topology
-
-    @property
     def mesh(self) -> Mesh | None:
         return None if self.facts.mesh is None else Mesh(*self.facts.mesh)
 
     def select(self, ranks: Ranks = None, group: str | None = None) -> tuple[int, ...]:
         """The ranks that a user's selection names. Raises UsageError naming what is wrong with it."""
         if group is None and ranks is None:
-            return tuple(range(self.topology.world_size))
+            return tuple(range(self.facts.topology.world_size))
         text = ranks if group is None else group
         if not isinstance(text, str):
             text = str(text) if isinstance(text, int) else ",".join(map(str, text or ()))
-        return tuple(RankSet.parse(text, self.topology, self.mesh, self.facts.groups))
+        return tuple(RankSet.parse(text, self.facts.topology, self.mesh, self.facts.groups))
 
     def watch(self, watcher: Callable[[Message], None]) -> Callable[[], None]:
         """Call ``watcher`` with notices, facts and input requests, on the link's loop. Returns the way to end that."""
@@ -117,7 +109,7 @@ class BaseCluster:
 
     @property
     def topology(self) -> Topology:
-        return self.attachment.topology
+        return self.facts.topology
 
     @property
     def world_size(self) -> int:

@@ -7,7 +7,6 @@ and its docstring, so a method is written once, in :mod:`jdist.client.cluster`.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import functools
 import os
@@ -87,12 +86,8 @@ def blocking(
 
 def like(method: Callable[..., Any]) -> Callable[[F], F]:
     """The decorated method has the signature and docstring of ``method``."""
-
-    def dress(own: F) -> F:
-        functools.update_wrapper(own, getattr(method, "__func__", method))  # of a class method: with its cls
-        return own
-
-    return dress
+    original = getattr(method, "__func__", method)  # of a class method: with its cls
+    return lambda own: functools.update_wrapper(own, original)  # type: ignore[return-value]
 
 
 class Cluster(BaseCluster):
@@ -103,7 +98,6 @@ class Cluster(BaseCluster):
     def __init__(self, asynchronous: AsyncCluster):
         super().__init__(asynchronous.attachment)
         self.asynchronous = asynchronous
-        _attached.add(self)
 
     @classmethod
     @like(AsyncCluster.start)
@@ -121,27 +115,30 @@ class Cluster(BaseCluster):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    @like(AsyncCluster.detach)
-    def detach(self) -> None:
-        _attached.discard(self)
-        bridge().call(self.asynchronous.detach())
-
-    @like(AsyncCluster.stop)
-    def stop(self) -> None:
-        _attached.discard(self)
-        bridge().call(self.asynchronous.stop())
-
     @like(AsyncCluster.run)
     def run(
         self, code: str, ranks: Any = None, *, background: bool = False, check: bool = True, **options: Any
     ) -> CellRun:
         run = bridge().call(self.asynchronous.run(code, ranks, background=True, **options))
-        return run if background else _wait(run, check=check)
+        if background:
+            return run
+        try:
+            run.wait()
+        except KeyboardInterrupt:  # interrupts the ranks, too; if they fail of it, the error carries the run
+            run.cancel()
+            run.wait()
+            run.check()
+            raise
+        if check:
+            run.check()
+        return run
 
     @like(AsyncCluster.run_script)
     def run_script(self, path: str, args: Any = (), ranks: Any = None, *, timeout: float | None = None) -> CellRun:
         return self.run(script_cell(path, args), ranks, timeout=timeout)
 
+    detach = blocking(AsyncCluster.detach)
+    stop = blocking(AsyncCluster.stop)
     revived = blocking(AsyncCluster.revived)
     status = blocking(AsyncCluster.status)
     run_async = blocking(AsyncCluster.run_async)
@@ -180,34 +177,6 @@ class Cluster(BaseCluster):
     @property
     def warnings(self) -> tuple[Finding, ...]:
         return self.asynchronous.warnings
-
-
-def _wait(run: CellRun, *, check: bool) -> CellRun:
-    """Wait; Ctrl-C interrupts the ranks too, and the error that is then raised carries the run if that failed."""
-    try:
-        run.wait()
-    except KeyboardInterrupt:
-        run.cancel()
-        run.wait()
-        run.check()
-        raise
-    if check:
-        run.check()
-    return run
-
-
-_attached: set[Cluster] = set()
-_PID = os.getpid()
-
-
-@atexit.register
-def _detach_all() -> None:
-    """Remove this process's marks from shared memory at its exit; the clusters go on running."""
-    if os.getpid() != _PID:
-        return  # a forked child: the files are its parent's
-    for cluster in list(_attached):
-        if cluster.attachment.is_attached:
-            cluster.attachment.carrier.close()
 
 
 def start(nproc_per_node: int | str | None = None, nnodes: int | None = None, **options: Any) -> Cluster:

@@ -34,7 +34,7 @@ class Nodes:
         self._code = code
 
     async def restart(self, ranks: Ranks) -> None:
-        topology, hostnames = self._attachment.topology, self._attachment.facts.hostnames
+        topology, hostnames = self._attachment.facts.topology, self._attachment.facts.hostnames
         asked = chosen = self._attachment.select(ranks)
         gone = sorted({n for n in map(topology.place, chosen) if not hostnames[n]})
         if gone:
@@ -148,7 +148,7 @@ class Nodes:
         return made.text
 
     async def new_mesh(self, text: str) -> str:
-        mesh = Mesh.parse(text, self._attachment.topology.world_size)
+        mesh = Mesh.parse(text, self._attachment.facts.topology.world_size)
         message = MakeMesh(new_request(), mesh.names, mesh.sizes)
         made = await self._attachment.link.request(message, GroupCreated, REFORM_TIMEOUT)
         self._attachment.history.add(MeshStep(mesh.names, mesh.sizes))

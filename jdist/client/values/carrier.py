@@ -7,7 +7,9 @@ it, else through the controller's data port.
 
 import asyncio
 import contextlib
+import os
 import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -89,10 +91,11 @@ class Carrier:
         self._cluster = link.connection.cluster
         # A file by which other processes find out whether they share this host's memory.
         self.probe = create_probe(self._cluster)
+        self._remove_probe = weakref.finalize(self, _remove, self.probe.path, os.getpid())  # at exit, too
 
     def close(self) -> None:
         """Remove this client's mark from shared memory."""
-        Path(self.probe.path).unlink(missing_ok=True)
+        self._remove_probe()
 
     async def pull(
         self, names: tuple[str, ...], ranks: tuple[int, ...], on_progress: OnProgress | None = None
@@ -249,6 +252,12 @@ class Carrier:
             r: msgspec.msgpack.decode(a.body) if isinstance(a, Described) else {"error": _reason(a)}
             for r, a in sorted(answers.items())
         }
+
+
+def _remove(path: str, owner: int) -> None:
+    """Remove a file, unless this process was forked from its owner."""
+    if os.getpid() == owner:
+        Path(path).unlink(missing_ok=True)
 
 
 def _held_size(peeked: Evaluated) -> int:
