@@ -8,10 +8,8 @@ from jdist.client.link import new_request
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
-from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.output import Output
-from jdist.core.messages.runs import InputRequest, Interrupt, RankDone, RunAccepted, RunCell, RunEnded, RunStarted
-from jdist.core.messages.status import Notice, Stopped
+from jdist.core.messages.runs import Interrupt, RunAccepted, RunCell
+from jdist.core.messages.status import Stopped
 
 
 class ActiveRuns:
@@ -69,20 +67,11 @@ class ActiveRuns:
         match message:
             case RunAccepted():
                 self._handle_accepted(message)
-            case (
-                RunStarted(number)
-                | Output(number)
-                | RankDone(number)
-                | RunEnded(number)
-                | InputRequest(number)
-                | VerdictChanged(number)
-            ):
-                self._feed(number, message)
-            case Notice() if message.run:
-                self._feed(message.run, message)
             case Stopped():
                 for number in list(self._runs):
                     self._feed(number, message)
+            case _:
+                self._feed(getattr(message, "run", 0), message)
 
     def _handle_accepted(self, accepted: RunAccepted) -> None:
         """Create the run before its first output arrives. If its submitter has stopped waiting, interrupt it."""

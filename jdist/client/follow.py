@@ -93,40 +93,31 @@ class ClusterFollower(ABC):
         """Stop following, and detach."""
         self._following.cancel()
         await asyncio.wait([self._following])
-        await self._detach()
 
     # ------------------------------------------------------------ the loop
 
     async def _follow(self) -> None:
         while True:
-            self.was_attached = await self._attach()
-            while self.observer is not None and not self.observer.link.lost:
-                await self._poll_once(self.observer)
-            await self._detach()
+            try:
+                self.observer = await asyncio.wait_for(AsyncCluster.observe(self.connection), ANSWER_TIMEOUT)
+            except (ConnectionLost, ProtocolError, TimeoutError, OSError) as e:
+                self.handle_silence(e)
+            self.was_attached = self.observer is not None
+            if self.observer is not None:
+                await self._poll_until_lost(self.observer)
             if not await self.attaches_again():
                 return
             if not self.was_attached:
                 await asyncio.sleep(RETRY_AFTER)
 
-    async def _attach(self) -> bool:
+    async def _poll_until_lost(self, observer: AsyncCluster) -> None:
+        observer.watch(self._handle_message)
         try:
-            self.observer = await asyncio.wait_for(AsyncCluster.observe(self.connection), ANSWER_TIMEOUT)
-        except (ConnectionLost, ProtocolError, TimeoutError, OSError) as e:
-            self.handle_silence(e)
-            return False
-        self.observer.watch(self._handle_message)
-        return True
-
-    async def _detach(self) -> None:
-        observer, self.observer = self.observer, None
-        if observer is not None:
+            while not observer.link.lost:
+                await self._poll_once(observer)
+        finally:
+            self.observer = None
             await observer.detach()
-
-    def _handle_message(self, message: Message) -> None:
-        if isinstance(message, Notice):
-            self.handle_notice(message)
-        if isinstance(message, Notice | ClusterFacts | RunsChanged | Stopped):
-            self._changed.set()
 
     async def _poll_once(self, observer: AsyncCluster) -> None:
         self.has_changed = self._changed.is_set()
@@ -140,6 +131,12 @@ class ClusterFollower(ABC):
         await asyncio.sleep(_SHORTEST_PAUSE)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), self.pause())
+
+    def _handle_message(self, message: Message) -> None:
+        if isinstance(message, Notice):
+            self.handle_notice(message)
+        if isinstance(message, Notice | ClusterFacts | RunsChanged | Stopped):
+            self._changed.set()
 
 
 def watched_pause(world_size: int) -> float:

@@ -81,17 +81,15 @@ class History:
     def __init__(self, most: int = MOST):
         self._steps: deque[Step] = deque(maxlen=most)
         self._runs: dict[int, tuple[CellStep, CellRun]] = {}  # Cells that are not over.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.forgotten = 0  # The number of older steps that were dropped.
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """Oldest first."""
         with self._lock:
-            ended = [number for number, (_, run) in self._runs.items() if run.is_done]
-        for number in ended:
-            self._record_end(number)
-        with self._lock:
+            for number in [number for number, (_, run) in self._runs.items() if run.is_done]:
+                self._record_end(number)
             return tuple(self._steps)
 
     def add(self, step: Step) -> None:

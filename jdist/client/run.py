@@ -165,16 +165,32 @@ class CellRun:
 
     def feed(self, message: Message) -> None:
         """Handle a message about this run."""
-        if self._over.done() and isinstance(message, Output):
-            self._record_text(message)
-            if self.on_late is not None:
-                self.on_late(message)
+        self._apply(message)
+        if self.is_done:
             return
+        with self._lock:
+            self._keep(message)
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher(message)
+        if self.state == "done":
+            with self._lock:
+                self._over.set_result(None)
+                watchers, self._watchers = self._watchers, []
+            for watcher in watchers:
+                watcher(None)
+
+    def _apply(self, message: Message) -> None:
         match message:
             case RunStarted():
                 self.state = "running"
             case Output():
-                self._record_text(message)
+                for item in message.items:
+                    if isinstance(item, Text):
+                        for rank in item.ranks:
+                            self._text[rank, item.stream].append(item.text)
+                if self.is_done and self.on_late is not None:
+                    self.on_late(message)
             case RankDone():
                 self.outcomes[message.rank] = self._outcome(message)
             case VerdictChanged():
@@ -185,15 +201,10 @@ class CellRun:
                 self.seconds = message.seconds
                 self.first_failure = message.first_failure if message.first_failure >= 0 else None
             case Stopped():
-                self._end_lost(message)
-        with self._lock:
-            if not self._over.done():
-                self._keep(message)
-            watchers = list(self._watchers)
-        for watcher in watchers:
-            watcher(message)
-        if self.state == "done" and not self._over.done():
-            self._finish(watchers)
+                self.state = "done"
+                self.reason = "lost"
+                self._lost = message
+                self.outcomes.update({r: Outcome(kind="lost") for r in self.ranks if r not in self.outcomes})
 
     def _keep(self, message: Message) -> None:
         """Keep a message for later watchers; of a capped stream's tails, sent at each flush, only the newest."""
@@ -204,19 +215,6 @@ class CellRun:
         items = tuple(i for i in message.items if not isinstance(i, Tail))
         if items:
             self._past.append(Output(message.run, items))
-
-    def _finish(self, watchers: list[Callable[[Message | None], None]]) -> None:
-        with self._lock:
-            self._over.set_result(None)
-            self._watchers = []
-        for watcher in watchers:
-            watcher(None)
-
-    def _record_text(self, output: Output) -> None:
-        for item in output.items:
-            if isinstance(item, Text):
-                for rank in item.ranks:
-                    self._text[rank, item.stream].append(item.text)
 
     def _outcome(self, done: RankDone) -> Outcome:
         return Outcome(
@@ -237,14 +235,6 @@ class CellRun:
             return decode(payload, [bytearray(b) for b in payload.buffers])
         except Exception as e:  # the value's class may not be importable here; the run must not fail for that
             return Remote(rank, "_", f"{payload.summary}, not readable here ({type(e).__name__}: {e})", 0)
-
-    def _end_lost(self, stopped: Stopped) -> None:
-        self.state = "done"
-        self.reason = "lost"
-        self._lost = stopped
-        for rank in self.ranks:
-            if rank not in self.outcomes:
-                self.outcomes[rank] = Outcome(kind="lost")
 
     def __repr__(self) -> str:
         done = f"{len(self.outcomes)} of {len(self.ranks)} done"
