@@ -355,15 +355,15 @@ class FarFromRanks(Carrier):
 
     def __init__(self, link: Link):
         super().__init__(link)
-        self._seen = self._probe_wire
-        self._probe_wire = self._unseen = ProbeWire(f"{self._seen.path[:-32]}{'0' * 32}", self._seen.nonce)
+        self._seen = self.probe
+        self.probe = self._unseen = ProbeWire(f"{self._seen.path[:-32]}{'0' * 32}", self._seen.nonce)
 
     async def _receive(self, *args: Any) -> list[memoryview]:
-        self._probe_wire = self._seen
+        self.probe = self._seen
         try:
             return await super()._receive(*args)
         finally:
-            self._probe_wire = self._unseen
+            self.probe = self._unseen
 
 
 def test_a_client_beside_the_controller_and_far_from_the_ranks(cluster: jdist.Cluster) -> None:
