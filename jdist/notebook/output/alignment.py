@@ -14,7 +14,7 @@ blocks before it: they never change again.
 
 from collections.abc import Hashable, Iterable, Iterator
 
-from jdist.core.outcome import OutputEntry, OutputLine, RichOutput
+from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.text.number_folding import skeleton
 
 _GAP = 1 << 128
@@ -49,32 +49,24 @@ class AlignedEntry:
 
 
 class AlignedBlock:
-    """One block while it grows: the entries by rank, and its place in the order."""
+    """One block while it grows: the entries by rank, and its place in the order. Without members it is dead."""
 
     __slots__ = ("cache", "first", "label", "level", "members", "next", "prev", "seqs", "varied")
 
-    def __init__(self, first: AlignedEntry | None, level: int):
+    def __init__(self, first: AlignedEntry, level: int):
         self.first = first
         self.level = level
         self.label = 0
-        self.prev: AlignedBlock | None = None
-        self.next: AlignedBlock | None = None
+        self.prev: AlignedBlock = self
+        self.next: AlignedBlock = self
         self.members: dict[int, AlignedEntry] = {}
         self.seqs: dict[int, int] = {}
         self.varied = False
         self.cache: object = None  # Something made from the block; forgotten when the block changes.
 
-    @property
-    def is_dead(self) -> bool:
-        return not self.members
-
-    def is_led_by(self, key: Hashable) -> bool:
-        """Whether the entry that began this block has this key."""
-        return self.first is not None and self.first.key == key
-
     def accepts(self, entry: AlignedEntry) -> bool:
         """Whether the entry may join what is in this block already."""
-        if self.first is None or self.is_dead:
+        if not self.members:
             return False
         if not self.varied and entry.key == self.first.key:
             return True
@@ -105,8 +97,9 @@ class Alignment:
 
     def __init__(self, ranks: Iterable[int]):
         self._ranks = frozenset(ranks)
-        self._root = AlignedBlock(None, 0)
-        self._last = self._root
+        self._root = AlignedBlock(
+            AlignedEntry(SkippedLines(-1, 0, 0), None, 0), 0
+        )  # stands before the first, after the last
         self._settled = self._root
         self._chains: dict[int, list[AlignedBlock]] = {}
         self._levels: dict[int, int] = {}
@@ -117,7 +110,7 @@ class Alignment:
     def __iter__(self) -> Iterator[AlignedBlock]:
         """The blocks in their order."""
         node = self._root.next
-        while node is not None:
+        while node is not self._root:
             yield node
             node = node.next
 
@@ -129,11 +122,20 @@ class Alignment:
         """Adds the same entry to the end of each rank's chain; returns the blocks it went to, one a rank."""
         before, node, nodes = None, None, []
         for rank in ranks:
-            head = self._head(rank)
+            chain = self._chains.setdefault(rank, [])
+            head = chain[-1] if chain else None
             self._credit += _CREDIT
             if node is None or head is not before or not node.accepts(entry):
                 before, node = head, self._place(rank, head, entry)
-            self._enter(node, rank, entry)
+            node.members[rank] = entry
+            node.seqs[rank] = len(chain)
+            node.varied = node.varied or entry.key != node.first.key
+            node.cache = None
+            chain.append(node)
+            self._levels[rank] = node.level
+            is_full = len(node.members) >= len(self._ranks) > 0 and self._ranks <= node.members.keys()
+            if is_full and node.label > self._settled.label:
+                self._settled = node
             nodes.append(node)
         return nodes
 
@@ -148,33 +150,32 @@ class Alignment:
         for node in self._chains.pop(rank, ()):
             del node.members[rank], node.seqs[rank]
             node.cache = None
-            if node.is_dead:
+            if not node.members:
                 self._unlink(node)
-
-    def _head(self, rank: int) -> AlignedBlock | None:
-        chain = self._chains.get(rank)
-        return chain[-1] if chain else None
+                if self._settled is node:
+                    self._settled = node.prev
 
     def _place(self, rank: int, head: AlignedBlock | None, entry: AlignedEntry) -> AlignedBlock:
         """The block of the rank's next entry: the best existing one, or a new one at the end."""
-        following = head.next if head is not None else None
-        if following is not None and following.is_led_by(entry.key) and following.accepts(entry):
-            return following  # the usual case: the same lines in the same order
+        if head is not None and head.next.first.key == entry.key and head.next.accepts(entry):
+            return head.next  # the usual case: the same lines in the same order
         level = self._levels.get(rank, 0)
-        equal = self._find(rank, head, entry, entry.key)
         like = entry.likeness[0]
+        equal = self._find(rank, head, entry, entry.key)
         alike = self._find(rank, head, entry, like) if like is not None else None
-        if equal is not None and _skipped(equal[0], level) > entry.reach:
-            equal = None
-        if alike is not None and _skipped(alike[0], level) > _NEAR:
+        # about how many blocks the rank passes over by each
+        to_equal = equal[0].level - level - 1 if equal is not None else 0
+        to_alike = alike[0].level - level - 1 if alike is not None else 0
+        if alike is not None and to_alike > _NEAR:
             alike = None
-        if equal is not None and alike is not None and _skipped(equal[0], level) > _NEAR:
+        if to_equal > (entry.reach if alike is None else min(entry.reach, _NEAR)):
             equal = None
         chosen = equal or alike
         if chosen is None:
             return self._append(entry, level + 1)
         node, route = chosen
-        self._move_before(route, node)
+        if route:
+            self._move_before(route, node)
         return node
 
     def _find(
@@ -204,9 +205,8 @@ class Alignment:
         return found
 
     def _is_closed(self, node: AlignedBlock) -> bool:
-        is_line = node.first is not None and isinstance(node.first.item, OutputLine)
-        full = node.varied and is_line and len(node.members) >= MOST_VARIANTS
-        return node.is_dead or full or node.label <= self._settled.label
+        full = node.varied and len(node.members) >= MOST_VARIANTS and isinstance(node.first.item, OutputLine)
+        return not node.members or full or node.label <= self._settled.label
 
     def _route(self, head: AlignedBlock | None, node: AlignedBlock) -> list[AlignedBlock] | None:
         """The blocks to move before ``node`` so that it may follow ``head``; None when it comes before ``head``."""
@@ -231,68 +231,37 @@ class Alignment:
                     open_ends.append(before)
         return sorted(seen, key=lambda n: n.label)
 
-    def _enter(self, node: AlignedBlock, rank: int, entry: AlignedEntry) -> None:
-        chain = self._chains.setdefault(rank, [])
-        node.members[rank] = entry
-        node.seqs[rank] = len(chain)
-        node.varied = node.varied or node.first is None or entry.key != node.first.key
-        node.cache = None
-        chain.append(node)
-        self._levels[rank] = node.level
-        is_full = len(node.members) >= len(self._ranks) > 0 and self._ranks <= node.members.keys()
-        if is_full and node.label > self._settled.label:
-            self._settled = node
-
     def _append(self, entry: AlignedEntry, level: int) -> AlignedBlock:
         node = AlignedBlock(entry, level)
-        self._link(node, self._last, None, self._last.label + _GAP)
+        self._link(node, self._root.prev, self._root.prev.label + _GAP)
         for key in (entry.key, entry.likeness[0]):
             if key is not None:
                 self._buckets.setdefault(key, _Bucket()).nodes.append(node)
         return node
 
     def _move_before(self, moved: list[AlignedBlock], node: AlignedBlock) -> None:
-        if not moved:
-            return
         for each in moved:
             self._unlink(each)
-        low = node.prev or self._root
+        low = node.prev
         step = (node.label - low.label) // (64 * len(moved))  # crowd to the left: the next to come goes to the right
         if step == 0:
             self._relabel()
             step = (node.label - low.label) // (64 * len(moved))
         for each in moved:
-            self._link(each, low, node, low.label + max(step, 1))
+            self._link(each, low, low.label + max(step, 1))
             low = each
 
     def _relabel(self) -> None:
         """Makes the gaps after the settled blocks wide again."""
-        label = self._settled.label
-        node = self._settled.next
-        while node is not None:
-            label += _GAP
-            node.label = label
+        node = self._settled
+        while node.next is not self._root:
+            node.next.label = node.label + _GAP
             node = node.next
 
-    def _link(self, node: AlignedBlock, prev: AlignedBlock, after: AlignedBlock | None, label: int) -> None:
-        node.prev, node.next, node.label = prev, after, label
+    def _link(self, node: AlignedBlock, prev: AlignedBlock, label: int) -> None:
+        node.prev, node.next, node.label = prev, prev.next, label
+        prev.next.prev = node
         prev.next = node
-        if after is None:
-            self._last = node
-        else:
-            after.prev = node
 
     def _unlink(self, node: AlignedBlock) -> None:
-        prev = node.prev or self._root
-        prev.next = node.next
-        if node.next is None:
-            self._last = prev
-        else:
-            node.next.prev = prev
-        if self._settled is node:
-            self._settled = prev
-
-
-def _skipped(node: AlignedBlock, level: int) -> int:
-    """About how many blocks a rank passes over that goes from ``level`` to this one."""
-    return max(0, node.level - level - 1)
+        node.prev.next, node.next.prev = node.next, node.prev

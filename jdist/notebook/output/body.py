@@ -1,28 +1,33 @@
-"""Body: what the ranks of a run wrote, as parts that hold text or a display, and as plain text."""
+"""Body: what the ranks of a run wrote, as plain text and as HTML, each within a size."""
 
+import base64
+import html
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 
 from jdist.core.outcome import OutputLine, RichOutput, SkippedLines
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.output.transcript import Block, BlockPart
-from jdist.notebook.text import ansi
-from jdist.notebook.text.limits import MOST_NOTES, cut, fit, left_out, size
+from jdist.notebook.text import ansi, markup
+from jdist.notebook.text.limits import cut, left_out, size
 from jdist.notebook.text.number_folding import joined
 from jdist.notebook.text.remedy_text import typed
 
 LONGEST_LINE = 5_000
 LONGEST_TEXT = 50_000
+IMAGES_LIMIT = 2_000_000  # Characters of images that one output holds.
+_FOLD, _SHOWN = 80, 24  # A sequence of more than `_FOLD` lines is folded but for its last `_SHOWN`.
+_OVERHEAD = 450  # The largest size, in bytes, of the HTML around a display.
+_IMAGES = ("image/svg+xml", "image/png", "image/jpeg")
+_MOST_NOTES = 20
+_NOTE = 280  # The largest size of a note, in bytes.
 
-
-class Chunk(Struct, frozen=True):
-    """A block made ready: its text or markup, and the bytes that it counts for."""
-
-    content: str
-    weight: int
-    lines: int = 0  # Its number of lines, which stand with their neighbours' in one HTML element; 0: it stands alone.
+T = TypeVar("T")
+Make = Callable[[Block], tuple[int, T]]  # Makes a block ready, and returns the bytes that it counts for as well.
 
 
 def merged_parts(block: Block) -> Sequence[BlockPart]:
@@ -62,17 +67,162 @@ def indented(lead: str, text: str) -> str:
 
 def plain_body(blocks: Sequence[Block], limit: int) -> str:
     """The blocks as plain text of at most ``limit`` bytes; the middle is left out where they are longer."""
-    head, dropped, tail = fit(blocks, limit, _plain_chunk)
-    return "\n".join([c.content for c in head] + notes(dropped) + [c.content for c in tail])
+
+    def make(block: Block) -> tuple[int, str]:
+        lines = [(prefix(part.ranks), ansi.strip(text_of(part))) for part in merged_parts(block)]
+        text = "\n".join(f"{lead} {indented(lead, line)}" for lead, line in lines)
+        return size(text) + 1, text
+
+    head, notes, tail = fit(blocks, limit, make)
+    return "\n".join([*head, *notes, *tail])
 
 
-def _plain_chunk(block: Block) -> Chunk:
-    lines = [(prefix(part.ranks), ansi.strip(text_of(part))) for part in merged_parts(block)]
-    text = "\n".join(f"{lead} {indented(lead, line)}" for lead, line in lines)
-    return Chunk(text, size(text) + 1)
+# ---------------------------------------------------------------- HTML
 
 
-def notes(dropped: Iterable[Block]) -> list[str]:
+class _Chunk(Struct, frozen=True):
+    """Markup, the bytes that it counts for, and its lines, which stand with their neighbours' in one HTML element."""
+
+    content: str
+    weight: int
+    lines: int = 0  # 0: it is no text and stands alone.
+
+
+def html_body(blocks: Sequence[Block], limit: int) -> str:
+    """The blocks as HTML of at most ``limit`` bytes, images of up to ``IMAGES_LIMIT`` characters not counted."""
+    images = images_that_fit(blocks)
+
+    def make(block: Block) -> tuple[int, _Chunk]:
+        chunks = [_chunk(part, images) for part in merged_parts(block)]
+        weight = sum(chunk.weight for chunk in chunks)
+        if all(chunk.lines for chunk in chunks):
+            return weight, _Chunk("\n".join(c.content for c in chunks), weight, sum(c.lines for c in chunks))
+        shown = [markup.pre(chunk.content) if chunk.lines else chunk.content for chunk in chunks]
+        weight += _OVERHEAD * len(chunks)
+        return weight, _Chunk("".join(shown), weight)
+
+    head, notes, tail = fit(blocks, limit, make)
+    note = markup.muted("\n".join(notes)).replace("\n", "<br>") if notes else ""
+    return _assembled(head) + note + _assembled(tail)
+
+
+def _chunk(part: BlockPart, images: set[int]) -> _Chunk:
+    lead = prefix(part.ranks)
+    shown = richest(part.item, images) if isinstance(part.item, RichOutput) else None
+    if shown is not None:
+        content, weight, is_picture = shown
+        return _Chunk(markup.shown_by(markup.prefix(lead), content, is_picture), weight + size(lead))
+    text = text_of(part)
+    colored = ansi.to_html(indented(lead, text))
+    is_stderr = isinstance(part.item, OutputLine) and part.item.stream == "stderr"
+    line = f"{markup.prefix(lead, is_stderr)} {markup.stderr(colored) if is_stderr else colored}"
+    return _Chunk(line, size(line) + 1, text.count("\n") + 1)
+
+
+def richest(item: RichOutput, images: set[int]) -> tuple[str, int, bool] | None:
+    """Markup of the richest type that the bundle offers, the bytes that it counts for, and whether it is a picture.
+
+    None when the richest is its plain text. ``images``: see :func:`images_that_fit`.
+    """
+    data = item.data
+    if "text/html" in data:
+        shown = str(data["text/html"])
+        if size(shown) > LONGEST_TEXT * 2:
+            instead = markup.pre(ansi.to_html(text_of(BlockPart((), item))))
+            shown = markup.muted(f"HTML of {len(shown):,} characters left out") + instead
+        return shown, size(shown), False
+    if mime := _image_type(item):
+        alt = ansi.strip(str(data.get("text/plain", "picture")))[:200]
+        return _picture(item, mime, alt, id(item) in images), _OVERHEAD + size(html.escape(alt)), True
+    mime = next((m for m in ("text/latex", "text/markdown") if m in data), "")
+    if mime:
+        text = html.escape(ansi.strip(cut(str(data[mime]), LONGEST_TEXT)))
+        shown = f"<div>{text}</div>" if mime == "text/latex" else markup.pre(text)
+        return shown, size(shown), False
+    return None
+
+
+def _image_type(item: object) -> str:
+    return next((m for m in _IMAGES if m in item.data), "") if isinstance(item, RichOutput) else ""
+
+
+def _picture(item: RichOutput, mime: str, alt: str, is_shown: bool) -> str:
+    text = str(item.data[mime])
+    if not is_shown:
+        why = f"{mime} of {len(text):,} characters left out, the run's pictures pass {IMAGES_LIMIT:,}"
+        return markup.muted(f"{alt}: {why}")
+    encoded = base64.b64encode(text.encode()).decode() if mime == "image/svg+xml" else "".join(text.split())
+    known = item.metadata.get(mime)
+    known = known if isinstance(known, dict) else {}
+    return markup.picture(mime, encoded, alt, known.get("width"), known.get("height"))
+
+
+def images_that_fit(blocks: Sequence[Block]) -> set[int]:
+    """The ``id`` of each display whose picture is shown: the newest, as long as all together stay within the limit."""
+    room = IMAGES_LIMIT
+    chosen: set[int] = set()
+    for part in (part for block in reversed(blocks) for part in block.parts):
+        mime = _image_type(part.item)
+        if mime and isinstance(part.item, RichOutput):
+            room -= len(str(part.item.data[mime])) * (4 if mime == "image/svg+xml" else 3) // 3 + 4
+            if room >= 0:
+                chosen.add(id(part.item))
+    return chosen
+
+
+def _assembled(chunks: Iterable[_Chunk]) -> str:
+    out = []
+    for is_text, group in itertools.groupby(chunks, key=lambda chunk: chunk.lines > 0):
+        neighbours = list(group)
+        out.append(_folded(neighbours) if is_text else "".join(chunk.content for chunk in neighbours))
+    return "".join(out)
+
+
+def _folded(chunks: list[_Chunk]) -> str:
+    """Lines of text; when there are many, all but the last ones are one click away."""
+    total, shown, at = sum(chunk.lines for chunk in chunks), 0, len(chunks)
+    while at > 0 and (total <= _FOLD or shown + chunks[at - 1].lines <= _SHOWN):
+        at -= 1
+        shown += chunks[at].lines
+    early, late = ("\n".join(chunk.content for chunk in some) for some in (chunks[:at], chunks[at:]))
+    last = markup.pre(late) if late else ""
+    if not early:
+        return last
+    return markup.details(f"{total - shown:,} {'earlier ' if late else ''}lines", markup.pre(early)) + last
+
+
+# ---------------------------------------------------------------- what fits
+
+
+def fit(blocks: Sequence[Block], limit: int, make: Make[T]) -> tuple[list[T], list[str], list[T]]:
+    """The first blocks that fit within ``limit`` bytes, notes of what is left out after them, and the last that fit.
+
+    Two fifths of the room are for the first ones when not all fit. Only what is kept is made.
+    """
+    head, room = _while_fitting(blocks, limit, make)
+    tail: list[tuple[int, T]] = []
+    if len(head) < len(blocks):
+        while head and limit - room > limit * 2 // 5:
+            room += head.pop()[0]
+        room -= min(room, _MOST_NOTES * _NOTE)
+        tail, _ = _while_fitting(blocks[len(head) :][::-1], room, make)
+    notes = _notes(blocks[len(head) : len(blocks) - len(tail)])
+    return [made for _, made in head], notes, [made for _, made in reversed(tail)]
+
+
+def _while_fitting(blocks: Iterable[Block], room: int, make: Make[T]) -> tuple[list[tuple[int, T]], int]:
+    """The first blocks that fit, and the room that is left."""
+    fitting = []
+    for block in blocks:
+        weight, made = make(block)
+        if weight > room:
+            break
+        room -= weight
+        fitting.append((weight, made))
+    return fitting, room
+
+
+def _notes(dropped: Iterable[Block]) -> list[str]:
     """Exactly what was dropped, ranks of equal counts together."""
     lines: Counter[int] = Counter()
     displays: Counter[int] = Counter()
@@ -85,17 +235,20 @@ def notes(dropped: Iterable[Block]) -> list[str]:
 
 def _counted(counts: Counter[int], what: str) -> Iterator[str]:
     groups = list(ranks_by(sorted(counts.items())).items())
-    most = MOST_NOTES // 2 - 1
+    most = _MOST_NOTES // 2 - 1
     yield from (left_out(count, ranks, what) for count, ranks in groups[:most] if count)
     if rest := groups[most:]:
         total = sum(count * len(ranks) for count, ranks in rest)
         yield f"… {total:,} {what}s of {sum(len(r) for _, r in rest)} other ranks left out; {typed('logs')} shows them"
 
 
+# ---------------------------------------------------------------- choice and order
+
+
 def only(blocks: Iterable[Block], ranks: tuple[int, ...]) -> list[Block]:
     """The blocks as the first of ``ranks`` has them, standing for all of these ranks."""
-    found = ((block, block.of(ranks[0])) for block in blocks)
-    return [Block(ranks, (BlockPart(ranks, item),), block.is_live) for block, item in found if item is not None]
+    items = (block.of(ranks[0]) for block in blocks)
+    return [Block(ranks, (BlockPart(ranks, item),)) for item in items if item is not None]
 
 
 def alike_but(blocks: Sequence[Block], lead: int) -> list[tuple[int, ...]]:
@@ -118,9 +271,9 @@ def in_rank_order(blocks: Sequence[Block]) -> list[Block]:
     stretch: list[Block] = []
     seen: set[int] = set()
     for block in blocks:
-        if seen & set(block.ranks):
-            ordered += sorted(stretch, key=lambda b: min(b.ranks))
+        if not seen.isdisjoint(block.ranks):
+            ordered += sorted(stretch, key=lambda b: b.ranks[0])
             stretch, seen = [], set()
         stretch.append(block)
-        seen |= set(block.ranks)
-    return ordered + sorted(stretch, key=lambda b: min(b.ranks))
+        seen.update(block.ranks)
+    return ordered + sorted(stretch, key=lambda b: b.ranks[0])

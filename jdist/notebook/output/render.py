@@ -10,11 +10,8 @@ from typing import Any
 from msgspec import structs
 
 from jdist.core.outcome import OutputLine
-from jdist.notebook.output.body import alike_but, in_rank_order, only, plain_body
-from jdist.notebook.output.failures import Failure
-from jdist.notebook.output.html_body import html_body
-from jdist.notebook.output.run_json import run_json
-from jdist.notebook.output.run_json_schema import MIME
+from jdist.notebook.output.body import alike_but, html_body, in_rank_order, only, plain_body
+from jdist.notebook.output.run_json import MIME, run_json
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.text import ansi, markup
 from jdist.notebook.text.limits import cut, naming, size
@@ -35,43 +32,39 @@ def render(view: RunView, limit: int = LIMIT) -> dict[str, Any]:
     if view.state == "done":
         view = structs.replace(view, blocks=in_rank_order(view.blocks))
     causes, _ = view.failures
-    room = limit * 3 // 10
-    tracebacks = [_html_traceback(f.traceback, _share(room, len(causes)) // 2) for f in causes[:_MOST_CAUSES]]
-    shown = _html(view, tracebacks, limit)
-    return {"text/plain": _plain(view, limit), "text/html": shown, MIME: run_json(view, shown, tracebacks, limit // 2)}
+    room = limit * 3 // 10  # for all that went wrong; half of it is for the causes' tracebacks
+    share = room // 2 // min(max(len(causes), 1), _MOST_CAUSES)
+    tracebacks = [_html_traceback(cause.traceback, share // 2) for cause in causes[:_MOST_CAUSES]]
+    shown = _html(view, tracebacks, limit, room)
+    structure = run_json(view, shown, tracebacks, limit // 2)
+    return {"text/plain": _plain(view, limit, room, share // 4), "text/html": shown, MIME: structure}
 
 
 # ---------------------------------------------------------------- plain text
 
 
-def _plain(view: RunView, limit: int) -> str:
-    head = [cut(ansi.strip(view.title), 200)] + [_marked(notice) for notice in view.newest_notices(1000)]
-    end = [cut(view.verdict_text, limit // 20), *_plain_failures(view, limit * 3 // 10), view.footer]
+def _plain(view: RunView, limit: int, room: int, longest_traceback: int) -> str:
+    notices = view.newest_notices(limit // 200)
+    head = [f"note: {notice}" if notice[:1].isalnum() else notice for notice in notices]  # others have their own mark
+    end = [cut(view.verdict_text, limit // 20), *_plain_failures(view, room, longest_traceback), view.footer]
     room = limit - sum(size(part) + 1 for part in (*head, *end))
-    return "\n".join(filter(None, (*head, _plain_output(view, room), *end)))
-
-
-def _marked(notice: str) -> str:
-    """The notice, marked as one where it does not begin with a mark of its own."""
-    return f"note: {notice}" if notice[:1].isalnum() else notice
-
-
-def _plain_output(view: RunView, room: int) -> str:
     if view.lead is None:
-        return plain_body(view.blocks, room)
-    body = plain_body(only(view.blocks, (view.lead,)), room - 500)
-    others = {rank for block in view.blocks for rank in block.ranks} - {view.lead}
-    note = f"output of {naming(others)} not shown; run.outcomes has it, or run without --lead" if others else ""
-    return "\n".join(filter(None, (body, note)))
+        body = [plain_body(view.blocks, room)]
+    else:
+        body = [plain_body(only(view.blocks, (view.lead,)), room - 500)]
+        if others := {rank for block in view.blocks for rank in block.ranks} - {view.lead}:
+            body.append(f"output of {naming(others)} not shown; run.outcomes has it, or run without --lead")
+    return "\n".join(filter(None, (*head, *body, *end)))
 
 
-def _plain_failures(view: RunView, room: int) -> list[str]:
+def _plain_failures(view: RunView, room: int, longest_traceback: int) -> list[str]:
     causes, echoes = view.failures
     pieces = []
     for cause in causes[:_MOST_CAUSES]:
         traceback = ansi.strip(cause.traceback) if cause.kind == "error" else ""
-        lines = [cut(cause.headline, room // 24), f"  {cut(cause.place, 250)}" if cause.place else ""]
-        pieces.append("\n".join(filter(None, (*lines, cut(traceback, _share(room, len(causes)) // 4)))))
+        place = f"  {cut(cause.place, 250)}" if cause.place else ""
+        lines = (cut(cause.headline, room // 24), place, cut(traceback, longest_traceback))
+        pieces.append("\n".join(filter(None, lines)))
     shown = _fitting(pieces, room * 3 // 4)
     shown += [_more(len(causes) - len(shown), "cause")] if len(shown) < len(causes) else []
     return shown + ([f"{view.echo_summary}: {cut(echoes[0].message, room // 24)}"] if echoes else [])
@@ -92,21 +85,14 @@ def _more(count: int, what: str) -> str:
     return f"… {count} more {what}{'' if count == 1 else 's'}; run.outcomes has them by rank"
 
 
-def _share(room: int, causes: int) -> int:
-    """The part of the room for all causes that one of them may take; half of the room is left for the rest."""
-    return room // 2 // min(max(causes, 1), _MOST_CAUSES)
-
-
 # ---------------------------------------------------------------- HTML
 
 
-def _html(view: RunView, tracebacks: Sequence[str], limit: int) -> str:
-    title = f"<div><strong>{ansi.to_html(cut(view.title, 200))}</strong></div>" if view.title else ""
-    head = title + "".join(map(markup.notice, view.newest_notices(limit // 200)))
+def _html(view: RunView, tracebacks: Sequence[str], limit: int, room: int) -> str:
+    head = "".join(map(markup.notice, view.newest_notices(limit // 200)))
     verdict = markup.notice(cut(view.verdict_text, limit // 100)) if view.verdict_text else ""
-    end = verdict + _html_failures(view, tracebacks, limit * 3 // 10) + markup.muted(view.footer)
-    room = limit - size(head) - size(end) - 100
-    return f"<div>{head}{_html_output(view, room)}{end}</div>"
+    end = verdict + _html_failures(view, tracebacks, room) + markup.muted(view.footer)
+    return f"<div>{head}{_html_output(view, limit - size(head) - size(end) - 100)}{end}</div>"
 
 
 def _html_output(view: RunView, room: int) -> str:
@@ -127,22 +113,19 @@ def _html_output(view: RunView, room: int) -> str:
 
 def _html_failures(view: RunView, tracebacks: Sequence[str], room: int) -> str:
     causes, echoes = view.failures
-    boxes = [
-        markup.error_box(cut(cause.headline, room // 24), cut(cause.place, 200), _folded(cause, traceback, i == 0))
-        for i, (cause, traceback) in enumerate(zip(causes, tracebacks, strict=False))
-    ]
+    boxes = []
+    for i, (cause, traceback) in enumerate(zip(causes, tracebacks, strict=False)):
+        is_open = i == 0 and cause.kind == "error" and cause.traceback.count("\n") < _OPEN_TRACEBACK
+        more = markup.details("traceback", traceback, is_open) if traceback else ""
+        boxes.append(markup.error_box(cut(cause.headline, room // 24), cut(cause.place, 250), more))
     shown = _fitting(boxes, room * 3 // 4)
     shown += [markup.muted(_more(len(causes) - len(shown), "cause"))] if len(shown) < len(causes) else []
     if echoes:
-        inside = _fitting((_html_echo(echo, room // 60) for echo in echoes[:4]), room // 4 - 500)
+        lines = [echo.headline + (f", at {echo.place}" if echo.place else "") for echo in echoes[:4]]
+        inside = _fitting((markup.pre(ansi.to_html(cut(line, room // 60))) for line in lines), room // 4 - 500)
         inside += [markup.muted(_more(len(echoes) - len(inside), "echo"))] if len(inside) < len(echoes) else []
         shown.append(markup.details(view.echo_summary, "".join(inside)))
     return "".join(shown)
-
-
-def _html_echo(echo: Failure, most: int) -> str:
-    line = echo.headline + (f", at {echo.place}" if echo.place else "")
-    return markup.pre(ansi.to_html(cut(line, most)))
 
 
 def _html_traceback(text: str, room: int) -> str:
@@ -152,10 +135,3 @@ def _html_traceback(text: str, room: int) -> str:
     if not shown or size(shown) > room:
         shown = ansi.to_html(cut(ansi.strip(text), room // 6))
     return markup.pre(shown)
-
-
-def _folded(failure: Failure, traceback: str, is_first: bool) -> str:
-    if not traceback:
-        return ""
-    is_open = is_first and failure.kind == "error" and failure.traceback.count("\n") < _OPEN_TRACEBACK
-    return markup.details("traceback", traceback, is_open)

@@ -1,37 +1,30 @@
-"""Builds a run's output as :mod:`run_json_schema` describes it; what the bundle's HTML holds is a piece of that."""
+"""The structure of a run's output, ``application/vnd.jdist.run.v1+json``, for a front end to draw.
+
+It stands in one bundle with ``text/plain`` and ``text/html``, which show the same without it. Text stands here once for
+all ranks that wrote it. Large things are not here at all: a picture, a table or a traceback is an :class:`HtmlPiece`, a
+part of the bundle's ``text/html``. Sets of ranks are written as users do: ``0-3,7``. Fields that have their default are
+left out. A front end that meets another ``version`` shows ``text/html``.
+"""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from jdist.core.outcome import OutputLine, RichOutput, SkippedLines
+from jdist.core.outcome import OutputLine, RichOutput
 from jdist.core.ranks import RankSet, ranks_by
-from jdist.notebook.output.body import LONGEST_LINE, notes, text_of
-from jdist.notebook.output.html_body import images_that_fit, richest
-from jdist.notebook.output.run_json_schema import (
-    VERSION,
-    DisplaySegment,
-    FailureJson,
-    GapSegment,
-    HtmlPiece,
-    RankState,
-    RankStates,
-    RemedyJson,
-    RunJson,
-    Segment,
-    TextSegment,
-    VariantSegment,
-    VariantText,
-    VerdictJson,
-)
+from jdist.core.remedy import Remedy
+from jdist.notebook.output.body import LONGEST_LINE, fit, images_that_fit, richest, text_of
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi
-from jdist.notebook.text.limits import cut, fit, size
+from jdist.notebook.text.limits import cut
+
+MIME = "application/vnd.jdist.run.v1+json"
+VERSION: Literal[1] = 1
 
 _MOST_FAILURES = 12
 _DETAILS = 20
@@ -40,6 +33,110 @@ _INLINE = ("text/latex", "text/markdown")
 _LARGEST_DATA = 50_000
 # Left out: a widget's model lives in the rank's kernel, which the front end is not connected to.
 _WIDGET = "application/vnd.jupyter.widget-view+json"
+
+RankState = Literal["waiting", "running", "value", "error", "timeout", "interrupted", "lost"]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class _Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An object without what has its default."""
+
+
+class HtmlPiece(_Record, frozen=True):
+    """A part of the bundle's ``text/html``, in UTF-16 code units, as JavaScript counts them."""
+
+    start: Count
+    length: Count
+
+
+class RankStates(_Record, frozen=True):
+    """Ranks in one state. ``seconds`` from the cell's start there to its end there, rounded; null while it runs."""
+
+    ranks: str
+    state: RankState
+    seconds: float | None = None
+
+
+class TextSegment(_Record, frozen=True, tag="text", tag_field="kind"):
+    """Lines that these ranks wrote, equal on all of them, with ANSI colours."""
+
+    ranks: str
+    text: str
+    stderr: bool = False
+
+
+class VariantText(_Record, frozen=True):
+    """The lines of some of the ranks of a :class:`VariantSegment`."""
+
+    ranks: str
+    text: str
+
+
+class VariantSegment(_Record, frozen=True, tag="alike", tag_field="kind"):
+    """Lines that differ in their numbers only: the n-th lines of all ``texts`` stand in one place."""
+
+    texts: list[VariantText]
+    stderr: bool = False
+
+
+class DisplaySegment(_Record, frozen=True, tag="shown", tag_field="kind"):
+    """A display, or with ``is_result`` a cell's last value: ``piece`` if it is there, else ``data`` by mime type."""
+
+    ranks: str
+    piece: HtmlPiece | None = None
+    data: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    is_result: bool = False
+
+
+class GapSegment(_Record, frozen=True, tag="gap", tag_field="kind"):
+    """Something was left out here: how much, of whom, and where it is. Without ``ranks`` it concerns all."""
+
+    text: str
+    ranks: str = ""
+
+
+Segment = TextSegment | VariantSegment | DisplaySegment | GapSegment
+
+
+class FailureJson(_Record, frozen=True):
+    """Ranks on which the same went wrong. ``is_echo``: most likely the effect of the first failure."""
+
+    ranks: str
+    state: RankState
+    headline: str
+    place: str = ""  # `line 5: dist.all_reduce(t)`
+    traceback: HtmlPiece | None = None
+    is_echo: bool = False
+
+
+class VerdictJson(_Record, frozen=True):
+    """Why the run makes no progress or, without remedies, did not finish."""
+
+    headline: str
+    is_certain: bool
+    details: list[str] = []
+    remedies: list[Remedy] = []
+
+
+class RunJson(_Record, frozen=True):
+    """A run. ``seconds``: since its start, or in all once it is done."""
+
+    version: Literal[1]
+    run: int
+    cluster: str
+    state: Literal["waiting", "running", "done"]
+    seconds: float
+    ranks: list[RankStates]
+    segments: list[Segment] = []
+    failures: list[FailureJson] = []  # The first cause first, echoes last.
+    more_failures: int = 0  # The number of distinct failures that are left out.
+    verdict: VerdictJson | None = None
+    notices: list[str] = []
+    lead: int | None = None  # The rank to show first; None: all ranks.
+
+
+# ---------------------------------------------------------------- how it is made
 
 FindPiece = Callable[[str], HtmlPiece | None]
 
@@ -51,7 +148,6 @@ def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) ->
     """
     causes, echoes = view.failures
     failed = [*causes, *echoes]
-    markups = [*tracebacks, *[""] * _MOST_FAILURES]
     most = limit // 100  # characters of each text about the output
     find = _piece_finder(html)
     run = RunJson(
@@ -64,12 +160,11 @@ def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) ->
         segments=_segments(view.blocks, limit, find),
         failures=[
             FailureJson(_written(f.ranks), f.kind, cut(f.headline, most), cut(f.place, most), find(text), f.is_echo)
-            for f, text in zip(failed[:_MOST_FAILURES], markups, strict=False)
+            for f, text in zip(failed[:_MOST_FAILURES], (*tracebacks, *[""] * _MOST_FAILURES), strict=False)
         ],
         more_failures=max(0, len(failed) - _MOST_FAILURES),
-        verdict=_finding(view, most),
+        verdict=_verdict(view, most),
         notices=view.newest_notices(most),
-        title=cut(ansi.strip(view.title), most),
         lead=view.lead,
     )
     return dict(msgspec.to_builtins(run))
@@ -114,80 +209,64 @@ def _rounded(seconds: float) -> float:
     return float(f"{seconds:.2g}") if seconds < 10 else float(round(seconds))
 
 
-def _finding(view: RunView, most: int) -> VerdictJson | None:
+def _verdict(view: RunView, most: int) -> VerdictJson | None:
     v = view.verdict
     if v is None:
         return None
     is_over = view.state == "done"
-    remedies = [] if is_over else [RemedyJson(r.action, r.effect, r.ranks) for r in v.remedies]
+    headline = cut(ansi.strip(v.final_headline if is_over else v.headline), most)
     details = [cut(ansi.strip(line), most) for line in v.details[:_DETAILS]]
-    return VerdictJson(
-        cut(ansi.strip(v.final_headline if is_over else v.headline), most), v.is_certain, details, remedies
-    )
+    remedies = [] if is_over else [*v.remedies]
+    return VerdictJson(headline, v.is_certain, details, remedies)
 
 
 # ---------------------------------------------------------------- what the ranks wrote
 
 
-class _BlockSegments(Struct, frozen=True):
-    """A block's segments; those of lines still have to be joined with their neighbours'."""
-
-    segments: tuple[Segment, ...]
-    writers: object  # Lines of the same ranks and stream follow each other in one segment; None: it stands alone.
-    weight: int
-
-
 def _segments(blocks: Sequence[Block], limit: int, find: FindPiece) -> list[Segment]:
     images = images_that_fit(blocks)
-    previous: object = None
+    previous: tuple[bool, list[str]] | None = None
 
-    def make(block: Block) -> _BlockSegments:
+    def make(block: Block) -> tuple[int, list[Segment]]:
         nonlocal previous
-        segments = tuple(_block_segments(block, images, find))
         first = block.parts[0].item
-        writers = (first.stream, *(part.ranks for part in block.parts)) if isinstance(first, OutputLine) else None
-        overhead = 0 if writers is not None and writers == previous else _OVERHEAD * len(block.parts)
-        previous = writers
-        return _BlockSegments(segments, writers, overhead + sum(map(_weight, segments)))
-
-    head, dropped, tail = fit(blocks, limit, make)
-    return [*_joined(head), *map(GapSegment, notes(dropped)), *_joined(tail)]
-
-
-def _joined(found: Sequence[_BlockSegments]) -> Iterator[Segment]:
-    for _, group in itertools.groupby(found, key=lambda each: each.writers):
-        segments = [segment for each in group for segment in each.segments]
-        match segments[0]:
-            case TextSegment(ranks=ranks, stderr=stderr):
-                yield TextSegment(ranks, "\n".join(s.text for s in segments if isinstance(s, TextSegment)), stderr)
-            case VariantSegment(stderr=stderr):
-                columns = zip(*(s.texts for s in segments if isinstance(s, VariantSegment)), strict=True)
-                yield VariantSegment(
-                    [VariantText(c[0].ranks, "\n".join(each.text for each in c)) for c in columns], stderr
-                )
-            case _:
-                yield from segments
-
-
-def _block_segments(block: Block, images: set[int], find: FindPiece) -> Iterator[Segment]:
-    first = block.parts[0].item
-    if isinstance(first, OutputLine):
-        is_stderr = first.stream == "stderr"
+        if not isinstance(first, OutputLine):
+            previous = None
+            shown = [_display(part, images, find) for part in block.parts]
+            weights = (_length(each.text if isinstance(each, GapSegment) else each.data) for each in shown)
+            return _OVERHEAD * len(shown) + sum(weights), [*shown]
         texts = [VariantText(_written(part.ranks), cut(text_of(part), LONGEST_LINE)) for part in block.parts]
-        yield (
-            TextSegment(texts[0].ranks, texts[0].text, is_stderr)
-            if len(texts) == 1
-            else VariantSegment(texts, is_stderr)
-        )
-        return
-    for part in block.parts:
-        if isinstance(part.item, SkippedLines):
-            yield GapSegment(text_of(part), _written(part.ranks))
-        elif isinstance(part.item, RichOutput):
-            yield _shown(part, part.item, images, find)
+        lines = VariantSegment(texts, first.stream == "stderr")
+        overhead = 0 if _writers(lines) == previous else _OVERHEAD * len(texts)
+        previous = _writers(lines)
+        return overhead + sum(_length(each.text) for each in texts), [lines]
+
+    head, notes, tail = fit(blocks, limit, make)
+    return [*_joined(head), *map(GapSegment, notes), *_joined(tail)]
 
 
-def _shown(part: BlockPart, item: RichOutput, images: set[int], find: FindPiece) -> DisplaySegment:
+def _joined(found: Iterable[list[Segment]]) -> Iterator[Segment]:
+    """The segments, with neighbouring lines of the same ranks and stream in one of them."""
+    for writers, group in itertools.groupby(itertools.chain.from_iterable(found), key=_writers):
+        if writers is None:
+            yield from group
+            continue
+        columns = zip(*(segment.texts for segment in group if isinstance(segment, VariantSegment)), strict=True)
+        texts = [VariantText(column[0].ranks, "\n".join(each.text for each in column)) for column in columns]
+        is_stderr, _ = writers
+        first = TextSegment(texts[0].ranks, texts[0].text, is_stderr)
+        yield first if len(texts) == 1 else VariantSegment(texts, is_stderr)
+
+
+def _writers(segment: Segment) -> tuple[bool, list[str]] | None:
+    """To which stream lines were written and by whom; None for anything else."""
+    return (segment.stderr, [each.ranks for each in segment.texts]) if isinstance(segment, VariantSegment) else None
+
+
+def _display(part: BlockPart, images: set[int], find: FindPiece) -> GapSegment | DisplaySegment:
+    item = part.item
+    if not isinstance(item, RichOutput):
+        return GapSegment(text_of(part), _written(part.ranks))
     data: dict[str, Any] = {mime: str(item.data[mime]) for mime in _INLINE if mime in item.data}
     data |= {m: v for m, v in item.data.items() if m.endswith("json") and m != _WIDGET}
     if sum(map(_length, data.values())) > _LARGEST_DATA:
@@ -200,20 +279,8 @@ def _shown(part: BlockPart, item: RichOutput, images: set[int], find: FindPiece)
     return DisplaySegment(_written(part.ranks), piece, data or None, known or None, item.is_result)
 
 
-def _weight(segment: Segment) -> int:
-    match segment:
-        case TextSegment() | GapSegment():
-            return _length(segment.text)
-        case VariantSegment():
-            return sum(_length(each.text) for each in segment.texts)
-        case DisplaySegment():
-            return sum(map(_length, (segment.data or {}).values()))
-
-
 def _length(value: Any) -> int:
     """Bytes of the value as a notebook holds it, about."""
-    if isinstance(value, str):
-        return size(value) + value.count('"') + value.count("\\") + 5 * value.count("\x1b")
     return len(msgspec.json.encode(value))
 
 

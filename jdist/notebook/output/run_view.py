@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from jdist.core.observation import Verdict
 from jdist.core.outcome import Outcome
-from jdist.core.quantities import format_duration, format_whole_seconds
+from jdist.core.quantities import format_count, format_duration, format_whole_seconds
 from jdist.core.topology import Topology
 from jdist.notebook.output.failures import Failure, failures, split_echoes
 from jdist.notebook.output.transcript import Block
@@ -31,7 +31,6 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
     notices: tuple[str, ...] = ()
     topology: Topology | None = None
     lead: int | None = None  # Show this rank's output only, the others' one click away.
-    title: str = ""
     cluster: str = ""  # The cluster's name.
     timeout: float | None = None  # The run's deadline, named once it has passed.
     verdict: Verdict | None = None  # Why the run does not move, or did not finish.
@@ -49,12 +48,11 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
         """Causes, the first one first, and their echoes."""
         return split_echoes(failures(self.outcomes, self.first_failed, self.topology, self.timeout))
 
-    @cached_property
+    @property
     def echo_summary(self) -> str:
-        """``ranks 0,2 failed because of rank 1``, or nothing."""
+        """``ranks 0,2 failed because of rank 1``; there is at least one echo."""
         causes, echoes = self.failures
-        ranks = [rank for echo in echoes for rank in echo.ranks]
-        return f"{naming(ranks)} failed because of {naming(causes[0].ranks)}" if echoes else ""
+        return f"{naming(rank for echo in echoes for rank in echo.ranks)} failed because of {naming(causes[0].ranks)}"
 
     def newest_notices(self, longest: int) -> list[str]:
         """A few notices, each of at most ``longest`` characters, and before them how many were left out."""
@@ -66,7 +64,7 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def footer(self) -> str:
         """``run 12 · 4 ranks · 0.03 s · rank 2 failed: ValueError``, or how far the run is."""
-        count = f"{len(self.ranks)} rank{'' if len(self.ranks) == 1 else 's'}"
+        count = format_count(len(self.ranks), "rank")
         words = [f"run {self.run}"]
         if self.state == "waiting":
             words += ["waiting", count]

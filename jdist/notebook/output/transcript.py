@@ -38,7 +38,6 @@ class Block(Struct, frozen=True):
 
     ranks: tuple[int, ...]
     parts: tuple[BlockPart, ...]
-    is_live: bool = False  # It is not finished: an open line, or the newest lines of a rank past its cap.
 
     def of(self, rank: int) -> OutputEntry | None:
         """This rank's item, or None."""
@@ -145,7 +144,7 @@ class Transcript:
 
     def blocks(self) -> list[Block]:
         """The merged view, oldest first; what is not finished stands at the end."""
-        return [_block(node) for node in self._alignment] + self._live_blocks()
+        return list(map(_block, self._alignment)) + self._live_blocks()
 
     def items(self, rank: int) -> list[OutputEntry]:
         """The rank's finished items in its own order."""
@@ -186,7 +185,7 @@ class Transcript:
         for (rank, stream), assembler in sorted(self._open.items()):
             if line := assembler.current:
                 live.add((rank,), _text_entry(stream, line))
-        return [_block(node, is_live=True) for node in live]
+        return list(map(_block, live))
 
 
 def _entry(item: OutputEntry) -> AlignedEntry:
@@ -220,12 +219,12 @@ def _with_rank(item: OutputEntry, rank: int) -> OutputEntry:
     return item if item.rank == rank else msgspec.structs.replace(item, rank=rank)
 
 
-def _block(node: AlignedBlock, is_live: bool = False) -> Block:
+def _block(node: AlignedBlock) -> Block:
     """The node as it is now; made again only after it has changed."""
     if isinstance(node.cache, Block):
         return node.cache
     same = ranks_by((rank, entry.key) for rank, entry in sorted(node.members.items()))
     parts = tuple(BlockPart(tuple(who), _with_rank(node.members[who[0]].item, who[0])) for who in same.values())
-    block = Block(tuple(sorted(node.members)), parts, is_live)
+    block = Block(tuple(sorted(node.members)), parts)
     node.cache = block
     return block

@@ -1,27 +1,12 @@
 """Limits: keeps text within a size, and says exactly what was left out."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Iterable
 
 from jdist.core.ranks import RankSet
 from jdist.notebook.text import ansi
 from jdist.notebook.text.remedy_text import typed
 
-MOST_NOTES = 20
-_NOTE = 280  # The largest size of a note, in bytes.
 _LONGEST_RANKS = 60  # A set of ranks whose name is longer is counted instead.
-
-
-class Weighed(Protocol):
-    """Something that takes room."""
-
-    @property
-    def weight(self) -> int:
-        """The bytes that it counts for."""
-
-
-B = TypeVar("B")
-C = TypeVar("C", bound=Weighed)
 
 
 def size(text: str) -> int:
@@ -57,30 +42,3 @@ def left_out(count: int, ranks: Iterable[int], what: str = "line") -> str:
     shown = str(who) if len(str(who)) <= 80 else "RANK"
     noun, them = (what, "it") if count == 1 else (f"{what}s", "them")
     return f"… {count:,} {noun} of {whose} left out; {typed('logs')} -r {shown} shows {them}"
-
-
-def fit(items: Sequence[B], limit: int, make: Callable[[B], C]) -> tuple[list[C], Sequence[B], list[C]]:
-    """The first items that fit within ``limit``, made ready; those between, dropped; and the last that fit.
-
-    Two fifths of the room are for the first ones when not all fit. Only what is kept is made.
-    """
-    head, room = _while_fitting(items, limit, make)
-    if len(head) == len(items):
-        return head, [], []
-    while head and limit - room > limit * 2 // 5:
-        room += head.pop().weight
-    room -= min(room, MOST_NOTES * _NOTE)
-    tail, _ = _while_fitting(items[len(head) :][::-1], room, make)
-    return head, items[len(head) : len(items) - len(tail)], tail[::-1]
-
-
-def _while_fitting(items: Iterable[B], room: int, make: Callable[[B], C]) -> tuple[list[C], int]:
-    """The first items that fit, and the room that is left."""
-    made: list[C] = []
-    for item in items:
-        chunk = make(item)
-        if chunk.weight > room:
-            break
-        room -= chunk.weight
-        made.append(chunk)
-    return made, room

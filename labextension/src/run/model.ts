@@ -1,4 +1,4 @@
-/** The output of a run as `application/vnd.jdist.run.v1+json`, which jdist/notebook/output/run_json_schema.py describes. */
+/** The output of a run as `application/vnd.jdist.run.v1+json`, which jdist/notebook/output/run_json.py describes. */
 
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
@@ -73,7 +73,6 @@ export interface IRunBundle {
   more_failures?: number;
   verdict?: IFinding;
   notices?: string[];
-  title?: string;
   lead?: number;
 }
 

@@ -113,7 +113,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
   }
 
   private _showNotices(run: IRunBundle): void {
-    const key = JSON.stringify([run.title, run.notices]);
+    const key = JSON.stringify(run.notices);
     if (key === this._shownNotices) {
       return;
     }
@@ -123,10 +123,8 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
       line.textContent = text;
       return line;
     });
-    const title = document.createElement('strong');
-    title.textContent = run.title ?? '';
-    this._notices.node.replaceChildren(...(run.title ? [title] : []), ...lines);
-    this._notices.setHidden(!run.title && !lines.length);
+    this._notices.node.replaceChildren(...lines);
+    this._notices.setHidden(!lines.length);
   }
 
   private _fillFooter(): void {

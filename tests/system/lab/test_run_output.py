@@ -18,7 +18,7 @@ import jdist
 from jdist.core.outcome import Outcome
 from jdist.core.topology import Topology
 from jdist.notebook.output.render import render
-from jdist.notebook.output.run_json_schema import MIME
+from jdist.notebook.output.run_json import MIME
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Transcript
 from support.lab.browsing import Lab, LabNotebook

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.core.topology import Topology
+from jdist.notebook.output.body import IMAGES_LIMIT
 from jdist.notebook.output.failures import failures
-from jdist.notebook.output.html_body import IMAGES_LIMIT
 from jdist.notebook.output.render import render
-from jdist.notebook.output.run_json_schema import MIME
+from jdist.notebook.output.run_json import MIME
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Transcript
 from jdist.notebook.text import ansi
@@ -180,11 +180,9 @@ def test_lead_shows_one_rank_and_keeps_the_others_one_click_away():
     ]
 
 
-def test_notices_and_title_come_first():
-    shown = plain(
-        view(written((RANKS, "x\n")), notices=("rank 2 is fresh", "● run 12 cannot finish\n  why"), title="T")
-    )
-    assert shown.split("\n")[:5] == ["T", "note: rank 2 is fresh", "● run 12 cannot finish", "  why", "[0-3] x"]
+def test_notices_come_first():
+    shown = plain(view(written((RANKS, "x\n")), notices=("rank 2 is fresh", "● run 12 cannot finish\n  why")))
+    assert shown.split("\n")[:4] == ["note: rank 2 is fresh", "● run 12 cannot finish", "  why", "[0-3] x"]
 
 
 # ---- the last line
@@ -310,7 +308,7 @@ def test_user_text_never_becomes_markup(text, name, source, notice):
     echo = ErrorInfo(name, text, (), 3, source, is_echo=True)
     outcomes = {0: Outcome(kind="error", error=error), 1: Outcome(kind="error", error=echo), 2: Outcome(kind="lost")}
     for lead in (None, 0):
-        shown = view(transcript, outcomes=outcomes, notices=(notice,), title=text, lead=lead)
+        shown = view(transcript, outcomes=outcomes, notices=(notice,), lead=lead)
         tags = Tags(markup(shown))
         assert set(tags.tags) <= OUR_TAGS
         assert tags.attributes <= {"style", "title", "open"}
@@ -323,9 +321,9 @@ def test_a_script_arrives_as_text_from_everywhere():
     transcript.feed_text(RANKS, "stdout", EVIL + "\n")
     transcript.feed_text(RANKS, "stderr", EVIL + "\n")
     outcomes = {0: failed(EVIL, EVIL), 1: failed(EVIL, EVIL, echo=True)}
-    shown = markup(view(transcript, outcomes=outcomes, notices=(EVIL,), title=EVIL))
+    shown = markup(view(transcript, outcomes=outcomes, notices=(EVIL,)))
     assert "<script" not in shown
-    assert shown.count("&lt;script&gt;") >= 7
+    assert shown.count("&lt;script&gt;") >= 6
     cells = table([EVIL], [[EVIL]])["text/html"]
     assert "<script" not in cells
 
@@ -361,7 +359,7 @@ def test_each_representation_stays_within_its_limit(steps, lead, causes, limit):
         transcript.feed_rich([rank], {"text/plain": text * times, "text/html": "<b>x</b>" * times})
     word = "\x1b[1m<é"
     outcomes = {r: failed(chr(65 + r) * 300, word * 5000, echo=r % 3 == 2, line=r) for r in range(causes)}
-    shown = view(transcript, outcomes=outcomes, ranks=ranks, lead=lead, notices=(word * 900,) * 9, title=word * 900)
+    shown = view(transcript, outcomes=outcomes, ranks=ranks, lead=lead, notices=(word * 900,) * 9)
     bundle = render(shown, limit)
     for content in (bundle["text/plain"], bundle["text/html"], json.dumps(bundle[MIME], ensure_ascii=False, indent=1)):
         assert len(content.encode()) <= limit

@@ -19,7 +19,7 @@ from jdist.core.ranks import RankSet
 from jdist.core.remedy import Remedy
 from jdist.core.topology import Topology
 from jdist.notebook.output.render import render
-from jdist.notebook.output.run_json_schema import MIME, RunJson, TextSegment, VariantSegment
+from jdist.notebook.output.run_json import MIME, RunJson, TextSegment, VariantSegment
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import weight
 from jdist.notebook.output.transcript import Transcript

@@ -214,14 +214,15 @@ def test_text_is_read_as_a_terminal_reads_it(pieces, lines):
 def test_an_open_line_is_seen_while_it_grows_and_ends_with_close():
     transcript = fed((RANKS, "done\n"), (RANKS, " 10%"), (RANKS, "\r 20%"), ((3,), "\r 30%"))
     blocks = transcript.blocks()
-    assert [(b.is_live, b.ranks) for b in blocks] == [(False, RANKS), (True, RANKS)]
+    assert [block.ranks for block in blocks] == [RANKS, RANKS]
+    assert [i.text for i in transcript.items(2)] == ["done"]
     assert texts(blocks, 2) == ["done", " 20%"]
     assert texts(blocks, 3) == ["done", " 30%"]
     transcript.close([3])
     assert [i.text for i in transcript.items(3)] == ["done", " 30%"]
     assert [i.text for i in transcript.items(2)] == ["done"]
     transcript.close()
-    assert not any(block.is_live for block in transcript.blocks())
+    assert [i.text for i in transcript.items(2)] == ["done", " 20%"]
     assert texts(transcript.blocks(), 2) == ["done", " 20%"]
 
 
