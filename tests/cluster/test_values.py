@@ -365,6 +365,10 @@ class FarFromRanks(Carrier):
         finally:
             self.probe = self._unseen
 
+    def close(self) -> None:
+        self.probe = self._seen
+        super().close()
+
 
 def test_a_client_beside_the_controller_and_far_from_the_ranks(cluster: jdist.Cluster) -> None:
     """The rank's connection is handed over; what the rank cannot send is explained by the rank."""
