@@ -32,7 +32,7 @@ from jdist.wire.bulk.receive import StoredTransfer
 from jdist.wire.bulk.relay import TransferRelay
 from jdist.wire.transport.dialing import MAGIC, STALL, is_same_user
 from jdist.wire.transport.liveness import LivenessConnection
-from jdist.wire.transport.public_port import ZMTP, JoinedConnections, PendingConnections, join_to_control
+from jdist.wire.transport.public_port import ZMTP, PendingConnections, join_to_control
 from jdist.wire.values.segments import shares_memory
 
 _log = logging.getLogger("jdist.wire")
@@ -60,7 +60,6 @@ class DataServer:
         self._liveness: dict[str, LivenessConnection] = {}
         self._liveness_ended = asyncio.Event()
         self._pending = PendingConnections()
-        self._joined: set[JoinedConnections] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listeners: list[socket.socket] = []
         self._control_port = 0
@@ -143,8 +142,6 @@ class DataServer:
             connection.close()
         for expected in self._expected.values():
             expected.cancel()
-        for joined in list(self._joined):
-            joined.close()
         self._liveness.clear()
         for name in list(self._transfers):
             self.forget(name)
@@ -172,19 +169,27 @@ class DataServer:
                 await asyncio.sleep(_ACCEPT_AGAIN)
                 continue
             sock.setblocking(False)
-            served = self._create_task(self._serve(sock))
-            served.add_done_callback(partial(_close, sock))  # also when it is cancelled before it began
+            serving = self._create_task(self._serve(sock))
+            serving.add_done_callback(partial(self._end, sock))  # also when it is cancelled before it began
+            self._pending.add(sock, serving)
+
+    def _end(self, sock: socket.socket, _serving: object) -> None:
+        self._pending.discard(sock)
+        sock.close()
 
     async def _serve(self, sock: socket.socket) -> None:
+        """Serve a connection, which is pending until its header is read or the control port has authenticated it."""
         try:
-            verb, name = await self._read_request(sock)
+            verb, name = await _read_header(sock)
             if verb == _CONTROL:
-                await self._join(sock.dup())
-            elif verb == "PING":
+                await join_to_control(sock, ZMTP, self._control_port, partial(self._pending.discard, sock))
+                return
+            self._pending.discard(sock)
+            if verb == "PING":
                 if secrets.compare_digest(name.encode(), self._cluster.encode()):
                     sock.send(b"k")
             elif verb == "LIFE" and name in self._expected:
-                self._start_liveness(name, sock.dup())
+                await self._start_liveness(name, sock.dup())
             elif verb in ("PUT", "GET") and name in self._transfers:
                 await self._move(verb, name, sock)
             else:
@@ -194,40 +199,6 @@ class DataServer:
         except (OSError, TimeoutError, JdistError) as e:
             _log.debug("data port: a connection ended: %r", e)  # the peer notices, and reports it
 
-    async def _read_request(self, sock: socket.socket) -> tuple[str, str]:
-        """Verb and name. Raises ValueError for a malformed header."""
-        if not is_same_user(sock):
-            raise ValueError("it came from a process of another user")
-        reading = asyncio.get_running_loop().create_task(_read_header(sock))
-        number = self._pending.add(reading.cancel)
-        try:
-            await asyncio.wait([reading])
-        finally:
-            reading.cancel()
-            self._pending.discard(number)
-        if reading.cancelled():
-            raise TimeoutError("dropped to make room for newer pending connections")
-        return reading.result()
-
-    async def _join(self, sock: socket.socket) -> None:
-        """Join a connection to the control port; it is pending until that has authenticated it."""
-        closers: list[Callable[[], object]] = []
-        number = self._pending.add(lambda: [close() for close in closers])
-
-        def ended(joined: JoinedConnections) -> None:
-            self._joined.discard(joined)
-            self._pending.discard(number)
-
-        try:
-            joined = await join_to_control(
-                sock, ZMTP, self._control_port, ended, partial(self._pending.discard, number)
-            )
-        except BaseException:
-            self._pending.discard(number)
-            raise
-        self._joined.add(joined)
-        closers.append(joined.close)
-
     async def _move(self, verb: str, name: str, sock: socket.socket) -> None:
         transfer = self._transfers[name]
         try:
@@ -236,34 +207,32 @@ class DataServer:
             if isinstance(transfer, TransferRelay) and transfer.is_over and self._transfers.get(name) is transfer:
                 self.forget(name)
 
-    def _start_liveness(self, name: str, sock: socket.socket) -> None:
+    async def _start_liveness(self, name: str, sock: socket.socket) -> None:
         def ended(is_dead: bool) -> None:
             del self._liveness[name]
             self._liveness_ended.set()
             self._on_liveness_end(name, is_dead)
 
         self._expected.pop(name).cancel()
-        self._liveness[name] = LivenessConnection(sock, ended)
-
-
-def _close(sock: socket.socket, _: object) -> None:
-    sock.close()
+        self._liveness[name] = connection = LivenessConnection(ended)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
 
 
 async def _read_header(sock: socket.socket) -> tuple[str, str]:
-    loop = asyncio.get_running_loop()
+    """Verb and name. Raises ValueError for a malformed header, or another user's process."""
+    if not is_same_user(sock):
+        raise ValueError("it came from a process of another user")
     data = b""
-    until = loop.time() + _HEADER_TIMEOUT
-    while not data.endswith(b"\n"):  # byte by byte: what follows belongs to the transfer
-        async with asyncio.timeout_at(until):
-            byte = await loop.sock_recv(sock, 1)
-        if byte == ZMTP and not data:
-            return _CONTROL, ""
-        if not byte and not data:
-            raise ConnectionAbortedError("the peer sent nothing: it only checked whether the port is open")
-        if not byte or len(data) > _HEADER_LIMIT:
-            raise ValueError(f"it began with {data[:40]!r}, which is no header")
-        data += byte
+    async with asyncio.timeout(_HEADER_TIMEOUT):
+        while not data.endswith(b"\n"):  # byte by byte: what follows belongs to the transfer
+            byte = await asyncio.get_running_loop().sock_recv(sock, 1)
+            if byte == ZMTP and not data:
+                return _CONTROL, ""
+            if not byte and not data:
+                raise ConnectionAbortedError("the peer sent nothing: it only checked whether the port is open")
+            if not byte or len(data) > _HEADER_LIMIT:
+                raise ValueError(f"it began with {data[:40]!r}, which is no header")
+            data += byte
     words = data.split()
     if len(words) != 3 or words[0] != MAGIC:
         raise ValueError(f"it began with {data[:40]!r}, which is no header of this protocol")

@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import itertools
+import logging
 import socket
 from collections.abc import Callable
+from typing import cast
 
 import psutil
 
+_log = logging.getLogger("jdist.wire")
+
 ZMTP = b"\xff"  # The first byte of a ZeroMQ greeting; no header of the data port begins with it.
 MOST_PENDING = 256
-_PIECE = 256 << 10
 # Bytes that the control port sends to anyone who has its public key: ZMTP's greeting and CurveZMQ's WELCOME. After
 # these it has authenticated the peer, or closes the connection.
 _BEFORE_AUTHENTICATION = 64 + 170
@@ -32,23 +34,17 @@ def own_addresses() -> tuple[str, ...]:
     Link-local addresses are left out: they mean nothing without the name of the peer's interface.
     """
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    found = [
-        a.address
-        for name, addresses in psutil.net_if_addrs().items()
-        if name in up
-        for a in addresses
-        if a.family in (socket.AF_INET, socket.AF_INET6) and _is_usable(a.address)
-    ]
+    found: list[str] = []
+    for interface, addresses in psutil.net_if_addrs().items():
+        for address in (a.address for a in addresses if a.family in (socket.AF_INET, socket.AF_INET6)):
+            read = ipaddress.ip_address(address.partition("%")[0])
+            if interface in up and not (read.is_loopback or read.is_link_local or read.is_multicast):
+                found.append(address)
     first: list[str] = []
     for peer in _FAR:
         with contextlib.suppress(OSError):
             first.append(address_towards(peer))
     return tuple(dict.fromkeys([*(a for a in first if a in found), *found])) or ("127.0.0.1",)
-
-
-def _is_usable(address: str) -> bool:
-    read = ipaddress.ip_address(address.partition("%")[0])
-    return not (read.is_loopback or read.is_link_local or read.is_multicast)
 
 
 def address_towards(peer: tuple[str, int]) -> str:
@@ -73,7 +69,7 @@ def open_public_port(host: str, port: int = 0) -> socket.socket:
 
 
 class PendingConnections:
-    """A bounded set of unauthenticated connections; when it is full, the oldest is closed.
+    """A bounded set of unauthenticated connections; when it is full, the task that serves the oldest is cancelled.
 
     A flood of them costs a bounded number of descriptors. A peer with a key authenticates within milliseconds, before
     as many others have come.
@@ -81,118 +77,76 @@ class PendingConnections:
 
     def __init__(self, most: int = MOST_PENDING):
         self._most = most
-        self._closers: dict[int, Callable[[], object]] = {}
-        self._numbers = itertools.count()
+        self._tasks: dict[socket.socket, asyncio.Task[None]] = {}  # Oldest first.
 
-    def add(self, close: Callable[[], object]) -> int:
-        """Add a connection that ``close`` closes; its number, for :meth:`discard`."""
-        if len(self._closers) >= self._most:
-            oldest = next(iter(self._closers))
-            self._closers.pop(oldest)()
-        number = next(self._numbers)
-        self._closers[number] = close
-        return number
+    def add(self, sock: socket.socket, serving: asyncio.Task[None]) -> None:
+        if len(self._tasks) >= self._most:
+            self._tasks.pop(next(iter(self._tasks))).cancel()
+            _log.debug("data port: dropped a connection to make room for newer pending connections")
+        self._tasks[sock] = serving
 
-    def discard(self, number: int) -> None:
+    def discard(self, sock: socket.socket) -> None:
         """Remove a connection that has authenticated or ended; may be called again."""
-        self._closers.pop(number, None)
+        self._tasks.pop(sock, None)
 
     def __len__(self) -> int:
-        return len(self._closers)
+        return len(self._tasks)
 
 
-class JoinedConnections:
-    """Two connections joined into one. ``on_end`` is called once, when either has ended; both are closed then.
+class _JoinedEnd(asyncio.Protocol):
+    """One of two joined connections: ``other`` sends on what it receives, and slows it down to its own pace."""
 
-    ``on_authenticated`` is called once, when ``control``, the control port, has authenticated the peer.
-    """
+    transport: asyncio.Transport
+    other: _JoinedEnd
 
-    def __init__(
-        self,
-        peer: socket.socket,
-        control: socket.socket,
-        on_end: Callable[[JoinedConnections], None],
-        on_authenticated: Callable[[], object] = lambda: None,
-    ):
-        self._sockets = (peer, control)
-        self._from_control = 0
-        self._on_authenticated: Callable[[], object] | None = on_authenticated
+    def __init__(self, on_end: Callable[[], object], on_received: Callable[[int], object] = lambda _: None):
+        """``on_received`` is called with the number of bytes so far."""
+        self._received = 0
         self._on_end = on_end
-        self._loop = asyncio.get_running_loop()
-        for sock in self._sockets:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._loop.add_reader(peer, self._relay, peer, control)
-        self._loop.add_reader(control, self._relay, control, peer)
+        self._on_received = on_received
 
-    def _relay(self, source: socket.socket, sink: socket.socket) -> None:
-        try:
-            data = source.recv(_PIECE)
-            if not data:
-                self.close()
-                return
-            if source is self._sockets[1]:
-                self._count(len(data))
-            self._send(source, sink, data)
-        except BlockingIOError:
-            return
-        except OSError:
-            self.close()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.pause_reading()  # until the other is connected
 
-    def _count(self, nbytes: int) -> None:
-        self._from_control += nbytes
-        if self._from_control > _BEFORE_AUTHENTICATION and self._on_authenticated is not None:
-            self._on_authenticated()
-            self._on_authenticated = None
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        self._on_received(self._received)
+        self.other.transport.write(data)
 
-    def _send(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
-        """Send; nothing more is read from a source whose sink is slower."""
-        try:
-            sent = sink.send(data)
-        except BlockingIOError:
-            sent = 0
-        if sent < len(data):
-            self._loop.remove_reader(source)
-            self._loop.add_writer(sink, self._send_rest, source, sink, data[sent:])
+    def pause_writing(self) -> None:
+        self.other.transport.pause_reading()
 
-    def _send_rest(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
-        self._loop.remove_writer(sink)
-        try:
-            self._loop.add_reader(source, self._relay, source, sink)
-            self._send(source, sink, data)
-        except OSError:
-            self.close()
+    def resume_writing(self) -> None:
+        self.other.transport.resume_reading()
 
-    def close(self) -> None:
-        """Close both connections; may be called again."""
-        for sock in self._sockets:
-            if sock.fileno() >= 0:
-                self._loop.remove_reader(sock)
-                self._loop.remove_writer(sock)
-                sock.close()
-        on_end, self._on_end = self._on_end, lambda _: None
-        on_end(self)
+    def eof_received(self) -> None:
+        self.transport.abort()  # at once, even if the peer does not read what was sent to it
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._on_end()
 
 
-async def join_to_control(
-    peer: socket.socket,
-    begun: bytes,
-    port: int,
-    on_end: Callable[[JoinedConnections], None],
-    on_authenticated: Callable[[], object] = lambda: None,
-) -> JoinedConnections:
-    """Join a connection, of which ``begun`` has been read, to the control ``port`` on the loopback interface.
+async def join_to_control(sock: socket.socket, begun: bytes, port: int, on_authenticated: Callable[[], object]) -> None:
+    """Join a connection, of which ``begun`` has been read, to the control ``port`` until either ends; close both.
 
-    Raises OSError after closing both.
+    ``on_authenticated`` is called, perhaps often, once the control port has authenticated the peer. Raises OSError.
     """
+
+    def count(received: int) -> None:
+        if received > _BEFORE_AUTHENTICATION:
+            on_authenticated()
+
     loop = asyncio.get_running_loop()
-    control = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        control.setblocking(False)
-        await loop.sock_connect(control, ("127.0.0.1", port))
-        await loop.sock_sendall(control, begun)
-        return JoinedConnections(peer, control, on_end, on_authenticated)
-    except BaseException:
-        control.close()
-        peer.close()
-        raise
+    ended = asyncio.Event()
+    peer, control = _JoinedEnd(ended.set), _JoinedEnd(ended.set, count)
+    peer.other, control.other = control, peer
+    with contextlib.ExitStack() as closing:
+        await loop.create_connection(lambda: control, "127.0.0.1", port)
+        closing.callback(control.transport.abort)
+        control.transport.write(begun)
+        await loop.connect_accepted_socket(lambda: peer, sock)
+        closing.callback(peer.transport.abort)
+        for end in (peer, control):
+            end.transport.resume_reading()
+        await ended.wait()

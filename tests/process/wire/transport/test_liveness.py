@@ -35,8 +35,9 @@ def test_a_lifeline_that_is_reset_tells_nothing_of_the_process(cluster: str) -> 
             line = await dial_liveness(port.address, "two", over.put_nowait)
             await until(lambda: port.server._liveness)
             (other,) = port.server._liveness.values()
-            asyncio.get_running_loop().remove_reader(other._sock)
-            abort(other._sock)
+            sock = other._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            other.close()
             assert await over.get() is False
             line.close()
 

@@ -36,23 +36,26 @@ def run(work: object) -> None:
     asyncio.run(asyncio.wait_for(work, DEADLINE))  # type: ignore[arg-type]
 
 
-async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(1 << 16):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
-
-
 def test_every_byte_passes_in_both_directions() -> None:
     payload = bytes(range(256)) * 40_000
 
     async def work() -> None:
-        echo = await asyncio.start_server(_echo, "127.0.0.1", 0)
+        ended = asyncio.Event()
+
+        async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+            writer.close()
+            ended.set()
+
+        echo = await asyncio.start_server(repeat, "127.0.0.1", 0)
         async with house(echo.sockets[0].getsockname()[1]) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(ZMTP + payload)
             assert await reader.readexactly(len(payload) + 1) == ZMTP + payload
             writer.close()
+            await ended.wait()
         echo.close()
 
     run(work())
@@ -63,7 +66,7 @@ def test_an_end_is_passed_on_either_way() -> None:
         ended = asyncio.Event()
 
         async def inner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            first = await reader.read(2)
+            first = await reader.readexactly(2)
             if first == ZMTP + b"x":
                 writer.close()  # the control port closes
             else:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 from jdist.wire.transport.public_port import PendingConnections
 
 
 def test_the_oldest_of_too_many_is_ended() -> None:
-    ended: list[str] = []
-    newcomers = PendingConnections(most=2)
-    first = newcomers.add(lambda: ended.append("first"))
-    newcomers.add(lambda: ended.append("second"))
-    newcomers.discard(first)
-    newcomers.add(lambda: ended.append("third"))
-    assert not ended
-    newcomers.add(lambda: ended.append("fourth"))
-    assert ended == ["second"]
-    newcomers.discard(first)
-    assert len(newcomers) == 2
+    first, second, third, fourth = (Mock() for _ in range(4))
+    pending = PendingConnections(most=2)
+    pending.add("1", first)
+    pending.add("2", second)
+    pending.discard("1")
+    pending.add("3", third)
+    second.cancel.assert_not_called()
+    pending.add("4", fourth)
+    second.cancel.assert_called_once()
+    for other in (first, third, fourth):
+        other.cancel.assert_not_called()
+    pending.discard("1")
+    assert len(pending) == 2
