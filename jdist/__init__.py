@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         ValueFailed,
     )
     from jdist.core.outcome import ErrorInfo, Outcome
-    from jdist.notebook.export import export
+    from jdist.notebook.export.files import export
     from jdist.notebook.panel.open import panel
     from jdist.worker.groups.on_reform import on_reform
 
@@ -40,7 +40,7 @@ _HOMES = {
     "AsyncCluster": "jdist.client.cluster",
     "CellRun": "jdist.client.run",
     "on_reform": "jdist.worker.groups.on_reform",
-    "export": "jdist.notebook.export",
+    "export": "jdist.notebook.export.files",
     "panel": "jdist.notebook.panel.open",
     "Trace": "jdist.client.trace.trace",
     **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),

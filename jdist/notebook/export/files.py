@@ -1,15 +1,51 @@
-"""Writes a script whole or not at all, and over no work of the user's."""
+"""Export: writes what a client has run as a script for torchrun, whole or not at all, and over no work of the user's."""
+
+from __future__ import annotations
 
 import contextlib
 import os
 import re
 import uuid
 from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from jdist.core.errors import UsageError
+from jdist.notebook.export.prologue import ScriptWorld
+from jdist.notebook.export.script import compose
 from jdist.notebook.text.remedy_text import typed
 
+if TYPE_CHECKING:
+    from jdist.client.blocking import Cluster
+
 _MARK = re.compile(r"# Written by %dist export \(([0-9a-f]{16})\)[^\n]*\n")
+
+
+class Exported(Struct, frozen=True):
+    """The script that was written."""
+
+    path: str
+    cells: int  # The number of cells in the script.
+    left_out: int  # The number of cells that are only comments in it.
+    warnings: tuple[str, ...]  # Each names a cell and says what is not as it was in the session.
+
+
+def export(cluster: Cluster, path: str, *, force: bool = False) -> Exported:
+    """Write what ``cluster`` was asked to run, by this process, as a script: ``torchrun … path``.
+
+    Raises UsageError for a file that export has not written, or that was edited since, unless ``force``; and if nothing
+    was run.
+    """
+    history, topology = cluster.history, cluster.topology
+    if not history.steps:
+        raise UsageError(
+            f"nothing was run on cluster {cluster.name} from here; what other notebooks ran, or this one before its "
+            "kernel was restarted, is theirs to export"
+        )
+    world = ScriptWorld(tuple(len(topology.ranks_on(n)) for n in range(topology.nnodes)), cluster.backend)
+    script = compose(history.steps, world, os.path.basename(path), history.forgotten)
+    return Exported(write(path, script.text, force=force), script.cells, script.left_out, script.warnings)
 
 
 def write(path: str, text: str, *, force: bool) -> str:

@@ -4,7 +4,7 @@ A rank of the script does what the same rank did in the session, in the same ord
 a script is a comment in it, and a warning.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -56,6 +56,7 @@ class _Composer:
         ordered = setup_first(steps)
         if forgotten:
             self._warnings.append(f"the first {forgotten:,} steps of the session are no longer remembered")
+        # The helpers' names depend on what the cells bind, so the cells are translated twice.
         bound = {name for cell in self._translate(ordered) for name in cell.binds}
         self._helpers = HelperNames.beside(bound)
         self._rank = "dist.get_rank()" if "rank" in bound else "rank"
@@ -74,11 +75,11 @@ class _Composer:
         for step in steps:
             if isinstance(step, CellStep) and step.state != "failed":
                 try:
-                    found = translate(step.code, step.is_shown, f"run_{step.number}", self._helpers)
+                    self._translated[id(step)] = translate(
+                        step.code, step.is_shown, f"run_{step.number}", self._helpers
+                    )
                 except Untranslatable as e:
                     self._translated[id(step)] = e
-                else:
-                    self._translated[id(step)] = found
         return [found for found in self._translated.values() if isinstance(found, Translation)]
 
     def _parts(self, step: Step) -> Iterator[_ScriptPart]:
@@ -140,9 +141,8 @@ class _Composer:
         everybody = step.ranks == tuple(range(self._world.size))
         if not step.text or (step.dim is not None and not step.text.startswith("torch.tensor")):
             self._warn(heading, f"the value ({step.kind}) is not in the script; write there what makes {step.name}")
-            return _ScriptPart(
-                heading, comments=(f"the value ({step.kind}) is not here; write what makes {step.name}",)
-            )
+            why = f"the value ({step.kind}) is not here; write what makes {step.name}"
+            return _ScriptPart(heading, comments=(why,))
         code = f"{step.name} = {step.text}"
         if step.dim is not None:
             part = self._rank if everybody else f"{_listed(step.ranks)}.index({self._rank})"
@@ -153,32 +153,28 @@ class _Composer:
         self._warnings.append(f"{where}: {what}")
 
 
-def setup_first(steps: Iterable[Step]) -> list[Step]:
+def setup_first(steps: Sequence[Step]) -> list[Step]:
     """Setup cells in their order, with the groups and the mesh that were made before them; then everything else."""
-    steps = list(steps)
     last = max((i for i, s in enumerate(steps) if isinstance(s, CellStep) and s.is_setup), default=-1)
-    early = [
-        i
-        for i, s in enumerate(steps[: last + 1])
-        if isinstance(s, GroupStep | MeshStep) or (isinstance(s, CellStep) and s.is_setup)
-    ]
-    return [steps[i] for i in early] + [s for i, s in enumerate(steps) if i not in set(early)]
+    early: list[Step] = []
+    others: list[Step] = []
+    for i, step in enumerate(steps):
+        is_setup = step.is_setup if isinstance(step, CellStep) else isinstance(step, GroupStep | MeshStep)
+        (early if is_setup and i <= last else others).append(step)
+    return early + others
 
 
 def _written(part: _ScriptPart, rank: str) -> str:
-    lines = [f"# %% {_on_one_line(part.heading)}", *(f"# {_on_one_line(c)}".rstrip() for c in part.comments)]
-    if not part.code:
-        return "\n".join(lines)
-    if part.ranks is None:
-        return "\n".join([*lines, part.code])
-    members = _as_range(part.ranks) or str(part.ranks)
-    condition = f"{rank} == {part.ranks[0]}" if len(part.ranks) == 1 else f"{rank} in {members}"
-    return "\n".join([*lines, f"if {condition}:", indented(part.code)])
-
-
-def _on_one_line(comment: str) -> str:
-    """Without what would end the comment, or the script."""
-    return " ".join(comment.replace("\0", "\\0").splitlines())
+    # A line break would end the comment, and a null character the script.
+    comments = [" ".join(text.replace("\0", "\\0").splitlines()) for text in (f"%% {part.heading}", *part.comments)]
+    lines = [f"# {comment}".rstrip() for comment in comments]
+    if part.code and part.ranks is not None:
+        members = _as_range(part.ranks) or str(part.ranks)
+        condition = f"{rank} == {part.ranks[0]}" if len(part.ranks) == 1 else f"{rank} in {members}"
+        lines += [f"if {condition}:", indented(part.code)]
+    elif part.code:
+        lines.append(part.code)
+    return "\n".join(lines)
 
 
 def _as_range(ranks: tuple[int, ...]) -> str:

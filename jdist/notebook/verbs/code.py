@@ -9,7 +9,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice
 from jdist.core.quantities import parse_duration
 from jdist.core.remedy import Remedy
-from jdist.notebook.export import export as write_script
+from jdist.notebook.export.files import export as write_script
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import TransferProgress
