@@ -1,4 +1,4 @@
-"""Export: writes what a client has run as a script for torchrun, whole or not at all, and over no work of the user's."""
+"""Export: writes what a client has run as a script for torchrun, whole or not at all, and not over the user's work."""
 
 from __future__ import annotations
 
