@@ -221,8 +221,7 @@ class WorkerHandlers:
 
     def handle_worker_message(self, message: Any) -> None:
         parts = self._parts
-        if not parts.rank_queries.is_late(message):
-            parts.rank_queries.record_reply(message)
+        if parts.rank_queries.record_reply(message):
             parts.ledger.record(message)
             parts.meter.forward(message)
 

@@ -4,7 +4,7 @@ What several ranks write alike within a moment crosses the network once. A strea
 the rank's log on this node; from then on only its newest lines travel, with the exact count of what was left out.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -20,6 +20,7 @@ from jdist.agent.relay.rank_logs import RankLogs
 from jdist.core.messages.base import Message
 from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
 
+_STREAMS: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
 _TAIL_LINES = 40
 _TAIL_CHARS = 8000
 _CHARS_PER_LINE = 200  # The limit on characters is the limit on lines times this.
@@ -32,53 +33,36 @@ class _CappedStream:
     def __init__(self, limit: int):
         self._lines_left = limit
         self._chars_left = limit * _CHARS_PER_LINE
-        self.is_capped = False
+        self._is_capped = False
         self._withheld_lines = 0
         self._withheld_chars = 0
         self._tail = ""
+        self.has_new_tail = False
 
     def admit(self, text: str) -> str:
         """The part of ``text`` within the limit; the rest is counted and the newest of it kept."""
-        if self.is_capped:
-            self._withhold(text)
-            return ""
-        head = self._within(text)
-        if len(head) < len(text):
-            self.is_capped = True
-            self._withhold(text[len(head) :])
-        return head
-
-    def _within(self, text: str) -> str:
-        head = text[: self._chars_left]
-        head = head[: _end_of_line(head, self._lines_left)]
+        head = "" if self._is_capped else text[: self._chars_left]
+        if head.count("\n") >= self._lines_left:
+            head = head[: len(head) - len(head.split("\n", self._lines_left)[-1])]
         self._chars_left -= len(head)
         self._lines_left -= head.count("\n")
+        if len(head) < len(text):
+            self._is_capped = True
+            rest = text[len(head) :]
+            self._withheld_lines += rest.count("\n")
+            self._withheld_chars += len(rest)
+            self._tail = (self._tail + rest)[-_TAIL_CHARS - 1 :]
+            self.has_new_tail = True
         return head
-
-    def _withhold(self, text: str) -> None:
-        self._withheld_lines += text.count("\n")
-        self._withheld_chars += len(text)
-        self._tail = (self._tail + text)[-_TAIL_CHARS - 1 :]
 
     def tail(self, worker: int, stream: Literal["stdout", "stderr"]) -> Tail:
         """The newest whole lines, and the count of what is neither in them nor was sent."""
+        self.has_new_tail = False
         lines = self._tail.splitlines(keepends=True)
         if len(self._tail) > _TAIL_CHARS and len(lines) > 1:
             lines = lines[1:]  # its beginning is gone
         shown = "".join(lines[-_TAIL_LINES:])[-_TAIL_CHARS:]
         return Tail(worker, stream, self._withheld_lines - shown.count("\n"), self._withheld_chars - len(shown), shown)
-
-
-def _end_of_line(text: str, number: int) -> int:
-    """Where the ``number``-th line of ``text`` ends; the text's end if it has fewer."""
-    if number <= 0:
-        return 0
-    if text.count("\n") < number:
-        return len(text)
-    at = -1
-    for _ in range(number):
-        at = text.index("\n", at + 1)
-    return at + 1
 
 
 class _RankOutput:
@@ -87,9 +71,13 @@ class _RankOutput:
     def __init__(self, limit: int):
         self.items: list[OutputItem] = []
         self.streams = {"stdout": _CappedStream(limit), "stderr": _CappedStream(limit)}
-        self.changed: set[str] = set()
         self.display_bytes = 0
         self.display_sizes: dict[str, int] = {}
+
+    def collect(self, worker: int) -> list[OutputItem]:
+        """What waits."""
+        items, self.items = self.items, []
+        return items + [self.streams[name].tail(worker, name) for name in _STREAMS if self.streams[name].has_new_tail]
 
 
 class OutputRelay:
@@ -122,16 +110,15 @@ class OutputRelay:
         """Send what has gathered, of one run or of all."""
         for number in [run] if run is not None else list(self._runs):
             parts = self._runs.get(number, {})
-            items = merge({worker: self._collect(worker, part) for worker, part in parts.items()})
+            items = merge({worker: part.collect(worker) for worker, part in parts.items()})
             if items:
                 self._send(Output(number, tuple(items)))
         self._logs.flush()
 
     def end_rank(self, run: int, worker: int) -> None:
         """The rank's part of the run is over; what its threads write later still finds its way."""
-        parts = self._runs.get(run, {})
-        parts.pop(worker, None)
-        if not parts:
+        self._runs.get(run, {}).pop(worker, None)
+        if not self._runs.get(run):
             self._runs.pop(run, None)
 
     def _part(self, run: int, worker: int) -> _RankOutput:
@@ -140,10 +127,7 @@ class OutputRelay:
     def _add_text(self, worker: int, run: int, name: Literal["stdout", "stderr"], text: str) -> None:
         self._logs.write(worker, text)
         part = self._part(run, worker)
-        stream = part.streams[name]
-        admitted = stream.admit(text)
-        if stream.is_capped:
-            part.changed.add(name)
+        admitted = part.streams[name].admit(text)
         if not admitted:
             return
         last = part.items[-1] if part.items else None
@@ -163,27 +147,10 @@ class OutputRelay:
         part.display_bytes += size
         data = content.data
         if part.display_bytes > _DISPLAY_LIMIT:
-            data = {
-                "text/plain": f"[a display of {size} bytes was left out: this rank showed more than 4 MB in this run]"
-            }
-        part.items.append(
-            Display(
-                (worker,),
-                data,
-                content.metadata,
-                display_id,
-                is_result=message.kind == "execute_result",
-                is_update=message.kind == "update_display_data",
-            )
-        )
-
-    def _collect(self, worker: int, part: _RankOutput) -> list[OutputItem]:
-        items, part.items = part.items, []
-        for name in ("stdout", "stderr"):
-            if name in part.changed:
-                items.append(part.streams[name].tail(worker, name))
-        part.changed = set()
-        return items
+            left_out = f"[a display of {size} bytes was left out: this rank showed more than 4 MB in this run]"
+            data = {"text/plain": left_out}
+        is_result, is_update = message.kind == "execute_result", message.kind == "update_display_data"
+        part.items.append(Display((worker,), data, content.metadata, display_id, is_result, is_update))
 
 
 def merge(by_worker: dict[int, list[OutputItem]]) -> list[OutputItem]:
@@ -191,13 +158,9 @@ def merge(by_worker: dict[int, list[OutputItem]]) -> list[OutputItem]:
     alike: dict[bytes, list[int]] = {}
     for worker, items in by_worker.items():
         if items:
-            alike.setdefault(msgspec.msgpack.encode(list(_with_ranks(items, ()))), []).append(worker)
-    merged: list[OutputItem] = []
-    for ranks in alike.values():
-        merged.extend(_with_ranks(by_worker[ranks[0]], tuple(sorted(ranks))))
-    return merged
+            alike.setdefault(msgspec.msgpack.encode(_with_ranks(items, ())), []).append(worker)
+    return [item for ranks in alike.values() for item in _with_ranks(by_worker[ranks[0]], tuple(sorted(ranks)))]
 
 
-def _with_ranks(items: Iterable[OutputItem], ranks: tuple[int, ...]) -> Iterable[OutputItem]:
-    for item in items:
-        yield item if isinstance(item, Tail) else msgspec.structs.replace(item, ranks=ranks)
+def _with_ranks(items: list[OutputItem], ranks: tuple[int, ...]) -> list[OutputItem]:
+    return [item if isinstance(item, Tail) else msgspec.structs.replace(item, ranks=ranks) for item in items]

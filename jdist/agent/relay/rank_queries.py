@@ -1,28 +1,44 @@
-"""Rank queries: routes them to this node's ranks, and answers those that the agent can answer itself."""
+"""Rank queries: routes them to this node's ranks, and answers those that the agent can answer itself.
+
+For a worker that does not answer what it is doing, its agent answers from outside the process: one that is stopped, or
+in which something holds the GIL, cannot answer, but what the operating system knows of it is reported all the same.
+"""
 
 import asyncio
 import logging
 import socket
+from collections import OrderedDict
 
 import msgspec
+import psutil
 
 from jdist.agent.node.context import NodeContext
 from jdist.agent.processes.workers import Workers
 from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.agent.relay.rank_logs import RankLogs
-from jdist.agent.relay.unresponsive import UnresponsiveRanks
 from jdist.core.errors import JdistError
 from jdist.core.messages.base import Message, Progress, QueryFailed
 from jdist.core.messages.introspection import Console, ConsoleAt, Logs, LogText
-from jdist.core.messages.observation import Observe
+from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.protocol import RankQuery, RankReply, RankReplyBody
 from jdist.core.messages.values import BindNames, Evaluate
+from jdist.core.observation import Activity
 from jdist.wire.transport.dialing import get_segment
 from jdist.wire.values.segments import Segment, shares_memory
 
 _log = logging.getLogger("jdist.agent")
 
+_PATIENCE = 0.5  # Seconds that a worker has to answer what it is doing.
+_REMEMBERED = 1000  # Number of answers given in a worker's place that are remembered, as its own may still come.
+_BUSY = 0.5  # Share of a core above which a process counts as computing.
 _NO_PROCESS = "this rank has no process now; the status of the cluster says why"
+_UNABLE_TO_ANSWER = {
+    psutil.STATUS_STOPPED: "stopped by a signal (SIGSTOP); kill -CONT {pid} lets it go on",
+    psutil.STATUS_TRACING_STOP: "stopped by a debugger",
+    psutil.STATUS_DISK_SLEEP: "in uninterruptible I/O, as of a disk or a network file system that does not answer",
+    psutil.STATUS_ZOMBIE: "its process has ended",
+    psutil.STATUS_DEAD: "its process has ended",
+}
 
 
 class RankQueries:
@@ -33,9 +49,11 @@ class RankQueries:
         self._workers = workers
         self._logs = logs
         self._meter = meter
-        self._unresponsive = UnresponsiveRanks(meter.forward)
         # Values that were fetched for these workers, by request.
         self._fetched: dict[str, tuple[Segment, set[int]]] = {}
+        # By request and worker: those whose answer is awaited, and those that the agent has answered.
+        self._awaited: dict[tuple[str, int], asyncio.TimerHandle] = {}
+        self._answered: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def handle_query(self, query: RankQuery) -> None:
         """Route a query from the controller."""
@@ -56,23 +74,20 @@ class RankQueries:
                 case _:
                     self._forward(worker, RankQuery(query.request, (worker,), op))
 
-    def is_late(self, message: Message) -> bool:
-        """Whether this is an answer that the agent has given in the rank's place."""
-        return isinstance(message, RankReply) and self._unresponsive.is_late(message)
-
-    def record_reply(self, message: Message) -> None:
-        """Remove a value that was fetched for some ranks when all of them have answered."""
-        if (
-            not isinstance(message, RankReply)
-            or message.request not in self._fetched
-            or isinstance(message.body, Progress)
-        ):
-            return
-        segment, workers = self._fetched[message.request]
-        workers.discard(message.rank)
-        if not workers:
-            del self._fetched[message.request]
-            segment.unlink()
+    def record_reply(self, message: Message) -> bool:
+        """Record what a worker has sent; False if it is an answer that the agent has given in the worker's place."""
+        if not isinstance(message, RankReply):
+            return True
+        key = (message.request, message.rank)
+        if key in self._awaited:
+            self._awaited.pop(key).cancel()
+        if message.request in self._fetched and not isinstance(message.body, Progress):
+            segment, workers = self._fetched[message.request]
+            workers.discard(message.rank)
+            if not workers:  # all of them have the value
+                del self._fetched[message.request]
+                segment.unlink()
+        return self._answered.pop(key, ()) is not None
 
     def _reply(self, query: RankQuery, worker: int, body: RankReplyBody) -> None:
         self._meter.forward(RankReply(query.request, worker, body))
@@ -88,8 +103,20 @@ class RankQueries:
             answer = RankReply(query.request, worker, QueryFailed(_NO_PROCESS))
             self.record_reply(answer)
             self._meter.forward(answer)
-        elif isinstance(query.op, Observe) and worker in self._workers.kernels:
-            self._unresponsive.expect(query.request, worker, self._workers.kernels[worker].pid)
+        elif isinstance(query.op, Observe):
+            loop, pid = asyncio.get_running_loop(), self._workers.kernels[worker].pid
+            timer = loop.call_later(_PATIENCE, self._answer_for, query, worker, pid, _cpu_seconds(pid), loop.time())
+            self._awaited[query.request, worker] = timer
+
+    def _answer_for(self, query: RankQuery, worker: int, pid: int, cpu: float, at: float) -> None:
+        """Answer in the place of a worker that had used so many seconds of CPU time when it was asked."""
+        del self._awaited[query.request, worker]
+        self._answered[query.request, worker] = None
+        while len(self._answered) > _REMEMBERED:
+            self._answered.popitem(last=False)
+        share = max(0.0, _cpu_seconds(pid) - cpu) / (asyncio.get_running_loop().time() - at)
+        state, rss = _process_state(pid, share)
+        self._reply(query, worker, Observation("", Activity("silent", cpu=share, state=state), rss))
 
     async def _fetch(self, query: RankQuery, op: BindNames) -> None:
         loop, node = asyncio.get_running_loop(), self._node
@@ -111,3 +138,25 @@ class RankQueries:
         self._fetched[query.request] = (segment, set(query.ranks))
         for worker in query.ranks:
             self._forward(worker, RankQuery(query.request, (worker,), msgspec.structs.replace(op, path=segment.path)))
+
+
+def _cpu_seconds(pid: int) -> float:
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def _process_state(pid: int, share: float) -> tuple[str, int]:
+    """The process's state in words, and its resident bytes."""
+    try:
+        process = psutil.Process(pid)
+        status, rss = process.status(), int(process.memory_info().rss)
+    except psutil.Error:
+        return "its process is gone", 0
+    if status in _UNABLE_TO_ANSWER:
+        return _UNABLE_TO_ANSWER[status].format(pid=pid), rss
+    if share >= _BUSY:
+        return f"does not answer: something holds the GIL; {share * 100:.0f} % of a core", rss
+    return "does not answer: something holds the GIL and waits, or the machine is overloaded", rss

@@ -88,7 +88,7 @@ class Bed:
         self.link, self.prewarmer, self.meter = Double(), Double(), Double()
         self.workers = Double(kernels=self.kernels, start=self._start, end=self._end)
         self.store = Double(address=("10.0.0.1", 29500), start=lambda *_: "the store's start")
-        self.rank_queries, self.node_queries = Double(is_late=lambda m: m == Stalled(10, 99)), Double()
+        self.rank_queries, self.node_queries = Double(record_reply=lambda m: m != Stalled(10, 99)), Double()
         self.code_sync = Double(folders=())
         self.logs = RankLogs(folder)
         self.ledger = RecoveryLedger()
