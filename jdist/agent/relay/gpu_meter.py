@@ -95,9 +95,9 @@ class GpuMeter:
         else:
             self._waiting.append(message)
             if self._timer is None:
-                self._timer = self._loop.call_later(_PATIENCE, self.flush)
+                self._timer = self._loop.call_later(_PATIENCE, self._send_waiting)
 
-    def flush(self) -> None:
+    def _send_waiting(self) -> None:
         """Send the answers that wait, with what is known now."""
         if self._timer is not None:
             self._timer.cancel()
@@ -118,46 +118,37 @@ class GpuMeter:
 
     def _begin(self) -> None:
         """On a thread that is never joined: its process may be one that cannot be ended."""
-        self._measuring_since = self._loop.time()
-        threading.Thread(target=self._run, name="jdist-meter", daemon=True).start()
+        self._is_due, self._measuring_since = False, self._loop.time()
+        threading.Thread(target=self._run, args=(self._measuring_since,), name="jdist-meter", daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, began: float) -> None:
         try:
             reading: GpuReading | None = self._measure(_DEADLINE)
         except OSError:  # no driver, no permission, no answer: then nothing is reported
             reading = None
         with contextlib.suppress(RuntimeError):  # the agent has ended
-            self._loop.call_soon_threadsafe(self._handle_reading, reading)
+            self._loop.call_soon_threadsafe(self._handle_reading, reading, began)
 
-    def _handle_reading(self, reading: GpuReading | None) -> None:
-        began, self._measuring_since = self._measuring_since or 0.0, None
+    def _handle_reading(self, reading: GpuReading | None, began: float) -> None:
+        self._reading, self._measuring_since = reading, None
         if reading is None:
-            self._reading = None
             self._next = self._loop.time() + self._pause if self._gpus else float("inf")
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             self._requested.clear()
         else:
-            self._reading, self._measured_at, self._pause = reading, began, _PAUSE
-        is_due, self._is_due = self._is_due and reading is not None, False
-        if is_due:
-            self._begin()
-        else:
-            self.flush()
+            self._measured_at, self._pause = began, _PAUSE
+            if self._is_due:
+                self._begin()
+                return
+        self._send_waiting()
 
     def _with_gpu(self, answer: RankReply) -> RankReply:
         kernel, reading, observation = self._kernels.get(answer.rank), self._reading, answer.body
         is_old = self._loop.time() - self._measured_at > _OLD
         if kernel is None or reading is None or is_old or not isinstance(observation, Observation):
             return answer
-        number = _number(kernel)
-        bound = None if number is None else self._visibility.find(number, reading.devices)
+        kind, _, index = kernel.device.partition(":")
+        number = int(index) if index.isdecimal() else kernel.place.gpu_index
+        bound = self._visibility.find(number, reading.devices) if kind == "cuda" else None
         gpu = use_of(kernel.pid, bound, reading.devices, reading.taken)
         return msgspec.structs.replace(answer, body=msgspec.structs.replace(observation, gpu=gpu))
-
-
-def _number(kernel: Kernel) -> int | None:
-    """CUDA's number of the rank's GPU; None: it has none, or has not reported it."""
-    kind, _, number = kernel.device.partition(":")
-    if kind != "cuda":
-        return None
-    return int(number) if number.isdecimal() else kernel.place.gpu_index

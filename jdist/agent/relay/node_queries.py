@@ -3,8 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from functools import partial
 
 from jdist.agent.code.sync import CodeReceiver
 from jdist.agent.node.context import NodeContext
@@ -24,7 +22,7 @@ from jdist.core.messages.nodes import (
     ReadClock,
     ReportNode,
 )
-from jdist.core.messages.protocol import NodeOp, NodeQuery, NodeReply, NodeReplyBody
+from jdist.core.messages.protocol import NodeQuery, NodeReply, NodeReplyBody
 from jdist.wire import log
 from jdist.wire.bulk.probe import Listener, probe_path
 
@@ -37,7 +35,6 @@ class NodeQueries:
     """Answers for this node."""
 
     def __init__(self, node: NodeContext, code_sync: CodeReceiver):
-        self._loop = asyncio.get_running_loop()
         self._node = node
         self._facts = node.facts
         self._code_sync = code_sync
@@ -56,34 +53,33 @@ class NodeQueries:
 
     async def _answer(self, query: NodeQuery) -> None:
         try:
-            self._reply(query, await self._perform(query.op, partial(self._report_progress, query)))
+            self._reply(query, await self._perform(query))
         except Exception as e:  # a failed query must not cost the node its ranks
             reason = str(e) if isinstance(e, OSError | JdistError) else repr(e)
             if not isinstance(e, OSError | JdistError):
                 _log.exception("could not answer %s", type(query.op).__name__)
             self._reply(query, QueryFailed(f"{self._facts.hostname}: {reason}"))
 
-    def _report_progress(self, query: NodeQuery, done: int) -> None:
-        """Called from any thread."""
-        self._loop.call_soon_threadsafe(self._reply, query, Progress(done, 0))
-
-    async def _perform(self, op: NodeOp, progress: Callable[[int], None]) -> NodeReplyBody:
-        match op:
+    async def _perform(self, query: NodeQuery) -> NodeReplyBody:
+        match op := query.op:
             case ReportNode():
                 return await self._report_node(op)
             case Listen():
                 return self._listen(op)
             case ProbePath():
-                target = (op.address, op.port)
-                return PathProbed(
-                    await asyncio.to_thread(probe_path, op.hostname, target, op.token, op.timeout, op.burst)
-                )
+                probed = (op.hostname, (op.address, op.port), op.token, op.timeout, op.burst)
+                return PathProbed(await asyncio.to_thread(probe_path, *probed))
             case ReadClock():
                 return ClockReading(time.time())
             case GetDebugLog():
                 return DebugLog(log.newest(op.lines))
             case CompareTree() | StorePieces() | ApplyTree() | AdoptTree():
-                return await self._code_sync.answer(op, progress)
+                loop = asyncio.get_running_loop()
+
+                def report_progress(done: int) -> None:  # from any thread
+                    loop.call_soon_threadsafe(self._reply, query, Progress(done, 0))
+
+                return await self._code_sync.answer(op, report_progress)
 
     def _listen(self, op: Listen) -> Listening:
         old = self._listeners.pop(op.token, None)
