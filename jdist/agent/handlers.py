@@ -17,9 +17,9 @@ import msgspec
 from jdist.agent.code.sync import CodeReceiver
 from jdist.agent.link.controller_link import ControllerLink
 from jdist.agent.node.context import NodeContext
+from jdist.agent.processes.helpers import StoreSupervisor
 from jdist.agent.processes.jupyter_messages import InputContent, KernelMessage, read_content
 from jdist.agent.processes.kernel import Kernel
-from jdist.agent.processes.store_supervisor import StoreSupervisor
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.gpu_meter import GpuMeter
@@ -80,38 +80,32 @@ class ControllerHandlers:
         self._node = node
         self._parts = parts
         self._finish = finish
-        self._welcome: Welcome | None = None
-        self._address = node.facts.address  # At which the other nodes reach this one.
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             Welcome: self.handle_welcome,
             LivenessRenewed: lambda message: parts.link.dial_liveness(message.name),
-            Rejected: self.handle_rejected,
+            Rejected: lambda message: self._end(f"{REFUSED} {message.reason}", 1),
             RankQuery: parts.rank_queries.handle_query,
             NodeQuery: parts.node_queries.handle_query,
             InputReply: self.handle_input_reply,
             StartWorker: self.handle_start_worker,
             EndWorkers: self.handle_end_workers,
             StartStore: self.handle_start_store,
-            Shutdown: self.handle_shutdown,
+            Shutdown: lambda _: self._end("the cluster has been stopped, or this node removed from it", 0),
         }
 
     def hello(self) -> AgentHello:
         """The first message of a stream, which describes what is held if this agent has had a place before."""
-        parts, options, welcome = self._parts, self._node.options, self._welcome
+        parts, options, welcome = self._parts, self._node.options, self._parts.workers.welcome
         place = options.node_rank if welcome is None else welcome.node_rank
         held = None if welcome is None else parts.ledger.describe(parts.workers.kernels, parts.store.address)
         return AgentHello(PROTOCOL, __version__, self._node.facts, options.nproc, place, held, options.task)
 
     def handle(self, data: bytes) -> None:
         """Handle a message; what is for workers is forwarded as it came."""
-        message = _from_controller(data)
-        if isinstance(message, ExecuteCell | FormWorld | AbortRun):
-            self._forward(message, data)
-        else:
+        message, parts = _from_controller(data), self._parts
+        if not isinstance(message, ExecuteCell | FormWorld | AbortRun):
             self._handlers[type(message)](message)
-
-    def _forward(self, message: ExecuteCell | FormWorld | AbortRun, data: bytes) -> None:
-        parts = self._parts
+            return
         if isinstance(message, ExecuteCell):
             parts.prewarmer.record_started(w for w in message.workers if w in parts.workers.kernels)
         elif isinstance(message, FormWorld):
@@ -121,12 +115,12 @@ class ControllerHandlers:
 
     def _record_place(self, form: FormWorld) -> None:
         """The world is formed in another size: record which of its nodes this one is."""
-        rank = next((r for r, worker in enumerate(form.workers) if worker in self._parts.workers.kernels), None)
-        if rank is not None and self._welcome is not None:
+        workers = self._parts.workers
+        rank = next((r for r, worker in enumerate(form.workers) if worker in workers.kernels), None)
+        if rank is not None and workers.welcome is not None:
             place = Topology(form.nproc_per_node).place(rank)
             nproc = form.nproc_per_node[place]
-            self._welcome = msgspec.structs.replace(self._welcome, node_rank=place, nproc=nproc)
-            self._parts.workers.set_place(self._welcome, self._address)
+            workers.welcome = msgspec.structs.replace(workers.welcome, node_rank=place, nproc=nproc)
 
     def handle_welcome(self, welcome: Welcome) -> None:
         """Take the place that the controller assigned, and start the workers that it names.
@@ -135,21 +129,20 @@ class ControllerHandlers:
         up in the meantime: then its workers are void, and fresh ones are named.
         """
         parts = self._parts
-        self._welcome = welcome
         if welcome.log_level and not log.environment():
             os.environ[log.VARIABLE] = welcome.log_level
             log.set_level(welcome.log_level)
         ranks = RankSet(range(welcome.first_rank, welcome.first_rank + welcome.nproc))
         place = "task" if welcome.is_task else "node"
         print(f"jdist agent: {place} {welcome.node_rank} of {welcome.nnodes}, ranks {ranks}", file=sys.stderr)
-        self._address = welcome.address or self._node.facts.address
-        parts.workers.set_place(welcome, self._address)
+        address = welcome.address or self._node.facts.address
+        parts.workers.welcome = msgspec.structs.replace(welcome, address=address)
         parts.relay.line_limit = welcome.output_lines
         parts.prewarmer.is_enabled = welcome.warm
         parts.link.grace = welcome.agent_grace
         parts.link.dial_liveness(welcome.liveness_name)
         if welcome.workers:  # those of another place are void as well
-            parts.workers.dismiss()
+            parts.workers.end(parts.workers.kernels)
         for wanted in welcome.workers:
             self.handle_start_worker(wanted)
 
@@ -161,22 +154,20 @@ class ControllerHandlers:
         self._parts.workers.end(message.workers)
         self._parts.ledger.record_end(message.workers)
 
-    def handle_rejected(self, message: Rejected) -> None:
-        print(f"jdist agent: {REFUSED} {message.reason}", file=sys.stderr)
-        self._finish(1)
-
-    def handle_shutdown(self, _: Shutdown) -> None:
-        print("jdist agent: the cluster has been stopped, or this node removed from it", file=sys.stderr)
-        self._finish(0)
-
     def handle_input_reply(self, message: InputReply) -> None:
         kernel = self._parts.workers.kernels.get(message.rank)
         if kernel is not None:
             kernel.reply_input(message.text)
 
     def handle_start_store(self, message: StartStore) -> None:
-        node = f"node {self._welcome.node_rank if self._welcome else '?'}"
-        self._node.create_task(self._parts.store.start(message, message.host or self._address, node))
+        welcome = self._parts.workers.welcome
+        node = f"node {welcome.node_rank if welcome else '?'}"
+        address = message.host or (welcome.address if welcome else self._node.facts.address)
+        self._node.create_task(self._parts.store.start(message, address, node))
+
+    def _end(self, reason: str, code: int) -> None:
+        print(f"jdist agent: {reason}", file=sys.stderr)
+        self._finish(code)
 
 
 class WorkerHandlers:
@@ -214,11 +205,6 @@ class WorkerHandlers:
         self._flush_timer = None
         self._parts.relay.flush()
 
-    def handle_hello(self, kernel: Kernel) -> None:
-        folders = self._parts.code_sync.folders
-        if folders:
-            self._parts.workers.send(kernel.worker, CodeSynced(folders, ()))
-
     def handle_worker_message(self, message: Any) -> None:
         parts = self._parts
         if parts.rank_queries.record_reply(message):
@@ -227,14 +213,17 @@ class WorkerHandlers:
 
     def handle_up(self, kernel: Kernel) -> None:
         _log.info("worker %d is up: process %d", kernel.worker, kernel.pid)
-        self._node.send(WorkerUp(kernel.worker, kernel.pid, kernel.place.incarnation))
+        folders = self._parts.code_sync.folders
+        if folders:
+            self._parts.workers.send(kernel.worker, CodeSynced(folders, ()))
+        self._node.send(WorkerUp(kernel.worker, kernel.pid, kernel.wanted.incarnation))
         self._parts.prewarmer.record_ended(kernel.worker)
 
     def handle_exit(self) -> None:
         self._parts.relay.flush()
 
-    def handle_down(self, worker: int, incarnation: int, reason: str) -> None:
-        _log.info("worker %d is down: %s", worker, reason)
+    def handle_down(self, wanted: StartWorker, reason: str) -> None:
+        _log.info("worker %d is down: %s", wanted.worker, reason)
         if not self._is_ending():
-            self._parts.prewarmer.record_ended(worker)
-            self._node.send(WorkerDown(worker, incarnation, reason))
+            self._parts.prewarmer.record_ended(wanted.worker)
+            self._node.send(WorkerDown(wanted.worker, wanted.incarnation, reason))

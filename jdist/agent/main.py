@@ -19,13 +19,12 @@ from jdist.agent.handlers import AgentParts, ControllerHandlers, WorkerHandlers
 from jdist.agent.link.controller_link import ControllerLink
 from jdist.agent.link.data_gateway import DataGateway
 from jdist.agent.link.enrolment import enrol
-from jdist.agent.link.leave_reason import why_terminated
 from jdist.agent.node.context import NodeContext
 from jdist.agent.node.facts import node_facts
 from jdist.agent.node.gpus import CudaVisibility
 from jdist.agent.node.join_options import JoinOptions, read_join_options
-from jdist.agent.processes.exits import on_exit
-from jdist.agent.processes.store_supervisor import StoreSupervisor
+from jdist.agent.processes.exits import on_exit, why_terminated
+from jdist.agent.processes.helpers import StoreSupervisor
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.gpu_meter import GpuMeter

@@ -1,18 +1,24 @@
-"""Exits: waiting for ended children, and explaining in words how a process ended."""
+"""Exits: waiting for ended children, and explaining in words how a process ended, or why the agent itself is to end."""
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
+import subprocess
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import psutil
 
 from jdist.agent.processes.oom import OomVerdict
+from jdist.core.slurm import SlurmJob, parse_job
 
 _REMEMBERED = 256
+# Seconds for Slurm's answer: between SIGTERM and SIGKILL it gives a job 30 s, unless set otherwise.
+_SLURM_TIMEOUT = 2.0
+_SLURM_RETRY = 0.1
 _HINTS = {
     "process": "; no oom kill was counted",
     "unknown": "; the kernel's out-of-memory killer does that, or somebody's kill -9",
@@ -84,10 +90,38 @@ def explain_exit(status: int | None, verdict: OomVerdict | None = None) -> str:
     if not os.WIFSIGNALED(status):
         return f"exited with code {os.waitstatus_to_exitcode(status)}"
     number = os.WTERMSIG(status)
-    name = signal.Signals(number).name if number in {s.value for s in signal.Signals} else "?"
+    name = signal.Signals(number).name if number in set(signal.Signals) else "?"
     if number != signal.SIGKILL:
         return f"killed by signal {number} ({name})"
     verdict = verdict or OomVerdict("unknown")
     if verdict.cause == "kernel":
         return f"killed by signal {number} ({name}), out of memory: {verdict.evidence}"
     return f"killed by signal {number} ({name}{_HINTS[verdict.cause]})"
+
+
+async def why_terminated(environ: Mapping[str, str]) -> str:
+    """The reason for a SIGTERM to this agent; in a Slurm job, with the job's state (preemption, time limit, cancel)."""
+    reason = "its agent was ended by SIGTERM"
+    number = environ.get("SLURM_JOB_ID", "")
+    job = await _query_slurm(number) if number else None
+    if job is None or job.phase == "running":  # the signal came from elsewhere
+        return reason
+    advice = job.advice()
+    return f"{reason}: {job.describe()}{'; ' if advice else ''}{advice}"
+
+
+async def _query_slurm(number: str) -> SlurmJob | None:
+    """The job's state. Slurm signals all processes of a job, repeatedly, and so may end scontrol: then retry."""
+    command = ["scontrol", "show", "job", number, "-o"]
+    deadline = time.monotonic() + _SLURM_TIMEOUT
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            run = functools.partial(subprocess.run, command, capture_output=True, text=True, check=False, timeout=left)
+            answer = await asyncio.to_thread(run)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        job = parse_job(answer.stdout)
+        if job is not None or answer.stderr:
+            return job
+        await asyncio.sleep(_SLURM_RETRY)
+    return None

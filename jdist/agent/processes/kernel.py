@@ -3,66 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from jupyter_client.session import Session
-from msgspec import Struct
 
+from jdist.agent.node.context import NodeContext
 from jdist.agent.processes.exits import ChildReaper
 from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.agent.starters.prewarm import Starter
 from jdist.core.messages.base import AGENT_IDENTITY
+from jdist.core.messages.membership import StartWorker
 from jdist.core.settings import WorkerSpec
-from jdist.wire.transport.sockets import SUB, Port, dial_ipc
+from jdist.wire.transport.sockets import SUB, dial_ipc
 
-
-class WorkerPlace(Struct, frozen=True):
-    """Where a worker was started, and the files around it."""
-
-    directory: str
-    number: int  # Serial number of the process on this agent, for the names of its files and sockets.
-    worker: int  # The worker's id, for life.
-    rank: int  # Its rank when the process was started.
-    incarnation: int
-    gpu_index: int  # The GPU that is its own: the lowest that none of the node's other workers has.
-
-    @property
-    def connection_file(self) -> Path:
-        return Path(self.directory) / f"kernel-{self.number}.json"
-
-    @property
-    def raw_log(self) -> str:
-        """What the process itself wrote outside of any cell, such as the traceback of a crash."""
-        return str(Path(self.directory) / f"kernel-{self.number}.raw.log")
-
-    @property
-    def identity(self) -> bytes:
-        """The worker's identity at the agent's socket."""
-        return b"w-%d" % self.number
+_PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 
 
 class Kernel:
-    """One worker's process and sockets.
+    """One worker's process and sockets. ``number`` is the process's own on this agent.
 
     Callbacks: ``on_message(kernel, channel, message)``, and ``on_exit(kernel, wait_status)`` once.
     """
 
     def __init__(
         self,
-        context: Any,
-        place: WorkerPlace,
+        node: NodeContext,
+        number: int,
+        wanted: StartWorker,
+        gpu_index: int,
         reaper: ChildReaper,
         on_message: Callable[[Kernel, str, KernelMessage], None],
         on_exit: Callable[[Kernel, int | None], None],
     ):
-        self.place = place
-        self.worker = place.worker
+        self.wanted = wanted
+        self.worker = wanted.worker  # Its id, for life.
+        self.gpu_index = gpu_index  # The GPU that is its own: the lowest that none of the node's other workers has.
+        self.identity = b"w-%d" % number  # At the agent's socket.
+        self.connection_file = node.directory / f"kernel-{number}.json"
+        # What the process itself writes outside of any cell, such as the traceback of a crash.
+        self.raw_log = node.directory / f"kernel-{number}.raw.log"
         self.pid = 0
         self.is_dismissed = False  # The agent has ended it, or is about to: its end is not reported.
         self.is_subscribed = False  # Its output is received.
@@ -74,20 +59,22 @@ class Kernel:
         self._is_killed = False
         self._session = Session(key=os.urandom(16).hex().encode(), check_pid=False)
         self._session.pack = msgspec.json.encode  # a tenth of the time of the default
-        prefix = str(Path(place.directory) / f"k{place.number}")
-        ports = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
-        self._files = [f"{prefix}-{n}" for n in ports.values()]
-        _write_connection_file(place.connection_file, prefix, ports, self._session.key)
+        prefix = str(node.directory / f"k{number}")
+        self._files = [self.connection_file, *(Path(f"{prefix}-{n}") for n in _PORTS.values())]
+        info = {"transport": "ipc", "ip": prefix, **_PORTS, "key": self._session.key.decode()}
+        with open(os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
+            f.write(msgspec.json.encode({**info, "signature_scheme": "hmac-sha256", "kernel_name": "jdist"}))
 
         def on(channel: str) -> Callable[[list[bytes]], None]:
             return lambda frames: on_message(self, channel, parse(frames))
 
-        self._stdin: Port = dial_ipc(context, f"{prefix}-3", on("stdin"), identity=AGENT_IDENTITY)
-        self._iopub: Port = dial_ipc(context, f"{prefix}-2", on("iopub"), kind=SUB)
+        stdin, iopub = f"{prefix}-{_PORTS['stdin_port']}", f"{prefix}-{_PORTS['iopub_port']}"
+        self._stdin = dial_ipc(node.zmq_context, stdin, on("stdin"), identity=AGENT_IDENTITY)
+        self._iopub = dial_ipc(node.zmq_context, iopub, on("iopub"), kind=SUB)
 
     async def start(self, starter: Starter, spec: WorkerSpec, env: dict[str, str]) -> None:
         """Start the process; ``on_exit`` is called once when it ends. Raises LaunchError."""
-        request = ProcessRequest("jdist.worker.main:main", msgspec.json.encode(spec), self.place.raw_log, env)
+        request = ProcessRequest("jdist.worker.main:main", msgspec.json.encode(spec), str(self.raw_log), env)
         self.pid = await starter.start(request)
         self._pidfd = os.pidfd_open(self.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
@@ -112,10 +99,8 @@ class Kernel:
         """SIGKILL, as soon as the process is there; ``on_exit`` follows."""
         self._is_killed = True
         if self._pidfd >= 0:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)  # type: ignore[attr-defined,unused-ignore]
-            except ProcessLookupError:
-                return
 
     def _reap(self) -> None:
         status = self._reaper.status(self.pid)
@@ -128,14 +113,7 @@ class Kernel:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
-        for port in (self._stdin, self._iopub):
-            port.close()
-        for path in (*self._files, str(self.place.connection_file)):
-            Path(path).unlink(missing_ok=True)
-
-
-def _write_connection_file(path: Path, prefix: str, ports: dict[str, int], key: bytes) -> None:
-    info = {"transport": "ipc", "ip": prefix, **ports, "key": key.decode(), "signature_scheme": "hmac-sha256"}
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "wb") as f:
-        f.write(msgspec.json.encode({**info, "kernel_name": "jdist"}))
+        self._stdin.close()
+        self._iopub.close()
+        for path in self._files:
+            path.unlink(missing_ok=True)

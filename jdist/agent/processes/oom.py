@@ -17,6 +17,13 @@ from msgspec import Struct
 Cause = Literal["kernel", "process", "unknown"]
 
 _KILLED = re.compile(r"Killed process (\d+) ")
+_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_MOUNT = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .*- (cgroup2?) .*?(\S+)$", re.MULTILINE)
+# The memory cgroup's line in /proc/PID/cgroup, by the version of cgroups.
+_CGROUP = {
+    "1": re.compile(r"^\d+:(?:[^:\n]*,)?memory(?:,[^:\n]*)?:(.*)$", re.MULTILINE),
+    "2": re.compile(r"^0::(.*)$", re.MULTILINE),
+}
 _RECORD = 8192  # Bytes of the longest record of /dev/kmsg.
 
 
@@ -46,33 +53,24 @@ class OomMonitor:
 
     def watch(self, pid: int) -> None:
         """Begin to watch a process, on which a verdict may be needed."""
-        counter = self._counter_of(pid)
-        self._counters[pid] = counter
-        if counter is not None and counter not in self._older:
-            count = _count(counter)
-            if count is not None:
-                self._older[counter] = self._newer[counter] = count
-
-    def forget(self, pid: int) -> None:
-        """No verdict on this process is needed any more."""
-        self._counters.pop(pid, None)
+        counter = self._counters[pid] = self._counter_of(pid)
+        if counter is not None and counter not in self._older and (count := _count(counter)) is not None:
+            self._older[counter] = self._newer[counter] = count
 
     def tick(self) -> None:
         """Record the kernel's counts, and the processes' cgroups, since processes may be moved."""
         for pid in self._counters:
             self._counters[pid] = self._counter_of(pid, is_moved=True) or self._counters[pid]
-        counts = {c: _count(c) for c in set(self._counters.values()) if c is not None}
-        found = {c: n for c, n in counts.items() if n is not None}
-        self._older = {c: self._newer.get(c, n) for c, n in found.items()}
-        self._newer = found
+        counts = {c: n for c in set(self._counters.values()) if c is not None and (n := _count(c)) is not None}
+        self._older, self._newer = counts | self._newer, counts
         self._older_killed, self._newer_killed = self._newer_killed, self._read_log()
 
     def verdict(self, pid: int) -> OomVerdict:
-        """The verdict on a process that a SIGKILL has just ended."""
+        """The verdict on a process that a SIGKILL has just ended; it is watched no longer."""
+        counter = self._counters.pop(pid, None)
         self._newer_killed |= self._read_log()
         if pid in self._newer_killed | self._older_killed:
             return OomVerdict("kernel", "the kernel's log names it")
-        counter = self._counters.get(pid)
         now = _count(counter) if counter is not None else None
         if counter is None or now is None or counter not in self._older:
             return OomVerdict("unknown")
@@ -132,36 +130,24 @@ class OomMonitor:
 def find_mounts(mountinfo: str) -> dict[str, tuple[str, str]]:
     """``{"1" or "2": (mount point, what part of the hierarchy it shows)}`` of the memory cgroups, from mountinfo."""
     found: dict[str, tuple[str, str]] = {}
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) < 5 or not kind:
-            continue
-        if kind[0] == "cgroup2":
-            found["2"] = (fields[4], fields[3])
-        elif kind[0] == "cgroup" and "memory" in kind[-1].split(","):
-            found["1"] = (fields[4], fields[3])
+    for part, place, kind, options in _MOUNT.findall(mountinfo):
+        if kind == "cgroup2":
+            found["2"] = (place, part)
+        elif "memory" in options.split(","):
+            found["1"] = (place, part)
     return found
 
 
 def find_cgroup(text: str, version: str) -> str | None:
     """The memory cgroup in ``/proc/PID/cgroup`` ("0::/a/b", "4:memory:/a/b"), or None."""
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        is_it = number == "0" and not controllers if version == "2" else "memory" in controllers.split(",")
-        if is_it:
-            return path
-    return None
+    found = _CGROUP[version].search(text)
+    return found[1] if found else None
 
 
 def _count(path: Path) -> int | None:
     """The number after "oom_kill" in a counter's file; None if it cannot be read or has none."""
-    for line in _read(path).splitlines():
-        name, _, number = line.partition(" ")
-        if name == "oom_kill" and number.strip().isdecimal():
-            return int(number)
-    return None
+    found = _KILLS.search(_read(path))
+    return int(found[1]) if found else None
 
 
 def _read(path: Path) -> str:

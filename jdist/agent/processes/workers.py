@@ -20,7 +20,7 @@ from jdist.agent.node.facts import interface_environment
 from jdist.agent.node.join_options import WORKER
 from jdist.agent.processes.exits import ChildReaper, explain_exit
 from jdist.agent.processes.jupyter_messages import KernelMessage
-from jdist.agent.processes.kernel import Kernel, WorkerPlace
+from jdist.agent.processes.kernel import Kernel
 from jdist.agent.processes.oom import OomMonitor
 from jdist.core.errors import LaunchError
 from jdist.core.messages.base import Message
@@ -47,9 +47,6 @@ class WorkerListener(Protocol):
     def handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
         """The worker's kernel has written output, or asks for input."""
 
-    def handle_hello(self, kernel: Kernel) -> None:
-        """The worker can receive messages."""
-
     def handle_worker_message(self, message: Any) -> None:
         """The worker has sent a message other than its hello."""
 
@@ -59,7 +56,7 @@ class WorkerListener(Protocol):
     def handle_exit(self) -> None:
         """A process has ended; all its output has been read."""
 
-    def handle_down(self, worker: int, incarnation: int, reason: str) -> None:
+    def handle_down(self, wanted: StartWorker, reason: str) -> None:
         """The worker has lost its process, or got none."""
 
 
@@ -69,23 +66,18 @@ class Workers:
     listener: WorkerListener
 
     def __init__(self, node: NodeContext):
+        self.welcome: Welcome | None = None  # The node's place in the world, and its address there.
         self._node = node
         self._kernels: dict[int, Kernel] = {}
         self._numbers = itertools.count()
         self._reaper = ChildReaper()
         self._oom = OomMonitor()
-        self._welcome: Welcome | None = None
-        self._address = ""
-        self._socket = bind_ipc(node.zmq_context, str(node.directory / "agent"), self._handle_frames)
+        self._socket_path = str(node.directory / "agent")
+        self._socket = bind_ipc(node.zmq_context, self._socket_path, self._handle_frames)
 
     @property
     def kernels(self) -> Mapping[int, Kernel]:
         return self._kernels
-
-    def set_place(self, welcome: Welcome, address: str) -> None:
-        """Start workers from now on for this place in the world, at this address."""
-        self._welcome = welcome
-        self._address = address
 
     def tick(self) -> None:
         """Sample memory events; called with every heartbeat."""
@@ -93,36 +85,29 @@ class Workers:
 
     def start(self, wanted: StartWorker) -> bool:
         """Kill what is left of the worker and start a fresh process; False if that is down already."""
-        node = self._node
         self.end((wanted.worker,))
         number, gpu_index = next(self._numbers), self._free_gpu()
-        place = WorkerPlace(str(node.directory), number, wanted.worker, wanted.rank, wanted.incarnation, gpu_index)
+        on_message, on_exit = self._handle_kernel_message, self._handle_exit
         try:
-            kernel = Kernel(node.zmq_context, place, self._reaper, self._handle_kernel_message, self._handle_exit)
+            kernel = Kernel(self._node, number, wanted, gpu_index, self._reaper, on_message, on_exit)
         except OSError as e:
-            self.listener.handle_down(wanted.worker, wanted.incarnation, str(e))
+            self.listener.handle_down(wanted, str(e))
             return False
         self._kernels[wanted.worker] = kernel
-        node.create_task(self._start(kernel))
+        self._node.create_task(self._start(kernel))
         return True
 
     def end(self, workers: Iterable[int]) -> None:
         """End these for good; nothing more of them is reported."""
-        for worker in workers:
+        for worker in tuple(workers):
             kernel = self._kernels.pop(worker, None)
             if kernel is not None:
                 kernel.dismiss()
 
-    def dismiss(self) -> None:
-        """End all of them; nothing more of them is reported."""
-        for kernel in self._kernels.values():
-            kernel.dismiss()
-        self._kernels.clear()
-
     def close(self) -> None:
         """Leave no process behind, whoever started it: the node has no workers any more."""
         kernels = list(self._kernels.values())
-        self.dismiss()
+        self.end(self._kernels)
         self._node.starter.close()
         self._reaper.end_all(_CHILDREN_END_TIMEOUT)
         for kernel in kernels:
@@ -133,26 +118,26 @@ class Workers:
     def _free_gpu(self) -> int:
         """The GPU of the next worker: the lowest that no other worker has, or the one that is the task's."""
         task = self._node.options.task
-        if task is not None and self._welcome is not None and self._welcome.is_task:
+        if task is not None and self.welcome is not None and self.welcome.is_task:
             return task.gpu if task.gpu >= 0 else self._node.facts.gpus  # none: the first that is not there
-        taken = {k.place.gpu_index for k in self._kernels.values()}
+        taken = {kernel.gpu_index for kernel in self._kernels.values()}
         return next(n for n in itertools.count() if n not in taken)
 
     # ------------------------------------------------------------ start and end
 
     async def _start(self, kernel: Kernel) -> None:
-        welcome, place, node = self._welcome, kernel.place, self._node
+        welcome, wanted, node = self.welcome, kernel.wanted, self._node
         if welcome is None:
             raise LaunchError("no place in the world yet")
         threads = 1 if welcome.nproc > 1 or welcome.is_task else os.cpu_count() or 1
         threads = int(os.environ.get("OMP_NUM_THREADS", threads))
         spec = WorkerSpec(
-            worker=place.worker,
-            rank=place.rank,
-            gpu_index=place.gpu_index,
-            identity=place.identity.decode(),
-            connection_file=str(place.connection_file),
-            agent_socket=str(node.directory / "agent"),
+            worker=wanted.worker,
+            rank=wanted.rank,
+            gpu_index=kernel.gpu_index,
+            identity=kernel.identity.decode(),
+            connection_file=str(kernel.connection_file),
+            agent_socket=self._socket_path,
             handover_socket=str(node.directory / "handover"),
             cluster=node.endpoint.cluster,
             threads=threads,
@@ -161,9 +146,9 @@ class Workers:
             **(node.options.launcher if welcome.keeps_launcher else {}),
             WORKER: "1",
             **log.environment(),
-            "RANK": str(place.rank),
+            "RANK": str(wanted.rank),
             "OMP_NUM_THREADS": str(threads),
-            **interface_environment(self._address),
+            **interface_environment(welcome.address),
         }
         try:
             await kernel.start(node.starter, spec, env)
@@ -171,9 +156,12 @@ class Workers:
             self._oom.watch(kernel.pid)
         except (LaunchError, OSError) as e:
             kernel.close()
-            if not kernel.is_dismissed:
-                del self._kernels[kernel.worker]
-                self.listener.handle_down(kernel.worker, place.incarnation, str(e))
+            self._report_down(kernel, str(e))
+
+    def _report_down(self, kernel: Kernel, reason: str) -> None:
+        if not kernel.is_dismissed:
+            del self._kernels[kernel.worker]
+            self.listener.handle_down(kernel.wanted, reason)
 
     def _handle_exit(self, kernel: Kernel, status: int | None) -> None:
         if status == signal.SIGTERM:  # a scheduler that ends the node's job sends that to all of its processes
@@ -182,14 +170,10 @@ class Workers:
             self._report_exit(kernel, status)
 
     def _report_exit(self, kernel: Kernel, status: int | None) -> None:
-        place = kernel.place
         reason = explain_exit(status, self._oom.verdict(kernel.pid))
-        self._oom.forget(kernel.pid)
         self.listener.handle_exit()
         sweep_dead(self._node.endpoint.cluster)
-        if not kernel.is_dismissed:
-            del self._kernels[kernel.worker]
-            self.listener.handle_down(kernel.worker, place.incarnation, reason + _raw_log_end(place.raw_log))
+        self._report_down(kernel, reason + _raw_log_end(kernel.raw_log))
 
     # ------------------------------------------------------------ messages
 
@@ -200,7 +184,7 @@ class Workers:
     def forward(self, workers: Collection[int], data: bytes) -> int:
         """Send an encoded message to those of the workers that are here; how many. A large cell is packed only once."""
         there = filter(None, map(self._kernels.get, workers))
-        return sum(self._socket.send([kernel.place.identity, data]) for kernel in there)
+        return sum(self._socket.send([kernel.identity, data]) for kernel in there)
 
     def _handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
         if channel == "iopub" and not kernel.is_subscribed:
@@ -209,16 +193,15 @@ class Workers:
         self.listener.handle_kernel_message(kernel, channel, message)
 
     def _handle_frames(self, frames: list[bytes]) -> None:
-        kernel = next((k for k in self._kernels.values() if k.place.identity == frames[0]), None)
+        kernel = next((k for k in self._kernels.values() if k.identity == frames[0]), None)
         if kernel is None:
             return  # it has just been replaced, or removed
         message = _from_worker(frames[-1])
-        if not isinstance(message, WorkerHello):
+        if isinstance(message, WorkerHello):
+            kernel.has_greeted = True
+            self._report_up(kernel)
+        else:
             self.listener.handle_worker_message(message)
-            return
-        kernel.has_greeted = True
-        self.listener.handle_hello(kernel)
-        self._report_up(kernel)
 
     def _report_up(self, kernel: Kernel) -> None:
         if kernel.is_up:
@@ -228,14 +211,14 @@ class Workers:
 def _kill_late(kernel: Kernel) -> None:
     """End a process that does not become ready; its rank is then reported as lost."""
     if not kernel.is_up and not kernel.is_dismissed:
-        _log.warning("rank %d was not ready within %.0f s; ending it", kernel.place.rank, _UP_TIMEOUT)
+        _log.warning("rank %d was not ready within %.0f s; ending it", kernel.wanted.rank, _UP_TIMEOUT)
         kernel.kill()
 
 
-def _raw_log_end(raw_log: str) -> str:
+def _raw_log_end(raw_log: Path) -> str:
     """The end of what the process wrote outside its cells, if anything."""
     with contextlib.suppress(OSError):
-        lines = log.without_verbose(Path(raw_log).read_text(errors="replace").strip().splitlines())
+        lines = log.without_verbose(raw_log.read_text(errors="replace").strip().splitlines())
         if lines:
             return "; it last wrote: " + " / ".join(lines[-3:])[-400:]
     return ""

@@ -148,7 +148,7 @@ class GpuMeter:
         if kernel is None or reading is None or is_old or not isinstance(observation, Observation):
             return answer
         kind, _, index = kernel.device.partition(":")
-        number = int(index) if index.isdecimal() else kernel.place.gpu_index
+        number = int(index) if index.isdecimal() else kernel.gpu_index
         bound = self._visibility.find(number, reading.devices) if kind == "cuda" else None
         gpu = use_of(kernel.pid, bound, reading.devices, reading.taken)
         return msgspec.structs.replace(answer, body=msgspec.structs.replace(observation, gpu=gpu))

@@ -13,7 +13,7 @@ import msgspec
 import psutil
 
 from jdist.agent.node.gpus import GpuReading, query
-from jdist.agent.processes.reports import start_reporter
+from jdist.agent.processes.helpers import start_reporter
 from jdist.agent.starters.prewarm import Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.membership import NodeFacts

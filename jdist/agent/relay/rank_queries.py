@@ -96,7 +96,7 @@ class RankQueries:
         kernel = self._workers.kernels.get(worker)
         if kernel is None:
             return QueryFailed(_NO_PROCESS)
-        return ConsoleAt(socket.gethostname(), str(kernel.place.connection_file))
+        return ConsoleAt(socket.gethostname(), str(kernel.connection_file))
 
     def _forward(self, worker: int, query: RankQuery) -> None:
         if not self._workers.send(worker, query):

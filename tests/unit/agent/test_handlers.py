@@ -86,7 +86,7 @@ class Bed:
             create_task=self.tasks.append,
         )
         self.link, self.prewarmer, self.meter = Double(), Double(), Double()
-        self.workers = Double(kernels=self.kernels, start=self._start, end=self._end)
+        self.workers = Double(kernels=self.kernels, welcome=None, start=self._start, end=self._end)
         self.store = Double(address=("10.0.0.1", 29500), start=lambda *_: "the store's start")
         self.rank_queries, self.node_queries = Double(record_reply=lambda m: m != Stalled(10, 99)), Double()
         self.code_sync = Double(folders=())
@@ -111,7 +111,7 @@ class Bed:
         return wanted.incarnation < 9
 
     def _end(self, workers: tuple[int, ...]) -> None:
-        for worker in workers:
+        for worker in tuple(workers):
             self.kernels.pop(worker, None)
 
     def gets(self, *messages: Message) -> None:
@@ -120,8 +120,7 @@ class Bed:
 
 
 def kernel(wanted: StartWorker) -> Any:
-    place = SimpleNamespace(incarnation=wanted.incarnation)
-    return Double(worker=wanted.worker, pid=4000 + wanted.worker, place=place, is_up=True)
+    return Double(worker=wanted.worker, pid=4000 + wanted.worker, wanted=wanted, is_up=True)
 
 
 @pytest.fixture
@@ -141,12 +140,8 @@ def test_every_message_of_the_controller_has_a_handler(bed: Bed) -> None:
 
 def test_a_welcome_sets_limits_and_starts_the_workers_that_it_names(bed: Bed) -> None:
     bed.gets(msgspec.structs.replace(WELCOME, address="10.0.0.9"))
-    assert bed.workers.calls == [
-        ("set_place", msgspec.structs.replace(WELCOME, address="10.0.0.9"), "10.0.0.9"),
-        ("dismiss",),
-        ("start", FIRST),
-        ("start", SECOND),
-    ]
+    assert bed.workers.welcome == msgspec.structs.replace(WELCOME, address="10.0.0.9")
+    assert bed.workers.calls == [("end", bed.kernels), ("start", FIRST), ("start", SECOND)]
     assert bed.link.grace == 60.0
     assert bed.link.calls == [("dial_liveness", "here")]
     assert bed.prewarmer.is_enabled is False
@@ -156,7 +151,8 @@ def test_a_second_welcome_without_workers_keeps_those_that_there_are(bed: Bed) -
     bed.gets(WELCOME)
     bed.workers.calls.clear()
     bed.gets(msgspec.structs.replace(WELCOME, workers=()))
-    assert [name for name, *_ in bed.workers.calls] == ["set_place"]
+    assert bed.workers.calls == []
+    assert list(bed.kernels) == [10, 11]
 
 
 def test_the_first_hello_asks_for_a_place_and_a_later_one_describes_what_is_held(bed: Bed) -> None:
@@ -293,7 +289,6 @@ def test_a_question_of_a_cell_comes_after_its_output(bed: Bed) -> None:
 def test_a_worker_that_comes_up_is_reported_and_imports_what_was_synced(bed: Bed) -> None:
     bed.gets(WELCOME)
     bed.code_sync.folders = ("/code",)
-    bed.events.handle_hello(bed.kernels[10])
     bed.events.handle_up(bed.kernels[10])
     assert bed.workers.called("send") == [[10, CodeSynced(("/code",), ())]]
     assert bed.sent == [WorkerUp(10, 4010, 0)]
@@ -311,8 +306,8 @@ def test_what_a_worker_says_is_recorded_and_forwarded_unless_it_is_late(bed: Bed
 
 
 def test_a_lost_worker_is_reported_unless_the_agent_ends(bed: Bed) -> None:
-    bed.events.handle_down(10, 3, "killed")
+    bed.events.handle_down(StartWorker(10, 2, 3), "killed")
     bed.is_ending = True
-    bed.events.handle_down(11, 0, "killed with the agent")
+    bed.events.handle_down(SECOND, "killed with the agent")
     assert bed.sent == [WorkerDown(10, 3, "killed")]
     assert bed.prewarmer.called("record_ended") == [[10]]

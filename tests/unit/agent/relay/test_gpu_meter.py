@@ -39,10 +39,6 @@ class Worker:
     device: str = ""
     gpu_index: int = 0
 
-    @property
-    def place(self) -> Worker:
-        return self
-
 
 @dataclass
 class Driver:

@@ -1,4 +1,4 @@
-"""Reports: a process's one datagram arrives, also if it ends at once; one that ends without it says why."""
+"""Helpers: a process's one datagram arrives, also if it ends at once; one that ends without it says why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jdist.agent.processes.reports import start_reporter
+from jdist.agent.processes.helpers import start_reporter
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
 from jdist.core.settings import TorchFactsSpec

@@ -1,0 +1,106 @@
+"""Helpers: processes of an agent that are no workers, each of which reports with one datagram; the rendezvous store.
+
+At most one store is kept. It ends with the agent, or when another takes its place. One that ends by itself is replaced
+for the next generation: a world that is formed does not need it at once.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from jdist.agent.node.context import NodeContext
+from jdist.agent.processes.exits import on_exit
+from jdist.agent.starters.forkserver import ProcessRequest
+from jdist.agent.starters.prewarm import Starter
+from jdist.core.errors import LaunchError
+from jdist.core.messages.groups import StartStore, StoreDown, StoreUp
+from jdist.core.settings import StoreReport, StoreSpec
+
+_log = logging.getLogger("jdist.agent")
+
+_STORE_TIMEOUT = 60.0
+
+
+async def start_reporter(
+    starter: Starter, directory: Path, name: str, entry: str, spec: Callable[[str], Struct], timeout: float
+) -> tuple[int, bytes]:
+    """Start ``entry`` with the spec for a report's path; (pid, report).
+
+    Raises LaunchError, with what it wrote last if it ends without a report, and TimeoutError ``timeout`` seconds after
+    its start.
+    """
+    path, log = directory / f"{name}-report", directory / f"{name}.log"
+    path.unlink(missing_ok=True)
+    loop, is_over = asyncio.get_running_loop(), asyncio.Event()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
+        reports.bind(str(path))
+        reports.setblocking(False)
+        loop.add_reader(reports, is_over.set)
+        try:
+            pid = await starter.start(ProcessRequest(entry, msgspec.json.encode(spec(str(path))), str(log), {}))
+            on_exit(pid, is_over.set)
+            await asyncio.wait_for(is_over.wait(), timeout)
+            return pid, reports.recv(1 << 16)
+        except BlockingIOError:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise LaunchError(f"its process ended without a report; {' '.join(last)}") from None
+        finally:
+            loop.remove_reader(reports)
+            path.unlink(missing_ok=True)
+
+
+class StoreSupervisor:
+    """Keeps this node's store running."""
+
+    def __init__(self, node: NodeContext):
+        self.address: tuple[str, int] | None = None  # Where it listens; None while none runs.
+        self._node = node
+        self._pid = 0
+
+    async def start(self, start: StartStore, host: str, node: str) -> None:
+        """Start one at ``host`` in place of the present one; ``node`` names this node to the user."""
+        self.end()
+        try:
+            self._pid, port = await self._start(host, start.port)
+        except (LaunchError, OSError) as e:
+            self._node.send(StoreDown(f"{node}: {e}"))
+            return
+        on_exit(self._pid, functools.partial(self._handle_exit, self._pid, start, host, node))
+        self.address = (host, port)
+        self._node.send(StoreUp(host, port))
+
+    async def _start(self, host: str, port: int) -> tuple[int, int]:
+        """(pid, port) of a store; ``port`` 0 takes a free one. Raises LaunchError with torch's reason."""
+        entry, spec = "jdist.worker.groups.store_process:main", functools.partial(StoreSpec, host, port)
+        starter, directory = self._node.starter, self._node.directory
+        try:
+            pid, data = await start_reporter(starter, directory, "store", entry, spec, _STORE_TIMEOUT)
+        except TimeoutError:
+            raise LaunchError(f"the rendezvous store on {host} did not start within {_STORE_TIMEOUT:.0f} s") from None
+        report = msgspec.json.decode(data, type=StoreReport)
+        if report.error:
+            raise LaunchError(f"the rendezvous store cannot listen on {host}:{port or 'a free port'}: {report.error}")
+        return pid, report.port
+
+    def end(self) -> None:
+        """End it; its end is not reported."""
+        pid, self._pid = self._pid, 0
+        self.address = None
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _handle_exit(self, pid: int, start: StartStore, host: str, node: str) -> None:
+        if pid == self._pid:
+            self._pid, self.address = 0, None
+            _log.warning("the rendezvous store has ended; starting another")
+            self._node.create_task(self.start(start, host, node))
