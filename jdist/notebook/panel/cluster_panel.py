@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from ipywidgets import Combobox, Text
+
 from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
 from jdist.core.errors import UsageError
@@ -10,10 +12,9 @@ from jdist.core.observation import Verdict
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import Remedy
 from jdist.notebook.panel import html, widgets
-from jdist.notebook.panel.comm_thread import LATE
 from jdist.notebook.panel.follower import PanelFollower
 from jdist.notebook.panel.html import Sight
-from jdist.notebook.panel.part import PanelPart
+from jdist.notebook.panel.part import LATE, PanelPart
 from jdist.notebook.panel.visibility import Visibility
 from jdist.notebook.text import remedy_text
 
@@ -41,19 +42,15 @@ class ClusterPanel(PanelPart):
         self._header, self._warning, self._table, self._groups, self._footer = (widgets.markup() for _ in range(5))
         self._visibility = Visibility(lambda: not self._delivery.is_late, self._refresh_soon, self._parentless)
         self._verdicts = widgets.column()
-        self._ranks = widgets.text("on ranks", _HINT, f"which ranks the buttons are for: {_HINT}", ["all"])
+        tooltip = f"which ranks the buttons are for: {_HINT}"
+        self._ranks = widgets.field(Combobox, "on ranks", tooltip, placeholder=_HINT, options=("all",))
         self._ranks.style.description_width = "auto"
+        stops = "stop what runs there; every namespace is kept"
+        replaces = "replace the ranks' processes; what they hold is lost"
         self._controls = widgets.row(
             self._ranks,
-            self._button(
-                "Interrupt",
-                "stop what runs there; every namespace is kept",
-                lambda: self._interrupt(self._chosen()),
-                "stop",
-            ),
-            self._button(
-                "Restart …", "replace the ranks' processes; what they hold is lost", self._confirm_restart, "refresh"
-            ),
+            self._button("Interrupt", stops, lambda: self._interrupt(self._chosen()), "stop"),
+            self._button("Restart …", replaces, self._confirm_restart, "refresh"),
         )
         self._question = widgets.markup()
         self._confirmation = widgets.row(
@@ -66,22 +63,10 @@ class ClusterPanel(PanelPart):
             self._button("Previous", "the ranks before these", lambda: self._turn(-1), "arrow-left"),
             self._button("Next", "the ranks after these", lambda: self._turn(1), "arrow-right"),
         )
-        heads = [widgets.markup(html.draw_heading(words)) for words in ("Ranks", "Groups")]
-        self.widget = widgets.column(
-            self._header,
-            self._warning,
-            self._verdicts,
-            self._controls,
-            self._confirmation,
-            self._message,
-            heads[0],
-            self._table,
-            self._pager,
-            heads[1],
-            self._groups,
-            self._footer,
-            self._visibility.widget,
-        )
+        ranks_head, groups_head = (widgets.markup(html.draw_heading(words)) for words in ("Ranks", "Groups"))
+        above = self._header, self._warning, self._verdicts, self._controls, self._confirmation, self._message
+        tables = ranks_head, self._table, self._pager, groups_head, self._groups
+        self.widget = widgets.column(*above, *tables, self._footer, self._visibility.widget)
 
     # ------------------------------------------------------------ following the cluster
 
@@ -122,15 +107,12 @@ class ClusterPanel(PanelPart):
         if found is not None:
             names = ["all", *found.facts.groups, *(f"node={n}" for n in range(found.facts.topology.nnodes))]
             self._ranks.options = tuple(names)
-            self._clear_stale_message({number for number, _, _, _ in found.runs})
+            runs = {number for number, _, _, _ in found.runs}
+            if runs - self._runs:
+                self._show_message("")  # it is older than the cell that began to run
+            self._runs = runs
         if sight.state == "gone":
             self._on_gone()
-
-    def _clear_stale_message(self, runs: set[int]) -> None:
-        """Clear a message that is older than the cell that began to run."""
-        if runs - self._runs:
-            self._show_message("")
-        self._runs = runs
 
     def _after_click(self) -> None:
         is_late = self._delivery.is_late and self._sight.state not in ("connecting", "gone")
@@ -168,8 +150,8 @@ class ClusterPanel(PanelPart):
             return self._button(label, remedy.effect, lambda: self._interrupt(self._cluster.select(chosen)))
         if remedy.action != "run_cell":
             return widgets.markup(html.draw_message(f"→ {label}", is_error=False))
-        code = widgets.text("", "such as dist.barrier()", f"the cell for {label}")
-        return widgets.row(self._button(label, remedy.effect, lambda: self._run(code, remedy.ranks)), code)
+        code = widgets.field(Text, "", f"the cell for {label}", placeholder="such as dist.barrier()")
+        return widgets.row(self._button(label, remedy.effect, lambda: self._run(code.value, remedy.ranks)), code)
 
     # ------------------------------------------------------------ actions
 
@@ -177,7 +159,15 @@ class ClusterPanel(PanelPart):
         return self._cluster.select(self._ranks.value.strip() or None)
 
     def _interrupt(self, ranks: tuple[int, ...]) -> None:
-        self._submit(f"interrupting {describe_ranks(ranks)}", _interrupt(self._cluster.asynchronous, ranks))
+        async def interrupt(cluster: AsyncCluster) -> str:
+            running = [f"run {n}" for n, _, on, _ in (await cluster.status()).runs if set(ranks) & set(on)]
+            await cluster.interrupt(ranks)
+            if not running:
+                return f"nothing runs on {describe_ranks(ranks)}"
+            kept = "every namespace is kept, the group is re-formed before the next cell"
+            return f"interrupting {', '.join(running)}; {kept}"
+
+        self._submit(f"interrupting {describe_ranks(ranks)}", interrupt(self._cluster.asynchronous))
 
     def _confirm_restart(self) -> None:
         """Ask for a second click, which counts for these ranks only: what they hold is lost for good."""
@@ -187,18 +177,26 @@ class ClusterPanel(PanelPart):
         widgets.set_visible(self._confirmation, is_visible=True)
 
     def _restart(self) -> None:
+        async def restart(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
+            await cluster.restart(ranks)
+            return f"{describe_fresh_ranks(ranks)}; the world is re-formed"
+
         self._cancel_restart()
-        ranks = self._to_restart
-        self._submit(f"restarting {describe_ranks(ranks)}", _restart(self._cluster.asynchronous, ranks))
+        work = restart(self._cluster.asynchronous, self._to_restart)
+        self._submit(f"restarting {describe_ranks(self._to_restart)}", work)
 
     def _cancel_restart(self) -> None:
         widgets.set_visible(self._confirmation, is_visible=False)
 
-    def _run(self, code: Any, ranks: str) -> None:
-        if not code.value.strip():
+    def _run(self, code: str, ranks: str) -> None:
+        async def run(cluster: AsyncCluster, chosen: tuple[int, ...]) -> str:
+            await cluster.run(code, chosen)
+            return f"it has been run on {describe_ranks(chosen)}"
+
+        if not code.strip():
             raise UsageError("write the call that the ranks should make beside the button first")
         chosen = self._cluster.select(ranks)
-        self._submit(f"running it on {describe_ranks(chosen)}", _run(self._cluster.asynchronous, code.value, chosen))
+        self._submit(f"running it on {describe_ranks(chosen)}", run(self._cluster.asynchronous, chosen))
 
     def _after_work(self, text: str, *, is_error: bool = False) -> None:
         super()._after_work(text, is_error=is_error)
@@ -208,23 +206,3 @@ class ClusterPanel(PanelPart):
         """Refresh now; from any thread."""
         if self._follower is not None:
             bridge().loop.call_soon_threadsafe(self._follower.poll_now)
-
-
-async def _interrupt(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
-    found = await cluster.status()
-    running = [f"run {n}" for n, _, on, _ in found.runs if set(ranks) & set(on)]
-    await cluster.interrupt(ranks)
-    if not running:
-        return f"nothing runs on {describe_ranks(ranks)}"
-    return f"interrupting {', '.join(running)}; every namespace is kept, the group is re-formed before the next cell"
-
-
-async def _restart(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
-    await cluster.restart(ranks)
-    return f"{describe_fresh_ranks(ranks)}; the world is re-formed"
-
-
-async def _run(cluster: AsyncCluster, code: str, ranks: tuple[int, ...]) -> str:
-    """Raises CellError."""
-    await cluster.run(code, ranks)
-    return f"it has been run on {describe_ranks(ranks)}"

@@ -38,11 +38,11 @@ class PanelFollower(ClusterFollower):
         if not report.runs:
             self._visibility.end()
             self._state = "watching"
-        else:
-            if self._state == "watching":
-                self._visibility.begin()
-            self._state = "live" if self._visibility.is_visible() else "paused"
-        return self._state != "paused"
+            return True
+        if self._state == "watching":
+            self._visibility.begin()
+        self._state = "live" if self._visibility.is_visible() else "paused"
+        return self._state == "live"
 
     def handle_report(self, report: StatusReport, observations: Observations) -> None:
         self._set(Sight(self._state, _UNSEEN if self._state == "paused" else "", report, observations))
@@ -74,8 +74,7 @@ class PanelFollower(ClusterFollower):
 
     def _handle_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            text = f"the panel failed ({type(error).__name__}: {error}); {typed('panel')} opens another"
-            self._keep("gone", text)
+            self._keep("gone", f"the panel failed ({type(error).__name__}: {error}); {typed('panel')} opens another")
 
     def _keep(self, state: str, note: str) -> None:
         """Show a state in which nothing new is known, with what was known last."""

@@ -8,6 +8,8 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
+from ipywidgets import BoundedIntText, Dropdown, Text
+
 from jdist.client import find
 from jdist.client.blocking import Cluster
 from jdist.client.cluster import AsyncCluster
@@ -18,6 +20,7 @@ from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.options import at_dashes, split_words, start_options, start_parser
 from jdist.notebook.panel import html, widgets
 from jdist.notebook.panel.part import PanelPart
+from jdist.notebook.panel.widgets import field
 from jdist.notebook.text.progress import describe_start
 from jdist.notebook.text.remedy_text import typed, worded
 
@@ -39,15 +42,16 @@ class StartForm(PanelPart):
 
     def _make(self) -> None:
         launchers = sorted({e.name for e in entry_points(group=ENTRY_POINTS)}, key=lambda name: (name != "local", name))
-        self._launcher = widgets.choice("launcher", launchers, "how agents get onto the nodes")
-        self._nodes = widgets.number("nodes", "how many nodes; with the local launcher all are on this machine")
-        self._nproc = widgets.text("ranks per node", "one per GPU, else 2", "a number, or one per node: 2,1")
-        self._backend = widgets.choice("backend", _BACKENDS, "of the process groups")
-        self._name = widgets.text("name", "a free one", "the cluster's name")
-        self._more = widgets.text("more", "--hosts a:2,b:2", f"more options, as after {typed('start')}")
+        self._launcher = field(Dropdown, "launcher", "how agents get onto the nodes", options=launchers)
+        many = "how many nodes; with the local launcher all are on this machine"
+        self._nodes = field(BoundedIntText, "nodes", many, "200px", value=1, min=1, max=100_000)
+        self._nproc = field(Text, "ranks per node", "a number, or one per node: 2,1", placeholder="one per GPU, else 2")
+        self._backend = field(Dropdown, "backend", "of the process groups", options=_BACKENDS)
+        self._name = field(Text, "name", "the cluster's name", placeholder="a free one")
+        self._more = field(Text, "more", f"more options, as after {typed('start')}", placeholder="--hosts a:2,b:2")
         self._command = widgets.markup()
-        for field in (self._launcher, self._nodes, self._nproc, self._backend, self._name, self._more):
-            field.observe(self._parentless.wrap(lambda _: self._show_command()), "value")
+        for each in (self._launcher, self._nodes, self._nproc, self._backend, self._name, self._more):
+            each.observe(self._parentless.wrap(lambda _: self._show_command()), "value")
         self._start_button = self._button("Start", "start this cluster", self._start, "play", "primary")
         self._cancel_button = self._button("Cancel", "end what this start has begun", self._cancel, "stop")
         widgets.set_visible(self._cancel_button, is_visible=False)

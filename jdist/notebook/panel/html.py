@@ -49,8 +49,11 @@ def draw_header(sight: Sight) -> str:
     """Name, ranks, nodes, backend, generation and state; and how many ranks do what."""
     if sight.found is None:
         return _box(f"<strong>{html.escape(sight.note or sight.state)}</strong>")
-    facts = sight.found.facts
-    state = {"silent": "does not answer", "gone": "gone"}.get(sight.state, _phase(sight.found))
+    facts, runs = sight.found.facts, sight.found.runs
+    state: str = facts.phase
+    if state == "ready":
+        state = "a cell runs" if runs else "idle"
+    state = {"silent": "does not answer", "gone": "gone"}.get(sight.state, state)
     words = [
         f"{facts.topology.world_size} ranks",
         format_count(facts.topology.nnodes, "node"),
@@ -61,23 +64,16 @@ def draw_header(sight: Sight) -> str:
     lines = [f"<strong>cluster {html.escape(facts.name)}</strong> · {' · '.join(words)}"]
     reason = sentence(facts.reason, facts.remedies, remedy_text.command)
     lines += [html.escape(text) for text in (reason, *sight.found.silences) if text]
-    lines += [_run(sight.found.ranks, *run) for run in sight.found.runs]
+    lines += [_run(sight.found.ranks, *run) for run in runs]
     return _box("".join(f"<div>{line}</div>" for line in lines))
 
 
-def _phase(found: StatusReport) -> str:
-    if found.facts.phase != "ready":
-        return found.facts.phase
-    return "a cell runs" if found.runs else "idle"
-
-
 def _run(rows: Sequence[RankFacts], number: int, state: str, ranks: tuple[int, ...], seconds: float) -> str:
+    name = f"run {number} on ranks {RankSet(ranks)}"
     if state == "queued":
-        return f"◔ run {number} on ranks {RankSet(ranks)}: queued"
+        return f"◔ {name}: queued"
     done = len(ranks) - sum(row.run == number for row in rows)
-    return (
-        f"▶ run {number} on ranks {RankSet(ranks)}: {html.escape(state)}, {done} of {len(ranks)} done, {seconds:.0f} s"
-    )
+    return f"▶ {name}: {html.escape(state)}, {done} of {len(ranks)} done, {seconds:.0f} s"
 
 
 def draw_footer(sight: Sight) -> str:
@@ -92,7 +88,7 @@ def draw_footer(sight: Sight) -> str:
     }[sight.state]
     if sight.note and sight.found is not None:
         text += f": {sight.note}"
-    return f'<div role="status" style="{_FONT};{_MUTED};margin-top:6px">{html.escape(text)}</div>'
+    return _box(html.escape(text), f"{_MUTED};margin-top:6px", 'role="status" ')
 
 
 # ---------------------------------------------------------------- ranks
@@ -114,19 +110,17 @@ def draw_ranks(sight: Sight, page: int = 0) -> str:
         return ""
     everyone = sight.found.ranks
     shown = everyone[page * PAGE : (page + 1) * PAGE]
-    rows = [_row(row, sight.looked.get(row.rank)) for row in shown]
+    rows = []
+    for facts in shown:
+        seen = sight.looked.get(facts.rank)
+        cells = rank_row(facts, seen)
+        state = f"{_SIGNS.get(facts.state, '·')} {cells['state']}"
+        rows.append({**cells, "state": state, "device": seen.device if seen else "", "lost": facts.death})
     heads = [head for head in _HEADS if head in _ALWAYS or any(row.get(head) for row in rows)]
     states = ", ".join(f"{n} {state}" for state, n in Counter(row.state for row in everyone).most_common())
     caption = f"Ranks {RankSet(row.rank for row in shown)} of {len(everyone)}: {states}"
     styles = [_NUMBER if head in _NUMERIC else _CELL for head in heads]
-    cells = [[row.get(head, "") for head in heads] for row in rows]
-    return _table(caption, heads, cells, styles, has_caption=True)
-
-
-def _row(row: RankFacts, seen: Observation | None) -> dict[str, str]:
-    cells = rank_row(row, seen)
-    state = f"{_SIGNS.get(row.state, '·')} {cells['state']}"
-    return {**cells, "state": state, "device": seen.device if seen else "", "lost": row.death}
+    return _table(caption, heads, [[row.get(head, "") for head in heads] for row in rows], styles, has_caption=True)
 
 
 def draw_groups(found: StatusReport | None) -> str:
@@ -172,27 +166,23 @@ def _table(
 def draw_verdict(verdict: Verdict) -> str:
     """Why a run makes no progress; the suggested actions are buttons beside it."""
     text = "\n".join((f"● {verdict.headline}", *(f"  {line}" for line in verdict.details)))
-    return f'<div role="alert" style="{_FONT};{_WARN}"><pre style="{_PRE}">{html.escape(text)}</pre></div>'
+    return _box(f'<pre style="{_PRE}">{html.escape(text)}</pre>', _WARN, 'role="alert" ')
 
 
 def draw_message(text: str, is_error: bool) -> str:
     """The result of the user's last action."""
-    if not text:
-        return ""
-    sign, style = ("✕ ", f"{_FONT};{_ERROR}") if is_error else ("", _FONT)
-    return f'<div role="status" style="{style};{_WORDS}">{sign}{html.escape(text)}</div>'
+    sign, style = ("✕ ", f"{_ERROR};{_WORDS}") if is_error else ("", _WORDS)
+    return _box(sign + html.escape(text), style, 'role="status" ') if text else ""
 
 
 def draw_warning(text: str) -> str:
     """A warning above the controls."""
-    return f'<div role="note" style="{_FONT};{_WARN}">⚠ {html.escape(text)}</div>' if text else ""
+    return _box(f"⚠ {html.escape(text)}", _WARN, 'role="note" ') if text else ""
 
 
 def draw_heading(text: str) -> str:
     """A heading over a part of the panel."""
-    return (
-        f'<div role="heading" aria-level="4" style="{_FONT};font-weight:600;margin-top:6px">{html.escape(text)}</div>'
-    )
+    return _box(html.escape(text), "font-weight:600;margin-top:6px", 'role="heading" aria-level="4" ')
 
 
 def draw_snapshot(sight: Sight) -> dict[str, str]:
@@ -202,5 +192,5 @@ def draw_snapshot(sight: Sight) -> dict[str, str]:
     return status_bundle(sight.found, sight.looked, f"({_NO_WIDGETS})")
 
 
-def _box(markup: str) -> str:
-    return f'<div style="{_FONT}">{markup}</div>'
+def _box(markup: str, style: str = "", attributes: str = "") -> str:
+    return f'<div {attributes}style="{";".join(filter(None, (_FONT, style)))}">{markup}</div>'

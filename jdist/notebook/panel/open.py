@@ -1,8 +1,6 @@
 """Opens a panel where one can be shown, and otherwise says why not."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jdist.client.blocking import Cluster
 from jdist.core.errors import UsageError
@@ -13,7 +11,7 @@ if TYPE_CHECKING:
     from jdist.notebook.panel.panel import Panel
 
 
-def panel(cluster: Cluster) -> Panel:
+def panel(cluster: Cluster) -> "Panel":
     """A panel of ``cluster`` for the notebook that this is called in; as a cell's last expression it is shown.
 
     Ranks, groups, verdicts, and buttons that interrupt and restart. Raises UsageError outside a notebook.
@@ -21,15 +19,10 @@ def panel(cluster: Cluster) -> Panel:
     return open_panel(cluster, None)
 
 
-def _panel(self: Cluster) -> Panel:
-    """A panel of widgets for a notebook, kept up to date: see :func:`jdist.panel`."""
-    return open_panel(self, None)
+Cluster.panel = panel  # type: ignore[assignment]
 
 
-Cluster.panel = _panel  # type: ignore[assignment]
-
-
-def open_panel(cluster: Cluster | None, session: Session | None) -> Panel:
+def open_panel(cluster: Cluster | None, session: Session | None) -> "Panel":
     """A panel; with a session it shows the cluster that the session uses."""
     try:
         import ipywidgets  # noqa: F401 — is it here?
@@ -39,11 +32,6 @@ def open_panel(cluster: Cluster | None, session: Session | None) -> Panel:
         raise UsageError(
             f"the panel needs ipywidgets, which this kernel's environment lacks ({e}): pip install 'ipywidgets>=8.1'"
         ) from e
-    return Panel(_kernel(), cluster, session)
-
-
-def _kernel() -> Any:
-    """The kernel that this runs in. Raises UsageError where there is none."""
     from IPython.core.getipython import get_ipython
 
     kernel = getattr(get_ipython(), "kernel", None)
@@ -51,4 +39,4 @@ def _kernel() -> Any:
         raise UsageError(
             f"a panel needs a notebook: there is no kernel here; {typed('status')} shows the cluster as it is now"
         )
-    return kernel
+    return Panel(kernel, cluster, session)

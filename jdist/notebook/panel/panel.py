@@ -6,9 +6,9 @@ from jdist.client.blocking import Cluster
 from jdist.core.errors import JdistError
 from jdist.notebook.panel import widgets
 from jdist.notebook.panel.cluster_panel import ClusterPanel
-from jdist.notebook.panel.comm_thread import ParentlessContext
 from jdist.notebook.panel.form import StartForm
 from jdist.notebook.panel.html import Sight, draw_snapshot
+from jdist.notebook.panel.part import ParentlessContext
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded
 
@@ -45,13 +45,10 @@ class Panel:
             self._cluster_panel.close()
         self._cluster, self._cluster_panel, self._start_form = cluster, None, None
         if cluster is not None:
-            self._cluster_panel = ClusterPanel(cluster, self._kernel, self._on_gone)
+            self._cluster_panel = ClusterPanel(cluster, self._kernel, lambda: self._arrange(is_form_needed=True))
         self._arrange()
         if self._cluster_panel is not None:
             self._cluster_panel.open()
-
-    def _on_gone(self) -> None:
-        self._arrange(is_form_needed=True)
 
     def _arrange(self, *, is_form_needed: bool = False) -> None:
         children = [] if self._cluster_panel is None else [self._cluster_panel.widget]
@@ -74,12 +71,10 @@ class Panel:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """The widget; and for a front end without widgets, the cluster as it is now."""
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        return {**self._snapshot(), _WIDGET: view}
-
-    def _snapshot(self) -> dict[str, str]:
-        if self._cluster is None:
-            return draw_snapshot(Sight("gone", f"no cluster is in use; {typed('start')} to make one"))
-        try:
-            return draw_snapshot(Sight("live", "", self._cluster.status()))
-        except JdistError as e:
-            return draw_snapshot(Sight("gone", worded(e)))
+        sight = Sight("gone", f"no cluster is in use; {typed('start')} to make one")
+        if self._cluster is not None:
+            try:
+                sight = Sight("live", "", self._cluster.status())
+            except JdistError as e:
+                sight = Sight("gone", worded(e))
+        return {**draw_snapshot(sight), _WIDGET: view}

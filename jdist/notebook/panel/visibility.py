@@ -9,7 +9,7 @@ from typing import Any
 
 import ipywidgets
 
-from jdist.notebook.panel.comm_thread import ParentlessContext
+from jdist.notebook.panel.part import ParentlessContext
 
 _TICK = 5.0  # Seconds between two ticks.
 _PATIENCE = 15.0  # Seconds without a tick after which the panel counts as hidden.

@@ -1,13 +1,10 @@
 """The few kinds of widgets that the panel is made of. Each has a name that assistive technology reads."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import ipywidgets
 from ipywidgets import Layout
-
-_LABEL = {"description_width": "100px"}
-_FIELD = {"width": "300px"}
 
 
 def markup(html: str = "") -> Any:
@@ -33,33 +30,10 @@ def column(*parts: Any) -> Any:
     return ipywidgets.VBox(parts)
 
 
-def text(label: str, placeholder: str, tooltip: str, options: Sequence[str] | None = None) -> Any:
-    """A field for a word; ``options`` are offered."""
-    style = _LABEL if label else {"description_width": "0"}
-    rest = {
-        "description": label,
-        "placeholder": placeholder,
-        "tooltip": tooltip,
-        "style": style,
-        "layout": Layout(**_FIELD),
-    }
-    if options is None:
-        return ipywidgets.Text(**rest)
-    return ipywidgets.Combobox(**rest, options=tuple(options), ensure_option=False)
-
-
-def choice(label: str, options: Sequence[Any], tooltip: str) -> Any:
-    """A choice of one of several."""
-    return ipywidgets.Dropdown(
-        description=label, options=options, tooltip=tooltip, style=_LABEL, layout=Layout(**_FIELD)
-    )
-
-
-def number(label: str, tooltip: str) -> Any:
-    """A field for a whole number from 1."""
-    layout = Layout(width="200px")
-    limits = {"value": 1, "min": 1, "max": 100_000}
-    return ipywidgets.BoundedIntText(**limits, description=label, tooltip=tooltip, style=_LABEL, layout=layout)
+def field(kind: type, label: str, tooltip: str, width: str = "300px", **options: Any) -> Any:
+    """A field for a value: ``kind`` of ipywidgets, with its ``options``."""
+    style = {"description_width": "100px" if label else "0"}
+    return kind(description=label, tooltip=tooltip, style=style, layout=Layout(width=width), **options)
 
 
 def set_visible(widget: Any, is_visible: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jdist.notebook.panel.comm_thread import ClickDelivery, ParentlessContext
+from jdist.notebook.panel.part import ClickDelivery, ParentlessContext
 from jdist.notebook.panel.visibility import Visibility
 
 
