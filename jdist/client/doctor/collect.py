@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
-from jdist.client.doctor.findings import findings
+from jdist.client.doctor.findings import diagnose
 from jdist.client.link import Link
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.nodes import (
@@ -38,20 +38,20 @@ class _ExaminedNodes:
 
     def __init__(self, link: Link, facts: ClusterFacts):
         self._link = link
-        self._places: dict[int, int] = {}
+        self.places: dict[int, int] = {}
         absent: dict[int, str] = {}
         for place, name in enumerate(facts.hostnames):
             node = facts.node_of[place] if facts.node_of else place
             if name and place not in facts.unreachable:
-                self._places.setdefault(node, place)
+                self.places.setdefault(node, place)
             else:
                 absent[node] = "it is unreachable" if name else "it is not attached"
-        self.absent = {n: why for n, why in absent.items() if n not in self._places}  # Why nodes cannot be asked.
-        self.numbers = sorted(self._places)
+        self.absent = {n: why for n, why in absent.items() if n not in self.places}  # Why nodes cannot be asked.
+        self.numbers = sorted(self.places)
 
     async def query(self, nodes: Iterable[int], op: NodeOp, timeout: float) -> dict[int, NodeReplyBody]:
         """``{node: answer}``."""
-        by_place = {self._places[n]: n for n in nodes}
+        by_place = {self.places[n]: n for n in nodes}
         answers = await self._link.query_nodes(list(by_place), op, timeout)
         return {by_place[place]: answer for place, answer in answers.items()}
 
@@ -67,10 +67,10 @@ async def examine(link: Link, facts: ClusterFacts, burst: float, on_step: OnStep
             reports[node] = answer.report
         else:
             absent[node] = _reason(answer)
-    clocks = await _read_clocks(nodes, reports)
+    clocks = {node: await read_clock(link, nodes.places[node], _ANSWERED, _CLOCK_READINGS) for node in reports}
     paths = await _probe_paths(nodes, reports, burst, on_step)
-    seen = Examination(reports, clocks, paths, absent, sum(facts.nproc_per_node), facts.backend)
-    return Diagnosis(seen, findings(seen))
+    known = {node: clock for node, clock in clocks.items() if clock is not None}
+    return diagnose(Examination(reports, known, paths, absent, sum(facts.nproc_per_node), facts.backend))
 
 
 async def examine_briefly(link: Link, facts: ClusterFacts) -> Diagnosis:
@@ -87,23 +87,21 @@ async def examine_briefly(link: Link, facts: ClusterFacts) -> Diagnosis:
             clocks[node] = Clock.measured(asked, answer.now)
 
     await asyncio.gather(*map(query, nodes.numbers))
-    size = sum(facts.nproc_per_node)
-    seen = Examination(dict(sorted(reports.items())), dict(sorted(clocks.items())), {}, {}, size, facts.backend)
-    return Diagnosis(seen, findings(seen))
+    reports, clocks = dict(sorted(reports.items())), dict(sorted(clocks.items()))
+    return diagnose(Examination(reports, clocks, {}, {}, sum(facts.nproc_per_node), facts.backend))
 
 
-async def _read_clocks(nodes: _ExaminedNodes, numbers: Iterable[int]) -> dict[int, Clock]:
-    """The nodes' clocks; of several readings of each, the one with the shortest round trip."""
-    best: dict[int, Clock] = {}
-    for node in numbers:
-        for _ in range(_CLOCK_READINGS):
-            asked = time.time()
-            answer = (await nodes.query((node,), ReadClock(), _ANSWERED))[node]
-            if not isinstance(answer, ClockReading):
-                break
-            found = Clock.measured(asked, answer.now)
-            if node not in best or found.error < best[node].error:
-                best[node] = found
+async def read_clock(link: Link, place: int, timeout: float, readings: int) -> Clock | None:
+    """The clock of the node of an agent; of several readings, the one with the shortest round trip. None: no answer."""
+    best: Clock | None = None
+    for _ in range(readings):
+        asked = time.time()
+        answer = (await link.query_nodes((place,), ReadClock(), timeout))[place]
+        if not isinstance(answer, ClockReading):
+            break
+        found = Clock.measured(asked, answer.now)
+        if best is None or found.error < best.error:
+            best = found
     return best
 
 

@@ -6,15 +6,13 @@ that an answer takes (RFC 5905, section 8). The controller runs on this client's
 
 import asyncio
 import time
-from collections.abc import Iterable
 
 from msgspec import Struct
 
-from jdist.client.doctor.diagnosis import Clock
+from jdist.client.doctor.collect import read_clock
 from jdist.client.link import CONTROLLER, Link
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.introspection import DebugLog, DebugRecord, GetDebugLog
-from jdist.core.messages.nodes import ClockReading, ReadClock
 from jdist.core.messages.status import ClusterFacts
 from jdist.wire import log
 
@@ -50,12 +48,13 @@ async def collect_logs(link: Link, facts: ClusterFacts, lines: int) -> DebugLogs
     op, topology = GetDebugLog(lines), facts.topology
     ranks = tuple(range(topology.world_size))  # none while no node is here; the controller answers once more then
     nodes = [place for place, host in enumerate(facts.hostnames) if host]
-    offsets, of_controller, of_nodes, of_ranks = await asyncio.gather(
-        _offsets(link, nodes),
+    measured, of_controller, of_nodes, of_ranks = await asyncio.gather(
+        asyncio.gather(*(_offset(link, node) for node in nodes)),
         link.query((), op, _TIMEOUT),
         link.query_nodes(nodes, op, _TIMEOUT),
         link.query(ranks, op, _TIMEOUT),
     )
+    offsets = dict(zip(nodes, measured, strict=True))
     answers: list[tuple[str, float, object]] = [("controller", 0.0, of_controller[CONTROLLER])]
     answers += [(f"node {n}", offsets.get(n, 0.0), of_nodes[n]) for n in sorted(of_nodes)]
     answers += [(f"rank {r}", offsets.get(topology.place(r), 0.0), of_ranks[r]) for r in ranks]
@@ -70,13 +69,7 @@ async def collect_logs(link: Link, facts: ClusterFacts, lines: int) -> DebugLogs
     return DebugLogs(tuple(sorted(entries, key=lambda entry: entry.time)[-lines:]), missing)
 
 
-async def _offsets(link: Link, nodes: Iterable[int]) -> dict[int, float]:
-    """By how much the nodes' clocks are ahead of this host's, where that is more than the measurement's error."""
-
-    async def measure(node: int) -> tuple[int, float]:
-        asked = time.time()
-        answer = (await link.query_nodes((node,), ReadClock(), _TIMEOUT))[node]
-        clock = Clock.measured(asked, answer.now) if isinstance(answer, ClockReading) else Clock(0.0, 0.0)
-        return node, clock.offset if abs(clock.offset) > clock.error else 0.0
-
-    return dict(await asyncio.gather(*map(measure, nodes)))
+async def _offset(link: Link, node: int) -> float:
+    """By how much the node's clock is ahead of this host's, if that is more than the measurement's error."""
+    clock = await read_clock(link, node, _TIMEOUT, 1)
+    return clock.offset if clock is not None and abs(clock.offset) > clock.error else 0.0

@@ -1,14 +1,13 @@
 """Diagnosis: the facts that an examination of nodes has collected, and the findings that follow from them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, Self
 
 from msgspec import Struct
 
 from jdist.core.messages.nodes import NetworkPath, NodeReport
+from jdist.core.quantities import format_count
 from jdist.core.ranks import RankSet
 
 Severity = Literal["breaks", "may break", "note"]
@@ -22,7 +21,7 @@ class Clock(Struct, frozen=True):
     error: float
 
     @classmethod
-    def measured(cls, asked: float, there: float) -> Clock:
+    def measured(cls, asked: float, there: float) -> Self:
         """The clock that showed ``there`` in an answer received now to a query sent at ``asked`` (RFC 5905, 8)."""
         now = time.time()
         return cls(there - (asked + now) / 2, max(0.0, now - asked) / 2)
@@ -70,8 +69,7 @@ class Diagnosis(Struct, frozen=True):
     def __str__(self) -> str:
         if self.findings:
             return "\n".join(map(str, self.findings))
-        count = len(self.examination.nodes)
-        return f"nothing found: {count} node{'s' * (count != 1)} examined"
+        return f"nothing found: {format_count(len(self.examination.nodes), 'node')} examined"
 
 
 def nodes_text(nodes: Iterable[int]) -> str:

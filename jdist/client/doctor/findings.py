@@ -4,12 +4,13 @@ Each check looks at one thing, and yields nothing where the facts are fine or un
 decorator: :func:`check` over the whole examination, or :func:`check_node` over each node.
 """
 
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from jdist.client.doctor import network_paths
-from jdist.client.doctor.diagnosis import SEVERITIES, Examination, Finding, Severity, nodes_text
+from jdist.client.doctor.diagnosis import SEVERITIES, Diagnosis, Examination, Finding, Severity, nodes_text
 from jdist.core.messages.nodes import UNLIMITED, NodeReport
-from jdist.core.quantities import format_memory
+from jdist.core.quantities import format_memory, format_rate
 from jdist.core.ranks import ranks_by
 
 # Seconds. Below that, only timestamps that are compared by hand would show it; the trace corrects its own.
@@ -20,6 +21,10 @@ _LITTLE_DISK = 1 << 30
 _FILES = (256, 16)  # File descriptors that a rank needs: so many, and so many for each rank of the world.
 _THREADS = (256, 64)  # Processes and threads that a user needs on a node: so many, and so many for each of its CPUs.
 _GIB = 1 << 30
+_FAR = 0.01  # Seconds of round trip from which the network noticeably slows every collective.
+_SLOW = 12.5e6  # Bytes per second: 100 Mbit/s.
+_UNEVEN = 4.0  # So many times slower than the median path.
+_EXAMPLE = 100e6
 
 Check = Callable[[Examination], Iterable[Finding]]
 # Called with a node as in "node 1 (b)" and its report.
@@ -48,8 +53,13 @@ def check_node(function: NodeCheck) -> NodeCheck:
 
 def findings(seen: Examination) -> tuple[Finding, ...]:
     """The findings of all checks, the worst first."""
-    found = [finding for each in _checks for finding in each(seen)]
+    found = (finding for each in _checks for finding in each(seen))
     return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
+
+
+def diagnose(seen: Examination) -> Diagnosis:
+    """The examination with its findings."""
+    return Diagnosis(seen, findings(seen))
 
 
 @check
@@ -60,21 +70,86 @@ def _absent(seen: Examination) -> Iterator[Finding]:
         yield Finding("breaks", f"the world could not be formed: {seen.trouble}")
 
 
-for _path_check in (network_paths.blocked, network_paths.names, network_paths.slow):
-    check(_path_check)
+@check
+def _blocked_paths(seen: Examination) -> Iterator[Finding]:
+    """Blocked ports: one finding for a node that no other reaches or that reaches no other, else one for each pair."""
+    left = {pair: path for pair, path in seen.paths.items() if path.trouble}
+    while left:
+        # how many of the paths lead to each node (end 1) or from it (end 0)
+        counts = Counter((pair[end], end) for pair in left for end in (1, 0))
+        (node, end), count = max(counts.items(), key=lambda item: (item[1], item[0][1]))
+        if count > 1 and len(seen.nodes) > 2:
+            mine = {pair: path for pair, path in left.items() if node == pair[end]}
+            others = nodes_text(pair[1 - end] for pair in mine)
+            what = f"{seen.name(node)} {'is not reached from' if end else 'does not reach'} {others}"
+        else:
+            pair = min(left)
+            mine = {pair: left[pair]}
+            what = f"{seen.name(pair[1])} is not reached from {seen.name(pair[0])}"
+        reasons = "; ".join(dict.fromkeys(p.trouble for p in mine.values()))
+        targets = {pair[1] for pair in mine}
+        target = seen.nodes.get(min(targets)) if len(targets) == 1 else None
+        at = f" at {target.address}" if target is not None and target.address else ""
+        effect = (
+            "Gloo and NCCL connect the ranks at ports that the system chooses, so the world cannot be formed, or "
+            "hangs; let every TCP port from 1024 on through between the nodes"
+        )
+        yield Finding("breaks", f"{what}{at}: {reasons}. {effect}", tuple(sorted({n for p in mine for n in p})))
+        left = {pair: path for pair, path in left.items() if pair not in mine}
+
+
+@check
+def _names(seen: Examination) -> Iterator[Finding]:
+    """Names of nodes that other nodes cannot look up, or that mean another address to them."""
+    by_name: dict[tuple[int, str], list[int]] = defaultdict(list)
+    hostnames = [r.hostname for r in seen.nodes.values()]
+    for (asker, node), path in sorted(seen.paths.items()):
+        report = seen.nodes.get(node)
+        if report is None or hostnames.count(report.hostname) > 1:
+            continue  # several nodes of one name: on one machine, or containers, whose names are not used
+        if path.name_trouble:
+            by_name[node, f"cannot be looked up ({path.name_trouble})"].append(asker)
+        elif report.address not in path.addresses:
+            by_name[node, f"means {', '.join(path.addresses)}, not {report.address}"].append(asker)
+    for (node, what), askers in by_name.items():
+        name = seen.nodes[node].hostname
+        text = f"the name of {seen.name(node)} {what} on {nodes_text(askers)}"
+        effect = f"jdist itself uses addresses, but tcp://{name}:…, MASTER_ADDR={name} and ssh {name} fail there"
+        yield Finding("may break", f"{text}: {effect}; add it to /etc/hosts or DNS", (node, *askers))
+
+
+@check
+def _slow_paths(seen: Examination) -> Iterator[Finding]:
+    """Paths with a long round trip or a low bandwidth: the worst of each."""
+    far = {pair: p.round_trip for pair, p in seen.paths.items() if p.round_trip > _FAR}
+    if far:
+        worst, longest = max(far.items(), key=lambda item: item[1])
+        between = f"from {seen.name(worst[0])} to {seen.name(worst[1])}"
+        text = f"a round trip takes {longest * 1e3:.0f} ms {between}: every collective waits for at least one"
+        yield Finding("may break", text, worst)
+    measured = {pair: p.bandwidth for pair, p in seen.paths.items() if p.bandwidth}
+    if not measured:
+        return
+    usual = statistics.median(measured.values())
+    worst, least = min(measured.items(), key=lambda item: item[1])
+    is_uneven = len(measured) > 2 and least * _UNEVEN < usual
+    if least < _SLOW or is_uneven:
+        others = f", the others usually {format_rate(usual)}" if is_uneven else ""
+        cost = f"100 MB of gradients take {_EXAMPLE / least:.1f} s on that path, and all ranks wait for it"
+        between = f"from {seen.name(worst[0])} to {seen.name(worst[1])}"
+        yield Finding("may break", f"only {format_rate(least)} {between}{others}: {cost}", worst)
 
 
 @check
 def _versions(seen: Examination) -> Iterator[Finding]:
-    def differing(what: str, version: Callable[[NodeReport], str], effect: str) -> Iterator[Finding]:
-        versions = {n: version(r) for n, r in seen.nodes.items() if version(r)}
-        return _differing("breaks", what, versions, f"{effect}jdist refuses such nodes")
-
-    yield from differing(
-        "Python", lambda r: ".".join(r.python.split(".")[:2]), "values and functions cannot travel between them, and "
-    )
-    yield from differing("torch", lambda r: r.torch, "their process groups and saved states may not agree, and ")
-    yield from differing("jdist", lambda r: r.jdist, "")
+    python = {n: ".".join(r.python.split(".")[:2]) for n, r in seen.nodes.items() if r.python}
+    effect = "values and functions cannot travel between them, and jdist refuses such nodes"
+    yield from _differing("breaks", "Python", python, effect)
+    torch = {n: r.torch for n, r in seen.nodes.items() if r.torch}
+    effect = "their process groups and saved states may not agree, and jdist refuses such nodes"
+    yield from _differing("breaks", "torch", torch, effect)
+    jdist = {n: r.jdist for n, r in seen.nodes.items() if r.jdist}
+    yield from _differing("breaks", "jdist", jdist, "jdist refuses such nodes")
 
 
 @check_node
@@ -139,18 +214,17 @@ def _interfaces(node: str, report: NodeReport) -> Iterator[tuple[Severity, str]]
 @check_node
 def _room(node: str, report: NodeReport) -> Iterator[tuple[Severity, str]]:
     for disk in report.disks:
+        free = format_memory(disk.free)
         if disk.what == "/dev/shm" and disk.free < _NO_SHM:
-            room = f"{format_memory(disk.free)} of {format_memory(disk.total)}"
-            yield (
-                "breaks" if disk.free < _NO_SHM // 8 else "may break",
-                (
-                    f"{node} has {room} free in /dev/shm: pushes, pulls, NCCL and DataLoader workers need it, and a "
-                    "process that finds it full is killed (bus error); in a container: --shm-size=8g or --ipc=host"
-                ),
+            effect = (
+                "pushes, pulls, NCCL and DataLoader workers need it, and a process that finds it full is killed "
+                "(bus error); in a container: --shm-size=8g or --ipc=host"
             )
+            severity: Severity = "breaks" if disk.free < _NO_SHM // 8 else "may break"
+            yield severity, f"{node} has {free} of {format_memory(disk.total)} free in /dev/shm: {effect}"
         elif disk.what != "/dev/shm" and disk.free < _LITTLE_DISK:
-            left = f"{format_memory(disk.free)} free for the {disk.what} ({disk.path})"
-            yield "may break", f"{node} has {left}: logs, checkpoints and compiled kernels will not fit"
+            effect = "logs, checkpoints and compiled kernels will not fit"
+            yield "may break", f"{node} has {free} free for the {disk.what} ({disk.path}): {effect}"
     if not any(d.what == "/dev/shm" for d in report.disks):
         yield "breaks", f"{node} has no /dev/shm: values cannot pass between its ranks and jdist"
 

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
 from jdist.client.doctor.collect import OnStep, examine
 from jdist.client.doctor.diagnosis import Diagnosis, Examination
-from jdist.client.doctor.findings import findings
+from jdist.client.doctor.findings import diagnose
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.start import Progress, Started, Waiting, describe_missing, make_settings
 from jdist.client.link import Link
@@ -54,8 +54,7 @@ async def examine_beforehand(
         async with lifecycle.launching(make_settings(nproc_per_node or 1, nnodes, **options), kind, report) as started:
             await _wait_gathered(started, timeout or NODES_WITHIN, report)
     except (LaunchError, ConnectionLost) as e:
-        seen = Examination({}, {}, {}, {}, trouble=str(e))
-        return Diagnosis(seen, findings(seen))
+        return diagnose(Examination({}, {}, {}, {}, trouble=str(e)))
     try:
         diagnosis = await examine(attachment.link, attachment.facts, burst, on_step)
         failures = {} if lifecycle.launcher is None else lifecycle.launcher.failures()
@@ -64,8 +63,7 @@ async def examine_beforehand(
         within = _FORMED_WITHIN if diagnosis.is_well else 0.0
         trouble = "" if absent else await _forming_trouble(attachment.link, within)
         backend = attachment.facts.backend
-        seen = msgspec.structs.replace(diagnosis.examination, absent=absent, backend=backend, trouble=trouble)
-        return Diagnosis(seen, findings(seen))
+        return diagnose(replace(diagnosis.examination, absent=absent, backend=backend, trouble=trouble))
     finally:
         with contextlib.suppress(ConnectionLost):
             await lifecycle.stop()
@@ -75,8 +73,10 @@ async def _wait_gathered(started: Started, seconds: float, report: Callable[[Pro
     """Wait until every node is attached and its ranks are up, or until no more can join or ``seconds`` have passed."""
     link, launcher = started.link, started.launcher
     deadline = time.monotonic() + seconds
-    while not _is_gathered(link) and time.monotonic() < deadline:
+    while not link.lost and time.monotonic() < deadline:
         if link.facts is not None:
+            if link.facts.phase in {"forming", "ready", "failed"}:
+                break
             report(link.facts)
         if text := launcher.instructions() or launcher.describe():
             report(Waiting(text))
@@ -87,10 +87,6 @@ async def _wait_gathered(started: Started, seconds: float, report: Callable[[Pro
         await asyncio.sleep(_POLL)  # neither a launcher's failure nor a rank that comes up triggers an event here
     if link.facts is None or not any(link.facts.hostnames):
         raise LaunchError("; ".join(launcher.failures().values()) or describe_missing(link.facts))
-
-
-def _is_gathered(link: Link) -> bool:
-    return bool(link.lost) or (link.facts is not None and link.facts.phase in {"forming", "ready", "failed"})
 
 
 async def _forming_trouble(link: Link, within: float) -> str:
