@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from jdist.client.blocking import Cluster
 from jdist.notebook.output.display import RunDisplay
+from jdist.notebook.output.screen import Update
 
 CELL = """
 import threading, time
@@ -27,9 +28,9 @@ class OneScreen:
         self.text = ""
         self.has_late = threading.Event()
 
-    def show(self, bundle: Mapping[str, str]) -> OneScreen:
+    def show(self, bundle: Mapping[str, str]) -> Update:
         self.update(bundle)
-        return self
+        return self.update
 
     def update(self, bundle: Mapping[str, str]) -> None:
         self.text = bundle["text/plain"]

@@ -13,6 +13,7 @@ import pytest
 import jdist
 from jdist.client import find
 from jdist.notebook import verbs
+from jdist.notebook.output.screen import Update
 from jdist.notebook.session import Session
 from support import anatomy
 from support.cells import ALL_REDUCE
@@ -32,9 +33,9 @@ class Paper:
     def __init__(self) -> None:
         self.text = ""
 
-    def show(self, bundle: Mapping[str, str]) -> Paper:
-        self.text += bundle["text/plain"] + "\n"
-        return self
+    def show(self, bundle: Mapping[str, str]) -> Update:
+        self.update(bundle)
+        return self.update
 
     def update(self, bundle: Mapping[str, str]) -> None:
         self.text += bundle["text/plain"] + "\n"

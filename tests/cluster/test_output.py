@@ -15,6 +15,7 @@ import jdist
 from jdist.core.messages.base import Message
 from jdist.core.messages.output import Output, Tail, Text
 from jdist.notebook.output.display import RunDisplay
+from jdist.notebook.output.screen import Update
 from support.waits import eventually
 
 LINES = 100_000
@@ -48,9 +49,9 @@ class RecordingScreen:
     def __init__(self) -> None:
         self.shown: list[Recorded] = []
 
-    def show(self, bundle: Mapping[str, str]) -> Recorded:
+    def show(self, bundle: Mapping[str, str]) -> Update:
         self.shown.append(Recorded(bundle))
-        return self.shown[-1]
+        return self.shown[-1].update
 
     def ask(self, prompt: str, is_password: bool) -> str:
         raise AssertionError(f"nobody asks in these tests: {prompt}")

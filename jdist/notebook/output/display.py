@@ -56,7 +56,6 @@ class RunDisplay:
         self._output = Replaceable(screen)
         self._began = time.monotonic()
         self._next = self._began + _FIRST
-        self._size = 0
         self._is_dirty = False
         self._will_redraw = False
         self._interrupts = 0
@@ -70,7 +69,12 @@ class RunDisplay:
         A KeyboardInterrupt interrupts the run on its ranks and goes on showing; it is raised at the end if the run came
         to a good end all the same, and at once when it is the third.
         """
-        unwatch = self._cluster.asynchronous.watch(self._on_cluster)
+
+        def on_cluster(message: Message) -> None:
+            if isinstance(message, Notice):
+                self._events.put(message)
+
+        unwatch = self._cluster.asynchronous.watch(on_cluster)
         try:
             self._run.watch(self._events.put)
             self._follow()
@@ -104,10 +108,6 @@ class RunDisplay:
         if not self._will_redraw:
             self._will_redraw = True
             asyncio.get_running_loop().call_later(max(_LATE, self._next - time.monotonic()), self._draw)
-
-    def _on_cluster(self, message: Message) -> None:
-        if isinstance(message, Notice):
-            self._events.put(message)
 
     def _step(self) -> bool:
         """Wait for the next event or the next drawing; True when the run is over."""
@@ -192,10 +192,10 @@ class RunDisplay:
 
     def _draw(self) -> None:
         now = time.monotonic()
-        pace = _BYTES_PER_SECOND if self._is_dirty else _CALM_BYTES_PER_SECOND
+        wait, pace = (_LEAST, _BYTES_PER_SECOND) if self._is_dirty else (1.0, _CALM_BYTES_PER_SECOND)
         if self._screen.is_live or self._run.is_done:
             bundle = render(self.view())
-            self._size = weight(bundle)
             self._output.show(bundle)
+            wait = max(wait, weight(bundle) / pace)
         self._is_dirty = self._will_redraw = False
-        self._next = now + max(_LEAST if pace == _BYTES_PER_SECOND else 1.0, self._size / pace)
+        self._next = now + wait

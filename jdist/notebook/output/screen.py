@@ -5,18 +5,12 @@ import html
 import json
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from getpass import getpass
 from typing import Any, Protocol
 
 Bundle = Mapping[str, Any]  # Text by mime type; JSON values for types that end in `json`.
-
-
-class ShownOutput(Protocol):
-    """Something on the screen that can be replaced."""
-
-    def update(self, bundle: Bundle) -> None:
-        """Show this in its place."""
+Update = Callable[[Bundle], None]  # Shows another bundle in the place of the one that it belongs to.
 
 
 class Screen(Protocol):
@@ -24,8 +18,8 @@ class Screen(Protocol):
 
     is_live: bool  # Whether something shown can be replaced.
 
-    def show(self, bundle: Bundle) -> ShownOutput:
-        """Show a new thing."""
+    def show(self, bundle: Bundle) -> Update:
+        """Show a new thing, and return what replaces it."""
 
     def ask(self, prompt: str, is_password: bool) -> str:
         """Read a line from the user."""
@@ -36,35 +30,18 @@ class Replaceable:
 
     def __init__(self, screen: Screen):
         self._screen = screen
-        self._shown: ShownOutput | None = None
+        self._update: Update | None = None
 
     @property
     def is_shown(self) -> bool:
-        return self._shown is not None
+        return self._update is not None
 
     def show(self, bundle: Bundle) -> None:
         """Show this, in place of what was shown before."""
-        if self._shown is None:
-            self._shown = self._screen.show(bundle)
+        if self._update is None:
+            self._update = self._screen.show(bundle)
         else:
-            self._shown.update(bundle)
-
-
-class _NotebookOutput:
-    """One display in a cell's output. Updates may come from other threads: they carry the cell's own context along."""
-
-    def __init__(self, bundle: Bundle):
-        import IPython.display
-
-        display: Any = IPython.display.display
-
-        self._context = contextvars.copy_context()
-        self._lock = threading.Lock()
-        self._handle: Any = display(dict(bundle), raw=True, display_id=True)
-
-    def update(self, bundle: Bundle) -> None:
-        with self._lock:
-            self._context.run(self._handle.update, dict(bundle), raw=True)
+            self._update(bundle)
 
 
 class NotebookScreen:
@@ -72,23 +49,23 @@ class NotebookScreen:
 
     is_live = True
 
-    def show(self, bundle: Bundle) -> ShownOutput:
-        return _NotebookOutput(bundle)
+    def show(self, bundle: Bundle) -> Update:
+        """Updates may come from other threads: they carry the cell's own context along."""
+        import IPython.display
+
+        display: Any = IPython.display.display
+
+        context, lock = contextvars.copy_context(), threading.Lock()
+        handle = display(dict(bundle), raw=True, display_id=True)
+
+        def update(bundle: Bundle) -> None:
+            with lock:
+                context.run(handle.update, dict(bundle), raw=True)
+
+        return update
 
     def ask(self, prompt: str, is_password: bool) -> str:
         return getpass(prompt) if is_password else input(prompt)
-
-
-class _TerminalOutput:
-    def __init__(self) -> None:
-        self._last = ""
-
-    def update(self, bundle: Bundle) -> None:
-        text = bundle["text/plain"]
-        if text != self._last:
-            self._last = text
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
 
 
 class TerminalScreen(NotebookScreen):
@@ -96,10 +73,18 @@ class TerminalScreen(NotebookScreen):
 
     is_live = False
 
-    def show(self, bundle: Bundle) -> ShownOutput:
-        shown = _TerminalOutput()
-        shown.update(bundle)
-        return shown
+    def show(self, bundle: Bundle) -> Update:
+        last = ""
+
+        def update(bundle: Bundle) -> None:
+            nonlocal last
+            if bundle["text/plain"] != last:
+                last = bundle["text/plain"]
+                sys.stdout.write(last + "\n")
+                sys.stdout.flush()
+
+        update(bundle)
+        return update
 
 
 def plain(text: str) -> Bundle:

@@ -5,7 +5,7 @@ equal on several ranks stand once.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -108,18 +108,25 @@ class Transcript:
         """Replace these ranks' displays of this id. False when none of them is in this transcript."""
         found = False
         for rank in sorted(set(ranks)):
-            entry = _entry(RichOutput(rank, dict(data), dict(metadata or {})))
             for node in self._shown.get((rank, display_id), ()):
-                self._alignment.replace(node, rank, _as_result_like(entry, node.members[rank].item))
+                old = node.members[rank].item
+                is_result = isinstance(old, RichOutput) and old.is_result
+                item = RichOutput(rank, dict(data), dict(metadata or {}), is_result)
+                self._alignment.replace(node, rank, _entry(item))
                 found = True
         return found
 
-    def feed_clear(self, ranks: Sequence[int], wait: bool = False) -> None:
+    def feed_clear(self, ranks: Collection[int], wait: bool = False) -> None:
         """Clear these ranks' output: at once, or with ``wait`` when the rank's next output comes."""
         if wait:
             self._to_clear.update(ranks)
-        else:
-            self._clear(set(ranks))
+            return
+        self._to_clear.difference_update(ranks)
+        for rank in ranks:
+            self._alignment.clear(rank)
+        self._open = {key: held for key, held in self._open.items() if key[0] not in ranks}
+        self._tails = {key: held for key, held in self._tails.items() if key[0] not in ranks}
+        self._shown = {key: held for key, held in self._shown.items() if key[0] not in ranks}
 
     def feed_tail(self, rank: int, stream: Stream, lines_skipped: int, chars_skipped: int, tail_text: str) -> None:
         """Replace the rank's snapshot of this stream: past its cap a rank sends what it left out and its newest lines.
@@ -144,7 +151,14 @@ class Transcript:
 
     def blocks(self) -> list[Block]:
         """The merged view, oldest first; what is not finished stands at the end."""
-        return list(map(_block, self._alignment)) + self._live_blocks()
+        live = Alignment(self._ranks)  # Snapshots and open lines, merged among themselves.
+        for key in sorted(self._tails):
+            for item in self._tails[key]:
+                live.add((key[0],), _entry(item))
+        for (rank, stream), assembler in sorted(self._open.items()):
+            if line := assembler.current:
+                live.add((rank,), _text_entry(stream, line))
+        return [_block(node) for node in (*self._alignment, *live)]
 
     def items(self, rank: int) -> list[OutputEntry]:
         """The rank's finished items in its own order."""
@@ -155,16 +169,8 @@ class Transcript:
         ready = sorted(set(ranks))
         waiting = self._to_clear.intersection(ready)
         if waiting:
-            self._clear(waiting)
+            self.feed_clear(waiting)
         return ready
-
-    def _clear(self, ranks: set[int]) -> None:
-        self._to_clear -= ranks
-        for rank in ranks:
-            self._alignment.clear(rank)
-        self._open = {key: held for key, held in self._open.items() if key[0] not in ranks}
-        self._tails = {key: held for key, held in self._tails.items() if key[0] not in ranks}
-        self._shown = {key: held for key, held in self._shown.items() if key[0] not in ranks}
 
     def _close_line(self, rank: int, stream: Stream) -> None:
         assembler = self._open.get((rank, stream))
@@ -176,24 +182,15 @@ class Transcript:
         for item in self._tails.pop((rank, stream), ()):
             self._alignment.add((rank,), _entry(item))
 
-    def _live_blocks(self) -> list[Block]:
-        """Snapshots and open lines, merged among themselves."""
-        live = Alignment(self._ranks)
-        for key in sorted(self._tails):
-            for item in self._tails[key]:
-                live.add((key[0],), _entry(item))
-        for (rank, stream), assembler in sorted(self._open.items()):
-            if line := assembler.current:
-                live.add((rank,), _text_entry(stream, line))
-        return list(map(_block, live))
-
 
 def _entry(item: OutputEntry) -> AlignedEntry:
     if isinstance(item, OutputLine):
         return _text_entry(item.stream, item.text)
     if isinstance(item, SkippedLines):
         return AlignedEntry(item, ("skipped", item.lines, item.chars), reach=8)
-    return AlignedEntry(item, ("rich", item.is_result, _digest(item)), reach=10_000)
+    content = msgspec.json.encode([item.data, item.metadata], order="deterministic", enc_hook=repr)
+    digest = hashlib.blake2b(content, digest_size=16).digest()
+    return AlignedEntry(item, ("rich", item.is_result, digest), reach=10_000)
 
 
 @lru_cache(maxsize=4096)
@@ -201,18 +198,6 @@ def _text_entry(stream: Stream, text: str) -> AlignedEntry:
     """A line's entry. Equals of a short line are sought nearby only: an ``ok`` may mean anything."""
     reach = max(8, len(text.strip()) ** 2)
     return AlignedEntry(OutputLine(-1, stream, text), (stream, text), reach)
-
-
-def _digest(item: RichOutput) -> bytes:
-    content = msgspec.json.encode([item.data, item.metadata], order="deterministic", enc_hook=repr)
-    return hashlib.blake2b(content, digest_size=16).digest()
-
-
-def _as_result_like(entry: AlignedEntry, old: OutputEntry) -> AlignedEntry:
-    """The entry, marked as a result if the display that it replaces was one."""
-    if isinstance(entry.item, RichOutput) and isinstance(old, RichOutput) and old.is_result:
-        return _entry(msgspec.structs.replace(entry.item, is_result=True))
-    return entry
 
 
 def _with_rank(item: OutputEntry, rank: int) -> OutputEntry:

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.quantities import ArgumentParser, HelpWanted, parse_duration
 from jdist.notebook.options import cell_parser, split_words, start_parser
-from jdist.notebook.output.screen import Bundle
+from jdist.notebook.output.screen import Bundle, Update
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import VERBS, call
 
 
-class Shown:
-    def update(self, bundle: Bundle) -> None:
-        raise AssertionError("nothing is shown twice here")
+def shown_twice(_: Bundle) -> None:
+    raise AssertionError("nothing is shown twice here")
 
 
 class Paper:
@@ -29,9 +28,9 @@ class Paper:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def show(self, bundle: Bundle) -> Shown:
+    def show(self, bundle: Bundle) -> Update:
         self.texts.append(bundle["text/plain"])
-        return Shown()
+        return shown_twice
 
     def ask(self, prompt: str, is_password: bool) -> str:
         raise AssertionError("nobody is asked")

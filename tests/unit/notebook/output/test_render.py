@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.core.topology import Topology
 from jdist.notebook.output.body import IMAGES_LIMIT
-from jdist.notebook.output.failures import failures
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json import MIME
-from jdist.notebook.output.run_view import RunView
+from jdist.notebook.output.run_view import RunView, failures
 from jdist.notebook.output.transcript import Transcript
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import left_out

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jdist.core.messages.status import ClusterFacts
-from jdist.notebook.output.screen import Bundle
+from jdist.notebook.output.screen import Bundle, Update
 from jdist.notebook.text import progress
 from jdist.notebook.text.progress import StartProgress, TransferProgress, start_part
 
@@ -29,12 +29,12 @@ class Board:
         self.htmls: list[str] = []
         self.changes = 0
 
-    def show(self, bundle: Bundle) -> Line:
+    def show(self, bundle: Bundle) -> Update:
         self.lines.append("")
         self.htmls.append("")
         line = Line(self, len(self.lines) - 1)
         line.update(bundle)
-        return line
+        return line.update
 
     def ask(self, prompt: str, is_password: bool) -> str:
         raise AssertionError("nobody is asked")
