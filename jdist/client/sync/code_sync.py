@@ -1,8 +1,7 @@
 """Code sync: local files are copied to every node, also to one that joins later, and kept up to date while watched."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from watchfiles import awatch
@@ -14,7 +13,6 @@ from jdist.client.sync.upload import Synced, Upload
 from jdist.client.values.carrier import OnProgress
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
 from jdist.core.messages.base import Message
-from jdist.core.messages.code import SourceTree
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.remedy import Remedy
 
@@ -25,13 +23,12 @@ class SyncedCode:
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
         self._sources: dict[str, SyncSource] = {}
-        self._last: dict[str, SourceTree] = {}
         # Tasks that sync a source when its files change, by the source's name.
         self.watches: dict[str, asyncio.Task[None]] = {}
         self._syncing = asyncio.Lock()
         self._seen_nodes: tuple[str, ...] = ()
         self._for_new_nodes: asyncio.Task[None] | None = None
-        self._unwatch: Callable[[], None] | None = None
+        attachment.watch(self._on_message)
 
     async def sync(
         self, path: str, exclude: Sequence[str], *, watch: bool, on_progress: OnProgress | None = None
@@ -53,9 +50,6 @@ class SyncedCode:
             raise
         self._sources[source.name] = source
         self._attachment.history.add(Annotation(f"{path} synced; a script imports from PYTHONPATH and its own folder"))
-        if self._unwatch is None:
-            self._seen_nodes = self._attachment.facts.hostnames
-            self._unwatch = self._attachment.watch(self._on_message)
         return synced
 
     async def _sync(self, source: SyncSource, on_progress: OnProgress | None = None) -> Synced:
@@ -65,12 +59,12 @@ class SyncedCode:
             nodes = [n for n, name in enumerate(names) if name]
             if not nodes:
                 raise UsageError("no node is attached to sync to")
-            upload = Upload(self._attachment.link, self._attachment.carrier.probe, source, names, on_progress)
+            upload = Upload(self._attachment.link, self._attachment.carrier, source, names, on_progress)
             try:
                 synced = await upload.send(tree, nodes)
             except BaseExceptionGroup as e:
                 raise _first(e) from e
-            self._last[source.name] = tree
+            source.synced = tree
             return synced
 
     async def _keep_in_sync(self, source: SyncSource) -> None:
@@ -78,7 +72,7 @@ class SyncedCode:
         where = source.root if source.is_file else source.path
         async for _ in awatch(where, watch_filter=None, recursive=not source.is_file):
             try:
-                if await asyncio.to_thread(source.list) == self._last.get(source.name):
+                if await asyncio.to_thread(source.list) == source.synced:
                     continue
                 synced = await self._sync(source)
             except ConnectionLost:
@@ -89,8 +83,7 @@ class SyncedCode:
                 self._attachment.notify(Notice(f"synced {synced}"))
 
     async def _end_watch(self, name: str) -> None:
-        watch = self.watches.pop(name, None)
-        if watch is not None:
+        if watch := self.watches.pop(name, None):
             watch.cancel()
             await asyncio.wait([watch])
 
@@ -100,7 +93,7 @@ class SyncedCode:
             return
         before, self._seen_nodes = self._seen_nodes, message.hostnames
         joined = [n for n, name in enumerate(message.hostnames) if name and (n >= len(before) or not before[n])]
-        if joined and self._for_new_nodes is None:
+        if joined and self._sources and self._for_new_nodes is None:
             self._for_new_nodes = asyncio.get_running_loop().create_task(self._sync_new_nodes())
 
     async def _sync_new_nodes(self) -> None:
@@ -121,17 +114,14 @@ class SyncedCode:
             await asyncio.wait([self._for_new_nodes])
 
     async def close(self) -> None:
-        """End every watch."""
+        """End every watch; a node that joins from now on gets no code."""
+        self._sources.clear()
         tasks = [*self.watches.values(), *filter(None, [self._for_new_nodes])]
         self.watches.clear()
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        if self._unwatch is not None:
-            with contextlib.suppress(ValueError):
-                self._unwatch()
-            self._unwatch = None
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:

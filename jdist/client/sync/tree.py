@@ -1,16 +1,22 @@
-"""Tree: a local file or folder as a list of entries with digests. Files that have not changed are not read again."""
+"""Tree: a local file or folder as a list of entries with digests. Files that have not changed are not read again.
+
+Left out is what .gitignore files, the user's patterns and a fixed list name.
+"""
 
 import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from jdist.client.sync.gitignore import IgnoreRules
+from pathspec import GitIgnoreSpec
+
 from jdist.core.errors import UsageError
 from jdist.core.messages.code import SourceTree, TreeEntry, leads_inside
 
-_BLOCK = 1 << 20
+# Patterns in the syntax of .gitignore. The user's are written the same way, and may take one back with `!`.
+ALWAYS = (".git", "__pycache__", "*.py[co]", ".ipynb_checkpoints", ".jdist-*")
 
 
 class SyncSource:
@@ -28,6 +34,7 @@ class SyncSource:
         self.name = self.path.stem if self.is_file else self.path.name
         if not self.name:
             raise UsageError(f"sync {path}: the whole file system is no code; name a folder")
+        self.synced: SourceTree | None = None  # The tree that was synced last.
         self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}
 
     def list(self) -> SourceTree:
@@ -81,9 +88,43 @@ class SyncSource:
         mark = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         known = self._known.get(str(path))
         if known is None or known[0] != mark:
-            digest = hashlib.blake2b(digest_size=32)
             with open(path, "rb") as f:
-                while block := f.read(_BLOCK):
-                    digest.update(block)
-            known = self._known[str(path)] = (mark, digest.digest())
+                digest = hashlib.file_digest(f, partial(hashlib.blake2b, digest_size=32)).digest()
+            known = self._known[str(path)] = (mark, digest)
         return known[1]
+
+
+class IgnoreRules:
+    """The rules for one tree; the .gitignore files in it are read as its folders are entered."""
+
+    def __init__(self, root: Path, exclude: Sequence[str]):
+        self._root = root
+        self._own = GitIgnoreSpec.from_lines([*ALWAYS, *exclude])
+        self._specs: dict[Path, GitIgnoreSpec] = {}
+        for folder in _repository(root):
+            self.enter(folder)
+
+    def enter(self, folder: Path) -> None:
+        """Read the folder's .gitignore, if it has one."""
+        try:
+            text = (folder / ".gitignore").read_text(errors="replace")
+        except OSError:
+            return
+        self._specs[folder] = GitIgnoreSpec.from_lines(text.splitlines())
+
+    def ignores(self, path: Path, is_folder: bool) -> bool:
+        """Whether a path is left out. The user's patterns count before those of the nearest .gitignore."""
+        specs = [(self._root, self._own), *((f, self._specs[f]) for f in path.parents if f in self._specs)]
+        for folder, spec in specs:  # the nearest .gitignore first
+            found = spec.check_file(path.relative_to(folder).as_posix() + "/" * is_folder).include
+            if found is not None:
+                return found
+        return False
+
+
+def _repository(root: Path) -> list[Path]:
+    """The folders above ``root`` in its git repository, whose .gitignore files apply to it, too."""
+    for depth, folder in enumerate((root, *root.parents)):
+        if os.path.lexists(folder / ".git"):
+            return list(root.parents)[:depth]
+    return []

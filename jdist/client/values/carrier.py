@@ -10,9 +10,10 @@ import contextlib
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psutil
@@ -43,20 +44,12 @@ from jdist.wire.values.segments import Segment, create_probe, layout, new_memory
 
 OnProgress = Callable[[str, int, int], None]  # Called with the names of the values, bytes done and bytes in all.
 RankProgress = Callable[[int, Progress], None]
+T = TypeVar("T")
 
 _MEMORY_SHARE = 0.9
 _AT_ONCE = 4
 _PUT_TIMEOUT = 120.0  # Seconds without progress of a rank that binds, or a node that fetches, a pushed value.
 _LARGEST_HEAD = MAX_MESSAGE - (1 << 20)
-
-
-async def hold(link: Link, hold: Hold) -> bool:
-    """Offer a segment to the controller for the nodes. False if it is on another host and must get a copy of it."""
-    offered = (await link.query((), hold))[CONTROLLER]
-    if isinstance(offered, QueryFailed):
-        await link.query((), Hold(hold.transfer, hold.nbytes))
-        return False
-    return True
 
 
 class _Pulled:
@@ -89,6 +82,7 @@ class Carrier:
     def __init__(self, link: Link):
         self._link = link
         self._cluster = link.connection.cluster
+        self._data_port = (link.connection.host, link.connection.data_port)
         # A file by which other processes find out whether they share this host's memory.
         self.probe = create_probe(self._cluster)
         self._remove_probe = weakref.finalize(self, _remove, self.probe.path, os.getpid())  # at exit, too
@@ -170,13 +164,10 @@ class Carrier:
         fetch = Fetch(handle, transfer=transfer)
         fetching = asyncio.create_task(self._link.query_one(rank, fetch, Fetched, on_progress=progress))
         try:
-            c = self._link.connection
-            receiver = Receiver((c.host, c.data_port), transfer, memory, (await passing).near)
+            receiver = Receiver(self._data_port, transfer, memory, (await passing).near)
             await self._receive_by(receiver, fetching)
         except BaseException:
-            with contextlib.suppress(ConnectionLost):
-                # frees the rank; no answer is awaited
-                self._link.send(RankQuery(new_request(), (), Release(transfer)))
+            self._release(transfer)  # frees the rank
             raise
         finally:
             passing.cancel()
@@ -199,51 +190,66 @@ class Carrier:
     ) -> None:
         """Bind ``values`` on ``ranks``. Raises ValueFailed naming the ranks on which they could not be bound."""
         names = tuple(values)
+        what = ", ".join(names)
         encoded = [encode(v) for v in values.values()]
-        _check_heads(names, [p for p, _ in encoded])
+        pickled = sum(len(p.head) for p, _ in encoded)  # arrays and tensors travel beside it
+        if pickled > _LARGEST_HEAD:
+            raise ValueFailed(
+                f"push {what}: {pickled:,} bytes of pickle, the limit is {_LARGEST_HEAD:,}; nothing was moved. "
+                "Push an array or a tensor, which have no limit, or parts"
+            )
         buffers = [b for _, bs in encoded for b in bs]
-        total = sum(b.nbytes for b in buffers)
-        if total <= INLINE_LIMIT:
-            payloads = tuple(inline(p, bs) for p, bs in encoded)
-            answers = await self._link.query(ranks, BindNames(names, payloads))
+        if sum(b.nbytes for b in buffers) <= INLINE_LIMIT:
+            bind = BindNames(names, tuple(inline(p, bs) for p, bs in encoded))
+            answers = await self._link.query(ranks, bind)
         else:
-            bind = BindNames(names, tuple(p for p, _ in encoded))
-            answers = await self._push_bulk(bind, buffers, ranks, on_progress)
+            payloads = tuple(p for p, _ in encoded)
+
+            def fetch(path: str, nbytes: int, transfer: str) -> Coroutine[Any, Any, dict[int, RankReplyBody]]:
+                bind = BindNames(names, payloads, path, nbytes, self.probe, transfer)
+                return self._link.query(ranks, bind, timeout=_PUT_TIMEOUT)
+
+            answers = await self.share(buffers, fetch, on_progress and partial(on_progress, what))
         errors = {r: _reason(a) for r, a in answers.items() if isinstance(a, QueryFailed)}
         if errors:
-            raise _failed(f"push {', '.join(names)}", {}, errors)
+            raise _failed(f"push {what}", {}, errors)
 
-    async def _push_bulk(
-        self, bind: BindNames, buffers: list[memoryview], ranks: tuple[int, ...], on_progress: OnProgress | None
-    ) -> dict[int, RankReplyBody]:
-        total = layout([b.nbytes for b in buffers])[1]
-        segment = Segment.create(self._cluster, total)
+    async def share(
+        self,
+        buffers: Sequence[memoryview],
+        fetch: Callable[[str, int, str], Coroutine[Any, Any, T]],
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> T:
+        """Put buffers into a segment and have ranks or nodes ``fetch(path, nbytes, transfer)`` them meanwhile.
+
+        A controller on another host gets a copy, which they fetch while it arrives.
+        """
+        nbytes = layout([b.nbytes for b in buffers])[1]
+        segment = Segment.create(self._cluster, nbytes)
         transfer = uuid.uuid4().hex
-
-        def progress(done: int) -> None:
-            if on_progress is not None:
-                on_progress(", ".join(bind.names), done, total)
-
+        fetching: asyncio.Task[T] | None = None
         try:
-            await asyncio.to_thread(segment.fill, buffers, progress)
-            put = BindNames(bind.names, bind.payloads, segment.path, total, self.probe, transfer)
-            if await hold(self._link, Hold(transfer, total, self.probe, segment.path)):
-                return await self._link.query(ranks, put, timeout=_PUT_TIMEOUT)
-            return await self._put_through(put, ranks, segment)
+            report = on_progress or (lambda *_: None)
+            await asyncio.to_thread(segment.fill, buffers, lambda done: report(done, nbytes))
+            held = (await self._link.query((), Hold(transfer, nbytes, self.probe, segment.path)))[CONTROLLER]
+            is_far = isinstance(held, QueryFailed)
+            if is_far:
+                await self._link.query((), Hold(transfer, nbytes))
+            fetching = asyncio.create_task(fetch(segment.path, nbytes, transfer))
+            if is_far:
+                await asyncio.to_thread(put_segment, self._data_port, transfer, segment)
+            return await fetching
         finally:
+            if fetching is not None:
+                fetching.cancel()
             segment.close()
             segment.unlink()
-            await self._link.query((), Release(transfer))
+            self._release(transfer)
 
-    async def _put_through(self, put: BindNames, ranks: tuple[int, ...], segment: Segment) -> dict[int, RankReplyBody]:
-        """Send a segment's bytes to the controller while the nodes already fetch them from there."""
-        c = self._link.connection
-        asking = asyncio.create_task(self._link.query(ranks, put, timeout=_PUT_TIMEOUT))
-        try:
-            await asyncio.to_thread(put_segment, (c.host, c.data_port), put.transfer, segment)
-            return await asking
-        finally:
-            asking.cancel()
+    def _release(self, transfer: str) -> None:
+        """Free what is held for a transfer; no answer is awaited."""
+        with contextlib.suppress(ConnectionLost):
+            self._link.send(RankQuery(new_request(), (), Release(transfer)))
 
     async def describe(self, name: str, ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
         """``{rank: description}`` (see worker/values/describe.Description), ``{"error": why}`` where there is none."""
@@ -266,16 +272,6 @@ def _held_size(peeked: Evaluated) -> int:
 
 def _reason(answer: object) -> str:
     return answer.reason if isinstance(answer, QueryFailed) else f"an unexpected answer ({type(answer).__name__})"
-
-
-def _check_heads(names: tuple[str, ...], payloads: list[PayloadWire]) -> None:
-    """Raises ValueFailed for more pickle than a message may carry; arrays and tensors travel beside it."""
-    size = sum(len(p.head) for p in payloads)
-    if size > _LARGEST_HEAD:
-        raise ValueFailed(
-            f"push {', '.join(names)}: {size:,} bytes of pickle, the limit is {_LARGEST_HEAD:,}; nothing was moved. "
-            "Push an array or a tensor, which have no limit, or parts"
-        )
 
 
 def _failed(doing: str, found: dict[Any, Any], errors: dict[int, str]) -> ValueFailed:
