@@ -79,12 +79,9 @@ class ActiveRuns:
         if ranks is None:
             self.interrupt_now(accepted.run)
             return
-        loop = asyncio.get_running_loop()
-
-        def cancel(number: int) -> None:
-            loop.call_soon_threadsafe(self.interrupt_now, number)
-
-        run = CellRun(accepted.run, ranks, self._attachment.facts.topology, cancel)
+        call_soon = asyncio.get_running_loop().call_soon_threadsafe
+        topology = self._attachment.facts.topology
+        run = CellRun(accepted.run, ranks, topology, lambda number: call_soon(self.interrupt_now, number))
         self._runs[run.number] = self._accepted[accepted.request] = run
 
     def _feed(self, number: int, message: Message) -> None:

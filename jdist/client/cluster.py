@@ -310,7 +310,7 @@ class AsyncCluster(BaseCluster):
 
     async def show(self, name: str, ranks: Ranks = None) -> dict[int, dict[str, Any]]:
         """``{rank: description}``: type, shape, dtype, device, placement, mean, std, norm, NaN count, thumb."""
-        return await self.attachment.carrier.describe(name, self.select(ranks))
+        return await self._values.show(name, ranks)
 
     async def check(self, expr: str, ranks: Ranks = None) -> compare.CheckResult:
         """Whether ``expr`` is equal on all ranks, compared by digests that the ranks compute."""

@@ -143,10 +143,9 @@ class Link:
 
         A rank that sent nothing for ``timeout`` seconds after the last answer or progress report gets a QueryFailed.
         """
-        asked = ranks or (CONTROLLER,)
         silent = f"no answer for {timeout:.0f} s: its Python may be held by C code, or its node unreachable"
-        found: dict[int, RankReplyBody] = dict.fromkeys(asked, QueryFailed(silent))
-        await self._collect(RankQuery(new_request(), ranks, op), len(asked), timeout, found, on_progress)
+        found: dict[int, RankReplyBody] = dict.fromkeys(ranks or (CONTROLLER,), QueryFailed(silent))
+        await self._collect(RankQuery(new_request(), ranks, op), found, timeout, on_progress)
         return found
 
     async def query_one(
@@ -165,10 +164,10 @@ class Link:
 
     async def query_within(self, ranks: tuple[int, ...], op: RankOp, expected: type[T], seconds: float) -> dict[int, T]:
         """``{rank: answer}`` of the ranks that give an answer of the kind ``expected`` within ``seconds`` in all."""
-        found: dict[int, RankReplyBody] = {}
+        found: dict[int, RankReplyBody] = dict.fromkeys(ranks, QueryFailed("too late"))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._collect(RankQuery(new_request(), ranks, op), len(ranks), seconds, found)
+                await self._collect(RankQuery(new_request(), ranks, op), found, seconds)
         return {r: body for r, body in sorted(found.items()) if isinstance(body, expected)}
 
     async def query_nodes(
@@ -180,28 +179,28 @@ class Link:
         """
         silent = QueryFailed(f"no answer for {timeout:.0f} s: its agent is stopped, or the node unreachable")
         found: dict[int, NodeReplyBody] = dict.fromkeys(nodes, silent)
-        await self._collect(NodeQuery(new_request(), tuple(nodes), op), len(nodes), timeout, found)
+        await self._collect(NodeQuery(new_request(), tuple(nodes), op), found, timeout)
         return found
 
     async def _collect(
         self,
         query: RankQuery | NodeQuery,
-        count: int,
-        timeout: float,
         found: dict[int, Any],
+        timeout: float,
         on_progress: Callable[[int, Progress], None] | None = None,
     ) -> None:
-        """Put replies into ``found`` until ``count`` are final or nothing has come for ``timeout`` seconds."""
+        """Put the replies of all that are in ``found`` there, until nothing has come for ``timeout`` seconds."""
+        missing = len(found)
         async with contextlib.aclosing(self.answers(query, timeout)) as answers:
             with contextlib.suppress(TimeoutError):
-                while count > 0:
+                while missing > 0:
                     reply = await anext(answers)
                     if not isinstance(reply, RankReply | NodeReply):
                         continue
                     peer = reply.rank if isinstance(reply, RankReply) else reply.node
                     if not isinstance(reply.body, Progress):
                         found[peer] = reply.body
-                        count -= 1
+                        missing -= 1
                     elif on_progress is not None:
                         on_progress(peer, reply.body)
 

@@ -51,7 +51,7 @@ class CellRun:
     ConnectionLost if the cluster went before the run ended.
     """
 
-    def __init__(self, number: int, ranks: tuple[int, ...], topology: Topology, interrupt: Callable[[int], None]):
+    def __init__(self, number: int, ranks: tuple[int, ...], topology: Topology, interrupt: Callable[[int], object]):
         self.number = number
         self.ranks = RankSet(ranks)
         self.topology = topology
@@ -135,8 +135,8 @@ class CellRun:
                 return outcome.error.evalue
             verdict = f"\n{self.verdict.final_text}" if self.verdict is not None else ""
             return f"{who} interrupted{why}; every namespace is kept{verdict}"
-        alike = [r for r in failed if _same_cause(failed[r], outcome)]
-        others = set(failed) - set(alike)
+        cause = {r: (o.kind, o.error.ename, o.error.cell_line) if o.error else (r,) for r, o in failed.items()}
+        alike = [r for r in failed if cause[r] == cause[first]]
         where = self.topology.where(first) if len(alike) == 1 else describe_ranks(alike)
         error = outcome.error
         if outcome.kind == "lost":
@@ -145,7 +145,7 @@ class CellRun:
             line = f" at cell line {error.cell_line}" if error and error.cell_line else ""
             line = line or (f" in {error.source.partition(':')[0]}" if error and error.source else "")
             what = f"{where} failed{line}: {error.ename}: {error.evalue}" if error else f"{where} failed"
-        more = _others({r: failed[r] for r in sorted(others)}, set(causes))
+        more = _others({r: o for r, o in sorted(failed.items()) if r not in alike}, causes)
         kept = ". The other ranks' values are in .values" if self.values else ""
         return f"{what}{more}{kept}"
 
@@ -219,29 +219,28 @@ class CellRun:
     def _outcome(self, done: RankDone) -> Outcome:
         return Outcome(
             kind=done.kind,  # type: ignore[arg-type]
-            value=self._value(done.rank, done.payload, done.held),
+            value=None if done.payload is None else _value(done.rank, done.payload, done.held),
             error=done.error,
             stdout="".join(self._text[done.rank, "stdout"]),
             stderr="".join(self._text[done.rank, "stderr"]),
             duration=done.duration,
         )
 
-    def _value(self, rank: int, payload: PayloadWire | None, held: str) -> Any:
-        if payload is None:
-            return None
-        if payload.buffers is None or held:
-            return Remote(rank, held, payload.summary, payload.nbytes)
-        try:
-            return decode(payload, [bytearray(b) for b in payload.buffers])
-        except Exception as e:  # the value's class may not be importable here; the run must not fail for that
-            return Remote(rank, "_", f"{payload.summary}, not readable here ({type(e).__name__}: {e})", 0)
-
     def __repr__(self) -> str:
         done = f"{len(self.outcomes)} of {len(self.ranks)} done"
         return f"<CellRun {self.number} on ranks {self.ranks}: {self.state}, {done}>"
 
 
-def _others(failed: dict[int, Outcome], causes: set[int]) -> str:
+def _value(rank: int, payload: PayloadWire, held: str) -> Any:
+    if payload.buffers is None or held:
+        return Remote(rank, held, payload.summary, payload.nbytes)
+    try:
+        return decode(payload, [bytearray(b) for b in payload.buffers])
+    except Exception as e:  # the value's class may not be importable here; the run must not fail for that
+        return Remote(rank, "_", f"{payload.summary}, not readable here ({type(e).__name__}: {e})", 0)
+
+
+def _others(failed: dict[int, Outcome], causes: list[int]) -> str:
     """The ranks that failed by themselves in another way, and those that could not finish because of a failure."""
     own, along = [r for r in failed if r in causes], [r for r in failed if r not in causes]
     text = ""
@@ -250,9 +249,3 @@ def _others(failed: dict[int, Outcome], causes: set[int]) -> str:
         with_ = f"rank {own[0]} with " if len(own) > 1 else ""
         text = f"; {describe_ranks(own)} failed otherwise{f': {with_}{error.ename}: {error.evalue}' if error else ''}"
     return text + (f"; {describe_ranks(along)} did not finish because of it" if along else "")
-
-
-def _same_cause(one: Outcome, other: Outcome) -> bool:
-    if one.kind != other.kind or one.error is None or other.error is None:
-        return one is other
-    return (one.error.ename, one.error.cell_line) == (other.error.ename, other.error.cell_line)

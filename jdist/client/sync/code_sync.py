@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from watchfiles import awatch
 
@@ -62,8 +61,11 @@ class SyncedCode:
             upload = Upload(self._attachment.link, self._attachment.carrier, source, names, on_progress)
             try:
                 synced = await upload.send(tree, nodes)
-            except BaseExceptionGroup as e:
-                raise _first(e) from e
+            except BaseExceptionGroup as group:
+                first: BaseException = group
+                while isinstance(first, BaseExceptionGroup):
+                    first = first.exceptions[0]  # the others were cancelled, or failed alike
+                raise first from group
             source.synced = tree
             return synced
 
@@ -122,9 +124,3 @@ class SyncedCode:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    """The exception to report; the others are its siblings, cancelled or failing alike."""
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

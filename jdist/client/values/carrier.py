@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import psutil
 
 from jdist.client.link import CONTROLLER, Link, new_request
@@ -24,8 +23,6 @@ from jdist.core.messages.base import PayloadWire, Progress, QueryFailed, ValueMi
 from jdist.core.messages.protocol import RankQuery, RankReplyBody
 from jdist.core.messages.values import (
     BindNames,
-    Describe,
-    Described,
     Evaluate,
     Evaluated,
     Fetch,
@@ -60,6 +57,7 @@ class _Pulled:
         self.values: dict[str, dict[int, Any]] = {n: {} for n in names}
         self.errors: dict[int, str] = {}
         self.total = 0
+        self.gate = asyncio.Semaphore(_AT_ONCE)
         self._done: dict[int, int] = {}
         self._on_progress = on_progress
 
@@ -99,7 +97,7 @@ class Carrier:
         held: dict[int, Evaluated] = {}
         for rank, answer in (await self._link.query(ranks, Evaluate(names, probe=self.probe))).items():
             if not isinstance(answer, Evaluated):
-                pulled.errors[rank] = _reason(answer)
+                pulled.errors[rank] = reason_of(answer)
                 continue
             for name, item in zip(names, answer.items, strict=True):
                 if isinstance(item, ValueMissing):
@@ -110,17 +108,7 @@ class Carrier:
                 held[rank] = answer
         pulled.total = sum(map(_held_size, held.values()))
         await self._check_room(pulled, held)
-        gate = asyncio.Semaphore(_AT_ONCE)
-
-        async def fetch(rank: int, answer: Evaluated) -> None:
-            async with gate:
-                try:
-                    await self._fetch(rank, answer, pulled)
-                except (JdistError, OSError) as e:
-                    pulled.errors[rank] = str(e).removeprefix(f"rank {rank}: ")
-                pulled.note(rank, _held_size(answer))
-
-        await asyncio.gather(*(fetch(r, answer) for r, answer in held.items()))
+        await asyncio.gather(*(self._fetch(rank, answer, pulled) for rank, answer in held.items()))
         if pulled.errors:
             raise _failed(f"pull {', '.join(names)}", pulled.values, pulled.errors)
         return {n: dict(sorted(v.items())) for n, v in pulled.values.items()}
@@ -142,10 +130,15 @@ class Carrier:
         items = [(n, i) for n, i in named if isinstance(i, PayloadWire) and i.buffers is None]
         sizes = [size for _, item in items for size in item.sizes]
         fetch = self._map if answer.is_near else self._receive
-        buffers = await fetch(rank, answer.handle, sizes, lambda r, step: pulled.note(r, step.done))
-        for name, item in items:
-            pulled.decode(name, rank, item, buffers[: len(item.sizes)])
-            buffers = buffers[len(item.sizes) :]
+        async with pulled.gate:
+            try:
+                buffers = await fetch(rank, answer.handle, sizes, lambda r, step: pulled.note(r, step.done))
+                for name, item in items:
+                    pulled.decode(name, rank, item, buffers[: len(item.sizes)])
+                    buffers = buffers[len(item.sizes) :]
+            except (JdistError, OSError) as e:
+                pulled.errors[rank] = str(e).removeprefix(f"rank {rank}: ")
+            pulled.note(rank, _held_size(answer))
 
     async def _map(self, rank: int, handle: str, sizes: list[int], progress: RankProgress) -> list[memoryview]:
         """A held value's buffers in a segment, already unlinked: it lives as long as the values made on it."""
@@ -210,7 +203,7 @@ class Carrier:
                 return self._link.query(ranks, bind, timeout=_PUT_TIMEOUT)
 
             answers = await self.share(buffers, fetch, on_progress and partial(on_progress, what))
-        errors = {r: _reason(a) for r, a in answers.items() if isinstance(a, QueryFailed)}
+        errors = {r: reason_of(a) for r, a in answers.items() if isinstance(a, QueryFailed)}
         if errors:
             raise _failed(f"push {what}", {}, errors)
 
@@ -251,14 +244,6 @@ class Carrier:
         with contextlib.suppress(ConnectionLost):
             self._link.send(RankQuery(new_request(), (), Release(transfer)))
 
-    async def describe(self, name: str, ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
-        """``{rank: description}`` (see worker/values/describe.Description), ``{"error": why}`` where there is none."""
-        answers = await self._link.query(ranks, Describe(name))
-        return {
-            r: msgspec.msgpack.decode(a.body) if isinstance(a, Described) else {"error": _reason(a)}
-            for r, a in sorted(answers.items())
-        }
-
 
 def _remove(path: str, owner: int) -> None:
     """Remove a file, unless this process was forked from its owner."""
@@ -270,7 +255,8 @@ def _held_size(peeked: Evaluated) -> int:
     return sum(i.nbytes for i in peeked.items if isinstance(i, PayloadWire) and i.buffers is None)
 
 
-def _reason(answer: object) -> str:
+def reason_of(answer: object) -> str:
+    """Why an answer is none."""
     return answer.reason if isinstance(answer, QueryFailed) else f"an unexpected answer ({type(answer).__name__})"
 
 

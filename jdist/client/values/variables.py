@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import msgspec
+
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.expressions import split_names
 from jdist.client.history import Annotation, BroadcastStep
-from jdist.client.values.carrier import OnProgress
+from jdist.client.values.carrier import OnProgress, reason_of
 from jdist.core import rank_code
 from jdist.core.errors import UsageError, ValueFailed
+from jdist.core.messages.values import Describe, Described
 from jdist.wire.values.partition import concatenate, slice_along
 
 
@@ -57,6 +60,13 @@ class Variables:
     async def gather(self, name: str, dim: int, ranks: Ranks, on_progress: OnProgress | None) -> Any:
         pulled = await self.pull(name, ranks, full=False, on_progress=on_progress)
         return concatenate([pulled[r] for r in sorted(pulled)], dim)
+
+    async def show(self, name: str, ranks: Ranks) -> dict[int, dict[str, Any]]:
+        answers = await self._attachment.link.query(self._attachment.select(ranks), Describe(name))
+        return {
+            r: msgspec.msgpack.decode(a.body) if isinstance(a, Described) else {"error": reason_of(a)}
+            for r, a in sorted(answers.items())
+        }
 
     async def broadcast(self, name: str, src: int) -> None:
         (source,) = self._attachment.select(src)
