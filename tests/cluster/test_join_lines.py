@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import jdist
-from jdist.client.lifecycle.join_here import join_here
+from jdist.client.lifecycle.local_processes import join_here
 from jdist.client.lifecycle.start import Progress, Waiting
 from jdist.core.messages.status import Notice
 from jdist.wire.transport.invitations import JoinLine

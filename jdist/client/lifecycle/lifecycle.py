@@ -1,4 +1,8 @@
-"""Lifecycle: a client starts a cluster or attaches to one, restarts its controller after a crash, detaches or stops."""
+"""Lifecycle: a client starts a cluster or attaches to one, restarts its controller after a crash, detaches or stops.
+
+A controller that has died is started again, and the ranks keep every name. Several clients may try at once: the one
+whose controller gets the port has started it, the others attach to that one.
+"""
 
 import asyncio
 import contextlib
@@ -9,21 +13,24 @@ from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
 from jdist.client.doctor.collect import examine_briefly
 from jdist.client.doctor.diagnosis import Finding
-from jdist.client.lifecycle import revive
-from jdist.client.lifecycle.controller_process import plan_launch
+from jdist.client.lifecycle.local_processes import plan_launch, start_controller
 from jdist.client.lifecycle.start import Progress, Started, launch
 from jdist.client.link import Link
-from jdist.core.errors import JdistError, LaunchError, ProtocolError
+from jdist.core.errors import ConnectionLost, JdistError, LaunchError, ProtocolError
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import InputRequest
 from jdist.core.messages.status import OBSERVER, ClusterFacts, Notice, RunsChanged, StopCluster, Stopped
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, find_launcher
+from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import Connection, connection_path, read_connection
 from jdist.wire.values.segments import sweep_handed_over
 
 _STOP_TIMEOUT = 15.0
+_EXIT = 5.0  # Seconds for a process that has closed its connections to be gone.
+# Seconds for agents to reconnect and the world to be formed; after that the cluster is attached to as it is.
+_AGENTS_BACK = 15.0
 
 
 class ClusterLifecycle:
@@ -78,7 +85,7 @@ class ClusterLifecycle:
     async def attach(self, name: str | None, kind: str) -> None:
         """Attach to a cluster by name, and start its controller again if it has died."""
         self._kind = kind
-        self._attachment.adopt(await revive.attach(find.find(name), self._on_event, kind))
+        self._attachment.adopt(await _attach(find.find(name), self._on_event, kind))
         self._may_revive = True
 
     async def observe(self, connection: Connection) -> None:
@@ -145,11 +152,43 @@ class ClusterLifecycle:
         notify(Notice(f"the controller of cluster {name} is gone; it is being started again, every name is kept"))
         self._attachment.close()
         try:
-            link = await revive.attach(lost.connection, self._on_event, self._kind, is_dead=True)
+            link = await _attach(lost.connection, self._on_event, self._kind, is_dead=True)
             sweep_handed_over(lost.connection.cluster)
             self._attachment.adopt(link)
         except (JdistError, OSError) as e:
             notify(Notice(f"the controller of cluster {name} could not be started again: {e}"))
+
+
+async def _attach(
+    connection: Connection, on_event: Callable[[Message], None], kind: str, *, is_dead: bool = False
+) -> Link:
+    """A link to the cluster, whose controller is started again if it has died. Raises ConnectionLost, LaunchError.
+
+    ``is_dead``: the controller is known to have died, although its process may still exist for a moment.
+    """
+    charter = find.charter_of(connection)
+    if charter is not None and (is_dead or not find.listens(connection)):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_EXIT):
+                while not has_ended(connection.pid):  # noqa: ASYNC110 — that triggers no event here
+                    await asyncio.sleep(0.01)
+    is_restarted = charter is not None and find.restart_time(connection) > 0
+    if charter is not None and is_restarted:
+        await asyncio.to_thread(start_controller, charter.settings, charter)
+        connection = read_connection(connection_path(find.directory(), connection.name))
+        if connection.cluster != charter.cluster:
+            remedies = (Remedy("attach", "use it", name=connection.name),)
+            raise ConnectionLost(f"cluster {connection.name} is another one now", remedies=remedies)
+    link = Link(connection, on_event)
+    await link.open(kind)
+    if is_restarted:
+        try:
+            with contextlib.suppress(TimeoutError, LaunchError):  # status shows what is missing
+                await link.wait_ready(_AGENTS_BACK)
+        except BaseException:
+            link.close()
+            raise
+    return link
 
 
 async def _wait_removed(connection: Connection) -> None:

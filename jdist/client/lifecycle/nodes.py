@@ -9,8 +9,8 @@ import msgspec
 from jdist.client import find
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.history import Annotation, GroupStep, MeshStep
-from jdist.client.lifecycle.controller_process import plan_launch
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
+from jdist.client.lifecycle.local_processes import plan_launch
 from jdist.client.lifecycle.start import Started, wait_launched
 from jdist.client.link import CONTROLLER, body_of, new_request
 from jdist.client.sync.code_sync import SyncedCode

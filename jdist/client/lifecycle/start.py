@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from jdist.client.find import connections, free_name, remove_dead, restartable
-from jdist.client.lifecycle.controller_process import end_controller, log_path, plan_launch, start_controller
+from jdist.client.lifecycle.local_processes import end_controller, log_path, plan_launch, start_controller
 from jdist.client.link import Link, new_request
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages.base import Message

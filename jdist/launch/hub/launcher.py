@@ -32,7 +32,7 @@ _TOUCH = 300.0
 _AGENT = """\
 import os
 os.environ.update({env!r})
-from jdist.client.lifecycle.join_here import join_here
+from jdist.client.lifecycle.local_processes import join_here
 join_here({line!r}, node_rank={node_rank}, fork={fork})
 """
 
