@@ -20,7 +20,7 @@ from jdist.agent.starters.prewarm import Starter
 from jdist.core.messages.base import AGENT_IDENTITY
 from jdist.core.messages.membership import StartWorker
 from jdist.core.settings import WorkerSpec
-from jdist.wire.transport.sockets import SUB, dial_ipc
+from jdist.wire.transport.sockets import dial_ipc
 
 _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 
@@ -70,7 +70,7 @@ class Kernel:
 
         stdin, iopub = f"{prefix}-{_PORTS['stdin_port']}", f"{prefix}-{_PORTS['iopub_port']}"
         self._stdin = dial_ipc(node.zmq_context, stdin, on("stdin"), identity=AGENT_IDENTITY)
-        self._iopub = dial_ipc(node.zmq_context, iopub, on("iopub"), kind=SUB)
+        self._iopub = dial_ipc(node.zmq_context, iopub, on("iopub"))
 
     async def start(self, starter: Starter, spec: WorkerSpec, env: dict[str, str]) -> None:
         """Start the process; ``on_exit`` is called once when it ends. Raises LaunchError."""

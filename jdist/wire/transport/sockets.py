@@ -20,97 +20,37 @@ from jdist.wire.transport.keys import KeyPair
 _log = logging.getLogger("jdist.wire")
 
 Frames = list[bytes]
+OnFrames = Callable[[Frames], None]
+Context = zmq.Context[Any]
 _BATCH = 64
 _SILENCE = 5  # Seconds for which the other end's kernel may leave a connection's probes unanswered.
-_CONNECT_MS = 3000
-_HANDSHAKE_MS = 10000
-# Bytes of a frame that a controller accepts: the limit of wire/values/frames and a margin. A connection that sends
-# more is closed.
-_LARGEST = 65 << 20
-_AHEAD = 16  # Messages of one peer that a controller queues; TCP itself slows a peer that is further ahead.
 _NOW = int(zmq.NOBLOCK)
 # Numbers, not enums: pyzmq's own multipart calls spend most of their time on enum members.
 _NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
-
-class Port:
-    """A zmq socket on the running loop. ``on_frames`` is called with every message, in order.
-
-    A message for which it raises ProtocolError is dropped and logged.
-    """
-
-    def __init__(self, socket: zmq.Socket[bytes], on_frames: Callable[[Frames], None], address: str = ""):
-        self._socket = socket
-        self._on_frames = on_frames
-        self._loop = asyncio.get_running_loop()
-        self._fd = int(socket.FD)
-        self.address = address
-        self.tcp_port = int(address.rsplit(":", 1)[1]) if address.startswith("tcp:") else 0
-        self._will_drain = False
-        self._last: Any = None  # The first frame of the message that was received last.
-        self._loop.add_reader(self._fd, self._drain)
-        self._drain_soon()
-
-    def send(self, frames: Frames) -> bool:
-        """Queue a message; False when the peer is not connected any more."""
-        if self._socket.closed:
-            return False
-        try:
-            for frame in frames[:-1]:
-                self._socket.send(frame, _NOW_AND_MORE)
-            self._socket.send(frames[-1], _NOW)
-        except (zmq.Again, zmq.ZMQError) as e:
-            if e.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-                return False
-            raise
-        self._drain_soon()  # the file descriptor is edge-triggered: a send may swallow its edge
-        return True
-
-    def _drain_soon(self) -> None:
-        if not self._will_drain:
-            self._will_drain = True
-            self._loop.call_soon(self._drain)
-
-    def _drain(self) -> None:
-        self._will_drain = False
-        is_more = True
-        try:
-            for _ in range(_BATCH):
-                frames = self._receive()
-                if frames is None:
-                    is_more = False
-                    return
-                if frames:
-                    self._handle(frames)
-        finally:
-            if is_more:  # also when on_frames raised: later messages must not get stuck
-                self._drain_soon()
-
-    def _handle(self, frames: Frames) -> None:
-        try:
-            self._on_frames(frames)
-        except ProtocolError as e:
-            _log.warning("dropped a message at %s: %s", self.address or "the link to the controller", e)
-
-    def _receive(self) -> Frames | None:
-        """The next message; an empty one was dropped; None if there is none."""
-        if self._socket.closed:
-            return None
-        try:
-            frame = self._last = self._socket.recv(_NOW, copy=False)
-            frames = [frame.bytes]
-            while frame.more:
-                frame = self._socket.recv(_NOW, copy=False)
-                frames.append(frame.bytes)
-        except zmq.Again:
-            return None
-        return frames
-
-    def close(self, linger: float = 0.0) -> None:
-        """Close; messages already queued get ``linger`` seconds to leave."""
-        if not self._socket.closed:
-            self._loop.remove_reader(self._fd)
-            self._socket.close(linger=int(linger * 1000))
+_QUEUE_ALL = {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0}
+_TCP = {
+    **_QUEUE_ALL,
+    zmq.IPV6: 1,
+    # The kernel closes a connection on which nothing comes back, and zmq dials again: sooner than TCP's own timeout.
+    # zmq's heartbeats are not used: in 4.3.5, one that is due on a broken connection whose peer was ahead by more than
+    # may be queued ends the process (an assertion).
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 1,
+    zmq.TCP_KEEPALIVE_INTVL: 1,
+    zmq.TCP_KEEPALIVE_CNT: _SILENCE,
+    zmq.TCP_MAXRT: 1000 * _SILENCE,
+    zmq.HANDSHAKE_IVL: 10000,  # Milliseconds.
+    zmq.CONNECT_TIMEOUT: 3000,
+}
+_ROUTER = {zmq.ROUTER_MANDATORY: 1, zmq.ROUTER_HANDOVER: 1}  # Else a peer that reuses an identity too soon is ignored.
+_CONTROL_PORT = {
+    **_TCP,
+    **_ROUTER,
+    # Bytes of a frame: the limit of wire/values/frames and a margin. A connection that sends more is closed.
+    zmq.MAXMSGSIZE: 65 << 20,
+    zmq.RCVHWM: 16,  # Messages of one peer that are queued; TCP itself slows a peer that is further ahead.
+}
 
 
 class KeyGate:
@@ -119,7 +59,7 @@ class KeyGate:
     ``on_void`` is called when a peer comes with a key that has expired or was revoked.
     """
 
-    def __init__(self, context: zmq.Context[Any], on_void: Callable[[], object] = lambda: None):
+    def __init__(self, context: Context, on_void: Callable[[], object] = lambda: None):
         self._auth = AsyncioAuthenticator(context)
         # By public key: the beginning of its holders' names, and when it expires (seconds since the epoch).
         self._allowed: dict[str, tuple[str, float]] = {}
@@ -158,94 +98,83 @@ class KeyGate:
         self._auth.stop()
 
 
-def _queue_all(socket: zmq.Socket[bytes]) -> None:
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
-    socket.setsockopt(zmq.LINGER, 0)
+class Port:
+    """A zmq socket on the running loop. ``on_frames`` is called with every message, in order.
 
+    A message for which it raises ProtocolError is dropped and logged; so is one under a name that ``gate`` does not
+    allow its sender's key, because zmq itself accepts any name.
+    """
 
-def _tcp(socket: zmq.Socket[bytes]) -> None:
-    socket.setsockopt(zmq.IPV6, 1)
-    # The kernel closes a connection on which nothing comes back, and zmq dials again: sooner than TCP's own timeout.
-    # zmq's heartbeats are not used: in 4.3.5, one that is due on a broken connection whose peer was ahead by more than
-    # may be queued ends the process (an assertion).
-    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 1)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 1)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, _SILENCE)
-    socket.setsockopt(zmq.TCP_MAXRT, 1000 * _SILENCE)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
-    socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
-    _queue_all(socket)
-
-
-class GuardedPort(Port):
-    """A Port that drops messages under a name that the key does not allow; zmq itself accepts any name."""
-
-    def __init__(self, socket: zmq.Socket[bytes], gate: KeyGate, on_frames: Callable[[Frames], None], address: str):
+    def __init__(self, socket: zmq.Socket[bytes], on_frames: OnFrames, address: str = "", gate: KeyGate | None = None):
+        self._socket = socket
+        self._on_frames = on_frames
         self._gate = gate
-        super().__init__(socket, on_frames, address)
+        self._loop = asyncio.get_running_loop()
+        self._fd = int(socket.FD)
+        self.address = address
+        self.tcp_port = int(address.rsplit(":", 1)[1]) if address.startswith("tcp:") else 0
+        self._will_drain = False
+        self._loop.add_reader(self._fd, self._drain)
+        self._drain_soon()
 
-    def _receive(self) -> Frames | None:
-        frames = super()._receive()
-        if frames is None or self._gate.lets_in(str(self._last.get("User-Id")), frames[0]):
-            return frames
-        _log.warning("dropped a message under the name %r, which its key does not allow", frames[0][:40])
-        return []
+    def send(self, frames: Frames) -> bool:
+        """Queue a message; False when the peer is not connected any more."""
+        if self._socket.closed:
+            return False
+        try:
+            for frame in frames[:-1]:
+                self._socket.send(frame, _NOW_AND_MORE)
+            self._socket.send(frames[-1], _NOW)
+        except (zmq.Again, zmq.ZMQError) as e:
+            if e.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                return False
+            raise
+        self._drain_soon()  # the file descriptor is edge-triggered: a send may swallow its edge
+        return True
 
+    def _drain_soon(self) -> None:
+        if not self._will_drain:
+            self._will_drain = True
+            self._loop.call_soon(self._drain)
 
-def bind_tcp(
-    context: zmq.Context[Any],
-    host: str,
-    keys: KeyPair,
-    gate: KeyGate,
-    on_frames: Callable[[Frames], None],
-    port: int = 0,
-) -> Port:
-    """A ROUTER on ``host`` at ``port`` (0: any free one). Messages begin with the sender's identity.
+    def _drain(self) -> None:
+        self._will_drain = False
+        is_more = True
+        try:
+            for _ in range(_BATCH):
+                is_more = self._handle_next()
+                if not is_more:
+                    return
+        finally:
+            if is_more:  # also when on_frames raised: later messages must not get stuck
+                self._drain_soon()
 
-    Raises OSError when the port is taken.
-    """
-    socket = context.socket(zmq.ROUTER)
-    _tcp(socket)
-    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-    socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST)
-    socket.setsockopt(zmq.RCVHWM, _AHEAD)
-    socket.curve_server = True
-    socket.curve_publickey = keys.public.encode()
-    socket.curve_secretkey = keys.secret.encode()
-    bracketed = f"[{host}]" if ":" in host else host
-    try:
-        socket.bind(f"tcp://{bracketed}:{port or '*'}")
-    except zmq.ZMQError as e:
-        socket.close()
-        raise OSError(e.errno, f"{e.strerror}: {host}:{port or '*'}") from None
-    return GuardedPort(socket, gate, on_frames, socket.LAST_ENDPOINT.decode().rstrip("\0"))
+    def _handle_next(self) -> bool:
+        """Handle the next message; False if there is none."""
+        if self._socket.closed:
+            return False
+        try:
+            first = frame = self._socket.recv(_NOW, copy=False)
+            frames = [frame.bytes]
+            while frame.more:
+                frame = self._socket.recv(_NOW, copy=False)
+                frames.append(frame.bytes)
+        except zmq.Again:
+            return False
+        if self._gate is not None and not self._gate.lets_in(str(first.get("User-Id")), frames[0]):
+            _log.warning("dropped a message under the name %r, which its key does not allow", frames[0][:40])
+            return True
+        try:
+            self._on_frames(frames)
+        except ProtocolError as e:
+            _log.warning("dropped a message at %s: %s", self.address or "the link to the controller", e)
+        return True
 
-
-def dial_tcp(
-    context: zmq.Context[Any],
-    address: tuple[str, int],
-    server_key: str,
-    keys: KeyPair,
-    identity: str,
-    before_connect: Callable[[zmq.Socket[bytes]], object] = lambda _socket: None,
-) -> zmq.Socket[bytes]:
-    """A DEALER to a controller that must hold ``server_key``; wrap it in a Port on the loop that reads it.
-
-    ``before_connect`` may set up a ConnectionMonitor: one that is set up later may miss the handshake.
-    """
-    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-    _tcp(socket)
-    socket.setsockopt(zmq.ROUTING_ID, identity.encode())
-    socket.curve_serverkey = server_key.encode()
-    socket.curve_publickey = keys.public.encode()
-    socket.curve_secretkey = keys.secret.encode()
-    before_connect(socket)
-    host = f"[{address[0]}]" if ":" in address[0] else address[0]
-    socket.connect(f"tcp://{host}:{address[1]}")
-    return socket
+    def close(self, linger: float = 0.0) -> None:
+        """Close; messages already queued get ``linger`` seconds to leave."""
+        if not self._socket.closed:
+            self._loop.remove_reader(self._fd)
+            self._socket.close(linger=int(linger * 1000))
 
 
 class ConnectionMonitor:
@@ -278,37 +207,67 @@ class ConnectionMonitor:
         self._port.close()
 
 
-def bind_ipc(context: zmq.Context[Any], path: str, on_frames: Callable[[Frames], None]) -> Port:
+def new_context() -> Context:
+    """The zmq context of a process."""
+    return zmq.Context()
+
+
+def _new_socket(context: Context, kind: int, options: dict[Any, Any], keys: KeyPair | None = None) -> Any:
+    socket = context.socket(kind)
+    for option, value in options.items():
+        socket.setsockopt(option, value)
+    if keys is not None:
+        socket.curve_publickey = keys.public.encode()
+        socket.curve_secretkey = keys.secret.encode()
+    return socket
+
+
+def bind_tcp(context: Context, host: str, keys: KeyPair, gate: KeyGate, on_frames: OnFrames, port: int = 0) -> Port:
+    """A ROUTER on ``host`` at ``port`` (0: any free one). Messages begin with the sender's identity.
+
+    Raises OSError when the port is taken.
+    """
+    socket = _new_socket(context, zmq.ROUTER, _CONTROL_PORT, keys)
+    socket.curve_server = True
+    bracketed = f"[{host}]" if ":" in host else host
+    try:
+        socket.bind(f"tcp://{bracketed}:{port or '*'}")
+    except zmq.ZMQError as e:
+        socket.close()
+        raise OSError(e.errno, f"{e.strerror}: {host}:{port or '*'}") from None
+    return Port(socket, on_frames, socket.LAST_ENDPOINT.decode().rstrip("\0"), gate)
+
+
+def dial_tcp(
+    context: Context,
+    address: tuple[str, int],
+    server_key: str,
+    keys: KeyPair,
+    identity: str,
+    before_connect: Callable[[zmq.Socket[bytes]], object] = lambda _socket: None,
+) -> zmq.Socket[bytes]:
+    """A DEALER to a controller that must hold ``server_key``; wrap it in a Port on the loop that reads it.
+
+    ``before_connect`` may set up a ConnectionMonitor: one that is set up later may miss the handshake.
+    """
+    socket: zmq.Socket[bytes] = _new_socket(context, zmq.DEALER, _TCP | {zmq.ROUTING_ID: identity.encode()}, keys)
+    socket.curve_serverkey = server_key.encode()
+    before_connect(socket)
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    socket.connect(f"tcp://{host}:{address[1]}")
+    return socket
+
+
+def bind_ipc(context: Context, path: str, on_frames: OnFrames) -> Port:
     """A ROUTER at a Unix socket, which the directory's mode 0700 protects."""
-    socket = context.socket(zmq.ROUTER)
-    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # else a peer that reuses an identity too soon is ignored
-    _queue_all(socket)
+    socket = _new_socket(context, zmq.ROUTER, _QUEUE_ALL | _ROUTER)
     socket.bind(f"ipc://{path}")
     return Port(socket, on_frames, f"ipc://{path}")
 
 
-def dial_ipc(
-    context: zmq.Context[Any],
-    path: str,
-    on_frames: Callable[[Frames], None],
-    identity: str = "",
-    kind: int = zmq.DEALER,
-) -> Port:
-    """A DEALER, or a SUB that is subscribed to everything, at a Unix socket."""
-    socket = context.socket(kind)
-    _queue_all(socket)
-    if identity:
-        socket.setsockopt(zmq.ROUTING_ID, identity.encode())
-    if kind == zmq.SUB:
-        socket.setsockopt(zmq.SUBSCRIBE, b"")
+def dial_ipc(context: Context, path: str, on_frames: OnFrames, identity: str = "") -> Port:
+    """A DEALER with this identity, or without one a SUB that is subscribed to everything, at a Unix socket."""
+    kind, option = (zmq.DEALER, zmq.ROUTING_ID) if identity else (zmq.SUB, zmq.SUBSCRIBE)
+    socket = _new_socket(context, kind, _QUEUE_ALL | {option: identity.encode()})
     socket.connect(f"ipc://{path}")
     return Port(socket, on_frames, f"ipc://{path}")
-
-
-SUB = zmq.SUB
-
-
-def new_context() -> zmq.Context[Any]:
-    """The zmq context of a process."""
-    return zmq.Context()
