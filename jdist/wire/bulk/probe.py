@@ -72,31 +72,18 @@ class Listener:
                 peer.settimeout(_IDLE)
                 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 request = _receive(peer, len(self._token) + _WORD)
-                if not hmac.compare_digest(request[:-_WORD], self._token):
+                token, word = request[:-_WORD], request[-_WORD:]
+                if not hmac.compare_digest(token, self._token) or word not in (b"ping", b"take"):
                     return
-                if request[-_WORD:] == b"ping":
-                    self._echo(peer)
-                elif request[-_WORD:] == b"take":
-                    self._take(peer)
+                got, began, buffer = 0, time.monotonic_ns(), bytearray(_PIECE)
+                while time.monotonic() < self._until and (count := peer.recv_into(buffer)):
+                    got += count
+                    if word == b"ping":
+                        peer.sendall(memoryview(buffer)[:count])
+                if word == b"take":
+                    peer.sendall(_TAIL.pack(got, max(1, time.monotonic_ns() - began)))
         finally:
             self._slots.release()
-
-    def _echo(self, peer: socket.socket) -> None:
-        while time.monotonic() < self._until:
-            data = peer.recv(64)
-            if not data:
-                return
-            peer.sendall(data)
-
-    def _take(self, peer: socket.socket) -> None:
-        buffer = bytearray(_PIECE)
-        got, began = 0, time.monotonic_ns()
-        while time.monotonic() < self._until:
-            n = peer.recv_into(buffer)
-            if n == 0:
-                break
-            got += n
-        peer.sendall(_TAIL.pack(got, max(1, time.monotonic_ns() - began)))
 
 
 def probe_path(name: str, target: tuple[str, int], token: str, timeout: float, burst: float) -> NetworkPath:

@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 from jdist.core.errors import ConnectionLost, ProtocolError
 from jdist.wire.transport.dialing import receive_segment
@@ -18,52 +18,49 @@ from jdist.wire.values.segments import Segment
 class StoredTransfer:
     """``nbytes`` bytes of a cluster: expected, arriving, or complete. Waits end after ``stall`` seconds."""
 
-    def __init__(self, cluster: str, nbytes: int, stall: float):
+    def __init__(self, cluster: str, nbytes: int, stall: float, path: str = ""):
+        """``path``: a segment that stays another process's, in which the bytes are complete already."""
         self._cluster = cluster
         self._nbytes = nbytes
         self._stall = stall
-        self._path = ""
-        self._is_own = True
-        self._is_taken = False
+        self._path = path
+        self._is_own = not path
+        self._is_taken = bool(path)
         self._is_over = False
-        self._arrived = 0
+        self._arrived = nbytes if path else 0
         self._ends: set[socket.socket] = set()
         self._begun = asyncio.Event()
+        if path:
+            self._begun.set()
         # Guards the path, the count of bytes and whether it is over, between the threads that move the bytes.
         self._changed = threading.Condition()
-
-    @classmethod
-    def of(cls, cluster: str, nbytes: int, stall: float, path: str) -> Self:
-        """Bytes that are complete already, in a segment that stays another process's."""
-        transfer = cls(cluster, nbytes, stall)
-        transfer._path, transfer._is_own, transfer._is_taken, transfer._arrived = path, False, True, nbytes
-        transfer._begun.set()
-        return transfer
 
     async def put(self, sock: socket.socket) -> None:
         """Serve the PUT and confirm it. Raises OSError or a JdistError when bytes do not arrive; GETs end, too."""
         if self._is_taken:
             raise ProtocolError("a second PUT of one transfer")
         self._is_taken = True
-        self._ends.add(sock)
-        sock.settimeout(self._stall)
-        try:
-            await asyncio.to_thread(self._fill, sock, asyncio.get_running_loop())
-            sock.send(b"k")
-        except BaseException:
-            self.cut()
-            raise
-        finally:
-            self._ends.discard(sock)
+        with self._as_end(sock):
+            try:
+                await asyncio.to_thread(self._fill, sock, asyncio.get_running_loop())
+                sock.send(b"k")
+            except BaseException:
+                self.cut()
+                raise
 
     async def get(self, sock: socket.socket) -> None:
         """Serve a GET. Raises TimeoutError, OSError or a JdistError when bytes do not arrive, or are not read."""
-        self._ends.add(sock)
-        sock.settimeout(self._stall)
-        try:
+        with self._as_end(sock):
             async with asyncio.timeout(self._stall):
                 await self._begun.wait()  # not in a thread: there are few, and the PUT needs one
             await asyncio.to_thread(self._follow, sock)
+
+    @contextlib.contextmanager
+    def _as_end(self, sock: socket.socket) -> Iterator[None]:
+        self._ends.add(sock)
+        sock.settimeout(self._stall)
+        try:
+            yield
         finally:
             self._ends.discard(sock)
 

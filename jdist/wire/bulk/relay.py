@@ -11,15 +11,15 @@ import fcntl
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 
 from jdist.core.errors import ConnectionLost, ProtocolError
+from jdist.wire.transport.dialing import receive_pieces
 
 _PIPE = 1 << 20  # Bytes: the largest pipe that any user may have.
 # Bytes asked of a socket at once. A pipe counts pages, and the kernel's network pages hold more than others.
 _PIECE = 1 << 22
-_BUFFER = 256 << 10
 
 
 class TransferRelay:
@@ -34,27 +34,20 @@ class TransferRelay:
 
     async def put(self, sock: socket.socket) -> None:
         """Serve the PUT and confirm it. Raises TimeoutError, OSError or a JdistError when bytes do not arrive."""
-        self._enter("PUT", sock)
-        try:
-            await self._wait_for_both()
-            if self._ends["GET"].family == socket.AF_UNIX:
-                self._hand_over(sock)
+        async with self._both_ends("PUT", sock):
+            get = self._ends["GET"]
+            if get.family == socket.AF_UNIX:  # the receiver is on this host: it gets the PUT's connection, and confirms
+                socket.send_fds(get, [b"k"], [sock.fileno()])
+                self._ends.clear()
                 return
             # The thread has its own descriptors: those that are served here may be closed before it notices the end.
-            ends = sock.dup(), self._ends["GET"].dup()
-            await asyncio.to_thread(relay, *ends, self._nbytes, self._stall)
+            await asyncio.to_thread(relay, sock.dup(), get.dup(), self._nbytes, self._stall)
             sock.send(b"k")
-        finally:
-            self.cut()
 
     async def get(self, sock: socket.socket) -> None:
         """Serve the GET, to the end of the transfer. Raises TimeoutError when no PUT comes."""
-        self._enter("GET", sock)
-        try:
-            await self._wait_for_both()
+        async with self._both_ends("GET", sock):
             await self._over.wait()  # the PUT's task moves the bytes, or gives up
-        finally:
-            self.cut()
 
     def cut(self) -> None:
         """End the transfer: both ends close, which a peer that lacks bytes notices."""
@@ -68,23 +61,22 @@ class TransferRelay:
     def is_over(self) -> bool:
         return self._over.is_set()
 
-    def _hand_over(self, sock: socket.socket) -> None:
-        """Hand the PUT's connection itself to the receiver on this host, which confirms the transfer."""
-        socket.send_fds(self._ends["GET"], [b"k"], [sock.fileno()])
-        self._ends.clear()  # the receiver's now
-
-    def _enter(self, verb: str, sock: socket.socket) -> None:
+    @contextlib.asynccontextmanager
+    async def _both_ends(self, verb: str, sock: socket.socket) -> AsyncIterator[None]:
+        """Wait for the other end; the transfer is over afterwards."""
         if verb in self._ends or self.is_over:
             raise ProtocolError(f"a second {verb} of one transfer")
         self._ends[verb] = sock
         if len(self._ends) == 2:
             self._both_here.set()
-
-    async def _wait_for_both(self) -> None:
-        async with asyncio.timeout(self._stall):
-            await self._both_here.wait()
-        if self.is_over:
-            raise ConnectionLost("the transfer was cancelled")
+        try:
+            async with asyncio.timeout(self._stall):
+                await self._both_here.wait()
+            if self.is_over:
+                raise ConnectionLost("the transfer was cancelled")
+            yield
+        finally:
+            self.cut()
 
 
 def relay(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
@@ -120,14 +112,8 @@ def copy(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) 
     """:func:`relay` through a buffer."""
     source.settimeout(stall)
     sink.settimeout(stall)
-    buffer = memoryview(bytearray(_BUFFER))
-    left = nbytes
-    while left:
-        n = source.recv_into(buffer[:left])
-        if n == 0:
-            raise ConnectionLost(f"the transfer ended after {nbytes - left} of {nbytes} bytes")
-        sink.sendall(buffer[:n])
-        left -= n
+    for _, piece in receive_pieces(source, nbytes):
+        sink.sendall(piece)
 
 
 def _when_ready(sock: socket.socket, event: int, stall: float, step: Callable[[], int]) -> int:

@@ -110,7 +110,7 @@ class DataServer:
         """Let nodes GET the segment at ``path`` if this host shares it; False if it does not."""
         if not shares_memory(probe):
             return False
-        self._add(name, StoredTransfer.of(self._cluster, nbytes, self._stall, path), owner)
+        self._add(name, StoredTransfer(self._cluster, nbytes, self._stall, path), owner)
         return True
 
     def forget(self, name: str) -> None:

@@ -71,8 +71,11 @@ class Receiver:
         with _explained(f"{self._memory.nbytes} bytes could not be fetched from"):
             if self._near:
                 with self._held(_dial_near(self._near, self._name)) as sock:
-                    put = _handed_over(sock)
-                with self._held(put):
+                    _, fds, _, _ = socket.recv_fds(sock, 1, 1)
+                if not fds:
+                    raise ConnectionLost("the transfer ended before it began")
+                with self._held(socket.socket(fileno=fds[0])) as put:
+                    put.settimeout(STALL)
                     receive_into(put, self._memory)
                     put.sendall(b"k")
             else:
@@ -113,15 +116,6 @@ def _dial_near(near: str, name: str) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def _handed_over(sock: socket.socket) -> socket.socket:
-    _, fds, _, _ = socket.recv_fds(sock, 1, 1)
-    if not fds:
-        raise ConnectionLost("the transfer ended before it began")
-    handed = socket.socket(fileno=fds[0])
-    handed.settimeout(STALL)
-    return handed
 
 
 def get_segment(
@@ -166,21 +160,29 @@ def receive_into(sock: socket.socket, view: memoryview) -> None:
         got += n
 
 
-def receive_segment(sock: socket.socket, segment: Segment) -> Iterator[int]:
-    """Fill a new segment from the socket; yields the bytes so far after each piece.
+def receive_pieces(sock: socket.socket, nbytes: int) -> Iterator[tuple[int, memoryview]]:
+    """Receive ``nbytes`` bytes: each piece with its offset, all in one buffer, which stays in the processor's cache.
 
-    Raises ConnectionLost when the peer ends early. The bytes pass through a buffer that stays in the processor's cache,
-    since page faults of a new mapping would cost more than the copy.
+    Raises ConnectionLost when the peer ends early.
     """
     buffer = memoryview(bytearray(_BUFFER))
     got = 0
-    while got < segment.nbytes:
-        n = sock.recv_into(buffer[: segment.nbytes - got])
+    while got < nbytes:
+        n = sock.recv_into(buffer[: nbytes - got])
         if n == 0:
-            raise ConnectionLost(f"the transfer ended after {got} of {segment.nbytes} bytes")
-        segment.write(got, buffer[:n])
+            raise ConnectionLost(f"the transfer ended after {got} of {nbytes} bytes")
+        yield got, buffer[:n]
         got += n
-        yield got
+
+
+def receive_segment(sock: socket.socket, segment: Segment) -> Iterator[int]:
+    """Fill a new segment from the socket; yields the bytes so far after each piece.
+
+    Raises ConnectionLost when the peer ends early. Page faults of a new mapping would cost more than the copy.
+    """
+    for offset, piece in receive_pieces(sock, segment.nbytes):
+        segment.write(offset, piece)
+        yield offset + len(piece)
 
 
 @contextlib.contextmanager

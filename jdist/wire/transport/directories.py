@@ -12,13 +12,12 @@ from pathlib import Path
 from jdist.wire.processes import has_ended, pid_namespace
 
 _LONGEST = 42  # Characters of the temporary directory's path: a Unix socket's path may have 107.
-_NAME = re.compile(r"jdist-([0-9a-f]{12})-([0-9a-f]+)-(\d+)(?:-[0-9a-f]{8})?")
-_CODE = re.compile(r"jdist-([0-9a-f]{12})-code")
+_NAME = re.compile(r"jdist-(?P<cluster>[0-9a-f]{12})-(?:code|(?P<namespace>[0-9a-f]+)-(?P<pid>\d+)(?:-[0-9a-f]{8})?)")
 
 
 def make(cluster: str) -> Path:
     """Make this process's directory for a cluster, mode 0700, and remove those of processes that have ended."""
-    _remove(None)
+    sweep()
     path = _base() / f"jdist-{cluster}-{pid_namespace():x}-{os.getpid()}"
     try:
         path.mkdir(mode=0o700)
@@ -26,11 +25,6 @@ def make(cluster: str) -> Path:
         path = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
         path.mkdir(mode=0o700)
     return path
-
-
-def sweep(cluster: str) -> None:
-    """Remove the directories of dead agents of a cluster on this host."""
-    _remove(cluster)
 
 
 def code_directory(cluster: str) -> Path:
@@ -48,27 +42,19 @@ def _base() -> Path:
     return Path(path if len(path) < _LONGEST else "/tmp")
 
 
-def _remove(cluster: str | None) -> None:
+def sweep(cluster: str = "") -> None:
+    """Remove the directories of dead agents of a cluster (without a name: of all) on this host."""
     here = f"{pid_namespace():x}"  # processes of other containers cannot be seen
-    for path in _base().glob("jdist-*-*-*"):
-        m = _NAME.fullmatch(path.name)
-        if m is None or cluster not in (None, m[1]) or path.is_symlink() or not path.is_dir():
+    for path in _base().glob("jdist-*-*"):
+        found = _NAME.fullmatch(path.name)
+        if found is None or cluster not in ("", found["cluster"]) or path.is_symlink() or not path.is_dir():
             continue
-        with contextlib.suppress(FileNotFoundError):  # another agent may be removing it, too
-            is_mine = path.lstat().st_uid == os.getuid() and m[2] == here
-            if is_mine and has_ended(int(m[3])):
+        with contextlib.suppress(OSError):  # another process is removing it, too, or the code is in use or being made
+            if path.lstat().st_uid != os.getuid():
+                continue
+            if found["pid"] is None:
+                with open(lock_file(path), "rb") as lock:  # without a lock file it is just being made
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            elif found["namespace"] == here and has_ended(int(found["pid"])):
                 shutil.rmtree(path, ignore_errors=True)
-    for path in _base().glob("jdist-*-code"):
-        m = _CODE.fullmatch(path.name)
-        if m is not None and cluster in (None, m[1]) and not path.is_symlink():
-            with contextlib.suppress(OSError):  # another user's, in use, or being made or removed
-                _remove_code(path)
-
-
-def _remove_code(path: Path) -> None:
-    """Remove a folder for code that is not in use. Raises OSError if it is."""
-    if path.stat().st_uid != os.getuid():
-        return
-    with open(lock_file(path), "rb") as lock:  # without a lock file it is just being made
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)

@@ -85,6 +85,7 @@ def decode(payload: PayloadWire, buffers: Sequence[Buffer]) -> Any:
     when a valid value cannot be rebuilt in this process.
     """
     head = _checked_head(payload, buffers)
+    not_made = f"{payload.summary} arrived but cannot be made here"
     try:
         if isinstance(head, _TensorHead):
             return tensors.put_together(head.note, *buffers)
@@ -93,10 +94,17 @@ def decode(payload: PayloadWire, buffers: Sequence[Buffer]) -> Any:
         if isinstance(head, _BytesHead):
             return bytearray(_only(buffers)) if head.is_mutable else bytes(_only(buffers))
     except ImportError as e:
-        raise NotRebuilt(f"{payload.summary} arrived but cannot be made here: {e}; install it here too") from e
+        raise NotRebuilt(f"{not_made}: {e}; install it here too") from e
     if zlib.crc32(head.stream) != head.crc:
         raise ProtocolError(f"{payload.summary} was damaged on its way; ask for it again")
-    return _unpickled(head.stream, buffers, payload.summary)
+    try:
+        return pickle.loads(head.stream, buffers=buffers)
+    except ProtocolError:
+        raise
+    except ImportError as e:
+        raise NotRebuilt(f"{not_made}: {e}; install it here too, or sync it here") from e
+    except Exception as e:  # __setstate__ and constructors of any class run here
+        raise NotRebuilt(f"{not_made}: {type(e).__name__}: {e}") from e
 
 
 def summarize(obj: object) -> str:
@@ -127,13 +135,11 @@ class _Allowance:
     def __init__(self, obj: object, limit: int | None):
         self._obj = obj
         self._limit = limit
-        self._left = limit
+        self._taken = 0
 
     def take(self, nbytes: int) -> None:
-        if self._left is None:
-            return
-        self._left -= nbytes
-        if self._left < 0:
+        self._taken += nbytes
+        if self._limit is not None and self._taken > self._limit:
             raise TooLarge(f"{summarize(self._obj)} has more than {self._limit:,} bytes")
 
 
@@ -193,20 +199,14 @@ def _pickled(obj: object, allowance: _Allowance) -> tuple[_PickleHead, list[memo
     except (ShardedValue, TooLarge):
         raise
     except Exception as e:  # __reduce__ and __getstate__ of any class may raise anything
-        raise _not_picklable(obj, e) from e
+        path, part, why = _culprit(obj, e)
+        where = f" ({path} is a {type(part).__name__})" if path else ""
+        raise NotPicklable(
+            f"{summarize(obj)} cannot leave its process{where}: {why}; "
+            "pull the parts you need by name, such as a tensor, a list or a state_dict"
+        ) from e
     stream = file.getvalue()
     return _PickleHead(stream, zlib.crc32(stream)), buffers
-
-
-def _unpickled(stream: bytes, buffers: Sequence[Buffer], what: str) -> Any:
-    try:
-        return pickle.loads(stream, buffers=buffers)
-    except ProtocolError:
-        raise
-    except ImportError as e:
-        raise NotRebuilt(f"{what} arrived but cannot be made here: {e}; install it here too, or sync it here") from e
-    except Exception as e:  # __setstate__ and constructors of any class run here
-        raise NotRebuilt(f"{what} arrived but cannot be made here: {type(e).__name__}: {e}") from e
 
 
 def _checked_head(payload: PayloadWire, buffers: Sequence[Buffer]) -> _Head:
@@ -237,28 +237,17 @@ def _only(buffers: Sequence[Buffer]) -> Buffer:
     return buffers[0]
 
 
-def _not_picklable(obj: object, reason: Exception) -> NotPicklable:
-    path, part, why = _culprit(obj, reason)
-    where = f" ({path} is a {type(part).__name__})" if path else ""
-    return NotPicklable(
-        f"{summarize(obj)} cannot leave its process{where}: {why}; "
-        "pull the parts you need by name, such as a tensor, a list or a state_dict"
-    )
-
-
 def _culprit(obj: object, reason: Exception, tries: int = 100, depth: int = 8) -> tuple[str, object, Exception]:
     """The innermost part that cannot be pickled, as far as a limited search finds it: its path, itself, and why."""
     path = ""
     for _ in range(depth):
-        found = None
         for step, part in _parts(obj)[:tries]:
             failure = _failure(part)
             if failure is not None:
-                found = step, part, failure
+                path, obj, reason = path + step, part, failure
                 break
-        if found is None:
+        else:
             break
-        path, obj, reason = path + found[0], found[1], found[2]
     return path, obj, reason
 
 

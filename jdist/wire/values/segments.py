@@ -17,7 +17,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -54,18 +54,6 @@ def split(view: memoryview, sizes: Sequence[int]) -> list[memoryview]:
     return [view[start : start + size] for start, size in zip(offsets, sizes, strict=True)]
 
 
-def _slices(buffers: Sequence[memoryview]) -> Iterator[tuple[int, memoryview, int]]:
-    """(offset in the segment, piece, bytes done with that piece) over all buffers."""
-    offsets, _ = layout([b.nbytes for b in buffers])
-    done = 0
-    for start, buffer in zip(offsets, buffers, strict=True):
-        flat = buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B")
-        for at in range(0, len(flat), SLICE):
-            piece = flat[at : at + SLICE]
-            done += len(piece)
-            yield start + at, piece, done
-
-
 def new_memory(nbytes: int) -> memoryview:
     """``nbytes`` writable zero bytes of this process, page-aligned, freed with the last tensor that is built on them.
 
@@ -94,7 +82,7 @@ class Segment:
         self.path = path
         self.nbytes = nbytes
         self._fd = fd
-        self._private = private
+        self._access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
 
@@ -144,26 +132,28 @@ class Segment:
         if self._view is None:
             if self._fd < 0:
                 raise ValueError(f"segment {self.path} is closed")
-            self._view = memoryview(self._mapped() if self.nbytes else bytearray())
+            if self.nbytes:
+                self._map = mmap.mmap(self._fd, self.nbytes, access=self._access)
+            self._view = memoryview(self._map or bytearray())
         return self._view
-
-    def _mapped(self) -> mmap.mmap:
-        access = mmap.ACCESS_COPY if self._private else mmap.ACCESS_WRITE
-        self._map = mmap.mmap(self._fd, self.nbytes, access=access)
-        return self._map
 
     def fill(self, buffers: Sequence[memoryview], progress: Progress | None = None) -> None:
         """Write ``buffers`` to their :func:`layout` places, without holding the GIL.
 
         Raises UsageError when they do not fit, OSError when the disk fails.
         """
-        total = layout([b.nbytes for b in buffers])[1]
+        offsets, total = layout([b.nbytes for b in buffers])
         if total > self.nbytes:
             raise UsageError(f"{total} bytes do not fit a segment of {self.nbytes}")
-        for offset, piece, done in _slices(buffers):
-            self.write(offset, piece)
-            if progress is not None:
-                progress(done)
+        done = 0
+        for start, buffer in zip(offsets, buffers, strict=True):
+            flat = buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B")
+            for at in range(0, len(flat), SLICE):
+                piece = flat[at : at + SLICE]
+                self.write(start + at, piece)
+                done += len(piece)
+                if progress is not None:
+                    progress(done)
 
     def write(self, offset: int, piece: memoryview) -> None:
         """Write bytes at ``offset``, without holding the GIL. Raises OSError when the disk fails."""
@@ -180,8 +170,7 @@ class Segment:
 
     def unlink(self) -> None:
         """Remove the name, if it is still there."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+        Path(self.path).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Release the mapping and the file descriptor; may be called again."""
@@ -226,7 +215,7 @@ def shares_memory(probe: ProbeWire | None) -> bool:
 
 def sweep(cluster: str) -> list[str]:
     """Unlink every segment and probe of this user's ``cluster`` on this host; returns the paths."""
-    return _sweep(cluster, lambda _owner, _entry: True)
+    return _sweep(cluster, lambda _owner, _path: True)
 
 
 def sweep_dead(cluster: str) -> list[str]:
@@ -244,31 +233,20 @@ def sweep_handed_over(cluster: str) -> list[str]:
     For a process that has lost its controller, and so does not know what ranks handed over to it in the meantime.
     """
     own = _own_owner()
-    return _sweep(cluster, lambda owner, entry: owner == own and entry.stat().st_size > 2 * _NONCE)
+    return _sweep(cluster, lambda owner, path: owner == own and path.stat().st_size > 2 * _NONCE)
 
 
-def _sweep(cluster: str, is_to_go: Callable[[str, os.DirEntry[str]], bool]) -> list[str]:
-    """Unlink this user's files of which ``is_to_go(owner, entry)`` is true."""
+def _sweep(cluster: str, is_to_go: Callable[[str, Path], bool]) -> list[str]:
+    """Unlink this user's files of which ``is_to_go(owner, path)`` is true."""
     pattern = re.compile(rf"jdist-{re.escape(_checked(cluster))}-([0-9a-f]{{16}})[0-9a-f]{{16}}")
     swept: list[str] = []
-    for directory in _directories():
-        with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-            for entry in entries:
-                found = pattern.fullmatch(entry.name)
-                if found is not None and _is_gone_after(entry, found[1], is_to_go):
-                    swept.append(entry.path)
+    for path in (path for directory in _directories() for path in Path(directory).glob("jdist-*")):
+        found = pattern.fullmatch(path.name)
+        with contextlib.suppress(FileNotFoundError):  # another process has unlinked it
+            if found is not None and path.lstat().st_uid == os.geteuid() and is_to_go(found[1], path):
+                path.unlink()
+                swept.append(str(path))
     return sorted(swept)
-
-
-def _is_gone_after(entry: os.DirEntry[str], owner: str, is_to_go: Callable[[str, os.DirEntry[str]], bool]) -> bool:
-    """Unlink the file if it is this user's and to go; False if it stays, or another process has unlinked it."""
-    try:
-        if entry.stat(follow_symlinks=False).st_uid != os.geteuid() or not is_to_go(owner, entry):
-            return False
-        os.unlink(entry.path)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _own_owner() -> str:

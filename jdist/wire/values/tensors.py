@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -104,27 +104,24 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview(memory).cast("B")
 
 
-def buffer_count(note: TensorNote) -> int:
+def _buffer_count(note: TensorNote) -> int:
     """How many buffers :func:`take_apart` gives for such a note. Raises ProtocolError for a layout that is none."""
     if len(note.parts) != _PARTS.get(note.layout, -1):
         raise ProtocolError(f"a tensor of layout {note.layout!r} arrived with {len(note.parts)} parts")
-    return int(note.layout == "strided") + sum(buffer_count(part) for part in note.parts)
+    return int(note.layout == "strided") + sum(_buffer_count(part) for part in note.parts)
 
 
-def check(note: TensorNote, sizes: Sequence[int]) -> None:
-    """Raises ProtocolError unless buffers of these byte lengths are what the note describes."""
-    if len(sizes) != buffer_count(note):
-        raise ProtocolError(f"{len(sizes)} buffers arrived for a {summary(note)}")
+def _check(note: TensorNote, sizes: Iterator[int]) -> None:
+    """Raises ProtocolError unless the next buffers, of these byte lengths, are what the note describes."""
     dtype = _dtype(note)
     if min(note.shape, default=0) < 0:
         raise ProtocolError(f"a tensor of shape {list(note.shape)} arrived")
-    if note.layout == "strided" and math.prod(note.shape) * dtype.itemsize != sizes[0]:
-        raise ProtocolError(f"{sizes[0]} bytes arrived for a {summary(note)}")
-    at = 0
+    if note.layout == "strided":
+        size = next(sizes)
+        if math.prod(note.shape) * dtype.itemsize != size:
+            raise ProtocolError(f"{size} bytes arrived for a {summary(note)}")
     for part in note.parts:
-        count = buffer_count(part)
-        check(part, sizes[at : at + count])
-        at += count
+        _check(part, sizes)
 
 
 def put_together(note: TensorNote, *buffers: Buffer) -> torch.Tensor:
@@ -134,9 +131,11 @@ def put_together(note: TensorNote, *buffers: Buffer) -> torch.Tensor:
     """
     import torch
 
-    check(note, [memoryview(b).nbytes for b in buffers])
+    if len(buffers) != _buffer_count(note):
+        raise ProtocolError(f"{len(buffers)} buffers arrived for a {summary(note)}")
+    _check(note, (memoryview(b).nbytes for b in buffers))
     try:
-        tensor = _build(note, buffers)
+        tensor = _build(note, iter(buffers))
         if note.is_parameter:
             return torch.nn.Parameter(tensor, requires_grad=note.requires_grad)
         return tensor.requires_grad_() if note.requires_grad else tensor
@@ -189,18 +188,14 @@ def _dtype(note: TensorNote) -> torch.dtype:
     return dtype
 
 
-def _build(note: TensorNote, buffers: Sequence[Buffer]) -> torch.Tensor:
+def _build(note: TensorNote, buffers: Iterator[Buffer]) -> torch.Tensor:
     import torch
 
     if note.layout == "meta":
         return torch.empty(note.shape, dtype=_dtype(note), device="meta")
     if note.layout == "strided":
-        return _strided(note, buffers[0])
-    parts: list[torch.Tensor] = []
-    for part in note.parts:
-        count = buffer_count(part)
-        parts.append(_build(part, buffers[:count]))
-        buffers = buffers[count:]
+        return _strided(note, next(buffers))
+    parts = [_build(part, buffers) for part in note.parts]
     make: Any = torch.sparse_compressed_tensor
     if note.layout == "sparse_coo":
         coalesced = note.is_coalesced or None
