@@ -14,7 +14,7 @@ from ipykernel.kernelapp import IPKernelApp
 from jdist.core.settings import WorkerSpec
 from jdist.wire import log
 from jdist.wire.processes import set_name
-from jdist.worker.cells.fd_capture import capture_stream
+from jdist.worker.cells.fd_capture import FdCapture
 from jdist.worker.compat.ipykernel import flush_when_needed, poll_until_subscribed, remember_subscribers
 from jdist.worker.control import ControlThread
 
@@ -50,7 +50,7 @@ def main(spec_json: bytes) -> None:
     app.config.HistoryManager.enabled = False  # no database of what was typed: the notebook has it
     remember_subscribers()
     app.initialize([])
-    control = ControlThread(spec, app, [capture_stream(1, sys.stdout), capture_stream(2, sys.stderr)])
+    control = ControlThread(spec, app, [FdCapture(1, sys.stdout), FdCapture(2, sys.stderr)])
     _pack_fast(app.session)
     for stream in (sys.stdout, sys.stderr):
         flush_when_needed(stream)  # a cell ends with flushes of both, each a wait for another thread

@@ -12,6 +12,8 @@ from jdist.wire.values.objects import encode, inline, summarize
 from jdist.worker.cells import script
 from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
 
+# Errors that report only that a peer's connection broke: their classes, and what is in their texts.
+_ECHOING = ("RuntimeError", "DistBackendError", "DistNetworkError")
 _ECHOES = (
     "connection closed by peer",
     "connection reset by peer",
@@ -30,34 +32,28 @@ def outcome_of(result: Any, shell: Any, run: int, worker: int, duration: float) 
         return RankDone(run, worker, "error", duration, error=cancelled)
     error = result.error_before_exec or result.error_in_exec
     if error is not None:
-        return RankDone(run, worker, "error", duration, error=error_info(error, shell))
-    payload, held = _value(result.result, shell)
-    return RankDone(run, worker, "value", duration, payload=payload, held=held)
-
-
-def _value(value: Any, shell: Any) -> tuple[PayloadWire | None, str]:
+        return RankDone(run, worker, "error", duration, error=_error_info(error, shell))
+    value = result.result
     if value is None:
-        return None, ""
-    where = f"Out[{shell.execution_count - 1}]"
+        return RankDone(run, worker, "value", duration)
     try:
         payload, buffers = encode(value, limit=INLINE_LIMIT)
     except Exception:  # too large, or the user's own __reduce__ fails: the value stays here, and pull() says why
-        return PayloadWire(b"", (), _size(value), _summary(value)), where
-    return inline(payload, buffers), ""
+        held = f"Out[{shell.execution_count - 1}]"
+        return RankDone(run, worker, "value", duration, payload=_without_content(value), held=held)
+    return RankDone(run, worker, "value", duration, payload=inline(payload, buffers))
 
 
-def _size(value: Any) -> int:
+def _without_content(value: Any) -> PayloadWire:
     try:
-        return int(value.nbytes)
+        nbytes = int(value.nbytes)
     except Exception:  # most have none, and the user's own may be or do anything
-        return 0
-
-
-def _summary(value: Any) -> str:
+        nbytes = 0
     try:
-        return _printable(summarize(value))
+        summary = summarize(value)
     except Exception as e:  # the user's own __repr__ or __len__
-        return f"{type(value).__name__} (that cannot be described: {type(e).__name__})"
+        summary = f"{type(value).__name__} (that cannot be described: {type(e).__name__})"
+    return PayloadWire(b"", (), nbytes, _printable(summary))
 
 
 def _printable(text: str) -> str:
@@ -65,31 +61,22 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def error_info(error: BaseException, shell: Any) -> ErrorInfo:
+def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
     """The exception with IPython's own rendering of its traceback, and the cell line it came through."""
     line, source = _cell_line(error, shell)
-    evalue = _text_of(error)
+    ename = type(error).__name__
+    try:
+        evalue = str(error)
+    except Exception as e:  # the user's own __str__
+        evalue = f"(an exception whose text raises {type(e).__name__})"
     return ErrorInfo(
-        ename=type(error).__name__,
+        ename=ename,
         evalue=_printable(evalue),
         traceback=tuple(_printable(frame) for frame in last_traceback(shell)),
         cell_line=line,
         source=None if source is None else _printable(source),
-        is_echo=_is_echo(error, evalue),
+        is_echo=ename in _ECHOING and any(text in evalue.lower() for text in _ECHOES),
     )
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as e:  # the user's own __str__
-        return f"(an exception whose text raises {type(e).__name__})"
-
-
-def _is_echo(error: BaseException, text: str) -> bool:
-    """Whether this reports only that a peer's connection broke."""
-    kind = type(error).__name__
-    return kind in ("RuntimeError", "DistBackendError", "DistNetworkError") and any(e in text.lower() for e in _ECHOES)
 
 
 def _cell_line(error: BaseException, shell: Any) -> tuple[int | None, str | None]:

@@ -67,17 +67,14 @@ def resolve_group(name: str) -> ProcessGroup:
 
 def world_store() -> Any:
     """The store of the default group, in which the groups made later meet."""
-    return c10d._world.pg_map[_world()][1]
+    world: Any = dist.group.WORLD
+    return c10d._world.pg_map[world][1]
 
 
 def set_world_store(store: Any) -> None:
     """Have groups made from now on meet in ``store``."""
-    backend, _ = c10d._world.pg_map[_world()]
-    c10d._world.pg_map[_world()] = (backend, store)
-
-
-def _world() -> Any:
-    return dist.group.WORLD
+    world: Any = dist.group.WORLD
+    c10d._world.pg_map[world] = (c10d._world.pg_map[world][0], store)
 
 
 def group_count() -> int:
@@ -115,7 +112,7 @@ def abort_nccl() -> bool:
 
     All groups at once: NCCL deadlocks when communicators are aborted one by one (pytorch#119797).
     """
-    world = _world()
+    world: Any = dist.group.WORLD
     if world is None or "nccl" not in str(c10d._world.pg_backend_config.get(world, "")):
         return False
     c10d._abort_process_group()

@@ -23,9 +23,19 @@ def adapt(kernel: Any) -> None:
     kernel.raw_input = _with_hint(kernel, kernel.raw_input)
     kernel.getpass = _with_hint(kernel, kernel.getpass)
     sys.breakpointhook = _breakpointhook(kernel, sys.breakpointhook)
-    _page_in_output(kernel.shell)
-    _stay_at_exit(kernel.shell)
-    kernel.shell.config = _RankConfig(kernel.shell.config)
+    shell: Any = kernel.shell
+    shell.config = _RankConfig(shell.config)
+    exiter: Any = _ConsoleExit
+    shell.exiter = shell.user_ns["exit"] = shell.user_ns["quit"] = exiter(shell)
+    shell.user_ns_hidden.update(exit=shell.exiter, quit=shell.exiter)
+    as_hook: Any = page.as_hook
+    shell.set_hook("show_in_pager", as_hook(_display), 0)
+
+
+def _display(text: Any, *_: Any, **__: Any) -> None:
+    """Display what ``obj?`` pages: the reply in which ipykernel would send it has no reader."""
+    publish: Any = display.publish_display_data
+    publish(text if isinstance(text, dict) else {"text/plain": text})
 
 
 class _RankConfig(Config):
@@ -38,13 +48,23 @@ class _RankConfig(Config):
         return key != "IPKernelApp" and bool(super().__contains__(key))
 
 
-def _with_hint(kernel: Any, method: Callable[..., str]) -> Callable[..., str]:
+class _ConsoleExit(ZMQExitAutocall):
+    """``exit`` and ``quit``, which end the rank's process only with ``keep_kernel=False``.
+
+    A kernel's do by default, which is right where one notebook or console uses it. A rank has other users, too.
+    """
+
+    def __call__(self, keep_kernel: bool = True) -> None:
+        super().__call__(keep_kernel)  # type: ignore[no-untyped-call]
+
+
+def _with_hint(kernel: Any, method: Callable[..., Any]) -> Callable[..., Any]:
     """``method``, which raises with a hint where several ranks run the cell and none may ask for input."""
 
-    def asked(prompt: str = "", *args: Any, **kwargs: Any) -> str:
+    def asked(*args: Any, **kwargs: Any) -> Any:
         if not allows_input(kernel):
             raise RuntimeError(_REFUSED)
-        return method(prompt, *args, **kwargs)
+        return method(*args, **kwargs)
 
     return asked
 
@@ -54,41 +74,13 @@ def _breakpointhook(kernel: Any, attached: Callable[..., Any]) -> Callable[..., 
 
     debugpy's hook does nothing at all where none is.
     """
-    set_trace: Any = debugger.set_trace
 
     def hook(*args: Any, **kwargs: Any) -> Any:
         if kernel.debugger is not None and kernel.debugger.is_started:
             return attached(*args, **kwargs)
         if not allows_input(kernel):
             raise RuntimeError(_REFUSED)
+        set_trace: Any = debugger.set_trace
         return set_trace(sys._getframe(1), *args, **kwargs)
 
     return hook
-
-
-def _stay_at_exit(shell: Any) -> None:
-    """Have ``exit`` and ``quit`` end the rank's process only with ``keep_kernel=False``.
-
-    A kernel's do by default, which is right where one notebook or console uses it. A rank has other users, too.
-    """
-
-    class ConsoleExit(ZMQExitAutocall):
-        def __call__(self, keep_kernel: bool = True) -> None:
-            shell.keepkernel_on_exit = keep_kernel
-            shell.ask_exit()
-
-    exiter: Any = ConsoleExit
-    shell.exiter = exiter(shell)
-    shell.user_ns["exit"] = shell.user_ns["quit"] = shell.exiter
-    shell.user_ns_hidden.update(exit=shell.exiter, quit=shell.exiter)
-
-
-def _page_in_output(shell: Any) -> None:
-    """Display what ``obj?`` pages: the reply in which ipykernel would send it has no reader."""
-    publish: Any = display.publish_display_data
-    as_hook: Any = page.as_hook
-
-    def show(text: Any, *_: Any, **__: Any) -> None:
-        publish(text if isinstance(text, dict) else {"text/plain": text})
-
-    shell.set_hook("show_in_pager", as_hook(show), 0)

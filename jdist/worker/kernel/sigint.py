@@ -85,23 +85,20 @@ class SafeSigint:
             except asyncio.CancelledError:
                 if not self._cancelled:  # the kernel itself is being ended
                     raise
-                return self._interrupted_reply()
+                return {
+                    "status": "error",
+                    "ename": "KeyboardInterrupt",
+                    "evalue": "",
+                    "traceback": ["KeyboardInterrupt"],
+                    "execution_count": self._shell.execution_count,
+                    "user_expressions": {},
+                    "payload": [],
+                }
             return reply
 
         # ipykernel looks at the signature to see which arguments it may pass.
         kept.__signature__ = inspect.signature(do_execute)  # type: ignore[attr-defined]
         return kept
-
-    def _interrupted_reply(self) -> dict[str, Any]:
-        return {
-            "status": "error",
-            "ename": "KeyboardInterrupt",
-            "evalue": "",
-            "traceback": ["KeyboardInterrupt"],
-            "execution_count": self._shell.execution_count,
-            "user_expressions": {},
-            "payload": [],
-        }
 
 
 def install(kernel: Any) -> SafeSigint:

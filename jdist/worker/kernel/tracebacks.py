@@ -21,7 +21,7 @@ from jdist.worker.observe.call_log import OWN_FILES
 def warm() -> None:
     """Render one traceback, in the process from which workers are forked, so that theirs come at once."""
     render_all_files_fast()
-    _hide_call_log()
+    _hide_own_frames()
     formatter: Any = ultratb.AutoFormattedTB
     formatter = formatter(mode="Context", theme_name="linux")
     try:
@@ -30,8 +30,8 @@ def warm() -> None:
         formatter.structured_traceback(*sys.exc_info())
 
 
-def _hide_call_log() -> None:
-    """Take the call log's frames out of what is rendered; IPython alone would write how many it has left out."""
+def _hide_own_frames() -> None:
+    """Take jdist's frames around torch's functions out of what is rendered; IPython alone would write how many."""
     formatter: Any = ultratb.VerboseTB
     original = formatter.get_records
 
@@ -52,26 +52,20 @@ def adapt(shell: Any) -> None:
     def show(
         shell: Any, kind: type[BaseException], error: BaseException, tb: TracebackType | None, **_offset: Any
     ) -> list[str]:
-        lines = [*_cell_frames(shell, tb), f"{kind.__name__}: {error}" if str(error) else kind.__name__]
+        cells, frames, lines = cell_numbers(shell), traceback.extract_tb(tb), []
+        for frame in frames:
+            if frame.filename in cells:
+                source = linecache.getline(frame.filename, frame.lineno or 0).rstrip()
+                lines.append(f"Cell In[{cells[frame.filename]}], line {frame.lineno}\n----> {frame.lineno} {source}")
+        if frames and frames[-1].filename not in cells:
+            last = frames[-1]
+            lines.append(f"File {last.filename}:{last.lineno}, in {last.name}")
+        lines.append(f"{kind.__name__}: {error}" if str(error) else kind.__name__)
         show_traceback(shell, kind, error, lines)
         return lines
 
     shell.set_custom_exc((KeyboardInterrupt,), show)
     reuse_shown_traceback(shell)
-
-
-def _cell_frames(shell: Any, tb: TracebackType | None) -> list[str]:
-    cells = cell_numbers(shell)
-    frames = traceback.extract_tb(tb)
-    lines = []
-    for frame in frames:
-        if frame.filename in cells:
-            source = linecache.getline(frame.filename, frame.lineno or 0).rstrip()
-            lines.append(f"Cell In[{cells[frame.filename]}], line {frame.lineno}\n----> {frame.lineno} {source}")
-    if frames and frames[-1].filename not in cells:
-        last = frames[-1]
-        lines.append(f"File {last.filename}:{last.lineno}, in {last.name}")
-    return lines
 
 
 warm()

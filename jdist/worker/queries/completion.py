@@ -5,11 +5,12 @@ before a dot.
 """
 
 import builtins
+import contextlib
 import inspect
 import keyword
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jdist.core.messages.introspection import Completed
@@ -55,7 +56,7 @@ def _names(line: str, namespace: Mapping[str, Any]) -> tuple[str, dict[str, str]
         return (fragment, known) if fragment else None
     try:
         of = find(path, namespace)
-        return fragment, {name: _kind(inspect.getattr_static(of, name, _NOTHING)) for name in _strings(dir(of))}
+        return fragment, {name: _kind(inspect.getattr_static(of, name, _NOTHING)) for name in dir(of)}
     except Exception:  # a __dir__ or __getattr__ of the user's may raise anything: then there is nothing to offer
         return fragment, {}
 
@@ -64,17 +65,11 @@ def _keys(line: str, namespace: Mapping[str, Any]) -> tuple[str, dict[str, str]]
     match = _KEY.search(line)
     if match is None:
         return None
-    try:
+    with contextlib.suppress(KeyError, AttributeError):
         of = find(match[1], namespace)
-    except (KeyError, AttributeError):
-        return None
-    if not isinstance(of, dict):
-        return None
-    return match[3], {key: _kind(value) for key, value in list(of.items()) if isinstance(key, str)}
-
-
-def _strings(names: Iterable[object]) -> list[str]:
-    return [name for name in names if isinstance(name, str)]
+        if isinstance(of, dict):
+            return match[3], {key: _kind(value) for key, value in list(of.items()) if isinstance(key, str)}
+    return None
 
 
 def _kind(value: object) -> str:

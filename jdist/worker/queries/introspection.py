@@ -5,7 +5,7 @@ It runs beside cells, so no value is printed that has to be copied from a device
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,21 +24,19 @@ def introspect(name: str, namespace: Mapping[str, Any], detail: int = 0) -> str:
         found = find(name, namespace)
     except Exception:  # also what a __getattr__ of the user's may raise
         return ""
+    path = _source_of(inspect.getsourcefile, found)  # of what was defined in a cell, it has another name on each rank
     lines = {
         "Type": _type(found),
         "Signature": _signature(name, found),
         "Value": _value(found),
         "Length": str(len(found)) if isinstance(found, _SIZED) else "",
-        "File": _file(found),
+        "File": path if os.path.exists(path) else "",
         "Docstring": "" if isinstance(found, (torch.Tensor, *_PLAIN)) else inspect.getdoc(found) or "",
-        "Source": _source(found) if detail else "",
+        "Source": _source_of(inspect.getsource, found) if detail else "",
     }
-    text = "\n".join(_line(head, value) for head, value in lines.items() if value)
+    parts = ((f"{head}:\n" if "\n" in value else f"{head + ':':<11}") + value for head, value in lines.items() if value)
+    text = "\n".join(parts)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… {len(text) - _LONGEST:,} characters more"
-
-
-def _line(head: str, text: str) -> str:
-    return f"{head}:\n{text}" if "\n" in text else f"{head + ':':<11}{text}"
 
 
 def _type(found: object) -> str:
@@ -68,17 +66,8 @@ def _value(found: object) -> str:
     return ""
 
 
-def _file(found: object) -> str:
-    """The source file; "" for what was defined in a cell, whose file has another name on each rank."""
+def _source_of(read: Callable[[Any], str | None], found: object) -> str:
     try:
-        path = inspect.getsourcefile(found) or ""  # type: ignore[arg-type]
-    except (TypeError, OSError):
-        return ""
-    return path if os.path.exists(path) else ""
-
-
-def _source(found: object) -> str:
-    try:
-        return inspect.getsource(found)  # type: ignore[arg-type]
+        return read(found) or ""
     except (TypeError, OSError):
         return ""

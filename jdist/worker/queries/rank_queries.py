@@ -1,5 +1,6 @@
 """Queries about a rank's namespace and state, answered on a helper thread while cells may be running."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ import psutil
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages.base import Ack, PayloadWire, Progress, QueryFailed, ValueMissing
 from jdist.core.messages.introspection import Complete, DebugLog, GetDebugLog, Inspect, Inspected
-from jdist.core.messages.observation import GetStack, GetTrace, Observation, Observe, RankTrace, StackText
+from jdist.core.messages.observation import GetStack, GetTrace, Observe, StackText
 from jdist.core.messages.protocol import RankOp, RankReplyBody
 from jdist.core.messages.values import (
     BindNames,
@@ -74,17 +75,24 @@ class QueryHandler:
                 return self._bind_names(op)
             case Describe():
                 return Described(msgspec.msgpack.encode(describe(evaluate(op.name, self._namespace))))
+            case Digest(blocks=0):
+                return Digested(tuple(digests(evaluate(op.expr, self._namespace))))
             case Digest():
-                return self._digests(op)
+                obj = evaluate(op.expr, self._namespace)
+                found = block_digests(obj, op.key, op.start, op.stop, op.blocks)
+                return Digested(tuple(("", "", digest) for digest in found))
             case ReadElement():
                 index, text = element(evaluate(op.expr, self._namespace), op.key, op.index)
                 return ElementRead(tuple(index), text)
             case Observe():
-                return self._observe(op)
+                device = str(self._namespace.get("device", "cpu"))
+                return self._observer.observe(device, psutil.Process().memory_info().rss, op.recent)
             case GetStack():
                 return StackText(self._observer.stack())
             case GetTrace():
-                return self._trace(op)
+                which = f"run {op.run}" if op.run else "a run"
+                missing = QueryFailed(f"rank {self.rank} remembers no calls of {which}")
+                return self._observer.trace(op.run) or missing
             case Complete():
                 return complete(op.code, op.cursor, self._namespace)
             case Inspect():
@@ -114,15 +122,13 @@ class QueryHandler:
             else:
                 held.extend(buffers)
                 items.append(payload)
-        return Evaluated(tuple(items), self._hold(held) if held else "", query.probe is not None)
-
-    def _hold(self, buffers: Buffers) -> str:
-        handle = uuid.uuid4().hex
-        with self._lock:
-            self._held[handle] = buffers
-            while len(self._held) > _HELD_AT_MOST:
-                self._held.popitem(last=False)
-        return handle
+        handle = uuid.uuid4().hex if held else ""
+        if held:
+            with self._lock:
+                self._held[handle] = held
+                while len(self._held) > _HELD_AT_MOST:
+                    self._held.popitem(last=False)
+        return Evaluated(tuple(items), handle, query.probe is not None)
 
     def _release(self, handle: str) -> Buffers:
         with self._lock:
@@ -170,37 +176,15 @@ class QueryHandler:
         for name in query.names:
             if not name.isidentifier():
                 raise UsageError(f"{name!r} is no variable name")
-        values = self._bound_values(query)
+        if query.path:
+            segment = Segment.open(query.path, query.nbytes)  # copy-on-write: no rank sees another's later changes
+            with contextlib.closing(segment):
+                views = iter(split(segment.view, [size for p in query.payloads for size in p.sizes]))
+                values = [decode(p, [next(views) for _ in p.sizes]) for p in query.payloads]
+        else:
+            values = [decode(p, [bytearray(b) for b in p.buffers or ()]) for p in query.payloads]
         self._namespace.update(zip(query.names, values, strict=True))
         return Ack()
-
-    def _bound_values(self, query: BindNames) -> list[Any]:
-        if not query.path:
-            return [decode(p, [bytearray(b) for b in p.buffers or ()]) for p in query.payloads]
-        segment = Segment.open(query.path, query.nbytes)  # mapped copy-on-write: no rank sees another's later changes
-        try:
-            views = iter(split(segment.view, [size for p in query.payloads for size in p.sizes]))
-            return [decode(p, [next(views) for _ in p.sizes]) for p in query.payloads]
-        finally:
-            segment.close()
-
-    def _digests(self, query: Digest) -> Digested:
-        obj = evaluate(query.expr, self._namespace)
-        if query.blocks:
-            found = block_digests(obj, query.key, query.start, query.stop, query.blocks)
-            return Digested(tuple(("", "", d) for d in found))
-        return Digested(tuple(digests(obj)))
-
-    def _observe(self, query: Observe) -> Observation:
-        device = str(self._namespace.get("device", "cpu"))
-        return self._observer.observe(device, psutil.Process().memory_info().rss, query.recent)
-
-    def _trace(self, query: GetTrace) -> RankTrace | QueryFailed:
-        found = self._observer.trace(query.run)
-        if found is None:
-            which = f"run {query.run}" if query.run else "a run"
-            return QueryFailed(f"rank {self.rank} remembers no calls of {which}")
-        return found
 
 
 def _throttle(report: Report, total: int) -> Callable[[int], None]:
