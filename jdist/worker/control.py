@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from ipykernel.kernelapp import IPKernelApp
@@ -38,8 +37,6 @@ from jdist.worker.escalation import free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.kernel import shell, sigint, tracebacks
-from jdist.worker.observe.call_digest import digest_calls
-from jdist.worker.observe.flight_recorder import FlightRecorder
 from jdist.worker.observe.observer import Observer
 from jdist.worker.observe.stall_detector import StallDetector
 from jdist.worker.queries.rank_queries import QueryHandler
@@ -63,11 +60,10 @@ class ControlThread:
         self._generation = 0
         self._groups = GroupRegistry(namespace)
         self._groups.on_group_made = self._send_group_made
-        log, labels = self._groups.log, self._groups.labels
-        log.cells = cell_numbers(self._shell)
+        self._groups.log.cells = cell_numbers(self._shell)
         self._cells = CellRunner(app.kernel, spec.worker, captures)
-        self._observer = Observer(log, FlightRecorder(log, labels), self._cells.spans)
-        self._cells.digest_calls = partial(digest_calls, log, merger=self._observer.merger, labels=labels)
+        self._observer = Observer(self._groups.log, self._groups.labels, self._cells.spans)
+        self._cells.digest_calls = self._observer.digests
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
         self._autoreload = Autoreload(self._shell)
         self._queries = QueryHandler(spec, namespace, self._observer)
@@ -113,7 +109,10 @@ class ControlThread:
                 self._cells.submit(message)
                 self._stalls.expect(message.run)
             case FormWorld():
-                self._set_rank(message.workers.index(self._worker))
+                rank = message.workers.index(self._worker)  # from now on, in the world that is about to be formed
+                self._queries.rank = rank
+                on_reform.be_rank(rank)
+                set_name(f"jdist-rank-{rank}")
                 self._spawn(self._handle_form_world, message)
             case AbortRun():
                 self._spawn(self._handle_abort_run, message)
@@ -123,12 +122,6 @@ class ControlThread:
                 self._autoreload.record(folders, changed)
             case Shutdown():
                 os._exit(0)
-
-    def _set_rank(self, rank: int) -> None:
-        """Take the rank that this worker has in the world that is about to be formed."""
-        self._queries.rank = rank
-        on_reform.be_rank(rank)
-        set_name(f"jdist-rank-{rank}")
 
     # ------------------------------------------------------------ helper threads
 

@@ -12,7 +12,7 @@ from jdist.worker.compat.torch import abort_nccl
 from jdist.worker.gloo.connections import Endpoint, abort_receives, end_reading, shut_down
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.kernel.sigint import interrupt_main
-from jdist.worker.observe.frames import frames_of, store_port, store_wait
+from jdist.worker.observe.main_thread import frames_of, store_port, store_wait
 
 _AGAIN = 0.1  # Seconds between two steps: a loop that swallows exceptions re-enters its collective in between.
 _NOT_BEGUN = 0.01
@@ -32,7 +32,6 @@ def free_main_thread(
     ``listeners`` are every rank's gloo listeners. If empty, no collective can be on: the main thread is only signalled,
     and the generation stays alive.
     """
-    aborting: threading.Thread | None = None
     step = 0
     while is_running():
         left = deadline - time.monotonic()
@@ -42,13 +41,12 @@ def free_main_thread(
         step += 1
         if listeners:
             _end_connections(listeners, groups, is_hard=step > _GENTLE)
-            if aborting is None and groups.has_nccl:
-                # May block for as long as NCCL likes, which must not hold up the signals.
-                aborting = threading.Thread(target=abort_nccl, name="jdist-abort", daemon=True)
-                aborting.start()
+        if listeners and step == 1 and groups.has_nccl:
+            # May block for as long as NCCL likes, which must not hold up the signals.
+            threading.Thread(target=abort_nccl, name="jdist-abort", daemon=True).start()
         if idle.wait(min(_AGAIN, left)) and is_running():
             # The event is still set from the run before: this one has not begun.
-            threading.Event().wait(min(_NOT_BEGUN, left))
+            time.sleep(min(_NOT_BEGUN, left))
     return True
 
 
@@ -62,5 +60,5 @@ def _end_connections(listeners: Collection[Endpoint], groups: GroupRegistry, *, 
     if waiting is not None:
         groups.abort_group_creation()
         port = store_port(waiting)
-        if port is not None and port != groups.store_port:
+        if port is not None and port != groups.store_client.port:
             shut_down((), port)  # a store that the cell made for itself

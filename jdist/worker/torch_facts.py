@@ -23,6 +23,8 @@ def main(spec_json: bytes) -> None:
 def torch_facts() -> TorchFacts:
     """Ask CUDA's driver; never to be called in a process from which others are forked."""
     import torch
+    import torch.cuda.nccl
+    import torch.distributed
 
     trouble, gpus, nccl = "", 0, ""
     if torch.version.cuda is not None:
@@ -31,14 +33,6 @@ def torch_facts() -> TorchFacts:
             gpus = torch.cuda.device_count()
         except (RuntimeError, AssertionError) as e:  # no driver, one that is too old, none of the devices permitted
             trouble = str(e).strip().splitlines()[0]
-        nccl = _nccl_version()
+        if torch.distributed.is_nccl_available():
+            nccl = ".".join(map(str, torch.cuda.nccl.version()))
     return TorchFacts(str(torch.__version__), torch.version.cuda or "", nccl, gpus, trouble)
-
-
-def _nccl_version() -> str:
-    import torch.cuda.nccl
-    import torch.distributed as dist
-
-    if not dist.is_nccl_available():
-        return ""
-    return ".".join(map(str, torch.cuda.nccl.version()))

@@ -24,8 +24,7 @@ from jdist.core.messages.observation import Observation
 from jdist.worker.escalation import free_main_thread
 from jdist.worker.groups import patches
 from jdist.worker.groups.registry import GroupRegistry
-from jdist.worker.observe.flight_recorder import FlightRecorder
-from jdist.worker.observe.frames import frames_of, operation, store_port, store_wait
+from jdist.worker.observe.main_thread import frames_of, operation, store_port, store_wait
 from jdist.worker.observe.observer import Observer
 from jdist.worker.observe.spans import RunSpans
 
@@ -76,7 +75,7 @@ class RankProcess:
         self.groups.on_group_made = self._group_made
         self.groups.log.cells = CellFiles()
         self.spans = RunSpans()
-        self.observer = Observer(self.groups.log, FlightRecorder(self.groups.log, self.groups.labels), self.spans)
+        self.observer = Observer(self.groups.log, self.groups.labels, self.spans)
 
     def main(self) -> None:
         signal.signal(signal.SIGINT, self._on_sigint)

@@ -133,10 +133,11 @@ class ListenerWaker:
 
 
 def remember_receives() -> None:
-    """Remember each receive from any rank while it lives: it waits for no connection, so ending none ends it."""
+    """Remember each receive from any rank while it lives: it waits for no connection, so ending none ends it.
+
+    Once a process.
+    """
     original = dist.ProcessGroup.recv_anysource
-    if getattr(original, "is_remembering", False):
-        return
 
     def recv_anysource(*args: Any, **kwargs: Any) -> Any:
         work = original(*args, **kwargs)
@@ -146,7 +147,6 @@ def remember_receives() -> None:
         return work
 
     recv_anysource.__doc__ = original.__doc__
-    recv_anysource.is_remembering = True  # type: ignore[attr-defined]
     dist.ProcessGroup.recv_anysource = recv_anysource  # type: ignore[method-assign]
 
 

@@ -48,15 +48,13 @@ class RankFormation:
         self._gpu_index = gpu_index
         self._client = client
         self._deadline = time.monotonic() + form.timeout
-        topology = Topology(form.nproc_per_node, (), form.node_of)
-        self.local_rank = topology.local_rank(rank)
-        self.node_rank = topology.node_rank(rank)
-        self._local_world_size = len(topology.ranks_on(self.node_rank))
-        self._nnodes = topology.nnodes
+        self._topology = Topology(form.nproc_per_node, (), form.node_of)
+        self.local_rank = self._topology.local_rank(rank)
+        self.node_rank = self._topology.node_rank(rank)
+        self._local_world_size = len(self._topology.ranks_on(self.node_rank))
         self.backend, self.device = self._choose()
 
     def _choose(self) -> tuple[str, torch.device]:
-        """Backend and device."""
         gpus = torch.cuda.device_count()
         backend = self.form.backend or ("cpu:gloo,cuda:nccl" if gpus >= self._local_world_size else "gloo")
         here = f"rank {self.rank} (node {self.node_rank})"
@@ -84,7 +82,7 @@ class RankFormation:
             "GROUP_RANK": self.node_rank,
             "WORLD_SIZE": self.form.world_size,
             "LOCAL_WORLD_SIZE": self._local_world_size,
-            "GROUP_WORLD_SIZE": self._nnodes,
+            "GROUP_WORLD_SIZE": self._topology.nnodes,
             "MASTER_ADDR": self.form.store_host,
             "MASTER_PORT": self.form.store_port,
             "OMPI_COMM_WORLD_RANK": self.rank,

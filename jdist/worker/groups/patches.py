@@ -24,7 +24,7 @@ from jdist.worker.groups.formation import FOREVER
 from jdist.worker.groups.rebind import remember_ddp_modules
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.observe.call_log import OWN_FILES
-from jdist.worker.observe.frames import STORE_WAITS
+from jdist.worker.observe.main_thread import STORE_WAITS
 
 _BLOCKING_STORE_METHODS = ("wait", "get", "multi_get", "queue_pop", "barrier")
 
@@ -61,9 +61,6 @@ def _patched(original: Callable[..., Any], in_cell: Callable[..., Any], groups: 
 
     patched.is_jdist = True  # type: ignore[attr-defined]
     return patched
-
-
-# ---------------------------------------------------------------- the world
 
 
 def _init_process_group(_call: Callable[[], None], asked: dict[str, Any], groups: GroupRegistry) -> None:
@@ -111,9 +108,6 @@ def _destroy_process_group(call: Callable[[], None], asked: dict[str, Any], grou
         groups.record_destroyed(group)
 
 
-# ---------------------------------------------------------------- groups
-
-
 def _new_group(call: Callable[[], Any], asked: dict[str, Any], groups: GroupRegistry) -> Any:
     asked["timeout"] = asked["timeout"] or FOREVER
     ranks = tuple(range(groups.world[2]) if asked["ranks"] is None else asked["ranks"])
@@ -130,11 +124,8 @@ def _split_group(call: Callable[[], Any], asked: dict[str, Any], groups: GroupRe
     return groups.make_group(call, GroupSpec(own), is_local=True)
 
 
-# ---------------------------------------------------------------- waits at a store
-
-
 def _mark_store_waits() -> None:
-    """Give the store's blocking C++ methods a Python frame, by which worker/observe/frames recognises them."""
+    """Give the store's blocking C++ methods a Python frame, by which worker/observe/main_thread recognises them."""
     for name in filter(partial(hasattr, dist.Store), _BLOCKING_STORE_METHODS):
         original = getattr(dist.Store, name)
 

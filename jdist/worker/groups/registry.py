@@ -40,7 +40,7 @@ class GroupRegistry:
         self.on_group_made: Callable[[int, GroupSpec, set[Endpoint]], None] = lambda _index, _spec, _listeners: None
         self._namespace = namespace
         self._bound: dict[str, Any] = {}
-        self._client = StoreClient()
+        self.store_client = StoreClient()
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # guards the two below
         self._newest = 0
@@ -60,10 +60,6 @@ class GroupRegistry:
         self.listeners: set[Endpoint] = set()
 
     # ------------------------------------------------------------ what is held
-
-    @property
-    def store_port(self) -> int:
-        return self._client.port
 
     @property
     def has_nccl(self) -> bool:
@@ -91,7 +87,7 @@ class GroupRegistry:
 
     def abort_group_creation(self) -> None:
         """End a wait in the making of a group: at the rendezvous store, or for a peer that will not connect."""
-        self._client.disconnect()
+        self.store_client.disconnect()
         if self._formation is not None:
             self._waker.wake(self._new_listeners(), self._formation.form.world_size)
 
@@ -140,7 +136,7 @@ class GroupRegistry:
                 if form.generation < self._newest:
                     raise LaunchError(f"generation {form.generation} was given up for {self._newest}")
                 self._abandoned = threading.Event()
-            formation = RankFormation(form, rank, gpu_index, self._client)
+            formation = RankFormation(form, rank, gpu_index, self.store_client)
             formation.set_environment()
             self._leave(form.cut)
             before = own_listeners()
@@ -192,7 +188,7 @@ class GroupRegistry:
         self._named.update({name: groups[f"group {name!r}"] for name in form.named})
         self._bind_names(formation, mesh)
         if formation.rank == 0 and form.store_port:
-            sweep(self._client.get(form.store_host, form.store_port), form.generation)
+            sweep(self.store_client.get(form.store_host, form.store_port), form.generation)
         self.log.formed_at = time.time_ns()
         self._formation = formation
         return tuple(notices)

@@ -7,11 +7,10 @@ calls the same again and again, so an equal call costs one look-up.
 
 import hashlib
 from array import array
-from collections.abc import Callable
 from typing import Any
 
 from jdist.core.observation import CallDigest, call_signature
-from jdist.worker.observe.call_log import TRANSFERS, CallLog, LoggedCall
+from jdist.worker.observe.call_log import TRANSFERS, LoggedCall
 from jdist.worker.observe.call_merge import CallMerger, outermost
 
 
@@ -24,25 +23,17 @@ class _GroupCalls:
         self.order = array("I")
 
 
-def digest_calls(
-    log: CallLog, began: float, merger: Callable[[], CallMerger], labels: Callable[[], dict[str, str]]
-) -> tuple[CallDigest, ...]:
-    """Digests of the calls since ``began``, in seconds of the wall clock, one per group.
-
-    ``merger`` is made from the groups as they are now; ``labels`` are the users' names of groups, by torch's name.
+def digest_calls(calls: list[LoggedCall], merger: CallMerger, labels: dict[str, str]) -> tuple[CallDigest, ...]:
+    """Digests of the calls, one per group; ``labels`` are the users' names of groups, by torch's name.
 
     A group in which several threads called is left out: the order of their calls is not the user's intention.
     """
-    calls = log.since(int(began * 1e9))
-    if not calls:
-        return ()
-    now = merger()
-    known = {**labels(), now.world: "world"}
+    known = {**labels, merger.world: "world"}
     found = []
-    for name, group in _by_group(calls, now).items():
+    for name, group in _by_group(calls, merger).items():
         if len(group.threads) == 1:
             digest = hashlib.blake2b("\n".join(group.numbers).encode() + group.order.tobytes(), digest_size=8).digest()
-            size = len(now.group_ranks.get(name, ()))
+            size = len(merger.group_ranks.get(name, ()))
             found.append(CallDigest(name, known.get(name, ""), size, len(group.order), digest))
     return tuple(found)
 

@@ -62,14 +62,15 @@ class CallMerger:
         if group is not None and not isinstance(group, GroupName):
             return None
         name = group.name if group is not None else entries[-1].group if entries else self.world
-        shapes, dtypes = _tensors(arguments)
+        first = next(iter(arguments.values()), None)
+        tensors: list[TensorMeta] = [m for m in (first if isinstance(first, list) else [first]) if isinstance(m, tuple)]
         is_transfer, is_async = logged.op in TRANSFERS, logged.work_ref is not None
         return Call(
             op=logged.op,
             group=name,
             number=entries[-1].number if entries and not is_transfer else 0,
-            shapes=shapes,
-            dtypes=dtypes,
+            shapes=tuple(tuple(n if type(n) is int else -1 for n in shape) for shape, _ in tensors),
+            dtypes=tuple(str(dtype).removeprefix("torch.") for _, dtype in tensors),
             detail="" if is_transfer else self._detail(arguments, name),
             peer=self._peer(arguments, name) if is_transfer else None,
             tag=arguments.get("tag") or 0 if is_transfer else 0,
@@ -133,11 +134,3 @@ def outermost(logged: Sequence[LoggedCall]) -> list[LoggedCall]:
             last[call.thread] = call
             found.append(call)
     return found
-
-
-def _tensors(arguments: dict[str, Any]) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
-    """Shapes and dtypes of the first argument's tensors."""
-    first = next(iter(arguments.values()), None)
-    found: list[TensorMeta] = [v for v in (first if isinstance(first, list) else [first]) if isinstance(v, tuple)]
-    shapes = tuple(tuple(n if type(n) is int else -1 for n in shape) for shape, _ in found)
-    return shapes, tuple(str(dtype).removeprefix("torch.") for _, dtype in found)

@@ -47,7 +47,7 @@ class FlightRecorder:
     since those of a re-formed world have the names of the last one's; a dump tells which name belongs to which.
     """
 
-    def __init__(self, log: CallLog, labels: Callable[[], dict[str, str]] = dict):
+    def __init__(self, log: CallLog, labels: Callable[[], dict[str, str]]):
         self._log = log
         self._labels = labels
         self._lock = threading.RLock()  # several observations may be made at once, each on a thread of its own

@@ -4,12 +4,14 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 
 from msgspec import structs
 
 from jdist.core.messages.observation import Observation, RankTrace
-from jdist.core.observation import Activity, Call
+from jdist.core.observation import Activity, Call, CallDigest
 from jdist.worker.compat import torch as torch_compat
+from jdist.worker.observe.call_digest import digest_calls
 from jdist.worker.observe.call_log import OWN_FILES, CallLog
 from jdist.worker.observe.call_merge import CallMerger
 from jdist.worker.observe.flight_recorder import FlightRecorder
@@ -20,13 +22,14 @@ _CPU_OVER = 0.1  # Least seconds over which the share of a core is measured.
 
 
 class Observer:
-    """Reports what this rank is doing. Callable from any thread but the main one."""
+    """Reports what this rank is doing. Callable from any thread but the main one, except for ``digests``."""
 
-    def __init__(self, log: CallLog, recorder: FlightRecorder, spans: RunSpans):
+    def __init__(self, log: CallLog, labels: Callable[[], dict[str, str]], spans: RunSpans):
         self._log = log
-        self._recorder = recorder
+        self._labels = labels  # Users' names of groups, by torch's name.
+        self._recorder = FlightRecorder(log, labels)
         self._spans = spans
-        self._main = MainThread(log, recorder)
+        self._main = MainThread(log, self._recorder)
         self._lock = threading.Lock()
         self._since: tuple[Key, float] = ((), 0.0)
         self._cpu = (time.monotonic(), time.process_time())
@@ -77,15 +80,18 @@ class Observer:
         logged = self._log.all()  # after the entries: the call of each of them is in the log then
         within = [c for c in logged if began <= c.started <= ended]
         left_out = self._log.left_out if within and within[0] is logged[0] else 0
-        calls = self.merger().merge(within, entries)
+        calls = self._merger().merge(within, entries)
         return RankTrace(span.run, tuple(calls), span.began, span.ended, now, left_out)
 
-    def merger(self) -> CallMerger:
+    def digests(self, began: float) -> tuple[CallDigest, ...]:
+        """Digests of the calls since ``began``, in seconds of the wall clock, one per group; called as a cell ends."""
+        calls = self._log.since(int(began * 1e9))
+        return digest_calls(calls, self._merger(), self._labels()) if calls else ()
+
+    def _merger(self) -> CallMerger:
         """A merger that knows the groups as they are now."""
         ranks = {name: members for _, name, members in torch_compat.groups()}
         return CallMerger(torch_compat.world_name(), ranks, self._log.backward_passes())
-
-    # ------------------------------------------------------------ now
 
     def _activity(self, at: Location | None) -> Activity:
         if at is None:
@@ -104,7 +110,7 @@ class Observer:
         return Activity(at.kind, op, at.line, at.source, seconds, cpu, calls, at.needs, at.waits_for)
 
     def _calls(self, at: Location) -> tuple[Call, ...]:
-        merger = self.merger()
+        merger = self._merger()
         if at.call is not None and at.is_open:
             call = merger.of_logged(at.call)
             if call is None:
@@ -129,9 +135,7 @@ class Observer:
         formed = self._log.formed_at
         entries = [e for e in self._recorder.entries() if e.is_current and e.created >= formed]
         logged = [c for c in self._log.all() if c.started >= formed]  # the call of each entry is in the log then
-        return self.merger().merge(logged, entries, most)
-
-    # ------------------------------------------------------------ for how long
+        return self._merger().merge(logged, entries, most)
 
     def _seconds_in(self, location: Location) -> float:
         now = time.monotonic()

@@ -7,7 +7,7 @@ ticks between cells.
 import asyncio
 from collections.abc import Callable
 
-from jdist.worker.observe.main_thread import Location
+from jdist.worker.observe.main_thread import Key
 from jdist.worker.observe.observer import Observer
 from jdist.worker.observe.spans import RunSpans
 
@@ -26,8 +26,8 @@ class StallDetector:
         self._on_stall = on_stall
         self._newest = 0
         self._next: asyncio.TimerHandle | None = None
-        self._last: Location | None = None
-        self._reported: Location | None = None
+        self._last: Key | None = None
+        self._reported: Key | None = None
 
     def expect(self, run: int) -> None:
         """A cell was sent to the main thread."""
@@ -42,17 +42,12 @@ class StallDetector:
             return
         self._next = asyncio.get_running_loop().call_later(TICK, self._tick)
         at = self._observer.glance()
-        if at is not None and _is_blocked(at, self._last) and not _is_same(at, self._reported):
-            self._reported = at
+        key = at.key if at is not None else None
+        # Outside a call of its own a glance reports a collective or transfer only for the place of the one before.
+        is_blocked = at is not None and (at.kind in ("collective", "transfer", "store"))
+        if at is not None and (at.kind == "store" or at.is_open):
+            is_blocked = key == self._last
+        if is_blocked and key != self._reported:
+            self._reported = key
             self._on_stall(self._spans.current)
-        self._last = at
-
-
-def _is_blocked(now: Location, before: Location | None) -> bool:
-    if now.kind == "store" or now.is_open:
-        return _is_same(now, before)
-    return now.kind in ("collective", "transfer")  # a glance reports these only for the place of the one before
-
-
-def _is_same(now: Location, before: Location | None) -> bool:
-    return before is not None and before.key == now.key
+        self._last = key

@@ -36,8 +36,7 @@ from jdist.wire import log
 from jdist.wire.values.objects import decode, encode, inline
 from jdist.wire.values.segments import Segment, layout, split
 from jdist.worker.observe.observer import Observer
-from jdist.worker.queries.completion import complete
-from jdist.worker.queries.introspection import introspect
+from jdist.worker.queries.introspection import complete, introspect
 from jdist.worker.values.describe import describe, evaluate
 from jdist.worker.values.digests import block_digests, digests, element
 

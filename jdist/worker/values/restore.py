@@ -75,9 +75,6 @@ def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any
     return done
 
 
-# ---------------------------------------------------------------- what a rank holds
-
-
 def _held(obj: Any) -> HeldState | None:
     """None for a name that is missing or bound to None."""
     if obj is None:
@@ -249,9 +246,6 @@ def _wrap_ddp(module: Any, options: dict[str, Any]) -> Any:
     if on.type != "cpu":
         options["device_ids"] = [on.index]
     return DistributedDataParallel(module, init_sync=False, **options)
-
-
-# ---------------------------------------------------------------- transport
 
 
 def _transport() -> torch.device:

@@ -8,11 +8,7 @@ import pytest
 
 from support.ranks import Ranks
 
-DIGEST = (
-    "from jdist.worker.observe.call_digest import digest_calls\n"
-    "found = digest_calls(G.log, R.find(0).began, O.merger, G.labels)\n"
-    "_ = [(t.label, t.size, t.count, t.digest) for t in found]"
-)
+DIGEST = "_ = [(t.label, t.size, t.count, t.digest) for t in O.digests(R.find(0).began)]"
 
 
 @pytest.fixture(scope="module")

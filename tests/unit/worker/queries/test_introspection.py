@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from jdist.core.messages.introspection import Completed
-from jdist.worker.queries.completion import complete
-from jdist.worker.queries.introspection import introspect
+from jdist.worker.queries.introspection import complete, introspect
 
 
 class Odd:

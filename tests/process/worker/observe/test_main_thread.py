@@ -24,7 +24,7 @@ def test_frames_name_what_the_main_thread_waits_in() -> None:
             assert world.interrupt() < 3.0
             world.answer(1, "done")
         world.form()
-        port = "_ = G.store_port"
+        port = "_ = G.store_client.port"
         world.ask(1, "run", "import torch.distributed as d\nd.distributed_c10d._get_default_store().wait(['never'])")
         world.until(1, f"at.in_store_wait and at.op == 'store.wait' and at.store_port == {world.side(1, port)}")
         assert world.interrupt() < 3.0
