@@ -47,34 +47,32 @@ _unpack: Unpacker[Any] = Unpacker(ToWorker)
 
 
 class ControlThread:
-    """One rank's end of jdist."""
+    """One rank's end of jdist. Made on the main thread, before the kernel's loop starts, into which it hooks."""
 
     def __init__(self, spec: WorkerSpec, app: IPKernelApp, captures: Sequence[FdCapture]):
         self._spec = spec
         self._worker = spec.worker
-        self._kernel = app.kernel
-        self._shell = app.kernel.shell
-        namespace: dict[str, Any] = self._shell.user_ns
         self._loop: asyncio.AbstractEventLoop | None = None
         self._port: Port | None = None
         self._generation = 0
+        kernel: Any = app.kernel
+        namespace: dict[str, Any] = kernel.shell.user_ns
         self._groups = GroupRegistry(namespace)
         self._groups.on_group_made = self._send_group_made
-        self._groups.log.cells = cell_numbers(self._shell)
-        self._cells = CellRunner(app.kernel, spec.worker, captures)
+        self._groups.log.cells = cell_numbers(kernel.shell)
+        self._cells = CellRunner(kernel, spec.worker, captures)
         self._observer = Observer(self._groups.log, self._groups.labels, self._cells.spans)
         self._cells.digest_calls = self._observer.digests
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
-        self._autoreload = Autoreload(self._shell)
+        self._autoreload = Autoreload(kernel.shell)
         self._queries = QueryHandler(spec, namespace, self._observer)
+        sigint.install(kernel)
+        on_reform.be_rank(spec.rank)
+        tracebacks.adapt(kernel.shell)
+        patches.install(self._groups)
+        shell.adapt(kernel)
 
     def start(self) -> None:
-        """Hook into the kernel and start the thread; call on the main thread before the kernel's loop starts."""
-        sigint.install(self._kernel)
-        on_reform.be_rank(self._spec.rank)
-        tracebacks.adapt(self._shell)
-        patches.install(self._groups)
-        shell.adapt(self._kernel)
         threading.Thread(target=lambda: asyncio.run(self._main()), name="jdist", daemon=True).start()
 
     async def _main(self) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ipykernel.iostream import IOPubThread
-from IPython.core import ultratb
 
 # Private methods and attributes, by the class whose objects have them.
 PRIVATE = {
@@ -74,11 +73,6 @@ def reuse_shown_traceback(shell: Any) -> None:
         return {"ename": type(error).__name__, "evalue": str(error), "traceback": last_traceback(shell)}
 
     shell._format_exception_for_storage = recorded
-
-
-def render_all_files_fast() -> None:
-    """Take IPython's fast way for tracebacks through long files, which looks the same, for all files."""
-    ultratb.FAST_THRESHOLD = 0
 
 
 # ---------------------------------------------------------------- output streams

@@ -60,9 +60,7 @@ def groups() -> list[tuple[ProcessGroup, str, tuple[int, ...]]]:
     return [(g, str(name), tuple(ranks.get(g, ()))) for g, name in list(c10d._world.pg_names.items())]
 
 
-def resolve_group(name: str) -> ProcessGroup:
-    """The group of torch's name."""
-    return c10d._resolve_process_group(name)  # type: ignore[arg-type,unused-ignore]
+resolve_group: Callable[[Any], ProcessGroup] = c10d._resolve_process_group  # The group of torch's name.
 
 
 def world_store() -> Any:
@@ -177,9 +175,8 @@ def read_flight_record(dump: bytes) -> dict[str, Any]:
     return found
 
 
-def plain_tensors() -> AbstractContextManager[Any]:
-    """Within it a tensor subclass's own ``__torch_function__`` is not called."""
-    return torch._C.DisableTorchFunctionSubclass()
+# A context within which a tensor subclass's own ``__torch_function__`` is not called.
+plain_tensors: Callable[[], AbstractContextManager[Any]] = torch._C.DisableTorchFunctionSubclass
 
 
 def compile_as(function: Any, original: Callable[..., Any]) -> None:

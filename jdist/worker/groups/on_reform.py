@@ -14,6 +14,7 @@ It is called on every rank that has it, on the main thread, between the setup ce
 the order of registration. All ranks call at the same time, so it may use collectives if all have it.
 """
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -70,11 +71,9 @@ def _takes_generation(function: Callable[..., Any]) -> bool:
     except (TypeError, ValueError) as e:
         raise UsageError(f"jdist.on_reform decorates a function, and {function!r} is none: {e}") from None
     for arguments in ((0,), ()):
-        try:
+        with contextlib.suppress(TypeError):
             signature.bind(*arguments)
-        except TypeError:
-            continue
-        return bool(arguments)
+            return bool(arguments)
     raise UsageError(
         f"{function.__qualname__}{signature}: a function for jdist.on_reform takes the generation or nothing"
     )

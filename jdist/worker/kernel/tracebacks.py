@@ -14,13 +14,13 @@ from typing import Any
 
 from IPython.core import ultratb
 
-from jdist.worker.compat.ipykernel import cell_numbers, render_all_files_fast, reuse_shown_traceback, show_traceback
+from jdist.worker.compat.ipykernel import cell_numbers, reuse_shown_traceback, show_traceback
 from jdist.worker.observe.call_log import OWN_FILES
 
 
 def warm() -> None:
     """Render one traceback, in the process from which workers are forked, so that theirs come at once."""
-    render_all_files_fast()
+    ultratb.FAST_THRESHOLD = 0  # lines of a file above which IPython takes its fast way
     _hide_own_frames()
     formatter: Any = ultratb.AutoFormattedTB
     formatter = formatter(mode="Context", theme_name="linux")

@@ -10,6 +10,8 @@ import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from jdist.core.observation import ANY, Call
 from jdist.worker.observe.call_log import TRANSFERS, GroupName, LoggedCall, TensorMeta
 from jdist.worker.observe.flight_recorder import RecorderEntry
@@ -31,7 +33,7 @@ class CallMerger:
         calls: list[Call] = []
         for own, found in reversed(_paired(logged, entries)):
             group = own.arguments.get("group") if own is not None else None
-            name = found[-1].group if own is None else group.name if isinstance(group, GroupName) else self.world
+            name = found[-1].call.group if own is None else group.name if isinstance(group, GroupName) else self.world
             groups[name] = groups.get(name, 0) + 1
             if most and groups[name] > most:
                 continue
@@ -44,16 +46,7 @@ class CallMerger:
         """A collective that was called in C++, with the line of the innermost backward pass that was under way."""
         at = entry.created
         passes = (p for p in reversed(self._backward_passes) if p.started <= at and (not p.ended or at <= p.ended))
-        return Call(
-            op=entry.op,
-            group=entry.group,
-            number=entry.number,
-            shapes=entry.shapes,
-            dtypes=entry.dtypes,
-            line=next((p.line for p in passes), None),
-            started=at / 1e9,
-            is_done=entry.is_done,
-        )
+        return structs.replace(entry.call, line=next((p.line for p in passes), None))
 
     def of_logged(self, logged: LoggedCall, entries: Sequence[RecorderEntry] = ()) -> Call | None:
         """A call that was logged; None if it did nothing, since this rank is not in the group."""
@@ -61,14 +54,14 @@ class CallMerger:
         group = arguments.get("group")
         if group is not None and not isinstance(group, GroupName):
             return None
-        name = group.name if group is not None else entries[-1].group if entries else self.world
+        name = group.name if group is not None else entries[-1].call.group if entries else self.world
         first = next(iter(arguments.values()), None)
         tensors: list[TensorMeta] = [m for m in (first if isinstance(first, list) else [first]) if isinstance(m, tuple)]
         is_transfer, is_async = logged.op in TRANSFERS, logged.work_ref is not None
         return Call(
             op=logged.op,
             group=name,
-            number=entries[-1].number if entries and not is_transfer else 0,
+            number=entries[-1].call.number if entries and not is_transfer else 0,
             shapes=tuple(tuple(n if type(n) is int else -1 for n in shape) for shape, _ in tensors),
             dtypes=tuple(str(dtype).removeprefix("torch.") for _, dtype in tensors),
             detail="" if is_transfer else self._detail(arguments, name),
@@ -77,7 +70,7 @@ class CallMerger:
             line=logged.line,
             started=logged.started / 1e9,
             ended=None if is_async or not logged.ended else logged.ended / 1e9,
-            is_done=entries[-1].is_done if is_async and entries and not is_transfer else logged.is_done,
+            is_done=entries[-1].call.is_done if is_async and entries and not is_transfer else logged.is_done,
             has_failed=logged.has_failed,
         )
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from msgspec import Struct
 
-from jdist.core.observation import GroupProgress
+from jdist.core.observation import Call, GroupProgress
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_log import CallLog
 
@@ -27,14 +27,9 @@ _Status = tuple[bytes, int]
 class RecorderEntry(Struct, frozen=True):
     """One collective that the recorder has seen begin."""
 
-    group: str
-    number: int
-    op: str
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
+    call: Call  # As the recorder knows it, without its line.
     thread: int
     created: int  # Nanoseconds of the wall clock.
-    is_done: bool
     is_current: bool  # Of a group of the generation that is formed now.
 
 
@@ -134,7 +129,10 @@ class FlightRecorder:
             group, op_id, number = int(e["pg_id"]), int(e["op_id"]), int(e["collective_seq_id"])
             self._numbers.setdefault(group, {})[op_id] = number
             self._ahead[group] = op_id - number
-        self._entries = tuple(_entry(e, int(e["pg_id"]) >= formed) for e in found)
+        self._entries = tuple(
+            RecorderEntry(_call(e), int(e["thread_id"] or 0), int(e["time_created_ns"]), int(e["pg_id"]) >= formed)
+            for e in found
+        )
         # A counter changes a moment before its entry: such a dump holds for this once only.
         self._dumped = key if _agrees(found, self._counters()) and self.status == key[0] else None
 
@@ -150,18 +148,16 @@ def _agrees(found: list[dict[str, Any]], counters: dict[int, dict[str, int]]) ->
     )
 
 
-def _entry(e: dict[str, Any], is_current: bool) -> RecorderEntry:
+def _call(e: dict[str, Any]) -> Call:
     op = str(e["profiling_name"]).rpartition(":")[2]
-    return RecorderEntry(
-        str(e["process_group"][0]),
-        int(e["collective_seq_id"]),
-        _OPS.get(op, op),
-        tuple(tuple(shape) for shape in e["input_sizes"]),
-        tuple(map(_dtype, e["input_dtypes"])),
-        int(e["thread_id"] or 0),
-        int(e["time_created_ns"]),
-        bool(e["retired"]),
-        is_current,
+    return Call(
+        op=_OPS.get(op, op),
+        group=str(e["process_group"][0]),
+        number=int(e["collective_seq_id"]),
+        shapes=tuple(tuple(shape) for shape in e["input_sizes"]),
+        dtypes=tuple(map(_dtype, e["input_dtypes"])),
+        started=int(e["time_created_ns"]) / 1e9,
+        is_done=bool(e["retired"]),
     )
 
 

@@ -115,14 +115,14 @@ class Observer:
             call = merger.of_logged(at.call)
             if call is None:
                 return ()
-            own = [e for e in self._recorder.entries() if e.group == call.group and e.created >= at.call.started]
+            own = [e for e in self._recorder.entries() if e.call.group == call.group and e.created >= at.call.started]
             if at.kind == "collective" and own:  # else it has not got so far yet, or is none that is numbered
-                call = structs.replace(call, number=own[-1].number)
+                call = structs.replace(call, number=own[-1].call.number)
             return (call,)
         if at.kind == "transfer":
             sought = self._log.pending() if at.call is None else [at.call]
             return tuple(c for logged in sought if (c := merger.of_logged(logged)) is not None)
-        in_flight = [e for e in self._recorder.entries() if e.is_current and not e.is_done]
+        in_flight = [e for e in self._recorder.entries() if e.is_current and not e.call.is_done]
         if not in_flight:
             return ()
         first = in_flight[0].created

@@ -96,9 +96,10 @@ def introspect(name: str, namespace: Mapping[str, Any], detail: int = 0) -> str:
         found = find(name, namespace)
     except Exception:  # also what a __getattr__ of the user's may raise
         return ""
+    kind = type(found)
     path = _source_of(inspect.getsourcefile, found)  # of what was defined in a cell, it has another name on each rank
     lines = {
-        "Type": _type(found),
+        "Type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
         "Signature": _signature(name, found),
         "Value": _value(found),
         "Length": str(len(found)) if isinstance(found, _SIZED) else "",
@@ -109,11 +110,6 @@ def introspect(name: str, namespace: Mapping[str, Any], detail: int = 0) -> str:
     parts = ((f"{head}:\n" if "\n" in value else f"{head + ':':<11}") + value for head, value in lines.items() if value)
     text = "\n".join(parts)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… {len(text) - _LONGEST:,} characters more"
-
-
-def _type(found: object) -> str:
-    kind = type(found)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _signature(name: str, found: object) -> str:

@@ -139,7 +139,14 @@ class QueryHandler:
     def _fetch(self, query: Fetch, report: Report) -> Fetched:
         buffers = self._release(query.handle)
         total = layout([b.nbytes for b in buffers])[1]
-        moved = _throttle(report, total)
+        reported = time.monotonic()
+
+        def moved(done: int) -> None:
+            nonlocal reported
+            if time.monotonic() - reported >= _PROGRESS_EVERY:
+                reported = time.monotonic()
+                report(Progress(done, total))
+
         if query.probe is None:
             self._stream(query.transfer, buffers, moved)
             return Fetched("", total)
@@ -184,18 +191,6 @@ class QueryHandler:
             values = [decode(p, [bytearray(b) for b in p.buffers or ()]) for p in query.payloads]
         self._namespace.update(zip(query.names, values, strict=True))
         return Ack()
-
-
-def _throttle(report: Report, total: int) -> Callable[[int], None]:
-    last = time.monotonic()
-
-    def moved(done: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _PROGRESS_EVERY:
-            last = time.monotonic()
-            report(Progress(done, total))
-
-    return moved
 
 
 def _data_connection(path: str, transfer: str) -> socket.socket:

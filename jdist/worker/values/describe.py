@@ -54,10 +54,13 @@ def evaluate(expr: str, namespace: Mapping[str, Any]) -> Any:
         tree = ast.parse(expr.strip(), mode="eval")
     except (SyntaxError, ValueError) as e:
         raise UsageError(f"{expr!r} is no expression: {e.args[0]}") from None
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    bound = {node.id for node in nodes if not isinstance(node.ctx, ast.Load)}  # by the expression itself
+    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    for name in (node.id for node in nodes):
+        if name not in namespace and name not in bound and not hasattr(builtins, name):
+            raise UsageError(f"there is no name {name!r} on this rank{_nearest(name, namespace)}")
     names = dict(namespace)
-    missing = _missing_name(tree, names)
-    if missing is not None:
-        raise UsageError(f"there is no name {missing!r} on this rank{_nearest(missing, namespace)}")
     try:
         return eval(compile(tree, "<expression>", "eval"), names)  # noqa: S307  # the rank's owner wrote it
     except AttributeError as e:
@@ -86,17 +89,6 @@ def describe(obj: Any) -> ValueDescription:
     if isinstance(obj, (str, bytes)):
         return ValueDescription(type=kind, length=length, detail=_short(repr(obj[:80])))
     return ValueDescription(type=kind, length=length)
-
-
-def _missing_name(tree: ast.Expression, names: Mapping[str, Any]) -> str | None:
-    """The first name that is read, is bound nowhere, and is not bound by the expression itself."""
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    bound = {node.id for node in nodes if not isinstance(node.ctx, ast.Load)}
-    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    for node in nodes:
-        if node.id not in names and node.id not in bound and not hasattr(builtins, node.id):
-            return node.id
-    return None
 
 
 def _nearest(word: object, known: Iterable[object]) -> str:

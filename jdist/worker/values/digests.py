@@ -44,7 +44,7 @@ def block_digests(obj: Any, key: str, start: int, stop: int, nblocks: int) -> li
     leaf = _leaf(obj, key)
     if not _is_block(leaf):
         raise UsageError(f"{key or 'the value'} is a {type(leaf).__name__} on this rank, which has no elements")
-    size = _numel(leaf)
+    size = math.prod(leaf.shape)
     if not 0 <= start <= stop <= size or nblocks < 1:
         raise UsageError(f"{key or 'the value'} has {size} elements on this rank; {start} to {stop} is outside it")
     spans = [bounds(stop - start, i, nblocks) for i in range(nblocks)]
@@ -61,9 +61,9 @@ def element(obj: Any, key: str, flat_index: int) -> tuple[tuple[int, ...], str]:
     if not _is_block(leaf):
         text = repr(leaf)
         return (), text if len(text) <= _TEXT else text[:_TEXT] + "…"
-    if not 0 <= flat_index < _numel(leaf):
-        raise UsageError(f"{key or 'the value'} has {_numel(leaf)} elements on this rank, none at {flat_index}")
     shape = tuple(leaf.shape)
+    if not 0 <= flat_index < math.prod(shape):
+        raise UsageError(f"{key or 'the value'} has {math.prod(shape)} elements on this rank, none at {flat_index}")
     index = tuple(flat_index // math.prod(shape[d + 1 :]) % size for d, size in enumerate(shape))
     value = leaf[index]
     item = value.item() if hasattr(value, "item") else value
@@ -125,10 +125,6 @@ def _leaf(obj: Any, key: str) -> Any:
     raise UsageError(f"there is no entry {key!r} on this rank{nearest(key, keys[:1000])}")
 
 
-def _numel(leaf: Any) -> int:
-    return int(leaf.numel() if tensors.is_tensor(leaf) else leaf.size)
-
-
 def _meta(leaf: Any) -> str:
     if tensors.is_tensor(leaf):
         layout = "" if leaf.layout == torch.strided else " " + str(leaf.layout).removeprefix("torch.")
@@ -140,7 +136,7 @@ def _meta(leaf: Any) -> str:
 
 def _digest(leaf: Any) -> str:
     if _is_block(leaf):
-        return _digest_block(leaf, 0, _numel(leaf))
+        return _digest_block(leaf, 0, math.prod(leaf.shape))
     if tensors.is_tensor(leaf) and tensors.is_plain(leaf):
         return _hex(tensors.take_apart(leaf)[1])  # sparse: indices and values
     if isinstance(leaf, (bytes, bytearray)):

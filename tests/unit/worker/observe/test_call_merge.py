@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from jdist.core.observation import ANY
+from jdist.core.observation import ANY, Call
 from jdist.worker.observe.call_log import BACKWARD, GroupName, LoggedCall
 from jdist.worker.observe.call_merge import CallMerger, outermost
 from jdist.worker.observe.flight_recorder import RecorderEntry
@@ -20,7 +20,8 @@ def logged(op: str, started: int, ended: int, thread: int = MAIN, **kwargs: Any)
 
 
 def entry(number: int, created: int, thread: int = MAIN, *, is_done: bool = True) -> RecorderEntry:
-    return RecorderEntry("0", number, "all_reduce", ((4,),), ("float32",), thread, created, is_done, True)
+    call = Call("all_reduce", "0", number, ((4,),), ("float32",), started=created / 1e9, is_done=is_done)
+    return RecorderEntry(call, thread, created, True)
 
 
 MERGER = CallMerger("0", {"0": (0, 1, 2), "tp": (2, 0)})
