@@ -2,9 +2,11 @@
 
 from msgspec import Struct, structs
 
+from jdist.core.quantities import format_count
 from jdist.notebook.export.translate import HelperNames, Translation
 
-_SHOW = '''
+_HELPERS = {
+    "show": '''
 def {show}(value):
     """Print a cell's last value, as the notebook showed it."""
     if value is None:
@@ -14,24 +16,25 @@ def {show}(value):
     except ImportError:
         pretty = repr
     print(pretty(value))
-'''
-_DISPLAY = '''
+''',
+    "display": '''
 def {display}(*values, **options):
     """Print what a cell displayed: its text, where the notebook showed a picture or a table."""
     for value in values:
         {show}(value)
-'''
-_SHELL = '''
+''',
+    "shell": '''
 def {shell}(command):
     """Run a shell command, as ! did in a cell, and print what it says."""
     print(subprocess.run(command, shell=True, stdout=-1, stderr=-2, text=True).stdout, end="")
-'''
-_LINES = '''
+''',
+    "lines": '''
 def {lines}(command):
     """The lines that a shell command writes, as ! gave them in a cell."""
     return subprocess.run(command, shell=True, stdout=-1, stderr=-2, text=True).stdout.splitlines()
-'''
-_LOOP = "\n{loop} = asyncio.new_event_loop()\n"
+''',
+    "loop": "\n{loop} = asyncio.new_event_loop()\n",
+}
 _KEEP_WORLD = """
 # Cells call these, too. As in the session, they find the world formed, and it stays so to the end.
 {leave} = dist.destroy_process_group
@@ -50,6 +53,7 @@ def {kept}(group=None):
 
 dist.init_process_group, dist.destroy_process_group = {formed}, {kept}
 """
+_RANK_VARIABLES = {"rank": "RANK", "local_rank": "LOCAL_RANK", "node_rank": "GROUP_RANK", "world_size": "WORLD_SIZE"}
 _FORMING = ("init_process_group", "destroy_process_group")
 
 
@@ -76,22 +80,22 @@ class ScriptFrame(Struct, frozen=True):
 
     def prologue(self) -> str:
         """Everything before the first cell."""
-        used = {name for cell in self.cells for name in cell.helpers}
-        if "display" in self._unbound():
-            used |= {self.helpers.display, self.helpers.show}
         names = structs.asdict(self.helpers)
-        templates = {"show": _SHOW, "display": _DISPLAY, "shell": _SHELL, "lines": _LINES, "loop": _LOOP}
-        definitions = "\n".join(text.format(**names) for role, text in templates.items() if names[role] in used)
+        unbound = {n for t in self.cells for n in t.loads} - {n for t in self.cells for n in t.binds}
+        used = {name for cell in self.cells for name in cell.helpers}
+        used |= {self.helpers.display, self.helpers.show} if "display" in unbound else set()
+        definitions = "\n".join(text.format(**names) for role, text in _HELPERS.items() if names[role] in used)
         modules = {"os"} | ({"subprocess"} if used & {self.helpers.shell, self.helpers.lines} else set())
         modules |= {"asyncio"} if self.helpers.loop in used else set()
         futures = sorted({name for cell in self.cells for name in cell.futures})
         keep_world = _KEEP_WORLD.format(**names, backend=self.world.backend) if self._forms_world() else ""
+        groups = "\ngroups = {}" if self.has_groups or "groups" in unbound else ""
         blocks = [
             self._docstring(self.helpers.show in used),
             f"from __future__ import {', '.join(futures)}" if futures else "",
             "\n".join(f"import {module}" for module in sorted(modules)),
             "import torch\nimport torch.distributed as dist",
-            "\n".join([*self._rank_names(), *self._world_lines()]),
+            self._names() + groups,
             f"\n{definitions.strip(chr(10))}\n" if definitions else "",
             keep_world.strip("\n"),
         ]
@@ -101,67 +105,46 @@ class ScriptFrame(Struct, frozen=True):
         """Everything after the last cell."""
         return f"{self.helpers.leave}()" if self._forms_world() else "dist.destroy_process_group()"
 
-    def _unbound(self) -> set[str]:
-        """Names that cells read and none gives a meaning."""
-        return {n for t in self.cells for n in t.loads} - {n for t in self.cells for n in t.binds}
-
     def _forms_world(self) -> bool:
         return any({n, f".{n}"} & t.loads for t in self.cells for n in _FORMING)
 
     def _docstring(self, is_shown: bool) -> str:
         counts = self.world.nproc_per_node
+        nodes = "one node" if len(counts) == 1 else f"{len(counts)} nodes"
+        ranks = f"{', '.join(map(str, counts))} ranks" if len(set(counts)) > 1 else format_count(counts[0], "rank")
+        each = " each" if len(counts) > 1 and len(set(counts)) == 1 else ""
         machine = "on one machine, where node_rank is 0 everywhere" if len(counts) > 1 else "on one machine"
         lines = [
-            f'"""The cells of a jdist session on {_describe_nodes(counts)}, backend {self.world.backend}.',
+            f'"""The cells of a jdist session on {nodes} with {ranks}{each}, backend {self.world.backend}.',
             "",
             f"Run it {machine}:",
             "",
             f"    torchrun --standalone --nproc-per-node {self.world.size} {self.file}",
         ]
         if len(counts) > 1:
-            each = [("NODE", counts[0])] if len(set(counts)) == 1 else [(str(n), c) for n, c in enumerate(counts)]
-            where = "with its number as NODE and the first one's" if len(each) == 1 else "with the first one's"
+            where = "with its number as NODE and the first one's" if each else "with the first one's"
             lines += ["", f"or on each node, {where} address as HOST:", ""]
             lines += [
                 f"    torchrun --nnodes {len(counts)} --nproc-per-node {count} --node-rank {node} "
                 f"--master-addr HOST --master-port 29500 {self.file}"
-                for node, count in each
+                for node, count in ([("NODE", counts[0])] if each else enumerate(counts))
             ]
         if is_shown:
             lines += ["", f"What a cell showed as its value is printed by {self.helpers.show}(); pictures and tables"]
             lines += ["of the notebook are their text here."]
         return "\n".join([*lines, '"""'])
 
-    def _rank_names(self) -> list[str]:
-        environment = {
-            "rank": "RANK",
-            "local_rank": "LOCAL_RANK",
-            "node_rank": "GROUP_RANK",
-            "world_size": "WORLD_SIZE",
-        }
+    def _names(self) -> str:
+        """The names that every rank of the session has, and the forming of the world."""
+        backend = self.world.backend
         lines = ["# What every rank of the session has."]
-        lines += [f'{name} = int(os.environ["{variable}"])' for name, variable in environment.items()]
+        lines += [f'{name} = int(os.environ["{variable}"])' for name, variable in _RANK_VARIABLES.items()]
         if self.is_tied:
             what = f"cells of this script name ranks of a world of {self.world.size}, not of {{world_size}}"
             lines += [f"if world_size != {self.world.size}:", f'    raise SystemExit(f"{what}")']
-        return lines
-
-    def _world_lines(self) -> list[str]:
-        backend = self.world.backend
-        lines = ['device = torch.device("cpu")', f'dist.init_process_group("{backend}")']
         if "nccl" in backend:
-            own = ", device_id=device" if backend == "nccl" else ""
-            lines = [
-                'device = torch.device("cuda", local_rank)',
-                "torch.cuda.set_device(device)",
-                f'dist.init_process_group("{backend}"{own})',
-            ]
-        return [*lines, "groups = {}"] if self.has_groups or "groups" in self._unbound() else lines
-
-
-def _describe_nodes(counts: tuple[int, ...]) -> str:
-    """``2 nodes with 2 ranks each``."""
-    if len(set(counts)) > 1:
-        return f"{len(counts)} nodes with {', '.join(map(str, counts))} ranks"
-    each = f"{counts[0]} rank{'' if counts[0] == 1 else 's'}"
-    return f"one node with {each}" if len(counts) == 1 else f"{len(counts)} nodes with {each} each"
+            lines += ['device = torch.device("cuda", local_rank)', "torch.cuda.set_device(device)"]
+        else:
+            lines.append('device = torch.device("cpu")')
+        own = ", device_id=device" if backend == "nccl" else ""
+        return "\n".join([*lines, f'dist.init_process_group("{backend}"{own})'])

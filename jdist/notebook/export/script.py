@@ -4,7 +4,7 @@ A rank of the script does what the same rank did in the session, in the same ord
 a script is a comment in it, and a warning.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -47,6 +47,7 @@ class _Composer:
         self._world = world
         self._file = file
         self._warnings: list[str] = []
+        # What became of each step that is a cell, by id().
         self._translated: dict[int, Translation | Untranslatable] = {}
         self._helpers = HelperNames()
         self._rank = "rank"  # The expression by which code between the cells asks for the rank.
@@ -61,7 +62,7 @@ class _Composer:
         self._helpers = HelperNames.beside(bound)
         self._rank = "dist.get_rank()" if "rank" in bound else "rank"
         cells = self._translate(ordered)
-        parts = [part for step in ordered for part in self._parts(step)]
+        parts = [self._part(step) for step in ordered]
         is_tied = any(part.ranks is not None or part.is_tied for part in parts)
         has_groups = any(isinstance(step, GroupStep) for step in ordered)
         frame = ScriptFrame(self._world, self._file, self._helpers, tuple(cells), is_tied, has_groups)
@@ -82,27 +83,27 @@ class _Composer:
                     self._translated[id(step)] = e
         return [found for found in self._translated.values() if isinstance(found, Translation)]
 
-    def _parts(self, step: Step) -> Iterator[_ScriptPart]:
+    def _part(self, step: Step) -> _ScriptPart:
         match step:
             case CellStep():
-                yield self._cell(step)
+                return self._cell(step)
             case GroupStep(name, ranks):
                 code = f'groups["{name}"] = dist.new_group({_listed(ranks)}, group_desc="{name}")'
-                yield _ScriptPart(f"%dist group {name} {RankSet(ranks)}", code, is_tied=True)
+                return _ScriptPart(f"%dist group {name} {RankSet(ranks)}", code, is_tied=True)
             case MeshStep(names, sizes):
                 quoted = ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "")
                 code = f"mesh = dist.init_device_mesh(device.type, {sizes}, mesh_dim_names=({quoted}))"
-                yield _ScriptPart(f"%dist mesh {Mesh(names, sizes)}", code, is_tied=True)
+                return _ScriptPart(f"%dist mesh {Mesh(names, sizes)}", code, is_tied=True)
             case ValueStep():
-                yield self._value(step)
+                return self._value(step)
             case BroadcastStep(name, src):
                 box = self._helpers.box
                 taken = f"{box} = [{name} if {self._rank} == {src} else None]"
                 code = f"{taken}\ndist.broadcast_object_list({box}, src={src})\n{name} = {box}[0]"
-                yield _ScriptPart(f"%dist broadcast {name} --src {src}", code)
+                return _ScriptPart(f"%dist broadcast {name} --src {src}", code)
             case Annotation(text):
                 self._warn("between cells", text)
-                yield _ScriptPart(text, comments=("done to the cluster; a script cannot do it",))
+                return _ScriptPart(text, comments=("done to the cluster; a script cannot do it",))
 
     def _cell(self, step: CellStep) -> _ScriptPart:
         heading = f"{step.title} · run {step.number}" if step.title else f"run {step.number}"
@@ -140,9 +141,9 @@ class _Composer:
         heading = f"{step.name} {done} from the notebook"
         everybody = step.ranks == tuple(range(self._world.size))
         if not step.text or (step.dim is not None and not step.text.startswith("torch.tensor")):
-            self._warn(heading, f"the value ({step.kind}) is not in the script; write there what makes {step.name}")
-            why = f"the value ({step.kind}) is not here; write what makes {step.name}"
-            return _ScriptPart(heading, comments=(why,))
+            value, maker = f"the value ({step.kind})", f"what makes {step.name}"
+            self._warn(heading, f"{value} is not in the script; write there {maker}")
+            return _ScriptPart(heading, comments=(f"{value} is not here; write {maker}",))
         code = f"{step.name} = {step.text}"
         if step.dim is not None:
             part = self._rank if everybody else f"{_listed(step.ranks)}.index({self._rank})"

@@ -7,7 +7,7 @@ import ast
 import inspect
 import re
 import symtable
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Self
 
 from IPython.core.inputtransformer2 import TransformerManager
@@ -74,17 +74,25 @@ def translate(cell: str, is_shown: bool, name: str, helpers: HelperNames) -> Tra
 
     Raises Untranslatable.
     """
-    text = _without_magic_syntax(cell)
+    text = cell.replace("\r\n", "\n").replace("\r", "\n")
+    if not _is_python(text):  # %time f() becomes a call of get_ipython(), as IPython reads it
+        text = str(TransformerManager().transform_cell(text))  # type: ignore[no-untyped-call]
+    text = text.strip("\n")
     tree = _parse(text)
     match _magic_call(tree.body[0].value) if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else None:
         case "run_cell_magic", (magic, line, body):
-            return _translate_cell_magic(magic, line, translate_body=lambda: translate(body, is_shown, name, helpers))
+            if magic not in _TRANSPARENT:
+                raise Untranslatable(f"%%{magic} is something that only a notebook does")
+            found, shown = translate(body, is_shown, name, helpers), f"%%{magic} {line}".rstrip()
+            notes = [f"{shown}: {_TRANSPARENT[magic]}"] if _TRANSPARENT[magic] else []
+            return structs.replace(found, code=f"# {shown}\n{found.code}", notes=(*notes, *found.notes))
     rewriter = _Rewriter(text, tree, helpers)
     code = rewriter.rewrite(is_shown and not cell.rstrip().endswith(";"))
     written = ast.parse(code)
     loads, binds = _names(written)
     notes, used = [*rewriter.notes], set(rewriter.used)
-    if _awaits(code):
+    compiled = compile(code, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    if compiled.co_flags & inspect.CO_COROUTINE:
         code = f"{_in_function(code, name)}\n\n\n{helpers.loop}.run_until_complete({name}())"
         used.add(helpers.loop)
     free = loads - binds
@@ -100,15 +108,6 @@ def translate(cell: str, is_shown: bool, name: str, helpers: HelperNames) -> Tra
         frozenset(binds),
         is_empty=not written.body,
     )
-
-
-def _translate_cell_magic(magic: str, line: str, translate_body: Callable[[], Translation]) -> Translation:
-    """The body of a cell magic that only watches it; any other is not Python."""
-    if magic not in _TRANSPARENT:
-        raise Untranslatable(f"%%{magic} is something that only a notebook does")
-    found, text = translate_body(), f"%%{magic} {line}".rstrip()
-    notes = (f"{text}: {_TRANSPARENT[magic]}", *found.notes) if _TRANSPARENT[magic] else found.notes
-    return structs.replace(found, code=f"# {text}\n{found.code}", notes=notes)
 
 
 # ---------------------------------------------------------------- the statements
@@ -147,7 +146,14 @@ class _Rewriter:
                 self.futures += [alias.name for alias in statement.names]
                 self._drop(statement, f"{self._source(statement)}  (moved to the top)")
             elif _uses_ipython(statement):
-                self._replace_magic(statement, statement is last)
+                found = _as_python(statement, self._helpers)
+                self.notes += [found.note] if found.note else []
+                self.used |= {found.helper} - {""}
+                if found.code:
+                    is_value = statement is last and found.has_value
+                    self._replace(statement, self._showing(found.code) if is_value else found.code)
+                else:
+                    self._drop(statement, f"{found.text or self._source(statement)}  (left out)")
             elif statement is last and isinstance(statement, ast.Expr):
                 self._replace(statement, self._showing(self._source(statement)))
         text = self._text
@@ -155,29 +161,22 @@ class _Rewriter:
             text = text[:begin] + new.encode() + text[end:]
         return text.decode()
 
-    def _replace_magic(self, statement: ast.stmt, is_shown: bool) -> None:
-        found = _as_python(statement, self._helpers)
-        if found.note:
-            self.notes.append(found.note)
-        if not found.code:
-            self._drop(statement, f"{found.text or self._source(statement)}  (left out)")
-            return
-        self.used |= {found.helper} - {""}
-        self._replace(statement, self._showing(found.code) if is_shown and found.has_value else found.code)
-
     def _drop(self, statement: ast.stmt, text: str) -> None:
         comment = "\n".join(f"# {line}".rstrip() for line in text.splitlines())
         # a block may hold nothing else
         self._replace(statement, comment if statement.col_offset == 0 else f"{comment}\npass")
 
     def _showing(self, text: str) -> str:
-        """The expression, printed; a bare tuple is one value."""
+        """The expression, printed."""
         body = ast.parse(text).body
         if len(body) != 1 or not isinstance(body[0], ast.Expr):
             return text
-        show = self._helpers.show
+        value, show = body[0].value, self._helpers.show
         self.used.add(show)
-        return f"{show}(({text}))" if _is_bare_tuple(body[0].value, text) else f"{show}({text})"
+        call = ast.parse(f"{show}({text})", mode="eval").body
+        is_whole = isinstance(call, ast.Call) and [ast.dump(a) for a in call.args] == [ast.dump(value)]
+        is_bare_tuple = isinstance(value, ast.Tuple) and not is_whole  # `a, b` would be two arguments of a call
+        return f"{show}(({text}))" if is_bare_tuple else f"{show}({text})"
 
     def _span(self, node: ast.stmt) -> tuple[int, int]:
         end = self._line_starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
@@ -212,13 +211,6 @@ def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
 def _uses_ipython(node: ast.AST) -> bool:
     """Whether it calls get_ipython, which is how IPython writes magics as Python."""
     return any(isinstance(n, ast.Name) and n.id == "get_ipython" for n in ast.walk(node))
-
-
-def _is_bare_tuple(value: ast.expr, text: str) -> bool:
-    """Whether it is ``a, b``, which would be two arguments of a call."""
-    called = ast.parse(f"f({text})", mode="eval").body
-    arguments = called.args if isinstance(called, ast.Call) else []
-    return isinstance(value, ast.Tuple) and [ast.dump(a) for a in arguments] != [ast.dump(value)]
 
 
 # ---------------------------------------------------------------- magics
@@ -292,14 +284,6 @@ def indented(text: str, margin: str = "    ") -> str:
     return "\n".join(line if not line.strip() or n in inside else margin + line for n, line in enumerate(lines, 1))
 
 
-def _without_magic_syntax(cell: str) -> str:
-    """``%time f()`` becomes a call of get_ipython(), as IPython reads it; what is Python already stays as it is."""
-    text = cell.replace("\r\n", "\n").replace("\r", "\n")
-    if not _is_python(text):
-        text = str(TransformerManager().transform_cell(text))  # type: ignore[no-untyped-call]
-    return text.strip("\n")
-
-
 def _is_python(text: str) -> bool:
     try:
         ast.parse(text)
@@ -315,11 +299,6 @@ def _parse(text: str) -> ast.Module:
     except (SyntaxError, ValueError) as e:
         where = f" in line {e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
         raise Untranslatable(f"it is no Python: {e.msg if isinstance(e, SyntaxError) else e}{where}") from None
-
-
-def _awaits(code: str) -> bool:
-    compiled = compile(code, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    return bool(compiled.co_flags & inspect.CO_COROUTINE)
 
 
 def _in_function(code: str, name: str) -> str:
