@@ -19,7 +19,10 @@ def run_command(name: str, words: list[str]) -> int:
     if words[:1] in (["-h"], ["--help"]):
         raise HelpWanted(verb.parser().format_help().strip())
     session = Session(TerminalScreen(), {}, "command line")
-    cluster, words = _take_cluster(words) if verb.attaches is not never else ("", words)
+    cluster = ""
+    if verb.attaches is not never and "--cluster" in words[:-1]:
+        at = words.index("--cluster")
+        cluster, words = words[at + 1], words[:at] + words[at + 2 :]
     try:
         if cluster:
             call(session, "attach", [cluster])
@@ -32,10 +35,3 @@ def run_command(name: str, words: list[str]) -> int:
     if result is not None and not isinstance(result, bool):
         print(result)
     return 0 if result is None or result else 1
-
-
-def _take_cluster(words: list[str]) -> tuple[str, list[str]]:
-    if "--cluster" in words[:-1]:
-        at = words.index("--cluster")
-        return words[at + 1], words[:at] + words[at + 2 :]
-    return "", words

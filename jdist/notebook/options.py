@@ -2,14 +2,14 @@
 
 import argparse
 import functools
+import re
 import shlex
-from collections.abc import Sequence
 from typing import Any
 
 from jdist.client.expressions import split_outside
 from jdist.core.errors import UsageError
 from jdist.core.quantities import ArgumentParser, parse_count, parse_duration
-from jdist.core.settings import ON_DEATH, Host
+from jdist.core.settings import ON_DEATH
 from jdist.launch.hosts import read_hostfile
 from jdist.notebook.text.remedy_text import typed
 
@@ -18,6 +18,7 @@ _START_OPTIONS = (
     *("nproc_per_node", "nnodes", "backend", "init_method", "launcher", "name", "timeout"),
     *("fork", "on_death", "warm", "min_nodes", "bind_host"),
 )
+_WHOLLY_QUOTED = re.compile(r"""(['"])(?:(?!\1).)*\1\Z""", re.DOTALL)
 
 
 def split_words(line: str) -> list[str]:
@@ -28,13 +29,9 @@ def split_words(line: str) -> list[str]:
     """
     words = [w for w in split_outside(line, " \t\n") if w]
     try:
-        return [shlex.split(w)[0] if w[0] == "-" or _is_quoted(w) else w for w in words]
+        return [shlex.split(w)[0] if w[0] == "-" or _WHOLLY_QUOTED.match(w) else w for w in words]
     except ValueError as e:  # shlex finds its own fault, such as an escape of nothing in `--name=\`
         raise UsageError(f"{line.strip()}: {e}") from None
-
-
-def _is_quoted(word: str) -> bool:
-    return len(word) > 1 and word[0] in "'\"" and word.find(word[0], 1) == len(word) - 1
 
 
 @functools.cache
@@ -55,9 +52,8 @@ def cell_parser() -> ArgumentParser:
 def add_start_options(p: ArgumentParser) -> None:
     """The options of ``%dist start``."""
     p.add_argument("-n", "--nproc-per-node", metavar="N", help="ranks per node, or one number per node: 2,1")
-    p.add_argument(
-        "-N", "--nnodes", type=parse_count, metavar="M", help="nodes; default: as the launcher finds them, else 1"
-    )
+    nodes = "nodes; default: as the launcher finds them, else 1"
+    p.add_argument("-N", "--nnodes", type=parse_count, metavar="M", help=nodes)
     p.add_argument("--backend", help="gloo, nccl or mpi")
     p.add_argument("--init-method", default="env://", help="env://, tcp://HOST:PORT or file:///PATH")
     p.add_argument("--launcher", default="local", help="how agents get onto the nodes")
@@ -65,17 +61,11 @@ def add_start_options(p: ArgumentParser) -> None:
     p.add_argument("--hostfile", metavar="F", help="the same from a file, as OpenMPI's: a line `host slots=N` each")
     p.add_argument("--env", action="append", default=[], metavar="NAME=V", help="a variable for every node")
     p.add_argument("--min-nodes", type=parse_count, default=0, metavar="M", help="enough if others cannot be had")
-    p.add_argument(
-        "--bind",
-        dest="bind_host",
-        default="",
-        metavar="ADDRESS",
-        help="this host's address that nodes reach; default: any",
-    )
+    address = "this host's address that nodes reach; default: any"
+    p.add_argument("--bind", dest="bind_host", default="", metavar="ADDRESS", help=address)
     p.add_argument("--name", help="the cluster's name")
-    p.add_argument(
-        "--timeout", type=parse_duration, help="how long to wait for missing nodes; default: as long as it takes"
-    )
+    wait = "how long to wait for missing nodes; default: as long as it takes"
+    p.add_argument("--timeout", type=parse_duration, help=wait)
     p.add_argument("--idle-timeout", type=parse_duration, help="how long it lives on without a notebook; default 1h")
     p.add_argument("--on-death", choices=ON_DEATH, default="replace", help="what follows a rank's death")
     p.add_argument("--no-warm", dest="warm", action="store_false", help="import nothing ahead while a node is idle")
@@ -97,21 +87,15 @@ def at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
 
 def start_options(o: argparse.Namespace) -> dict[str, Any]:
     """The parsed options as arguments of :meth:`AsyncCluster.start`; ``o.rest`` are the words after ``--``."""
-    options = {name: getattr(o, name) for name in _START_OPTIONS}
-    options |= {"launcher_args": o.rest, "hosts": _hosts(o.hosts, o.hostfile), "env": _environment(o.env)}
-    return options if o.idle_timeout is None else {**options, "idle_timeout": o.idle_timeout}
-
-
-def _hosts(text: str, path: str | None) -> str | tuple[Host, ...]:
-    if path is None:
-        return text
-    if text:
+    if o.hosts and o.hostfile is not None:
         raise UsageError(f"{typed('start')}: --hosts and --hostfile are two ways to name hosts; use one")
-    return read_hostfile(path)
-
-
-def _environment(given: Sequence[str]) -> dict[str, str]:
-    for word in given:
-        if not word.partition("=")[1] or not word.partition("=")[0].isidentifier():
+    env = {}
+    for word in o.env:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
             raise UsageError(f"{typed('start')}: --env {word!r}: write NAME=VALUE")
-    return {name: value for name, _, value in (word.partition("=") for word in given)}
+        env[name] = value
+    options = {name: getattr(o, name) for name in _START_OPTIONS}
+    options |= {"launcher_args": o.rest, "env": env}
+    options["hosts"] = o.hosts if o.hostfile is None else read_hostfile(o.hostfile)
+    return options if o.idle_timeout is None else {**options, "idle_timeout": o.idle_timeout}

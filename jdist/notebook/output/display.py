@@ -5,6 +5,7 @@ in proportion to what is new. Only the thread that follows touches the screen.
 """
 
 import asyncio
+import contextlib
 import queue
 import time
 from collections.abc import Iterable, Sequence
@@ -110,20 +111,13 @@ class RunDisplay:
             asyncio.get_running_loop().call_later(max(_LATE, self._next - time.monotonic()), self._draw)
 
     def _step(self) -> bool:
-        """Wait for the next event or the next drawing; True when the run is over."""
-        try:
-            event = self._events.get(timeout=max(0.0, self._next - time.monotonic()))
-        except queue.Empty:
-            self._draw()
-            return False
-        while True:
-            if event is None:
-                return True
-            self._handle(event)
-            try:
-                event = self._events.get_nowait()
-            except queue.Empty:
-                break
+        """Handle what has come, or draw when it is time to; True when the run is over."""
+        timeout = max(0.0, self._next - time.monotonic())
+        with contextlib.suppress(queue.Empty):
+            while (event := self._events.get(timeout=timeout)) is not None:
+                self._handle(event)
+                timeout = 0.0
+            return True
         if time.monotonic() >= self._next:
             self._draw()
         return False

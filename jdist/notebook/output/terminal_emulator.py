@@ -89,26 +89,21 @@ class LineAssembler:
         count = int(args) if args.isdecimal() and len(args) < 7 else 0
         if final == "m":
             self._style = self._style.after(args)
-        elif final == "K":
-            self._erase(count)
+        elif final == "K" and count == 1:  # the line up to the cursor
+            upto = min(self._cursor + 1, len(self._cells))
+            self._cells[:upto] = " " * upto
+            if self._styles is not None:
+                self._styles[:upto] = [PLAIN] * upto
+        elif final == "K" and count in (0, 2):  # the line after the cursor, the whole line
+            del self._cells[self._cursor if count == 0 else 0 :]
+            if self._styles is not None:
+                del self._styles[len(self._cells) :]
         elif final == "C":
             self._cursor = min(self._cursor + max(1, count), _WIDEST)
         elif final == "D":
             self._cursor = max(0, self._cursor - max(1, count))
         elif final == "G":
             self._cursor = min(max(1, count) - 1, _WIDEST)
-
-    def _erase(self, what: int) -> None:
-        """ESC[K from the cursor on, ESC[1K up to it, ESC[2K the whole line."""
-        if what in (0, 2):
-            del self._cells[self._cursor if what == 0 else 0 :]
-            if self._styles is not None:
-                del self._styles[len(self._cells) :]
-        elif what == 1:
-            upto = min(self._cursor + 1, len(self._cells))
-            self._cells[:upto] = " " * upto
-            if self._styles is not None:
-                self._styles[:upto] = [PLAIN] * upto
 
     def _put(self, text: str) -> None:
         if not text:

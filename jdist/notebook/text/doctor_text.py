@@ -4,7 +4,7 @@ import html
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
+from jdist.client.doctor.diagnosis import Diagnosis, Examination
 from jdist.core.messages.nodes import UNLIMITED, NetworkPath, NodeReport
 from jdist.core.quantities import format_memory, format_rate
 from jdist.core.ranks import RankSet, ranks_by
@@ -17,11 +17,8 @@ _MARKS = {"breaks": "✗", "may break": "⚠", "note": "·"}
 def diagnosis_bundle(diagnosis: Diagnosis) -> dict[str, str]:
     """``{"text/plain", "text/html"}`` of the diagnosis."""
     seen = diagnosis.examination
-    parts = []
-    if seen.nodes:
-        parts.append(_nodes(seen))
-    if seen.paths:
-        parts.append(_paths(seen))
+    parts = [_nodes(seen)] if seen.nodes else []
+    parts += [_paths(seen)] if seen.paths else []
     lines = [f"{_MARKS[f.severity]} {f.severity}: {f.text}" for f in diagnosis.findings] or [f"✓ {diagnosis}"]
     parts.append({"text/plain": "\n".join(lines), "text/html": "".join(f"<div>{html.escape(t)}</div>" for t in lines)})
     return {
@@ -35,7 +32,8 @@ def diagnosis_bundle(diagnosis: Diagnosis) -> dict[str, str]:
 
 def _nodes(seen: Examination) -> dict[str, str]:
     rows = {what: {n: of(r) for n, r in seen.nodes.items()} for what, of in _ROWS.items()}
-    rows["clock"] = {n: _clock(seen.clocks.get(n)) for n in seen.nodes}
+    clocks = {n: f"{c.offset * 1e3:+,.1f} ms ± {c.error * 1e3:,.1f}" for n, c in seen.clocks.items()}
+    rows["clock"] = {n: clocks.get(n, "") for n in seen.nodes}
     rows = {what: cells for what, cells in rows.items() if any(cells.values())}
     if len(seen.nodes) <= _COLUMNS:
         heads = ["", *(f"node {n}" for n in seen.nodes)]
@@ -64,16 +62,6 @@ def _disk(what: str) -> Callable[[NodeReport], str]:
     return free
 
 
-def _interface(report: NodeReport) -> str:
-    return report.chosen_interface + " (set by the user)" * report.is_users_choice
-
-
-def _clock(clock: Clock | None) -> str:
-    if clock is None:
-        return ""
-    return f"{clock.offset * 1e3:+,.1f} ms ± {clock.error * 1e3:,.1f}"
-
-
 def _limit(limit: int, show: Callable[[int], str] = str) -> str:
     return "unlimited" if limit == UNLIMITED else show(limit)
 
@@ -81,7 +69,7 @@ def _limit(limit: int, show: Callable[[int], str] = str) -> str:
 _ROWS: dict[str, Callable[[NodeReport], str]] = {
     "host": lambda r: r.hostname,
     "address": lambda r: r.address,
-    "interface": _interface,
+    "interface": lambda r: r.chosen_interface + " (set by the user)" * r.is_users_choice,
     "Python": lambda r: r.python,
     "torch": lambda r: r.torch or "none",
     "jdist": lambda r: r.jdist,
@@ -105,11 +93,17 @@ _ROWS: dict[str, Callable[[NodeReport], str]] = {
 
 
 def _paths(seen: Examination) -> dict[str, str]:
-    nodes = list(seen.nodes)
-    if len(nodes) > _COLUMNS:
-        return _summary(seen.paths)
-    rows = [[f"node {a}", *("" if a == b else _describe_path(seen.paths.get((a, b))) for b in nodes)] for a in nodes]
-    return table(["from \\ to", *(f"node {n}" for n in nodes)], rows)
+    nodes, paths = list(seen.nodes), seen.paths
+    if len(nodes) <= _COLUMNS:
+        rows = [[f"node {a}", *("" if a == b else _describe_path(paths.get((a, b))) for b in nodes)] for a in nodes]
+        return table(["from \\ to", *(f"node {n}" for n in nodes)], rows)
+    good = [p for p in paths.values() if not p.trouble]
+    times = sorted(p.round_trip for p in good)
+    rates = sorted(p.bandwidth for p in good if p.bandwidth)
+    text = f"{len(good)} of {len(paths)} network paths between nodes are open"
+    text += f"; round trip {times[0] * 1e3:.2f} to {times[-1] * 1e3:.2f} ms" if times else ""
+    text += f"; bandwidth {format_rate(rates[0])} to {format_rate(rates[-1])}" if rates else ""
+    return {"text/plain": text, "text/html": f"<div>{html.escape(text)}</div>"}
 
 
 def _describe_path(path: NetworkPath | None) -> str:
@@ -120,16 +114,3 @@ def _describe_path(path: NetworkPath | None) -> str:
     name = "" if not path.name_trouble else ", name unknown"
     rate = f", {format_rate(path.bandwidth)}" if path.bandwidth else ""
     return f"{path.round_trip * 1e3:.2f} ms{rate}{name}"
-
-
-def _summary(paths: Mapping[tuple[int, int], NetworkPath]) -> dict[str, str]:
-    good = [p for p in paths.values() if not p.trouble]
-    times = sorted(p.round_trip for p in good)
-    rates = sorted(p.bandwidth for p in good if p.bandwidth)
-    lines = [f"{len(good)} of {len(paths)} network paths between nodes are open"]
-    if times:
-        lines.append(f"round trip {times[0] * 1e3:.2f} to {times[-1] * 1e3:.2f} ms")
-    if rates:
-        lines.append(f"bandwidth {format_rate(rates[0])} to {format_rate(rates[-1])}")
-    text = "; ".join(lines)
-    return {"text/plain": text, "text/html": f"<div>{html.escape(text)}</div>"}

@@ -66,15 +66,12 @@ class TransferProgress:
             self._next = now + _EVERY
             part = done / total if total else 1.0
             words = [f"{int(part * 100)} %", f"{format_bytes(done)} of {format_bytes(total)}"]
-            if rate := self._rate(now):
+            self._past = [(at, moved) for at, moved in self._past if at > now - _RECENT] or self._past[-1:]
+            at, moved = self._past[0]
+            self._past.append((now, self._moved))
+            if now > at and (rate := (self._moved - moved) / (now - at)):
                 words += [format_rate(rate), f"{format_whole_seconds((total - done) / rate)} left"]
             self._output.show(draw(what, part, " · ".join(words)))
-
-    def _rate(self, now: float) -> float:
-        self._past = [(at, moved) for at, moved in self._past if at > now - _RECENT] or self._past[-1:]
-        at, moved = self._past[0]
-        self._past.append((now, self._moved))
-        return (self._moved - moved) / (now - at) if now > at else 0.0
 
     def finish(self, text: str) -> None:
         """Show ``text`` in the end, with the total where progress was shown."""

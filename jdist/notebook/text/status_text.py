@@ -1,18 +1,50 @@
 """The status of a cluster in words: a row for each rank, its groups, and the whole as text and HTML."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from html import escape
 
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.ranks import RankSet
 from jdist.core.remedy import sentence
-from jdist.notebook.text.rank_text import describe_doing, describe_gpu_load, describe_gpu_memory, describe_loss
 from jdist.notebook.text.remedy_text import command
 from jdist.notebook.text.tables import table
 
 COLUMNS = ("rank", "node", "device", "pid", "state", "doing", "memory", "GPU", "GPU memory", "last line", "lost")
+_GIB = 1 << 30
 _OPTIONAL = ("GPU", "GPU memory", "lost")  # Columns that are left out while they are empty.
+
+
+def describe_doing(seen: Observation) -> str:
+    """``"all_reduce #17 of world at line 5, 3.2 s"``."""
+    doing = seen.doing
+    if doing.kind == "silent":
+        return f"does not answer: {doing.state}"
+    call = doing.calls[0] if doing.calls else None
+    labels = {g.name: g.label or f"ranks {RankSet(g.ranks)}" for g in seen.groups}
+    number = f" #{call.number} of {labels.get(call.group, call.group)}" if call is not None and call.number else ""
+    line = f" at line {doing.line}" if doing.line else ""
+    return f"{doing.op}{number}{line}, {doing.seconds:.1f} s"
+
+
+def describe_gpu_memory(seen: Observation) -> str:
+    """``"1.2 of 141 GiB"``; "by all" where the driver reports all processes' memory only; "" without a GPU."""
+    gpu = seen.gpu
+    if gpu is None or not (gpu.total or gpu.own):
+        return ""
+    taken = (gpu.used if gpu.own is None else gpu.own) / _GIB
+    total = f" of {gpu.total / _GIB:.0f}" if gpu.total else ""
+    return f"{taken:.1f}{total} GiB{' by all' if gpu.own is None else ''}"
+
+
+def describe_loss(row: RankFacts) -> str:
+    """How and when the rank's previous process ended; "" if it had none."""
+    if not row.death:
+        return ""
+    when = datetime.now().astimezone() - timedelta(seconds=row.death_age)
+    what = "is gone" if row.state == "gone" else "is fresh"
+    return f"{what} since {when:%H:%M:%S}: {row.death}"
 
 
 def rank_row(row: RankFacts, seen: Observation | None) -> dict[str, str]:
@@ -34,7 +66,7 @@ def rank_row(row: RankFacts, seen: Observation | None) -> dict[str, str]:
         "doing": describe_doing(seen) if row.run else "",
         "CPU": "" if seen.doing.cpu is None else f"{seen.doing.cpu:.0%}",
         "memory": f"{seen.rss / 1e6:,.0f} MB" if seen.rss else "",
-        "GPU": describe_gpu_load(seen),
+        "GPU": "" if seen.gpu is None or seen.gpu.busy is None else f"{seen.gpu.busy:.0%}",
         "GPU memory": describe_gpu_memory(seen),
     }
 

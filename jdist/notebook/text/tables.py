@@ -14,18 +14,10 @@ _SHADES = 7
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str, str]:
     """``{"text/plain", "text/html"}`` of a table; columns that hold only numbers are set to the right."""
-    cells = [[_text(cell) for cell in row] for row in rows]
-    heads = [_text(head) for head in headers]
-    right = [_is_numeric([row[i] for row in cells if i < len(row)]) for i in range(len(heads))]
-    return {"text/plain": _plain(heads, cells, right), "text/html": _html(heads, cells, right)}
-
-
-def _text(cell: object) -> str:
-    return "" if cell is None else str(cell)
-
-
-def _is_numeric(column: Sequence[str]) -> bool:
-    return any(column) and all(_NUMBER.match(cell) for cell in column)
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    columns = [[row[i] for row in cells if i < len(row)] for i in range(len(headers))]
+    right = [any(column) and all(map(_NUMBER.match, column)) for column in columns]
+    return {"text/plain": _plain(headers, cells, right), "text/html": _html(headers, cells, right)}
 
 
 def _plain(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
@@ -51,14 +43,10 @@ def _html(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[b
     align = [f"text-align:{'right' if r else 'left'};{_CELL}" for r in right]
     top = "".join(f'<th style="{a}">{html.escape(h)}</th>' for h, a in zip(heads, align, strict=True))
     body = "".join(
-        "<tr>" + "".join(f'<td style="{a}">{_cell(c)}</td>' for c, a in zip(row, align, strict=False)) + "</tr>"
+        "<tr>" + "".join(f'<td style="{a}">{html.escape(c)}</td>' for c, a in zip(row, align, strict=False)) + "</tr>"
         for row in rows
-    )
+    ).replace("\n", "<br>")
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _cell(text: str) -> str:
-    return html.escape(text).replace("\n", "<br>")
 
 
 def thumb_svg(matrix: Sequence[Sequence[float]]) -> str:

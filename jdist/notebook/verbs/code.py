@@ -23,13 +23,10 @@ def _after_script(words: Words) -> tuple[Words, Words]:
     return words[:at], words[at:]
 
 
-@verb(
-    "run",
-    RANKS,
-    option("-t", "--timeout", type=parse_duration),
-    option("script", metavar="SCRIPT.py"),
-    split=_after_script,
-)
+_TIMEOUT = option("-t", "--timeout", type=parse_duration)
+
+
+@verb("run", RANKS, _TIMEOUT, option("script", metavar="SCRIPT.py"), split=_after_script)
 def run(s: Session, o: Namespace) -> None:
     """a torchrun script on every rank, in the live session: run [-r RANKS] [-t S] SCRIPT.py [args]
 
@@ -57,13 +54,8 @@ def auto(s: Session, o: Namespace) -> None:
     s.is_auto = o.state == "on"
 
 
-_EXCLUDE = option(
-    "--exclude",
-    action="append",
-    default=[],
-    metavar="PATTERN",
-    help="left out as well, as .gitignore would say it; !PATTERN takes back",
-)
+_LEFT_OUT = "left out as well, as .gitignore would say it; !PATTERN takes back"
+_EXCLUDE = option("--exclude", action="append", default=[], metavar="PATTERN", help=_LEFT_OUT)
 _WATCH = option("--watch", action="store_true", help="sync again whenever something changes; without it, no longer")
 
 

@@ -15,8 +15,8 @@ from jdist.core.ranks import RankSet
 from jdist.notebook.options import add_start_options, at_dashes, start_options
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import StartProgress
-from jdist.notebook.text.rank_text import describe_loss
 from jdist.notebook.text.remedy_text import typed, worded
+from jdist.notebook.text.status_text import describe_loss
 from jdist.notebook.text.tables import table
 from jdist.notebook.verbs.registry import never, option, verb
 
@@ -78,9 +78,8 @@ def attach(s: Session, o: Namespace) -> None:
     if attached is not None and o.name in (None, attached.name):
         s.echo(f"cluster {attached.name} is in use here already")
         return
-    cluster = Cluster.attach(
-        o.name, kind=s.kind
-    )  # before detaching from the one in use: there may be none of that name
+    # before detaching from the one in use: there may be none of that name
+    cluster = Cluster.attach(o.name, kind=s.kind)
     if s.current is not None:
         s.current.detach()
     s.use(cluster)
@@ -131,7 +130,14 @@ def stop(s: Session, o: Namespace) -> None:
             return
         cluster = current
     else:
-        cluster = Cluster.attach(o.name or _the_only_one(s), kind=s.kind)
+        if not o.name:  # a command line may mean the only one; a notebook must name one that it does not use
+            names = list(find.connections() | find.restartable())
+            if s.kind != "command line" or len(names) != 1:
+                ends = f"{typed('stop NAME')} ends one"
+                there = f"running: {', '.join(names)}; {ends}" if names else "none is running"
+                raise UsageError(f"no cluster is in use here; {there}")
+            o.name = names[0]
+        cluster = Cluster.attach(o.name, kind=s.kind)
     name = cluster.name
     try:
         cluster.stop()
@@ -139,12 +145,3 @@ def stop(s: Session, o: Namespace) -> None:
         if cluster is current:
             s.use(None)
     s.echo(f"cluster {name} is stopped")
-
-
-def _the_only_one(s: Session) -> str:
-    """The cluster that a command line means without a name; a notebook must name one that it does not use."""
-    names = list(find.connections() | find.restartable())
-    if s.kind == "command line" and len(names) == 1:
-        return names[0]
-    there = f"running: {', '.join(names)}; {typed('stop NAME')} ends one" if names else "none is running"
-    raise UsageError(f"no cluster is in use here; {there}")

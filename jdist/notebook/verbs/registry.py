@@ -4,6 +4,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct
+
 from jdist.core.errors import UsageError, nearest
 from jdist.core.quantities import ArgumentParser, HelpWanted
 from jdist.notebook.session import Session
@@ -19,54 +21,40 @@ def option(*names: str, **settings: Any) -> Option:
     return lambda parser: parser.add_argument(*names, **settings)
 
 
-def always(_: Words) -> bool:
-    """The command is about one cluster, the newest one if none is named."""
-    return True
-
-
 def never(_: Words) -> bool:
     """The command finds or makes its clusters itself."""
     return False
 
 
-def nothing_after(words: Words) -> tuple[Words, Words]:
-    """The usual split: all words are the verb's own."""
-    return words, []
+class Verb(Struct, frozen=True):
+    """A verb. Its function's docstring is the verb's help."""
 
+    name: str
+    function: Callable[[Session, Namespace], Any]
+    options: tuple[Option, ...]
+    attaches: Callable[[Words], bool] | None  # Whether the command attaches to a cluster first; None: it is no command.
+    split: Callable[[Words], tuple[Words, Words]]
 
-class Verb:
-    """A verb. ``attaches(words)`` says whether the command attaches to a cluster first; None: it is no command."""
-
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[Session, Namespace], Any],
-        options: tuple[Option, ...],
-        attaches: Callable[[Words], bool] | None,
-        split: Callable[[Words], tuple[Words, Words]],
-    ):
-        self.name = name
-        self.attaches = attaches
-        self._function = function
-        self._options = options
-        self._split = split
-        # Its effect and how it is written, in a line.
-        self.summary, _, more = (function.__doc__ or "").strip().partition("\n")
-        self._description = f"{self.summary.partition(f': {name} ')[0]}.\n{more}"
+    @property
+    def summary(self) -> str:
+        """Its effect and how it is written, in a line."""
+        return (self.function.__doc__ or "").strip().partition("\n")[0]
 
     def parser(self) -> ArgumentParser:
         """The parser of the words after the verb."""
-        parser = ArgumentParser(typed(self.name), self._description[:1].upper() + self._description[1:])
-        for add in self._options:
+        more = (self.function.__doc__ or "").strip().partition("\n")[2]
+        text = f"{self.summary.partition(f': {self.name} ')[0]}.\n{more}"
+        parser = ArgumentParser(typed(self.name), text[:1].upper() + text[1:])
+        for add in self.options:
             add(parser)
         return parser
 
     def __call__(self, session: Session, words: Words) -> Any:
         """Carry it out. Raises UsageError, and HelpWanted for ``--help``."""
-        own, rest = self._split(words)
+        own, rest = self.split(words)
         options = self.parser().parse(own)
         options.words, options.rest = words, rest
-        return self._function(session, options)
+        return self.function(session, options)
 
 
 VERBS: dict[str, Verb] = {}
@@ -75,13 +63,14 @@ VERBS: dict[str, Verb] = {}
 def verb(
     name: str,
     *options: Option,
-    attaches: Callable[[Words], bool] | None = always,
-    split: Callable[[Words], tuple[Words, Words]] = nothing_after,
+    attaches: Callable[[Words], bool] | None = lambda _: True,
+    split: Callable[[Words], tuple[Words, Words]] = lambda words: (words, []),
 ) -> Callable[[Callable[[Session, Namespace], Any]], Callable[[Session, Namespace], Any]]:
     """Registers a function as a verb; its docstring is the verb's help, and its result that of ``%dist``.
 
     The function gets the session and the parsed options; ``options.words`` are all its words, ``options.rest``
-    those that ``split`` cut off.
+    those that ``split`` cut off. A command attaches first to the newest cluster, or the one that it names, unless
+    ``attaches`` says otherwise about its words.
     """
 
     def register(function: Callable[[Session, Namespace], Any]) -> Callable[[Session, Namespace], Any]:

@@ -13,17 +13,11 @@ from jdist.notebook.text.tables import table, thumb_svg
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
 _OUT = option("-o", "--out", metavar="NAME", help="bind under this name; needed for an expression")
+_FULL = option("--full", action="store_true", help="assemble DTensors first")
 _DIM = option("--dim", type=int, default=0, help="the dimension along which the value is cut or joined")
 
 
-@verb(
-    "pull",
-    option("names"),
-    RANKS,
-    option("--full", action="store_true", help="assemble DTensors first"),
-    _OUT,
-    attaches=None,
-)
+@verb("pull", option("names"), RANKS, _FULL, _OUT, attaches=None)
 def pull(s: Session, o: Namespace) -> None:
     """bring values into the notebook as {rank: value}: pull NAME[,NAME] [-r RANKS] [--full]"""
     pull_names(s, o.names, s.cluster.select(o.ranks, o.group), o.full, o.out)
