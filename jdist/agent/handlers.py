@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from jdist.agent.code.sync import CodeReceiver
+from jdist.agent.code_sync import CodeReceiver
 from jdist.agent.link.controller_link import ControllerLink
 from jdist.agent.node.context import NodeContext
 from jdist.agent.processes.helpers import StoreSupervisor

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from jdist.agent.code.sync import CodeReceiver
+from jdist.agent.code_sync import CodeReceiver
 from jdist.agent.handlers import AgentParts, ControllerHandlers, WorkerHandlers
 from jdist.agent.link.controller_link import ControllerLink
 from jdist.agent.link.data_gateway import DataGateway
@@ -69,30 +69,26 @@ class Agent:
             self._link.send,
             self._create_task,
         )
-        self._logs = RankLogs(node.directory)
+        self._logs = logs = RankLogs(node.directory)
         self._gateway = DataGateway(str(node.directory / "handover"), node.data_port)
-        self._parts = self._make_parts()
-        self._parts.workers.listener = WorkerHandlers(node, self._parts, self._is_ending)
-        self._controller_handlers = ControllerHandlers(node, self._parts, self._finish)
-
-    def _make_parts(self) -> AgentParts:
-        node, send = self._node, self._link.send
-        workers = Workers(node)
         visibility = CudaVisibility(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER", ""))
-        meter = GpuMeter(workers.kernels, visibility, node.facts.gpus, send)
+        workers = Workers(node)
+        meter = GpuMeter(workers.kernels, visibility, node.facts.gpus, node.send)
         code_sync = CodeReceiver(node, lambda message: workers.forward(tuple(workers.kernels), pack(message)))
-        return AgentParts(
+        self._parts = parts = AgentParts(
             link=self._link,
             workers=workers,
             store=StoreSupervisor(node),
-            prewarmer=Prewarmer(node.starter, self._create_task),
+            prewarmer=Prewarmer(starter, self._create_task),
             ledger=RecoveryLedger(),
-            relay=OutputRelay(send, self._logs),
+            relay=OutputRelay(node.send, logs),
             meter=meter,
-            rank_queries=RankQueries(node, workers, self._logs, meter),
+            rank_queries=RankQueries(node, workers, logs, meter),
             node_queries=NodeQueries(node, code_sync),
             code_sync=code_sync,
         )
+        workers.listener = WorkerHandlers(node, parts, lambda: self._is_leaving or self._over.done())
+        self._controller_handlers = ControllerHandlers(node, parts, self._finish)
 
     async def run(self) -> int:
         """Serve until the end; the exit code."""
@@ -110,8 +106,6 @@ class Agent:
             self._parts.workers.tick()
             await asyncio.sleep(BEAT)
 
-    # ------------------------------------------------------------ tasks
-
     def _create_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -128,9 +122,6 @@ class Agent:
     def _finish(self, code: int) -> None:
         if not self._over.done():
             self._over.set_result(code)
-
-    def _is_ending(self) -> bool:
-        return self._is_leaving or self._over.done()
 
     def _handle_lost_controller(self, reason: str) -> None:
         _log.error("%s; ending this node's workers", reason)

@@ -45,7 +45,11 @@ class RecoveryLedger:
         """Record a message between the controller and a rank."""
         match message:
             case ExecuteCell():
-                self._record_cell(message)
+                self._last_run = max(self._last_run, message.run)
+                for worker in self._records(message.workers):
+                    worker.run = message.run
+                if message.is_setup:
+                    self._record_setup(message)
             case FormWorld():
                 self._form, self._ended = message, set()
                 for worker in self._records(message.workers):
@@ -64,14 +68,10 @@ class RecoveryLedger:
                         worker.groups.append(message.spec)
                         worker.listeners |= set(message.listeners)
 
-    def _record_cell(self, cell: ExecuteCell) -> None:
-        self._last_run = max(self._last_run, cell.run)
-        for worker in self._records(cell.workers):
-            worker.run = cell.run
-        if cell.is_setup:
-            known = self._setup.pop(cell.code, (cell.run, ()))
-            replayed = (known[0], tuple(sorted({*known[1], *cell.workers})))
-            self._setup[cell.code] = replayed if cell.is_internal else (cell.run, cell.workers)
+    def _record_setup(self, cell: ExecuteCell) -> None:
+        known = self._setup.pop(cell.code, (cell.run, ()))
+        replayed = (known[0], tuple(sorted({*known[1], *cell.workers})))
+        self._setup[cell.code] = replayed if cell.is_internal else (cell.run, cell.workers)
 
     def _records(self, workers: tuple[int, ...]) -> list[_WorkerRecord]:
         return [self._workers[w] for w in workers if w in self._workers]

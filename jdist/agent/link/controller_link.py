@@ -49,7 +49,11 @@ class ControllerLink:
         self._liveness: LivenessConnection | None = None
         self._dial_task: asyncio.Task[None] | None = None
         address, name = (endpoint.host, endpoint.control_port), agent_name(endpoint.key.public)
-        socket = dial_tcp(context, address, endpoint.server_key, endpoint.key, name, self._monitor_connection)
+
+        def monitor(socket: Any) -> None:
+            self._monitor = ConnectionMonitor(socket, self._handle_connection)
+
+        socket = dial_tcp(context, address, endpoint.server_key, endpoint.key, name, monitor)
         self._port = Port(socket, self._on_frames)
         self._start_grace()
 
@@ -94,10 +98,7 @@ class ControllerLink:
 
     # ------------------------------------------------------------ reachability
 
-    def _monitor_connection(self, socket: Any) -> None:
-        self._monitor = ConnectionMonitor(socket, self._connection_changed)
-
-    def _connection_changed(self, is_connected: bool) -> None:
+    def _handle_connection(self, is_connected: bool) -> None:
         if not is_connected:
             self._start_grace()
         elif self._stream.session:
@@ -112,11 +113,9 @@ class ControllerLink:
     def _start_grace(self) -> None:
         """End after the grace without the controller: no worker outlives its cluster, no agent waits for ever."""
         if self._grace_timer is None:
-            self._grace_timer = self._loop.call_later(self.grace, self._report_lost, self.grace)
-
-    def _report_lost(self, grace: float) -> None:
-        at = f"the controller at {self._endpoint.host}:{self._endpoint.control_port}"
-        self._on_lost(f"{at} has not been there for {grace:.0f} s")
+            at = f"the controller at {self._endpoint.host}:{self._endpoint.control_port}"
+            reason = f"{at} has not been there for {self.grace:.0f} s"
+            self._grace_timer = self._loop.call_later(self.grace, self._on_lost, reason)
 
     # ------------------------------------------------------------ the liveness connection
 
@@ -129,8 +128,8 @@ class ControllerLink:
         self._dial_task = self._loop.create_task(self._dial_liveness(name))
 
     async def _dial_liveness(self, name: str) -> None:
+        address = (self._endpoint.host, self._endpoint.data_port)
         try:
-            address = (self._endpoint.host, self._endpoint.data_port)
             self._liveness = await dial_liveness(address, name, self._handle_liveness_end)
         except OSError:
             await asyncio.sleep(BEAT)  # the network is broken: do not ask for the next one at once

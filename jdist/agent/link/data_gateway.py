@@ -5,6 +5,7 @@ it then writes a tensor's own memory into it, with no copy in between.
 """
 
 import asyncio
+import contextlib
 import socket
 
 from jdist.wire.transport.dialing import dial_data
@@ -13,29 +14,24 @@ _NAME_LIMIT = 128
 
 
 class DataGateway:
-    """Listens at ``path`` on the running loop."""
+    """Listens at ``path`` on the running loop, and hands over in threads."""
 
     def __init__(self, path: str, data_port: tuple[str, int]):
-        self.path = path
         self._data_port = data_port
+        self._loop = asyncio.get_running_loop()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(path)
         self._listener.listen(64)
         self._listener.setblocking(False)
-        self._task = asyncio.get_running_loop().create_task(self._accept())
-        self._handing: set[asyncio.Task[None]] = set()
+        self._loop.add_reader(self._listener, self._accept)
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            sock, _ = await loop.sock_accept(self._listener)
-            task = loop.create_task(asyncio.to_thread(self._hand_over, sock))
-            self._handing.add(task)
-            task.add_done_callback(self._handing.discard)
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # the worker has ended
+            sock, _ = self._listener.accept()
+            self._loop.run_in_executor(None, self._hand_over, sock)
 
     def _hand_over(self, sock: socket.socket) -> None:
-        with sock:
-            sock.setblocking(True)
+        with sock, contextlib.suppress(OSError):  # the worker has ended
             sock.settimeout(10.0)
             try:
                 name = sock.recv(_NAME_LIMIT).decode().strip()
@@ -43,11 +39,8 @@ class DataGateway:
                     data.setblocking(True)
                     socket.send_fds(sock, [b"ok"], [data.fileno()])
             except OSError as e:
-                try:
-                    sock.sendall(f"{self._data_port[0]}:{self._data_port[1]}: {e}".encode())
-                except OSError:
-                    return  # the worker has ended
+                sock.sendall(f"{self._data_port[0]}:{self._data_port[1]}: {e}".encode())
 
     def close(self) -> None:
-        self._task.cancel()
+        self._loop.remove_reader(self._listener)
         self._listener.close()

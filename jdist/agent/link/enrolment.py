@@ -32,11 +32,12 @@ async def enrol(context: Any, line: JoinLine) -> Endpoint:
     """Raises LaunchError: the controller cannot be reached, or does not accept the line."""
     endpoint = line.endpoint(await _find(line), line.key)
     own = KeyPair.make()
-    answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    # Why the controller does not take the key; empty if it does.
+    problem: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def answer(problem: str) -> None:
-        if not answered.done():
-            answered.set_result(problem)
+    def answer(text: str) -> None:
+        if not problem.done():
+            problem.set_result(text)
 
     def on_frames(frames: Frames) -> None:
         try:
@@ -47,28 +48,29 @@ async def enrol(context: Any, line: JoinLine) -> Endpoint:
             answer(f"{REFUSED} {message.reason}" if isinstance(message, Rejected) else "")
 
     monitors: list[ConnectionMonitor] = []
-
-    def monitor_socket(socket: Any) -> None:
-        monitors.append(ConnectionMonitor(socket, lambda _: None, lambda: answer(_VOID)))
-
-    address = (endpoint.host, endpoint.control_port)
-    socket = dial_tcp(context, address, endpoint.server_key, endpoint.key, f"e-{uuid.uuid4().hex}", monitor_socket)
-    port = Port(socket, on_frames)
-    port.send([pack(Enrol(PROTOCOL, __version__, own.public))])
+    host, port = address = (endpoint.host, endpoint.control_port)
+    socket = dial_tcp(
+        context,
+        address,
+        endpoint.server_key,
+        endpoint.key,
+        f"e-{uuid.uuid4().hex}",
+        lambda dialled: monitors.append(ConnectionMonitor(dialled, lambda _: None, lambda: answer(_VOID))),
+    )
+    connection = Port(socket, on_frames)
+    connection.send([pack(Enrol(PROTOCOL, __version__, own.public))])
     try:
         async with asyncio.timeout(_ENROL_TIMEOUT):
-            problem = await answered
+            if await problem:
+                raise LaunchError(problem.result())
     except TimeoutError:
-        problem = (
-            f"what answers at {endpoint.host}:{endpoint.control_port} is not the controller that the join line names"
-        )
+        reason = f"what answers at {host}:{port} is not the controller that the join line names"
+        raise LaunchError(reason) from None
     finally:
         for monitor in monitors:
             monitor.close()
-        port.close()
-    if problem:
-        raise LaunchError(problem)
-    return line.endpoint(endpoint.host, own)
+        connection.close()
+    return line.endpoint(host, own)
 
 
 async def _find(line: JoinLine) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 
-from jdist.agent.code.sync import CodeReceiver
+from jdist.agent.code_sync import CodeReceiver
 from jdist.agent.node.context import NodeContext
 from jdist.agent.node.facts import interface_environment
 from jdist.agent.relay.node_report import report_briefly, report_fully

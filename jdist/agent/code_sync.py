@@ -1,9 +1,11 @@
-"""The code folder: a cluster's folder on this host for synced code. Agents of one host share it, the last removes it.
+"""Code sync, a node's part: it reports what it lacks, stores what arrives, and has its ranks import it.
 
-Content waits in a staging folder until its digest has been verified, and is then renamed into its place, so that no
-rank reads half a file. Nothing is written through a link: a link in the way is replaced.
+A cluster has one folder on a host for synced code; agents of one host share it, and the last removes it. Content waits
+in a staging folder until its digest has been verified, and is then renamed into its place, so that no rank reads half a
+file. Nothing is written through a link: a link in the way is replaced.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -12,14 +14,94 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from jdist.agent.node.context import NodeContext
 from jdist.core.errors import UsageError
-from jdist.core.messages.code import STAGING, SourceTree, TreeEntry, is_inside
+from jdist.core.messages.base import Ack, Message
+from jdist.core.messages.code import (
+    STAGING,
+    AdoptTree,
+    ApplyTree,
+    CodeSynced,
+    CompareTree,
+    SourceTree,
+    StorePieces,
+    TreeApplied,
+    TreeCompared,
+    TreeEntry,
+    is_inside,
+)
+from jdist.core.messages.protocol import NodeReplyBody
+from jdist.wire.transport.dialing import get_segment
 from jdist.wire.transport.directories import code_directory, lock_file
+from jdist.wire.values.segments import Segment, shares_memory
 
 _PLACE = ".jdist-place"
+
+
+CodeOp = CompareTree | StorePieces | ApplyTree | AdoptTree
+
+
+class CodeReceiver:
+    """Applies synced trees; ``broadcast`` sends to every worker of this node."""
+
+    def __init__(self, node: NodeContext, broadcast: Callable[[Message], object]):
+        self._node = node
+        self._broadcast = broadcast
+        self._folder = CodeFolder(node.endpoint.cluster)
+        self._lock = asyncio.Lock()
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """For the import path of workers that start from now on, the newest first."""
+        return self._folder.folders
+
+    async def answer(self, op: CodeOp, progress: Callable[[int], None]) -> NodeReplyBody:
+        """Raises OSError, JdistError."""
+        match op:
+            case StorePieces():
+                await asyncio.to_thread(self._store, op, progress)
+                return Ack()
+            case CompareTree(tree):
+                async with self._lock:
+                    missing = await asyncio.to_thread(self._folder.missing, tree)
+                return TreeCompared(self._folder.place, str(self._folder.path), missing)
+            case ApplyTree(tree):
+                async with self._lock:
+                    changed, deleted = await asyncio.to_thread(self._folder.apply, tree)
+                self._adopt(tree.name, tree.is_package, changed)
+                return TreeApplied(changed, deleted)
+            case AdoptTree(name, is_package, changed):
+                self._adopt(name, is_package, changed)
+                return Ack()
+
+    def _adopt(self, name: str, is_package: bool, changed: tuple[str, ...]) -> None:
+        self._folder.adopt(name, is_package)
+        root = self._folder.path / name
+        self._broadcast(CodeSynced(self._folder.folders, tuple(str(root / path) for path in changed)))
+
+    def _store(self, op: StorePieces, progress: Callable[[int], None]) -> None:
+        for piece in op.pieces:
+            self._folder.store(op.tree, piece.digest, piece.offset, piece.data)
+        if not op.transfer:
+            return
+        if op.path and shares_memory(op.probe):
+            segment, is_fetched = Segment.open(op.path, op.nbytes), False
+        else:
+            node = self._node
+            segment = get_segment(node.data_port, op.transfer, node.endpoint.cluster, op.nbytes, progress)
+            is_fetched = True
+        try:
+            self._folder.store(op.tree, op.digest, op.offset, segment.view)
+        finally:
+            segment.close()
+            if is_fetched:
+                segment.unlink()
+
+    def close(self) -> None:
+        self._folder.close()
 
 
 class CodeFolder:
@@ -60,10 +142,6 @@ class CodeFolder:
         found = [str(self.path if package else self.path / n) for n, package in reversed(self._entries.items())]
         return tuple(dict.fromkeys(found))
 
-    @property
-    def is_used(self) -> bool:
-        return bool(self._entries)
-
     def adopt(self, name: str, is_package: bool) -> None:
         """Have ranks import from this tree. Raises UsageError for an invalid name."""
         if not is_inside(name) or "/" in name:
@@ -85,20 +163,13 @@ class CodeFolder:
         """Digests of the contents that no file of the tree has here. Raises UsageError."""
         tree.check()
         wanted = {e.digest for e in tree.entries if not e.target}
-        return tuple(sorted(wanted - set(self._contents(tree))))
+        return tuple(sorted(wanted.difference(self._digests(tree).values())))
 
-    def _contents(self, tree: SourceTree) -> dict[bytes, Path]:
-        """Files that have contents of the tree now."""
-        root = self.path / tree.name
-        wanted = {e.digest for e in tree.entries if not e.target}
-        sizes = {e.size for e in tree.entries}
-        found: dict[bytes, Path] = {}
-        for path in _files(root):
-            if path.lstat().st_size in sizes:
-                digest = self._digest(path)
-                if digest in wanted:
-                    found.setdefault(digest, path)
-        return found
+    def _digests(self, tree: SourceTree) -> dict[str, bytes]:
+        """Digests, by path, of the files here whose size is one of the tree's; no other can have a content of it."""
+        root, sizes = self.path / tree.name, {e.size for e in tree.entries}
+        files = (path for path in _walk(root) if not path.is_symlink() and path.lstat().st_size in sizes)
+        return {str(path.relative_to(root)): self._digest(path) for path in files}
 
     def _digest(self, path: Path) -> bytes:
         found = path.lstat()
@@ -139,7 +210,8 @@ class CodeFolder:
             for path in deleted:
                 (root / path).unlink(missing_ok=True)
             for path in (*changed, *deleted):
-                _forget_bytecode(root / path)
+                if path.endswith(".py"):  # its bytecode counts as current if the source has the same second and size
+                    Path(importlib.util.cache_from_source(str(root / path))).unlink(missing_ok=True)
             _prune(root)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -147,17 +219,16 @@ class CodeFolder:
 
     def _gather(self, tree: SourceTree, staging: Path) -> None:
         """Stage and verify every content that is needed, before anything is changed."""
-        root = self.path / tree.name
-        here = {str(path.relative_to(root)): self._digest(path) for path in _files(root)}
+        here = self._digests(tree)
         needed = {e.digest: e for e in tree.entries if not e.target and here.get(e.path) != e.digest}
-        elsewhere = self._contents(tree)
+        elsewhere = {digest: path for path, digest in here.items()}
         for digest, entry in needed.items():
             staged = staging / digest.hex()
             if staged.exists():
                 if _hash(staged) != digest:
                     raise UsageError(f"{entry.path} did not arrive as it was sent")
             elif digest in elsewhere:
-                shutil.copyfile(elsewhere[digest], staged)
+                shutil.copyfile(self.path / tree.name / elsewhere[digest], staged)
             else:
                 raise UsageError(f"{entry.path} did not arrive")
 
@@ -214,10 +285,6 @@ def _walk(root: Path) -> Iterable[Path]:
             yield Path(folder, name)
 
 
-def _files(root: Path) -> list[Path]:
-    return [path for path in _walk(root) if not path.is_symlink()]
-
-
 def _make_folders(root: Path, path: str) -> None:
     """Make the folders down to the path, each a real one; anything else in the way is removed."""
     folder = root
@@ -226,12 +293,6 @@ def _make_folders(root: Path, path: str) -> None:
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             folder.unlink()
         folder.mkdir(exist_ok=True)
-
-
-def _forget_bytecode(path: Path) -> None:
-    """Python considers bytecode current if the source has the same second and size, as two quick edits may have."""
-    if path.suffix == ".py":
-        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
 
 def _prune(root: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.agent.code.folder import CodeFolder
+from jdist.agent.code_sync import CodeFolder
 from jdist.core.errors import UsageError
 from jdist.core.messages.code import SourceTree, TreeEntry
 from jdist.wire.transport import directories
