@@ -180,17 +180,14 @@ class WorkerHandlers:
         self._flush_timer: asyncio.TimerHandle | None = None
 
     def handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
-        if channel == "iopub":
-            self._handle_iopub(kernel, message)
-        elif channel == "stdin" and message.kind == "input_request":
-            request = read_content(message, InputContent)
-            self._parts.relay.flush(message.run)
-            self._node.send(InputRequest(message.run, kernel.worker, request.prompt, request.password))
-
-    def _handle_iopub(self, kernel: Kernel, message: KernelMessage) -> None:
         """A `RankDone` travels among the output, so that it cannot overtake any."""
         parts = self._parts
-        if message.kind == "jdist_done" and message.buffers:
+        if channel == "stdin":
+            if message.kind == "input_request":
+                request = read_content(message, InputContent)
+                parts.relay.flush(message.run)
+                self._node.send(InputRequest(message.run, kernel.worker, request.prompt, request.password))
+        elif message.kind == "jdist_done" and message.buffers:
             parts.relay.flush(message.run)
             done = _done(message.buffers[0])
             parts.ledger.record(done)

@@ -58,7 +58,7 @@ class Agent:
         self._is_leaving = False
         loop.add_signal_handler(signal.SIGTERM, self._handle_sigterm)  # before there is a folder
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._link = ControllerLink(zmq_context, endpoint, self._handle_lost_controller)
+        self._link = ControllerLink(zmq_context, endpoint, lambda reason: self._finish(1, reason))
         self._node = node = NodeContext(
             zmq_context,
             endpoint,
@@ -119,18 +119,15 @@ class Agent:
 
     # ------------------------------------------------------------ the end
 
-    def _finish(self, code: int) -> None:
+    def _finish(self, code: int, reason: str = "") -> None:
+        if reason:
+            _log.log(logging.ERROR if code else logging.WARNING, "%s; ending this node's workers", reason)
         if not self._over.done():
             self._over.set_result(code)
 
-    def _handle_lost_controller(self, reason: str) -> None:
-        _log.error("%s; ending this node's workers", reason)
-        self._finish(1)
-
     def handle_server_exit(self) -> None:
         """End because the Jupyter server that this agent was started on has ended."""
-        _log.warning("the server that it was started on has ended; ending this node's workers")
-        self._finish(0)
+        self._finish(0, "the server that it was started on has ended")
 
     def _handle_sigterm(self) -> None:
         """A scheduler ends the node's job, or a user ends this agent. The workers may have got the signal as well."""

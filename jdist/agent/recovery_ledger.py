@@ -1,31 +1,24 @@
 """The recovery ledger: what this node's ranks hold, recorded from passing messages, for a restarted controller."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages.base import Message
-from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFormed
+from jdist.core.messages.groups import FormWorld, GroupMade, WorldFormed
 from jdist.core.messages.membership import HeldGeneration, HeldWorker, StartWorker
 from jdist.core.messages.runs import ExecuteCell, RankDone
 
-
-@dataclass
-class _WorkerRecord:
-    """What one worker holds, since its process was started."""
-
-    incarnation: int
-    generation: int = 0
-    run: int = 0
-    groups: list[GroupSpec] = field(default_factory=list)
-    listeners: set[tuple[str, int]] = field(default_factory=set)
+_T = TypeVar("_T", int, tuple[str, int])
 
 
 class RecoveryLedger:
     """Records workers, groups and cells."""
 
     def __init__(self) -> None:
-        self._workers: dict[int, _WorkerRecord] = {}
+        self._workers: dict[int, HeldWorker] = {}  # What each holds since its process was started.
         self._form: FormWorld | None = None
         self._ended: set[int] = set()  # Workers, on any node, that were removed from the world since it was formed.
         self._last_run = 0
@@ -33,7 +26,7 @@ class RecoveryLedger:
 
     def record_start(self, wanted: StartWorker) -> None:
         """A fresh process is being started for the worker."""
-        self._workers[wanted.worker] = _WorkerRecord(wanted.incarnation)
+        self._workers[wanted.worker] = HeldWorker(wanted.worker, wanted.incarnation, pid=0, is_up=False)
 
     def record_end(self, workers: Iterable[int]) -> None:
         """These workers, of this node or others, are ended for good."""
@@ -46,51 +39,45 @@ class RecoveryLedger:
         match message:
             case ExecuteCell():
                 self._last_run = max(self._last_run, message.run)
-                for worker in self._records(message.workers):
-                    worker.run = message.run
+                for held in self._held(message.workers):
+                    self._workers[held.worker] = replace(held, run=message.run)
                 if message.is_setup:
                     self._record_setup(message)
             case FormWorld():
                 self._form, self._ended = message, set()
-                for worker in self._records(message.workers):
-                    worker.groups, worker.listeners = list(message.replay), set()
+                for held in self._held(message.workers):
+                    self._workers[held.worker] = replace(held, groups=message.replay, listeners=())
             case RankDone():
-                for worker in self._records((message.rank,)):
-                    worker.run = 0 if worker.run == message.run else worker.run
+                for held in self._held((message.rank,)):
+                    if held.run == message.run:
+                        self._workers[held.worker] = replace(held, run=0)
             case WorldFormed():
-                for worker in self._records((message.worker,)):
-                    worker.generation = message.generation
-                    worker.listeners |= set(message.listeners)
+                for held in self._held((message.worker,)):
+                    listeners = _union(held.listeners, message.listeners)
+                    self._workers[held.worker] = replace(held, generation=message.generation, listeners=listeners)
             case GroupMade():
-                for worker in self._records((message.worker,)):
-                    if message.generation == worker.generation:
-                        del worker.groups[message.index :]
-                        worker.groups.append(message.spec)
-                        worker.listeners |= set(message.listeners)
+                for held in self._held((message.worker,)):
+                    if message.generation == held.generation:
+                        groups = (*held.groups[: message.index], message.spec)
+                        listeners = _union(held.listeners, message.listeners)
+                        self._workers[held.worker] = replace(held, groups=groups, listeners=listeners)
 
     def _record_setup(self, cell: ExecuteCell) -> None:
-        known = self._setup.pop(cell.code, (cell.run, ()))
-        replayed = (known[0], tuple(sorted({*known[1], *cell.workers})))
-        self._setup[cell.code] = replayed if cell.is_internal else (cell.run, cell.workers)
+        run, workers = self._setup.pop(cell.code, (cell.run, ()))
+        self._setup[cell.code] = (run, _union(workers, cell.workers)) if cell.is_internal else (cell.run, cell.workers)
 
-    def _records(self, workers: tuple[int, ...]) -> list[_WorkerRecord]:
+    def _held(self, workers: tuple[int, ...]) -> list[HeldWorker]:
         return [self._workers[w] for w in workers if w in self._workers]
 
     def describe(self, kernels: Mapping[int, Kernel], store: tuple[str, int] | None) -> HeldGeneration:
         """The present state, with the address of the rendezvous store."""
-        workers = []
-        for number, worker in sorted(self._workers.items()):
-            kernel = kernels.get(number)
-            held = HeldWorker(
-                worker=number,
-                incarnation=worker.incarnation,
-                pid=kernel.pid if kernel else 0,
-                is_up=kernel is not None and kernel.is_up,
-                generation=worker.generation,
-                run=worker.run,
-                groups=tuple(worker.groups),
-                listeners=tuple(sorted(worker.listeners)),
-            )
-            workers.append(held)
+        workers = dict(sorted(self._workers.items()))
+        for worker in kernels.keys() & workers.keys():
+            workers[worker] = replace(workers[worker], pid=kernels[worker].pid, is_up=kernels[worker].is_up)
         setup = tuple((run, code, of) for code, (run, of) in self._setup.items())
-        return HeldGeneration(tuple(workers), self._form, store, self._last_run, setup, tuple(sorted(self._ended)))
+        ended = tuple(sorted(self._ended))
+        return HeldGeneration(tuple(workers.values()), self._form, store, self._last_run, setup, ended)
+
+
+def _union(some: Iterable[_T], others: Iterable[_T]) -> tuple[_T, ...]:
+    return tuple(sorted(set(some) | set(others)))

@@ -60,7 +60,11 @@ def query(seconds: float) -> GpuReading:
     try:
         data, complaint = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        _abandon(process)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            pipe.close()
+        process.returncode = -signal.SIGKILL  # the agent's reaper waits for it: it ends when the driver returns
         raise TimeoutError(f"no answer within {seconds:.0f} s") from None
     if not data:
         lines = complaint.decode(errors="replace").strip().splitlines()
@@ -69,16 +73,6 @@ def query(seconds: float) -> GpuReading:
     if reading.error:
         raise (FileNotFoundError if reading.is_missing else OSError)(reading.error)
     return reading
-
-
-def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and do not wait: a process that hangs in the driver ends when the driver returns."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    process.returncode = -signal.SIGKILL  # the agent's reaper waits for it
 
 
 def read_nvml() -> GpuReading:
@@ -151,7 +145,8 @@ class CudaVisibility(Struct, frozen=True):
     @property
     def is_blind(self) -> bool:
         """Ranks see no GPU: to CUDA the first word that names no device ends the list."""
-        return self.visible is not None and not _names_device(self._tokens[0])
+        first = "0" if self.visible is None else self._tokens[0]
+        return not first.isdecimal() and not first.startswith(("GPU-", "MIG-"))
 
     @property
     def _tokens(self) -> list[str]:
@@ -178,10 +173,6 @@ class CudaVisibility(Struct, frozen=True):
         """Whether CUDA's index is the driver's: by default the fastest come first; of a GPU in slices CUDA sees one."""
         is_one_kind = len({d.name for d in devices}) == 1
         return (is_one_kind or self.order == "PCI_BUS_ID") and not any(d.is_sliced for d in devices)
-
-
-def _names_device(token: str) -> bool:
-    return token.isdecimal() or token.startswith(("GPU-", "MIG-"))
 
 
 def use_of(

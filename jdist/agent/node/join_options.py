@@ -71,16 +71,12 @@ def read_task(environ: Environment) -> LauncherTask | None:
                 int(v) if v.isdecimal() else -1 for v in [*values, "", "", ""][:5]
             )
             if launcher == "srun":
-                counts = _expand(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+                nodes = _REPEATED.finditer(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))  # "2(x3),1": 2, 2, 2, 1
+                counts = [int(m[1]) for m in nodes for _ in range(int(m[2] or 1))]
                 local_size = counts[node_rank] if 0 <= node_rank < len(counts) else 0
             task = LauncherTask(launcher, rank, size, local_rank, max(local_size, 0), node_rank)
             return task if size > 1 and rank < size else None
     return None
-
-
-def _expand(text: str) -> list[int]:
-    """``"2(x3),1"`` → ``[2, 2, 2, 1]``."""
-    return [int(m[1]) for m in _REPEATED.finditer(text) for _ in range(int(m[2] or 1))]
 
 
 def own_gpu(task: LauncherTask, gpus: int, environ: Environment) -> int:

@@ -44,20 +44,11 @@ _from_worker: Unpacker[Any] = Unpacker(WorkerMessage)
 class WorkerListener(Protocol):
     """Called with what workers send and with what becomes of them."""
 
-    def handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
-        """The worker's kernel has written output, or asks for input."""
-
-    def handle_worker_message(self, message: Any) -> None:
-        """The worker has sent a message other than its hello."""
-
-    def handle_up(self, kernel: Kernel) -> None:
-        """The worker is ready for cells."""
-
-    def handle_exit(self) -> None:
-        """A process has ended; all its output has been read."""
-
-    def handle_down(self, wanted: StartWorker, reason: str) -> None:
-        """The worker has lost its process, or got none."""
+    def handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None: ...
+    def handle_worker_message(self, message: Any) -> None: ...  # Any but its hello.
+    def handle_up(self, kernel: Kernel) -> None: ...  # It is ready for cells.
+    def handle_exit(self) -> None: ...  # A process has ended; all its output has been read.
+    def handle_down(self, wanted: StartWorker, reason: str) -> None: ...  # It has lost its process, or got none.
 
 
 class Workers:

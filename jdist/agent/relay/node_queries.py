@@ -1,34 +1,59 @@
-"""Node queries: answers what is asked of the node itself, each query in a task of its own."""
+"""Node queries: answers what is asked of the node itself, each query in a task of its own.
+
+What is found on the node is read without importing torch: from the system, the GPU driver and a fork.
+"""
 
 import asyncio
+import contextlib
+import glob
 import logging
+import os
+import resource
+import shutil
+import tempfile
 import time
+from pathlib import Path
+
+import msgspec
+import psutil
 
 from jdist.agent.code_sync import CodeReceiver
 from jdist.agent.node.context import NodeContext
 from jdist.agent.node.facts import interface_environment
-from jdist.agent.relay.node_report import report_briefly, report_fully
-from jdist.core.errors import JdistError
+from jdist.agent.node.gpus import GpuReading, query
+from jdist.agent.processes.helpers import start_reporter
+from jdist.agent.starters.prewarm import Starter
+from jdist.core.errors import JdistError, LaunchError
 from jdist.core.messages.base import Progress, QueryFailed
 from jdist.core.messages.code import AdoptTree, ApplyTree, CompareTree, StorePieces
 from jdist.core.messages.introspection import DebugLog, GetDebugLog
+from jdist.core.messages.membership import NodeFacts
 from jdist.core.messages.nodes import (
+    UNLIMITED,
     ClockReading,
+    Disk,
+    Gpu,
+    Limits,
     Listen,
     Listening,
+    NodeReport,
     NodeReported,
     PathProbed,
     ProbePath,
     ReadClock,
     ReportNode,
+    TorchFacts,
 )
 from jdist.core.messages.protocol import NodeQuery, NodeReply, NodeReplyBody
+from jdist.core.settings import TorchFactsSpec
 from jdist.wire import log
-from jdist.wire.bulk.probe import Listener, probe_path
+from jdist.wire.bulk.probe import Listener, probe_path, resolve
 
 _log = logging.getLogger("jdist.agent")
 
 _LONGEST = 600.0  # Seconds that a listener may be asked for.
+_NVML = 15.0  # Seconds for NVML, which waits for the driver to start where no GPU is in use.
+_TORCH = 60.0  # Seconds for torch to be imported and to look for GPUs.
 
 
 class NodeQueries:
@@ -98,3 +123,57 @@ class NodeQueries:
         async with self._reporting:  # two clients at once share the report's socket
             report = await report_fully(self._facts, chosen, self._node.starter, self._node.directory)
         return NodeReported(report, time.time())
+
+
+def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> NodeReport:
+    """The facts that are known at once. ``chosen``: the interface variables that the agent gives its workers."""
+    variable = "NCCL_SOCKET_IFNAME" if "NCCL_SOCKET_IFNAME" in os.environ else "GLOO_SOCKET_IFNAME"
+    folders = (("working directory", os.getcwd()), ("temporary files", tempfile.gettempdir()), ("/dev/shm", "/dev/shm"))
+    disks = []
+    for what, path in folders:
+        with contextlib.suppress(OSError):
+            usage = shutil.disk_usage(path)
+            disks.append(Disk(what, path, usage.total, usage.free))
+    limits = [
+        resource.getrlimit(r)[0] for r in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
+    ]
+    return NodeReport(
+        hostname=facts.hostname,
+        address=facts.address,
+        python=facts.python,
+        torch=facts.torch,
+        jdist=facts.jdist,
+        cpus=facts.cpus,
+        memory=psutil.virtual_memory().total,
+        disks=tuple(disks),
+        limits=Limits(*(UNLIMITED if limit == resource.RLIM_INFINITY else limit for limit in limits)),
+        interfaces=tuple(sorted(psutil.net_if_addrs())),
+        chosen_interface=os.environ.get(variable) or chosen.get("GLOO_SOCKET_IFNAME", ""),
+        is_users_choice=bool(os.environ.get(variable)),
+        rdma=tuple(sorted(glob.glob("*", root_dir="/sys/class/infiniband"))),
+        gpu_count=facts.gpus,
+    )
+
+
+async def report_fully(facts: NodeFacts, chosen: dict[str, str], starter: Starter, directory: Path) -> NodeReport:
+    """The brief report and the facts that take longer. It names what could not be found out, and why."""
+    brief = report_briefly(facts, chosen)
+    trouble: list[str] = []
+    reading = GpuReading()
+    try:
+        reading = await asyncio.to_thread(query, _NVML)
+    except OSError as e:
+        if facts.gpus or not isinstance(e, FileNotFoundError):
+            trouble.append(f"NVML: {e}")
+    gpus = tuple(Gpu(device.name, device.total, device.used) for device in reading.devices)
+    torch: TorchFacts | None = None
+    try:
+        entry = "jdist.worker.torch_facts:main"
+        _, report = await start_reporter(starter, directory, "facts", entry, TorchFactsSpec, _TORCH)
+        torch = msgspec.json.decode(report, type=TorchFacts)
+    except (OSError, LaunchError) as e:  # a timeout is one, and says nothing
+        trouble.append(f"torch could not be asked: {str(e) or f'no answer within {_TORCH:.0f} s'}")
+    own, unknown = await asyncio.to_thread(resolve, facts.hostname, 3.0)
+    if not own:
+        trouble.append(f"its own name {facts.hostname!r} cannot be looked up there: {unknown}")
+    return msgspec.structs.replace(brief, gpus=gpus, driver=reading.driver, facts=torch, trouble=tuple(trouble))

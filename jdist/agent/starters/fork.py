@@ -13,8 +13,8 @@ import sys
 
 import msgspec
 
-from jdist.agent.starters.forkserver import ProcessRequest, SuccessorSpec
-from jdist.agent.starters.prewarm import PreloadedProcess, Starter, socket_pair
+from jdist.agent.starters.forkserver import ProcessRequest
+from jdist.agent.starters.prewarm import PreloadedProcess, Starter
 from jdist.core.errors import LaunchError
 
 # Modules that a worker needs before its first cell; imported once per node.
@@ -83,9 +83,8 @@ class ForkStarter(Starter):
         self._server = _preload("server")
 
     async def _begin_ahead(self) -> PreloadedProcess:
-        ours, theirs = socket_pair()
-        spec = msgspec.msgpack.encode(SuccessorSpec(os.getpid(), _WARM))
-        request = ProcessRequest("jdist.agent.starters.forkserver:succeed", spec, "", {})
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request = ProcessRequest("jdist.agent.starters.forkserver:succeed", msgspec.msgpack.encode(_WARM), "", {})
         try:
             with theirs:
                 return PreloadedProcess(ours, await self._fork(request, theirs.fileno()))

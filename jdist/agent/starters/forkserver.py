@@ -9,8 +9,8 @@ It stays single-threaded, runs no parallel op and never touches CUDA: a child of
 first one. One child is forked ahead. A *spare* imports the same in an interpreter of its own and becomes one worker,
 where nothing is to be forked.
 
-Protocol on a socket pair, one datagram each: `ImportsDone` once, then `ProcessRequest` in, `ProcessStarted` out. With a
-request a descriptor may come along, which the child's function gets as its second argument.
+Protocol on a socket pair, one datagram each: a `ProcessReply` when everything has been imported, then one for each
+`ProcessRequest`. With that a descriptor may come along, which the child's function gets as its second argument.
 """
 
 import contextlib
@@ -46,24 +46,11 @@ class ProcessRequest(Struct, frozen=True):
     env: dict[str, str]
 
 
-class ProcessStarted(Struct, frozen=True):
-    """The new process, or why there is none."""
+class ProcessReply(Struct, frozen=True):
+    """The new process (0 for the imports' end), or what has failed."""
 
-    pid: int
+    pid: int = 0
     error: str = ""
-
-
-class ImportsDone(Struct, frozen=True):
-    """Sent once, when everything has been imported; or why that failed."""
-
-    error: str = ""
-
-
-class SuccessorSpec(Struct, frozen=True):
-    """The modules that a successor imports, and the agent whose child it becomes."""
-
-    agent_pid: int
-    modules: tuple[str, ...]
 
 
 class PreforkedChild:
@@ -140,19 +127,18 @@ def serve(fd: int, agent_pid: int, modules: Sequence[str]) -> None:
         if not data:
             return
         try:
-            reply = ProcessStarted(preforked.assign(data, fds) or fork_twice(partial(_become_requested, data, fds)))
+            reply = ProcessReply(preforked.assign(data, fds) or fork_twice(partial(_become_requested, data, fds)))
         except OSError as e:
-            reply = ProcessStarted(0, f"fork failed: {e}")
+            reply = ProcessReply(error=f"fork failed: {e}")
         for passed in fds:
             os.close(passed)
         sock.send(msgspec.msgpack.encode(reply))
 
 
 def succeed(spec: bytes, fd: int) -> None:
-    """Entry point of a successor, which is forked from a forkserver."""
-    successor = msgspec.msgpack.decode(spec, type=SuccessorSpec)
+    """Entry point of a successor, which is forked from a forkserver; ``spec`` has the modules that it imports."""
     set_name("jdist-warm")
-    serve(fd, successor.agent_pid, successor.modules)
+    serve(fd, os.getppid(), msgspec.msgpack.decode(spec, type=tuple[str, ...]))
 
 
 def stand_by(fd: int, agent_pid: int, modules: Sequence[str]) -> None:
@@ -163,7 +149,7 @@ def stand_by(fd: int, agent_pid: int, modules: Sequence[str]) -> None:
     set_name("jdist-spare")
     data = sock.recv(_REQUEST_LIMIT)
     if data:
-        sock.send(msgspec.msgpack.encode(ProcessStarted(os.getpid())))
+        sock.send(msgspec.msgpack.encode(ProcessReply(os.getpid())))
         sock.close()
         _run_and_exit(agent_pid, partial(_become_requested, data, []))
 
@@ -177,7 +163,7 @@ def _load(sock: socket.socket, modules: Sequence[str]) -> None:
         error = traceback.format_exc(limit=3)
     gc.collect()
     gc.freeze()  # fewer pages to copy, and later heap walks in the children skip what was imported
-    sock.send(msgspec.msgpack.encode(ImportsDone(error)))
+    sock.send(msgspec.msgpack.encode(ProcessReply(error=error)))
 
 
 def _fork_twice(sock: socket.socket, agent_pid: int, life: Callable[[], None]) -> int:

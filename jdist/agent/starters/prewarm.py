@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from jdist.agent.starters.forkserver import ImportsDone, ProcessRequest, ProcessStarted
+from jdist.agent.starters.forkserver import ProcessReply, ProcessRequest
 from jdist.core.errors import LaunchError
 
 _log = logging.getLogger("jdist.agent")
@@ -135,7 +135,7 @@ class PreloadedProcess:
 
         It writes to this process's own standard error until then.
         """
-        ours, theirs = socket_pair()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-P", "-m", "jdist.agent.starters.forkserver", role]
         command += [str(theirs.fileno()), str(os.getpid()), *modules]
         with theirs:
@@ -146,7 +146,7 @@ class PreloadedProcess:
     async def load(self, timeout: float | None) -> None:
         """Wait for the imports; None: as long as the process lives. Raises LaunchError and ends it when they fail."""
         try:
-            done = msgspec.msgpack.decode(await self._answer(timeout, "import torch"), type=ImportsDone)
+            done = await self._reply(timeout, "import torch")
             if done.error:
                 raise LaunchError(f"{socket.gethostname()}: a worker's imports failed:\n{done.error}")
         except LaunchError:
@@ -154,12 +154,12 @@ class PreloadedProcess:
             raise
         self.is_loaded = True
 
-    async def start(self, request: ProcessRequest, fd: int | None = None) -> ProcessStarted:
+    async def start(self, request: ProcessRequest, fd: int | None = None) -> ProcessReply:
         """Start a worker (a spare: become it), which gets ``fd`` as well. Raises LaunchError, OSError."""
         socket.send_fds(self._socket, [msgspec.msgpack.encode(request)], [] if fd is None else [fd])
-        return msgspec.msgpack.decode(await self._answer(_FORK_TIMEOUT, "start a worker"), type=ProcessStarted)
+        return await self._reply(_FORK_TIMEOUT, "start a worker")
 
-    async def _answer(self, timeout: float | None, doing: str) -> bytes:
+    async def _reply(self, timeout: float | None, doing: str) -> ProcessReply:
         host = socket.gethostname()
         try:
             data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self._socket, 1 << 20), timeout)
@@ -169,7 +169,7 @@ class PreloadedProcess:
             data = b""
         if not data:
             raise LaunchError(f"the forkserver on {host} ended before it could {doing}")
-        return data
+        return msgspec.msgpack.decode(data, type=ProcessReply)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; to a process that has ended, nothing."""
@@ -189,8 +189,3 @@ class PreloadedProcess:
         if self._pidfd >= 0:
             self.signal(signal.SIGKILL)
             self.release()
-
-
-def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets that keep message boundaries."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
