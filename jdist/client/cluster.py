@@ -22,8 +22,7 @@ from jdist.client.link import Link, new_request
 from jdist.client.run import CellRun
 from jdist.client.sync.code_sync import SyncedCode
 from jdist.client.sync.upload import Synced
-from jdist.client.trace.collect import collect_trace
-from jdist.client.trace.trace import Trace
+from jdist.client.trace.trace import Trace, collect_trace
 from jdist.client.values import compare
 from jdist.client.values.carrier import OnProgress
 from jdist.client.values.variables import Variables

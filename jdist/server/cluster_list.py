@@ -18,9 +18,8 @@ from jdist.client.follow import ANSWER_TIMEOUT, RETRY_AFTER, ClusterFollower, Ob
 from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
 from jdist.core.messages.status import Notice, StatusReport
 from jdist.server.event_feed import ClusterEvent, EventFeed
-from jdist.server.pending_starts import KIND, PendingStarts
-from jdist.server.policy import Policy
 from jdist.server.snapshots import ClusterSnapshot, snapshot_of, summary_of
+from jdist.server.starts import KIND, PendingStarts, Policy
 from jdist.wire.transport.keys import Connection
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from traitlets import Dict, Int, List, Unicode
 from jdist.server.cluster_list import ClusterList
 from jdist.server.event_feed import ClusterEvent
 from jdist.server.handler import RESOURCE, cross
-from jdist.server.policy import Policy
 from jdist.server.routes import ROUTES
+from jdist.server.starts import Policy
 
 SCHEMA = Path(__file__).with_name("events.yaml")
 SCHEMA_ID = "https://schema.jupyter.org/jdist/cluster/v1"

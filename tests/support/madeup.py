@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 
 from jdist.client.trace.clocks import estimate
-from jdist.client.trace.collect import assemble
 from jdist.client.trace.match_calls import Meeting, match
 from jdist.client.trace.timeline import Timeline, timeline
-from jdist.client.trace.trace import Trace
+from jdist.client.trace.trace import Trace, assemble
 from jdist.core.messages.observation import Observation, RankTrace
 from jdist.core.messages.protocol import RankReplyBody
 from jdist.core.messages.status import ClusterFacts

@@ -20,9 +20,10 @@ from statistics import median
 
 from msgspec import Struct
 
-from jdist.client.trace.match_calls import Meeting, awaited, needs_everyone
-from jdist.core.messages.observation import RankTrace
+from jdist.client.trace.match_calls import Meeting, Traces, awaited, needs_everyone
 
+Trips = Mapping[int, tuple[float, float]]  # When each rank was queried, and its answer arrived, by the client's clock.
+Hosts = Mapping[int, str]  # By rank.
 _CLIENT = ""
 _Bounds = dict[tuple[str, str], float]  # `[a, b]`: the most seconds by which a's clock can be ahead of b's.
 
@@ -41,18 +42,12 @@ class Clocks(Struct, frozen=True):
 
 
 def estimate(
-    traced: Mapping[int, RankTrace],
-    meetings: Sequence[Meeting],
-    hosts: Mapping[int, str],
-    trips: Mapping[int, tuple[float, float]],
-    *,
-    are_ends_true: bool = True,
+    traced: Traces, meetings: Sequence[Meeting], hosts: Hosts, trips: Trips, *, are_ends_true: bool = True
 ) -> Clocks:
-    """The hosts' clocks.
+    """The hosts' clocks. ``hosts`` by rank: ranks of one host share its clock.
 
-    ``hosts`` by rank: ranks of one host share its clock. ``trips``: when each rank was queried and when its answer
-    arrived, by the client's clock. ``are_ends_true`` is False where a call returns before its operation has ended, as
-    NCCL's do: then only the trips count.
+    ``are_ends_true`` is False where a call returns before its operation has ended, as NCCL's do: then only the trips
+    count.
     """
     names = list(dict.fromkeys(hosts[r] for r in sorted(traced)))
     if len(names) < 2:
@@ -68,9 +63,7 @@ def estimate(
     return _fix(_close({}, names), names, {}, moved=True)
 
 
-def _from_trips(
-    traced: Mapping[int, RankTrace], hosts: Mapping[int, str], trips: Mapping[int, tuple[float, float]]
-) -> _Bounds:
+def _from_trips(traced: Traces, hosts: Hosts, trips: Trips) -> _Bounds:
     bounds: _Bounds = {}
     for rank, (sent, received) in trips.items():
         if rank in traced:
@@ -81,7 +74,7 @@ def _from_trips(
 
 
 def _from_ends(
-    traced: Mapping[int, RankTrace], meetings: Sequence[Meeting], hosts: Mapping[int, str], base: str
+    traced: Traces, meetings: Sequence[Meeting], hosts: Hosts, base: str
 ) -> tuple[_Bounds, dict[str, float]]:
     """The bounds, and the median by which collectives end later on each host than on ``base``, by their clocks."""
     bounds: _Bounds = {}

@@ -9,6 +9,8 @@ from itertools import zip_longest
 from jdist.core.messages.observation import RankTrace
 from jdist.core.observation import ANY, Call
 
+Traces = Mapping[int, RankTrace]  # The answers of the ranks that had a part in the run.
+Members = Mapping[str, Iterable[int]]  # The ranks of each group, by torch's name, as far as known.
 _ROOT = re.compile(r"\b(src|dst)=(\d+)\b")
 
 
@@ -42,20 +44,16 @@ def needs_everyone(call: Call) -> bool:
     return call.peer is None and _ROOT.search(call.detail) is None
 
 
-def match(
-    traced: Mapping[int, RankTrace], members: Mapping[str, Iterable[int]], elsewhere: Iterable[int] = ()
-) -> list[Meeting]:
+def match(traced: Traces, members: Members, elsewhere: Iterable[int] = ()) -> list[Meeting]:
     """Every collective and message of a run, each call in exactly one.
 
-    ``members`` are the ranks of each group by torch's name, as far as known; ranks that called something in a group
-    count as its members too. ``elsewhere`` are ranks that are known to have had no part in the run.
+    Ranks that called something in a group count as its members too. ``elsewhere`` are ranks that are known to have had
+    no part in the run.
     """
     return _collectives(traced, members, frozenset(elsewhere)) + _messages(traced)
 
 
-def _collectives(
-    traced: Mapping[int, RankTrace], members: Mapping[str, Iterable[int]], elsewhere: frozenset[int]
-) -> list[Meeting]:
+def _collectives(traced: Traces, members: Members, elsewhere: frozenset[int]) -> list[Meeting]:
     found: dict[tuple[str, int, int], Meeting] = defaultdict(Meeting)
     seen: dict[str, set[int]] = {name: set(ranks) for name, ranks in members.items()}
     last: dict[tuple[str, int], int] = {}
@@ -87,7 +85,7 @@ def _is_kept(trace: RankTrace, moment: float) -> bool:
     return not trace.left_out or bool(trace.calls and trace.calls[0].started <= moment)
 
 
-def _messages(traced: Mapping[int, RankTrace]) -> list[Meeting]:
+def _messages(traced: Traces) -> list[Meeting]:
     """The n-th send from one rank to another with a tag meets the n-th recv there: gloo and NCCL keep that order.
 
     Where older calls were left out, they are counted from the newest instead. A recv from any rank takes the oldest

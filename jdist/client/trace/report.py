@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from jdist.client.trace.timeline import Bar, Row, Timeline
 from jdist.core.observation import Call
 from jdist.core.quantities import format_count, format_interval
-from jdist.core.ranks import describe_ranks
+from jdist.core.ranks import describe_ranks, ranks_by
 
 HEADS = ("rank", "node", "calls", "in calls", "waited", "made others wait", "longest wait")
 # Columns that are aligned to the right.
@@ -87,14 +88,9 @@ class TraceReport(Struct, frozen=True):
     def notes(self) -> list[str]:
         """The limits of the picture."""
         t = self.timeline
-        left: dict[int, list[int]] = defaultdict(list)
-        for row in t.rows:
-            if row.left_out:
-                left[row.left_out].append(row.rank)
-        notes = [
-            f"{describe_ranks(r)}: the {n:,} oldest calls are not kept any more, and not counted"
-            for n, r in left.items()
-        ]
+        left = ranks_by((row.rank, row.left_out) for row in t.rows if row.left_out)
+        lost = "oldest calls are not kept any more, and not counted"
+        notes = [f"{describe_ranks(ranks)}: the {count:,} {lost}" for count, ranks in left.items()]
         if any(row.estimated > 0 for row in t.rows):
             notes.append("≈ where the end of a call was not seen: waiting is counted until the last rank came")
         if t.clocks.moved:
@@ -111,24 +107,21 @@ class TraceReport(Struct, frozen=True):
 
     def table(self) -> list[list[str]]:
         """Cells by rank, under :data:`HEADS`; ranks that are not drawn have the reason."""
-        rows = {row.rank: self._cells(row) for row in self.timeline.rows}
-        rows |= {rank: ["?", "?", "?", reason] for rank, reason in self.absent.items()}
+        rows = {rank: ["?", "?", "?", reason] for rank, reason in self.absent.items()}
         rows |= {rank: ["0", "0", "0", "had no part in this run"] for rank in self.elsewhere}
+        for row in self.timeline.rows:
+            longest = max(row.bars, key=lambda b: b.waited, default=None)
+            where = ""
+            if longest is not None and longest.waited > 0:
+                where = f"{format_interval(longest.waited)} {self.waited_for(longest)}: {self.name(longest.call)}"
+            waited = ("≈ " if row.estimated > 0 else "") + format_interval(row.suffered)
+            calls = f"{len(row.bars):,}" + (f" (+{row.left_out:,})" if row.left_out else "")
+            rows[row.rank] = [calls, format_interval(row.inside), waited, where]
         caused = {rank: format_interval(seconds) for rank, seconds in self.timeline.caused.items()}
         return [
             [str(r), self.places.get(r, ""), *cells[:3], caused.get(r, cells[0]), cells[3]]
             for r, cells in sorted(rows.items())
         ]
-
-    def _cells(self, row: Row) -> list[str]:
-        """Calls, time in calls, time waited, longest wait."""
-        longest = max(row.bars, key=lambda b: b.waited, default=None)
-        where = ""
-        if longest is not None and longest.waited > 0:
-            where = f"{format_interval(longest.waited)} {self.waited_for(longest)}: {self.name(longest.call)}"
-        about = "≈ " if row.estimated > 0 else ""
-        calls = f"{len(row.bars):,}" + (f" (+{row.left_out:,})" if row.left_out else "")
-        return [calls, format_interval(row.inside), about + format_interval(row.suffered), where]
 
     def waited_for(self, bar: Bar) -> str:
         """``for rank 2`` or ``mostly for ranks 1, 3``, the rank that was charged most first."""
@@ -136,9 +129,8 @@ class TraceReport(Struct, frozen=True):
         if not who:
             return ""
         main = [r for r, s in who if s >= _WORTH_NAMING * bar.waited] or [who[0][0]]
-        shown = ", ".join(map(str, main[:3])) + (f" and {len(main) - 3} more" if len(main) > 3 else "")
         mostly = "mostly " if len(main) < len(who) else ""
-        return f"{mostly}for rank{'s' if len(main) > 1 else ''} {shown}"
+        return f"{mostly}for rank{'s' * (len(main) > 1)} {_first_few([str(r) for r in main])}"
 
     def hover(self, bar: Bar) -> str:
         """Everything about a call, a line each."""
@@ -206,14 +198,17 @@ def tensors_text(call: Call) -> str:
     """``[16] float32``, the first few."""
     dtypes = [*call.dtypes, *[""] * len(call.shapes)]
     pairs = [f"{list(s)} {d}".strip() for s, d in zip(call.shapes, dtypes, strict=False)]
-    more = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
-    return ", ".join(pairs[:3]) + more
+    return _first_few(pairs)
 
 
 def peer_text(call: Call) -> str:
     """``from rank 2``, ``to rank 0``, of a message."""
     other = "any rank" if call.peer is not None and call.peer < 0 else f"rank {call.peer}"
     return f"{'from' if 'recv' in call.op else 'to'} {other}"
+
+
+def _first_few(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
 
 
 def _line(call: Call) -> str:

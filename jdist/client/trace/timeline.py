@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from jdist.client.trace.clocks import Clocks
-from jdist.client.trace.match_calls import Meeting, awaited
+from jdist.client.trace.clocks import Clocks, Hosts
+from jdist.client.trace.match_calls import Meeting, Traces, awaited
 from jdist.core.messages.observation import RankTrace
 from jdist.core.observation import Call
 
@@ -81,10 +81,8 @@ class Timeline(Struct, frozen=True):
         return {row.rank: row.suffered for row in self.rows}
 
 
-def timeline(
-    traced: Mapping[int, RankTrace], meetings: Sequence[Meeting], hosts: Mapping[int, str], clocks: Clocks
-) -> Timeline:
-    """The timeline of what ranks answered; ``hosts`` by rank."""
+def timeline(traced: Traces, meetings: Sequence[Meeting], hosts: Hosts, clocks: Clocks) -> Timeline:
+    """The timeline of what ranks answered."""
     offset = {r: clocks.offsets[hosts[r]] for r in traced}
     zero = min((t.began - offset[r] for r, t in traced.items()), default=0.0)
     shift = {r: -offset[r] - zero for r in traced}

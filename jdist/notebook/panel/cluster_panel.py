@@ -14,8 +14,7 @@ from jdist.core.remedy import Remedy
 from jdist.notebook.panel import html, widgets
 from jdist.notebook.panel.follower import PanelFollower
 from jdist.notebook.panel.html import Sight
-from jdist.notebook.panel.part import LATE, PanelPart
-from jdist.notebook.panel.visibility import Visibility
+from jdist.notebook.panel.part import LATE, PanelPart, Visibility
 from jdist.notebook.text import remedy_text
 
 _HINT = "all, 0-3,7, node=1, dp=0, !2"
@@ -74,10 +73,9 @@ class ClusterPanel(PanelPart):
         """Begin to follow the cluster; from any thread, and without waiting."""
 
         async def begin() -> None:
-            if self._is_closed:
-                return
-            draw = self._parentless.wrap(self._draw)
-            self._follower = PanelFollower(self._cluster.asynchronous, draw, self._visibility)
+            if not self._is_closed:
+                draw = self._parentless.wrap(self._draw)
+                self._follower = PanelFollower(self._cluster.asynchronous, draw, self._visibility)
 
         bridge().begin(begin())
 

@@ -7,7 +7,7 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.follow import ANSWER_TIMEOUT, RETRY_AFTER, ClusterFollower, Observations, watched_pause
 from jdist.core.messages.status import Notice, StatusReport
 from jdist.notebook.panel.html import Sight
-from jdist.notebook.panel.visibility import Visibility
+from jdist.notebook.panel.part import Visibility
 from jdist.notebook.text.remedy_text import typed, worded
 from jdist.wire.transport.keys import Connection
 

@@ -10,8 +10,11 @@ import asyncio
 import concurrent.futures
 import contextvars
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
+
+import ipywidgets
 
 from jdist.client.blocking import bridge
 from jdist.core.errors import JdistError
@@ -21,6 +24,8 @@ from jdist.notebook.text.remedy_text import worded
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_TICK = 5.0  # Seconds between two ticks.
+_PATIENCE = 15.0  # Seconds without a tick after which the panel counts as hidden.
 # The panel's warning where clicks are late.
 LATE = (
     "Here the buttons work only between cells: this front end does not hand clicks to the kernel while a cell runs. "
@@ -66,6 +71,58 @@ class ClickDelivery:
             return True
         manager = getattr(getattr(self._kernel, "shell_channel_thread", None), "manager", None)
         return not (manager is not None and manager.list_subshell())
+
+
+class Visibility:
+    """Whether a browser still shows the panel: its ``widget``, a hidden Play, ticks there while that matters.
+
+    The kernel is not informed when a page is closed, and what it sends then is lost; a core widget's ticks show it.
+    Without ``can_tick()`` (ticks can arrive now) the panel counts as visible. ``on_return`` is called when it becomes
+    visible again.
+    """
+
+    def __init__(
+        self,
+        can_tick: Callable[[], bool],
+        on_return: Callable[[], None],
+        context: ParentlessContext,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._can_tick = can_tick
+        self._on_return = on_return
+        self._context = context
+        self._clock = clock
+        self._ticked_at = clock()
+        layout = ipywidgets.Layout(display="none")
+        self.widget: Any = ipywidgets.Play(interval=int(_TICK * 1000), max=1_000_000_000, layout=layout)
+        self.widget.observe(self._tick, "value")
+
+    def _tick(self, _: object) -> None:
+        was_visible = self.is_visible()
+        self._ticked_at = self._clock()
+        if not was_visible:
+            self._on_return()
+
+    def begin(self) -> None:
+        """Start the ticks."""
+        self._ticked_at = self._clock()
+        self.probe()
+
+    def probe(self) -> None:
+        """Make a page that was loaded meanwhile begin to tick at once."""
+        self._set_playing(False)
+        self._set_playing(True)
+
+    def end(self) -> None:
+        """Stop the ticks."""
+        self._set_playing(False)
+
+    def _set_playing(self, is_playing: bool) -> None:
+        self._context.run(setattr, self.widget, "playing", is_playing)
+
+    def is_visible(self) -> bool:
+        """Whether a browser shows the panel, or that cannot be known."""
+        return not self._can_tick() or self._clock() - self._ticked_at < _PATIENCE
 
 
 class PanelPart:

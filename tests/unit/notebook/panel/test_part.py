@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from jdist.notebook.panel.part import ClickDelivery, ParentlessContext
-from jdist.notebook.panel.visibility import Visibility
+from jdist.notebook.panel.part import ClickDelivery, ParentlessContext, Visibility
 
 
 def kernel(subshells: list[str] | None) -> Any:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from jdist.client.trace.collect import assemble
 from jdist.client.trace.columns import MIME
-from jdist.client.trace.trace import Trace
+from jdist.client.trace.trace import Trace, assemble
 from jdist.core.messages.observation import RankTrace
 from jdist.core.messages.status import ClusterFacts
 from jdist.core.observation import Call

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jdist.core.errors import UsageError
-from jdist.server.policy import Policy
+from jdist.server.starts import Policy
 
 
 def test_what_is_not_asked_is_the_default() -> None:
