@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -104,7 +103,6 @@ def _count(start: StartArguments, launcher: str) -> int:
 
 
 class _Start(Struct):
-    began: float
     task: asyncio.Task[None] | None = None
     text: str = ""  # What the start waits for.
     error: str = ""
@@ -132,7 +130,7 @@ class PendingStarts:
         name = arguments["name"] or next(f"c{n}" for n in itertools.count(1) if f"c{n}" not in used)
         if name in used:
             raise UsageError(f"a cluster called {name} runs already; choose another name")
-        start = self._starts[name] = _Start(time.monotonic())
+        start = self._starts[name] = _Start()
         start.task = asyncio.ensure_future(self._start(start, {**arguments, "name": name}))
         self._update(name, "")
         return str(name)

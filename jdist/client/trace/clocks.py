@@ -17,6 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from msgspec import Struct
 
@@ -56,9 +57,9 @@ def estimate(
     by_ends, near = _from_ends(traced, meetings, hosts, names[0]) if are_ends_true else ({}, {})
     both = {key: min(by_trips.get(key, math.inf), by_ends.get(key, math.inf)) for key in {**by_trips, **by_ends}}
     for bounds in (both, by_ends, by_trips):
-        closed = _close(bounds, [*names, _CLIENT])
-        joins = all(math.isfinite(closed[a, b]) for a in names for b in names)
-        if all(closed[n, n] >= 0 for n in names) and (bounds is by_trips or joins):
+        closed = _close(bounds, [*names, _CLIENT])[:-1, :-1]
+        joins = all(map(math.isfinite, closed.flat))
+        if min(closed.diagonal()) >= 0 and (bounds is by_trips or joins):
             return _fix(closed, names, {} if bounds is by_trips else near, moved=bounds is not both)
     return _fix(_close({}, names), names, {}, moved=True)
 
@@ -106,29 +107,27 @@ def _tighten(bounds: _Bounds, a: str, b: str, most: float) -> None:
         bounds[a, b] = min(most, bounds.get((a, b), math.inf))
 
 
-def _close(bounds: _Bounds, names: Sequence[str]) -> _Bounds:
-    closed = {(a, b): 0.0 if a == b else bounds.get((a, b), math.inf) for a in names for b in names}
-    for via in names:
-        for a in names:
-            first = closed[a, via]
-            if first < math.inf:
-                for b in names:
-                    closed[a, b] = min(closed[a, b], first + closed[via, b])
+def _close(bounds: _Bounds, names: Sequence[str]) -> Any:
+    """The tightest bounds that follow, as a matrix in the order of ``names``."""
+    import numpy as np
+
+    closed = np.array([[0.0 if a == b else bounds.get((a, b), math.inf) for b in names] for a in names])
+    for via in range(len(names)):
+        closed = np.minimum(closed, closed[:, [via]] + closed[[via], :])
     return closed
 
 
-def _fix(closed: _Bounds, names: Sequence[str], near: Mapping[str, float], *, moved: bool) -> Clocks:
-    base = names[0]
-    offsets, errors = {base: 0.0}, {base: 0.0}
-    now = dict(closed)
-    for name in names[1:]:
-        most, least = now[name, base], -now[base, name]
+def _fix(closed: Any, names: Sequence[str], near: Mapping[str, float], *, moved: bool) -> Clocks:
+    import numpy as np
+
+    offsets, errors = {names[0]: 0.0}, {names[0]: 0.0}
+    now = closed
+    for i, name in enumerate(names[1:], 1):
+        most, least = float(now[i, 0]), -float(now[0, i])
         known = math.isfinite(most) and math.isfinite(least)
         guess = near.get(name, (most + least) / 2 if known else 0.0)
         offset = offsets[name] = max(least, min(most, guess))
-        errors[name] = max(closed[name, base] - offset, offset + closed[base, name])
-        for a in names:
-            for b in names:
-                direct = min(now[a, name] + offset + now[base, b], now[a, base] - offset + now[name, b])
-                now[a, b] = min(now[a, b], direct)
+        errors[name] = float(max(closed[i, 0] - offset, offset + closed[0, i]))
+        fixed = np.minimum(now[:, [i]] + offset + now[[0], :], now[:, [0]] - offset + now[[i], :])
+        now = np.minimum(now, fixed)
     return Clocks(offsets, errors, moved)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jdist.client.link import Link
 from jdist.client.trace import chrome, svg
-from jdist.client.trace.clocks import Clocks, Trips, estimate
+from jdist.client.trace.clocks import Clocks, Hosts, Trips, estimate
 from jdist.client.trace.match_calls import Meeting, Traces, match
 from jdist.client.trace.report import HEADS, NUMERIC, TraceReport
 from jdist.client.trace.timeline import timeline
@@ -150,9 +150,7 @@ def assemble(
     )
 
 
-def _clocks(
-    traced: Traces, meetings: list[Meeting], trips: Trips, facts: ClusterFacts
-) -> tuple[dict[int, str], Clocks]:
+def _clocks(traced: Traces, meetings: list[Meeting], trips: Trips, facts: ClusterFacts) -> tuple[Hosts, Clocks]:
     """The host of each rank, and the hosts' clocks. Nodes with one host name share a clock, unless times contradict."""
     nodes = {r: f"node {facts.topology.node_rank(r)}" for r in traced}
     names = {r: facts.topology.host_of(r) for r in traced}
