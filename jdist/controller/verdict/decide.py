@@ -33,8 +33,8 @@ class Case(Struct, frozen=True):
     run: int
     ranks: Ranks
     blocked: list[int]  # The ranks of the run that are blocked.
-    stuck: list[int]  # Those of them that can only wait: nothing that runs can lead to their end.
-    slow_after: float
+    stuck: list[int] = []  # Those of them that can only wait: nothing that runs can lead to their end.
+    slow_after: float = 0.0
 
 
 def decide(run: int, ranks: Ranks, slow_after: float = 5.0) -> Verdict | None:
@@ -46,27 +46,34 @@ def decide(run: int, ranks: Ranks, slow_after: float = 5.0) -> Verdict | None:
 
 
 def _mismatched(case: Case) -> Verdict | None:
-    return _find_mismatch(case.run, case.blocked, case.ranks)
+    ranks = case.ranks
+    for rank in case.blocked:
+        last = last_call(ranks[rank])
+        for call in ranks[rank].activity.calls or ((last,) if last is not None else ()):
+            found = mismatch.find(call.group, call.number, ranks) if call.number else None
+            if found is not None:
+                waiting = tuple(r for r in case.blocked if any(c.group == call.group for c in ranks[r].activity.calls))
+                return mismatch.verdict(case.run, found, call.op, phrases.label(call, ranks[rank]), waiting)
+    return None
 
 
 def _absent(case: Case) -> Verdict | None:
     ranks = case.ranks
-    needed = {r: over for r in case.stuck if (over := _over_and_needed(r, ranks))}
+    # The ranks whose part is over, by the rank that cannot continue without them.
+    needed = {
+        r: {m for need in needs(r, ranks) if all(ranks[o].is_over for o in need) for m in need} for r in case.stuck
+    }
+    needed = {r: over for r, over in needed.items() if over}
     if not needed:
         return None
     first = max(needed, key=lambda r: (sum(ranks[o].pending == ranks[r].pending for o in needed), -r))
-    responsible = tuple(needed[first])
+    responsible = tuple(sorted(needed[first]))
     activity = ranks[first].activity
     reason = phrases.absence(first, responsible, ranks)
     details = (*phrases.waits(case.stuck, first, ranks), *(phrases.whereabouts(r, ranks[r]) for r in responsible))
     remedies = (INTERRUPT, *_joining(responsible, ranks, activity.kind))
     kind, waiting = _KINDS[activity.kind], tuple(case.stuck)
     return Verdict(case.run, kind, responsible, waiting, reason, details, remedies, *_pending(first, ranks))
-
-
-def _over_and_needed(rank: int, ranks: Ranks) -> list[int]:
-    """The ranks whose part is over and without which ``rank`` cannot continue."""
-    return sorted({m for need in needs(rank, ranks) if all(ranks[o].is_over for o in need) for m in need})
 
 
 def _joining(responsible: tuple[int, ...], ranks: Ranks, kind: ActivityKind) -> tuple[Remedy, ...]:
@@ -122,30 +129,17 @@ RULES: tuple[Callable[[Case], Verdict | None], ...] = (_mismatched, _absent, _ci
 
 def _pending(rank: int, ranks: Ranks) -> tuple[str, str, int]:
     """The operation, group and sequence number that ``rank`` is blocked in, as a verdict gives them."""
-    activity = ranks[rank].activity
-    call = activity.calls[0] if activity.calls else None
-    return (activity.op, "", 0) if call is None else (activity.op, phrases.label(call, ranks[rank]), call.number)
-
-
-def _find_mismatch(run: int, blocked: Iterable[int], ranks: Ranks) -> Verdict | None:
-    blocked = list(blocked)
-    for rank in blocked:
-        last = last_call(ranks[rank])
-        for call in ranks[rank].activity.calls or ((last,) if last is not None else ()):
-            found = mismatch.find(call.group, call.number, ranks) if call.number else None
-            if found is not None:
-                waiting = tuple(r for r in blocked if any(c.group == call.group for c in ranks[r].activity.calls))
-                return mismatch.verdict(run, found, call.op, phrases.label(call, ranks[rank]), waiting)
-    return None
+    op, call = ranks[rank].activity.op, ranks[rank].blocked_in
+    return (op, "", 0) if call is None else (op, phrases.label(call, ranks[rank]), call.number)
 
 
 def last_call(snapshot: RankSnapshot) -> Call | None:
     """The collective that the rank is in, or failed in."""
-    if snapshot.observation is None or snapshot.part not in ("running", "failed"):
+    last = max((c for c in snapshot.calls if c.peer is None), key=lambda c: c.started, default=None)
+    if last is None or snapshot.part not in ("running", "failed"):
         return None
-    calls = [c for c in (*snapshot.observation.recent, *snapshot.activity.calls) if c.peer is None]
-    last = max(calls, key=lambda c: c.started, default=None)
-    return last if last is not None and (last.has_failed if snapshot.part == "failed" else not last.is_done) else None
+    is_in_it = last.has_failed if snapshot.part == "failed" else not last.is_done
+    return last if is_in_it else None
 
 
 # ---------------------------------------------------------------- verdicts on particular events
@@ -172,7 +166,7 @@ def decide_on_crash(run: int, rank: int, ranks: Ranks) -> Verdict | None:
     match. None if the others agree: then the rank itself called something else, or died for another reason.
     """
     others = [r for r, snapshot in ranks.items() if r != rank and snapshot.observation is not None]
-    found = _find_mismatch(run, others, ranks)
+    found = _mismatched(Case(run, ranks, others))
     if found is not None:
         return found
     partners = {}

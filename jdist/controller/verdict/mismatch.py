@@ -1,11 +1,12 @@
 """Mismatch: ranks of a group that called different things under one sequence number, and the verdict on it. Pure."""
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from jdist.controller.verdict.wait_graph import Ranks
+from jdist.controller.verdict.wait_graph import Ranks, members
 from jdist.core.observation import INTERRUPT, SAME_SIZE, Call, Verdict, sizes
 from jdist.core.ranks import describe_ranks, ranks_by
 
@@ -48,21 +49,14 @@ def verdict(
 
 def find(group: str, number: int, ranks: Ranks) -> Mismatch | None:
     """How the calls of collective ``number`` differ, or of the first of the differing ones that lead up to it."""
-    found = None
+    found, ordered = None, sorted(ranks.items())
     while number > 0:
-        here = compare(number, _calls(group, number, ranks), _members(group, ranks))
+        calls = {r: call for r, snapshot in ordered if (call := snapshot.call(group, number)) is not None}
+        here = compare(number, calls, members(group, ranks))
         if here is None:
             return found
         found, number = here, number - 1
     return found
-
-
-def _calls(group: str, number: int, ranks: Ranks) -> dict[int, Call]:
-    return {r: call for r, snapshot in sorted(ranks.items()) if (call := snapshot.call(group, number)) is not None}
-
-
-def _members(group: str, ranks: Ranks) -> Sequence[int]:
-    return next((p.ranks for s in ranks.values() if (p := s.progress(group)) is not None), ())
 
 
 def compare(number: int, calls: Mapping[int, Call], members: Sequence[int]) -> Mismatch | None:
@@ -73,22 +67,19 @@ def compare(number: int, calls: Mapping[int, Call], members: Sequence[int]) -> M
     if len(set(ops.values())) > 1:
         return Mismatch(number, "operation", _parties(ops, calls))
     if next(iter(ops.values())) in SAME_SIZE:
-        for what, of in (("dtype", _dtypes), ("size", sizes)):
-            values = {r: of(c) for r, c in calls.items() if c.shapes}
-            if len(set(values.values())) > 1:
-                return Mismatch(number, what, _parties(values, calls))
-    return _compare_details(number, calls, members)
-
-
-def _compare_details(number: int, calls: Mapping[int, Call], members: Sequence[int]) -> Mismatch | None:
+        with_tensors = {r: c for r, c in calls.items() if c.shapes}
+        dtypes = {r: c.dtypes for r, c in with_tensors.items()}
+        if len(set(dtypes.values())) > 1:
+            return Mismatch(number, "dtype", _parties(dtypes, calls))
+        of_size = {r: sizes(c) for r, c in with_tensors.items()}
+        if len(set(of_size.values())) > 1:
+            return Mismatch(number, "size", _parties(of_size, calls))
     splits = {r: s for r, c in calls.items() if (s := _split_sizes(c)) is not None}
+    for (i, (given, _)), (j, (_, taken)) in itertools.product(splits.items(), repeat=2):
+        a, b = members.index(i), members.index(j)
+        if b < len(given) and a < len(taken) and given[b] != taken[a]:
+            return Mismatch(number, "split sizes", _parties({i: i, j: j}, calls))
     if splits:
-        for i, mine in splits.items():
-            for j, theirs in splits.items():
-                a, b = members.index(i), members.index(j)
-                if b < len(mine[0]) and a < len(theirs[1]) and mine[0][b] != theirs[1][a]:
-                    pair = {r: calls[r] for r in (i, j)}
-                    return Mismatch(number, "split sizes", _parties({r: str(r) for r in pair}, pair))
         return None
     details = {r: c.detail for r, c in calls.items() if c.detail}
     if len(set(details.values())) > 1:
@@ -97,11 +88,8 @@ def _compare_details(number: int, calls: Mapping[int, Call], members: Sequence[i
     return None
 
 
-def _dtypes(call: Call) -> object:
-    return call.dtypes
-
-
 def _split_sizes(call: Call) -> tuple[list[int], list[int]] | None:
+    """What an all_to_all gives to and takes from each member, if the sizes differ."""
     found = _SPLITS.search(call.detail)
     if found is None:
         return None
@@ -116,9 +104,8 @@ def _parties(values: Mapping[int, object], calls: Mapping[int, Call]) -> tuple[t
 
 def describe_call(call: Call) -> str:
     """``"all_reduce [16] float32 op=MAX (cell line 5)"``."""
-    return " ".join(
-        filter(None, (call.op, describe_tensors(call), call.detail, f"(cell line {call.line})" if call.line else ""))
-    )
+    line = f"(cell line {call.line})" if call.line else ""
+    return " ".join(filter(None, (call.op, describe_tensors(call), call.detail, line)))
 
 
 def describe_tensors(call: Call) -> str:

@@ -14,11 +14,8 @@ Phrases = tuple[str, tuple[str, ...]]  # The reason, and a line for each detail.
 
 def absence(rank: int, responsible: Sequence[int], ranks: Ranks) -> str:
     """Why the wait of ``rank`` cannot end without the ``responsible`` ranks, whose parts are over."""
-    activity = ranks[rank].activity
-    call = activity.calls[0] if activity.calls else None
-    is_one = len(responsible) == 1
-    who = ranks[responsible[0]].where if is_one else describe_ranks(responsible)
-    have = "has" if is_one else "have"
+    activity, call = ranks[rank].activity, ranks[rank].blocked_in
+    who, have = _who(responsible, ranks), "has" if len(responsible) == 1 else "have"
     if activity.kind == "collective" and call is not None:
         did = "left" if all(_has_left(ranks[r], call) for r in responsible) else "not entered"
         return f"{who} {have} {did} {_name(call, label(call, ranks[rank]))}"
@@ -28,6 +25,10 @@ def absence(rank: int, responsible: Sequence[int], ranks: Ranks) -> str:
     if activity.op in ("new_group", "split_group"):
         return f"{who} {have} not called {activity.op}, which every rank of the world must call"
     return f"{describe_ranks([rank], 'waits')} at the store for {activity.waits_for or 'a key that no rank will set'}"
+
+
+def _who(numbers: Sequence[int], ranks: Ranks) -> str:
+    return ranks[numbers[0]].where if len(numbers) == 1 else describe_ranks(numbers)
 
 
 def _has_left(snapshot: RankSnapshot, call: Call) -> bool:
@@ -46,8 +47,7 @@ def circle(ring: Sequence[int], stuck: Iterable[int], ranks: Ranks, is_exchange:
 
 def slowness(waiting: Iterable[int], busy: Sequence[int], ranks: Ranks) -> str:
     """Who waits for whom."""
-    who = ranks[busy[0]].where if len(busy) == 1 else describe_ranks(busy)
-    return f"{describe_ranks(waiting, 'waits')} for {who}"
+    return f"{describe_ranks(waiting, 'waits')} for {_who(busy, ranks)}"
 
 
 def crash(rank: int, partners: Mapping[int, Call], ranks: Ranks) -> Phrases:
@@ -133,8 +133,7 @@ def _name_transfer(call: Call) -> str:
 
 def _wait(rank: int, ranks: Ranks) -> str:
     """What the rank is blocked in, at which line, how long, and for whom."""
-    activity = ranks[rank].activity
-    call = activity.calls[0] if activity.calls else None
+    activity, call = ranks[rank].activity, ranks[rank].blocked_in
     awaited: set[int] = set()
     if activity.kind == "collective" and call is not None:
         what, awaited = _name(call, label(call, ranks[rank])), set(missing(call, ranks))

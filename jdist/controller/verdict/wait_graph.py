@@ -53,6 +53,11 @@ class RankSnapshot(Struct, frozen=True):
         return not self.is_over and self.observation is not None and self.activity.kind in _BLOCKED
 
     @property
+    def blocked_in(self) -> Call | None:
+        """The call that it waits in, the first if there are several; None if it waits in another way, or not at all."""
+        return self.activity.calls[0] if self.activity.calls else None
+
+    @property
     def pending(self) -> list[tuple[str, int, int | None]]:
         """What it is blocked in: group, number and peer of each call; equal for ranks that wait in the same place."""
         return [(call.group, call.number, call.peer) for call in self.activity.calls]
@@ -62,15 +67,14 @@ class RankSnapshot(Struct, frozen=True):
         found = self.observation.groups if self.observation is not None else ()
         return next((g for g in found if g.name == group), None)
 
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Its last calls as far as they are remembered, and those that it is in."""
+        return (*self.observation.recent, *self.activity.calls) if self.observation is not None else ()
+
     def call(self, group: str, number: int) -> Call | None:
         """Its collective with this sequence number, if it is remembered."""
-        calls = (*self.observation.recent, *self.activity.calls) if self.observation is not None else ()
-        return next((c for c in calls if c.group == group and c.number == number and c.peer is None), None)
-
-    def transfers(self) -> list[Call]:
-        """Its sends and recvs that are in flight."""
-        calls = (*self.observation.recent, *self.activity.calls) if self.observation is not None else ()
-        return [c for c in calls if c.peer is not None and not c.is_done]
+        return next((c for c in self.calls if c.group == group and c.number == number and c.peer is None), None)
 
 
 Ranks = Mapping[int, RankSnapshot]  # All ranks of the world.
@@ -87,31 +91,31 @@ def needs(rank: int, ranks: Ranks) -> list[frozenset[int]]:
     others = frozenset(ranks) - {rank}
     if activity.op in ("new_group", "split_group"):
         wanted = frozenset(activity.needs) & others or others
-        return [frozenset((m,)) for m in sorted(wanted) if not _is_at_store(ranks[m], activity.op)]
+        there = {r for r in wanted if ranks[r].is_blocked and ranks[r].activity.kind == "store"}
+        return [frozenset((m,)) for m in sorted(wanted) if m not in there or ranks[m].activity.op != activity.op]
     return [others]
 
 
 def missing(call: Call, ranks: Ranks) -> list[int]:
     """The members of a collective's group that have not entered it, or have left it with an error."""
-    members = next((p.ranks for s in ranks.values() if (p := s.progress(call.group)) is not None), ())
     found = []
-    for member in members:
+    for member in members(call.group, ranks):
         snapshot = ranks.get(member)
-        progress = snapshot.progress(call.group) if snapshot is not None else None
-        if snapshot is not None and snapshot.part == "lost":
-            found.append(member)
         if snapshot is None or snapshot.observation is None:
-            continue  # nothing is known of this member: it may be in the call
+            if snapshot is not None and snapshot.part == "lost":
+                found.append(member)
+            continue  # nothing else is known of this member: it may be in the call
+        progress, own = snapshot.progress(call.group), snapshot.call(call.group, call.number)
         begun = progress.begun if progress is not None else 0
-        has_left = begun == call.number and snapshot.part == "failed" and not _has_done(snapshot, call)
-        if begun < call.number or has_left:
+        has_left = begun == call.number and snapshot.part == "failed" and own is not None and not own.is_done
+        if snapshot.part == "lost" or begun < call.number or has_left:
             found.append(member)
     return found
 
 
-def _has_done(snapshot: RankSnapshot, call: Call) -> bool:
-    own = snapshot.call(call.group, call.number)
-    return own is None or own.is_done
+def members(group: str, ranks: Ranks) -> tuple[int, ...]:
+    """The ranks of a group in its own order, from any rank that knows it; empty if none does."""
+    return next((p.ranks for s in ranks.values() if (p := s.progress(group)) is not None), ())
 
 
 def _partner(rank: int, call: Call, ranks: Ranks) -> frozenset[int]:
@@ -119,22 +123,15 @@ def _partner(rank: int, call: Call, ranks: Ranks) -> frozenset[int]:
     if call.peer is None:
         return frozenset()
     others = frozenset(ranks) - {rank} if call.peer == ANY else frozenset((call.peer,)) & ranks.keys()
-    if any(_is_other_half(rank, call, c) for o in others for c in ranks[o].transfers()):
-        return frozenset()
+    for other in (c for r in others for c in ranks[r].calls if c.peer in (rank, ANY) and not c.is_done):
+        if is_send(call) != is_send(other) and call.tag == other.tag:
+            return frozenset()
     return others
-
-
-def _is_other_half(rank: int, call: Call, other: Call) -> bool:
-    return is_send(call) != is_send(other) and other.peer in (rank, ANY) and call.tag == other.tag
 
 
 def is_send(call: Call) -> bool:
     """Whether the transfer is a send, not a recv."""
     return "send" in call.op
-
-
-def _is_at_store(snapshot: RankSnapshot, op: str) -> bool:
-    return snapshot.is_blocked and snapshot.activity.kind == "store" and snapshot.activity.op == op
 
 
 def may_move(ranks: Ranks) -> set[int]:
