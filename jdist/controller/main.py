@@ -19,7 +19,6 @@ import msgspec
 
 from jdist.controller.server import Server
 from jdist.core import __version__
-from jdist.core.settings import Settings
 from jdist.wire import log
 from jdist.wire.transport import directories
 from jdist.wire.transport.keys import (
@@ -44,43 +43,35 @@ _DESCRIPTORS = 65536
 
 
 async def _serve(start: StartController) -> None:
-    found = start.charter or _found(start.settings)
-    name, directory = found.settings.name, Path(start.directory)
+    is_again, settings, directory = start.charter is not None, start.settings, Path(start.directory)
+    charter = start.charter or Charter(
+        settings, new_cluster_id(), __version__, socket.gethostname(), 0, 0, KeyPair.make(), KeyPair.make()
+    )
+    name, cluster = charter.settings.name, charter.cluster
     path, beside = connection_path(directory, name), charter_path(directory, name)
-    server = Server(found, is_again=start.charter is not None, on_charter=lambda: write_charter(beside, server.charter))
-    charter = server.charter
-    write_connection(path, charter.connection(os.getpid()), again=start.charter is not None)
-    write_charter(beside, charter)
+    server = Server(charter, is_again=is_again, on_charter=lambda: write_charter(beside, server.charter))
+    write_connection(path, server.charter.connection(os.getpid()), again=is_again)
+    write_charter(beside, server.charter)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, server.stop, "the controller was asked to end (SIGTERM)")
     living = loop.create_task(_touch(beside))
     try:
-        _report(ControllerStarted(str(path), "" if start.charter else _first_line(server, charter.settings)))
+        # Unless users paste it, the launcher's join line is valid for as long as a job may wait in a queue.
+        seconds = settings.invitation if settings.launcher == "join" else _QUEUE
+        line = "" if is_again else server.invite(is_remote=bool(settings.bind_host), seconds=seconds)
+        _report(ControllerStarted(str(path), line))
         await server.run()
     finally:
         living.cancel()
-        _remove_own(path, beside, charter.cluster)
-        sweep(charter.cluster)
-        directories.sweep(charter.cluster)
-
-
-def _found(settings: Settings) -> Charter:
-    cluster, host = new_cluster_id(), socket.gethostname()
-    return Charter(settings, cluster, __version__, host, 0, 0, KeyPair.make(), KeyPair.make())
-
-
-def _first_line(server: Server, settings: Settings) -> str:
-    """The join line for the launcher. Unless users paste it, it is valid for as long as a job may wait in a queue."""
-    seconds = settings.invitation if settings.launcher == "join" else _QUEUE
-    return server.invite(is_remote=bool(settings.bind_host), seconds=seconds)
+        _remove_own(path, beside, cluster)
+        sweep(cluster)
+        directories.sweep(cluster)
 
 
 async def _touch(charter: Path) -> None:
     """Keep the charter's time of change near: from it others see for how long a controller has been gone."""
     while True:
-        with contextlib.suppress(
-            OSError
-        ):  # it was removed: then the controller cannot be started again, no more than that
+        with contextlib.suppress(OSError):  # it was removed: the controller cannot be started again, no more than that
             os.utime(charter)
         await asyncio.sleep(CHARTER_AGE)
 

@@ -66,15 +66,12 @@ class Queries:
             self._pending[ask.request] = _Pending(client, asked)
 
     def is_asked(self, request: str) -> bool:
-        """Whether a client waits for an answer of this name."""
         return request in self._pending
 
     def handle_rank_reply(self, reply: RankReply) -> None:
-        """Forward a rank's answer to the client that asked."""
         self._forward(self._model.world.ranks[reply.rank].worker, reply)
 
     def handle_node_reply(self, node: Node, reply: NodeReply) -> None:
-        """Forward the answer of a node's agent to the client that asked."""
         self._forward(node.agent, reply)
 
     def _forward(self, source: int | str, reply: RankReply | NodeReply) -> None:
@@ -106,5 +103,4 @@ class Queries:
         return tuple(sorted(r.rank for r in self._model.world.ranks.values() if r.worker in moving))
 
     def forget(self, client: str) -> None:
-        """Drop the queries of a client that is gone."""
         self._pending = {request: p for request, p in self._pending.items() if p.client != client}

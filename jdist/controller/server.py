@@ -78,7 +78,6 @@ class Server:
 
     @property
     def charter(self) -> Charter:
-        """With the ports and keys of now."""
         return msgspec.structs.replace(
             self._charter,
             control_port=self._port.tcp_port,

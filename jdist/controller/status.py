@@ -33,7 +33,7 @@ class StatusReporter:
         m = self._model
         topology = m.world.topology
         reason = m.reason or m.missing_ranks()
-        here = [n in m.world.nodes and m.world.nodes[n].is_here for n in range(m.world.nnodes)]
+        nodes = [m.world.nodes.get(n) for n in range(m.world.nnodes)]
         return ClusterFacts(
             name=m.settings.name,
             phase=m.phase,
@@ -41,19 +41,17 @@ class StatusReporter:
             backend=self._formation.backend if m.world.is_complete else m.settings.backend,
             nnodes=m.world.nnodes,
             nproc_per_node=topology.nproc_per_node,
-            hostnames=tuple(h if here[n] else "" for n, h in enumerate(topology.hostnames)),
+            hostnames=tuple(n.facts.hostname if n is not None and n.is_here else "" for n in nodes),
             ready=sum(r.has_process for r in m.world.ranks.values()),
             groups=dict(self._formation.named),
             mesh=self._formation.mesh,
             reason=reason,
             remedies=m.remedies() if reason else (),
             init_seconds=self._formation.init_seconds,
-            unreachable=tuple(n for n in sorted(m.world.nodes) if m.world.nodes[n].is_unreachable),
+            unreachable=tuple(n.node_rank for n in nodes if n is not None and n.is_unreachable),
             is_by_task=m.world.is_by_task,
             node_of=topology.node_of,
-            launcher_names=tuple(
-                m.world.nodes[n].facts.launcher_name if n in m.world.nodes else "" for n in range(m.world.nnodes)
-            ),
+            launcher_names=tuple(n.facts.launcher_name if n is not None else "" for n in nodes),
             left_out=m.left_out,
         )
 
@@ -91,16 +89,16 @@ class StatusReporter:
     def report(self, request: str) -> StatusReport:
         """The facts, every rank's row, unfinished runs, and the groups that cells made."""
         m = self._model
-        active = [("halted" if run.abort_reason else "running", run) for run in m.runs.running.values()]
-        runs = tuple(
-            (run.number, state, run.ranks, 0.0 if run.started_at is None else m.now - run.started_at)
-            for state, run in (*active, *(("queued", run) for run in m.runs.queued))
-        )
+        runs = [
+            (run.number, "halted" if run.abort_reason else "running", run.ranks, m.now - (run.started_at or m.now))
+            for run in m.runs.running.values()
+        ]
+        runs += [(run.number, "queued", run.ranks, 0.0) for run in m.runs.queued]
         topology = m.world.topology
         rows = tuple(self._row(rank, topology) for rank in m.world.ranks.values())
-        verdicts = tuple(run.verdict for _, run in active if run.verdict is not None)
+        verdicts = tuple(run.verdict for run in m.runs.running.values() if run.verdict is not None)
         groups, silences = m.world.common_groups(m.generation), self._heartbeats.silences()
-        return StatusReport(request, self.facts(), rows, runs, groups, verdicts, silences)
+        return StatusReport(request, self.facts(), rows, tuple(runs), groups, verdicts, silences)
 
     def _row(self, rank: Rank, topology: Topology) -> RankFacts:
         m = self._model

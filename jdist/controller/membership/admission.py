@@ -169,8 +169,6 @@ class Admission:
         if kept is not None:
             self._takeover.adopt(node, kept)
 
-    # ------------------------------------------------------------ fewer nodes
-
     def handle_drop_nodes(self, client: str, message: DropNodes) -> None:
         """Form the world without nodes that the client cannot launch: number the ranks of those that are here.
 

@@ -104,14 +104,12 @@ class Formation:
             self.fail(message.reason)
 
     def mend_store(self) -> None:
-        """Start another store if the last one failed."""
         if self._store_failed:
             self.start_store()
 
     # ------------------------------------------------------------ requests that need the world formed again
 
     def handle_make_group(self, client: str, message: MakeGroup) -> None:
-        """Make a named group with the next generation."""
         m = self._model
         reason = m.unformed() or m.unknown_ranks(message.ranks)
         if reason:
@@ -122,7 +120,6 @@ class Formation:
         self.await_next(client, message.request, GroupCreated(f"{message.name}: ranks {RankSet(message.ranks)}"))
 
     def handle_make_mesh(self, client: str, message: MakeMesh) -> None:
-        """Make the mesh with the next generation."""
         m, size = self._model, math.prod(message.sizes)
         text = ", ".join(f"{n}={s}" for n, s in zip(message.names, message.sizes, strict=False))
         reason = m.unformed()
@@ -276,7 +273,6 @@ class Formation:
         m.broadcast(Notice(text, remedies=m.remedies()))
 
     def handle_group_made(self, node: Node, message: GroupMade) -> None:
-        """A cell has made a group on a rank."""
         rank = self._model.world.rank_of(node, message.worker)
         if rank is not None and message.generation == rank.generation:
             del rank.groups[message.index :]

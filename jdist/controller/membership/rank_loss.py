@@ -35,10 +35,7 @@ class RankLoss:
         self._formation = formation
         self._own_runs = own_runs
 
-    # ------------------------------------------------------------ one rank
-
     def handle_worker_up(self, node: Node, message: WorkerUp) -> None:
-        """A worker is ready for cells."""
         rank = self._model.world.rank_of(node, message.worker)
         if rank is not None and rank.incarnation == message.incarnation and rank.phase == "starting":
             transition(rank, "up", f"process {message.pid}")
@@ -111,8 +108,6 @@ class RankLoss:
             m.broadcast(Notice(describe_fresh_ranks((rank.rank,))))
         m.send_to_node(rank.node_rank, StartWorker(rank.worker, rank.rank, fresh.incarnation))
 
-    # ------------------------------------------------------------ replacement
-
     def handle_tick(self) -> None:
         """Replace the ranks that are not free within the grace after their run was aborted."""
         m = self._model
@@ -160,8 +155,6 @@ class RankLoss:
             if rank.phase == "gone":
                 self.replace(rank)
         self._formation.mend_store()
-
-    # ------------------------------------------------------------ nodes
 
     def node_gone(self, node: Node, reason: str) -> None:
         """A node's agent is gone and its ranks are lost. Before ranks are numbered, its place is free again."""

@@ -85,7 +85,6 @@ class Resizing:
     # ------------------------------------------------------------ a node more
 
     def handle_add_node(self, client: str, message: AddNode) -> None:
-        """Open a place for a node, for a while."""
         m, opening = self._model, self._opening
         reason = m.unformed()
         if opening is not None and opening.client != client and m.phase != "failed":
@@ -166,7 +165,6 @@ class Resizing:
             self._model.refuse(opening.client, opening.request, why)
 
     def forget(self, client: str) -> None:
-        """Drop the requests of a client that is gone."""
         if self._opening is not None and self._opening.client == client:
             self._opening = None
         self._removals = [(who, message) for who, message in self._removals if who != client]

@@ -55,8 +55,6 @@ class Takeover:
         self._setup_cells: dict[str, tuple[int, set[int]]] = {}
         self._ended: set[int] = set()  # Workers that were removed since the newest generation.
 
-    # ------------------------------------------------------------ hellos
-
     def record_hello(self, hello: AgentHello) -> None:
         """Lay out the world as the first agent that tells of one has it; take out the ranks that a newer one lacks."""
         m, world = self._model, self._model.world
@@ -145,10 +143,7 @@ class Takeover:
         self._ended -= {world.ranks[r].worker for r in world.topology.ranks_at(node_rank)}
         self._settle_if_complete()
 
-    # ------------------------------------------------------------ the end
-
     def handle_tick(self) -> None:
-        """Go on without the nodes that are not back."""
         if self.deadline is not None and self._model.now >= self.deadline:
             self._settle(is_late=False)
 

@@ -59,17 +59,14 @@ class Model(HasPhase[Phase]):
 
     @property
     def is_attended(self) -> bool:
-        """Whether a client other than an observer is attached."""
         return any(kind != OBSERVER for kind in self.clients.values())
 
     def notify_observers(self, message: Message) -> None:
-        """Send `message` to every observer."""
         for client, kind in self.clients.items():
             if kind == OBSERVER:
                 self.send(client, message)
 
     def broadcast(self, message: Message) -> None:
-        """To every client."""
         self.broadcasts += 1
         for client in self.clients:
             self.send(client, message)
@@ -85,7 +82,6 @@ class Model(HasPhase[Phase]):
         self.broadcast(Notice(f"a node ({hostname}) was refused: {reason}"))
 
     def new_liveness_name(self, peer: str) -> str:
-        """A name under which the peer's liveness connection may come."""
         name = self.new_name()
         self.liveness_names[name] = peer
         return name

@@ -160,7 +160,6 @@ class RunBook:
         self.running[run.number] = run
 
     def run_on(self, rank: int) -> Run | None:
-        """The run that holds ``rank`` now."""
         return next((r for r in self.running.values() if rank in r.pending), None)
 
     def next_deadline(self) -> float | None:

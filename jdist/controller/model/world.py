@@ -85,7 +85,6 @@ class Rank(HasPhase[RankPhase]):
 
     @property
     def has_process(self) -> bool:
-        """Whether its worker is up."""
         return self.phase in ("up", "held")
 
     def replaced(self, incarnation: int) -> Rank:
@@ -190,7 +189,6 @@ class World:
         return next((n for n in self.nodes.values() if n.agent == agent), None)
 
     def missing_places(self) -> list[int]:
-        """The node ranks without an agent."""
         return [n for n in range(self.nnodes) if n not in self.nodes or not self.nodes[n].is_here]
 
     def free_place(self, wanted: int) -> int | None:

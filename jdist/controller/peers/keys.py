@@ -45,10 +45,12 @@ class PeerKeys:
 
     def invite(self, ports: tuple[int, int], listening: tuple[str, int] | None, seconds: float) -> JoinLine:
         """A new line with its own key. ``listening``: host and number of the public port; None for this host only."""
-        self._forget_old_lines()
+        since = time.time() - _REMEMBERED
+        self._gate.forget(i.key.public for i in self.invitations if i.expires < since)
+        remembered = tuple(i for i in self.invitations if i.expires >= since)
         invitation = Invitation.make(seconds or self._charter.settings.invitation)
         self._gate.allow((invitation.key.public,), called="e-", until=invitation.expires)
-        self.invitations = (*self.invitations, invitation)
+        self.invitations = (*remembered, invitation)
         self._on_change()
         hosts: tuple[str, ...] = (LOOPBACK,)
         if listening is not None:
@@ -63,22 +65,15 @@ class PeerKeys:
         """
         self._gate.forbid(i.key.public for i in self.invitations)
         self.invitations = ()
-        self._keep(self._of_those_here())
+        self._keep_agents()
         self._on_change()
 
-    def _forget_old_lines(self) -> None:
-        since = time.time() - _REMEMBERED
-        self._gate.forget(i.key.public for i in self.invitations if i.expires < since)
-        self.invitations = tuple(i for i in self.invitations if i.expires >= since)
-
-    def _of_those_here(self) -> tuple[str, ...]:
+    def _keep_agents(self, newest: int = 0) -> None:
+        """Forget the keys of all agents but those that have a place, and the newest."""
         here = self._here()
-        return tuple(k for k in self.agents if agent_name(k) in here)
-
-    def _keep(self, agents: tuple[str, ...]) -> None:
-        kept = set(agents)
+        kept = {k for k in self.agents if agent_name(k) in here}.union(self.agents[len(self.agents) - newest :])
         self._gate.forget(k for k in self.agents if k not in kept)
-        self.agents = agents
+        self.agents = tuple(k for k in self.agents if k in kept)
 
     def enrol(self, data: bytes) -> Message:
         """Accept the key of an agent that enrols, or reject it with the reason."""
@@ -89,14 +84,13 @@ class PeerKeys:
         if (request.protocol, request.version) != (PROTOCOL, self._charter.version):
             theirs = f"it has jdist {request.version} (protocol {request.protocol})"
             return Rejected(f"{theirs}, the controller {self._charter.version} ({PROTOCOL})")
-        if len(request.key) != _KEY_LENGTH or request.key == self._charter.for_clients.public:
-            return Rejected("it has no key of its own")
-        if any(request.key == i.key.public for i in self.invitations):
+        others = {self._charter.for_clients.public, *(i.key.public for i in self.invitations)}
+        if len(request.key) != _KEY_LENGTH or request.key in others:
             return Rejected("it has no key of its own")
         if request.key in self.agents:
             return Enrolled()
         if len(self.agents) >= _MOST_AGENTS:
-            self._keep((*self._of_those_here(), *self.agents[-_MOST_AGENTS // 2 :]))
+            self._keep_agents(newest=_MOST_AGENTS // 2)
         self._gate.allow((request.key,), called=agent_name(request.key))
         self.agents = (*self.agents, request.key)
         self._on_change()

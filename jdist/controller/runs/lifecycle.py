@@ -41,10 +41,7 @@ class RunLifecycle:
         self._own_runs = own_runs
         self._silent_mismatch = silent_mismatch
 
-    # ------------------------------------------------------------ from acceptance to start
-
     def handle_run_cell(self, client: str, message: RunCell) -> None:
-        """Queue a cell, or say why it cannot be run."""
         m = self._model
         reason = self._refusal(message)
         if reason:
@@ -73,7 +70,6 @@ class RunLifecycle:
         return m.unknown_ranks(message.ranks)
 
     def start_ready(self) -> None:
-        """Start every run whose ranks are free."""
         m = self._model
         for run in m.runs.startable():
             m.runs.start(run, m.now)
@@ -86,8 +82,6 @@ class RunLifecycle:
             for node_rank, workers in m.world.workers_by_node(run.ranks).items():
                 cell = ExecuteCell(run.number, workers, run.code, run.allow_stdin, run.is_internal, is_setup)
                 m.send_to_node(node_rank, cell)
-
-    # ------------------------------------------------------------ while it runs
 
     def handle_output(self, _: Node, output: Output) -> None:
         """Forward output to the run's client; that of a thread which an earlier cell left, to all clients."""
@@ -115,12 +109,9 @@ class RunLifecycle:
             self.abort(run, "interrupted")  # no client is there to answer
 
     def handle_input_reply(self, _client: str, message: InputReply) -> None:
-        """Forward the user's input to the rank's node."""
         rank = self._model.world.ranks.get(message.rank)
         if rank is not None:
             self._model.send_to_node(rank.node_rank, replace(message, rank=rank.worker))
-
-    # ------------------------------------------------------------ the end
 
     def record_rank_done(self, done: RankDone) -> None:
         """A rank's part of a run is over; with the last one, so is the run."""
@@ -210,8 +201,6 @@ class RunLifecycle:
         for rank in run.ranks:
             m.send(run.client, RankDone(run.number, rank, "interrupted", error=error))
         m.send(run.client, RunEnded(run.number, "interrupted", 0.0))
-
-    # ------------------------------------------------------------ time
 
     def handle_tick(self) -> None:
         """Halt the runs whose time is up."""

@@ -70,7 +70,6 @@ class RankPoller:
         return min((t for run in active for t in (run.poll_at, run.final_poll_at) if t is not None), default=None)
 
     def handle_tick(self) -> None:
-        """End a poll that is overdue, and begin one that is due."""
         now = self._model.now
         if self._poll is not None and now >= self._poll.deadline:
             self._end_poll()
@@ -105,8 +104,6 @@ class RankPoller:
             poll.answers[reply.rank] = reply.body
         if not poll.asked:
             self._end_poll()
-
-    # ------------------------------------------------------------ the end of a poll
 
     def _end_poll(self) -> None:
         m = self._model

@@ -142,9 +142,6 @@ def last_call(snapshot: RankSnapshot) -> Call | None:
     return last if is_in_it else None
 
 
-# ---------------------------------------------------------------- verdicts on particular events
-
-
 def decide_at_deadline(run: int, ranks: Ranks) -> Verdict | None:
     """What the ranks of a run do whose time is up, where no rank waits for another."""
     busy = [r for r, snapshot in ranks.items() if snapshot.part == "running" and not snapshot.is_blocked]
