@@ -76,15 +76,6 @@ class State:
         self._takeover = Takeover(m, self._runs, own_runs, self._formation, self._rank_loss, self._resizing)
         self._admission = Admission(m, self._formation, self._rank_loss, self._resizing, self._takeover)
         self._status = StatusReporter(m, self._formation, self._heartbeats)
-        self._ticks = (
-            self._runs.handle_tick,
-            self._poller.handle_tick,
-            self._rank_loss.handle_tick,
-            self._formation.handle_tick,
-            self._resizing.handle_tick,
-            self._heartbeats.handle_tick,
-            self._takeover.handle_tick,
-        )
         self._events: Mapping[type[Event], Callable[[Any], None]] = {
             FromAgent: self._handle_agent,
             FromClient: self._handle_client,
@@ -153,7 +144,6 @@ class State:
     def _begin_what_can_be(self) -> None:
         """Resize, admit and form when it is time, then start the runs whose ranks are free."""
         m = self.model
-        self._runs.end_stuck_reforms()
         self._resizing.remove_pending()
         added = self._resizing.admit_waiting()
         if added is not None:
@@ -249,8 +239,10 @@ class State:
             self._resizing.forget(peer)
             m.forget(peer)
         node = m.world.node_of_agent(peer)
-        if node is not None:
-            self._heartbeats.liveness_ended(node, event.is_dead)
+        if node is not None and event.is_dead:
+            self._rank_loss.node_gone(node, "its agent's process ended")
+        elif node is not None:
+            self._heartbeats.renew_liveness(node)
         elif peer.startswith("a-"):
             m.forget(peer)  # it was released
 
@@ -273,8 +265,13 @@ class State:
         return min((t for t in times if t is not None), default=None)
 
     def _handle_tick(self) -> None:
-        for handle_tick in self._ticks:
-            handle_tick()
+        self._runs.handle_tick()
+        self._poller.handle_tick()
+        self._rank_loss.handle_tick()
+        self._formation.handle_tick()
+        self._resizing.handle_tick()
+        self._heartbeats.handle_tick()
+        self._takeover.handle_tick()
         end = self._unattended_end()
         if end is not None and self.model.now >= end:
             self._stop(f"no client for {self.model.now - self._unattended_since:.0f} s")

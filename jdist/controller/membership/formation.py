@@ -5,7 +5,6 @@ asked for. A dirty world forms its next generation as soon as every rank is up a
 """
 
 import math
-from dataclasses import dataclass
 
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
@@ -33,15 +32,6 @@ from jdist.core.ranks import RankSet
 _NEWS = 2.0
 
 
-@dataclass
-class _Request:
-    """A client's request that is done when the world has been formed again."""
-
-    client: str
-    name: str
-    body: RankReplyBody
-
-
 class Formation:
     """Forms generations."""
 
@@ -58,8 +48,10 @@ class Formation:
         self._failed: dict[int, str] = {}  # Those of them that said why they cannot.
         self._store: tuple[str, int] | None = None
         self._store_failed = False
-        self._waiting: list[_Request] = []
-        self._underway: list[_Request] = []
+        # Client, name and answer of each request that is done when the world is formed: with the next generation to be
+        # begun, and with the one that is being formed.
+        self._waiting: list[tuple[str, str, RankReplyBody]] = []
+        self._underway: list[tuple[str, str, RankReplyBody]] = []
 
     @property
     def backend(self) -> str:
@@ -134,7 +126,7 @@ class Formation:
 
     def await_next(self, client: str, request: str, body: RankReplyBody) -> None:
         """Answer the request with ``body`` once the next generation to be begun is formed."""
-        self._waiting.append(_Request(client, request, body))
+        self._waiting.append((client, request, body))
 
     # ------------------------------------------------------------ a world of another size
 
@@ -220,8 +212,8 @@ class Formation:
         m.reason = ""
         self.deadline = None
         self.init_seconds = m.now - self._began
-        for request in self._underway:
-            m.send(request.client, RankReply(request.name, -1, request.body))
+        for client, request, body in self._underway:
+            m.send(client, RankReply(request, -1, body))
         self._underway = []
         self._own_runs.queue()
 
@@ -257,8 +249,8 @@ class Formation:
 
     def refuse_waiting(self, reason: str, why_not_run: str = "") -> None:
         """The world will not be formed soon: refuse the requests that wait for it, and end the users' cells that do."""
-        for request in [*self._underway, *self._waiting]:
-            self._model.refuse(request.client, request.name, reason)
+        for client, request, _ in [*self._underway, *self._waiting]:
+            self._model.refuse(client, request, reason)
         self._underway, self._waiting = [], []
         self._runs.end_waiting(why_not_run or reason)
 

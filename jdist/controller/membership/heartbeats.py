@@ -36,13 +36,6 @@ class Heartbeats:
             m.broadcast(Notice(f"{node.name} is back after {silence:.1f} s: nothing was lost"))
         node.last_heard = m.now
 
-    def liveness_ended(self, node: Node, is_dead: bool) -> None:
-        """Its agent's process is gone; or only the connection, and it needs another."""
-        if is_dead:
-            self._rank_loss.node_gone(node, "its agent's process ended")
-        else:
-            self.renew_liveness(node)
-
     def renew_liveness(self, node: Node) -> None:
         """Let its agent dial another liveness connection; no earlier one tells anything any more."""
         m = self._model

@@ -20,7 +20,7 @@ that this controller dies (membership/takeover).
 Removing is also how a cluster goes on without a node that is gone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.rank_loss import RankLoss
@@ -56,27 +56,19 @@ class _Waiting:
     last_heard: float
 
 
+@dataclass
 class Resizing:
     """Gives the world another size."""
 
-    def __init__(
-        self,
-        model: Model,
-        queries: Queries,
-        own_runs: OwnRuns,
-        poller: RankPoller,
-        formation: Formation,
-        rank_loss: RankLoss,
-    ):
-        self._model = model
-        self._queries = queries
-        self._own_runs = own_runs
-        self._poller = poller
-        self._formation = formation
-        self._rank_loss = rank_loss
-        self._opening: _Opening | None = None
-        self._waiting: _Waiting | None = None
-        self._removals: list[tuple[str, RemoveRanks]] = []  # Those that wait for the controller's own cells.
+    _model: Model
+    _queries: Queries
+    _own_runs: OwnRuns
+    _poller: RankPoller
+    _formation: Formation
+    _rank_loss: RankLoss
+    _opening: _Opening | None = None
+    _waiting: _Waiting | None = None
+    _removals: list[tuple[str, RemoveRanks]] = field(default_factory=list)  # They wait for the controller's own cells.
 
     def _is_quiet(self) -> bool:
         """Whether ranks may be counted anew: no cell is running, and no poll of ranks is under way."""

@@ -14,6 +14,8 @@ others have recorded that (``HeldGeneration.ended``), and they are removed again
 have the next generation and some the last, the next one says who is in the world.
 """
 
+from dataclasses import dataclass, field
+
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.membership.resizing import Resizing
@@ -32,28 +34,20 @@ _MOST_RANKS = 1 << 16
 _NOBODY = "-"  # The client of a run whose client's link ended with the controller before.
 
 
+@dataclass
 class Takeover:
     """Adopts the nodes of an earlier controller. Those that have not come yet are in the world with unknown facts."""
 
-    def __init__(
-        self,
-        model: Model,
-        runs: RunLifecycle,
-        own_runs: OwnRuns,
-        formation: Formation,
-        rank_loss: RankLoss,
-        resizing: Resizing,
-    ):
-        self._model = model
-        self._runs = runs
-        self._own_runs = own_runs
-        self._formation = formation
-        self._rank_loss = rank_loss
-        self._resizing = resizing
-        self.has_begun = False  # There was a controller before this one.
-        self.deadline: float | None = None  # When it is settled without the nodes that are not back.
-        self._setup_cells: dict[str, tuple[int, set[int]]] = {}
-        self._ended: set[int] = set()  # Workers that were removed since the newest generation.
+    _model: Model
+    _runs: RunLifecycle
+    _own_runs: OwnRuns
+    _formation: Formation
+    _rank_loss: RankLoss
+    _resizing: Resizing
+    has_begun: bool = False  # There was a controller before this one.
+    deadline: float | None = None  # When it is settled without the nodes that are not back.
+    _setup_cells: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
+    _ended: set[int] = field(default_factory=set)  # Workers that were removed since the newest generation.
 
     def record_hello(self, hello: AgentHello) -> None:
         """Lay out the world as the first agent that tells of one has it; take out the ranks that a newer one lacks."""

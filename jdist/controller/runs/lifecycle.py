@@ -26,7 +26,6 @@ from jdist.core.messages.runs import (
 )
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
-from jdist.core.ranks import RankSet
 
 _MOST_QUEUED = 1000
 _MOST_CHARS = 64 << 20  # Cells that wait, and characters of theirs.
@@ -177,15 +176,6 @@ class RunLifecycle:
         listeners = m.world.listeners()
         for node_rank, workers in m.world.workers_by_node(sorted(run.pending)).items():
             m.send_to_node(node_rank, AbortRun(run.number, workers, listeners, m.settings.interrupt_grace))
-
-    def end_stuck_reforms(self) -> None:
-        """Abort callbacks after a re-forming that certainly cannot finish: no user could unblock them."""
-        for run in list(self._model.runs.running.values()):
-            found = run.verdict
-            if run.purpose == ON_REFORM and not run.abort_reason and found is not None and found.is_certain:
-                what = f"{run.purpose} was ended on ranks {RankSet(run.pending)}, where it could not finish"
-                self._model.broadcast(Notice(f"{what}: {found.reason}"))
-                self.abort(run, "failed")
 
     def end_waiting(self, reason: str) -> None:
         """End every queued run of a user, because the world will not be formed soon; replays stay queued."""

@@ -24,7 +24,7 @@ from jdist.core.messages.observation import Observation, Observe, Stalled, Verdi
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.status import Notice
 from jdist.core.observation import Verdict
-from jdist.core.ranks import describe_ranks
+from jdist.core.ranks import RankSet, describe_ranks
 
 _RECENT_CALLS = 8  # Calls of each group that a rank reports, to compare them between ranks.
 _DEADLINE = 1.0  # Seconds until a poll ends although a rank has not answered; its agent answers for it earlier.
@@ -169,8 +169,9 @@ class RankPoller:
     def _set_verdict(self, run: Run, found: Verdict | None) -> None:
         """Send the run's verdict if it has changed, or withdraw it.
 
-        If a rank failed and others can only wait for it, the run is aborted. So is the replay of a setup cell in which
-        a fresh rank waits for ranks that do not run it.
+        If a rank failed and others can only wait for it, the run is aborted. So is a run of the controller itself that
+        certainly cannot finish, since no user could unblock it: such as the replay of a setup cell in which a fresh
+        rank waits for ranks that do not run it.
         """
         m = self._model
         if found != run.verdict and not _is_same_finding(found, run.verdict):
@@ -182,7 +183,10 @@ class RankPoller:
             ranks = describe_ranks(run.ranks)
             text = f"the setup cell could not be run again on fresh {ranks} alone: {found.reason}; what all ranks must"
             m.broadcast(Notice(f"{text} call together belongs in a cell that they all run again"))
-        if run.is_replay or any(r in run.ends and run.ends[r].kind == "error" for r in found.responsible):
+        elif run.is_own:
+            where = f"on ranks {RankSet(run.pending)}, where it could not finish"
+            m.broadcast(Notice(f"{run.purpose} was ended {where}: {found.reason}"))
+        if run.is_own or any(r in run.ends and run.ends[r].kind == "error" for r in found.responsible):
             self._runs.abort(run, "failed")
 
     def _end_diagnosis(self, run: Run, ranks: dict[int, RankSnapshot]) -> None:
