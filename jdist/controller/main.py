@@ -20,21 +20,7 @@ import msgspec
 from jdist.controller.server import Server
 from jdist.core import __version__
 from jdist.wire import log
-from jdist.wire.transport import directories
-from jdist.wire.transport.keys import (
-    CHARTER_AGE,
-    LOOPBACK,
-    Charter,
-    Connection,
-    ControllerStarted,
-    KeyPair,
-    StartController,
-    charter_path,
-    connection_path,
-    new_cluster_id,
-    write_charter,
-    write_connection,
-)
+from jdist.wire.transport import directories, keys
 from jdist.wire.values.segments import sweep
 
 _QUEUE = 30 * 86400.0
@@ -42,16 +28,17 @@ _QUEUE = 30 * 86400.0
 _DESCRIPTORS = 65536
 
 
-async def _serve(start: StartController) -> None:
+async def _serve(start: keys.StartController) -> None:
     is_again, settings, directory = start.charter is not None, start.settings, Path(start.directory)
-    charter = start.charter or Charter(
-        settings, new_cluster_id(), __version__, socket.gethostname(), 0, 0, KeyPair.make(), KeyPair.make()
-    )
+    charter = start.charter
+    if charter is None:
+        cluster, host, pairs = keys.new_cluster_id(), socket.gethostname(), (keys.KeyPair.make(), keys.KeyPair.make())
+        charter = keys.Charter(settings, cluster, __version__, host, 0, 0, *pairs)
     name, cluster = charter.settings.name, charter.cluster
-    path, beside = connection_path(directory, name), charter_path(directory, name)
-    server = Server(charter, is_again=is_again, on_charter=lambda: write_charter(beside, server.charter))
-    write_connection(path, server.charter.connection(os.getpid()), again=is_again)
-    write_charter(beside, server.charter)
+    path, beside = keys.connection_path(directory, name), keys.charter_path(directory, name)
+    server = Server(charter, is_again=is_again, on_charter=lambda: keys.write_charter(beside, server.charter))
+    keys.write_connection(path, server.charter.connection(os.getpid()), again=is_again)
+    keys.write_charter(beside, server.charter)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, server.stop, "the controller was asked to end (SIGTERM)")
     living = loop.create_task(_touch(beside))
@@ -59,7 +46,7 @@ async def _serve(start: StartController) -> None:
         # Unless users paste it, the launcher's join line is valid for as long as a job may wait in a queue.
         seconds = settings.invitation if settings.launcher == "join" else _QUEUE
         line = "" if is_again else server.invite(is_remote=bool(settings.bind_host), seconds=seconds)
-        _report(ControllerStarted(str(path), line))
+        _report(keys.ControllerStarted(str(path), line))
         await server.run()
     finally:
         living.cancel()
@@ -73,18 +60,18 @@ async def _touch(charter: Path) -> None:
     while True:
         with contextlib.suppress(OSError):  # it was removed: the controller cannot be started again, no more than that
             os.utime(charter)
-        await asyncio.sleep(CHARTER_AGE)
+        await asyncio.sleep(keys.CHARTER_AGE)
 
 
 def _remove_own(path: Path, beside: Path, cluster: str) -> None:
     """Remove connection file and charter unless a later cluster of the same name has written its own."""
     with contextlib.suppress(OSError, msgspec.DecodeError):
-        if msgspec.json.decode(path.read_bytes(), type=Connection).cluster == cluster:
+        if msgspec.json.decode(path.read_bytes(), type=keys.Connection).cluster == cluster:
             beside.unlink(missing_ok=True)
             path.unlink()
 
 
-def _report(started: ControllerStarted) -> None:
+def _report(started: keys.ControllerStarted) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(started) + b"\n")
     sys.stdout.flush()
     null = os.open(os.devnull, os.O_WRONLY)
@@ -99,7 +86,7 @@ def main() -> int:
     if soft != resource.RLIM_INFINITY:
         most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=StartController)
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=keys.StartController)
     log.configure("controller", level=dict(start.settings.env).get(log.VARIABLE, ""))
     try:
         asyncio.run(_serve(start))
@@ -108,11 +95,11 @@ def main() -> int:
     except FileExistsError as e:
         name = start.settings.name
         advice = f"start with --name OTHER, or remove {e.filename2}"
-        _report(ControllerStarted(error=f"the name {name} has just been taken; {advice}"))
+        _report(keys.ControllerStarted(error=f"the name {name} has just been taken; {advice}"))
         return 1
     except OSError as e:
         is_running = start.charter is not None and e.errno == errno.EADDRINUSE
-        error = f"the controller cannot listen on {start.settings.bind_host or LOOPBACK}: {e}"
-        _report(ControllerStarted(error=error, is_running=is_running))
+        error = f"the controller cannot listen on {start.settings.bind_host or keys.LOOPBACK}: {e}"
+        _report(keys.ControllerStarted(error=error, is_running=is_running))
         return 1
     return 0

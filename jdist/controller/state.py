@@ -25,21 +25,9 @@ from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.rank_polling import RankPoller
 from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.controller.status import Fingerprint, StatusReporter
+from jdist.core.messages import membership
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
-from jdist.core.messages.membership import (
-    AddNode,
-    AgentHello,
-    AgentLeaving,
-    DropNodes,
-    Heartbeat,
-    LivenessLost,
-    RemoveRanks,
-    Restart,
-    Shutdown,
-    WorkerDown,
-    WorkerUp,
-)
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.output import Output
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
@@ -50,8 +38,8 @@ from jdist.core.settings import Settings
 _log = logging.getLogger("jdist.controller")
 
 # Messages that agents send all the time, after which the cluster's status need not be looked through.
-_ORDINARY = Heartbeat | Output | RankDone | InputRequest | RankReply | NodeReply | Stalled
-_STARTING = WorkerUp | WorldFormed  # Messages that come once for each rank that starts.
+_ORDINARY = membership.Heartbeat | Output | RankDone | InputRequest | RankReply | NodeReply | Stalled
+_STARTING = membership.WorkerUp | WorldFormed  # Messages that come once for each rank that starts.
 _MOST_CLIENTS = 1024
 
 Handlers = Mapping[type[Message], Callable[[Any, Any], None]]
@@ -90,10 +78,10 @@ class State:
         """Handlers of what a node that has a place sends; each takes the node and the message."""
         formation, runs = self._formation, self._runs
         return {
-            WorkerUp: self._rank_loss.handle_worker_up,
-            WorkerDown: self._rank_loss.handle_worker_down,
-            AgentLeaving: lambda node, message: self._rank_loss.node_gone(node, message.reason),
-            LivenessLost: lambda node, _: self._heartbeats.renew_liveness(node),
+            membership.WorkerUp: self._rank_loss.handle_worker_up,
+            membership.WorkerDown: self._rank_loss.handle_worker_down,
+            membership.AgentLeaving: lambda node, message: self._rank_loss.node_gone(node, message.reason),
+            membership.LivenessLost: lambda node, _: self._heartbeats.renew_liveness(node),
             StoreUp: formation.handle_store_up,
             StoreDown: formation.handle_store_down,
             WorldFormed: formation.handle_world_formed,
@@ -113,10 +101,10 @@ class State:
             RunCell: self._runs.handle_run_cell,
             Interrupt: self._runs.handle_interrupt,
             InputReply: self._runs.handle_input_reply,
-            Restart: self._rank_loss.handle_restart,
-            AddNode: self._resizing.handle_add_node,
-            RemoveRanks: self._resizing.handle_remove_ranks,
-            DropNodes: self._admission.handle_drop_nodes,
+            membership.Restart: self._rank_loss.handle_restart,
+            membership.AddNode: self._resizing.handle_add_node,
+            membership.RemoveRanks: self._resizing.handle_remove_ranks,
+            membership.DropNodes: self._admission.handle_drop_nodes,
             MakeGroup: self._formation.handle_make_group,
             MakeMesh: self._formation.handle_make_mesh,
             StatusRequest: lambda client, ask: self.model.send(client, self._status.report(ask.request)),
@@ -177,7 +165,7 @@ class State:
     # ------------------------------------------------------------ agents
 
     def _handle_agent(self, event: FromAgent) -> None:
-        if isinstance(event.message, AgentHello):
+        if isinstance(event.message, membership.AgentHello):
             self._admission.handle_hello(event.agent, event.message)
             return
         node = self.model.world.node_of_agent(event.agent)
@@ -288,6 +276,6 @@ class State:
             return
         transition(m, "stopping", reason)
         for node_rank in m.world.nodes:
-            m.send_to_node(node_rank, Shutdown())
+            m.send_to_node(node_rank, membership.Shutdown())
         m.broadcast(Stopped(reason))
         m.out.append(Exit(reason))

@@ -11,18 +11,7 @@ from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node, Numbering
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
-from jdist.core.messages.groups import (
-    FormWorld,
-    GroupCreated,
-    GroupMade,
-    MakeGroup,
-    MakeMesh,
-    StartStore,
-    StoreDown,
-    StoreUp,
-    WorldFailed,
-    WorldFormed,
-)
+from jdist.core.messages import groups
 from jdist.core.messages.protocol import RankReply, RankReplyBody
 from jdist.core.messages.status import Notice
 from jdist.core.ranks import RankSet
@@ -69,7 +58,7 @@ class Formation:
             host, _, number = method.removeprefix("tcp://").partition("?")[0].rpartition(":")
             host, port = host.strip("[]"), int(number)
         self._store, self._store_failed = None, False
-        self._model.send_to_node(0, StartStore(host, port))
+        self._model.send_to_node(0, groups.StartStore(host, port))
 
     def take_store(self, store: tuple[str, int] | None) -> None:
         """Node 0 is here, and the store with it if it has one."""
@@ -78,7 +67,7 @@ class Formation:
         else:
             self._store = store
 
-    def handle_store_up(self, node: Node, message: StoreUp) -> None:
+    def handle_store_up(self, node: Node, message: groups.StoreUp) -> None:
         """The store listens. If it is another one, the last, where cells would make groups, is gone."""
         if node.node_rank != 0:
             return  # all ranks would meet at a store that another node names
@@ -89,7 +78,7 @@ class Formation:
         if self._model.phase == "forming":
             self.abandon("another store")
 
-    def handle_store_down(self, node: Node, message: StoreDown) -> None:
+    def handle_store_down(self, node: Node, message: groups.StoreDown) -> None:
         """The store could not be started, or died: nothing can be formed until there is another."""
         if node.node_rank == 0:
             self._store, self._store_failed = None, True
@@ -101,7 +90,7 @@ class Formation:
 
     # ------------------------------------------------------------ requests that need the world formed again
 
-    def handle_make_group(self, client: str, message: MakeGroup) -> None:
+    def handle_make_group(self, client: str, message: groups.MakeGroup) -> None:
         m = self._model
         reason = m.unformed() or m.unknown_ranks(message.ranks)
         if reason:
@@ -109,9 +98,9 @@ class Formation:
             return
         self.named[message.name] = message.ranks
         m.is_dirty = True
-        self.await_next(client, message.request, GroupCreated(f"{message.name}: ranks {RankSet(message.ranks)}"))
+        self.await_next(client, message.request, groups.GroupCreated(f"{message.name}: ranks {RankSet(message.ranks)}"))
 
-    def handle_make_mesh(self, client: str, message: MakeMesh) -> None:
+    def handle_make_mesh(self, client: str, message: groups.MakeMesh) -> None:
         m, size = self._model, math.prod(message.sizes)
         text = ", ".join(f"{n}={s}" for n, s in zip(message.names, message.sizes, strict=False))
         reason = m.unformed()
@@ -122,7 +111,7 @@ class Formation:
             return
         self.mesh = (message.names, message.sizes)
         m.is_dirty = True
-        self.await_next(client, message.request, GroupCreated(f"mesh {text}"))
+        self.await_next(client, message.request, groups.GroupCreated(f"mesh {text}"))
 
     def await_next(self, client: str, request: str, body: RankReplyBody) -> None:
         """Answer the request with ``body`` once the next generation to be begun is formed."""
@@ -170,7 +159,7 @@ class Formation:
         self._began = m.now
         self.deadline = m.now + m.settings.form_timeout
         topology = m.world.topology
-        form = FormWorld(
+        form = groups.FormWorld(
             generation=m.generation,
             workers=tuple(ranks[r].worker for r in range(topology.world_size)),
             backend=self.backend,
@@ -191,7 +180,7 @@ class Formation:
         for rank in ranks.values():
             rank.listeners, rank.groups = set(), list(replay)
 
-    def handle_world_formed(self, node: Node, message: WorldFormed) -> None:
+    def handle_world_formed(self, node: Node, message: groups.WorldFormed) -> None:
         """A rank holds the generation; with the last one, the world is ready."""
         m = self._model
         rank = m.world.rank_of(node, message.worker)
@@ -217,7 +206,7 @@ class Formation:
         self._underway = []
         self._own_runs.queue()
 
-    def handle_world_failed(self, node: Node, message: WorldFailed) -> None:
+    def handle_world_failed(self, node: Node, message: groups.WorldFailed) -> None:
         """A rank cannot join: give the generation up soon, unless the cause is mended before."""
         m = self._model
         rank = m.world.rank_of(node, message.worker)
@@ -264,7 +253,7 @@ class Formation:
         self.refuse_waiting(reason, text)
         m.broadcast(Notice(text, remedies=m.remedies()))
 
-    def handle_group_made(self, node: Node, message: GroupMade) -> None:
+    def handle_group_made(self, node: Node, message: groups.GroupMade) -> None:
         rank = self._model.world.rank_of(node, message.worker)
         if rank is not None and message.generation == rank.generation:
             del rank.groups[message.index :]
