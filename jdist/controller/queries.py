@@ -53,15 +53,14 @@ class Queries:
 
     def handle_node_query(self, client: str, ask: NodeQuery) -> None:
         """Forward a query to the nodes' agents; for a node that is not attached it is refused at once."""
-        m = self._model
         asked: dict[int | str, int] = {}
         for number in dict.fromkeys(ask.nodes):
-            node = m.world.nodes.get(number)
+            node = self._model.world.nodes.get(number)
             if node is not None and node.is_here:
                 asked[node.agent] = number
-                m.send(node.agent, NodeQuery(ask.request, (number,), ask.op))
+                self._model.send(node.agent, NodeQuery(ask.request, (number,), ask.op))
             else:
-                m.send(client, NodeReply(ask.request, number, QueryFailed(f"node {number} is not here")))
+                self._model.send(client, NodeReply(ask.request, number, QueryFailed(f"node {number} is not here")))
         if asked:
             self._pending[ask.request] = _Pending(client, asked)
 

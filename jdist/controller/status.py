@@ -101,10 +101,9 @@ class StatusReporter:
         return StatusReport(request, self.facts(), rows, tuple(runs), groups, verdicts, silences)
 
     def _row(self, rank: Rank, topology: Topology) -> RankFacts:
-        m = self._model
-        run = m.runs.run_on(rank.rank)
+        run = self._model.runs.run_on(rank.rank)
         doing = rank.phase if not rank.has_process else "running" if run else "idle"
-        is_unreachable = m.world.nodes[rank.node_rank].is_unreachable
+        is_unreachable = self._model.world.nodes[rank.node_rank].is_unreachable
         return RankFacts(
             rank=rank.rank,
             node_rank=topology.node_rank(rank.rank),
@@ -115,5 +114,5 @@ class StatusReporter:
             last_line=rank.last_line,
             fresh=rank.is_fresh,
             death=rank.death,
-            death_age=m.now - rank.died_at if rank.death else 0.0,
+            death_age=self._model.now - rank.died_at if rank.death else 0.0,
         )

@@ -88,11 +88,10 @@ class Admission:
 
         A node on which no NVIDIA device is seen may still have others: the other nodes decide.
         """
-        m = self._model
-        if "nccl" not in m.settings.backend:
+        if "nccl" not in self._model.settings.backend:
             return ""
-        needs = f"backend {m.settings.backend} needs a GPU for each rank"
-        others = [n for n in m.world.nodes.values() if n.is_here and n.node_rank != node.node_rank]
+        needs = f"backend {self._model.settings.backend} needs a GPU for each rank"
+        others = [n for n in self._model.world.nodes.values() if n.is_here and n.node_rank != node.node_rank]
         if node.has_gpus:
             bare = next((n for n in others if not n.facts.gpus), None)
             return f"{needs}: it has {node.facts.gpus}, and {bare.name}, which is here already, none" if bare else ""

@@ -208,24 +208,22 @@ class Formation:
 
     def handle_world_failed(self, node: Node, message: groups.WorldFailed) -> None:
         """A rank cannot join: give the generation up soon, unless the cause is mended before."""
-        m = self._model
-        rank = m.world.rank_of(node, message.worker)
-        if rank is not None and message.generation == m.generation and rank.rank in self._joining:
+        rank = self._model.world.rank_of(node, message.worker)
+        if rank is not None and message.generation == self._model.generation and rank.rank in self._joining:
             self._failed.setdefault(rank.rank, message.reason)
             if self.deadline is not None:
-                self.deadline = min(self.deadline, m.now + _NEWS)
+                self.deadline = min(self.deadline, self._model.now + _NEWS)
 
     def handle_tick(self) -> None:
         """Give up a forming that takes too long."""
-        m = self._model
-        if self.deadline is None or m.now < self.deadline:
+        if self.deadline is None or self._model.now < self.deadline:
             return
         if self._failed:
             rank, reason = next(iter(self._failed.items()))
-            self.fail(f"{m.world.where(rank)} could not join the world: {reason}")
+            self.fail(f"{self._model.world.where(rank)} could not join the world: {reason}")
         else:
             missing = RankSet(self._joining)
-            self.fail(f"ranks {missing} did not join the world within {m.settings.form_timeout:.0f} s")
+            self.fail(f"ranks {missing} did not join the world within {self._model.settings.form_timeout:.0f} s")
 
     def abandon(self, why: str) -> None:
         """The generation that is being formed, or held, has lost a rank or a node: back to gathering."""

@@ -38,9 +38,8 @@ class Heartbeats:
 
     def renew_liveness(self, node: Node) -> None:
         """Let its agent dial another liveness connection; no earlier one tells anything any more."""
-        m = self._model
-        m.drop_liveness_names(node.agent)
-        m.send(node.agent, LivenessRenewed(m.new_liveness_name(node.agent)))
+        self._model.drop_liveness_names(node.agent)
+        self._model.send(node.agent, LivenessRenewed(self._model.new_liveness_name(node.agent)))
 
     def handle_tick(self) -> None:
         """Report the nodes that have become unreachable, and give up those that have been for too long."""

@@ -204,11 +204,10 @@ class Resizing:
         return Resized(size, numbering.ranks, (), notes)
 
     def _refusal_to_remove(self, gone: tuple[int, ...]) -> str:
-        m = self._model
-        unknown = m.unknown_ranks(gone)
+        unknown = self._model.unknown_ranks(gone)
         if unknown:
             return unknown
-        if len(gone) == len(m.world.ranks):
+        if len(gone) == len(self._model.world.ranks):
             return "that would leave no rank; stop the cluster instead"
         moving = self._queries.moving()
         if moving:
@@ -242,11 +241,10 @@ class Resizing:
 
     def _announce(self, client: str, request: str, resized: Resized) -> None:
         """Answer the client once the world is formed; notify the others now, since their next cell counts anew."""
-        m = self._model
         self._formation.await_next(client, request, resized)
-        for other in m.clients:
+        for other in self._model.clients:
             if other != client:
-                m.send(other, Notice(str(resized)))
+                self._model.send(other, Notice(str(resized)))
 
 
 def _describe(gone: tuple[int, ...], numbering: Numbering, released: list[Node], size: int) -> tuple[str, ...]:

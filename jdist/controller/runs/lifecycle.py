@@ -152,16 +152,15 @@ class RunLifecycle:
 
     def handle_interrupt(self, client: str, message: Interrupt) -> None:
         """Abort runs, of some ranks or one by its number; queued ones end at once."""
-        m = self._model
         wanted = set(message.ranks)
-        for run in list(m.runs.running.values()):
+        for run in list(self._model.runs.running.values()):
             if message.run in (0, run.number) and (not wanted or wanted & run.pending):
                 self.abort(run, "interrupted")
-        for run in list(m.runs.queued):
+        for run in list(self._model.runs.queued):
             if message.run in (0, run.number) and (not wanted or wanted & set(run.ranks)) and not run.is_own:
                 self._end_queued(run)
         if message.request:
-            m.send(client, RankReply(message.request, -1, Ack()))
+            self._model.send(client, RankReply(message.request, -1, Ack()))
 
     def abort(self, run: Run, reason: AbortReason) -> None:
         """Free every rank that is still in the run; a second abort does nothing."""
@@ -185,18 +184,16 @@ class RunLifecycle:
                 self._end_queued(run, ErrorInfo("NotRun", text, remedies=self._model.remedies()))
 
     def _end_queued(self, run: Run, error: ErrorInfo | None = None) -> None:
-        m = self._model
         transition(run, "ended", error.evalue if error is not None else "interrupted")
-        m.runs.queued.remove(run)
+        self._model.runs.queued.remove(run)
         for rank in run.ranks:
-            m.send(run.client, RankDone(run.number, rank, "interrupted", error=error))
-        m.send(run.client, RunEnded(run.number, "interrupted", 0.0))
+            self._model.send(run.client, RankDone(run.number, rank, "interrupted", error=error))
+        self._model.send(run.client, RunEnded(run.number, "interrupted", 0.0))
 
     def handle_tick(self) -> None:
         """Halt the runs whose time is up."""
-        m = self._model
-        for run in list(m.runs.running.values()):
+        for run in list(self._model.runs.running.values()):
             if run.phase == "comparing":
                 self.end_if_over(run)
-            elif run.deadline is not None and m.now >= run.deadline:
+            elif run.deadline is not None and self._model.now >= run.deadline:
                 self.abort(run, "timeout")

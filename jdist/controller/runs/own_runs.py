@@ -46,11 +46,10 @@ class OwnRuns:
 
     def drop_replays(self, rank: int) -> None:
         """The rank is replaced again: what waits to be replayed on it will be queued anew."""
-        m = self._model
-        for run in m.runs.queued:
+        for run in self._model.runs.queued:
             if run.is_own:
                 run.ranks = tuple(r for r in run.ranks if r != rank)
-        m.runs.queued = [run for run in m.runs.queued if run.ranks]
+        self._model.runs.queued = [run for run in self._model.runs.queued if run.ranks]
 
     def queue(self) -> None:
         """The world has been formed: queue the setup cells for the ranks that need them, then the callbacks."""

@@ -106,15 +106,14 @@ class RankPoller:
             self._end_poll()
 
     def _end_poll(self) -> None:
-        m = self._model
         poll, self._poll = self._poll, None
         if poll is None:
             return
-        for run in list(m.runs.running.values()):
-            is_near = run.deadline is not None and run.deadline - m.now <= _NEAR_DEADLINE
+        for run in list(self._model.runs.running.values()):
+            is_near = run.deadline is not None and run.deadline - self._model.now <= _NEAR_DEADLINE
             if run.abort_reason or not (is_near or run.is_stalled or run.phase == "diagnosing"):
                 continue
-            ranks = {rank: self._snapshot(rank, run, poll) for rank in m.world.ranks}
+            ranks = {rank: self._snapshot(rank, run, poll) for rank in self._model.world.ranks}
             if run.phase == "diagnosing":
                 self._end_diagnosis(run, ranks)
             else:
@@ -122,9 +121,8 @@ class RankPoller:
 
     def _snapshot(self, rank: int, run: Run, poll: _Poll) -> RankSnapshot:
         """The rank when the poll began. Nothing is known of a rank that has begun or ended a cell since then."""
-        m = self._model
-        where, observation = m.world.where(rank), poll.answers.get(rank)
-        if m.world.ranks[rank].phase != "held":
+        where, observation = self._model.world.where(rank), poll.answers.get(rank)
+        if self._model.world.ranks[rank].phase != "held":
             return RankSnapshot(where, "lost")
         position = poll.positions.get(rank, (0, True))
         if self._position(rank) != position:
@@ -138,7 +136,7 @@ class RankPoller:
         if end is None:
             return RankSnapshot(where, "free", observation)
         part: Part = "done" if end.kind == "value" else "failed"
-        return RankSnapshot(where, part, observation, m.now - end.at, end.failure)
+        return RankSnapshot(where, part, observation, self._model.now - end.at, end.failure)
 
     def _decide(self, run: Run, ranks: dict[int, RankSnapshot], *, is_near: bool) -> None:
         """Set the run's verdict, or wait for the next poll to confirm it. ``is_near``: the run's deadline is near."""
@@ -173,34 +171,32 @@ class RankPoller:
         certainly cannot finish, since no user could unblock it: such as the replay of a setup cell in which a fresh
         rank waits for ranks that do not run it.
         """
-        m = self._model
         if found != run.verdict and not _is_same_finding(found, run.verdict):
             run.verdict = found
-            m.send(run.client, VerdictChanged(run.number, found))
+            self._model.send(run.client, VerdictChanged(run.number, found))
         if found is None or not found.is_certain:
             return
         if run.is_replay:
             ranks = describe_ranks(run.ranks)
             text = f"the setup cell could not be run again on fresh {ranks} alone: {found.reason}; what all ranks must"
-            m.broadcast(Notice(f"{text} call together belongs in a cell that they all run again"))
+            self._model.broadcast(Notice(f"{text} call together belongs in a cell that they all run again"))
         elif run.is_own:
             where = f"on ranks {RankSet(run.pending)}, where it could not finish"
-            m.broadcast(Notice(f"{run.purpose} was ended {where}: {found.reason}"))
+            self._model.broadcast(Notice(f"{run.purpose} was ended {where}: {found.reason}"))
         if run.is_own or any(r in run.ends and run.ends[r].kind == "error" for r in found.responsible):
             self._runs.abort(run, "failed")
 
     def _end_diagnosis(self, run: Run, ranks: dict[int, RankSnapshot]) -> None:
         """End a run that lost a rank. If the survivors' calls mismatch, report that and the loss; then abort them."""
-        m = self._model
         has_moved = any(s.part == "elsewhere" and s.observation is None for r, s in ranks.items() if r in run.ranks)
-        if has_moved and run.diagnose_until is not None and m.now < run.diagnose_until:
-            run.poll_no_later_than(m.now)  # a rank failed in the meantime; the next poll shows where
+        if has_moved and run.diagnose_until is not None and self._model.now < run.diagnose_until:
+            run.poll_no_later_than(self._model.now)  # a rank failed in the meantime; the next poll shows where
             return
         loss = run.verdict
         found = decide_on_crash(run.number, loss.responsible[0], ranks) if loss is not None else None
         if found is not None and loss is not None:
             run.verdict = structs.replace(found, details=(*found.details, loss.reason), remedies=())
-            m.send(run.client, VerdictChanged(run.number, run.verdict))
+            self._model.send(run.client, VerdictChanged(run.number, run.verdict))
         self._runs.end_diagnosis(run)
 
 

@@ -58,7 +58,6 @@ class SilentMismatch:
         return False
 
     def _begin(self, run: Run) -> None:
-        m = self._model
         if run.is_own or any(end.kind != "value" for end in run.ends.values()):
             return
         found = _differing({rank: end.digests for rank, end in run.ends.items()})
@@ -68,11 +67,11 @@ class SilentMismatch:
         self._last += 1
         asked = tuple(ranks[0] for ranks in parties[:_MOST_ASKED])
         transition(run, "comparing", f"digests differ in group {digest.group}")
-        run.compare_until = m.now + _DEADLINE
+        run.compare_until = self._model.now + _DEADLINE
         comparison = _Comparison(f"compare-{self._last}", digest.group, digest.label, parties, set(asked))
         self._open[run.number] = comparison
-        for node_rank, workers in m.world.workers_by_node(asked).items():
-            m.send_to_node(node_rank, RankQuery(comparison.request, workers, GetTrace(run.number)))
+        for node_rank, workers in self._model.world.workers_by_node(asked).items():
+            self._model.send_to_node(node_rank, RankQuery(comparison.request, workers, GetTrace(run.number)))
 
     def handle_rank_reply(self, reply: RankReply) -> Run | None:
         """Record a rank's calls, or that it has none to send. The run concerned; None if the reply is to another."""
