@@ -44,10 +44,7 @@ class Server:
     """Runs one cluster's controller on the running loop."""
 
     def __init__(self, charter: Charter, *, is_again: bool, on_charter: Callable[[], None]):
-        """Listens at the charter's ports (0: any that are free). Raises OSError when they are taken.
-
-        ``on_charter``: what :meth:`charter` gives has changed.
-        """
+        """Listens at the charter's ports (0: any). Raises OSError if they are taken. ``on_charter``: it has changed."""
         settings, cluster = charter.settings, charter.cluster
         self._charter = charter
         self._on_charter = on_charter

@@ -24,7 +24,7 @@ from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.rank_polling import RankPoller
 from jdist.controller.runs.silent_mismatch import SilentMismatch
-from jdist.controller.status import Fingerprint, StatusReporter
+from jdist.controller.status import StatusReporter
 from jdist.core.messages import membership
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
@@ -143,7 +143,7 @@ class State:
         if m.is_attended or m.runs.running:
             self._unattended_since = m.now
 
-    def _publish(self, event: Event, before: Fingerprint) -> None:
+    def _publish(self, event: Event, before: object) -> None:
         """Send clients what has changed, if this event can have changed anything that they are sent."""
         message = event.message if isinstance(event, FromAgent) else None
         self._status.notify_observers()
@@ -161,8 +161,6 @@ class State:
         self.model.out = []
         self._stop(reason)
         return self.model.out
-
-    # ------------------------------------------------------------ agents
 
     def _handle_agent(self, event: FromAgent) -> None:
         if isinstance(event.message, membership.AgentHello):
@@ -188,8 +186,6 @@ class State:
             self._runs.end_if_over(run)
         else:
             self._poller.handle_rank_reply(reply)
-
-    # ------------------------------------------------------------ clients
 
     def _handle_client(self, event: FromClient) -> None:
         m, client, message = self.model, event.client, event.message

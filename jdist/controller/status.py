@@ -9,8 +9,6 @@ from jdist.core.topology import Topology
 
 _SHORTEST_INTERVAL = 0.1  # Seconds between two broadcasts while ranks come one by one.
 
-Fingerprint = tuple[object, ...]
-
 
 class StatusReporter:
     """Broadcasts the cluster's facts when they have changed, and answers status requests.
@@ -55,7 +53,7 @@ class StatusReporter:
             left_out=m.left_out,
         )
 
-    def fingerprint(self) -> Fingerprint:
+    def fingerprint(self) -> object:
         """Changes with everything but the single ranks. Takes the same time for any number of ranks."""
         m = self._model
         runs = len(m.runs.running), len(m.runs.queued)

@@ -169,18 +169,14 @@ class Admission:
             self._takeover.adopt(node, kept)
 
     def handle_drop_nodes(self, client: str, message: DropNodes) -> None:
-        """Form the world without nodes that the client cannot launch: number the ranks of those that are here.
-
-        No rank has a number yet, so the nodes that are here close up in their order and nothing is renumbered.
-        """
+        """Form the world without nodes that the client cannot launch: those that are here close up in their order."""
         m = self._model
         reason = self._refusal_to_drop(message)
         if reason:
             m.refuse(client, message.request, reason)
             return
-        missing = m.world.missing_places()
+        world, missing = m.world, m.world.missing_places()
         m.left_out = tuple(f"node {n} was left out: {message.nodes[n]}" for n in missing)
-        world = m.world
         world.close_up()
         here = ", ".join(f"node {n.node_rank} is {n.facts.hostname}" for n in world.nodes.values())
         notes = (*m.left_out, f"the world is formed with {world.nnodes} of {world.nnodes + len(missing)} nodes: {here}")

@@ -75,15 +75,12 @@ class Takeover:
         self._ended = set()
 
     def find(self, held: HeldGeneration | None) -> int | None:
-        """The place of a node that comes back with workers of the world; None if it does not, and begins afresh.
-
-        Its workers tell: it may not know yet that nodes before it were removed. One that was removed itself has none.
-        """
+        """The place of a node that comes back with workers of the world, by these; None if it begins afresh."""
         world = self._model.world
         if not self.has_begun or held is None or held.form is None or not held.workers:
             return None
         own = {worker.worker for worker in held.workers}
-        removed = None if self.deadline is None else world.nnodes  # no such place
+        removed = None if self.deadline is None else world.nnodes  # a place that does not exist
         return next((rank.node_rank for rank in world.ranks.values() if rank.worker in own), removed)
 
     def awaits(self, node_rank: int) -> bool:
@@ -156,21 +153,16 @@ class Takeover:
         for rank in list(m.world.ranks.values()):
             if rank.worker in self._ended and rank.phase == "gone":
                 self._rank_loss.replace(rank)  # it could not be removed
-        m.is_dirty = (
-            is_late
-            or has_shrunk
-            or m.phase == "failed"
-            or any(r.phase != "held" or r.generation != m.generation for r in m.world.ranks.values())
-        )
+        is_held = all(r.phase == "held" and r.generation == m.generation for r in m.world.ranks.values())
+        m.is_dirty = is_late or has_shrunk or m.phase == "failed" or not is_held
         for run in list(m.runs.running.values()):
             if run.client == _NOBODY:
                 self._runs.abort(run, "interrupted")
         if not m.is_dirty:
             transition(m, "ready", "taken over as it is")
         back = sum(n.is_here for n in m.world.nodes.values())
-        m.broadcast(
-            Notice(f"the controller was started again: {back} of {m.world.nnodes} nodes are back, names are kept")
-        )
+        nodes = f"{back} of {m.world.nnodes} nodes are back"
+        m.broadcast(Notice(f"the controller was started again: {nodes}, names are kept"))
 
     def _remove(self, workers: set[int]) -> bool:
         """Remove ranks that the earlier controller had removed already; whether any was."""

@@ -69,14 +69,9 @@ def _mixture(cluster: str, first: Node, task: LauncherTask | None) -> str:
 
 def find_hosts(world: World) -> None:
     """Which tasks are on one host: as the launcher numbers these, else by name and network, by their first ranks."""
-    places = [world.nodes[n] for n in sorted(world.nodes)]
-    if not all(n.task is not None for n in places):
+    tasks = [(node, node.task) for _, node in sorted(world.nodes.items()) if node.task is not None]
+    if len(tasks) < len(world.nodes):
         return
-    keys = [_host(n) for n in places]
-    for node, key in zip(places, keys, strict=True):
-        node.host = key if isinstance(key, int) else keys.index(key)
-
-
-def _host(node: Node) -> int | tuple[str, str]:
-    is_numbered = node.task is not None and node.task.node_rank >= 0
-    return node.task.node_rank if is_numbered and node.task else (node.facts.hostname, node.facts.network)
+    hosts = [task.node_rank if task.node_rank >= 0 else (n.facts.hostname, n.facts.network) for n, task in tasks]
+    for (node, _), host in zip(tasks, hosts, strict=True):
+        node.host = host if isinstance(host, int) else hosts.index(host)

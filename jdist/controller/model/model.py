@@ -121,16 +121,13 @@ class Model(HasPhase[Phase]):
         return names and f"{names} {'is' if len(missing) == 1 else 'are'} gone"
 
     def missing_ranks(self) -> str:
-        """Such as "rank 2 (node 1, host) is gone: exited with code 1".
-
-        Of nodes that are here. Empty if every such rank has a process or gets one by itself.
-        """
+        """Such as "rank 2 (node 1, host) is gone: exited with code 1"; empty if all get a process by themselves."""
         return "; ".join(f"{self.world.where(r.rank)} is gone: {r.death}" for r in self._gone())
 
     def _gone(self) -> list[Rank]:
-        if self.phase == "failed":
-            return []
-        return [r for r in self.world.ranks.values() if r.phase == "gone" and self.world.nodes[r.node_rank].is_here]
+        """The ranks of nodes that are here whose place stays empty."""
+        ranks = () if self.phase == "failed" else self.world.ranks.values()
+        return [r for r in ranks if r.phase == "gone" and self.world.nodes[r.node_rank].is_here]
 
     def remedies(self) -> tuple[Remedy, ...]:
         """Suggested actions against what the world lacks now; empty if it lacks nothing."""
