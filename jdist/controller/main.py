@@ -50,7 +50,11 @@ async def _serve(start: keys.StartController) -> None:
         await server.run()
     finally:
         living.cancel()
-        _remove_own(path, beside, cluster)
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            # A later cluster of the same name may have written its own.
+            if msgspec.json.decode(path.read_bytes(), type=keys.Connection).cluster == cluster:
+                beside.unlink(missing_ok=True)
+                path.unlink()
         sweep(cluster)
         directories.sweep(cluster)
 
@@ -61,14 +65,6 @@ async def _touch(charter: Path) -> None:
         with contextlib.suppress(OSError):  # it was removed: the controller cannot be started again, no more than that
             os.utime(charter)
         await asyncio.sleep(keys.CHARTER_AGE)
-
-
-def _remove_own(path: Path, beside: Path, cluster: str) -> None:
-    """Remove connection file and charter unless a later cluster of the same name has written its own."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        if msgspec.json.decode(path.read_bytes(), type=keys.Connection).cluster == cluster:
-            beside.unlink(missing_ok=True)
-            path.unlink()
 
 
 def _report(started: keys.ControllerStarted) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from jdist.controller.model.model import Model
-from jdist.controller.model.world import Node
 from jdist.core.messages.base import Progress, QueryFailed
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
 from jdist.core.messages.values import BindNames, Fetch
@@ -68,12 +67,9 @@ class Queries:
         return request in self._pending
 
     def handle_rank_reply(self, reply: RankReply) -> None:
-        self._forward(self._model.world.ranks[reply.rank].worker, reply)
+        self.forward(self._model.world.ranks[reply.rank].worker, reply)
 
-    def handle_node_reply(self, node: Node, reply: NodeReply) -> None:
-        self._forward(node.agent, reply)
-
-    def _forward(self, source: int | str, reply: RankReply | NodeReply) -> None:
+    def forward(self, source: int | str, reply: RankReply | NodeReply) -> None:
         """Forward an answer of a worker or an agent, under the number that it had when it was asked."""
         pending = self._pending.get(reply.request)
         if pending is None or source not in pending.asked:
@@ -94,7 +90,7 @@ class Queries:
     def answer_for_node(self, agent: str, reason: str) -> None:
         """Refuse the queries that wait for an agent which is gone."""
         for request in list(self._pending):
-            self._forward(agent, NodeReply(request, 0, QueryFailed(reason)))
+            self.forward(agent, NodeReply(request, 0, QueryFailed(reason)))
 
     def moving(self) -> tuple[int, ...]:
         """Ranks from or to which a value is on its way."""

@@ -92,7 +92,7 @@ class State:
             InputRequest: runs.handle_input_request,
             Stalled: self._poller.handle_stalled,
             RankReply: self._handle_rank_reply,
-            NodeReply: self._queries.handle_node_reply,
+            NodeReply: lambda node, reply: self._queries.forward(node.agent, reply),
         }
 
     def _client_handlers(self) -> Handlers:

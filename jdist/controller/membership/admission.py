@@ -53,7 +53,13 @@ class Admission:
         if is_awaited and place == home:
             self.welcome(node, hello.held)
         elif old is not None:
-            self._take_back(node)
+            for number in m.world.topology.ranks_at(
+                place
+            ):  # it is in the place of one that is gone: its ranks are fresh
+                rank = m.world.ranks[number]
+                m.world.ranks[number] = rank.replaced(max(rank.incarnation + 1, node.incarnation))
+            self.welcome(node)
+            self._rank_loss.mend()
             if is_awaited:
                 self._takeover.take_place(place)
         elif m.world.is_complete:
@@ -135,14 +141,6 @@ class Admission:
             return f"node rank {wanted} is taken by {world.nodes[wanted].facts.hostname}"
         return f"there is no node rank {wanted}: cluster {self._model.settings.name} has {world.nnodes} nodes, from 0"
 
-    def _take_back(self, node: Node) -> None:
-        """A node comes in the place of one that is gone: its ranks are fresh."""
-        ranks = self._model.world.ranks
-        for number in self._model.world.topology.ranks_at(node.node_rank):
-            ranks[number] = ranks[number].replaced(max(ranks[number].incarnation + 1, node.incarnation))
-        self.welcome(node)
-        self._rank_loss.mend()
-
     def welcome(self, node: Node, kept: HeldGeneration | None = None) -> None:
         """Give the node its place, with fresh workers or those that it kept."""
         m = self._model
@@ -164,7 +162,7 @@ class Admission:
         )
         m.send(node.agent, welcome)
         if node.node_rank == 0:
-            self._formation.take_store(kept.store if kept else None)
+            self._formation.start_store(kept.store if kept else None)
         if kept is not None:
             self._takeover.adopt(node, kept)
 

@@ -51,21 +51,16 @@ class Formation:
 
     # ------------------------------------------------------------ the store
 
-    def start_store(self) -> None:
-        """Have node 0 host the rendezvous store: where ``tcp://HOST:PORT`` asks for it, else where jdist chooses."""
+    def start_store(self, running: tuple[str, int] | None = None) -> None:
+        """Have node 0 host the rendezvous store, at ``tcp://HOST:PORT`` if asked for, unless one is running there."""
+        self._store, self._store_failed = running, False
+        if running is not None:
+            return
         host, port, method = "", 0, self._model.settings.init_method
         if method.startswith("tcp://"):
             host, _, number = method.removeprefix("tcp://").partition("?")[0].rpartition(":")
             host, port = host.strip("[]"), int(number)
-        self._store, self._store_failed = None, False
         self._model.send_to_node(0, groups.StartStore(host, port))
-
-    def take_store(self, store: tuple[str, int] | None) -> None:
-        """Node 0 is here, and the store with it if it has one."""
-        if store is None:
-            self.start_store()
-        else:
-            self._store = store
 
     def handle_store_up(self, node: Node, message: groups.StoreUp) -> None:
         """The store listens. If it is another one, the last, where cells would make groups, is gone."""

@@ -204,24 +204,21 @@ class Resizing:
         return Resized(size, numbering.ranks, (), notes)
 
     def _refusal_to_remove(self, gone: tuple[int, ...]) -> str:
-        unknown = self._model.unknown_ranks(gone)
+        m = self._model
+        unknown = m.unknown_ranks(gone)
         if unknown:
             return unknown
-        if len(gone) == len(self._model.world.ranks):
+        if len(gone) == len(m.world.ranks):
             return "that would leave no rank; stop the cluster instead"
         moving = self._queries.moving()
         if moving:
             return f"a value is being moved from or to {_name(moving)}; remove ranks when it is there"
-        return self._fixed() or self._busy("remove ranks") or self._left_behind(gone)
-
-    def _left_behind(self, gone: tuple[int, ...]) -> str:
-        """Why the ranks that stay could not form the world; "" if they could."""
-        m = self._model
+        reason = self._fixed() or self._busy("remove ranks")
         staying = [r for r in m.world.ranks.values() if r.rank not in gone]
         ranks = RankSet(r.rank for r in staying if not m.world.nodes[r.node_rank].is_here)
-        if ranks:
+        if ranks and not reason:
             return f"{m.missing_nodes()}: its ranks {ranks} cannot stay; remove them as well"
-        return m.missing_ranks() if any(r.phase == "gone" for r in staying) else ""
+        return reason or (m.missing_ranks() if any(r.phase == "gone" for r in staying) else "")
 
     # ------------------------------------------------------------ what both need
 
