@@ -113,8 +113,6 @@ class State:
             StopCluster: lambda _client, _: self._stop("stopped by a client"),
         }
 
-    # ------------------------------------------------------------ the step
-
     def step(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event; returns what is to be done about it. A cluster that has been stopped does nothing more."""
         m = self.model
@@ -229,8 +227,6 @@ class State:
             self._heartbeats.renew_liveness(node)
         elif peer.startswith("a-"):
             m.forget(peer)  # it was released
-
-    # ------------------------------------------------------------ time and ends
 
     def next_wakeup(self) -> float | None:
         """When a Tick is due, as far as is known now."""

@@ -53,10 +53,8 @@ class Admission:
         if is_awaited and place == home:
             self.welcome(node, hello.held)
         elif old is not None:
-            for number in m.world.topology.ranks_at(
-                place
-            ):  # it is in the place of one that is gone: its ranks are fresh
-                rank = m.world.ranks[number]
+            for number in m.world.topology.ranks_at(place):
+                rank = m.world.ranks[number]  # the one that had its place is gone: its ranks are fresh
                 m.world.ranks[number] = rank.replaced(max(rank.incarnation + 1, node.incarnation))
             self.welcome(node)
             self._rank_loss.mend()

@@ -68,10 +68,7 @@ class RankLoss:
             m.ending = f"{where} is lost, and the cluster was started to stop then: {message.reason}"
 
     def _lose(self, rank: Rank, reason: str, *, is_wanted: bool = False) -> None:
-        """Record that the rank has no process, answer its queries, and abort its run, which cannot finish any more.
-
-        ``is_wanted``: a restart was asked for, so that no notice is needed.
-        """
+        """The rank has no process: answer its queries, abort its run. ``is_wanted``: a restart, which needs no notice."""
         m = self._model
         transition(rank, "gone", reason)
         rank.pid = 0

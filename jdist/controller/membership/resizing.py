@@ -74,8 +74,6 @@ class Resizing:
         """Whether ranks may be counted anew: no cell is running, and no poll of ranks is under way."""
         return not self._model.runs.running and self._poller.next_wakeup() is None
 
-    # ------------------------------------------------------------ a node more
-
     def handle_add_node(self, client: str, message: AddNode) -> None:
         m, opening = self._model, self._opening
         reason = m.unformed()
@@ -161,8 +159,6 @@ class Resizing:
             self._opening = None
         self._removals = [(who, message) for who, message in self._removals if who != client]
 
-    # ------------------------------------------------------------ ranks less
-
     def handle_remove_ranks(self, client: str, message: RemoveRanks) -> None:
         """Take ranks out of the world; the answer comes when the others have formed it again."""
         self._removals.append((client, message))
@@ -219,8 +215,6 @@ class Resizing:
         if ranks and not reason:
             return f"{m.missing_nodes()}: its ranks {ranks} cannot stay; remove them as well"
         return reason or (m.missing_ranks() if any(r.phase == "gone" for r in staying) else "")
-
-    # ------------------------------------------------------------ what both need
 
     def _fixed(self) -> str:
         is_fixed = self._formation.backend == "mpi"

@@ -16,10 +16,7 @@ TaskMode = Literal["node", "rank"]
 
 
 def refusal(settings: Settings, world: World, task: LauncherTask | None, nproc: int = 0) -> str:
-    """Why an agent that was started like this, for ``nproc`` ranks, has no place among those here; "" if it has.
-
-    The first agent decides what the others are to be.
-    """
+    """Why an agent started like this, for ``nproc`` ranks, has no place among those here, as the first one decided."""
     if world.ranks:
         return ""  # whoever comes now takes the place of one that is gone, if there is such a place
     if not world.nodes:

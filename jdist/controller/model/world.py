@@ -253,10 +253,7 @@ class World:
         return tuple(sorted({at for r in self.ranks.values() for at in r.listeners}))
 
     def common_groups(self, generation: int) -> tuple[GroupSpec, ...]:
-        """The groups that cells made on all ranks of a generation, in the order in which they were made.
-
-        A new_group that was interrupted half-way is on some ranks only and is left out, with all after it.
-        """
+        """The groups that cells made on all ranks of a generation, in order, up to one that some ranks did not make."""
         logs = [r.groups for r in self.ranks.values() if r.generation == generation]
         common: list[GroupSpec] = []
         for specs in zip(*logs, strict=False):

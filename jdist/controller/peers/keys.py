@@ -59,10 +59,7 @@ class PeerKeys:
         return JoinLine(self._charter.cluster, hosts, *ports, self._charter.keys.public, invitation.key)
 
     def revoke(self) -> None:
-        """Make every join line printed so far void; the nodes that are here stay.
-
-        An agent that enrolled with such a line and has no place is forgotten as well: others may have seen the line.
-        """
+        """Make every join line printed so far void, and agents that enrolled with one unless they have a place."""
         self._gate.forbid(i.key.public for i in self.invitations)
         self.invitations = ()
         self._keep_agents()

@@ -59,11 +59,11 @@ def _mismatched(case: Case) -> Verdict | None:
 
 def _absent(case: Case) -> Verdict | None:
     ranks = case.ranks
-    # The ranks whose part is over, by the rank that cannot continue without them.
-    needed = {
-        r: {m for need in needs(r, ranks) if all(ranks[o].is_over for o in need) for m in need} for r in case.stuck
-    }
-    needed = {r: over for r, over in needed.items() if over}
+    needed = {}  # The ranks whose part is over, by the rank that cannot continue without them.
+    for rank in case.stuck:
+        over = {other for need in needs(rank, ranks) if all(ranks[o].is_over for o in need) for other in need}
+        if over:
+            needed[rank] = over
     if not needed:
         return None
     first = max(needed, key=lambda r: (sum(ranks[o].pending == ranks[r].pending for o in needed), -r))
