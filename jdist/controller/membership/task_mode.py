@@ -16,7 +16,7 @@ TaskMode = Literal["node", "rank"]
 
 
 def refusal(settings: Settings, world: World, task: LauncherTask | None, nproc: int = 0) -> str:
-    """Why an agent started like this, for ``nproc`` ranks, has no place among those here, as the first one decided."""
+    """Why an agent started so, for ``nproc`` ranks, has no place, as the first agent has decided; "" if it has one."""
     if world.ranks:
         return ""  # whoever comes now takes the place of one that is gone, if there is such a place
     if not world.nodes:
