@@ -68,7 +68,7 @@ class RankLoss:
             m.ending = f"{where} is lost, and the cluster was started to stop then: {message.reason}"
 
     def _lose(self, rank: Rank, reason: str, *, is_wanted: bool = False) -> None:
-        """The rank has no process: answer its queries, abort its run. ``is_wanted``: restarted, so no notice is sent."""
+        """The rank has no process: answer its queries, abort its run. ``is_wanted``: a restart, without a notice."""
         m = self._model
         transition(rank, "gone", reason)
         rank.pid = 0

@@ -103,7 +103,7 @@ def _slow(case: Case) -> Verdict | None:
     if not busy:
         return None
     first = min(waiting)
-    reason = phrases.slowness(waiting, busy, ranks)
+    reason = f"{describe_ranks(waiting, 'waits')} for {phrases.who(busy, ranks)}"
     details = (*phrases.waits(waiting, first, ranks), *phrases.work(busy, ranks))
     pending = _pending(first, ranks)
     return Verdict(case.run, "slow", tuple(busy), tuple(waiting), reason, details, (INTERRUPT,), *pending)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from jdist.controller.verdict.mismatch import describe_call, describe_tensors
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, is_send, missing, needs
 from jdist.core.observation import ANY, Call
-from jdist.core.ranks import describe_ranks
+from jdist.core.ranks import describe_ranks, ranks_by
 
 _SLEEPING = 0.05  # Share of a core below which a rank is described as sleeping.
 
@@ -15,19 +15,20 @@ Phrases = tuple[str, tuple[str, ...]]  # The reason, and a line for each detail.
 def absence(rank: int, responsible: Sequence[int], ranks: Ranks) -> str:
     """Why the wait of ``rank`` cannot end without the ``responsible`` ranks, whose parts are over."""
     activity, call = ranks[rank].activity, ranks[rank].blocked_in
-    who, have = _who(responsible, ranks), "has" if len(responsible) == 1 else "have"
+    subject, have = who(responsible, ranks), "has" if len(responsible) == 1 else "have"
     if activity.kind == "collective" and call is not None:
         did = "left" if all(_has_left(ranks[r], call) for r in responsible) else "not entered"
-        return f"{who} {have} {did} {_name(call, label(call, ranks[rank]))}"
+        return f"{subject} {have} {did} {_name(call, label(call, ranks[rank]))}"
     if activity.kind == "transfer" and call is not None:
-        done = "received from" if is_send(call) else "sent to"
-        return f"{'no rank' if call.peer == ANY else who} has {done} rank {rank}, which waits in {_name_transfer(call)}"
+        partner, done = "no rank" if call.peer == ANY else subject, "received from" if is_send(call) else "sent to"
+        return f"{partner} has {done} rank {rank}, which waits in {_name_transfer(call)}"
     if activity.op in ("new_group", "split_group"):
-        return f"{who} {have} not called {activity.op}, which every rank of the world must call"
+        return f"{subject} {have} not called {activity.op}, which every rank of the world must call"
     return f"{describe_ranks([rank], 'waits')} at the store for {activity.waits_for or 'a key that no rank will set'}"
 
 
-def _who(numbers: Sequence[int], ranks: Ranks) -> str:
+def who(numbers: Sequence[int], ranks: Ranks) -> str:
+    """Such as "rank 1 (node 0, host)" or "ranks 1-2"."""
     return ranks[numbers[0]].where if len(numbers) == 1 else describe_ranks(numbers)
 
 
@@ -45,11 +46,6 @@ def circle(ring: Sequence[int], stuck: Iterable[int], ranks: Ranks, is_exchange:
     return f"{describe_ranks(ring)} {what} ({' → '.join(map(str, (*ring, ring[0])))})", lines + behind
 
 
-def slowness(waiting: Iterable[int], busy: Sequence[int], ranks: Ranks) -> str:
-    """Who waits for whom."""
-    return f"{describe_ranks(waiting, 'waits')} for {_who(busy, ranks)}"
-
-
 def crash(rank: int, partners: Mapping[int, Call], ranks: Ranks) -> Phrases:
     """The C++ code of ``rank`` ended its process in a call together with one of ``partners``."""
     lines = tuple(f"rank {r} calls {describe_call(c)} in group {label(c, ranks[r])}" for r, c in partners.items())
@@ -61,21 +57,15 @@ def crash(rank: int, partners: Mapping[int, Call], ranks: Ranks) -> Phrases:
 # ---------------------------------------------------------------- details: a line for each
 
 
-def waits(stuck: Iterable[int], first: int, ranks: Ranks) -> tuple[str, ...]:
+def waits(stuck: Sequence[int], first: int, ranks: Ranks) -> tuple[str, ...]:
     """The ranks that wait where ``first`` waits, by cell line; then those that wait elsewhere."""
-    here: dict[int | None, list[int]] = {}
-    other = []
-    for rank in sorted(stuck):
-        if ranks[rank].pending == ranks[first].pending:
-            here.setdefault(ranks[rank].activity.line, []).append(rank)
-        else:
-            other.append(f"rank {rank} waits in {_wait(rank, ranks)}")
+    here = [r for r in sorted(stuck) if ranks[r].pending == ranks[first].pending]
     lines = []
-    for line, together in here.items():
+    for line, together in ranks_by((r, ranks[r].activity.line) for r in here).items():
         place = f"{ranks[first].activity.op}{_at_line(line)}"
         seconds = _seconds(max(ranks[r].activity.seconds for r in together))
         lines.append(f"{describe_ranks(together, 'waits')} in {place} ({seconds})")
-    return (*lines, *other)
+    return (*lines, *(f"rank {r} waits in {_wait(r, ranks)}" for r in sorted(stuck) if r not in here))
 
 
 def whereabouts(rank: int, snapshot: RankSnapshot) -> str:

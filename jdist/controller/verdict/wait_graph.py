@@ -101,10 +101,8 @@ def missing(call: Call, ranks: Ranks) -> list[int]:
     found = []
     for member in members(call.group, ranks):
         snapshot = ranks.get(member)
-        if snapshot is None or snapshot.observation is None:
-            if snapshot is not None and snapshot.part == "lost":
-                found.append(member)
-            continue  # nothing else is known of this member: it may be in the call
+        if snapshot is None or (snapshot.observation is None and snapshot.part != "lost"):
+            continue  # nothing is known of this member: it may be in the call
         progress, own = snapshot.progress(call.group), snapshot.call(call.group, call.number)
         begun = progress.begun if progress is not None else 0
         has_left = begun == call.number and snapshot.part == "failed" and own is not None and not own.is_done
