@@ -65,24 +65,18 @@ class ActiveRuns:
     def handle(self, message: Message) -> None:
         """Pass a message on to its run, and the end of the cluster to every run that is not over."""
         match message:
-            case RunAccepted():
-                self._handle_accepted(message)
+            case RunAccepted(request) if request in self._submitted:  # the run exists before its first output arrives
+                call_soon = asyncio.get_running_loop().call_soon_threadsafe
+                ranks, topology = self._submitted[request], self._attachment.facts.topology
+                run = CellRun(message.run, ranks, topology, lambda number: call_soon(self.interrupt_now, number))
+                self._runs[run.number] = self._accepted[request] = run
+            case RunAccepted():  # its submitter has stopped waiting
+                self.interrupt_now(message.run)
             case Stopped():
                 for number in list(self._runs):
                     self._feed(number, message)
             case _:
                 self._feed(getattr(message, "run", 0), message)
-
-    def _handle_accepted(self, accepted: RunAccepted) -> None:
-        """Create the run before its first output arrives. If its submitter has stopped waiting, interrupt it."""
-        ranks = self._submitted.get(accepted.request)
-        if ranks is None:
-            self.interrupt_now(accepted.run)
-            return
-        call_soon = asyncio.get_running_loop().call_soon_threadsafe
-        topology = self._attachment.facts.topology
-        run = CellRun(accepted.run, ranks, topology, lambda number: call_soon(self.interrupt_now, number))
-        self._runs[run.number] = self._accepted[accepted.request] = run
 
     def _feed(self, number: int, message: Message) -> None:
         run = self._runs.get(number) or self._ended.get(number)

@@ -98,23 +98,9 @@ class AsyncCluster(BaseCluster):
         Raises UsageError, LaunchError; what was started is ended again.
         """
         began = time.monotonic()
-        settings = make_settings(
-            nproc_per_node,
-            nnodes,
-            name=name,
-            backend=backend,
-            launcher_args=launcher_args,
-            hosts=hosts,
-            env=env,
-            init_method=init_method,
-            launcher=launcher,
-            fork=fork,
-            on_death=on_death,
-            warm=warm,
-            min_nodes=min_nodes,
-            bind_host=bind_host,
-            **limits,
-        )
+        options: dict[str, Any] = {"init_method": init_method, "launcher": launcher, "fork": fork, "warm": warm}
+        options |= {"on_death": on_death, "min_nodes": min_nodes, "bind_host": bind_host, **limits}
+        settings = make_settings(nproc_per_node, nnodes, name, backend, launcher_args, hosts, env, **options)
         self = cls()
         self.warnings = await self._lifecycle.start(settings, kind, timeout, on_progress or print_waiting)
         self.start_seconds = time.monotonic() - began
@@ -181,9 +167,8 @@ class AsyncCluster(BaseCluster):
         >>> (await cluster.run("x = rank * 10; x", ranks="0-3", timeout=20)).values
         {0: 0, 1: 10, 2: 20, 3: 30}
         """
-        run = await self.submit(
-            code, self.select(ranks, group), timeout=timeout, allow_stdin=allow_stdin, setup=setup, internal=internal
-        )
+        cell = RunCell(new_request(), code, self.select(ranks, group), timeout, allow_stdin, setup, internal)
+        run = await self._runs.submit(cell)
         return run if background else await self._runs.wait(run, check=check)
 
     async def run_async(self, code: str, ranks: Ranks = None, *, timeout: float | None = None) -> CellRun:

@@ -41,7 +41,6 @@ Progress = ClusterFacts | Notice | Waiting  # Events to show while a cluster sta
 def make_settings(
     nproc_per_node: int | str | Sequence[int] | None,
     nnodes: int | None,
-    *,
     name: str | None = None,
     backend: str | None = None,
     launcher_args: Sequence[str] = (),

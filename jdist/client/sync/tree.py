@@ -44,10 +44,6 @@ class SyncSource:
         is_package = not self.is_file and (self.path / "__init__.py").is_file()
         return SourceTree(self.name, entries, is_package)
 
-    def where(self, entry: TreeEntry) -> Path:
-        """The entry's file here."""
-        return self.root / entry.path
-
     def _walk(self) -> Iterator[Path]:
         ignoring = IgnoreRules(self.root, self.exclude)
         for folder, folders, files in os.walk(self.root):

@@ -114,7 +114,9 @@ class Upload:
     async def _send_small(self, entries: Sequence[TreeEntry], nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
         pieces: list[Piece] = []
         for i, entry in enumerate(entries, 1):
-            pieces.append(Piece(entry.digest, 0, await asyncio.to_thread(_read, self._source.where(entry), 0, _SMALL)))
+            pieces.append(
+                Piece(entry.digest, 0, await asyncio.to_thread(_read, self._source.root / entry.path, 0, _SMALL))
+            )
             nbytes = sum(len(p.data) for p in pieces)
             if nbytes >= _MESSAGE or i == len(entries):
                 async with gate:
@@ -128,7 +130,9 @@ class Upload:
             return self._query(nodes, StorePieces(self._source.name, (), *place))
 
         async with gate:
-            data = await asyncio.to_thread(_read, self._source.where(entry), offset, min(_PART, entry.size - offset))
+            data = await asyncio.to_thread(
+                _read, self._source.root / entry.path, offset, min(_PART, entry.size - offset)
+            )
             if not data:
                 return  # the file has become shorter; the digest will not match, which is reported
             await self._carrier.share([memoryview(data)], fetch)
