@@ -25,7 +25,6 @@ class Attachment:
         self._watchers: list[Callable[[Message], None]] = []
 
     def adopt(self, link: Link) -> None:
-        """Use ``link`` from now on."""
         self.current = link
         self._carrier = Carrier(link)
 

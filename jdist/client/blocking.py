@@ -4,15 +4,13 @@ The twin is derived: ``blocking`` gives each coroutine method a blocking one wit
 and its docstring, so a method is written once, in :mod:`jdist.client.cluster`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from jdist.client import find
 from jdist.client.attachment import BaseCluster
@@ -101,15 +99,15 @@ class Cluster(BaseCluster):
 
     @classmethod
     @like(AsyncCluster.start)
-    def start(cls, *args: Any, **kwargs: Any) -> Cluster:
+    def start(cls, *args: Any, **kwargs: Any) -> Self:
         return cls(bridge().call(AsyncCluster.start(*args, **kwargs)))
 
     @classmethod
     @like(AsyncCluster.attach)
-    def attach(cls, name: str | None = None, *, kind: str = "python") -> Cluster:
+    def attach(cls, name: str | None = None, *, kind: str = "python") -> Self:
         return cls(bridge().call(AsyncCluster.attach(name, kind=kind)))
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -93,7 +93,6 @@ class History:
             return tuple(self._steps)
 
     def add(self, step: Step) -> None:
-        """Record a step."""
         with self._lock:
             self.forgotten += len(self._steps) == self._steps.maxlen
             self._steps.append(step)

@@ -3,15 +3,13 @@
 Its methods ``watch`` and ``feed`` are called on the link's loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Self
 
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
@@ -97,7 +95,7 @@ class CellRun:
             return False
         return True
 
-    def __await__(self) -> Generator[Any, None, CellRun]:
+    def __await__(self) -> Generator[Any, None, Self]:
         # Shielded: a cancelled waiter must not end the run for the others that wait for it.
         yield from asyncio.shield(asyncio.wrap_future(self._over)).__await__()
         return self

@@ -85,11 +85,39 @@ class ClusterLifecycle:
     async def attach(self, name: str | None, kind: str) -> None:
         """Attach to a cluster by name, and start its controller again if it has died."""
         self._kind = kind
-        self._attachment.adopt(await _attach(find.find(name), self._on_event, kind))
+        self._attachment.adopt(await self._open_link(find.find(name)))
         self._may_revive = True
 
+    async def _open_link(self, connection: Connection, *, is_dead: bool = False) -> Link:
+        """A link to the cluster, whose controller is started again if it has died. Raises ConnectionLost, LaunchError.
+
+        ``is_dead``: the controller is known to have died, although its process may still exist for a moment.
+        """
+        charter = find.charter_of(connection)
+        if charter is not None and (is_dead or not find.listens(connection)):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_EXIT):
+                    while not has_ended(connection.pid):  # noqa: ASYNC110 — that triggers no event here
+                        await asyncio.sleep(0.01)
+        is_restarted = charter is not None and find.restart_time(connection) > 0
+        if charter is not None and is_restarted:
+            await asyncio.to_thread(start_controller, charter.settings, charter)
+            connection = read_connection(connection_path(find.directory(), connection.name))
+            if connection.cluster != charter.cluster:
+                remedies = (Remedy("attach", "use it", name=connection.name),)
+                raise ConnectionLost(f"cluster {connection.name} is another one now", remedies=remedies)
+        link = Link(connection, self._on_event)
+        await link.open(self._kind)
+        if is_restarted:
+            try:
+                with contextlib.suppress(TimeoutError, LaunchError):  # status shows what is missing
+                    await link.wait_ready(_AGENTS_BACK)
+            except BaseException:
+                link.close()
+                raise
+        return link
+
     async def observe(self, connection: Connection) -> None:
-        """Attach as an observer."""
         link = Link(connection, self._on_event)
         await link.open(OBSERVER)
         self._attachment.adopt(link)
@@ -152,43 +180,11 @@ class ClusterLifecycle:
         notify(Notice(f"the controller of cluster {name} is gone; it is being started again, every name is kept"))
         self._attachment.close()
         try:
-            link = await _attach(lost.connection, self._on_event, self._kind, is_dead=True)
+            link = await self._open_link(lost.connection, is_dead=True)
             sweep_handed_over(lost.connection.cluster)
             self._attachment.adopt(link)
         except (JdistError, OSError) as e:
             notify(Notice(f"the controller of cluster {name} could not be started again: {e}"))
-
-
-async def _attach(
-    connection: Connection, on_event: Callable[[Message], None], kind: str, *, is_dead: bool = False
-) -> Link:
-    """A link to the cluster, whose controller is started again if it has died. Raises ConnectionLost, LaunchError.
-
-    ``is_dead``: the controller is known to have died, although its process may still exist for a moment.
-    """
-    charter = find.charter_of(connection)
-    if charter is not None and (is_dead or not find.listens(connection)):
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_EXIT):
-                while not has_ended(connection.pid):  # noqa: ASYNC110 — that triggers no event here
-                    await asyncio.sleep(0.01)
-    is_restarted = charter is not None and find.restart_time(connection) > 0
-    if charter is not None and is_restarted:
-        await asyncio.to_thread(start_controller, charter.settings, charter)
-        connection = read_connection(connection_path(find.directory(), connection.name))
-        if connection.cluster != charter.cluster:
-            remedies = (Remedy("attach", "use it", name=connection.name),)
-            raise ConnectionLost(f"cluster {connection.name} is another one now", remedies=remedies)
-    link = Link(connection, on_event)
-    await link.open(kind)
-    if is_restarted:
-        try:
-            with contextlib.suppress(TimeoutError, LaunchError):  # status shows what is missing
-                await link.wait_ready(_AGENTS_BACK)
-        except BaseException:
-            link.close()
-            raise
-    return link
 
 
 async def _wait_removed(connection: Connection) -> None:

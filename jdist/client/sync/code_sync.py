@@ -54,13 +54,8 @@ class SyncedCode:
     async def _sync(self, source: SyncSource, on_progress: OnProgress | None = None) -> Synced:
         async with self._syncing:
             tree = await asyncio.to_thread(source.list)
-            names = self._attachment.facts.hostnames
-            nodes = [n for n, name in enumerate(names) if name]
-            if not nodes:
-                raise UsageError("no node is attached to sync to")
-            upload = Upload(self._attachment.link, self._attachment.carrier, source, names, on_progress)
             try:
-                synced = await upload.send(tree, nodes)
+                synced = await Upload(self._attachment, source, on_progress).send(tree)
             except BaseExceptionGroup as group:
                 first: BaseException = group
                 while isinstance(first, BaseExceptionGroup):

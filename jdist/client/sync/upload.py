@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from jdist.client.link import Link
+from jdist.client.attachment import Attachment
 from jdist.client.sync.tree import SyncSource
-from jdist.client.values.carrier import Carrier, OnProgress
+from jdist.client.values.carrier import OnProgress
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.code import (
@@ -65,19 +65,20 @@ class Synced(Struct, frozen=True):
 class Upload:
     """Sends one tree to nodes."""
 
-    def __init__(
-        self, link: Link, carrier: Carrier, source: SyncSource, names: Sequence[str], on_progress: OnProgress | None
-    ):
-        self._link = link
-        self._carrier = carrier
+    def __init__(self, attachment: Attachment, source: SyncSource, on_progress: OnProgress | None):
+        self._link = attachment.link
+        self._carrier = attachment.carrier
+        self._names = attachment.facts.hostnames
         self._source = source
-        self._names = names
         self._on_progress = on_progress or (lambda *_: None)
         self._done = 0
         self._total = 0
 
-    async def send(self, tree: SourceTree, nodes: Sequence[int]) -> Synced:
-        """Bring ``nodes`` up to date. Raises UsageError naming node and file; nothing has been changed there."""
+    async def send(self, tree: SourceTree) -> Synced:
+        """Bring all nodes up to date. Raises UsageError naming node and file; nothing has been changed there."""
+        nodes = [n for n, name in enumerate(self._names) if name]
+        if not nodes:
+            raise UsageError("no node is attached to sync to")
         found = {n: a for n, a in (await self._query(nodes, CompareTree(tree))).items() if isinstance(a, TreeCompared)}
         sharing = ranks_by((node, found[node].place) for node in sorted(found)).values()
         followers = {leader: others for leader, *others in sharing}

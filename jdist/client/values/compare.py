@@ -43,8 +43,7 @@ class CheckResult(Struct, frozen=True):
         held = "; ".join(f"{describe_ranks(r)}: {text}" for r, text in self.found)
         return f"{at} differs: {held}"
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
 
 async def check(link: Link, expr: str, ranks: tuple[int, ...]) -> CheckResult:
