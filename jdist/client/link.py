@@ -46,6 +46,8 @@ ANSWER_TIMEOUT = 30.0  # Seconds for a rank to answer a query, or to report prog
 _LIST = (Remedy("list", "see which clusters run"),)
 CONTROLLER = -1  # The rank under which the controller itself answers a query.
 
+RankProgress = Callable[[int, Progress], None]  # Called with a rank or node, and how far it is.
+
 T = TypeVar("T")
 
 _unpack: Unpacker[Any] = Unpacker(ToClient)
@@ -137,7 +139,7 @@ class Link:
         ranks: tuple[int, ...],
         op: RankOp,
         timeout: float = ANSWER_TIMEOUT,
-        on_progress: Callable[[int, Progress], None] | None = None,
+        on_progress: RankProgress | None = None,
     ) -> dict[int, RankReplyBody]:
         """Send ``op`` to each rank, or with no ranks to the controller itself (:data:`CONTROLLER`); ``{rank: answer}``.
 
@@ -154,7 +156,7 @@ class Link:
         op: RankOp,
         expected: type[T],
         timeout: float = ANSWER_TIMEOUT,
-        on_progress: Callable[[int, Progress], None] | None = None,
+        on_progress: RankProgress | None = None,
     ) -> T:
         """The answer of one rank or of the controller itself (:data:`CONTROLLER`). Raises UsageError if it failed."""
         answer = (await self.query(() if rank == CONTROLLER else (rank,), op, timeout, on_progress))[rank]
@@ -167,7 +169,7 @@ class Link:
         found: dict[int, RankReplyBody] = dict.fromkeys(ranks, QueryFailed("too late"))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._collect(RankQuery(new_request(), ranks, op), found, seconds)
+                await self._collect(RankQuery(new_request(), ranks, op), found, seconds, None)
         return {r: body for r, body in sorted(found.items()) if isinstance(body, expected)}
 
     async def query_nodes(
@@ -179,15 +181,11 @@ class Link:
         """
         silent = QueryFailed(f"no answer for {timeout:.0f} s: its agent is stopped, or the node unreachable")
         found: dict[int, NodeReplyBody] = dict.fromkeys(nodes, silent)
-        await self._collect(NodeQuery(new_request(), tuple(nodes), op), found, timeout)
+        await self._collect(NodeQuery(new_request(), tuple(nodes), op), found, timeout, None)
         return found
 
     async def _collect(
-        self,
-        query: RankQuery | NodeQuery,
-        found: dict[int, Any],
-        timeout: float,
-        on_progress: Callable[[int, Progress], None] | None = None,
+        self, query: RankQuery | NodeQuery, found: dict[int, Any], timeout: float, on_progress: RankProgress | None
     ) -> None:
         """Put the replies of all that are in ``found`` there, until nothing has come for ``timeout`` seconds."""
         missing = len(found)

@@ -70,8 +70,7 @@ class CellRun:
         """Called with output that threads and children of the cell write after its end."""
         self._interrupt = interrupt
         self._over: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._text: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
-        """Output by rank and stream."""
+        self._text: defaultdict[tuple[int, str], list[str]] = defaultdict(list)  # Output by rank and stream.
         self._watchers: list[Callable[[Message | None], None]] = []
         self._past: list[Message] = []
         self._tails: dict[tuple[int, str], Tail] = {}

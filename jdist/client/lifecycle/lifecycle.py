@@ -6,7 +6,7 @@ whose controller gets the port has started it, the others attach to that one.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from jdist.client import find
 from jdist.client.active_runs import ActiveRuns
@@ -14,7 +14,7 @@ from jdist.client.attachment import Attachment
 from jdist.client.doctor.collect import examine_briefly
 from jdist.client.doctor.diagnosis import Finding
 from jdist.client.lifecycle.local_processes import plan_launch, start_controller
-from jdist.client.lifecycle.start import Progress, Started, launch
+from jdist.client.lifecycle.start import OnProgress, Started, launch
 from jdist.client.link import Link
 from jdist.core.errors import ConnectionLost, JdistError, LaunchError, ProtocolError
 from jdist.core.messages.base import Message
@@ -48,7 +48,7 @@ class ClusterLifecycle:
         self._orphan: Link | None = None  # The link whose controller is being, or was, started again.
 
     async def start(
-        self, settings: Settings, kind: str, timeout: float | None, on_progress: Callable[[Progress], None]
+        self, settings: Settings, kind: str, timeout: float | None, on_progress: OnProgress
     ) -> tuple[Finding, ...]:
         """Launch a cluster and wait until its world is formed; the findings of a short examination are reported."""
         async with self.launching(settings, kind, on_progress) as started:
@@ -56,14 +56,11 @@ class ClusterLifecycle:
             await started.launcher.release()
             warnings = (await examine_briefly(self._attachment.link, self._attachment.facts)).findings
             for finding in warnings:
-                remedies = (Remedy("doctor", "look closer"),)
-                self._attachment.notify(Notice(f"⚠ {finding.text}", remedies=remedies))
+                self._attachment.notify(Notice(f"⚠ {finding.text}", remedies=(Remedy("doctor", "look closer"),)))
         return warnings
 
     @contextlib.asynccontextmanager
-    async def launching(
-        self, settings: Settings, kind: str, on_progress: Callable[[Progress], None]
-    ) -> AsyncIterator[Started]:
+    async def launching(self, settings: Settings, kind: str, on_progress: OnProgress) -> AsyncIterator[Started]:
         """Launch a cluster, for the ``with`` block to wait for. What was launched is ended again when that fails."""
         started = await launch(settings, self._on_event, kind)
         self._attachment.adopt(started.link)

@@ -52,10 +52,8 @@ class Nodes:
         nodes = ", ".join(f"node {n}" for n in node_ranks)
         charter = find.charter_of(link.connection)
         if charter is None:
-            where = charter_path(find.directory(), name)
-            raise UsageError(
-                f"{nodes} of cluster {name} can be brought back from the controller's host only, by {where}"
-            )
+            by = charter_path(find.directory(), name)
+            raise UsageError(f"{nodes} of cluster {name} can be brought back from the controller's host only, by {by}")
         launcher_class = find_launcher(charter.settings.launcher)
         launcher = self._lifecycle.launcher or launcher_class(plan_launch(charter.settings))
         launcher.node_names = () if link.facts is None else link.facts.launcher_names
@@ -79,22 +77,16 @@ class Nodes:
         return (await self._attachment.link.query_one(CONTROLLER, invite, Invited)).line
 
     async def add(
-        self,
-        nproc: int | None,
-        launcher: str | None,
-        launcher_args: Sequence[str],
-        *,
-        fork: bool | None,
-        timeout: float,
+        self, nproc: int | None, launcher: str | None, arguments: Sequence[str], *, fork: bool | None, timeout: float
     ) -> Resized:
         if nproc is not None and nproc < 1:
             raise UsageError(f"a node has at least one rank, not {nproc}")
         link = self._attachment.link
         charter = find.charter_of(link.connection)
         settings = charter.settings if charter is not None else Settings(name=link.connection.name)
-        if launcher is not None or launcher_args:
+        if launcher is not None or arguments:
             launcher = settings.launcher if launcher is None else launcher
-            settings = msgspec.structs.replace(settings, launcher=launcher, launcher_args=tuple(launcher_args))
+            settings = msgspec.structs.replace(settings, launcher=launcher, launcher_args=tuple(arguments))
         if fork is not None:
             settings = msgspec.structs.replace(settings, fork=fork)
         resized = await self._launch_node(settings, AddNode(new_request(), nproc or 0, timeout))

@@ -36,6 +36,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 Progress = ClusterFacts | Notice | Waiting  # Events to show while a cluster starts.
+OnProgress = Callable[[Progress], None]
 
 
 def make_settings(
@@ -115,10 +116,7 @@ class Started:
         self._dropped: set[int] = set()  # Node ranks, as they were launched.
 
     async def wait_formed(
-        self,
-        timeout: float | None,
-        on_progress: Callable[[Progress], None] | None,
-        launched: Sequence[int] | None = None,
+        self, timeout: float | None, on_progress: OnProgress | None, launched: Sequence[int] | None = None
     ) -> None:
         """Wait until the world is formed. Raises LaunchError naming who is missing after ``timeout`` s (None: never).
 

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import psutil
 
-from jdist.client.link import CONTROLLER, Link, new_request
+from jdist.client.link import CONTROLLER, Link, RankProgress, new_request
 from jdist.core.errors import ConnectionLost, JdistError, ValueFailed
-from jdist.core.messages.base import PayloadWire, Progress, QueryFailed, ValueMissing
+from jdist.core.messages.base import PayloadWire, QueryFailed, ValueMissing
 from jdist.core.messages.protocol import RankQuery, RankReplyBody
 from jdist.core.messages.values import (
     BindNames,
@@ -40,7 +40,6 @@ from jdist.wire.values.objects import decode, encode, inline
 from jdist.wire.values.segments import Segment, create_probe, layout, new_memory, split
 
 OnProgress = Callable[[str, int, int], None]  # Called with the names of the values, bytes done and bytes in all.
-RankProgress = Callable[[int, Progress], None]
 T = TypeVar("T")
 
 _MEMORY_SHARE = 0.9
