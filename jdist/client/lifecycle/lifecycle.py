@@ -96,8 +96,9 @@ class ClusterLifecycle:
                 async with asyncio.timeout(_EXIT):
                     while not has_ended(connection.pid):  # noqa: ASYNC110 — that triggers no event here
                         await asyncio.sleep(0.01)
-        is_restarted = charter is not None and find.restart_time(connection) > 0
-        if charter is not None and is_restarted:
+        if find.restart_time(connection) <= 0:
+            charter = None  # its controller is alive, or cannot be started again from here
+        if charter is not None:
             await asyncio.to_thread(start_controller, charter.settings, charter)
             connection = read_connection(connection_path(find.directory(), connection.name))
             if connection.cluster != charter.cluster:
@@ -105,7 +106,7 @@ class ClusterLifecycle:
                 raise ConnectionLost(f"cluster {connection.name} is another one now", remedies=remedies)
         link = Link(connection, self._on_event)
         await link.open(self._kind)
-        if is_restarted:
+        if charter is not None:
             try:
                 with contextlib.suppress(TimeoutError, LaunchError):  # status shows what is missing
                     await link.wait_ready(_AGENTS_BACK)
