@@ -84,8 +84,8 @@ def test_nothing_is_asked_while_nothing_happens(cluster: jdist.Cluster, watcher:
     watcher.until(lambda sight: sight.state == "watching")
     link = watcher.follower.observer.link
     sent: list[object] = []
-    original = link._put
-    link._put = lambda message: (sent.append(message), original(message))
+    original = link.send
+    link.send = lambda message: (sent.append(message), original(message))
     seen = len(watcher.sights)
     time.sleep(1.6)  # three times what lies between two looks
     assert not sent
