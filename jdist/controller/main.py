@@ -36,9 +36,11 @@ async def _serve(start: keys.StartController) -> None:
         charter = keys.Charter(settings, cluster, __version__, host, 0, 0, *pairs)
     name, cluster = charter.settings.name, charter.cluster
     path, beside = keys.connection_path(directory, name), keys.charter_path(directory, name)
-    server = Server(charter, is_again=is_again, on_charter=lambda: keys.write_charter(beside, server.charter))
-    keys.write_connection(path, server.charter.connection(os.getpid()), again=is_again)
-    keys.write_charter(beside, server.charter)
+    server = Server(
+        charter, is_again=is_again, on_charter=lambda: keys.write_keys(beside, server.charter, replace=True)
+    )
+    keys.write_keys(path, server.charter.connection(os.getpid()), replace=is_again)
+    keys.write_keys(beside, server.charter, replace=True)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, server.stop, "the controller was asked to end (SIGTERM)")
     living = loop.create_task(_touch(beside))

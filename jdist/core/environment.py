@@ -7,7 +7,6 @@ secrets and launcher variables from its own environment before it starts anythin
 from collections.abc import Mapping, MutableMapping
 
 # Variables that let their holder act in a user's name at the service that started the notebook.
-#
 # Variables that users set themselves (`HF_TOKEN`, `AWS_*`, …) stay: cells may need them.
 SECRETS = (
     "JUPYTERHUB_*",  # the server's API token among them
@@ -20,7 +19,6 @@ SECRETS = (
 )
 
 # Variables by which a launcher tells a process its place among the launcher's tasks.
-#
 # A rank's place in the world is another one, and libraries that read these variables would be misled. Slurm's variables
 # about the job as a whole (`SLURM_JOB_*`, …) stay.
 LAUNCHER_VARIABLES = (

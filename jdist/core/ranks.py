@@ -1,11 +1,9 @@
 """RankSet: an ordered set of ranks, as a user writes it and as jdist prints it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from jdist.core.errors import UsageError, nearest
 from jdist.core.topology import Mesh, Topology
@@ -31,7 +29,7 @@ class RankSet:
     @classmethod
     def parse(
         cls, text: str, topology: Topology, mesh: Mesh | None = None, groups: Mapping[str, Iterable[int]] | None = None
-    ) -> RankSet:
+    ) -> Self:
         """The ranks that ``text`` names in this world.
 
         Raises UsageError naming the part that is wrong and what there is instead.
@@ -76,9 +74,8 @@ class RankSet:
         rows = ([rank for _, rank in row] for _, row in groupby(enumerate(self._ranks), lambda at: at[1] - at[0]))
         return ",".join(str(row[0]) if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows)
 
-    def __sub__(self, other: Iterable[int]) -> RankSet:
-        drop = set(other)
-        return RankSet(r for r in self._ranks if r not in drop)
+    def __sub__(self, other: Iterable[int]) -> Self:
+        return type(self)(set(self._ranks).difference(other))
 
     def select(self, values: Mapping[int, object]) -> dict[int, object]:
         """The entries of ``values`` whose key is one of these ranks."""

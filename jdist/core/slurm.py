@@ -52,17 +52,14 @@ class SlurmJob(Struct, frozen=True):
         words = _WORDS.get(self.state, f"is {self.state}")
         if self.state == "COMPLETING" and self.reason == "TimeLimit":
             words = _WORDS["TIMEOUT"]
-        return f"job {self.number} {words} ({', '.join(self._particulars())})"
-
-    def _particulars(self) -> list[str]:
-        found = [self.state]
-        if self.reason and self.reason not in found:
-            found.append(self.reason)
+        particulars = [self.state]
+        if self.reason and self.reason != self.state:
+            particulars.append(self.reason)
         if self.state == "TIMEOUT" and self.time_limit:
-            found.append(f"time limit {self.time_limit}")
+            particulars.append(f"time limit {self.time_limit}")
         if self.state == "FAILED" and self.exit_code:
-            found.append(f"exit code {self.exit_code}")
-        return found
+            particulars.append(f"exit code {self.exit_code}")
+        return f"job {self.number} {words} ({', '.join(particulars)})"
 
     def advice(self) -> str:
         """How its owner can avoid such an end; empty if there is no advice."""

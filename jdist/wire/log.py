@@ -66,16 +66,14 @@ class LogHandler(logging.Handler):
         try:
             text = _text(record)
             self.records.append(DebugRecord(record.created, record.levelname, record.name.removeprefix("jdist."), text))
-            if record.levelno >= self.stream_level and not self._is_for_others():
+            # jdist is a library in the client's process: the user's own handlers show the record, if there are any.
+            is_for_others = self._process == "client" and logging.getLogger().hasHandlers()
+            if record.levelno >= self.stream_level and not is_for_others:
                 stream = self._stream or sys.stderr
                 stream.write(f"{self._prefix(record)}: {text}\n")
                 stream.flush()
         except Exception:
             self.handleError(record)
-
-    def _is_for_others(self) -> bool:
-        """Whether the user's own handlers show the record: jdist is a library in the client's process."""
-        return self._process == "client" and logging.getLogger().hasHandlers()
 
     def _prefix(self, record: logging.LogRecord) -> str:
         if self.stream_level >= logging.WARNING:

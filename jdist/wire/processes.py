@@ -38,7 +38,9 @@ def has_ended(pid: int) -> bool:
         with open(f"/proc/{pid}/stat", "rb") as f:
             return f.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
     except FileNotFoundError:
-        return os.path.exists("/proc/self/stat") or not _can_signal(pid)
+        import psutil
+
+        return os.path.exists("/proc/self/stat") or not psutil.pid_exists(pid)
     except OSError:
         return False
 
@@ -52,13 +54,3 @@ def pid_namespace() -> int:
         return os.stat("/proc/self/ns/pid").st_ino & 0xFFFFFFFF
     except OSError:
         return 0
-
-
-def _can_signal(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -5,13 +5,12 @@ makes a key pair, which the controller accepts from then on, and needs the line 
 their line expires, and a line that others have seen can be revoked.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import stat
 import zlib
 from pathlib import Path
+from typing import Self
 
 import msgspec
 from msgspec import Struct
@@ -54,7 +53,7 @@ class JoinLine(Struct, frozen=True, array_like=True):
         return f"{PREFIX}." + base64.urlsafe_b64encode(_checksum(body) + body).decode().rstrip("=")
 
     @classmethod
-    def decode(cls, text: str) -> JoinLine:
+    def decode(cls, text: str) -> Self:
         """Raises UsageError when the text is no join line."""
         prefix, _, body = text.strip().partition(".")
         if prefix != PREFIX or not body:

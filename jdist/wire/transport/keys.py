@@ -5,15 +5,13 @@ JupyterLab find a cluster. With the charter (mode 0600 beside it), another contr
 first has died. Keys are never in argv or in the environment.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets
 import stat
 import time
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 import zmq
@@ -35,7 +33,7 @@ class KeyPair(Struct, frozen=True):
         return f"KeyPair({self.public!r}, …)"  # a log or traceback must not show the secret
 
     @classmethod
-    def make(cls) -> KeyPair:
+    def make(cls) -> Self:
         public, secret = zmq.curve_keypair()
         return cls(public.decode(), secret.decode())
 
@@ -47,7 +45,7 @@ class Invitation(Struct, frozen=True):
     expires: float
 
     @classmethod
-    def make(cls, seconds: float) -> Invitation:
+    def make(cls, seconds: float) -> Self:
         return cls(KeyPair.make(), time.time() + seconds)
 
 
@@ -127,25 +125,13 @@ def charter_path(directory: Path, name: str) -> Path:
     return directory / f"jdist-{name}.charter"
 
 
-def write_connection(path: Path, connection: Connection, *, again: bool = False) -> None:
-    """Write the file atomically, mode 0600. Raises FileExistsError when another cluster has the name.
-
-    ``again``: a controller that was started again replaces its predecessor's file.
-    """
-    _write(path, msgspec.json.encode(connection), replace=again)
-
-
-def write_charter(path: Path, charter: Charter) -> None:
-    """Write the file atomically, mode 0600, replacing an earlier one."""
-    _write(path, msgspec.json.encode(charter), replace=True)
-
-
-def _write(path: Path, data: bytes, *, replace: bool) -> None:
+def write_keys(path: Path, content: Connection | Charter, *, replace: bool) -> None:
+    """Write the file atomically, mode 0600. Raises FileExistsError if there is one that is not to be replaced."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as f:
-        f.write(data)
+        f.write(msgspec.json.encode(content))
     if replace:
         partial.rename(path)
         return

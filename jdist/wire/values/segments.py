@@ -8,8 +8,6 @@ Files are named ``jdist-<cluster>-<owner><hex>``, belong to the user alone (mode
 by owner, so that a process that is killed before it has handed a segment over leaves nothing behind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os
@@ -28,7 +26,7 @@ from jdist.wire.processes import has_ended, pid_namespace
 ALIGNMENT = 64  # Every buffer begins at a multiple of so many bytes, which suits every dtype and a cache line.
 SLICE = 32 << 20  # Bytes copied between two reports of progress.
 _SHARED_MEMORY = "/dev/shm"
-_MARGIN = 256 << 20
+_MARGIN = 256 << 20  # Bytes that stay free of a file system, or a tenth of it if that is less.
 _NONCE = 32  # Bytes of a probe's nonce; its file holds it in hexadecimal.
 _NAME = re.compile(r"jdist-[A-Za-z0-9_.-]+-[0-9a-f]{32}")
 
@@ -87,14 +85,16 @@ class Segment:
         self._view: memoryview | None = None
 
     @classmethod
-    def create(cls, cluster: str, nbytes: int) -> Segment:
+    def create(cls, cluster: str, nbytes: int) -> Self:
         """Create a segment of ``nbytes`` reserved bytes, in shared memory or else in the temporary directory.
 
         Raises ValueFailed when neither has room.
         """
         refused: list[str] = []
         for directory in _directories():
-            if not _fits(directory, nbytes):
+            at = os.statvfs(directory)
+            margin = min(_MARGIN, at.f_blocks * at.f_frsize // 10)
+            if nbytes + margin > at.f_bavail * at.f_frsize:
                 refused.append(f"{directory} has too little room")
                 continue
             try:
@@ -107,7 +107,7 @@ class Segment:
         )
 
     @classmethod
-    def open(cls, path: str, nbytes: int, private: bool = True) -> Segment:
+    def open(cls, path: str, nbytes: int, private: bool = True) -> Self:
         """Open a segment that another process of this user created.
 
         With ``private``, writes to ``view`` stay in this process (copy on write), so several ranks may build tensors on
@@ -256,13 +256,6 @@ def _own_owner() -> str:
 def _directories() -> list[str]:
     """Shared memory first, the temporary directory second."""
     return list(dict.fromkeys(d for d in (_SHARED_MEMORY, tempfile.gettempdir()) if Path(d).is_dir()))
-
-
-def _fits(directory: str, nbytes: int) -> bool:
-    """Whether there is room and a margin: a tenth of the file system, at most 256 MiB."""
-    at = os.statvfs(directory)
-    margin = min(_MARGIN, at.f_blocks * at.f_frsize // 10)
-    return nbytes + margin <= at.f_bavail * at.f_frsize
 
 
 def _checked(cluster: str) -> str:

@@ -23,8 +23,7 @@ from jdist.wire.transport.keys import (
     connection_path,
     new_cluster_id,
     read_connection,
-    write_charter,
-    write_connection,
+    write_keys,
 )
 
 
@@ -37,7 +36,8 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write(runtime: Path, name: str, port: int, pid: int, host: str = "127.0.0.1") -> Path:
     path = connection_path(runtime, name)
     public = KeyPair.make().public
-    write_connection(path, Connection(name, new_cluster_id(), host, port, port, public, KeyPair.make(), pid, "1"))
+    connection = Connection(name, new_cluster_id(), host, port, port, public, KeyPair.make(), pid, "1")
+    write_keys(path, connection, replace=False)
     return path
 
 
@@ -81,7 +81,7 @@ def write_charter_beside(path: Path, age: float = 0.0, hostname: str = "") -> Pa
     keys = KeyPair.make()
     charter = Charter(settings, c.cluster, "1", hostname or socket.gethostname(), 1, 2, keys, keys)
     beside = charter_path(path.parent, c.name)
-    write_charter(beside, charter)
+    write_keys(beside, charter, replace=True)
     then = time.time() - age
     os.utime(beside, (then, then))
     return beside

@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 
 from jdist.core.errors import ProtocolError, UsageError
 from jdist.wire.transport.invitations import JoinLine
-from jdist.wire.transport.keys import (
-    Connection,
-    KeyPair,
-    connection_path,
-    new_cluster_id,
-    read_connection,
-    write_connection,
-)
+from jdist.wire.transport.keys import Connection, KeyPair, connection_path, new_cluster_id, read_connection, write_keys
 
 PAIR = KeyPair.make()
 LINE = JoinLine("c0ffee", ("10.0.0.1", "fd00::1"), 4000, 4001, KeyPair.make().public, PAIR)
@@ -41,7 +34,7 @@ def test_the_file_and_its_folder_are_closed_to_others(tmp_path: Path, umask: int
     path = connection_path(tmp_path / "runtime", "c1")
     before = os.umask(umask)
     try:
-        write_connection(path, CONNECTION)
+        write_keys(path, CONNECTION, replace=False)
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -52,10 +45,10 @@ def test_the_file_and_its_folder_are_closed_to_others(tmp_path: Path, umask: int
 
 def test_a_name_that_is_taken_is_refused_and_its_file_kept(tmp_path: Path) -> None:
     path = connection_path(tmp_path, "c1")
-    write_connection(path, CONNECTION)
+    write_keys(path, CONNECTION, replace=False)
     later = Connection("c1", "beef", "::1", 1, 2, "k" * 40, PAIR, 78, "0.1")
     with pytest.raises(FileExistsError):
-        write_connection(path, later)
+        write_keys(path, later, replace=False)
     assert read_connection(path) == CONNECTION
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
@@ -63,7 +56,7 @@ def test_a_name_that_is_taken_is_refused_and_its_file_kept(tmp_path: Path) -> No
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601])
 def test_a_file_that_others_may_open_is_refused(tmp_path: Path, mode: int) -> None:
     path = connection_path(tmp_path, "c1")
-    write_connection(path, CONNECTION)
+    write_keys(path, CONNECTION, replace=False)
     path.chmod(mode)
     with pytest.raises(ProtocolError, match="open to other users"):
         read_connection(path)
