@@ -10,20 +10,8 @@ from typing import Literal
 from msgspec import Struct
 
 # What is done to a cluster, or to some of its ranks. run_cell: run a cell of the user's on these ranks.
-Action = Literal[
-    "start",
-    "list",
-    "attach",
-    "stop",
-    "interrupt",
-    "restart",
-    "remove",
-    "run_cell",
-    "status",
-    "doctor",
-    "invite",
-    "sync",
-]
+_OfCluster = Literal["start", "list", "attach", "stop", "status", "doctor", "invite", "sync"]
+Action = _OfCluster | Literal["interrupt", "restart", "remove", "run_cell"]
 
 
 class Remedy(Struct, frozen=True, omit_defaults=True):

@@ -56,8 +56,12 @@ class Topology(Struct, frozen=True):
     node_of: tuple[int, ...] = ()  # The node that each place is on; empty if each place is a node.
 
     @property
+    def _nodes(self) -> Sequence[int]:
+        return self.node_of or range(len(self.nproc_per_node))
+
+    @property
     def nnodes(self) -> int:
-        return len(set(self.node_of)) if self.node_of else len(self.nproc_per_node)
+        return len(set(self._nodes))
 
     @property
     def world_size(self) -> int:
@@ -86,16 +90,13 @@ class Topology(Struct, frozen=True):
     # ------------------------------------------------------------ nodes
 
     def node_rank(self, rank: int) -> int:
-        place = self.place(rank)
-        return self.node_of[place] if self.node_of else place
+        return self._nodes[self.place(rank)]
 
     def local_rank(self, rank: int) -> int:
         return self.ranks_on(self.node_rank(rank)).index(rank)
 
     def ranks_on(self, node_rank: int) -> tuple[int, ...]:
-        if not self.node_of:
-            return self.ranks_at(node_rank)
-        return tuple(r for place, node in enumerate(self.node_of) if node == node_rank for r in self.ranks_at(place))
+        return tuple(r for place, node in enumerate(self._nodes) if node == node_rank for r in self.ranks_at(place))
 
     def host_of(self, rank: int) -> str:
         """Name of the rank's host; "?" if unknown."""
@@ -103,10 +104,8 @@ class Topology(Struct, frozen=True):
 
     def host_of_node(self, node_rank: int) -> str:
         """Name of a node's host; "" if the node is not attached."""
-        if not self.node_of:
-            return self.hostnames[node_rank] if node_rank < len(self.hostnames) else ""
-        of_places = zip(self.node_of, self.hostnames, strict=False)
-        return next((host for node, host in of_places if node == node_rank and host), "")
+        places = zip(self._nodes, self.hostnames, strict=False)
+        return next((host for node, host in places if node == node_rank and host), "")
 
     def where(self, rank: int) -> str:
         """``"rank 2 (node 1, hostname)"`` for messages."""

@@ -5,8 +5,6 @@ traffic is encrypted from end to end, and the control port decides who may speak
 port. Clients, and nodes on the controller's own host, use these two ports directly.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress
@@ -97,7 +95,7 @@ class _JoinedEnd(asyncio.Protocol):
     """One of two joined connections: ``other`` sends on what it receives, and slows it down to its own pace."""
 
     transport: asyncio.Transport
-    other: _JoinedEnd
+    other: "_JoinedEnd"
 
     def __init__(self, on_end: Callable[[], object], on_received: Callable[[int], object] = lambda _: None):
         """``on_received`` is called with the number of bytes so far."""

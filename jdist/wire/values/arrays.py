@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _RAW_KINDS = "biufcmMSUV"  # Kinds whose elements are their bytes. Objects and variable-length strings are pointers.
-
-
 _RAW_DTYPE = re.compile(rf"[<>|=][{_RAW_KINDS}][0-9]+(\[[0-9A-Za-z]+\])?")
 
 
@@ -53,20 +51,6 @@ def take_apart(array: NDArray[Any]) -> tuple[ArrayNote, memoryview]:
     return ArrayNote(array.dtype.str, array.shape, order), memoryview(octets).cast("B")
 
 
-def check(note: ArrayNote, size: int) -> None:
-    """Raises ProtocolError unless ``size`` bytes are what the note describes."""
-    import numpy as np
-
-    if _RAW_DTYPE.fullmatch(note.dtype) is None or min(note.shape, default=0) < 0:
-        raise ProtocolError(f"an array of dtype {note.dtype!r} and shape {list(note.shape)} cannot come as raw bytes")
-    try:
-        dtype = np.dtype(note.dtype)
-    except (TypeError, ValueError) as e:
-        raise ProtocolError(f"an array of unknown dtype {note.dtype!r} arrived") from e
-    if math.prod(note.shape) * dtype.itemsize != size:
-        raise ProtocolError(f"{size} bytes arrived for an array {note.dtype} {list(note.shape)}")
-
-
 def put_together(note: ArrayNote, buffer: memoryview | bytes | bytearray) -> NDArray[Any]:
     """The array on ``buffer``, without a copy if that is writable and aligned.
 
@@ -75,8 +59,14 @@ def put_together(note: ArrayNote, buffer: memoryview | bytes | bytearray) -> NDA
     import numpy as np
 
     view = memoryview(buffer)
-    check(note, view.nbytes)
-    dtype = np.dtype(note.dtype)
+    if _RAW_DTYPE.fullmatch(note.dtype) is None or min(note.shape, default=0) < 0:
+        raise ProtocolError(f"an array of dtype {note.dtype!r} and shape {list(note.shape)} cannot come as raw bytes")
+    try:
+        dtype = np.dtype(note.dtype)
+    except (TypeError, ValueError) as e:
+        raise ProtocolError(f"an array of unknown dtype {note.dtype!r} arrived") from e
+    if math.prod(note.shape) * dtype.itemsize != view.nbytes:
+        raise ProtocolError(f"{view.nbytes} bytes arrived for an array {note.dtype} {list(note.shape)}")
     if not view.nbytes:
         try:
             return np.empty(note.shape, dtype, order=note.order)
