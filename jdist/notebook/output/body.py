@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from jdist.core.outcome import OutputLine, RichOutput, SkippedLines
+from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi, markup
@@ -142,7 +142,7 @@ def richest(item: RichOutput, images: set[int]) -> tuple[str, int, bool] | None:
     return None
 
 
-def _image_type(item: object) -> str:
+def _image_type(item: OutputEntry) -> str:
     return next((m for m in _IMAGES if m in item.data), "") if isinstance(item, RichOutput) else ""
 
 
@@ -171,24 +171,22 @@ def images_that_fit(blocks: Sequence[Block]) -> set[int]:
 
 
 def _assembled(chunks: Iterable[_Chunk]) -> str:
+    """The chunks as one piece of HTML; of many lines in sequence, all but the last ones are one click away."""
     out = []
     for is_text, group in itertools.groupby(chunks, key=lambda chunk: chunk.lines > 0):
         neighbours = list(group)
-        out.append(_folded(neighbours) if is_text else "".join(chunk.content for chunk in neighbours))
+        if not is_text:
+            out += [chunk.content for chunk in neighbours]
+            continue
+        total, shown, at = sum(chunk.lines for chunk in neighbours), 0, len(neighbours)
+        while at > 0 and (total <= _FOLD or shown + neighbours[at - 1].lines <= _SHOWN):
+            at -= 1
+            shown += neighbours[at].lines
+        early, late = ("\n".join(chunk.content for chunk in some) for some in (neighbours[:at], neighbours[at:]))
+        summary = f"{total - shown:,} {'earlier ' if late else ''}lines"
+        out.append(markup.details(summary, markup.pre(early)) if at else "")
+        out.append(markup.pre(late) if late else "")
     return "".join(out)
-
-
-def _folded(chunks: list[_Chunk]) -> str:
-    """Lines of text; when there are many, all but the last ones are one click away."""
-    total, shown, at = sum(chunk.lines for chunk in chunks), 0, len(chunks)
-    while at > 0 and (total <= _FOLD or shown + chunks[at - 1].lines <= _SHOWN):
-        at -= 1
-        shown += chunks[at].lines
-    early, late = ("\n".join(chunk.content for chunk in some) for some in (chunks[:at], chunks[at:]))
-    last = markup.pre(late) if late else ""
-    if not early:
-        return last
-    return markup.details(f"{total - shown:,} {'earlier ' if late else ''}lines", markup.pre(early)) + last
 
 
 # ---------------------------------------------------------------- what fits

@@ -5,15 +5,14 @@ equal on several ranks stand once.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
-from jdist.core.messages.output import Clear, Display, OutputItem, Tail
-from jdist.core.messages.output import Text as TextMessage
+from jdist.core.messages.output import Clear, Display, OutputItem, Tail, Text
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.core.ranks import ranks_by
 from jdist.notebook.output.alignment import AlignedBlock, AlignedEntry, Alignment
@@ -57,89 +56,74 @@ class Transcript:
 
     def feed(self, item: OutputItem) -> None:
         """Record one item as the ranks sent it."""
+        ranks = (item.rank,) if isinstance(item, Tail) else tuple(sorted(set(item.ranks)))
+        is_new = isinstance(item, Text | Tail) or (isinstance(item, Display) and not item.is_update)
+        if is_new and (waiting := self._to_clear.intersection(ranks)):
+            self._clear(waiting)
         match item:
-            case TextMessage():
-                self.feed_text(item.ranks, item.stream, item.text)
-            case Display() if item.is_update:
-                self.feed_update(item.ranks, item.display_id, item.data, item.metadata)
+            case Text():
+                self._add_text(ranks, item)
+            case Display(is_update=True):
+                self._update(ranks, item)
             case Display():
-                self.feed_rich(item.ranks, item.data, item.metadata, item.is_result, item.display_id or None)
+                self._add_display(ranks, item)
+            case Clear(wait=True):
+                self._to_clear.update(ranks)
             case Clear():
-                self.feed_clear(item.ranks, item.wait)
+                self._clear(set(ranks))
             case Tail():
-                self.feed_tail(item.rank, item.stream, item.lines, item.chars, item.text)
+                self._replace_tail(item)
 
-    def feed_text(self, ranks: Sequence[int], stream: Stream, text: str) -> None:
-        """Record raw text of each of these ranks: pieces of lines, ``\\r``, ``\\b`` and ANSI sequences included."""
+    def _add_text(self, ranks: Sequence[int], item: Text) -> None:
+        """Raw text of each of these ranks: pieces of lines, ``\\r``, ``\\b`` and ANSI sequences included."""
         done: dict[tuple[str, ...], list[int]] = {}
-        for rank in self._ready(ranks):
-            if (rank, stream) in self._tails:
-                self._close_tail(rank, stream)
-            lines = self._open.setdefault((rank, stream), LineAssembler()).feed(text)
+        for rank in ranks:
+            if (rank, item.stream) in self._tails:
+                self._close_tail(rank, item.stream)
+            lines = self._open.setdefault((rank, item.stream), LineAssembler()).feed(item.text)
             if lines:
                 done.setdefault(tuple(lines), []).append(rank)
         for same, who in done.items():
             for line in same:
-                self._alignment.add(who, _text_entry(stream, line))
+                self._alignment.add(who, _text_entry(item.stream, line))
 
-    def feed_rich(
-        self,
-        ranks: Sequence[int],
-        data: Mapping[str, Any],
-        metadata: Mapping[str, Any] | None = None,
-        is_result: bool = False,
-        display_id: str | None = None,
-    ) -> None:
-        """Record a display, or the cell's last value. It ends the ranks' open lines, as in any notebook."""
-        ready = self._ready(ranks)
-        for rank in ready:
-            for stream in ("stdout", "stderr"):
-                self._close_line(rank, stream)
-        if not ready:
-            return
-        nodes = self._alignment.add(ready, _entry(RichOutput(ready[0], dict(data), dict(metadata or {}), is_result)))
-        if display_id is not None:
-            for rank, node in zip(ready, nodes, strict=True):
-                self._shown.setdefault((rank, display_id), []).append(node)
+    def _add_display(self, ranks: Sequence[int], item: Display) -> None:
+        """A display, or the cell's last value. It ends the ranks' open lines, as in any notebook."""
+        for rank in ranks:
+            self._close_line(rank, "stdout")
+            self._close_line(rank, "stderr")
+        entry = _entry(RichOutput(ranks[0], item.data, item.metadata, item.is_result))
+        for rank, node in zip(ranks, self._alignment.add(ranks, entry), strict=True):
+            if item.display_id:
+                self._shown.setdefault((rank, item.display_id), []).append(node)
 
-    def feed_update(
-        self, ranks: Sequence[int], display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
-    ) -> bool:
-        """Replace these ranks' displays of this id. False when none of them is in this transcript."""
-        found = False
-        for rank in sorted(set(ranks)):
-            for node in self._shown.get((rank, display_id), ()):
+    def _update(self, ranks: Sequence[int], item: Display) -> None:
+        """Replace these ranks' displays of this id; those that are results stay results."""
+        for rank in ranks:
+            for node in self._shown.get((rank, item.display_id), ()):
                 old = node.members[rank].item
                 is_result = isinstance(old, RichOutput) and old.is_result
-                item = RichOutput(rank, dict(data), dict(metadata or {}), is_result)
-                self._alignment.replace(node, rank, _entry(item))
-                found = True
-        return found
+                self._alignment.replace(node, rank, _entry(RichOutput(rank, item.data, item.metadata, is_result)))
 
-    def feed_clear(self, ranks: Collection[int], wait: bool = False) -> None:
-        """Clear these ranks' output: at once, or with ``wait`` when the rank's next output comes."""
-        if wait:
-            self._to_clear.update(ranks)
-            return
-        self._to_clear.difference_update(ranks)
+    def _replace_tail(self, item: Tail) -> None:
+        """Replace the rank's snapshot of this stream: past its cap a rank sends what it left out and its newest lines.
+
+        A snapshot stands after all else that the rank has sent.
+        """
+        self._close_line(item.rank, item.stream)
+        assembler = LineAssembler()
+        lines = assembler.feed(item.text)
+        lines += [assembler.current] if assembler.current else []
+        skipped = [SkippedLines(item.rank, item.lines, item.chars)] if item.lines or item.chars else []
+        self._tails[item.rank, item.stream] = [*skipped, *(OutputLine(item.rank, item.stream, line) for line in lines)]
+
+    def _clear(self, ranks: set[int]) -> None:
+        self._to_clear -= ranks
         for rank in ranks:
             self._alignment.clear(rank)
         self._open = {key: held for key, held in self._open.items() if key[0] not in ranks}
         self._tails = {key: held for key, held in self._tails.items() if key[0] not in ranks}
         self._shown = {key: held for key, held in self._shown.items() if key[0] not in ranks}
-
-    def feed_tail(self, rank: int, stream: Stream, lines_skipped: int, chars_skipped: int, tail_text: str) -> None:
-        """Replace the rank's snapshot of this stream: past its cap a rank sends what it left out and its newest lines.
-
-        A snapshot stands after all else that the rank has sent.
-        """
-        self._ready((rank,))
-        self._close_line(rank, stream)
-        assembler = LineAssembler()
-        lines = assembler.feed(tail_text)
-        lines += [assembler.current] if assembler.current else []
-        skipped = [SkippedLines(rank, lines_skipped, chars_skipped)] if lines_skipped or chars_skipped else []
-        self._tails[rank, stream] = [*skipped, *(OutputLine(rank, stream, line) for line in lines)]
 
     def close(self, ranks: Iterable[int] | None = None) -> None:
         """Make open lines and snapshots final: these ranks (default: all) will write no more."""
@@ -163,14 +147,6 @@ class Transcript:
     def items(self, rank: int) -> list[OutputEntry]:
         """The rank's finished items in its own order."""
         return [_with_rank(entry.item, rank) for entry in self._alignment.chain(rank)]
-
-    def _ready(self, ranks: Sequence[int]) -> list[int]:
-        """The ranks in ascending order. A pending clear of theirs is done now."""
-        ready = sorted(set(ranks))
-        waiting = self._to_clear.intersection(ready)
-        if waiting:
-            self.feed_clear(waiting)
-        return ready
 
     def _close_line(self, rank: int, stream: Stream) -> None:
         assembler = self._open.get((rank, stream))

@@ -15,6 +15,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
 import jdist
+from jdist.core.messages.output import Display, Text
 from jdist.core.outcome import Outcome
 from jdist.core.topology import Topology
 from jdist.notebook.output.render import render
@@ -216,8 +217,8 @@ def made_up(ranks: int, **changes: Any) -> dict[str, Any]:
     """A run's bundle as it is saved, of a cluster that nobody has."""
     transcript = Transcript(range(ranks))
     for rank in range(ranks):
-        transcript.feed_text([rank], "stdout", f"shard {rank} of {'even' if rank % 2 else 'odd'} ranks\n")
-    transcript.feed_rich([1], {"text/plain": "evil", "text/html": EVIL})
+        transcript.feed(Text((rank,), "stdout", f"shard {rank} of {'even' if rank % 2 else 'odd'} ranks\n"))
+    transcript.feed(Display((1,), {"text/plain": "evil", "text/html": EVIL}))
     outcomes = {rank: Outcome(kind="lost" if rank == 9 else "value", duration=0.5) for rank in range(ranks)}
     view = RunView(
         run=7,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jdist.core.messages.output import Display, Tail, Text
 from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.core.topology import Topology
 from jdist.notebook.output.body import IMAGES_LIMIT
@@ -46,7 +47,7 @@ def view(transcript: Transcript | None = None, **changes) -> RunView:
 def written(*steps) -> Transcript:
     transcript = Transcript(RANKS)
     for ranks, text in steps:
-        transcript.feed_text(ranks, "stdout", text)
+        transcript.feed(Text(ranks, "stdout", text))
     return transcript
 
 
@@ -102,15 +103,15 @@ def test_lines_stand_with_their_ranks_and_the_run_ends_with_one_line():
 
 def test_results_are_collapsed_and_further_lines_are_set_under_the_first():
     transcript = Transcript(RANKS)
-    transcript.feed_rich((0, 1, 2), {"text/plain": "tensor([[6.],\n        [6.]])"}, is_result=True)
-    transcript.feed_rich((3,), {"text/plain": "tensor(7.)"}, is_result=True)
+    transcript.feed(Display((0, 1, 2), {"text/plain": "tensor([[6.],\n        [6.]])"}, is_result=True))
+    transcript.feed(Display((3,), {"text/plain": "tensor(7.)"}, is_result=True))
     assert "[0-2] tensor([[6.],\n              [6.]])\n[3] tensor(7.)\n" in plain(view(transcript))
     assert "tensor([[6.],\n              [6.]])" in Tags(markup(view(transcript))).text
 
 
 def test_stderr_is_told_apart_without_colour():
     transcript = Transcript(RANKS)
-    transcript.feed_text((1,), "stderr", "careful\n")
+    transcript.feed(Text((1,), "stderr", "careful\n"))
     bare = re.sub(r' style="[^"]*"', "", markup(view(transcript)))
     assert '<em title="stderr">[1]</em>' in bare
 
@@ -138,7 +139,7 @@ def test_colours_become_spans_in_html_and_vanish_in_plain_text():
 )
 def test_a_display_shows_the_richest_it_has(data, expected):
     transcript = Transcript(RANKS)
-    transcript.feed_rich((1, 2), data)
+    transcript.feed(Display((1, 2), data))
     shown = markup(view(transcript))
     assert expected in shown
     assert "[1-2]" in shown
@@ -146,7 +147,7 @@ def test_a_display_shows_the_richest_it_has(data, expected):
 
 def test_a_picture_keeps_its_size_only_when_that_is_a_number():
     transcript = Transcript(RANKS)
-    transcript.feed_rich((0,), {"image/png": "QUJD"}, {"image/png": {"width": 300, "height": '1" onload="x'}})
+    transcript.feed(Display((0,), {"image/png": "QUJD"}, {"image/png": {"width": 300, "height": '1" onload="x'}}))
     assert ' width="300"' in markup(view(transcript))
     assert "onload" not in markup(view(transcript))
 
@@ -299,10 +300,10 @@ anything = st.one_of(st.just(EVIL), st.text(max_size=30), st.text("<>&\"'\x1b[0;
 @given(anything, anything, anything, anything)
 def test_user_text_never_becomes_markup(text, name, source, notice):
     transcript = Transcript(RANKS)
-    transcript.feed_text((0, 1), "stdout", text)
-    transcript.feed_text((2,), "stderr", text + "\n")
-    transcript.feed_rich((3,), {"text/plain": text}, is_result=True)
-    transcript.feed_tail(1, "stdout", 1, 1, text)
+    transcript.feed(Text((0, 1), "stdout", text))
+    transcript.feed(Text((2,), "stderr", text + "\n"))
+    transcript.feed(Display((3,), {"text/plain": text}, is_result=True))
+    transcript.feed(Tail(1, "stdout", 1, 1, text))
     error = ErrorInfo(name, text, (text, name), 3, source)
     echo = ErrorInfo(name, text, (), 3, source, is_echo=True)
     outcomes = {0: Outcome(kind="error", error=error), 1: Outcome(kind="error", error=echo), 2: Outcome(kind="lost")}
@@ -317,8 +318,8 @@ def test_user_text_never_becomes_markup(text, name, source, notice):
 
 def test_a_script_arrives_as_text_from_everywhere():
     transcript = Transcript(RANKS)
-    transcript.feed_text(RANKS, "stdout", EVIL + "\n")
-    transcript.feed_text(RANKS, "stderr", EVIL + "\n")
+    transcript.feed(Text(RANKS, "stdout", EVIL + "\n"))
+    transcript.feed(Text(RANKS, "stderr", EVIL + "\n"))
     outcomes = {0: failed(EVIL, EVIL), 1: failed(EVIL, EVIL, echo=True)}
     shown = markup(view(transcript, outcomes=outcomes, notices=(EVIL,)))
     assert "<script" not in shown
@@ -354,8 +355,8 @@ def test_each_representation_stays_within_its_limit(steps, lead, causes, limit):
     ranks = tuple(range(max(4, causes)))
     transcript = Transcript(ranks)
     for rank, text, times in steps:
-        transcript.feed_text([rank], "stdout", text * times + "\n")
-        transcript.feed_rich([rank], {"text/plain": text * times, "text/html": "<b>x</b>" * times})
+        transcript.feed(Text((rank,), "stdout", text * times + "\n"))
+        transcript.feed(Display((rank,), {"text/plain": text * times, "text/html": "<b>x</b>" * times}))
     word = "\x1b[1m<é"
     outcomes = {r: failed(chr(65 + r) * 300, word * 5000, echo=r % 3 == 2, line=r) for r in range(causes)}
     shown = view(transcript, outcomes=outcomes, ranks=ranks, lead=lead, notices=(word * 900,) * 9)
@@ -368,9 +369,9 @@ def test_each_representation_stays_within_its_limit(steps, lead, causes, limit):
 def test_the_middle_is_left_out_with_an_exact_count():
     transcript = Transcript(RANKS)
     for i in range(20_000):
-        transcript.feed_text((0, 1), "stdout", f"line {i} of two\n")
+        transcript.feed(Text((0, 1), "stdout", f"line {i} of two\n"))
         if i % 2:
-            transcript.feed_text((3,), "stdout", f"line {i} of three\n")
+            transcript.feed(Text((3,), "stdout", f"line {i} of three\n"))
     for mime, content in texts(view(transcript)).items():
         text = content if mime == "text/plain" else html.unescape(content)
         shown = {rank: len(re.findall(rf"line \d+ of {word}", text)) for rank, word in ((0, "two"), (3, "three"))}
@@ -393,14 +394,14 @@ def test_what_is_left_out_is_said(lines, ranks, expected):
     assert left_out(lines, ranks) == expected
     transcript = Transcript(RANKS)
     for rank in ranks:
-        transcript.feed_tail(rank, "stdout", lines, 10 * lines, "last")
+        transcript.feed(Tail(rank, "stdout", lines, 10 * lines, "last"))
     assert expected in plain(view(transcript))
 
 
 def test_pictures_are_bounded_and_the_newest_are_kept():
     transcript = Transcript(RANKS)
     for i in range(5):
-        transcript.feed_rich((i % 4,), {"text/plain": f"picture {i}", "image/png": "ABCD" * 150_000 + f"{i:04}"})
+        transcript.feed(Display((i % 4,), {"text/plain": f"picture {i}", "image/png": "ABCD" * 150_000 + f"{i:04}"}))
     shown = markup(view(transcript))
     assert [int(n) for n in re.findall(r'alt="picture (\d)"', shown)] == [2, 3, 4]
     assert "picture 1: image/png of 600,004 characters left out" in shown
@@ -415,7 +416,7 @@ def test_a_run_is_not_shown_in_too_little_room():
 def test_very_many_ranks_are_named_shortly():
     odd = tuple(range(1, 2048, 2))
     transcript = Transcript(range(2048))
-    transcript.feed_text(odd, "stdout", "x\n")
+    transcript.feed(Text(odd, "stdout", "x\n"))
     shown = view(transcript, ranks=tuple(range(2048)), outcomes=dict.fromkeys(odd, failed()), topology=None)
     assert max(map(len, plain(shown).split("\n"))) < 200
     assert "1024 ranks (1,3," in shown.footer

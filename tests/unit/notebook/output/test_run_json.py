@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jdist.core.messages.output import Display, Text
 from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind, OutputLine
 from jdist.core.ranks import RankSet
@@ -62,8 +63,8 @@ def cut_out(shown: dict[str, Any], piece: dict[str, int]) -> str:
 def test_equal_lines_stand_once_and_neighbours_are_joined() -> None:
     transcript = Transcript(RANKS)
     for rank in RANKS:
-        transcript.feed_text([rank], "stdout", "one sentence\nand \x1b[31manother\x1b[0m\n")
-    transcript.feed_text([1], "stderr", "careful\n")
+        transcript.feed(Text((rank,), "stdout", "one sentence\nand \x1b[31manother\x1b[0m\n"))
+    transcript.feed(Text((1,), "stderr", "careful\n"))
     assert structure(transcript)["segments"] == [
         {"kind": "text", "ranks": "0-3", "text": "one sentence\nand \x1b[31manother\x1b[0m"},
         {"kind": "text", "ranks": "1", "text": "careful", "stderr": True},
@@ -74,16 +75,16 @@ def test_lines_that_differ_in_numbers_keep_each_ranks_own() -> None:
     transcript = Transcript(RANKS)
     for step in range(2):
         for rank in RANKS:
-            transcript.feed_text([rank], "stdout", f"step {step} loss 0.{rank // 2}\n")
+            transcript.feed(Text((rank,), "stdout", f"step {step} loss 0.{rank // 2}\n"))
     texts = [{"ranks": f"{r}-{r + 1}", "text": f"step 0 loss 0.{r // 2}\nstep 1 loss 0.{r // 2}"} for r in (0, 2)]
     assert structure(transcript)["segments"] == [{"kind": "alike", "texts": texts}]
 
 
 def test_a_result_and_a_display_stand_with_their_ranks() -> None:
     transcript = Transcript(RANKS)
-    transcript.feed_rich(RANKS, {"text/plain": "tensor([6.])"}, is_result=True)
-    transcript.feed_rich([0], {"text/plain": "x²", "text/latex": "$x^2$"})
-    transcript.feed_rich([1], {"text/plain": "spec", "application/vnd.vega.v5+json": {"mark": "bar"}})
+    transcript.feed(Display(RANKS, {"text/plain": "tensor([6.])"}, is_result=True))
+    transcript.feed(Display((0,), {"text/plain": "x²", "text/latex": "$x^2$"}))
+    transcript.feed(Display((1,), {"text/plain": "spec", "application/vnd.vega.v5+json": {"mark": "bar"}}))
     assert structure(transcript)["segments"] == [
         {"kind": "shown", "ranks": "0-3", "data": {"text/plain": "tensor([6.])"}, "is_result": True},
         {"kind": "shown", "ranks": "0", "data": {"text/latex": "$x^2$", "text/plain": "x²"}},
@@ -98,9 +99,9 @@ def test_a_result_and_a_display_stand_with_their_ranks() -> None:
 @pytest.mark.parametrize("before", ["plain", "é", "🙂 and é\n🙂"])
 def test_pictures_tables_and_tracebacks_are_named_where_the_html_has_them(before: str) -> None:
     transcript = Transcript(RANKS)
-    transcript.feed_text([0], "stdout", before + "\n")
-    transcript.feed_rich([1], {"text/plain": "<Figure>", "image/png": PICTURE})
-    transcript.feed_rich([0, 2], {"text/plain": "frame", "text/html": "<table><tr><td>🙂</td></tr></table>"})
+    transcript.feed(Text((0,), "stdout", before + "\n"))
+    transcript.feed(Display((1,), {"text/plain": "<Figure>", "image/png": PICTURE}))
+    transcript.feed(Display((0, 2), {"text/plain": "frame", "text/html": "<table><tr><td>🙂</td></tr></table>"}))
     shown = bundle(transcript, outcomes={**dict.fromkeys(RANKS, ok()), 3: failed()})
     found = shown[MIME]
     assert PICTURE not in json.dumps(found)
@@ -171,7 +172,7 @@ def test_a_thousand_ranks_take_little_room() -> None:
 def test_the_middle_of_long_output_is_a_gap() -> None:
     transcript = Transcript(RANKS)
     for i in range(20_000):
-        transcript.feed_text((0, 1), "stdout", f"line {i} of two\n")
+        transcript.feed(Text((0, 1), "stdout", f"line {i} of two\n"))
     found = structure(transcript)["segments"]
     assert [s["kind"] for s in found] == ["text", "gap", "text"]
     shown = sum(s["text"].count("\n") + 1 for s in found if s["kind"] == "text")
@@ -187,7 +188,7 @@ def test_the_middle_of_long_output_is_a_gap() -> None:
 def test_no_rank_loses_a_line_whatever_it_writes(steps: list[tuple[int, str, bool]], lead: int | None) -> None:
     transcript = Transcript(RANKS)
     for rank, text, is_stderr in steps:
-        transcript.feed_text([rank], "stderr" if is_stderr else "stdout", text + "\n")
+        transcript.feed(Text((rank,), "stderr" if is_stderr else "stdout", text + "\n"))
     transcript.close()
     found = msgspec.convert(bundle(transcript, lead=lead, state="running")[MIME], RunJson)
     said: dict[int, list[str]] = {rank: [] for rank in RANKS}
@@ -204,10 +205,10 @@ def test_a_notebook_does_not_double_with_text_and_does_not_grow_with_pictures() 
     transcript = Transcript(RANKS)
     for i in range(300):
         for rank, (name, part) in enumerate(("aw", "bx", "cy", "dz")):
-            transcript.feed_text([rank], "stdout", f"epoch {i}: rank-{name} sees shard {part} of the data\n")
+            transcript.feed(Text((rank,), "stdout", f"epoch {i}: rank-{name} sees shard {part} of the data\n"))
     shown = bundle(transcript)
     assert len(written(shown)) < 1.8 * len(written({m: v for m, v in shown.items() if m != MIME}))
-    transcript.feed_rich([1], {"text/plain": "<Figure>", "image/png": PICTURE * 10})
+    transcript.feed(Display((1,), {"text/plain": "<Figure>", "image/png": PICTURE * 10}))
     assert len(json.dumps(bundle(transcript)[MIME])) < len(json.dumps(shown[MIME])) + 200
     letters = len(shown["text/plain"]) + len(shown["text/html"])
     assert weight(shown) == letters + len(json.dumps(shown[MIME], ensure_ascii=False))

@@ -32,7 +32,7 @@ def shape(blocks: list[Block]) -> list[tuple[tuple[int, ...], list[str]]]:
 def fed(*steps: tuple[tuple[int, ...], str]) -> Transcript:
     transcript = Transcript(RANKS)
     for ranks, text in steps:
-        transcript.feed_text(ranks, "stdout", text)
+        transcript.feed(Text(ranks, "stdout", text))
     return transcript
 
 
@@ -48,7 +48,7 @@ def test_each_ranks_lines_are_what_was_fed_for_any_interleaving(steps):
     transcript = Transcript(RANKS)
     expected = {rank: [] for rank in RANKS}
     for ranks, stream, text in steps:
-        transcript.feed_text(ranks, stream, text + "\n")
+        transcript.feed(Text(ranks, stream, text + "\n"))
         for rank in ranks:
             expected[rank].append((stream, text))
     blocks = transcript.blocks()
@@ -65,7 +65,7 @@ def test_equal_sequences_become_one_for_any_interleaving(lines, data):
         rank = data.draw(st.sampled_from(ready))
         for _ in range(data.draw(st.integers(1, 6))):
             if left[rank]:
-                transcript.feed_text([rank], "stdout", left[rank].pop(0) + "\n")
+                transcript.feed(Text((rank,), "stdout", left[rank].pop(0) + "\n"))
     assert shape(transcript.blocks()) == [(RANKS, [line]) for line in lines]
 
 
@@ -74,10 +74,10 @@ def test_text_may_come_in_any_pieces(steps, data):
     whole, pieces = Transcript(RANKS), Transcript(RANKS)
     for ranks, text, ends in steps:
         full = text + ("\n" if ends else "")
-        whole.feed_text(ranks, "stdout", full)
+        whole.feed(Text(ranks, "stdout", full))
         cut = data.draw(st.integers(0, len(full)))
-        pieces.feed_text(ranks, "stdout", full[:cut])
-        pieces.feed_text(ranks, "stdout", full[cut:])
+        pieces.feed(Text(ranks, "stdout", full[:cut]))
+        pieces.feed(Text(ranks, "stdout", full[cut:]))
     for rank in RANKS:
         assert texts(whole.blocks(), rank) == texts(pieces.blocks(), rank)
     whole.close()
@@ -98,11 +98,11 @@ def test_displays_and_clearing_keep_each_ranks_order(steps):
                 model[rank] = []
             waiting -= set(ranks)
         if what == "line":
-            transcript.feed_text(ranks, "stdout", text + "\n")
+            transcript.feed(Text(ranks, "stdout", text + "\n"))
         elif what == "rich":
-            transcript.feed_rich(ranks, {"text/plain": text})
+            transcript.feed(Display(ranks, {"text/plain": text}))
         else:
-            transcript.feed_clear(ranks, wait=what == "clear later")
+            transcript.feed(Clear(ranks, wait=what == "clear later"))
         for rank in ranks:
             if what in ("line", "rich"):
                 model[rank].append(text)
@@ -123,7 +123,7 @@ def test_what_every_rank_has_passed_never_changes(first, second):
     transcript = fed(*((ranks, text + "\n") for ranks, text in first), (RANKS, "here all ranks stand together\n"))
     settled = transcript.blocks()
     for ranks, text in second:
-        transcript.feed_text(ranks, "stdout", text + "\n")
+        transcript.feed(Text(ranks, "stdout", text + "\n"))
     assert transcript.blocks()[: len(settled)] == settled
 
 
@@ -161,7 +161,7 @@ def test_what_is_joined(steps, expected):
 def test_lines_that_differ_are_joined_for_at_most_eight_ranks():
     transcript = Transcript(range(20))
     for rank in range(20):
-        transcript.feed_text([rank], "stdout", f"loss {rank}\n")
+        transcript.feed(Text((rank,), "stdout", f"loss {rank}\n"))
     assert [len(block.ranks) for block in transcript.blocks()] == [MOST_VARIANTS, MOST_VARIANTS, 4]
     assert texts(transcript.blocks(), 13) == ["loss 13"]
 
@@ -169,15 +169,15 @@ def test_lines_that_differ_are_joined_for_at_most_eight_ranks():
 def test_equal_lines_are_joined_for_any_number_of_ranks():
     transcript = Transcript(range(100))
     for rank in range(100):
-        transcript.feed_text([rank], "stdout", "loss 1\n")
+        transcript.feed(Text((rank,), "stdout", "loss 1\n"))
     assert shape(transcript.blocks()) == [(tuple(range(100)), ["loss 1"])]
 
 
 def test_streams_are_kept_apart_in_the_order_of_arrival():
     transcript = Transcript(RANKS)
-    transcript.feed_text(RANKS, "stdout", "same\n")
-    transcript.feed_text(RANKS, "stderr", "same\n")
-    transcript.feed_text(RANKS, "stdout", "last\n")
+    transcript.feed(Text(RANKS, "stdout", "same\n"))
+    transcript.feed(Text(RANKS, "stderr", "same\n"))
+    transcript.feed(Text(RANKS, "stdout", "last\n"))
     shown = [(b.ranks, b.parts[0].item.stream, b.parts[0].item.text) for b in transcript.blocks()]
     assert shown == [(RANKS, "stdout", "same"), (RANKS, "stderr", "same"), (RANKS, "stdout", "last")]
 
@@ -228,11 +228,11 @@ def test_an_open_line_is_seen_while_it_grows_and_ends_with_close():
 
 def test_equal_displays_are_joined_and_others_are_not():
     transcript = Transcript(RANKS)
-    transcript.feed_text([0], "stdout", "open")
-    transcript.feed_rich([0], {"text/plain": "6", "text/html": "<b>6</b>"}, is_result=True)
-    transcript.feed_rich([1, 2], {"text/html": "<b>6</b>", "text/plain": "6"}, is_result=True)
-    transcript.feed_rich([3], {"text/plain": "7", "text/html": "<b>7</b>"}, is_result=True)
-    transcript.feed_rich([3], {"text/plain": "6", "text/html": "<b>6</b>"})
+    transcript.feed(Text((0,), "stdout", "open"))
+    transcript.feed(Display((0,), {"text/plain": "6", "text/html": "<b>6</b>"}, is_result=True))
+    transcript.feed(Display((1, 2), {"text/html": "<b>6</b>", "text/plain": "6"}, is_result=True))
+    transcript.feed(Display((3,), {"text/plain": "7", "text/html": "<b>7</b>"}, is_result=True))
+    transcript.feed(Display((3,), {"text/plain": "6", "text/html": "<b>6</b>"}))
     blocks = transcript.blocks()
     assert [b.ranks for b in blocks] == [(0,), (0, 1, 2), (3,), (3,)]
     assert [i.is_result for i in of_rank(blocks, 3)] == [True, False]
@@ -240,34 +240,36 @@ def test_equal_displays_are_joined_and_others_are_not():
 
 def test_an_update_changes_the_display_of_its_ranks_only():
     transcript = Transcript(RANKS)
-    transcript.feed_rich(RANKS, {"text/plain": "0 %"}, display_id="bar")
-    transcript.feed_text(RANKS, "stdout", "after\n")
+    transcript.feed(Display(RANKS, {"text/plain": "0 %"}, display_id="bar"))
+    transcript.feed(Text(RANKS, "stdout", "after\n"))
     transcript.blocks()
-    assert transcript.feed_update([1], "bar", {"text/plain": "50 %"})
+    transcript.feed(Display((1,), {"text/plain": "50 %"}, display_id="bar", is_update=True))
     block = transcript.blocks()[0]
     assert [(p.ranks, p.item.data["text/plain"]) for p in block.parts] == [((0, 2, 3), "0 %"), ((1,), "50 %")]
-    assert transcript.feed_update([0, 2, 3], "bar", {"text/plain": "50 %"})
+    transcript.feed(Display((0, 2, 3), {"text/plain": "50 %"}, display_id="bar", is_update=True))
     assert [p.ranks for p in transcript.blocks()[0].parts] == [RANKS]
-    assert not transcript.feed_update(RANKS, "unknown", {"text/plain": "x"})
+    transcript.feed(Display(RANKS, {"text/plain": "x"}, display_id="unknown", is_update=True))
+    assert [item.data["text/plain"] for item in of_rank(transcript.blocks()[:1], 0)] == ["50 %"]
+    assert len(transcript.blocks()) == 2
 
 
 def test_clearing_touches_no_other_rank_and_may_wait_for_the_next_output():
     transcript = fed((RANKS, "frame\nopen"))
-    transcript.feed_clear([1])
+    transcript.feed(Clear((1,)))
     assert texts(transcript.blocks(), 1) == []
     assert texts(transcript.blocks(), 0) == ["frame", "open"]
-    transcript.feed_clear([0], wait=True)
+    transcript.feed(Clear((0,), wait=True))
     assert texts(transcript.blocks(), 0) == ["frame", "open"]
-    transcript.feed_text([0], "stdout", "next\n")
+    transcript.feed(Text((0,), "stdout", "next\n"))
     assert texts(transcript.blocks(), 0) == ["next"]
     assert texts(transcript.blocks(), 2) == ["frame", "open"]
 
 
 def test_a_snapshot_replaces_the_one_before_and_stands_last():
     transcript = fed((RANKS, "first\nhalf"))
-    transcript.feed_tail(2, "stdout", 10, 100, "old\n")
-    transcript.feed_rich([2], {"text/plain": "figure"})
-    transcript.feed_tail(2, "stdout", 1234, 56789, "new\nnewest")
+    transcript.feed(Tail(2, "stdout", 10, 100, "old\n"))
+    transcript.feed(Display((2,), {"text/plain": "figure"}))
+    transcript.feed(Tail(2, "stdout", 1234, 56789, "new\nnewest"))
     items = of_rank(transcript.blocks(), 2)
     expected = ["first", "half", "figure", (1234, 56789), "new", "newest"]
 
@@ -285,7 +287,7 @@ def test_a_snapshot_replaces_the_one_before_and_stands_last():
 def test_snapshots_of_several_ranks_are_joined():
     transcript = Transcript(RANKS)
     for rank in RANKS:
-        transcript.feed_tail(rank, "stdout", 5, 50, "alike\n")
+        transcript.feed(Tail(rank, "stdout", 5, 50, "alike\n"))
     assert [b.ranks for b in transcript.blocks()] == [RANKS, RANKS]
 
 
@@ -330,7 +332,7 @@ def test_the_cost_grows_with_the_lines_and_not_faster(kind):
         chunks.sort(key=lambda chunk: chunk[1])
     begun = time.process_time()
     for rank, start in chunks:
-        transcript.feed_text([rank], "stdout", "".join(made(rank, i) + "\n" for i in range(start, start + 20)))
+        transcript.feed(Text((rank,), "stdout", "".join(made(rank, i) + "\n" for i in range(start, start + 20))))
     transcript.blocks()
     assert time.process_time() - begun < 20  # takes one or two; a quadratic way takes minutes
     assert texts(transcript.blocks(), 3) == [made(3, i) for i in range(count)]
