@@ -1,7 +1,7 @@
 """Launcher: the interface of every way to start agents on nodes. ``CONTRIBUTING.md`` tells how to add one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from importlib.metadata import entry_points
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from jdist.core.errors import UsageError, nearest
-from jdist.core.settings import Settings
+from jdist.core.settings import Host, Settings
 
 ENTRY_POINTS = "jdist.launchers"
 
@@ -17,19 +17,19 @@ ENTRY_POINTS = "jdist.launchers"
 class LaunchPlan(Struct, frozen=True):
     """What a launcher is to launch."""
 
-    settings: Settings
-    """The cluster's settings, completed by :meth:`Launcher.complete`."""
-    log: str
-    """File (mode 0600) for the agents' own output."""
-    first: int = 0
-    """Lowest node rank to launch; more than 0 for a node that is added to a running cluster."""
-    nnodes: int = 0
-    """Number of nodes to launch; 0: all nodes of the cluster."""
+    settings: Settings  # The cluster's settings, completed by `Launcher.complete`.
+    log: str  # File (mode 0600) for the agents' own output.
+    first: int = 0  # Lowest node rank to launch; more than 0 for a node that is added to a running cluster.
+    nnodes: int = 0  # Number of nodes to launch; 0: all nodes of the cluster.
 
     @property
     def node_ranks(self) -> range:
         """Node ranks to launch."""
         return range(self.first, self.first + (self.nnodes or self.settings.nnodes))
+
+    def join_words(self, node_rank: int) -> list[str]:
+        """Arguments of ``jdist`` for a node's agent, which reads the join line on standard input."""
+        return ["join", "--node-rank", str(node_rank), *([] if self.settings.fork else ["--no-fork"]), "-"]
 
 
 class Launcher(ABC):
@@ -49,6 +49,17 @@ class Launcher(ABC):
         Set before :meth:`relaunch`. Node ranks change when nodes are dropped or removed; ``plan`` has those of the
         start.
         """
+
+    def name_of(self, node_rank: int) -> str:
+        """The node's name in :attr:`node_names`; "" if it is unknown."""
+        return self.node_names[node_rank] if node_rank < len(self.node_names) else ""
+
+    def host_of(self, node_rank: int, hosts: Sequence[Host]) -> Host | None:
+        """Host of a node that was launched before on one of ``hosts``, or was added; None if it is unknown."""
+        if name := self.name_of(node_rank):
+            return next((h for h in hosts if h.name == name), Host(name))
+        is_as_at_start = len(self.node_names) in (0, len(hosts))
+        return hosts[node_rank] if is_as_at_start and node_rank < len(hosts) else None
 
     @classmethod
     def complete(cls, settings: Settings) -> Settings:

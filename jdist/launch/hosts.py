@@ -20,10 +20,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
         if found["slots"] is not None and int(found["slots"]) < 1:
             raise UsageError(f"--hosts {entry!r}: a node has at least one rank")
         hosts.append(Host(found["name"].replace("[", "").replace("]", ""), int(found["slots"] or 0)))
-    if not hosts:
-        raise UsageError("--hosts names no host")
-    _check_unique(hosts, "--hosts")
-    return tuple(hosts)
+    return _checked(hosts, "--hosts")
 
 
 def read_hostfile(path: str | Path) -> tuple[Host, ...]:
@@ -35,15 +32,9 @@ def read_hostfile(path: str | Path) -> tuple[Host, ...]:
         lines = Path(path).expanduser().read_text().splitlines()
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(f"--hostfile {path} cannot be read: {e}") from None
-    hosts = []
-    for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if words:
-            hosts.append(_host(words, f"--hostfile {path}, line {number}"))
-    if not hosts:
-        raise UsageError(f"--hostfile {path} names no host")
-    _check_unique(hosts, f"--hostfile {path}")
-    return tuple(hosts)
+    entries = [(number, line.partition("#")[0].split()) for number, line in enumerate(lines, 1)]
+    hosts = [_host(words, f"--hostfile {path}, line {number}") for number, words in entries if words]
+    return _checked(hosts, f"--hostfile {path}")
 
 
 def _host(words: list[str], where: str) -> Host:
@@ -59,8 +50,11 @@ def _host(words: list[str], where: str) -> Host:
     return Host(words[0], int(slots), given.get("python", ""), given.get("directory", ""))
 
 
-def _check_unique(hosts: list[Host], where: str) -> None:
+def _checked(hosts: list[Host], where: str) -> tuple[Host, ...]:
+    if not hosts:
+        raise UsageError(f"{where} names no host")
     names = [h.name for h in hosts]
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
         raise UsageError(f"{where} names {twice} twice; say {twice}:RANKS once, with all of its ranks")
+    return tuple(hosts)

@@ -1,4 +1,4 @@
-"""Launch program: a program such as srun or mpirun that starts agents on nodes, and what it reports.
+"""Launch program: a program such as srun, mpirun or an agent itself that a launcher starts, and what it reports.
 
 It runs in a session of its own and writes to the cluster's log, so it outlives the process that started it.
 """
@@ -10,11 +10,13 @@ import re
 import subprocess
 import sys
 import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 from jdist.core.environment import SECRETS, without
 from jdist.core.errors import LaunchError
+from jdist.launch.base import Launcher, LaunchPlan
 from jdist.launch.support import reap
 from jdist.wire.log import without_verbose
 
@@ -22,6 +24,7 @@ from jdist.wire.log import without_verbose
 _NODE = re.compile(r"jdist node (\d+) \(([^)]*)\): (.*)")
 _TAIL = 4
 _LOOK = 0.05  # Seconds between two polls of a process.
+_END = 5.0
 
 
 class ProgramLog:
@@ -31,34 +34,43 @@ class ProgramLog:
     """
 
     def __init__(self, path: str, prefixes: Sequence[str] = ()):
-        self.path = path
+        self._path = path
         self._prefixes = tuple(prefixes)
         with self.open() as f:
             self._offset = f.tell()
 
     def open(self) -> BinaryIO:
         """The log, open for appending."""
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.lseek(fd, 0, os.SEEK_END)
         return os.fdopen(fd, "ab", buffering=0)
 
     def lines(self) -> list[str]:
         """Lines written since this object was made."""
-        with open(self.path, errors="replace") as f:
+        with open(self._path, errors="replace") as f:
             f.seek(self._offset)
             return without_verbose(f.read().splitlines())
 
     def ended_nodes(self) -> dict[int, str]:
-        """Why agents have ended, by node rank."""
-        return ended_nodes(self.lines())
+        """Why agents have ended, by node rank, from launch/node_runner's lines: the first reason of each node."""
+        found: dict[int, str] = {}
+        for match in filter(None, map(_NODE.search, self.lines())):
+            found.setdefault(int(match[1]), f"({match[2]}) {match[3]}")
+        return found
 
     def last_words(self) -> str:
-        """The last lines, without the reports of nodes; empty if there are none."""
-        return last_words(self.lines(), self._prefixes)
+        """The last lines, preferring those with one of the prefixes; empty if there are none."""
+        said = self._words()
+        own = [line for line in said if line.startswith(self._prefixes)]
+        return " / ".join((own or said)[-_TAIL:])
 
     def first_words(self) -> str:
         """The first lines: mpirun gives its reason first, followed by pages of advice."""
-        return first_words(self.lines())
+        return " / ".join(self._words()[:_TAIL])
+
+    def _words(self) -> list[str]:
+        """The lines that are neither decoration nor the reports of nodes."""
+        return [w for w in map(str.strip, self.lines()) if w.strip("-* ") and not _NODE.search(w)]
 
 
 class LaunchProgram:
@@ -67,15 +79,13 @@ class LaunchProgram:
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: ProgramLog):
         """Start the program. Raises LaunchError."""
         self.log = log
-        output = log.open()
         try:
-            self._process = subprocess.Popen(
-                list(argv), stdin=subprocess.PIPE, stdout=output, stderr=output, env=dict(env), start_new_session=True
-            )
+            with log.open() as output:
+                self._process = subprocess.Popen(
+                    list(argv), stdin=subprocess.PIPE, stdout=output, stderr=output, env=env, start_new_session=True
+                )
         except OSError as e:
             raise LaunchError(f"{argv[0]} cannot be run: {e}") from None
-        finally:
-            output.close()
         reap(self._process)
 
     @property
@@ -113,33 +123,39 @@ class LaunchProgram:
         return self.status is not None
 
 
+class ProgramLauncher(Launcher):
+    """A launcher whose nodes are started by programs on this machine: one program for all nodes, or several."""
+
+    patience: ClassVar[float] = _END
+    """Seconds for a program to end by itself with its agents."""
+
+    def __init__(self, plan: LaunchPlan):
+        super().__init__(plan)
+        self.programs: dict[int, LaunchProgram] = {}  # The program that started each node, by node rank.
+
+    @abstractmethod
+    def why_ended(self, program: LaunchProgram, status: int) -> str:
+        """Reason of a program's end, for nodes whose agents reported none."""
+
+    def failures(self) -> dict[int, str]:
+        """Reasons reported by the nodes; for other nodes, the end of the program."""
+        found = {}
+        for node_rank, program in self.programs.items():
+            status = program.status  # before the log is read: then all that the program wrote is there
+            why = program.log.ended_nodes().get(node_rank, "")
+            if why or status is not None:
+                found[node_rank] = why or self.why_ended(program, status or 0)
+        return found
+
+    async def end(self) -> None:
+        """End the programs, unless they end by themselves with the agents."""
+        await asyncio.gather(*(program.end(self.patience, _END) for program in set(self.programs.values())))
+
+
 def node_command(place: str, first: int, *more: str, fork: bool = True) -> list[str]:
     """What a launch program runs on each node. ``place`` names the variables that hold the node's index."""
     command = [sys.executable, "-P", "-m", "jdist.launch.node_runner", "--place", place, "--first", str(first), *more]
     return command if fork else [*command, "--no-fork"]
-
-
-def ended_nodes(lines: Sequence[str]) -> dict[int, str]:
-    """Why agents have ended, from launch/node_runner's lines: the first reason of each node."""
-    found: dict[int, str] = {}
-    for line in lines:
-        match = _NODE.search(line)
-        if match is not None:
-            found.setdefault(int(match[1]), f"({match[2]}) {match[3]}")
-    return found
-
-
-def last_words(lines: Sequence[str], prefixes: Sequence[str]) -> str:
-    """The last lines, preferring those that begin with one of ``prefixes``."""
-    said = [w for w in (line.strip() for line in lines) if w.strip("-* ") and not _NODE.search(w)]
-    own = [w for w in said if w.startswith(tuple(prefixes))] if prefixes else []
-    return " / ".join((own or said)[-_TAIL:])
-
-
-def first_words(lines: Sequence[str]) -> str:
-    """The first lines that are not decoration."""
-    said = [w for w in (line.strip() for line in lines) if w.strip("-* ") and not _NODE.search(w)]
-    return " / ".join(said[:_TAIL])
 
 
 def clean_environment(more: Sequence[tuple[str, str]]) -> dict[str, str]:

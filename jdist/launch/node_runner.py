@@ -40,12 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"jdist: none of {options.place} is set on {host}: which node is this?", file=sys.stderr)
         return 0
     node_rank = options.first + place
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # this process ends with the agent, and only SIGKILL ends it without the agent
+    _set_signals(signal.SIG_IGN)  # this process ends with the agent, and only SIGKILL ends it without the agent
+    hosts = options.hosts.split(",")
+    name = os.environ.get(options.called, "") or (hosts[place] if place < len(hosts) else "")
     try:
-        status, words = _run(node_rank, _name(place, options), options)
+        status, words = _run(node_rank, name, options)
     except OSError as e:
         status, words = -1, f"its agent could not be started: {e}"
     finally:
@@ -61,14 +60,11 @@ def find_place(variables: Sequence[str], environ: Mapping[str, str]) -> int | No
     return next((int(environ[v]) for v in variables if environ.get(v, "").isdecimal()), None)
 
 
-def _name(place: int, options: argparse.Namespace) -> str:
-    """Name by which the launcher can reach this node again; "" if unknown."""
-    hosts = options.hosts.split(",")
-    return os.environ.get(options.called, "") or (hosts[place] if place < len(hosts) else "")
-
-
 def _run(node_rank: int, name: str, options: argparse.Namespace) -> tuple[int, str]:
-    """Run the agent; its exit status, and a report of how it ended."""
+    """Run the agent; its exit status, and a report of how it ended.
+
+    ``name`` is what the launcher calls this node to reach it again; "" if unknown.
+    """
     command = [sys.executable, "-P", "-m", "jdist", "join", "--node-rank", str(node_rank)]
     command += ["--no-fork"] * options.no_fork
     with tempfile.TemporaryFile() as output, _open_line(options.line) as line:
@@ -79,7 +75,7 @@ def _run(node_rank: int, name: str, options: argparse.Namespace) -> tuple[int, s
             stderr=output,
             env={**without(os.environ, SECRETS, LAUNCHER_VARIABLES), "JDIST_HOST": name},
             start_new_session=True,
-            preexec_fn=_heed_signals,  # noqa: PLW1509 — there is one thread here
+            preexec_fn=lambda: _set_signals(signal.SIG_DFL),  # noqa: PLW1509 — there is one thread here
         )
         status = agent.wait()
         output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL))
@@ -98,9 +94,9 @@ def _open_line(path: str) -> BinaryIO:
         ) from None
 
 
-def _heed_signals() -> None:
+def _set_signals(handler: signal.Handlers) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, handler)
 
 
 def _remove(path: str) -> None:

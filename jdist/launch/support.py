@@ -1,5 +1,6 @@
 """Support for launchers: labels of what a scheduler holds, the end of an agent's log, and children without zombies."""
 
+import asyncio
 import hashlib
 import re
 import socket
@@ -33,6 +34,13 @@ def last_words(log: str) -> str:
     last = without_verbose(log.strip().splitlines())[-_LOG_LINES:]
     refusals = [line[line.index(REFUSED) :] for line in last if REFUSED in line]
     return " / ".join(dict.fromkeys(refusals) or last)
+
+
+def resolved(line: str) -> asyncio.Future[str]:
+    """A join line that is known already, for what awaits one."""
+    known: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    known.set_result(line)
+    return known
 
 
 def reap(process: subprocess.Popen[bytes]) -> None:

@@ -44,11 +44,7 @@ class MissingNode(LocalLauncher):
     launched: MissingNode
 
     def start_the_missing(self, node_rank: int) -> None:
-        agent = self._start(node_rank)
-        assert agent.stdin is not None
-        with agent.stdin:
-            agent.stdin.write(self.join_line.encode() + b"\n")
-        self._agents[node_rank] = agent
+        self.start_agent(node_rank).send_line(self.join_line)
 
 
 @pytest.fixture

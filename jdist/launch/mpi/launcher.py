@@ -13,27 +13,18 @@ import msgspec
 
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.settings import Host, Settings
-from jdist.launch.base import Launcher, LaunchPlan
+from jdist.launch.base import LaunchPlan
 from jdist.launch.hosts import parse_hosts, read_hostfile
-from jdist.launch.launch_program import LaunchProgram, ProgramLog, clean_environment, node_command
-from jdist.launch.mpi.commands import (
-    PLACES,
-    Family,
-    advice,
-    asked_hosts,
-    check_hosts,
-    family_of,
-    mpirun_command,
-    without_hosts,
-)
+from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
+from jdist.launch.mpi import commands
+from jdist.launch.mpi.commands import Family
+from jdist.launch.support import resolved
 
 _MPIRUNS = ("mpirun", "mpiexec")
-_EXPORTED = ("PYTHONPATH",)
 _VERSION_TIMEOUT = 30.0
-_END = 5.0  # Seconds for mpirun to end by itself once the agents have been told to.
 
 
-class MpiLauncher(Launcher):
+class MpiLauncher(ProgramLauncher):
     """One mpirun for all nodes. The first argument after ``--`` may name the program, as in ``-- mpiexec.hydra -f F``.
 
     Agents do not depend on it: mpirun ends its own processes when one of its daemons fails, but not the agents.
@@ -42,7 +33,6 @@ class MpiLauncher(Launcher):
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._program, self._args = _split(plan.settings.launcher_args)
-        self._programs: dict[int, LaunchProgram] = {}  # The mpirun that started each node, by node rank.
         self._line_file: Path | None = None
 
     @classmethod
@@ -50,7 +40,7 @@ class MpiLauncher(Launcher):
         """One node for each host and one rank for each slot, unless the user says otherwise."""
         program, args = _split(settings.launcher_args)
         hosts = settings.hosts or _hosts_among(args, _family(program))
-        check_hosts(settings.hosts)
+        commands.check_hosts(settings.hosts)
         if not settings.nnodes and not hosts:
             raise UsageError(
                 "--launcher mpi: -N says how many nodes mpirun is to use; with --hosts or --hostfile it is all of them"
@@ -66,35 +56,31 @@ class MpiLauncher(Launcher):
 
     async def launch(self, join_line: Awaitable[str]) -> None:
         """Start mpirun. Open MPI's forwards the line to all processes; MPICH's needs a file with it first."""
-        known, ranks = asyncio.ensure_future(join_line), self.plan.node_ranks
-        await self._start(self._hosts_of(ranks), ranks, known)
+        await self._start(self._hosts_of(self.plan.node_ranks), self.plan.node_ranks, asyncio.ensure_future(join_line))
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
         """Start another mpirun for the node, if its host is known."""
-        known = self._known_hosts()
-        name = self.node_names[node_rank] if node_rank < len(self.node_names) else ""
-        if not name and node_rank < len(known) and len(self.node_names) in (0, len(known)):
-            name = known[node_rank].name
-        if not name:
-            return False
-        await self._start([Host(name)], range(node_rank, node_rank + 1), _known(join_line))
-        return True
+        host = self.host_of(node_rank, self._known_hosts())
+        if host is not None:
+            await self._start([host], range(node_rank, node_rank + 1), resolved(join_line))
+        return host is not None
 
     async def _start(self, hosts: Sequence[Host], ranks: range, join_line: Awaitable[str]) -> None:
         family, env = _family(self._program), self.plan.settings.env
         called = [h.name for h in hosts or self._known_hosts()]
-        agents = node_command(PLACES, ranks.start, "--hosts", ",".join(called), fork=self.plan.settings.fork)
+        agents = node_command(commands.PLACES, ranks.start, "--hosts", ",".join(called), fork=self.plan.settings.fork)
         if family == "mpich":
-            self._remove_line()
+            await self.release()
             self._line_file = _write_line(await join_line)
             agents += ["--line", str(self._line_file)]
-        args = without_hosts(self._args, family) if hosts else self._args
-        command = mpirun_command(self._program, family, len(ranks), args, hosts=hosts, is_root=os.geteuid() == 0)
+        args = commands.without_hosts(self._args, family) if hosts else self._args
+        is_root = os.geteuid() == 0
+        command = commands.mpirun_command(self._program, family, len(ranks), args, hosts=hosts, is_root=is_root)
         if family == "openmpi":  # whose processes on other hosts have a login's environment
-            names = {n for n, _ in env} | {n for n in _EXPORTED if n in os.environ}
+            names = {n for n, _ in env} | ({"PYTHONPATH"} & os.environ.keys())
             command += [w for n in sorted(names) for w in ("-x", n)]
         program = LaunchProgram([*command, *agents], clean_environment(env), ProgramLog(self.plan.log))
-        self._programs.update(dict.fromkeys(ranks, program))
+        self.programs.update(dict.fromkeys(ranks, program))
         program.send_line("" if family == "mpich" else await join_line)
 
     def _known_hosts(self) -> tuple[Host, ...]:
@@ -111,39 +97,23 @@ class MpiLauncher(Launcher):
             raise LaunchError(f"it is not known on which host node {ranks.start} is to be: -- --host NAME says it")
         return known[ranks.start : ranks.stop]
 
-    # ------------------------------------------------------------ state
-
-    def failures(self) -> dict[int, str]:
-        """Reasons reported by the nodes; for other nodes, mpirun's own error."""
-        found = {}
-        for node_rank, program in self._programs.items():
-            why = program.log.ended_nodes().get(node_rank, "")
-            if not why and program.status is not None:
-                said = program.log.first_words()
-                ended = f"{self._program} ended with code {program.status}"
-                why = "; ".join(filter(None, (f"{ended}: {said}" if said else ended, advice(said))))
-            if why:
-                found[node_rank] = why
-        return found
+    def why_ended(self, program: LaunchProgram, status: int) -> str:
+        """mpirun's own error."""
+        said = program.log.first_words()
+        ended = f"{self._program} ended with code {status}"
+        return "; ".join(filter(None, (f"{ended}: {said}" if said else ended, commands.advice(said))))
 
     def describe(self) -> str:
-        return f"{self._program} starts an agent on each of {len(self.plan.node_ranks)} nodes" if self._programs else ""
-
-    # ------------------------------------------------------------ the end
+        return f"{self._program} starts an agent on each of {len(self.plan.node_ranks)} nodes" if self.programs else ""
 
     async def release(self) -> None:
         """Remove the file with the join line, which all nodes have read."""
-        self._remove_line()
-
-    async def end(self) -> None:
-        """End mpirun, unless it ends by itself with the agents."""
-        for program in {id(e): e for e in self._programs.values()}.values():
-            await program.end(_END, _END)
-        self._remove_line()
-
-    def _remove_line(self) -> None:
         if self._line_file is not None:
             self._line_file.unlink(missing_ok=True)
+
+    async def end(self) -> None:
+        await super().end()
+        await self.release()
 
 
 def _split(args: Sequence[str]) -> tuple[str, list[str]]:
@@ -170,7 +140,7 @@ def _family(program: str) -> Family:
     except (OSError, subprocess.TimeoutExpired) as e:
         raise UsageError(f"--launcher mpi: {program} --version gave no answer: {e}") from None
     said = f"{done.stdout}\n{done.stderr}".strip()
-    family = family_of(said)
+    family = commands.family_of(said)
     if family is None:
         raise UsageError(f"--launcher mpi knows Open MPI, MPICH and Intel MPI; {program} says {said.splitlines()[:1]}")
     return family
@@ -178,7 +148,7 @@ def _family(program: str) -> Family:
 
 def _hosts_among(args: Sequence[str], family: Family) -> tuple[Host, ...]:
     """Hosts that the user named in mpirun's own arguments."""
-    hostfile, hosts = asked_hosts(args, family)
+    hostfile, hosts = commands.asked_hosts(args, family)
     if hostfile:
         return read_hostfile(hostfile)
     return parse_hosts(hosts) if hosts else ()
@@ -193,7 +163,3 @@ def _write_line(line: str) -> Path:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as f:
         f.write(f"{line}\n")
     return path
-
-
-async def _known(line: str) -> str:
-    return line

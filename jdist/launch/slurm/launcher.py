@@ -14,20 +14,19 @@ from jdist.core.errors import LaunchError, UsageError
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.core.slurm import SlurmJob, describe_node, parse_accounting, parse_job
-from jdist.launch.base import Launcher, LaunchPlan
-from jdist.launch.launch_program import LaunchProgram, ProgramLog, clean_environment, node_command
+from jdist.launch.base import LaunchPlan
+from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
 from jdist.launch.slurm.commands import asked_nodes, batch_command, batch_script, option, step_command, step_environment
 
 _CALL_TIMEOUT = 30.0  # Seconds for Slurm's programs to answer; its controller may be busy.
 _SHORTEST_PAUSE = 1.0  # Seconds between two polls of a pending job, at first; later a twentieth of the time waited.
 _LONGEST_PAUSE = 15.0
-_END = 5.0  # Seconds for a job or step to end by itself once its agents have been told to.
 _QUEUE = 14 * 86400.0  # Seconds for which a job that waits in the queue can use the join line in its script.
 _PLACE, _CALLED = "SLURM_NODEID", "SLURMD_NODENAME"
 _COMPLAINTS = ("srun: error", "srun: fatal", "slurmstepd", "slurmd", "sbatch: error")
 
 
-class SlurmLauncher(Launcher):
+class SlurmLauncher(ProgramLauncher):
     """One agent on each node of a job.
 
     The job is that of ``--jobid`` among the arguments, which :meth:`complete` adds inside an allocation. Without it, a
@@ -42,9 +41,8 @@ class SlurmLauncher(Launcher):
         self._name = option(self._args, "--job-name", "-J") or _new_name(plan.settings.name)
         self._env = step_environment(clean_environment(plan.settings.env))
         self._submitted = ""
-        self._submitting: asyncio.Task[str] | None = None
+        self._submitting: asyncio.Task[None] | None = None
         self._job: SlurmJob | None = None
-        self._steps: dict[int, LaunchProgram] = {}  # Steps that this object started, by node rank.
         self._log: ProgramLog | None = None  # Output of the submitted job's step, if the file system is shared.
         self._polling: asyncio.Task[None] | None = None
         self._began = self._polled_at = 0.0
@@ -74,11 +72,12 @@ class SlurmLauncher(Launcher):
         self._began = time.monotonic()
         known, ranks = asyncio.ensure_future(join_line), self.plan.node_ranks
         if self._allocation:
-            nodes = (await self._nodes([self._allocation]))[ranks.start : ranks.stop]
+            places = await self._places([self._allocation])
+            nodes = [node for node, _ in places[ranks.start : ranks.stop]]
             if len(nodes) < len(ranks):
                 raise LaunchError(f"job {self._allocation} has no node left for node {ranks.start + len(nodes)}")
             step = self._step(self._allocation, nodes, ranks.start)
-            self._steps = dict.fromkeys(ranks, step)
+            self.programs = dict.fromkeys(ranks, step)
             step.send_line(await known)
             return
         line = await known
@@ -86,50 +85,41 @@ class SlurmLauncher(Launcher):
         self._submitting = asyncio.create_task(self._submit(line))
         await asyncio.shield(self._submitting)
 
-    async def _submit(self, line: str) -> str:
-        settings, count = self.plan.settings, len(self.plan.node_ranks)
-        agents = self._agents(self.plan.first)
-        script = batch_script(agents, count, dict(settings.env), self.plan.log, line)
+    async def _submit(self, line: str) -> None:
+        count, env = len(self.plan.node_ranks), dict(self.plan.settings.env)
+        script = batch_script(self._agents(self.plan.first), count, env, self.plan.log, line)
         args = [a for a in self._args if a != f"--job-name={self._name}"]
         out = await self._call(batch_command(args, count, self._name), script)
         self._submitted = out.strip().splitlines()[-1].partition(";")[0]
-        return self._submitted
 
     def _step(self, job: str, nodes: Sequence[str], first: int) -> LaunchProgram:
-        agents = self._agents(first)
         args = self._args if self._allocation else []  # those for sbatch are not for srun
-        command = step_command(job, nodes, agents, args, self._name)
+        command = step_command(job, nodes, self._agents(first), args, self._name)
         return LaunchProgram(command, self._env, ProgramLog(self.plan.log, _COMPLAINTS))
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
         """Start another step on the node, in the job that holds it."""
         numbers = [self._allocation] if self._allocation else await self._find()
+        name = self.name_of(node_rank)
         try:
-            nodes = await self._nodes(numbers)
-            node = self._old_node(node_rank, nodes)
-            why = "" if node else await self._taken(node_rank) if numbers else "its job is over"
+            places = await self._places(numbers)
+            found = [place for place in places if place[0] == name] if name else places[node_rank : node_rank + 1]
+            why = "" if found else await self._why_taken(name) if numbers else "its job is over"
         except LaunchError as e:
-            node, why = "", str(e)
-        if not node:
+            found, why = [], str(e)
+        if not found:
             remedies = (
                 Remedy("remove", "go on without it", ranks=f"node={node_rank}"),
                 Remedy("stop", "end the cluster, and start a new one"),
             )
             raise LaunchError(f"node {node_rank} cannot be started again: {why}", remedies=remedies)
-        step = self._steps[node_rank] = self._step(await self._owner(numbers, node), [node], node_rank)
+        node, job = found[-1]
+        step = self.programs[node_rank] = self._step(job, [node], node_rank)
         step.send_line(join_line)
         return True
 
-    def _old_node(self, node_rank: int, nodes: Sequence[str]) -> str:
-        """The node's name: as its agent reported it, else by its index among the job's nodes."""
-        name = self.node_names[node_rank] if node_rank < len(self.node_names) else ""
-        if name:
-            return name if name in nodes else ""
-        return nodes[node_rank] if node_rank < len(nodes) else ""
-
-    async def _taken(self, node_rank: int) -> str:
+    async def _why_taken(self, name: str) -> str:
         """Slurm's reason for a node that its job does not hold any more."""
-        name = self.node_names[node_rank] if node_rank < len(self.node_names) else ""
         shown = await self._call(["scontrol", "show", "node", name, "-o"]) if name else ""
         return f"Slurm has taken it from the job: {describe_node(shown)}" if shown else "its job has no such node"
 
@@ -139,16 +129,19 @@ class SlurmLauncher(Launcher):
     # ------------------------------------------------------------ state
 
     def failures(self) -> dict[int, str]:
-        """Reasons reported by the nodes; for other nodes, the end of the job or step."""
+        """Reasons reported by the nodes; for other nodes, the end of the job, or else of the step."""
         self._poll_if_due()
         found = {}
-        for node_rank in {*self.plan.node_ranks, *self._steps}:
-            step = self._steps.get(node_rank)
-            log = self._log if step is None else step.log
-            why = (log.ended_nodes().get(node_rank, "") if log else "") or self._job_end(log) or _step_end(step)
+        for node_rank in {*self.plan.node_ranks, *self.programs}:
+            log = self.programs[node_rank].log if node_rank in self.programs else self._log
+            why = (log.ended_nodes().get(node_rank, "") if log else "") or self._job_end(log)
             if why:
                 found[node_rank] = why
-        return found
+        return {**super().failures(), **found}
+
+    def why_ended(self, program: LaunchProgram, status: int) -> str:
+        said = program.log.last_words()
+        return f"srun ended with code {status}{': ' if said else ''}{said}"
 
     def _job_end(self, log: ProgramLog | None) -> str:
         if self._job is None or self._job.phase != "over":
@@ -191,25 +184,16 @@ class SlurmLauncher(Launcher):
                 job = parse_accounting(number, await self._call(asked))
         return job
 
-    async def _nodes(self, numbers: Sequence[str]) -> list[str]:
-        """Nodes of these jobs, by node rank."""
-        nodes: list[str] = []
+    async def _places(self, numbers: Sequence[str]) -> list[tuple[str, str]]:
+        """Nodes of these jobs by node rank, each with its job. Raises LaunchError if a job is over."""
+        places: list[tuple[str, str]] = []
         for number in numbers:
             job = await self._show(number)
             if job is None or job.phase == "over":
                 raise LaunchError(f"{job.describe() if job else f'job {number} is not known to Slurm'}")
-            nodes += await self._expand(job)
-        return nodes
-
-    async def _expand(self, job: SlurmJob) -> list[str]:
-        return (await self._call(["scontrol", "show", "hostnames", job.nodes])).split() if job.nodes else []
-
-    async def _owner(self, numbers: Sequence[str], node: str) -> str:
-        for number in numbers[1:]:
-            job = await self._show(number)
-            if job is not None and node in await self._expand(job):
-                return number
-        return numbers[0]
+            nodes = await self._call(["scontrol", "show", "hostnames", job.nodes]) if job.nodes else ""
+            places += [(node, number) for node in nodes.split()]
+        return places
 
     # ------------------------------------------------------------ the end
 
@@ -219,8 +203,7 @@ class SlurmLauncher(Launcher):
             self._polling.cancel()
         if self._submitting is not None:
             await asyncio.wait([self._submitting])  # at most _CALL_TIMEOUT; else a job of unknown number would stay
-        for step in {id(s): s for s in self._steps.values()}.values():
-            await step.end(_END, _END)
+        await super().end()
         if self._submitted:
             await self._cancel([self._submitted])
 
@@ -236,7 +219,7 @@ class SlurmLauncher(Launcher):
 
     async def _cancel(self, numbers: Sequence[str]) -> None:
         """Give running jobs a moment to end with their agents, then cancel what is left."""
-        deadline = time.monotonic() + _END
+        deadline = time.monotonic() + self.patience
         for number in numbers:
             while (job := await self._show(number)) is not None and job.phase == "running":
                 if time.monotonic() >= deadline:
@@ -247,13 +230,6 @@ class SlurmLauncher(Launcher):
 
     async def _call(self, argv: Sequence[str], text: str = "") -> str:
         return await asyncio.to_thread(_call, argv, self._env, text)
-
-
-def _step_end(step: LaunchProgram | None) -> str:
-    if step is None or step.status is None:
-        return ""
-    said = step.log.last_words()
-    return f"srun ended with code {step.status}{': ' if said else ''}{said}"
 
 
 def _allocated(number: str) -> SlurmJob:

@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from jdist.core.errors import LaunchError
-from jdist.launch.launch_program import (
-    LaunchProgram,
-    ProgramLog,
-    clean_environment,
-    ended_nodes,
-    first_words,
-    last_words,
-)
+from jdist.launch.launch_program import LaunchProgram, ProgramLog, clean_environment
 
 SAID = [
     "--------------------------------------------------------------------------",
@@ -28,12 +21,15 @@ SAID = [
 ]
 
 
-def test_what_nodes_say_of_their_ends() -> None:
-    assert ended_nodes(SAID) == {1: "(b) its agent ended with code 1: refused by the controller: too many"}
-    assert last_words(SAID, ["srun: error"]) == "srun: error: c: task 2: Killed"
-    assert last_words(SAID, ()) == "srun: error: c: task 2: Killed / a word"
-    assert first_words(SAID) == "srun: error: c: task 2: Killed / a word"
-    assert last_words([], ["srun: error"]) == ""
+def test_what_nodes_say_of_their_ends(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    plain, slurms = ProgramLog(str(path)), ProgramLog(str(path), ["srun: error"])
+    assert slurms.last_words() == ""
+    path.write_text("\n".join(SAID))
+    assert plain.ended_nodes() == {1: "(b) its agent ended with code 1: refused by the controller: too many"}
+    assert slurms.last_words() == "srun: error: c: task 2: Killed"
+    assert plain.last_words() == "srun: error: c: task 2: Killed / a word"
+    assert plain.first_words() == "srun: error: c: task 2: Killed / a word"
 
 
 def test_only_what_comes_after_the_start_counts(tmp_path: Path) -> None:
