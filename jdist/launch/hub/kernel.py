@@ -41,39 +41,32 @@ async def run_code(server: ServerAddress, code: str, kernel: str = "") -> None:
         with contextlib.suppress(LaunchError):  # the server ends, and its kernels with it
             await asyncio.shield(fetch(server.at(f"api/kernels/{made['id']}"), server.token, "DELETE"))
     if reply["status"] != "ok":
-        raise LaunchError(_explain(reply, made["name"]))
+        kind, said = reply.get("ename", reply["status"]), str(reply.get("evalue", ""))
+        if kind == "ModuleNotFoundError" and "'jdist'" in said:
+            said = f"jdist is not installed for the kernel {made['name']} there; another one: -- --kernel NAME"
+            raise LaunchError(said)
+        raise LaunchError(said if kind == "LaunchError" else f"{kind}: {said}")
 
 
 async def _execute(server: ServerAddress, kernel_id: str, code: str) -> dict[str, Any]:
     """Send the request and return the content of the reply."""
     number, session = uuid.uuid4().hex, uuid.uuid4().hex
-    header = {
-        "msg_id": number,
-        "msg_type": "execute_request",
-        "username": "jdist",
-        "session": session,
-        "version": "5.3",
-        "date": datetime.now(UTC).isoformat(),
+    whose = {"username": "jdist", "session": session, "version": "5.3", "date": datetime.now(UTC).isoformat()}
+    request = {
+        "channel": "shell",
+        "header": {"msg_id": number, "msg_type": "execute_request", **whose},
+        "parent_header": {},
+        "metadata": {},
+        "content": {"code": code, "silent": True, "store_history": False, "user_expressions": {}, "allow_stdin": False},
+        "buffers": [],
     }
-    content = {"code": code, "silent": True, "store_history": False, "user_expressions": {}, "allow_stdin": False}
-    request = {"channel": "shell", "header": header, "parent_header": {}, "metadata": {}, "content": content}
     url = server.at(f"api/kernels/{kernel_id}/channels?session_id={session}", "ws")
     connection = await websocket_connect(HTTPRequest(url, headers={"Authorization": f"token {server.token}"}))
-    try:
-        await connection.write_message(json.dumps({**request, "buffers": []}))
+    with contextlib.closing(connection):
+        await connection.write_message(json.dumps(request))
         while (message := await connection.read_message()) is not None:
             heard = json.loads(message)
             if heard["msg_type"] == "execute_reply" and heard["parent_header"].get("msg_id") == number:
                 reply: dict[str, Any] = heard["content"]
                 return reply
-    finally:
-        connection.close()
     raise LaunchError("its kernel's connection ended before it answered")
-
-
-def _explain(reply: dict[str, Any], kernel: str) -> str:
-    """The remote exception as a message for the user."""
-    said = str(reply.get("evalue", ""))
-    if reply.get("ename") == "ModuleNotFoundError" and "'jdist'" in said:
-        return f"jdist is not installed for the kernel {kernel} there; another one: -- --kernel NAME"
-    return said if reply.get("ename") == "LaunchError" else f"{reply.get('ename', reply['status'])}: {said}"

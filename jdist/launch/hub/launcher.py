@@ -7,10 +7,9 @@ starts the agent and is shut down. The agent ends with the cluster or with its s
 import asyncio
 import itertools
 import json
-import logging
 import os
 import re
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,11 +19,10 @@ from msgspec import Struct
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Settings
-from jdist.launch.base import Launcher, LaunchPlan
+from jdist.launch.base import LaunchPlan
 from jdist.launch.hub.kernel import run_code
-from jdist.launch.hub.servers import HubAccess, HubServers
-
-_log = logging.getLogger("jdist.launch")
+from jdist.launch.hub.servers import HubAccess, HubServers, ServerAddress
+from jdist.launch.node_launch import NodeLaunch, NodeLauncher
 
 _NEEDED = ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_USER")
 # Seconds between two activity reports for the nodes' servers: many Hubs stop servers that were idle for an hour.
@@ -46,24 +44,23 @@ class HubOptions(Struct, frozen=True):
     token_file: str = ""
 
 
-class HubNode(Struct):
-    """A node, its server, and the progress of its launch."""
+class HubNode(NodeLaunch):
+    """A node on its server."""
 
-    rank: int
-    server: str
-    stage: str = "waiting for the Hub"
-    failure: str = ""
-    is_mine: bool = False  # Whether this launcher requested the server.
-    task: asyncio.Task[None] | None = None
+    def __init__(self, cluster: str, rank: int):
+        super().__init__(server_name(cluster, rank), "waiting for the Hub")
+        self.rank = rank
+        self.is_mine = False  # Whether this launcher requested the server.
 
 
-class HubLauncher(Launcher):
-    """Requests all servers at once. A server that fails does not hold up the others."""
+class HubLauncher(NodeLauncher[HubNode]):
+    """Requests all servers at once."""
+
+    scheme = "hub"
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._options = parse_options(plan.settings.launcher_args)
-        self._nodes: dict[int, HubNode] = {}  # Nodes by node rank.
         self._others: set[str] = set()  # Names of servers that existed before.
         self._touching: asyncio.Task[None] | None = None
 
@@ -76,64 +73,50 @@ class HubLauncher(Launcher):
     def _servers(self) -> HubServers:
         return HubServers(read_access(self._options, os.environ))
 
-    async def launch(self, join_line: Awaitable[str]) -> None:
-        """Start all servers in background tasks; ``describe`` and ``failures`` report their progress."""
-        line = asyncio.ensure_future(join_line)
-        for rank in self.plan.node_ranks:
-            self._bring(rank, line)
-        await line
+    def make_node(self, node_rank: int) -> HubNode:
+        return HubNode(self.plan.settings.name, node_rank)
 
-    def _bring(self, rank: int, line: asyncio.Future[str]) -> HubNode:
-        node = self._nodes[rank] = HubNode(rank, server_name(self.plan.settings.name, rank))
-        node.task = asyncio.get_running_loop().create_task(self._go(node, line))
-        return node
-
-    async def _go(self, node: HubNode, line: asyncio.Future[str]) -> None:
-        """Start server, kernel and agent. On failure, sets ``failure`` instead of raising."""
-        servers = self._servers()
+    async def bring(self, node: HubNode, join_line: asyncio.Future[str]) -> None:
+        """Start server, kernel and agent."""
+        servers, cluster = self._servers(), self.plan.settings.name
 
         def show_stage(text: str) -> None:
             node.stage = text or node.stage
 
-        try:
-            taken = await servers.running(stopped=bool(self.plan.first))
-            if self.plan.first:  # nodes that have left may have made room for a number whose server is still there
-                node.server = next(n for n in _names(self.plan.settings.name, node.rank) if n not in taken)
-            elif node.server in taken:
-                self._others.add(node.server)
-                raise LaunchError(
-                    f"a server called {node.server} runs already, for another cluster {self.plan.settings.name} of "
-                    "yours or left over from one: start with another --name, or stop it on the Hub's page /hub/home"
-                )
-            node.is_mine = True
-            address = await servers.spawn(node.server, self._options.choices, show_stage)
-            show_stage("waiting for the controller")
-            code = self._agent_code(node.rank, await asyncio.shield(line))
-            show_stage("starting its agent")
-            await run_code(address, code, self._options.kernel)
-            show_stage("has joined")
-        except Exception as e:  # else the start would wait for it for ever
-            node.failure = str(e) if isinstance(e, LaunchError) else repr(e)
-            if not isinstance(e, LaunchError):
-                _log.exception("node %d could not be started", node.rank)
-            node.stage = "failed"
+        taken = await servers.running(stopped=bool(self.plan.first))
+        if self.plan.first:  # nodes that have left may have made room for a number whose server is still there
+            names = (server_name(cluster, n) for n in itertools.count(node.rank))
+            node.name = next(name for name in names if name not in taken)
+        elif node.name in taken:
+            self._others.add(node.name)
+            raise LaunchError(
+                f"a server called {node.name} runs already, for another cluster {cluster} of "
+                "yours or left over from one: start with another --name, or stop it on the Hub's page /hub/home"
+            )
+        node.is_mine = True
+        address = await servers.spawn(node.name, self._options.choices, show_stage)
+        show_stage("waiting for the controller")
+        line = await asyncio.shield(join_line)
+        show_stage("starting its agent")
+        await self._start_agent(address, node.rank, line)
+        show_stage("has joined")
 
-    def _agent_code(self, rank: int, line: str) -> str:
+    async def _start_agent(self, server: ServerAddress, rank: int, line: str) -> None:
         settings = self.plan.settings
-        return _AGENT.format(env=dict(settings.env), line=line, node_rank=rank, fork=settings.fork)
+        code = _AGENT.format(env=dict(settings.env), line=line, node_rank=rank, fork=settings.fork)
+        await run_code(server, code, self._options.kernel)
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
         """Start another agent on the node's server, or on a new server if that is gone."""
         servers, name = self._servers(), server_name(self.plan.settings.name, node_rank)
-        node = self._nodes.get(node_rank) or HubNode(node_rank, name)
-        self._nodes[node_rank] = node
+        node = self.nodes.setdefault(node_rank, self.make_node(node_rank))
         node.is_mine = True
         if (await servers.running()).get(name, {}).get("ready"):
             address = await servers.address(name)
         else:
             await servers.remove(name)
             address = await servers.spawn(name, self._options.choices, lambda _: None)
-        await run_code(address, self._agent_code(node_rank, join_line), self._options.kernel)
+        await self._start_agent(address, node_rank, join_line)
         node.failure = ""
         return True
 
@@ -147,32 +130,20 @@ class HubLauncher(Launcher):
         while True:
             await asyncio.sleep(_TOUCH)
             servers = self._servers()
-            for node in [n for n in self._nodes.values() if not n.failure]:
+            for node in [n for n in self.nodes.values() if not n.failure]:
                 try:
-                    await servers.touch(node.server)
+                    await servers.touch(node.name)
                 except LaunchError as e:  # another may still be there
                     node.stage = str(e)
 
-    def failures(self) -> dict[int, str]:
-        """Failures of all servers, reported together once the outcome of every server is known."""
-        if not all(n.failure or n.task is None or n.task.done() for n in self._nodes.values()):
-            return {}
-        return {n.rank: f"{n.server}: {n.failure}" for n in self._nodes.values() if n.failure}
-
-    def describe(self) -> str:
-        """For example "hub: jdist-c1-0 has joined; jdist-c1-1 0/3 nodes are available: Insufficient memory"."""
-        nodes = self._nodes.values()
-        return "hub: " + "; ".join(f"{n.server} {n.stage}" + (f": {n.failure}" if n.failure else "") for n in nodes)
-
     async def end(self) -> None:
         """Stop and remove the servers that this launcher requested."""
-        tasks = [t for t in (self._touching, *(n.task for n in self._nodes.values())) if t is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        mine = [n for n in self._nodes.values() if n.is_mine]
-        await self._remove([n.server for n in mine])
+        if self._touching is not None:
+            self._touching.cancel()
+            await asyncio.wait([self._touching])
+        await super().end()
+        mine = [node for node in self.nodes.values() if node.is_mine]
+        await self._remove([node.name for node in mine])
         for node in mine:
             node.is_mine = False
 
@@ -199,10 +170,6 @@ class HubLauncher(Launcher):
 def server_name(cluster: str, node_rank: int) -> str:
     """Name under which any client of the cluster finds the server."""
     return f"jdist-{cluster}-{node_rank}"
-
-
-def _names(cluster: str, first: int) -> Iterator[str]:
-    return (server_name(cluster, n) for n in itertools.count(first))
 
 
 def read_access(options: HubOptions, environ: Mapping[str, str]) -> HubAccess:

@@ -5,6 +5,7 @@ https://jupyterhub.readthedocs.io/en/stable/reference/rest-api.html; everything 
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -86,13 +87,11 @@ def check(response: HTTPResponse, doing: str, scope: str = _MAY_START) -> HTTPRe
 
 def read(response: HTTPResponse) -> dict[str, Any]:
     """The JSON object in a response. Raises LaunchError if it is something else, such as an HTML page."""
-    try:
+    with contextlib.suppress(ValueError):
         said = json.loads(response.body)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        raise LaunchError(f"what answers at {_origin(response.request.url)} is no JupyterHub: -- --url https://HUB")
-    return said
+        if isinstance(said, dict):
+            return said
+    raise LaunchError(f"what answers at {_origin(response.request.url)} is no JupyterHub: -- --url https://HUB")
 
 
 class HubServers:
@@ -123,25 +122,16 @@ class HubServers:
             await asyncio.sleep(float(delay))
         if answer.code < 500:  # else its spawner has failed at once, and the reason stands in the progress
             check(answer, f"to start server {name}")
-        await self._follow(name, tell)
-        return await self.address(name)
-
-    async def _follow(self, name: str, tell: Callable[[str], None]) -> None:
-        """Wait until the Hub reports the server as ready. The spawner decides how long that may take."""
         said = ""
-        while True:
-            progress = await self._progress(name, tell)
-            if progress.get("ready"):
-                return
+        while not (progress := await self._progress(name, tell)).get("ready"):  # the spawner decides how long
             said = progress.get("message") or said
-            if progress.get("failed"):
-                raise LaunchError(f"the Hub could not start server {name}: {said}")
-            model = (await self.running()).get(name)
+            model = None if progress.get("failed") else (await self.running()).get(name)
             if model is None:
                 raise LaunchError(f"the Hub could not start server {name}: {said or 'it says no more than that'}")
             if model["ready"]:
-                return
+                break
             await asyncio.sleep(_LOOK)
+        return await self.address(name)
 
     async def _progress(self, name: str, tell: Callable[[str], None]) -> dict[str, Any]:
         """Follow the progress stream, which may break, and return its last event."""
@@ -151,9 +141,9 @@ class HubServers:
         def take(chunk: bytes) -> None:
             silence.reschedule(loop.time() + _SILENCE)
             buffer.extend(chunk)
-            while b"\n" in buffer:
-                line, _, rest = bytes(buffer).partition(b"\n")
-                buffer[:] = rest
+            *lines, rest = bytes(buffer).split(b"\n")
+            buffer[:] = rest
+            for line in lines:
                 if line.startswith(b"data:"):
                     last.update(json.loads(line[5:]))
                     tell(str(last.get("message", "")))
@@ -219,10 +209,9 @@ class HubServers:
 
 def _reason(response: HTTPResponse) -> str:
     """The reason in an error response of a Hub or a server: a JSON message, or an HTML page."""
-    try:
-        said = json.loads(response.body).get("message", "")
-    except (ValueError, AttributeError):
-        said = ""
+    said = None
+    with contextlib.suppress(ValueError, AttributeError):
+        said = json.loads(response.body).get("message")
     return str(said or response.reason)
 
 

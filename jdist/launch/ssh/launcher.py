@@ -1,17 +1,24 @@
 """Ssh: one agent on each host that the user names, started over ssh."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+import secrets
+import sys
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
 
+from jdist.core import __version__
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
-from jdist.core.settings import Host, Settings
-from jdist.launch.base import Launcher, LaunchPlan
+from jdist.core.settings import Host, Settings, SshBootstrapSpec
+from jdist.launch.base import LaunchPlan
+from jdist.launch.node_launch import NodeLauncher
 from jdist.launch.ssh.logins import SshLogins
-from jdist.launch.ssh.remote import RemoteAgent, RemoteAgentSpec
+from jdist.launch.ssh.remote import RemoteAgent
+from jdist.launch.support import resolved
+
+OLDEST_PYTHON = (3, 11)
 
 
 class SshOptions(Struct, frozen=True):
@@ -23,15 +30,15 @@ class SshOptions(Struct, frozen=True):
     host: str = ""
 
 
-class SshLauncher(Launcher):
-    """Logs in to all hosts at once. A host that fails does not hold up the others."""
+class SshLauncher(NodeLauncher[RemoteAgent]):
+    """Logs in to all hosts at once."""
+
+    scheme = "ssh"
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._options = parse_options(plan.settings.launcher_args)
         self._logins = SshLogins(self._options.configuration)
-        self._agents: dict[int, RemoteAgent] = {}  # Agents by node rank.
-        self._bringing: set[asyncio.Task[None]] = set()
 
     @classmethod
     def complete(cls, settings: Settings) -> Settings:
@@ -45,82 +52,52 @@ class SshLauncher(Launcher):
             raise UsageError(f"--nnodes {settings.nnodes}, but {n} hosts are named; leave one of the two out")
         return msgspec.structs.replace(settings, nnodes=n, nproc_per_node=_counts(settings))
 
-    async def launch(self, join_line: Awaitable[str]) -> None:
-        """Start with all hosts in background tasks; ``describe`` and ``failures`` report their progress."""
-        line = asyncio.ensure_future(join_line)
-        for node_rank in self.plan.node_ranks:
-            self._bring(node_rank, self._host(node_rank), line)
-        await line
-
-    def _bring(self, node_rank: int, host: Host, line: asyncio.Future[str]) -> asyncio.Task[None]:
-        agent = self._agents[node_rank] = RemoteAgent(self._wanted(node_rank, host), self._logins)
-        task = asyncio.get_running_loop().create_task(agent.bring(line))
-        self._bringing.add(task)
-        task.add_done_callback(self._bringing.discard)
-        return task
-
-    def _host(self, node_rank: int) -> Host:
-        """Host of a node to launch. Raises LaunchError if the user named none."""
+    def make_node(self, node_rank: int) -> RemoteAgent:
+        """The agent on the host that the user named for it. Raises LaunchError if there is none."""
         hosts = self.plan.settings.hosts
         if self._options.host:
-            return Host(self._options.host)
+            return self._agent_on(Host(self._options.host), node_rank)
         if node_rank < len(hosts):
-            return hosts[node_rank]
+            return self._agent_on(hosts[node_rank], node_rank)
         raise LaunchError(f"which host is node {node_rank} to be on? Name it: add-node -- HOST")
 
-    def _old_host(self, node_rank: int) -> Host | None:
-        """Host of a node that was launched before; None if unknown."""
-        hosts = self.plan.settings.hosts
-        name = self.node_names[node_rank] if node_rank < len(self.node_names) else ""
-        if name:
-            return next((h for h in hosts if h.name == name), Host(name))
-        return hosts[node_rank] if len(self.node_names) in (0, len(hosts)) else None
+    def _agent_on(self, host: Host, node_rank: int) -> RemoteAgent:
+        settings, python = self.plan.settings, host.python or self._options.python
+        spec = SshBootstrapSpec(
+            mark=f"jdist-{secrets.token_hex(8)} ",
+            python=OLDEST_PYTHON,
+            jdist=__version__,
+            directory=host.directory or self._options.directory,
+            env={**dict(settings.env), "JDIST_HOST": host.name},
+            words=tuple(self.plan.join_words(node_rank)),
+            log=f"{settings.name}-node{node_rank}",
+        )
+        return RemoteAgent(host.name, [python] if python else [sys.executable, "python3"], spec, self._logins)
 
-    def _wanted(self, node_rank: int, host: Host) -> RemoteAgentSpec:
-        options, settings = self._options, self.plan.settings
-        words = ["join", "--node-rank", str(node_rank), *([] if settings.fork else ["--no-fork"]), "-"]
-        place = Host(host.name, host.slots, host.python or options.python, host.directory or options.directory)
-        env = (*settings.env, ("JDIST_HOST", host.name))
-        return RemoteAgentSpec(place, node_rank, tuple(words), env, f"{settings.name}-node{node_rank}")
+    async def bring(self, node: RemoteAgent, join_line: asyncio.Future[str]) -> None:
+        await node.bring(join_line)
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
         """Log in to the node's host again and start another agent."""
-        host = self._old_host(node_rank)
+        host = self.host_of(node_rank, self.plan.settings.hosts)
         if host is None:
             return False
-        old = self._agents.pop(node_rank, None)
-        if old is not None:
-            await old.end()
-        line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        line.set_result(join_line)
-        await self._bring(node_rank, host, line)
-        agent = self._agents[node_rank]
+        if node_rank in self.nodes:
+            await self.nodes.pop(node_rank).end()
+        agent = self._agent_on(host, node_rank)
+        await self.begin(node_rank, agent, resolved(join_line))
         if agent.failure:
             raise LaunchError(f"node {node_rank} ({agent.name}): {agent.failure}")
         return True
 
     async def release(self) -> None:
         """Close the connections. The agents are in sessions of their own and go on."""
-        await asyncio.gather(*(a.release() for a in self._agents.values()))
-
-    def failures(self) -> dict[int, str]:
-        """Failures of all hosts, reported together once the outcome of every host is known."""
-        if not all(a.is_settled for a in self._agents.values()):
-            return {}
-        return {n: f"{a.name}: {a.failure}" for n, a in self._agents.items() if a.failure}
-
-    def describe(self) -> str:
-        """Such as "ssh: a started; b connecting; c failed: Permission denied"."""
-        stages = [f"{a.name} {a.stage}" + (f": {a.failure}" if a.failure else "") for a in self._agents.values()]
-        return f"ssh: {'; '.join(stages)}"
+        await asyncio.gather(*(agent.release() for agent in self.nodes.values()))
 
     async def end(self) -> None:
         """End agents that are still there, and close all connections."""
-        for task in list(self._bringing):
-            task.cancel()
-        if self._bringing:
-            await asyncio.wait(self._bringing)
-        await asyncio.gather(*(a.end() for a in self._agents.values()))
+        await super().end()
+        await asyncio.gather(*(agent.end() for agent in self.nodes.values()))
 
 
 def _counts(settings: Settings) -> tuple[int, ...]:
@@ -151,5 +128,4 @@ def parse_options(words: Sequence[str]) -> SshOptions:
     parser.add_argument("--directory", default="", metavar="PATH")
     parser.add_argument("-F", dest="configuration", default="", metavar="SSH_CONFIG")
     parser.add_argument("host", nargs="?", default="", metavar="HOST")
-    found = parser.parse(words)
-    return SshOptions(found.python, found.directory, found.configuration, found.host)
+    return SshOptions(**vars(parser.parse(words)))

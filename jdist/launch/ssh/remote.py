@@ -8,22 +8,19 @@ and ends with its controller.
 import asyncio
 import contextlib
 import importlib.resources
-import secrets
 import shlex
-import sys
 from typing import Any
 
 import asyncssh
 import msgspec
 from msgspec import Struct
 
-from jdist.core import __version__
 from jdist.core.errors import LaunchError
-from jdist.core.settings import Host, SshBootstrapSpec
+from jdist.core.settings import SshBootstrapSpec
+from jdist.launch.node_launch import NodeLaunch
 from jdist.launch.ssh.logins import SshLogins
 from jdist.launch.support import last_words
 
-OLDEST_PYTHON = (3, 11)
 _REPORT = 60.0  # Seconds for a login shell, Python's start and the import of jdist there.
 _END = 5.0
 _LOG_LINES = 3
@@ -41,97 +38,55 @@ class BootstrapReport(Struct, frozen=True):
     log: str = ""
 
 
-class RemoteAgentSpec(Struct, frozen=True):
-    """The agent to start on a host."""
+class RemoteAgent(NodeLaunch):
+    """Starts one agent on its host, by one of ``pythons``."""
 
-    host: Host
-    node_rank: int
-    words: tuple[str, ...]  # Arguments of the `jdist` command.
-    env: tuple[tuple[str, str], ...]
-    log: str  # Name of its log there, without the process ID.
-
-
-class RemoteAgent:
-    """Starts one agent on its host. ``stage`` is its progress, ``failure`` the reason if it failed."""
-
-    def __init__(self, wanted: RemoteAgentSpec, logins: SshLogins):
-        self.name = wanted.host.name
-        self.stage = "connecting"
-        self.failure = ""
-        self._wanted = wanted
+    def __init__(self, host: str, pythons: list[str], spec: SshBootstrapSpec, logins: SshLogins):
+        super().__init__(host, "connecting")
+        self._pythons = pythons
+        self._spec = spec
         self._logins = logins
         self._connection: asyncssh.SSHClientConnection | None = None
         self._process: asyncssh.SSHClientProcess[bytes] | None = None
         self._report = BootstrapReport()
         self._watching: asyncio.Task[None] | None = None
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether the agent has its join line, or has failed."""
-        return bool(self.failure) or self._watching is not None
-
     async def bring(self, join_line: asyncio.Future[str]) -> None:
-        """Start the agent and send it its join line. On failure, sets ``failure`` instead of raising."""
+        """Start the agent and send it its join line. Raises LaunchError."""
+        bootstrap = importlib.resources.files("jdist.launch.ssh").joinpath("bootstrap.py").read_bytes()
+        command = _command(self._pythons, len(bootstrap))
         try:
             self._connection = await self._logins.log_in(self.name)
             self.stage = "starting"
-            await self._start(self._connection)
-            self.stage = "waiting for the controller"
-            line = await asyncio.shield(join_line)
-            if self._process is not None:
-                self._process.stdin.write(line.encode() + b"\n")
-            self.stage = "started"
-            self._watching = asyncio.get_running_loop().create_task(self._watch())
-        except (asyncssh.Error, OSError, LaunchError) as e:
-            self.failure = str(e) or type(e).__name__
-            self.stage = "failed"
-
-    # ------------------------------------------------------------ starting
-
-    async def _start(self, connection: asyncssh.SSHClientConnection) -> None:
-        bootstrap = importlib.resources.files("jdist.launch.ssh").joinpath("bootstrap.py").read_bytes()
-        host = self._wanted.host
-        pythons = [host.python] if host.python else [sys.executable, "python3"]
-        self._process = process = await connection.create_process(_command(pythons, len(bootstrap)), encoding=None)
-        mark = f"jdist-{secrets.token_hex(8)} "
-        spec = SshBootstrapSpec(
-            mark=mark,
-            python=OLDEST_PYTHON,
-            jdist=__version__,
-            directory=host.directory,
-            env=dict(self._wanted.env),
-            words=self._wanted.words,
-            log=self._wanted.log,
-        )
-        try:
+            self._process = process = await self._connection.create_process(command, encoding=None)
             async with asyncio.timeout(_REPORT):
                 with contextlib.suppress(OSError):  # it ended already, and says why
-                    process.stdin.write(bootstrap + msgspec.json.encode(spec) + b"\n")
+                    process.stdin.write(bootstrap + msgspec.json.encode(self._spec) + b"\n")
                     await process.stdin.drain()
-                self._report = await _read_report(process, mark.encode())
+                self._report = await _read_report(process, self._spec.mark.encode())
+            if self._report.error:
+                raise LaunchError(self._report.error)
+            self.stage = "waiting for the controller"
+            line = await asyncio.shield(join_line)
+            process.stdin.write(line.encode() + b"\n")
         except TimeoutError:
             raise LaunchError(f"Python did not start within {_REPORT:.0f} s; try ssh {self.name} python3") from None
-        if self._report.error:
-            raise LaunchError(self._report.error)
+        except (asyncssh.Error, OSError) as e:
+            raise LaunchError(str(e) or type(e).__name__) from None
+        self.stage = "started"
+        self._watching = asyncio.get_running_loop().create_task(self._watch(process))
 
-    # ------------------------------------------------------------ its end
-
-    async def _watch(self) -> None:
+    async def _watch(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
         """Record the agent's end. If only the connection ends, the agent goes on."""
-        if self._process is None:
-            return
-        done = await self._process.wait()
+        done = await process.wait()
         if done.exit_status is None and done.exit_signal is None:
             self.stage = "out of sight"
             return
-        how = f"code {done.exit_status}" if done.exit_signal is None else f"signal {done.exit_signal[0]}"
-        self.failure = f"its agent ended with {how}{await self._log_end()}"
-        self.stage = "ended"
-
-    async def _log_end(self) -> str:
         log = shlex.quote(self._report.log)
         said = await self._run(f"tail -n {_LOG_LINES} {log}; rm -f {log}")
-        return f": {last_words(said)}" if said.strip() else ""
+        how = f"code {done.exit_status}" if done.exit_signal is None else f"signal {done.exit_signal[0]}"
+        self.failure = f"its agent ended with {how}{f': {last_words(said)}' if said.strip() else ''}"
+        self.stage = "ended"
 
     async def _run(self, command: str) -> str:
         """Output of a short command on the host; "" if the connection is broken."""
