@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from jdist.notebook.panel.open import panel
     from jdist.worker.groups.on_reform import on_reform
 
+# The modules of the public names that are no errors.
 _HOMES = {
     **dict.fromkeys(("Cluster", "attach", "list_clusters", "start"), "jdist.client.blocking"),
     "AsyncCluster": "jdist.client.cluster",
@@ -44,21 +45,6 @@ _HOMES = {
     "panel": "jdist.notebook.panel.open",
     "Trace": "jdist.client.trace.trace",
     **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),
-    **dict.fromkeys(
-        (
-            "CellError",
-            "CellInterrupted",
-            "CellTimeout",
-            "ConnectionLost",
-            "JdistError",
-            "LaunchError",
-            "ProtocolError",
-            "RankLost",
-            "UsageError",
-            "ValueFailed",
-        ),
-        "jdist.core.errors",
-    ),
 }
 
 __all__ = [
@@ -92,11 +78,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Public names load on first use, so that agents and controllers start without the client."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'jdist' has no attribute {name!r}")
-    if _HOMES[name] == "jdist.client.blocking":
+    home = _HOMES.get(name, "jdist.core.errors")
+    if home == "jdist.client.blocking":
         importlib.import_module("jdist.notebook.panel.open")  # gives Cluster its panel
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(home), name)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -12,7 +12,6 @@ It needs pytest, and a place where the launcher can start two nodes::
 import contextlib
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import psutil
@@ -30,14 +29,11 @@ _KILL_AGENT = "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"
 class LauncherContract:
     """Tests of one launcher. Subclasses set the attributes."""
 
-    options: ClassVar[dict[str, Any]] = {}
-    """Arguments of :func:`jdist.start`, such as ``launcher``, ``launcher_args`` and ``hosts``."""
+    options: ClassVar[dict[str, Any]] = {}  # Arguments of `jdist.start`, such as `launcher`, `launcher_args`, `hosts`.
     nnodes: ClassVar[int] = 2
     nproc_per_node: ClassVar[int] = 1
-    can_relaunch: ClassVar[bool] = True
-    """Whether :meth:`~jdist.launch.base.Launcher.relaunch` can start another agent on a node."""
-    timeout: ClassVar[float] = 180.0
-    """Seconds for each wait."""
+    can_relaunch: ClassVar[bool] = True  # Whether `Launcher.relaunch` can start another agent on a node.
+    timeout: ClassVar[float] = 180.0  # Seconds for each wait.
 
     @pytest.fixture
     def launched(self) -> Iterator[jdist.Cluster]:
@@ -61,13 +57,14 @@ class LauncherContract:
         assert launched.world_size == size
         assert len(launched.nodes) == self.nnodes
         assert launched.run(_ALL_REDUCE, timeout=self.timeout).values == dict.fromkeys(range(size), float(size))
-        shown = {p: text for p, text in _command_lines_and_environments() if PREFIX in text}
+        readable = psutil.process_iter(["cmdline", "environ"])
+        shown = [p.pid for p in readable if PREFIX in f"{p.info['cmdline']} {p.info['environ']}"]
         assert not shown, "other users can read a join line in argv, and child processes in the environment"
         pids = [row.pid for row in launched.status().ranks]
-        here = {pid for pid in pids if psutil.pid_exists(pid)}  # nodes may be other machines
+        here = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]  # nodes may be other machines
         name = launched.name
         launched.stop()
-        assert self._eventually(lambda: not [pid for pid in here if _is_alive(pid)])
+        assert not psutil.wait_procs(here, self.timeout)[1]
         assert name not in {c.cluster for c in jdist.list_clusters()}
 
     def test_a_node_whose_agent_dies_costs_no_other_node_and_can_be_started_again(
@@ -95,17 +92,3 @@ class LauncherContract:
         while not is_so() and time.monotonic() < deadline:
             time.sleep(0.05)
         return bool(is_so())
-
-
-def _is_alive(pid: int) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
-def _command_lines_and_environments() -> Iterator[tuple[int, str]]:
-    """Of all processes of this machine that this user may read."""
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            texts = [(path / name).read_bytes() for name in ("cmdline", "environ")]
-            yield int(path.name), b" ".join(texts).decode(errors="replace")

@@ -27,10 +27,6 @@ class LaunchPlan(Struct, frozen=True):
         """Node ranks to launch."""
         return range(self.first, self.first + (self.nnodes or self.settings.nnodes))
 
-    def join_words(self, node_rank: int) -> list[str]:
-        """Arguments of ``jdist`` for a node's agent, which reads the join line on standard input."""
-        return ["join", "--node-rank", str(node_rank), *([] if self.settings.fork else ["--no-fork"]), "-"]
-
 
 class Launcher(ABC):
     """One launch. The client makes one when it starts a cluster or adds a node, and again when it stops one.
@@ -114,6 +110,11 @@ class Launcher(ABC):
         Called by the client that stopped the cluster, on a launcher that may have launched nothing itself: what there
         is to remove must follow from the plan.
         """
+
+
+def join_words(node_rank: int, *, fork: bool) -> list[str]:
+    """Arguments of ``jdist`` for a node's agent, which reads the join line on standard input."""
+    return ["join", "--node-rank", str(node_rank), *([] if fork else ["--no-fork"]), "-"]
 
 
 def find_launcher(name: str) -> type[Launcher]:

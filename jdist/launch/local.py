@@ -5,6 +5,7 @@ import sys
 from collections.abc import Awaitable
 from pathlib import Path
 
+from jdist.launch.base import join_words
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog
 from jdist.launch.support import last_words
 
@@ -30,7 +31,7 @@ class LocalLauncher(ProgramLauncher):
 
     def command(self, node_rank: int) -> list[str]:
         """Command line that starts a node's agent."""
-        return [sys.executable, "-P", "-m", "jdist", *self.plan.join_words(node_rank)]
+        return [sys.executable, "-P", "-m", "jdist", *join_words(node_rank, fork=self.plan.settings.fork)]
 
     def start_agent(self, node_rank: int) -> LaunchProgram:
         """Start a node's agent, which waits for its join line."""

@@ -36,6 +36,11 @@ def last_words(log: str) -> str:
     return " / ".join(dict.fromkeys(refusals) or last)
 
 
+def poll_pause(waited: float) -> float:
+    """Seconds until a scheduler is asked again, after so many seconds of waiting: from 1 to 15."""
+    return min(15.0, max(1.0, waited / 20))
+
+
 def resolved(line: str) -> asyncio.Future[str]:
     """A join line that is known already, for what awaits one."""
     known: asyncio.Future[str] = asyncio.get_running_loop().create_future()

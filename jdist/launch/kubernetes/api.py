@@ -2,18 +2,19 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+import time
 from typing import Any
 
 import msgspec
 
 from jdist.core.errors import LaunchError
 from jdist.launch.kubernetes.manifest import CONTAINER, PodSpec, secret, selector, service, stateful_set
-from jdist.launch.kubernetes.pods import Pod
+from jdist.launch.kubernetes.pods import Pod, failure, is_crashing, node_rank_of
 
-REQUEST = 20.0  # Seconds for one answer of the API server.
+_REQUEST = 20.0  # Seconds for one answer of the API server.
 _LOG_LINES = 3
 _GONE = 60.0  # Seconds for pods to be gone: their grace, and some more.
+_LOOK = 0.5  # Seconds between two polls whether pods are gone.
 _NOT_FOUND = 404
 
 
@@ -33,128 +34,86 @@ class KubeApi:
         except (ConfigException, OSError) as e:
             raise LaunchError(f"no Kubernetes cluster is set up for this user: {e}") from None
         self._client = client.ApiClient(configuration)
-        self.core = client.CoreV1Api(self._client)
+        self._core = client.CoreV1Api(self._client)
         self._apps = client.AppsV1Api(self._client)
-        self.namespace = pods.namespace or _own_namespace(context)
-        self.pods = msgspec.structs.replace(pods, namespace=self.namespace)
-        self.labels = ",".join(f"{k}={v}" for k, v in selector(pods).items())
+        self._namespace = pods.namespace or _own_namespace(context)
+        self._pods = msgspec.structs.replace(pods, namespace=self._namespace)
+        self._labels = ",".join(f"{k}={v}" for k, v in selector(pods).items())
 
     def close(self) -> None:
         self._client.close()
         self._client.rest_client.pool_manager.clear()
 
-    def apply(self, line: str) -> None:
-        with self._translated_errors("set up the nodes"):
-            self.core.create_namespaced_secret(self.namespace, secret(self.pods, line), _request_timeout=REQUEST)
-            self.core.create_namespaced_service(self.namespace, service(self.pods), _request_timeout=REQUEST)
-            self._apps.create_namespaced_stateful_set(self.namespace, stateful_set(self.pods), _request_timeout=REQUEST)
-
-    def remove(self) -> None:
-        """Delete the objects, ignoring those that do not exist, and wait until the pods are gone."""
-        name, where = self.pods.name, {"namespace": self.namespace, "_request_timeout": REQUEST}
-        with self._translated_errors("remove the nodes"):
-            is_there = self._delete(self._apps.delete_namespaced_stateful_set, name, **where)
-            self._delete(self.core.delete_namespaced_service, name, **where)
-            self._delete(self.core.delete_namespaced_secret, name, **where)
-            if is_there:
-                self._wait_gone()
-
-    @staticmethod
-    def _delete(how: Any, name: str, **where: Any) -> bool:
-        from kubernetes.client.exceptions import ApiException
-
-        try:
-            how(name, propagation_policy="Background", **where)
-        except ApiException as e:
-            if e.status != _NOT_FOUND:
-                raise
-            return False
-        return True
-
-    def _wait_gone(self) -> None:
-        """Wait until a watch has reported the last pod as deleted."""
-        listed, version = self.list_pods()
-        left = {p["metadata"]["uid"] for p in listed}
-        if not left:
-            return
-        stream = self.watch(version, int(_GONE))  # the server ends it by then
-        try:
-            for event in events(stream):
-                if event["type"] == "DELETED":
-                    left.discard(event["object"]["metadata"]["uid"])
-                if not left:
-                    return
-        finally:
-            stream.close()
-        raise LaunchError(
-            f"{len(left)} pods of StatefulSet {self.pods.name} in namespace {self.namespace} were not gone after "
-            f"{_GONE:.0f} s; kubectl get pods -l {self.labels} says why"
-        )
-
-    def list_pods(self) -> tuple[list[Pod], str]:
-        """PodSpec, and the version from which a watch goes on."""
-        with self._translated_errors("list the pods"):
-            got = self.core.list_namespaced_pod(
-                self.namespace, label_selector=self.labels, _preload_content=False, _request_timeout=REQUEST
-            )
-            found = json.loads(got.data)
-        return found["items"], found["metadata"].get("resourceVersion", "")
-
-    def watch(self, version: str, seconds: int) -> Any:
-        """The response of a watch; its lines are events."""
-        with self._translated_errors("watch the pods"):
-            return self.core.list_namespaced_pod(
-                self.namespace,
-                label_selector=self.labels,
-                resource_version=version,
-                timeout_seconds=seconds,
-                watch=True,
-                _preload_content=False,
-                _request_timeout=(REQUEST, seconds + REQUEST),
-            )
-
-    def last_words(self, pod: str) -> str:
-        """The end of the log of a container that ended; empty if it is not available."""
-        from kubernetes.client.exceptions import ApiException
-
-        with contextlib.suppress(ApiException):
-            got = self.core.read_namespaced_pod_log(
-                pod,
-                self.namespace,
-                container=CONTAINER,
-                previous=True,
-                tail_lines=_LOG_LINES,
-                _preload_content=False,
-                _request_timeout=REQUEST,
-            )
-            return " / ".join(got.data.decode(errors="replace").strip().splitlines())
-        return ""
-
-    def replace_pod(self, name: str, line: str) -> None:
-        where = {"namespace": self.namespace, "_request_timeout": REQUEST}
-        with self._translated_errors(f"replace pod {name}"):
-            self.core.patch_namespaced_secret(self.pods.name, body={"data": secret(self.pods, line)["data"]}, **where)
-            self._delete(self.core.delete_namespaced_pod, name, **where)
-
-    @contextlib.contextmanager
-    def _translated_errors(self, what: str) -> Iterator[None]:
+    def _call(self, what: str, method: Any, *, ignore: int = 0, **options: Any) -> Any:
+        """The answer to one request; None if it is an error of status ``ignore``."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
-        where = f"Kubernetes at {self._client.configuration.host}, namespace {self.namespace}"
+        where = f"Kubernetes at {self._client.configuration.host}, namespace {self._namespace}"
         try:
-            yield
+            return method(namespace=self._namespace, _request_timeout=_REQUEST, **options)
         except ApiException as e:
-            raise LaunchError(f"{where}: cannot {what}: {_words_of(e)}") from None
+            if e.status == ignore:
+                return None
+            words = f"{e.status} {e.reason}"
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                words = str(json.loads(e.body)["message"])
+            raise LaunchError(f"{where}: cannot {what}: {words}") from None
         except (HTTPError, OSError) as e:
             raise LaunchError(f"{where}: cannot {what}: {e}") from None
 
+    def apply(self, line: str) -> None:
+        what = "set up the nodes"
+        self._call(what, self._core.create_namespaced_secret, body=secret(self._pods, line))
+        self._call(what, self._core.create_namespaced_service, body=service(self._pods))
+        self._call(what, self._apps.create_namespaced_stateful_set, body=stateful_set(self._pods))
 
-def _words_of(error: Any) -> str:
-    """The API server's message, or the HTTP status."""
-    with contextlib.suppress(ValueError, TypeError, AttributeError):
-        return str(json.loads(error.body)["message"])
-    return f"{error.status} {error.reason}"
+    def remove(self) -> None:
+        """Delete the objects, ignoring those that do not exist, and wait until the pods are gone."""
+        deletions = [
+            self._apps.delete_namespaced_stateful_set,
+            self._core.delete_namespaced_service,
+            self._core.delete_namespaced_secret,
+        ]
+        found = [self._delete("remove the nodes", delete, self._pods.name) for delete in deletions]
+        deadline = time.monotonic() + _GONE
+        while found[0] and (left := self.list_pods()):
+            if time.monotonic() > deadline:
+                raise LaunchError(
+                    f"{len(left)} pods of StatefulSet {self._pods.name} in namespace {self._namespace} were not gone "
+                    f"after {_GONE:.0f} s; kubectl get pods -l {self._labels} says why"
+                )
+            time.sleep(_LOOK)
+
+    def _delete(self, what: str, delete: Any, name: str) -> bool:
+        """Delete an object. Returns False if it does not exist."""
+        return self._call(what, delete, ignore=_NOT_FOUND, name=name, propagation_policy="Background") is not None
+
+    def list_pods(self) -> list[Pod]:
+        listing = self._core.list_namespaced_pod
+        answer = self._call("list the pods", listing, label_selector=self._labels, _preload_content=False)
+        found: list[Pod] = json.loads(answer.data)["items"]
+        return found
+
+    def failures(self, pods: list[Pod]) -> dict[int, str]:
+        """Why pods failed, by node rank, with the end of the log of those that crash."""
+        ends = {node_rank_of(pod): (failure(pod), self._last_words(pod)) for pod in pods if failure(pod)}
+        return {n: f"{why}; its last lines: {words}" if words else why for n, (why, words) in sorted(ends.items())}
+
+    def _last_words(self, pod: Pod) -> str:
+        """The end of the log of a container that ended; empty if it is not available."""
+        if not is_crashing(pod):
+            return ""
+        which = {"name": pod["metadata"]["name"], "container": CONTAINER, "previous": True, "tail_lines": _LOG_LINES}
+        with contextlib.suppress(LaunchError):
+            answer = self._call("read a log", self._core.read_namespaced_pod_log, **which, _preload_content=False)
+            return " / ".join(answer.data.decode(errors="replace").strip().splitlines())
+        return ""
+
+    def replace_pod(self, name: str, line: str) -> None:
+        what, body = f"replace pod {name}", {"data": secret(self._pods, line)["data"]}
+        self._call(what, self._core.patch_namespaced_secret, name=self._pods.name, body=body)
+        self._delete(what, self._core.delete_namespaced_pod, name)
 
 
 def _own_namespace(context: str) -> str:
@@ -168,19 +127,3 @@ def _own_namespace(context: str) -> str:
         chosen = next((c for c in contexts if c["name"] == context), current)
         return str(chosen["context"]["namespace"])
     return "default"
-
-
-def events(stream: Any) -> Iterator[dict[str, Any]]:
-    """Events of a watch, until it ends.
-
-    ``kubernetes.watch.Watch`` would do, but before version 36 another thread cannot end it while it reads.
-    """
-    from urllib3.exceptions import HTTPError
-
-    rest = b""
-    try:
-        for chunk in stream.stream(amt=None, decode_content=True):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield from (json.loads(line) for line in lines if line.strip())
-    except (HTTPError, OSError, AttributeError, ValueError):
-        return  # closed by end(), or the network failed: the caller starts another watch

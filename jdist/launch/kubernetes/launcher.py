@@ -1,21 +1,21 @@
 """Kubernetes: the cluster's nodes are the pods of a StatefulSet, which is applied, watched and removed here."""
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from importlib.util import find_spec
 
 import msgspec
 
-from jdist.core.errors import UsageError
+from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, LaunchPlan
-from jdist.launch.kubernetes import pods as reading
 from jdist.launch.kubernetes.api import KubeApi
 from jdist.launch.kubernetes.manifest import PodSpec, add_pod_arguments, pods_of
-from jdist.launch.kubernetes.watch import PodWatch
-from jdist.launch.support import label_of
+from jdist.launch.kubernetes.pods import Pod, describe
+from jdist.launch.support import label_of, poll_pause
 
 if find_spec("kubernetes") is None:
     raise ImportError("kubernetes")  # half a second to import, so only when something is launched
@@ -38,12 +38,14 @@ class KubernetesLauncher(Launcher):
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
-        self._pods, self._context = _read(plan.settings, label_of(plan))
+        self._spec, self._context = _read(plan.settings, label_of(plan))
         if plan.first:
             text = "--launcher kubernetes cannot add a node to a running cluster"
             raise UsageError(text, remedies=(Remedy("invite", "print a line for one"),))
         self._api: KubeApi | None = None
-        self._watch: PodWatch | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._progress = ""  # Why pods are not running yet, or why the API server cannot be reached at the moment.
+        self._failures: dict[int, str] = {}
         self._has_begun = False
 
     @classmethod
@@ -59,43 +61,56 @@ class KubernetesLauncher(Launcher):
         line = await join_line
         self._has_begun = True
         await asyncio.to_thread(api.apply, line)
-        self._watch = PodWatch(api)
+        self._polling = asyncio.create_task(self._poll(api))
 
     async def _connected(self) -> KubeApi:
         if self._api is None:
-            self._api = await asyncio.to_thread(KubeApi, self._pods, self._context)
+            self._api = await asyncio.to_thread(KubeApi, self._spec, self._context)
+            self._progress = "Kubernetes has been reached"
         return self._api
+
+    async def _poll(self, api: KubeApi) -> None:
+        """Keep the state of the pods current."""
+        began, trouble = time.monotonic(), ""
+        pods: list[Pod] = []
+        while True:
+            try:
+                pods, trouble = await asyncio.to_thread(api.list_pods), ""
+                self._failures = await asyncio.to_thread(api.failures, pods)
+            except LaunchError as e:
+                trouble = str(e)
+            self._progress = "; ".join(filter(None, (trouble, describe(pods, self._spec.nnodes))))
+            await asyncio.sleep(poll_pause(time.monotonic() - began))
 
     def failures(self) -> dict[int, str]:
         """Pods that cannot start."""
-        return {} if self._watch is None else self._watch.failures()
+        return self._failures
 
     def describe(self) -> str:
-        if self._watch is None:
-            return "" if self._api is None else "Kubernetes has been reached"
-        told = reading.describe(self._watch.pods(), self._pods.nnodes)
-        return "; ".join(filter(None, (self._watch.trouble, told)))
+        return self._progress
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
         """Delete the pod. Its StatefulSet creates another, which reads the new line."""
         api = await self._connected()
-        called = self.node_names[node_rank] if node_rank < len(self.node_names) else ""
-        await asyncio.to_thread(api.replace_pod, called or f"{self._pods.name}-{node_rank}", join_line)
-        if self._watch is None:
-            self._watch = PodWatch(api)
+        name = self.name_of(node_rank) or f"{self._spec.name}-{node_rank}"
+        await asyncio.to_thread(api.replace_pod, name, join_line)
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._poll(api))
         return True
 
     async def release(self) -> None:
-        """End the watch: pods run without it."""
-        if self._watch is not None:
-            await asyncio.to_thread(self._watch.end)
-            self._watch = None
-        self._hang_up()
+        """Poll no more: pods run without it."""
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.wait([self._polling])
+            self._polling = None
+        self._failures = {}
+        self._disconnect()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._api is not None:
             self._api.close()
-            self._api = None
+        self._api, self._progress = None, ""
 
     async def end(self) -> None:
         """Remove what this launcher applied."""
@@ -110,4 +125,4 @@ class KubernetesLauncher(Launcher):
             await asyncio.to_thread(api.remove)
             self._has_begun = False
         finally:
-            self._hang_up()
+            self._disconnect()

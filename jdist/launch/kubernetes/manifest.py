@@ -51,17 +51,13 @@ def check_pods(pods: PodSpec) -> None:
     """Raise UsageError for what the API server would refuse, naming the option."""
     if not pods.image:
         raise UsageError("kubernetes: --image is needed; it holds the Python environment of the nodes")
-    for option, text in (
-        ("--name", pods.name),
-        ("--namespace", pods.namespace),
-        ("--service-account", pods.service_account),
-        ("--pull-secret", pods.pull_secret),
-    ):
+    for option in ("name", "namespace", "service-account", "pull-secret"):
+        text = getattr(pods, option.replace("-", "_"))
         if text and not _NAME.fullmatch(text):
-            raise UsageError(f"kubernetes: {option} {text!r}: lower-case letters, digits and - are allowed")
-    for option, text in (("--cpu", pods.cpu), ("--memory", pods.memory), ("--shm", pods.shm)):
+            raise UsageError(f"kubernetes: --{option} {text!r}: lower-case letters, digits and - are allowed")
+    for option, text in {"cpu": pods.cpu, "memory": pods.memory, "shm": pods.shm}.items():
         if text and not _QUANTITY.fullmatch(text):
-            raise UsageError(f"kubernetes: {option} {text!r}: write an amount such as 4, 500m, 16Gi")
+            raise UsageError(f"kubernetes: --{option} {text!r}: write an amount such as 4, 500m, 16Gi")
 
 
 def add_pod_arguments(parser: Any) -> None:
@@ -84,29 +80,14 @@ def add_pod_arguments(parser: Any) -> None:
 
 def pods_of(options: Any, name: str, settings: Settings, nproc: int = 0) -> PodSpec:
     """The pods that the parsed options describe. Raises UsageError."""
-    gpus = options.gpus
-    if gpus < 0:
+    given = {field: value for field, value in vars(options).items() if field in PodSpec.__struct_fields__}
+    if options.gpus < 0:
         counts = (nproc,) if nproc else settings.nproc_per_node
         if len(set(counts)) != 1:
             raise UsageError("kubernetes: --gpus needs a number, unless -n says how many ranks each node has")
-        gpus = counts[0]
-    pods = PodSpec(
-        image=options.image,
-        name=name,
-        nnodes=settings.nnodes,
-        nproc=nproc,
-        namespace=options.namespace,
-        service_account=options.service_account,
-        python=options.python,
-        gpus=gpus,
-        cpu=options.cpu,
-        memory=options.memory,
-        shm=options.shm,
-        user=options.user,
-        pull_secret=options.pull_secret,
-        env=settings.env,
-        fork=settings.fork,
-    )
+        given["gpus"] = counts[0]
+    own = {"name": name, "nnodes": settings.nnodes, "nproc": nproc, "env": settings.env, "fork": settings.fork}
+    pods = PodSpec(**{**given, **own})
     check_pods(pods)
     return pods
 
@@ -183,21 +164,22 @@ def _pod(pods: PodSpec) -> Object:
 
 
 def _container(pods: PodSpec) -> Object:
-    words = ["-n", str(pods.nproc)] if pods.nproc else []
-    words += [] if pods.fork else ["--no-fork"]
-    container: Object = {
+    words = [*(["-n", str(pods.nproc)] if pods.nproc else []), *([] if pods.fork else ["--no-fork"])]
+    gpus = {"nvidia.com/gpu": str(pods.gpus)} if pods.gpus else {}
+    limits = {**({"memory": pods.memory} if pods.memory else {}), **gpus}
+    requests = {**({"cpu": pods.cpu} if pods.cpu else {}), **limits}
+    return {
         "name": CONTAINER,
         "image": pods.image,
         "command": ["sh", "-c", _JOIN, pods.python, *words],
         "env": _environment(pods),
-        "resources": _resources(pods),
+        "resources": {k: v for k, v in {"requests": requests, "limits": limits}.items() if v},
         "volumeMounts": [
             {"name": "join-line", "mountPath": _SECRETS, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    return container
 
 
 def _environment(pods: PodSpec) -> list[Object]:
@@ -207,16 +189,6 @@ def _environment(pods: PodSpec) -> list[Object]:
     given = {**homeless, **dict(pods.env)}
     names: list[Object] = [{"name": k, **own} for k in ("POD_NAME", "JDIST_HOST")]
     return [*names, *({"name": k, "value": v} for k, v in given.items())]
-
-
-def _resources(pods: PodSpec) -> Object:
-    asked = {k: v for k, v in (("cpu", pods.cpu), ("memory", pods.memory)) if v}
-    limits = {**({"memory": pods.memory} if pods.memory else {}), **_gpus(pods)}
-    return {k: v for k, v in (("requests", {**asked, **_gpus(pods)}), ("limits", limits)) if v}
-
-
-def _gpus(pods: PodSpec) -> dict[str, str]:
-    return {"nvidia.com/gpu": str(pods.gpus)} if pods.gpus else {}
 
 
 def to_yaml(documents: list[Object]) -> str:

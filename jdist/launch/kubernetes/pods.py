@@ -29,14 +29,18 @@ def node_rank_of(pod: Pod) -> int:
 
 def failure(pod: Pod) -> str:
     """Why this pod failed or cannot start; empty while it still may."""
-    status = pod.get("status", {})
-    name = pod["metadata"]["name"]
+    name, status = pod["metadata"]["name"], pod.get("status", {})
     if status.get("phase") == "Failed":
         return f"pod {name} has failed: {_join(status.get('reason'), status.get('message')) or 'no reason is given'}"
     waiting = _state(pod).get("waiting") or {}
     if waiting.get("reason") not in HOPELESS:
         return ""
-    return f"pod {name}: {HOPELESS[waiting['reason']]} ({_join(waiting['reason'], waiting.get('message'))}){_last(pod)}"
+    text = f"pod {name}: {HOPELESS[waiting['reason']]} ({_join(waiting['reason'], waiting.get('message'))})"
+    ended = _state(pod, "lastState").get("terminated")
+    if ended:
+        how = [f"code {ended.get('exitCode')}", _join(ended.get("reason"), ended.get("message"))]
+        text += f"; it last ended with {', '.join(filter(None, how))}"
+    return text
 
 
 def is_crashing(pod: Pod) -> bool:
@@ -49,10 +53,9 @@ def why_pending(pod: Pod) -> str:
     name, status = pod["metadata"]["name"], pod.get("status", {})
     if pod["metadata"].get("deletionTimestamp"):
         return f"pod {name} is being removed"
-    waiting = _state(pod).get("waiting")
+    waiting, ended = _state(pod).get("waiting"), _state(pod).get("terminated")
     if waiting:
         return f"pod {name} waits: {_join(waiting.get('reason', 'no reason is given'), waiting.get('message'))}"
-    ended = _state(pod).get("terminated")
     if ended:
         return f"pod {name} ended with code {ended.get('exitCode')} and is started again"
     for condition in status.get("conditions") or []:
@@ -69,22 +72,10 @@ def describe(pods: list[Pod], nnodes: int) -> str:
     return "; ".join(told)
 
 
-def _state(pod: Pod) -> dict[str, Any]:
-    for container in pod.get("status", {}).get("containerStatuses") or []:
-        if container.get("name") == CONTAINER:
-            state: dict[str, Any] = container.get("state") or {}
-            return state
-    return {}
-
-
-def _last(pod: Pod) -> str:
-    """How the agent's container ended the last time."""
-    for container in pod.get("status", {}).get("containerStatuses") or []:
-        ended = (container.get("lastState") or {}).get("terminated")
-        if container.get("name") == CONTAINER and ended:
-            why = _join(ended.get("reason"), ended.get("message"))
-            return f"; it last ended with code {ended.get('exitCode')}{f', {why}' if why else ''}"
-    return ""
+def _state(pod: Pod, which: str = "state") -> dict[str, Any]:
+    """The state of the agent's container, or with ``lastState`` how it ended the last time."""
+    containers = pod.get("status", {}).get("containerStatuses") or []
+    return next((c.get(which) or {} for c in containers if c.get("name") == CONTAINER), {})
 
 
 def _join(*words: str | None) -> str:

@@ -7,9 +7,8 @@ the placement group and the agents.
 
 import asyncio
 import contextlib
-import os
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from importlib.util import find_spec
 
 import msgspec
@@ -18,10 +17,11 @@ from jdist.core.errors import LaunchError
 from jdist.core.quantities import ArgumentParser, parse_amount
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, LaunchPlan
+from jdist.launch.launch_program import ProgramLog
 from jdist.launch.support import label_of
 
 if find_spec("ray") is None:
-    raise ImportError("ray")  # what it takes to import it is seen in talk
+    raise ImportError("ray")  # which is imported by the program only
 
 _ANSWER = 120.0  # Seconds for a request to Ray that needs no resources.
 _GRACE = 40.0  # Seconds for the program to undo an unfinished launch.
@@ -47,7 +47,7 @@ class RayRequest(msgspec.Struct, frozen=True):
     counts: tuple[int, ...]  # Ranks on each of these nodes; 0: as many as the node has GPUs.
     may_use_gpus: bool
     is_first: bool  # Whether this is the cluster's first launch, and not a node that is added to it.
-    options: tuple[str, ...]  # Options of `jdist join`.
+    fork: bool  # Whether agents may fork their workers.
     env: tuple[tuple[str, str], ...]
 
 
@@ -84,8 +84,7 @@ class RayLauncher(Launcher):
         self._reading: asyncio.Task[None] | None = None
         self._progress = RayProgress()
         self._has_progress = asyncio.Event()
-        self._settled = asyncio.Event()
-        self._is_over = False
+        self._is_closing = False  # Whether the program's end is wanted.
         self._has_begun = False
         self._is_clear = False
 
@@ -95,59 +94,54 @@ class RayLauncher(Launcher):
         read_requirements(settings)
         return settings
 
-    def _request(self, what: str, node_ranks: tuple[int, ...]) -> RayRequest:
-        s = self.plan.settings
-        counts = s.nproc_per_node or (0,)
-        return RayRequest(
-            what,
-            label_of(self.plan),
-            read_requirements(s),
-            node_ranks,
-            tuple(counts[min(n, len(counts) - 1)] for n in node_ranks),
-            s.backend != "gloo",
-            not self.plan.first,
-            () if s.fork else ("--no-fork",),
-            s.env,
-        )
-
     async def launch(self, join_line: Awaitable[str]) -> None:
         """Connect to Ray while the controller starts, then send the join line."""
         self._has_begun = True
-        await self._begin(self._request("launch", tuple(self.plan.node_ranks)))
-        await self._send(await join_line)
-        await self._reached()
+        await self._begin("launch", self.plan.node_ranks)
+        await self._send_line(await join_line)
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
         """Start another agent in the bundle of one that is gone; Ray moves the bundle to another node if it must."""
         await self._close()
-        await self._begin(self._request("relaunch", (node_rank,)))
-        await self._send(join_line)
-        await self._reached()
+        await self._begin("relaunch", [node_rank])
+        await self._send_line(join_line)
         return True
 
-    async def _reached(self) -> None:
-        """Wait until Ray has been reached. Raises LaunchError."""
-        await self._has_progress.wait()  # for as long as talk dials
-        if self._progress.error:
-            raise LaunchError(self._progress.error)
-
-    async def _begin(self, request: RayRequest) -> None:
-        log = os.open(self.plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._progress = RayProgress(waiting=f"Ray at {request.requirements.address} is being dialled")
-        self._has_progress, self._settled, self._is_clear = asyncio.Event(), asyncio.Event(), False
-        try:
+    async def _begin(self, what: str, node_ranks: Sequence[int]) -> None:
+        """Start the program with a request."""
+        settings = self.plan.settings
+        requirements, counts = read_requirements(settings), settings.nproc_per_node or (0,)
+        request = RayRequest(
+            what,
+            label_of(self.plan),
+            requirements,
+            tuple(node_ranks),
+            tuple(counts[min(n, len(counts) - 1)] for n in node_ranks),
+            may_use_gpus=settings.backend != "gloo",
+            is_first=not self.plan.first,
+            fork=settings.fork,
+            env=settings.env,
+        )
+        self._progress = RayProgress(waiting=f"Ray at {requirements.address} is being dialled")
+        self._has_progress, self._is_clear = asyncio.Event(), False
+        log = ProgramLog(self.plan.log)
+        with log.open() as output:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-P", "-m", "jdist.launch.ray.protocol"),
+                *(sys.executable, "-P", "-m", "jdist.launch.ray.protocol"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=log,
+                stderr=output,
                 start_new_session=True,
             )
-        finally:
-            os.close(log)
-        self._reading = asyncio.get_running_loop().create_task(self._read(self._process))
+        self._reading = asyncio.get_running_loop().create_task(self._read(self._process, log))
         await self._send(msgspec.json.encode(request).decode())
+
+    async def _send_line(self, join_line: str) -> None:
+        """Send the join line, and wait until Ray has been reached. Raises LaunchError."""
+        await self._send(join_line)
+        await self._has_progress.wait()  # for as long as the program dials
+        if self._progress.error:
+            raise LaunchError(self._progress.error)
 
     async def _send(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:
@@ -155,26 +149,17 @@ class RayLauncher(Launcher):
                 self._process.stdin.write(line.encode() + b"\n")
                 await self._process.stdin.drain()
 
-    async def _read(self, talk: asyncio.subprocess.Process) -> None:
-        stdout = talk.stdout
-        if stdout is None:
-            return
-        while line := await stdout.readline():
+    async def _read(self, program: asyncio.subprocess.Process, log: ProgramLog) -> None:
+        """Follow the program's reports until it ends."""
+        while program.stdout is not None and (line := await program.stdout.readline()):
             self._progress = msgspec.json.decode(line, type=RayProgress)
             self._has_progress.set()
-            if self._progress.is_done or self._progress.error:
-                self._settled.set()
-        await talk.wait()
-        if not self._progress.error and not self._progress.is_done and not self._is_over:
-            self._progress = RayProgress(
-                error=f"the program that speaks to Ray ended with code {talk.returncode}; {self._log()}"
-            )
+        await program.wait()
+        if not (self._progress.error or self._progress.is_done or self._is_closing):
+            said = " / ".join(log.lines()[-2:])[-400:]
+            error = f"the program that speaks to Ray ended with code {program.returncode}; {said}"
+            self._progress = RayProgress(error=error)
         self._has_progress.set()
-        self._settled.set()
-
-    def _log(self) -> str:
-        with open(self.plan.log, errors="replace") as f:
-            return " / ".join(f.read().strip().splitlines()[-2:])[-400:]
 
     def failures(self) -> dict[int, str]:
         """Reasons reported by Ray."""
@@ -192,7 +177,7 @@ class RayLauncher(Launcher):
 
     async def _close(self) -> None:
         """Close the program's input, on which it undoes what is unfinished and ends."""
-        self._is_over = True
+        self._is_closing = True
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             try:
@@ -204,32 +189,33 @@ class RayLauncher(Launcher):
                 await self._process.wait()
         if self._reading is not None:
             await self._reading
-        self._process, self._reading, self._is_over = None, None, False
+        self._process, self._reading, self._is_closing = None, None, False
 
     async def end(self) -> None:
         """Leave nothing of this launch in the Ray cluster."""
         news = self._progress
         await self._close()
-        if not self._has_begun or self._is_clear or news.error.startswith(UNREACHED):
-            return
-        await self.remove_leftovers()
+        if self._has_begun and not news.error.startswith(UNREACHED):
+            await self.remove_leftovers()
 
     async def remove_leftovers(self) -> None:
         """Remove the supervisors of this cluster, and with them placement groups and agents."""
         if self._is_clear:
             return
         await self._close()
-        await self._begin(self._request("clear", tuple(self.plan.node_ranks)))
+        await self._begin("clear", self.plan.node_ranks)
         try:
-            async with asyncio.timeout(_ANSWER):
-                await self._settled.wait()
-        except TimeoutError:
-            raise LaunchError(f"Ray did not remove {label_of(self.plan)} within {_ANSWER:.0f} s") from None
+            if self._reading is not None:
+                await asyncio.wait([self._reading], timeout=_ANSWER)
         finally:
-            error = self._progress.error
+            news = self._progress
             await self._close()
-        if error:
-            raise LaunchError(f"what Ray may hold for this cluster, {label_of(self.plan)}, is not removed: {error}")
+        if news.error:
+            raise LaunchError(
+                f"what Ray may hold for this cluster, {label_of(self.plan)}, is not removed: {news.error}"
+            )
+        if not news.is_done:
+            raise LaunchError(f"Ray did not remove {label_of(self.plan)} within {_ANSWER:.0f} s")
         self._is_clear = True
 
 

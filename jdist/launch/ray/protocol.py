@@ -38,7 +38,8 @@ async def _serve() -> int:
     address = request.requirements.address
     try:
         async with asyncio.timeout(_DIAL):
-            await asyncio.to_thread(_dial, address)
+            quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+            await asyncio.to_thread(ray.init, address=address, namespace=_NAMESPACE, **quiet)
     except TimeoutError:
         _report(RayProgress(error=f"{UNREACHED}: nothing answers as a Ray cluster at {address} within {_DIAL:.0f} s"))
         return 1
@@ -49,17 +50,12 @@ async def _serve() -> int:
         if request.what == "clear":
             await _clear(request)
             _report(RayProgress(is_done=True))
-            await lines.read()
         else:
             await _launch(request, lines)
     except Exception as e:
         _report(RayProgress(error=f"Ray: {' '.join(str(e).split())[:500]}"))
         return 1
     return 0
-
-
-def _dial(address: str) -> None:
-    ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
 
 
 async def _launch(request: RayRequest, lines: asyncio.StreamReader) -> None:
@@ -83,33 +79,22 @@ async def _follow(supervisor: Any, lines: asyncio.StreamReader) -> bool:
     ended = asyncio.ensure_future(lines.read())
     known = None
     while not ended.done():
-        news = asyncio.ensure_future(_progress(supervisor, known))
+        news = asyncio.ensure_future(supervisor.news.remote(known))
         await asyncio.wait([ended, news], return_when=asyncio.FIRST_COMPLETED)
         if news.done():
             known = news.result()
-            _report(RayProgress(known[0], known[1], is_done=known[2]))
+            _report(known)
         else:
             news.cancel()
     return KEEP.encode() in ended.result()
-
-
-async def _progress(supervisor: Any, known: Any) -> Any:
-    return await supervisor.news.remote(known)
 
 
 def _new_supervisor(request: RayRequest) -> Any:
     """Create the supervisor, on this host if Ray has room. If it dies, Ray restarts it; requests wait meanwhile."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     kind: Any = ray.remote(RaySupervisor)
-    options = kind.options(
-        name=name_of(request),
-        lifetime="detached",
-        num_cpus=0,
-        scheduling_strategy=here,
-        max_concurrency=100,
-        max_restarts=-1,
-        max_task_retries=-1,
-    )
+    lasting = {"lifetime": "detached", "max_concurrency": 100, "max_restarts": -1, "max_task_retries": -1}
+    options = kind.options(name=name_of(request), num_cpus=0, scheduling_strategy=here, **lasting)
     return options.remote(msgspec.json.encode(request))
 
 
@@ -143,23 +128,15 @@ async def _end(name: str, supervisor: Any) -> None:
         async with asyncio.timeout(_SUPERVISOR_END):
             await supervisor.end.remote()
     except (TimeoutError, ray.exceptions.RayError):
-        _log("the supervisor did not end its nodes; Ray ends them with their placement group")
+        text = "jdist: the supervisor did not end its nodes; Ray ends them with their placement group"
+        print(text, file=sys.stderr, flush=True)
     ray.kill(supervisor)
     group = group_named(name)
     if group is not None:
         remove_placement_group(group)
 
 
-def _log(text: str) -> None:
-    print(f"jdist: {text}", file=sys.stderr, flush=True)
-
-
-def _main() -> None:
-    code = asyncio.run(_serve_and_leave())
-    os._exit(code)
-
-
-async def _serve_and_leave() -> int:
+async def _main() -> None:
     """Serve, then exit at once: a thread that still connects to Ray must not hold up the exit."""
     try:
         code = await _serve()
@@ -175,4 +152,4 @@ async def _serve_and_leave() -> int:
 if __name__ == "__main__":
     _OUT = os.dup(1)
     os.dup2(2, 1)  # what Ray prints is for the log
-    _main()
+    asyncio.run(_main())

@@ -31,7 +31,8 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from jdist.launch.ray.launcher import RayRequest, fitting, name_of
+from jdist.launch.base import join_words
+from jdist.launch.ray.launcher import RayProgress, RayRequest, fitting, name_of
 from jdist.wire.processes import die_with_parent
 
 _log = logging.getLogger("jdist.launch")
@@ -59,8 +60,7 @@ class RayNode:
 
     def __init__(self) -> None:
         self._agent: asyncio.subprocess.Process | None = None
-        self._said: collections.deque[str] = collections.deque(maxlen=_LINES)
-        self._reading: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[tuple[int, str]] | None = None
 
     async def start(self, words: list[str], env: dict[str, str], cpus: float, line: str) -> None:
         """Start ``jdist join`` with the line on its standard input."""
@@ -68,7 +68,7 @@ class RayNode:
         if own.get("OMP_NUM_THREADS") == str(max(1, int(cpus))):
             del own["OMP_NUM_THREADS"]  # Ray's, for this actor; each of the agent's ranks would take as many
         self._agent = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-c", _AGENT, "join", *words, "-"),
+            *(sys.executable, "-P", "-c", _AGENT, *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -78,20 +78,18 @@ class RayNode:
         if self._agent.stdin is not None:
             self._agent.stdin.write(line.encode() + b"\n")
             self._agent.stdin.close()
-        if self._agent.stdout is not None:
-            self._reading = asyncio.get_running_loop().create_task(self._read(self._agent.stdout))
+        self._following = asyncio.get_running_loop().create_task(self._follow(self._agent))
+
+    async def _follow(self, agent: asyncio.subprocess.Process) -> tuple[int, str]:
+        said: collections.deque[str] = collections.deque(maxlen=_LINES)
+        while agent.stdout is not None and (line := await agent.stdout.readline()):
+            said.append(line.decode(errors="replace").strip())
+            print(said[-1], flush=True)  # into Ray's log of this actor
+        return await agent.wait(), " / ".join(said)[-400:]
 
     async def wait(self) -> tuple[int, str]:
         """Wait for the agent's end; its exit code and last output. Successive supervisors may call it."""
-        if self._agent is None or self._reading is None:
-            return 1, "it was not started"
-        await asyncio.shield(self._reading)
-        return await self._agent.wait(), " / ".join(self._said)[-400:]
-
-    async def _read(self, lines: asyncio.StreamReader) -> None:
-        while said := await lines.readline():
-            self._said.append(said.decode(errors="replace").strip())
-            print(self._said[-1], flush=True)  # into Ray's log of this actor
+        return (1, "it was not started") if self._following is None else await asyncio.shield(self._following)
 
     async def end(self) -> None:
         """End the agent, and with it the node's ranks."""
@@ -117,9 +115,7 @@ class RaySupervisor:
         bundle: dict[str, float] = self._group.bundle_specs[0] if self._group is not None else {}
         self._cpus, self._gpus = bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
         self._nodes = _nodes_of(self._name)
-        self._waiting = ""
-        self._failures: dict[int, str] = {}
-        self._is_done = False
+        self._progress = RayProgress()
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         if self._group is not None:
@@ -128,26 +124,26 @@ class RaySupervisor:
     async def resume(self) -> None:
         """Continue after a restart by Ray. A launch that was in progress has failed."""
         gone = f"its actor died with the node of the supervisor {self._name}, or was not started yet"
-        self._failures = {n: gone for n in self._request.node_ranks if n not in self._nodes}
+        failures = {n: gone for n in self._request.node_ranks if n not in self._nodes}
         for node_rank, node in self._nodes.items():
             self._keep(self._follow(node_rank, node))
-        await self._report("", is_done=True)
+        await self._report(failures=failures, is_done=True)
         self._keep(self._end_if_alone())
 
-    # ------------------------------------------------------------ asked by talk
+    # ------------------------------------------------------------ asked by the program
 
     async def begin(self, node_ranks: list[int], line: str) -> None:
         """Start agents for these nodes as soon as there are resources. Returns before that."""
-        self._failures = {n: why for n, why in self._failures.items() if n not in node_ranks}
-        self._is_done = False
+        failures = {n: why for n, why in self._progress.failures.items() if n not in node_ranks}
+        await self._report(failures=failures, is_done=False)
         self._keep(self._begin(node_ranks, line))
 
-    async def news(self, known: tuple[str, dict[int, str], bool] | None) -> tuple[str, dict[int, str], bool]:
-        """Wait until the progress differs from ``known``: pending, failures by node rank, whether all started."""
+    async def news(self, known: RayProgress | None) -> RayProgress:
+        """Wait until the progress differs from ``known``, for a while at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_NEWS), self._changed:
-                await self._changed.wait_for(lambda: self._now() != known)
-        return self._now()
+                await self._changed.wait_for(lambda: self._progress != known)
+        return self._progress
 
     async def end(self) -> None:
         """End agents, actors and the placement group."""
@@ -161,57 +157,53 @@ class RaySupervisor:
 
     # ------------------------------------------------------------
 
-    def _now(self) -> tuple[str, dict[int, str], bool]:
-        return self._waiting, dict(self._failures), self._is_done
-
     def _keep(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _report(self, waiting: str | None = None, *, is_done: bool | None = None) -> None:
+    async def _report(self, **changes: Any) -> None:
+        """Change fields of the progress, and wake those who wait for news."""
+        self._progress = msgspec.structs.replace(self._progress, **changes)  # before anything is awaited
         async with self._changed:
-            self._waiting = self._waiting if waiting is None else waiting
-            self._is_done = self._is_done if is_done is None else is_done
             self._changed.notify_all()
+
+    async def _fail(self, node_ranks: list[int], why: str) -> None:
+        await self._report(failures={**self._progress.failures, **dict.fromkeys(node_ranks, why)})
 
     async def _begin(self, node_ranks: list[int], line: str) -> None:
         try:
             if self._group is None:
                 self._ask_for_places()
-            while (row := self._row()).get("state") != "CREATED":
-                await self._report(self._pending(row))
+            while (row := placement_group_table(self._group)).get("state") != "CREATED":
+                await self._report(waiting=self._pending(row))
                 await asyncio.sleep(_LOOK)
-            await self._report(f"Ray starts the agents of {_nodes(node_ranks)}")
+            nodes = f"node{'s' if len(node_ranks) > 1 else ''} {', '.join(map(str, node_ranks))}"
+            await self._report(waiting=f"Ray starts the agents of {nodes}")
             await asyncio.gather(*(self._start(n, line) for n in node_ranks))
         except Exception as e:
             _log.exception("nodes %s could not be started", node_ranks)
-            self._failures |= dict.fromkeys(node_ranks, _reason(e))
-        await self._report("", is_done=True)
+            await self._fail(node_ranks, _reason(e))
+        await self._report(waiting="", is_done=True)
 
     def _ask_for_places(self) -> None:
         """Create a placement group with one bundle for each node, on different nodes of Ray."""
         r, found = self._request, [n["Resources"] for n in ray.nodes() if n["Alive"]]
-        counts, nnodes = r.counts, len(r.node_ranks)
-        ranks = float(max(counts)) or 1.0
+        asked, ranks, nnodes = r.requirements, float(max(r.counts)), len(r.node_ranks)
         cpus = [n.get("CPU", 0.0) for n in found]
-        gpus = [n.get("GPU", 0.0) for n in found]
-        has_gpus = r.may_use_gpus and any(gpus)
-        self._cpus = fitting(cpus, nnodes, ranks) if r.requirements.num_cpus is None else r.requirements.num_cpus
-        wanted = (float(max(counts)) or max(gpus)) if has_gpus else 0.0
-        self._gpus = fitting(gpus, nnodes, wanted) if r.requirements.num_gpus is None else r.requirements.num_gpus
-        bundle = {"CPU": self._cpus, "GPU": self._gpus}
+        gpus = [n.get("GPU", 0.0) for n in found] if r.may_use_gpus else []
+        wanted = (ranks or max(gpus)) if any(gpus) else 0.0
+        self._cpus = fitting(cpus, nnodes, ranks or 1.0) if asked.num_cpus is None else asked.num_cpus
+        self._gpus = fitting(gpus, nnodes, wanted) if asked.num_gpus is None else asked.num_gpus
         # A bundle of nothing is refused; of memory every node has a byte.
-        asked = {k: v for k, v in bundle.items() if v} or {"memory": 1.0}
-        self._group = placement_group([asked] * nnodes, strategy="STRICT_SPREAD", name=self._name, lifetime="detached")
-
-    def _row(self) -> dict[str, Any]:
-        row: dict[str, Any] = placement_group_table(self._group)
-        return row
+        bundle = {k: v for k, v in (("CPU", self._cpus), ("GPU", self._gpus)) if v} or {"memory": 1.0}
+        self._group = placement_group([bundle] * nnodes, strategy="STRICT_SPREAD", name=self._name, lifetime="detached")
 
     def _pending(self, row: dict[str, Any]) -> str:
-        able = [n for n in ray.nodes() if n["Alive"] and self._could_hold(n["Resources"])]
-        each = " and ".join(f"{v:g} {k}" for k, v in (("CPU", self._cpus), ("GPU", self._gpus)) if v) or "no resources"
+        needed = {"CPU": self._cpus, "GPU": self._gpus}
+        alive = [n for n in ray.nodes() if n["Alive"]]
+        able = [n for n in alive if all(n["Resources"].get(k, 0.0) >= v for k, v in needed.items())]
+        each = " and ".join(f"{v:g} {k}" for k, v in needed.items() if v) or "no resources"
         there = ", ".join(f"{n['NodeManagerAddress']} ({_has(n['Resources'])})" for n in able) or "none"
         free = _has(ray.available_resources())
         why = str(row.get("stats", {}).get("scheduling_state", "")).lower().replace("_", " ")
@@ -220,9 +212,6 @@ class RaySupervisor:
             f"{f' ({why})' if why else ''}: {len(self._request.node_ranks)} nodes with {each} each are asked for; "
             f"of Ray's nodes that have as much: {there}; free in all: {free}"
         )
-
-    def _could_hold(self, has: dict[str, float]) -> bool:
-        return has.get("CPU", 0.0) >= self._cpus and has.get("GPU", 0.0) >= self._gpus
 
     async def _start(self, node_rank: int, line: str) -> None:
         old = self._nodes.pop(node_rank, None)
@@ -240,30 +229,30 @@ class RaySupervisor:
             scheduling_strategy=strategy,
         ).remote()
         self._nodes[node_rank] = node
-        words = ["--node-rank", str(node_rank), *self._request.options]
+        words = join_words(node_rank, fork=self._request.fork)
         try:
             await node.start.remote(words, dict(self._request.env), self._cpus, line)
         except Exception as e:
             _log.exception("node %d could not be started", node_rank)
-            self._failures[node_rank] = _reason(e)
-            return
-        self._keep(self._follow(node_rank, node))
+            await self._fail([node_rank], _reason(e))
+        else:
+            self._keep(self._follow(node_rank, node))
 
     async def _follow(self, node_rank: int, node: Any) -> None:
         """Wait for the end of a node's agent."""
         try:
             code, said = await node.wait.remote()
-            self._failures[node_rank] = f"its agent ended with code {code}{f': {said}' if said else ''}"
+            why = f"its agent ended with code {code}{f': {said}' if said else ''}"
         except Exception as e:
-            self._failures[node_rank] = _reason(e)
-        await self._report()
+            why = _reason(e)
+        await self._fail([node_rank], why)
         await self._end_if_alone()
 
     async def _end_if_alone(self) -> None:
         """Remove everything and end, if no agent is left after a while."""
-        if self._failures.keys() >= self._nodes.keys():
+        if self._progress.failures.keys() >= self._nodes.keys():
             await asyncio.sleep(_LINGER)
-            if self._failures.keys() >= self._nodes.keys():
+            if self._progress.failures.keys() >= self._nodes.keys():
                 self._leave_nothing()
                 ray.kill(self._self)  # an actor that merely exits is started again
 
@@ -286,10 +275,6 @@ def _nodes_of(supervisor: str) -> dict[int, Any]:
     """Living node actors of a supervisor, by node rank; of two for one rank, the newer."""
     named = sorted(n for n in ray.util.list_named_actors() if n.endswith(f"@{supervisor}"))
     return {int(n.split("-")[1]): ray.get_actor(n) for n in named}
-
-
-def _nodes(node_ranks: list[int]) -> str:
-    return f"node{'s' if len(node_ranks) > 1 else ''} {', '.join(map(str, node_ranks))}"
 
 
 def _has(resources: dict[str, float]) -> str:

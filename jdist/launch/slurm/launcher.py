@@ -17,10 +17,10 @@ from jdist.core.slurm import SlurmJob, describe_node, parse_accounting, parse_jo
 from jdist.launch.base import LaunchPlan
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
 from jdist.launch.slurm.commands import asked_nodes, batch_command, batch_script, option, step_command, step_environment
+from jdist.launch.support import poll_pause
 
 _CALL_TIMEOUT = 30.0  # Seconds for Slurm's programs to answer; its controller may be busy.
-_SHORTEST_PAUSE = 1.0  # Seconds between two polls of a pending job, at first; later a twentieth of the time waited.
-_LONGEST_PAUSE = 15.0
+_LOOK = 0.2  # Seconds between two polls of a job that is about to end.
 _QUEUE = 14 * 86400.0  # Seconds for which a job that waits in the queue can use the join line in its script.
 _PLACE, _CALLED = "SLURM_NODEID", "SLURMD_NODENAME"
 _COMPLAINTS = ("srun: error", "srun: fatal", "slurmstepd", "slurmd", "sbatch: error")
@@ -160,7 +160,7 @@ class SlurmLauncher(ProgramLauncher):
     def _poll_if_due(self) -> None:
         """Poll the job in a task if the last poll is old enough; the interval grows with the time waited."""
         number = self._submitted or self._allocation
-        pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, (time.monotonic() - self._began) / 20))
+        pause = poll_pause(time.monotonic() - self._began)
         is_polling = self._polling is not None and not self._polling.done()
         if number and not is_polling and time.monotonic() - self._polled_at >= pause:
             self._polling = asyncio.get_running_loop().create_task(self._poll(number))
@@ -224,7 +224,7 @@ class SlurmLauncher(ProgramLauncher):
             while (job := await self._show(number)) is not None and job.phase == "running":
                 if time.monotonic() >= deadline:
                     break
-                await asyncio.sleep(_SHORTEST_PAUSE / 5)
+                await asyncio.sleep(_LOOK)
             if job is not None and job.phase != "over":
                 await self._call(["scancel", f"--name={self._name}", f"--user={os.geteuid()}", number])
 

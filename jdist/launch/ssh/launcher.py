@@ -12,7 +12,7 @@ from jdist.core import __version__
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Host, Settings, SshBootstrapSpec
-from jdist.launch.base import LaunchPlan
+from jdist.launch.base import LaunchPlan, join_words
 from jdist.launch.node_launch import NodeLauncher
 from jdist.launch.ssh.logins import SshLogins
 from jdist.launch.ssh.remote import RemoteAgent
@@ -69,7 +69,7 @@ class SshLauncher(NodeLauncher[RemoteAgent]):
             jdist=__version__,
             directory=host.directory or self._options.directory,
             env={**dict(settings.env), "JDIST_HOST": host.name},
-            words=tuple(self.plan.join_words(node_rank)),
+            words=tuple(join_words(node_rank, fork=settings.fork)),
             log=f"{settings.name}-node{node_rank}",
         )
         return RemoteAgent(host.name, [python] if python else [sys.executable, "python3"], spec, self._logins)

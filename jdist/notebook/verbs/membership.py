@@ -10,7 +10,7 @@ from jdist.core.errors import UsageError, nearest
 from jdist.core.quantities import parse_count, parse_duration
 from jdist.core.ranks import RankSet
 from jdist.core.settings import Settings
-from jdist.launch.kubernetes.manifest import add_pod_arguments, check_pods, objects, pods_of, to_yaml
+from jdist.launch.kubernetes.manifest import add_pod_arguments, objects, pods_of, to_yaml
 from jdist.notebook.options import at_dashes
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed
@@ -114,7 +114,6 @@ def manifest(s: Session, o: Namespace) -> None:
     name = o.name or f"jdist-{s.cluster.name}".lower().replace("_", "-")
     settings = Settings(name=name, nnodes=o.nnodes or s.cluster.facts.nnodes, fork=not o.no_fork)
     pods = pods_of(o, name, settings, o.nproc_per_node)
-    check_pods(pods)
     text = to_yaml(objects(pods, _read_line(s, o.line, o.expires)))
     if o.output:
         _write_private(o.output, text)
