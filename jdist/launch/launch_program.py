@@ -40,10 +40,8 @@ class ProgramLog:
             self._offset = f.tell()
 
     def open(self) -> BinaryIO:
-        """The log, open for appending."""
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.lseek(fd, 0, os.SEEK_END)
-        return os.fdopen(fd, "ab", buffering=0)
+        """The log, open for appending; its mode is 0600."""
+        return open(self._path, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))
 
     def lines(self) -> list[str]:
         """Lines written since this object was made."""
@@ -89,8 +87,7 @@ class LaunchProgram:
         reap(self._process)
 
     @property
-    def status(self) -> int | None:
-        """Exit status; None while the program runs."""
+    def status(self) -> int | None:  # None while the program runs.
         return self._process.poll()
 
     def send_line(self, line: str) -> None:
@@ -126,8 +123,7 @@ class LaunchProgram:
 class ProgramLauncher(Launcher):
     """A launcher whose nodes are started by programs on this machine: one program for all nodes, or several."""
 
-    patience: ClassVar[float] = _END
-    """Seconds for a program to end by itself with its agents."""
+    patience: ClassVar[float] = _END  # Seconds for a program to end by itself with its agents.
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)

@@ -28,8 +28,7 @@ N = TypeVar("N", bound=NodeLaunch)
 class NodeLauncher(Launcher, Generic[N]):
     """Launches every node in a task of its own. A node that fails does not hold up the others."""
 
-    scheme: ClassVar[str]
-    """What the progress reports begin with."""
+    scheme: ClassVar[str]  # What the progress reports begin with.
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
@@ -59,11 +58,10 @@ class NodeLauncher(Launcher, Generic[N]):
     async def _bring(self, node: N, join_line: asyncio.Future[str]) -> None:
         try:
             await self.bring(node, join_line)
-        except LaunchError as e:
-            node.failure, node.stage = str(e), "failed"
         except Exception as e:  # else the start would wait for it for ever
-            _log.exception("node %s could not be started", node.name)
-            node.failure, node.stage = repr(e), "failed"
+            node.failure, node.stage = str(e) if isinstance(e, LaunchError) else repr(e), "failed"
+            if not isinstance(e, LaunchError):
+                _log.exception("node %s could not be started", node.name)
 
     def failures(self) -> dict[int, str]:
         """Failures of all nodes, reported together once the outcome of every node is known."""

@@ -20,8 +20,7 @@ from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan
-from jdist.launch.hub.kernel import run_code
-from jdist.launch.hub.servers import HubAccess, HubServers, ServerAddress
+from jdist.launch.hub.servers import HubAccess, HubServers, ServerAddress, run_code
 from jdist.launch.node_launch import NodeLaunch, NodeLauncher
 
 _NEEDED = ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_USER")

@@ -1,25 +1,33 @@
-"""Servers: a user's named servers, started, followed and removed through JupyterHub's REST API.
+"""Servers: a user's named servers, started, followed and removed through JupyterHub's REST API, and code run on them.
 
 What a named server is depends on the Hub's spawner. The API is described at
 https://jupyterhub.readthedocs.io/en/stable/reference/rest-api.html; everything used here exists since 2.0.
+
+Code is run by a server's REST API and a kernel's websocket
+(https://jupyter-server.readthedocs.io/en/latest/developers/websocket-protocols.html), so that nothing needs to be
+installed in the server. The code appears in no command line, environment, log or history.
 """
 
 import asyncio
 import contextlib
 import json
+import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketClosedError, WebSocketError, websocket_connect
 
 from jdist.core.errors import LaunchError
 
 _ANSWER = 60.0  # Seconds for a response; the Hub itself waits 10 s for a quick spawner before it responds.
 _SILENCE = 60.0  # Seconds without a byte of the progress stream, in which the Hub sends an empty line every 8 s.
 _GONE_WITHIN = 90.0  # Seconds for a spawner to stop a server.
+_RUN_WITHIN = 180.0  # Seconds for a kernel to start and to run code.
 _LOOK = 0.5  # Seconds between two polls whether a server is gone; the Hub sends no notification.
 _MAY_START = "servers!user"
 _MAY_USE = "access:servers!user"
@@ -49,17 +57,17 @@ class ServerAddress(Struct, frozen=True):
 async def fetch(url: str, token: str, method: str = "GET", body: Any = None, **options: Any) -> HTTPResponse:
     """Send one request. Raises LaunchError if there is no response; the caller checks the status."""
     client = AsyncHTTPClient(force_instance=True)
-    request = HTTPRequest(
-        url,
-        method,
-        headers={"Authorization": f"token {token}", "Content-Type": "application/json"},
-        body=None if body is None else json.dumps(body),
-        allow_nonstandard_methods=True,  # a DELETE with a body, a POST without
-        follow_redirects=False,  # the token is for this address alone
-        **{"request_timeout": _ANSWER, **options},
-    )
     try:
-        return await client.fetch(request, raise_error=False)
+        return await client.fetch(
+            url,
+            raise_error=False,
+            method=method,
+            headers={"Authorization": f"token {token}", "Content-Type": "application/json"},
+            body=None if body is None else json.dumps(body),
+            allow_nonstandard_methods=True,  # a DELETE with a body, a POST without
+            follow_redirects=False,  # the token is for this address alone
+            **{"request_timeout": _ANSWER, **options},
+        )
     except (OSError, HTTPClientError, StreamClosedError, ValueError) as e:
         raise LaunchError(f"nobody answers at {_origin(url)}: {str(e) or type(e).__name__}") from None
     finally:
@@ -99,14 +107,13 @@ class HubServers:
 
     def __init__(self, reach: HubAccess):
         self._access = reach
+        self._home = f"users/{quote(reach.user, safe='@~')}"
 
     async def running(self, *, stopped: bool = False) -> dict[str, dict[str, Any]]:
         """The Hub's model of each named server that is not stopped (with ``stopped``: of all). Raises LaunchError."""
         query = "?include_stopped_servers=1" if stopped else ""
-        answer = check(
-            await self._ask("GET", f"users/{self._user}{query}"), "to list your servers", "read:servers!user"
-        )
-        servers = read(answer).get("servers")
+        answer = await self._ask("GET", f"{self._home}{query}")
+        servers = read(check(answer, "to list your servers", "read:servers!user")).get("servers")
         if servers is None:
             raise LaunchError(f"the Hub does not list your servers; {_ask_for('read:servers!user')}")
         return {name: model for name, model in servers.items() if name}
@@ -196,12 +203,8 @@ class HubServers:
         address = await self.address(name)
         return (await fetch(address.at("api/kernels"), address.token)).code == 200
 
-    @property
-    def _user(self) -> str:
-        return quote(self._access.user, safe="@~")
-
     def _path(self, name: str) -> str:
-        return f"users/{self._user}/servers/{quote(name, safe='')}"
+        return f"{self._home}/servers/{quote(name, safe='')}"
 
     async def _ask(self, method: str, path: str, body: Any = None) -> HTTPResponse:
         return await fetch(f"{self._access.api}/{path}", self._access.token, method, body)
@@ -233,3 +236,51 @@ def _is_forbidden(response: HTTPResponse) -> bool:
 def _origin(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
+
+
+async def run_code(server: ServerAddress, code: str, kernel: str = "") -> None:
+    """Run ``code`` on a new kernel of ``server``; ``kernel`` "" is the default kernel. Raises LaunchError."""
+    answer = await fetch(server.at("api/kernels"), server.token, "POST", {"name": kernel} if kernel else {})
+    made = read(check(answer, "to start a kernel on it", _MAY_USE))
+    try:
+        async with asyncio.timeout(_RUN_WITHIN):
+            reply = await _execute(server, made["id"], code)
+    except TimeoutError:
+        raise LaunchError(f"its kernel {made['name']} did not answer within {_RUN_WITHIN:.0f} s") from None
+    except (OSError, HTTPClientError, StreamClosedError, WebSocketError, WebSocketClosedError) as e:
+        raise LaunchError(
+            f"its kernel cannot be spoken to through the Hub's proxy: {str(e) or type(e).__name__}"
+        ) from None
+    finally:
+        with contextlib.suppress(LaunchError):  # the server ends, and its kernels with it
+            await asyncio.shield(fetch(server.at(f"api/kernels/{made['id']}"), server.token, "DELETE"))
+    if reply["status"] != "ok":
+        kind, said = reply.get("ename", reply["status"]), str(reply.get("evalue", ""))
+        if kind == "ModuleNotFoundError" and "'jdist'" in said:
+            said = f"jdist is not installed for the kernel {made['name']} there; another one: -- --kernel NAME"
+            raise LaunchError(said)
+        raise LaunchError(said if kind == "LaunchError" else f"{kind}: {said}")
+
+
+async def _execute(server: ServerAddress, kernel_id: str, code: str) -> dict[str, Any]:
+    """Send the request and return the content of the reply."""
+    number, session = uuid.uuid4().hex, uuid.uuid4().hex
+    whose = {"username": "jdist", "session": session, "version": "5.3", "date": datetime.now(UTC).isoformat()}
+    request = {
+        "channel": "shell",
+        "header": {"msg_id": number, "msg_type": "execute_request", **whose},
+        "parent_header": {},
+        "metadata": {},
+        "content": {"code": code, "silent": True, "store_history": False, "user_expressions": {}, "allow_stdin": False},
+        "buffers": [],
+    }
+    url = server.at(f"api/kernels/{kernel_id}/channels?session_id={session}", "ws")
+    connection = await websocket_connect(HTTPRequest(url, headers={"Authorization": f"token {server.token}"}))
+    with contextlib.closing(connection):
+        await connection.write_message(json.dumps(request))
+        while (message := await connection.read_message()) is not None:
+            heard = json.loads(message)
+            if heard["msg_type"] == "execute_reply" and heard["parent_header"].get("msg_id") == number:
+                reply: dict[str, Any] = heard["content"]
+                return reply
+    raise LaunchError("its kernel's connection ended before it answered")

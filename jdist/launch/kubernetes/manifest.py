@@ -62,20 +62,17 @@ def check_pods(pods: PodSpec) -> None:
 
 def add_pod_arguments(parser: Any) -> None:
     """What can be said of the pods, here and in ``jdist manifest kubernetes``."""
-    parser.add_argument("--image", default="", help="holds the nodes' Python environment, with jdist in it")
-    parser.add_argument("--namespace", default="", metavar="NS")
-    parser.add_argument("--service-account", default="", metavar="NAME", help="of the pods; default: none")
-    parser.add_argument("--python", default="python3", metavar="PATH", help="the interpreter in the image")
-    parser.add_argument(
-        "--gpus", type=parse_count, nargs="?", const=-1, default=0, metavar="N", help="default: one a rank"
-    )
-    parser.add_argument("--cpu", default="", metavar="AMOUNT", help="requested for each pod, such as 8")
-    parser.add_argument("--memory", default="", metavar="AMOUNT", help="request and limit, such as 64Gi")
-    parser.add_argument("--shm", default="8Gi", metavar="AMOUNT", help="size limit of /dev/shm; default 8Gi")
-    parser.add_argument(
-        "--user", type=parse_count, default=0, metavar="UID", help="run as this user and group; not as root"
-    )
-    parser.add_argument("--pull-secret", default="", metavar="NAME", help="for the image's registry")
+    add = parser.add_argument
+    add("--image", default="", help="holds the nodes' Python environment, with jdist in it")
+    add("--namespace", default="", metavar="NS")
+    add("--service-account", default="", metavar="NAME", help="of the pods; default: none")
+    add("--python", default="python3", metavar="PATH", help="the interpreter in the image")
+    add("--gpus", type=parse_count, nargs="?", const=-1, default=0, metavar="N", help="default: one a rank")
+    add("--cpu", default="", metavar="AMOUNT", help="requested for each pod, such as 8")
+    add("--memory", default="", metavar="AMOUNT", help="request and limit, such as 64Gi")
+    add("--shm", default="8Gi", metavar="AMOUNT", help="size limit of /dev/shm; default 8Gi")
+    add("--user", type=parse_count, default=0, metavar="UID", help="run as this user and group; not as root")
+    add("--pull-secret", default="", metavar="NAME", help="for the image's registry")
 
 
 def pods_of(options: Any, name: str, settings: Settings, nproc: int = 0) -> PodSpec:

@@ -7,7 +7,9 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Awaitable, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -16,10 +18,17 @@ from jdist.core.settings import Host, Settings
 from jdist.launch.base import LaunchPlan
 from jdist.launch.hosts import parse_hosts, read_hostfile
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
-from jdist.launch.mpi import commands
-from jdist.launch.mpi.commands import Family
 from jdist.launch.support import resolved
 
+Family = Literal["openmpi", "mpich"]
+# Variables in which either family puts a process's rank. jdist starts one process on each node.
+PLACES = "OMPI_COMM_WORLD_RANK,PMIX_RANK,PMI_RANK"
+# Options that name a hostfile, and hosts.
+_HOSTFILES = {
+    "openmpi": ("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-default-hostfile", "--default-hostfile"),
+    "mpich": ("-f", "--f", "-hostfile", "--hostfile", "-machinefile", "--machinefile"),
+}
+_HOSTS = {"openmpi": ("-host", "--host", "-H", "--H"), "mpich": ("-hosts", "--hosts", "-host", "--host")}
 _MPIRUNS = ("mpirun", "mpiexec")
 _VERSION_TIMEOUT = 30.0
 
@@ -40,7 +49,7 @@ class MpiLauncher(ProgramLauncher):
         """One node for each host and one rank for each slot, unless the user says otherwise."""
         program, args = _split(settings.launcher_args)
         hosts = settings.hosts or _hosts_among(args, _family(program))
-        commands.check_hosts(settings.hosts)
+        check_hosts(settings.hosts)
         if not settings.nnodes and not hosts:
             raise UsageError(
                 "--launcher mpi: -N says how many nodes mpirun is to use; with --hosts or --hostfile it is all of them"
@@ -68,14 +77,14 @@ class MpiLauncher(ProgramLauncher):
     async def _start(self, hosts: Sequence[Host], ranks: range, join_line: Awaitable[str]) -> None:
         family, env = _family(self._program), self.plan.settings.env
         called = [h.name for h in hosts or self._known_hosts()]
-        agents = node_command(commands.PLACES, ranks.start, "--hosts", ",".join(called), fork=self.plan.settings.fork)
+        agents = node_command(PLACES, ranks.start, "--hosts", ",".join(called), fork=self.plan.settings.fork)
         if family == "mpich":
             await self.release()
             self._line_file = _write_line(await join_line)
             agents += ["--line", str(self._line_file)]
-        args = commands.without_hosts(self._args, family) if hosts else self._args
+        args = without_hosts(self._args, family) if hosts else self._args
         is_root = os.geteuid() == 0
-        command = commands.mpirun_command(self._program, family, len(ranks), args, hosts=hosts, is_root=is_root)
+        command = mpirun_command(self._program, family, len(ranks), args, hosts=hosts, is_root=is_root)
         if family == "openmpi":  # whose processes on other hosts have a login's environment
             names = {n for n, _ in env} | ({"PYTHONPATH"} & os.environ.keys())
             command += [w for n in sorted(names) for w in ("-x", n)]
@@ -101,7 +110,7 @@ class MpiLauncher(ProgramLauncher):
         """mpirun's own error."""
         said = program.log.first_words()
         ended = f"{self._program} ended with code {status}"
-        return "; ".join(filter(None, (f"{ended}: {said}" if said else ended, commands.advice(said))))
+        return "; ".join(filter(None, (f"{ended}: {said}" if said else ended, advice(said))))
 
     def describe(self) -> str:
         return f"{self._program} starts an agent on each of {len(self.plan.node_ranks)} nodes" if self.programs else ""
@@ -140,7 +149,7 @@ def _family(program: str) -> Family:
     except (OSError, subprocess.TimeoutExpired) as e:
         raise UsageError(f"--launcher mpi: {program} --version gave no answer: {e}") from None
     said = f"{done.stdout}\n{done.stderr}".strip()
-    family = commands.family_of(said)
+    family = family_of(said)
     if family is None:
         raise UsageError(f"--launcher mpi knows Open MPI, MPICH and Intel MPI; {program} says {said.splitlines()[:1]}")
     return family
@@ -148,7 +157,7 @@ def _family(program: str) -> Family:
 
 def _hosts_among(args: Sequence[str], family: Family) -> tuple[Host, ...]:
     """Hosts that the user named in mpirun's own arguments."""
-    hostfile, hosts = commands.asked_hosts(args, family)
+    hostfile, hosts = asked_hosts(args, family)
     if hostfile:
         return read_hostfile(hostfile)
     return parse_hosts(hosts) if hosts else ()
@@ -163,3 +172,70 @@ def _write_line(line: str) -> Path:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as f:
         f.write(f"{line}\n")
     return path
+
+
+def family_of(version: str) -> Family | None:
+    """The family, from the output of ``mpirun --version``; None if unknown."""
+    if "Open MPI" in version or "OpenRTE" in version or "PRRTE" in version or "prterun" in version:
+        return "openmpi"
+    if "HYDRA" in version or "Intel(R) MPI" in version or "MPICH" in version:
+        return "mpich"
+    return None
+
+
+def mpirun_command(
+    program: str, family: Family, nnodes: int, args: Sequence[str], *, hosts: Sequence[Host] = (), is_root: bool = False
+) -> list[str]:
+    """Command line up to the program to run: one process on each of ``nnodes`` nodes, after the user's ``args``."""
+    command = [program, *args]
+    names = ",".join(h.name for h in hosts)
+    if family == "mpich":
+        return [*command, *(["-hosts", names] if names else []), "-n", str(nnodes), "-ppn", "1"]
+    if names:
+        command += ["--host", names]
+    if is_root and "--allow-run-as-root" not in command:
+        command.append("--allow-run-as-root")  # whoever is root here runs this notebook as root already
+    # binding: one process a node would be bound to one core, and all ranks of the node with it
+    return [*command, "-np", str(nnodes), "--map-by", "ppr:1:node", "--bind-to", "none", "--stdin", "all"]
+
+
+def asked_hosts(args: Sequence[str], family: Family) -> tuple[str, str]:
+    """The hostfile and the list of hosts among the user's arguments; "" if absent."""
+    found = []
+    for options in (_HOSTFILES[family], _HOSTS[family]):
+        values = [b for a, b in pairwise(args) if a in options]
+        values += [a.partition("=")[2] for a in args if a.partition("=")[0] in options and "=" in a]
+        found.append(values[-1] if values else "")
+    return found[0], found[1]
+
+
+def without_hosts(args: Sequence[str], family: Family) -> list[str]:
+    """The user's arguments without a list of hosts, which mpirun would add to the hosts that it is given."""
+    kept: list[str] = []
+    words = iter(args)
+    for word in words:
+        if word in _HOSTS[family]:
+            next(words, "")
+        elif word.partition("=")[0] not in _HOSTS[family]:
+            kept.append(word)
+    return kept
+
+
+def advice(said: str) -> str:
+    """What to do about mpirun's error message; empty if the message says it itself."""
+    if "Permission denied" in said or "Host key verification failed" in said:
+        return "ssh to each of the hosts must work without a question: ssh-copy-id HOST, and ssh HOST once"
+    if "Could not resolve" in said or "not known" in said:
+        return "each host's name must be known here, or to ssh"
+    if "not enough slots" in said:
+        return "give the hosts slots=N, N being 1 or more, and no more nodes than there are hosts"
+    return ""
+
+
+def check_hosts(hosts: Sequence[Host]) -> None:
+    """Raise UsageError for host options that mpirun has no equivalent for."""
+    for host in hosts:
+        if "@" in host.name:
+            raise UsageError(f"--hosts {host.name}: mpirun takes no user's name; put it into ~/.ssh/config")
+        if host.python or host.directory:
+            raise UsageError(f"python= and directory= of host {host.name} are for --launcher ssh")

@@ -5,6 +5,7 @@ this module is cheap. What stays in the Ray cluster is one detached actor, the s
 the placement group and the agents.
 """
 
+import argparse
 import asyncio
 import contextlib
 import sys
@@ -29,20 +30,14 @@ UNREACHED = "Ray cannot be reached"
 KEEP = "keep"  # Sent to the program when the world is formed. Without it, the program undoes the launch when it ends.
 
 
-class RayRequirements(msgspec.Struct, frozen=True):
-    """Resources of each node; None: one for each rank, or as the nodes have."""
-
-    address: str
-    num_cpus: float | None
-    num_gpus: float | None
-
-
 class RayRequest(msgspec.Struct, frozen=True):
     """Request to the program: "launch", "relaunch" or "clear"."""
 
     what: str
     label: str
-    requirements: RayRequirements
+    address: str
+    num_cpus: float | None  # Of each node; None: one for each rank, or as the nodes have.
+    num_gpus: float | None
     node_ranks: tuple[int, ...]
     counts: tuple[int, ...]  # Ranks on each of these nodes; 0: as many as the node has GPUs.
     may_use_gpus: bool
@@ -65,14 +60,13 @@ class RayProgress(msgspec.Struct, frozen=True):
     is_done: bool = False  # All agents have been started, or everything has been removed.
 
 
-def read_requirements(settings: Settings) -> RayRequirements:
-    """Parse the options after ``--``. Raises UsageError."""
+def parse_options(words: Sequence[str]) -> argparse.Namespace:
+    """The options after ``--``: address, num_cpus and num_gpus. Raises UsageError."""
     p = ArgumentParser("--launcher ray --")
     p.add_argument("--address", default="auto")
     p.add_argument("--num-cpus", type=parse_amount, metavar="N")
     p.add_argument("--num-gpus", type=parse_amount, metavar="N")
-    o = p.parse(settings.launcher_args)
-    return RayRequirements(o.address, o.num_cpus, o.num_gpus)
+    return p.parse(words)
 
 
 class RayLauncher(Launcher):
@@ -90,9 +84,8 @@ class RayLauncher(Launcher):
 
     @classmethod
     def complete(cls, settings: Settings) -> Settings:
-        settings = super().complete(settings)
-        read_requirements(settings)
-        return settings
+        parse_options(settings.launcher_args)
+        return super().complete(settings)
 
     async def launch(self, join_line: Awaitable[str]) -> None:
         """Connect to Ray while the controller starts, then send the join line."""
@@ -110,19 +103,19 @@ class RayLauncher(Launcher):
     async def _begin(self, what: str, node_ranks: Sequence[int]) -> None:
         """Start the program with a request."""
         settings = self.plan.settings
-        requirements, counts = read_requirements(settings), settings.nproc_per_node or (0,)
+        counts = settings.nproc_per_node or (0,)
         request = RayRequest(
-            what,
-            label_of(self.plan),
-            requirements,
-            tuple(node_ranks),
-            tuple(counts[min(n, len(counts) - 1)] for n in node_ranks),
+            what=what,
+            label=label_of(self.plan),
+            **vars(parse_options(settings.launcher_args)),
+            node_ranks=tuple(node_ranks),
+            counts=tuple(counts[min(n, len(counts) - 1)] for n in node_ranks),
             may_use_gpus=settings.backend != "gloo",
             is_first=not self.plan.first,
             fork=settings.fork,
             env=settings.env,
         )
-        self._progress = RayProgress(waiting=f"Ray at {requirements.address} is being dialled")
+        self._progress = RayProgress(waiting=f"Ray at {request.address} is being dialled")
         self._has_progress, self._is_clear = asyncio.Event(), False
         log = ProgramLog(self.plan.log)
         with log.open() as output:

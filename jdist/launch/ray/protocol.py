@@ -6,6 +6,7 @@ the notebook's may be connected already.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import msgspec
 import ray
-from ray.util.placement_group import remove_placement_group
+from ray.util import remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from jdist.launch.ray.launcher import KEEP, UNREACHED, RayProgress, RayRequest, name_of
@@ -30,22 +31,21 @@ def _report(news: RayProgress) -> None:
     os.write(_OUT, msgspec.json.encode(news) + b"\n")
 
 
-async def _serve() -> int:
+async def _serve() -> str:
+    """Do what is requested. Returns what went wrong, or ""."""
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     request = msgspec.json.decode(await lines.readline(), type=RayRequest)
-    address = request.requirements.address
+    address = request.address
     try:
         async with asyncio.timeout(_DIAL):
             quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
             await asyncio.to_thread(ray.init, address=address, namespace=_NAMESPACE, **quiet)
     except TimeoutError:
-        _report(RayProgress(error=f"{UNREACHED}: nothing answers as a Ray cluster at {address} within {_DIAL:.0f} s"))
-        return 1
+        return f"{UNREACHED}: nothing answers as a Ray cluster at {address} within {_DIAL:.0f} s"
     except Exception as e:
-        _report(RayProgress(error=f"{UNREACHED} at {address}: {' '.join(str(e).split())[:300]}"))
-        return 1
+        return f"{UNREACHED} at {address}: {' '.join(str(e).split())[:300]}"
     try:
         if request.what == "clear":
             await _clear(request)
@@ -53,9 +53,8 @@ async def _serve() -> int:
         else:
             await _launch(request, lines)
     except Exception as e:
-        _report(RayProgress(error=f"Ray: {' '.join(str(e).split())[:500]}"))
-        return 1
-    return 0
+        return f"Ray: {' '.join(str(e).split())[:500]}"
+    return ""
 
 
 async def _launch(request: RayRequest, lines: asyncio.StreamReader) -> None:
@@ -138,15 +137,14 @@ async def _end(name: str, supervisor: Any) -> None:
 
 async def _main() -> None:
     """Serve, then exit at once: a thread that still connects to Ray must not hold up the exit."""
-    try:
-        code = await _serve()
-        if ray.is_initialized():
+    if error := await _serve():
+        _report(RayProgress(error=error))
+    if ray.is_initialized():
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GONE):
                 await asyncio.to_thread(ray.shutdown)
-    except TimeoutError:
-        code = 1
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(1 if error else 0)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,8 @@ from typing import Any
 
 import msgspec
 import ray
-from ray.util.placement_group import (
-    PlacementGroup,
-    get_placement_group,
-    placement_group,
-    placement_group_table,
-    remove_placement_group,
-)
+from ray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from jdist.launch.base import join_words
@@ -130,8 +125,6 @@ class RaySupervisor:
         await self._report(failures=failures, is_done=True)
         self._keep(self._end_if_alone())
 
-    # ------------------------------------------------------------ asked by the program
-
     async def begin(self, node_ranks: list[int], line: str) -> None:
         """Start agents for these nodes as soon as there are resources. Returns before that."""
         failures = {n: why for n, why in self._progress.failures.items() if n not in node_ranks}
@@ -154,8 +147,6 @@ class RaySupervisor:
             async with asyncio.timeout(_AGENT_END + 2):
                 await asyncio.gather(*ends, return_exceptions=True)  # a node may be gone
         self._leave_nothing()
-
-    # ------------------------------------------------------------
 
     def _keep(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -189,12 +180,12 @@ class RaySupervisor:
     def _ask_for_places(self) -> None:
         """Create a placement group with one bundle for each node, on different nodes of Ray."""
         r, found = self._request, [n["Resources"] for n in ray.nodes() if n["Alive"]]
-        asked, ranks, nnodes = r.requirements, float(max(r.counts)), len(r.node_ranks)
+        ranks, nnodes = float(max(r.counts)), len(r.node_ranks)
         cpus = [n.get("CPU", 0.0) for n in found]
         gpus = [n.get("GPU", 0.0) for n in found] if r.may_use_gpus else []
         wanted = (ranks or max(gpus)) if any(gpus) else 0.0
-        self._cpus = fitting(cpus, nnodes, ranks or 1.0) if asked.num_cpus is None else asked.num_cpus
-        self._gpus = fitting(gpus, nnodes, wanted) if asked.num_gpus is None else asked.num_gpus
+        self._cpus = fitting(cpus, nnodes, ranks or 1.0) if r.num_cpus is None else r.num_cpus
+        self._gpus = fitting(gpus, nnodes, wanted) if r.num_gpus is None else r.num_gpus
         # A bundle of nothing is refused; of memory every node has a byte.
         bundle = {k: v for k, v in (("CPU", self._cpus), ("GPU", self._gpus)) if v} or {"memory": 1.0}
         self._group = placement_group([bundle] * nnodes, strategy="STRICT_SPREAD", name=self._name, lifetime="detached")
@@ -221,14 +212,9 @@ class RaySupervisor:
             placement_group=self._group, placement_group_bundle_index=self._request.node_ranks.index(node_rank)
         )
         kind: Any = ray.remote(RayNode)
-        node = kind.options(
-            name=f"node-{node_rank}-{time.time_ns()}@{self._name}",
-            lifetime="detached",
-            num_cpus=self._cpus,
-            num_gpus=self._gpus,
-            scheduling_strategy=strategy,
-        ).remote()
-        self._nodes[node_rank] = node
+        name = f"node-{node_rank}-{time.time_ns()}@{self._name}"
+        size = {"num_cpus": self._cpus, "num_gpus": self._gpus, "scheduling_strategy": strategy}
+        node = self._nodes[node_rank] = kind.options(name=name, lifetime="detached", **size).remote()
         words = join_words(node_rank, fork=self._request.fork)
         try:
             await node.start.remote(words, dict(self._request.env), self._cpus, line)
@@ -265,10 +251,9 @@ class RaySupervisor:
 
 def group_named(name: str) -> PlacementGroup | None:
     """A supervisor's placement group, if it exists. Removing it ends everything that runs in it."""
-    try:
+    with contextlib.suppress(ValueError):  # there is none
         return get_placement_group(name)
-    except ValueError:  # there is none
-        return None
+    return None
 
 
 def _nodes_of(supervisor: str) -> dict[int, Any]:
@@ -284,5 +269,4 @@ def _has(resources: dict[str, float]) -> str:
 def _reason(error: BaseException) -> str:
     """Ray's message on one line. The traceback is in Ray's own logs."""
     cause = getattr(error, "cause", None) or error
-    lines = [line.strip() for line in str(cause).strip().splitlines() if line.strip()]
-    return f"Ray: {' '.join(lines)[:500] or type(cause).__name__}"
+    return f"Ray: {' '.join(str(cause).split())[:500] or type(cause).__name__}"

@@ -126,8 +126,6 @@ class SlurmLauncher(ProgramLauncher):
     def _agents(self, first: int) -> list[str]:
         return node_command(_PLACE, first, "--called", _CALLED, fork=self.plan.settings.fork)
 
-    # ------------------------------------------------------------ state
-
     def failures(self) -> dict[int, str]:
         """Reasons reported by the nodes; for other nodes, the end of the job, or else of the step."""
         self._poll_if_due()
@@ -194,8 +192,6 @@ class SlurmLauncher(ProgramLauncher):
             nodes = await self._call(["scontrol", "show", "hostnames", job.nodes]) if job.nodes else ""
             places += [(node, number) for node in nodes.split()]
         return places
-
-    # ------------------------------------------------------------ the end
 
     async def end(self) -> None:
         """End the steps and cancel a submitted job, unless they end by themselves with their agents."""

@@ -6,7 +6,7 @@ import pytest
 
 from jdist.core.errors import UsageError
 from jdist.core.settings import Host
-from jdist.launch.mpi.commands import advice, asked_hosts, check_hosts, family_of, mpirun_command, without_hosts
+from jdist.launch.mpi.launcher import advice, asked_hosts, check_hosts, family_of, mpirun_command, without_hosts
 
 
 @pytest.mark.parametrize(
