@@ -173,21 +173,16 @@ def server_name(cluster: str, node_rank: int) -> str:
 
 def read_access(options: HubOptions, environ: Mapping[str, str]) -> HubAccess:
     """How to reach the Hub, from the server's environment and the user's options. Raises UsageError."""
-    needed = [n for n in _NEEDED if not (n == "JUPYTERHUB_API_TOKEN" and options.token_file)]
-    missing = [n for n in needed if not environ.get(n)]
-    if missing:
-        raise UsageError(
-            f"--launcher hub is for notebooks on a JupyterHub; this kernel's environment lacks {', '.join(missing)}"
-        )
-    token = environ.get("JUPYTERHUB_API_TOKEN", "")
+    given = {name: environ.get(name, "") for name in _NEEDED}
     if options.token_file:
         try:
-            token = Path(options.token_file).expanduser().read_text().strip()
+            given["JUPYTERHUB_API_TOKEN"] = Path(options.token_file).expanduser().read_text().strip()
         except (OSError, UnicodeDecodeError) as e:
             raise UsageError(f"--token-file {options.token_file} cannot be read: {e}") from None
-    return HubAccess(
-        environ["JUPYTERHUB_API_URL"].rstrip("/"), environ["JUPYTERHUB_USER"], token, _public(options, environ)
-    )
+    if missing := ", ".join(name for name, value in given.items() if not value):
+        raise UsageError(f"--launcher hub is for notebooks on a JupyterHub; this kernel's environment lacks {missing}")
+    url, token, user = given.values()
+    return HubAccess(url.rstrip("/"), user, token, _public(options, environ))
 
 
 def _public(options: HubOptions, environ: Mapping[str, str]) -> str:

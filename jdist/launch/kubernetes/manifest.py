@@ -162,6 +162,10 @@ def _pod(pods: PodSpec) -> Object:
 
 def _container(pods: PodSpec) -> Object:
     words = [*(["-n", str(pods.nproc)] if pods.nproc else []), *([] if pods.fork else ["--no-fork"])]
+    # A user ID that is unknown to the image has no name and no home, which torch requires.
+    homeless = {"HOME": "/tmp", "USER": MANAGED, "LOGNAME": MANAGED} if pods.user else {}
+    own = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    variables = [{"name": k, "value": v} for k, v in {**homeless, **dict(pods.env)}.items()]
     gpus = {"nvidia.com/gpu": str(pods.gpus)} if pods.gpus else {}
     limits = {**({"memory": pods.memory} if pods.memory else {}), **gpus}
     requests = {**({"cpu": pods.cpu} if pods.cpu else {}), **limits}
@@ -169,7 +173,7 @@ def _container(pods: PodSpec) -> Object:
         "name": CONTAINER,
         "image": pods.image,
         "command": ["sh", "-c", _JOIN, pods.python, *words],
-        "env": _environment(pods),
+        "env": [{"name": "POD_NAME", **own}, {"name": "JDIST_HOST", **own}, *variables],
         "resources": {k: v for k, v in {"requests": requests, "limits": limits}.items() if v},
         "volumeMounts": [
             {"name": "join-line", "mountPath": _SECRETS, "readOnly": True},
@@ -177,15 +181,6 @@ def _container(pods: PodSpec) -> Object:
         ],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-
-
-def _environment(pods: PodSpec) -> list[Object]:
-    """Environment of the container. A user ID unknown to the image has no name and no home, which torch requires."""
-    own: Object = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-    homeless = {"HOME": "/tmp", "USER": MANAGED, "LOGNAME": MANAGED} if pods.user else {}
-    given = {**homeless, **dict(pods.env)}
-    names: list[Object] = [{"name": k, **own} for k in ("POD_NAME", "JDIST_HOST")]
-    return [*names, *({"name": k, "value": v} for k, v in given.items())]
 
 
 def to_yaml(documents: list[Object]) -> str:

@@ -37,24 +37,11 @@ def step_command(
     CPUs of the job. The end of a node or a task does not end the others.
     """
     count = nodes if isinstance(nodes, int) else len(nodes)
-    return [
-        "srun",
-        f"--jobid={job}",
-        "--overlap",
-        f"--nodes={count}",
-        f"--ntasks={count}",
-        "--ntasks-per-node=1",
-        *([] if isinstance(nodes, int) else [f"--nodelist={','.join(nodes)}"]),
-        "--mem=0",
-        "--cpu-bind=none",  # one task a node would be bound to one core, and all ranks with it
-        "--mpi=none",
-        "--kill-on-bad-exit=0",
-        "--wait=0",
-        "--no-kill",
-        *args,
-        *([f"--job-name={name}"] if name else []),
-        *agents,
-    ]
+    step = ["srun", f"--jobid={job}", "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
+    step += [] if isinstance(nodes, int) else [f"--nodelist={','.join(nodes)}"]
+    step += ["--mem=0", "--cpu-bind=none"]  # one task a node would be bound to one core, and all ranks with it
+    step += ["--mpi=none", "--kill-on-bad-exit=0", "--wait=0", "--no-kill"]
+    return [*step, *args, *([f"--job-name={name}"] if name else []), *agents]
 
 
 def batch_command(args: Sequence[str], nnodes: int, name: str) -> list[str]:
@@ -71,24 +58,21 @@ def batch_script(agents: Sequence[str], nnodes: int, env: Mapping[str, str], log
     to administrators, and removes it with the job.
     """
     step = shlex.join(step_command("JOB", nnodes, agents)).replace("--jobid=JOB", '--jobid="$job"')
-    quoted = shlex.quote(log)
-    return "\n".join(
-        [
-            "#!/bin/sh",
-            "# One jdist agent on each node of this job; they end with their cluster.",
-            f"[ -w {quoted} ] && exec >>{quoted} 2>&1",  # where the file system is shared
-            *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
-            "job=$SLURM_JOB_ID",
-            # the step must not inherit the job's own request (tasks, memory per CPU, GPUs per task)
-            "for name in $(env | sed -n 's/^\\(SLURM_[A-Z0-9_]*\\)=.*/\\1/p'); do",
-            '  [ "$name" = SLURM_CONF ] || unset "$name"',
-            "done",
-            f"exec {step} <<'{_MARK}'",
-            line,
-            _MARK,
-            "",
-        ]
-    )
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+    return f"""\
+#!/bin/sh
+# One jdist agent on each node of this job; they end with their cluster.
+# Where the file system is shared, their output is in the cluster's log.
+[ -w {shlex.quote(log)} ] && exec >>{shlex.quote(log)} 2>&1
+{exports}job=$SLURM_JOB_ID
+# The step must not inherit the job's own request (tasks, memory per CPU, GPUs per task).
+for name in $(env | sed -n 's/^\\(SLURM_[A-Z0-9_]*\\)=.*/\\1/p'); do
+  [ "$name" = SLURM_CONF ] || unset "$name"
+done
+exec {step} <<'{_MARK}'
+{line}
+{_MARK}
+"""
 
 
 def step_environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -69,13 +69,11 @@ def log_path(name: str) -> str:
 
 
 def read_line() -> bytes:
-    """Read one line of standard input, and not a byte more."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            sys.exit(1)
-        line += byte
+    """Read one line of standard input, and, being unbuffered, not a byte more."""
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        line = stdin.readline()
+    if not line.endswith(b"\n"):
+        sys.exit(1)
     return line
 
 
