@@ -35,15 +35,9 @@ class RayRequest(msgspec.Struct, frozen=True):
 
     what: str
     label: str
-    address: str
-    num_cpus: float | None  # Of each node; None: one for each rank, or as the nodes have.
-    num_gpus: float | None
+    settings: Settings
     node_ranks: tuple[int, ...]
-    counts: tuple[int, ...]  # Ranks on each of these nodes; 0: as many as the node has GPUs.
-    may_use_gpus: bool
     is_first: bool  # Whether this is the cluster's first launch, and not a node that is added to it.
-    fork: bool  # Whether agents may fork their workers.
-    env: tuple[tuple[str, str], ...]
 
 
 def name_of(request: RayRequest) -> str:
@@ -61,7 +55,7 @@ class RayProgress(msgspec.Struct, frozen=True):
 
 
 def parse_options(words: Sequence[str]) -> argparse.Namespace:
-    """The options after ``--``: address, num_cpus and num_gpus. Raises UsageError."""
+    """The options after ``--``: ``address``, and for each node ``num_cpus`` and ``num_gpus``. Raises UsageError."""
     p = ArgumentParser("--launcher ray --")
     p.add_argument("--address", default="auto")
     p.add_argument("--num-cpus", type=parse_amount, metavar="N")
@@ -102,20 +96,10 @@ class RayLauncher(Launcher):
 
     async def _begin(self, what: str, node_ranks: Sequence[int]) -> None:
         """Start the program with a request."""
-        settings = self.plan.settings
-        counts = settings.nproc_per_node or (0,)
-        request = RayRequest(
-            what=what,
-            label=label_of(self.plan),
-            **vars(parse_options(settings.launcher_args)),
-            node_ranks=tuple(node_ranks),
-            counts=tuple(counts[min(n, len(counts) - 1)] for n in node_ranks),
-            may_use_gpus=settings.backend != "gloo",
-            is_first=not self.plan.first,
-            fork=settings.fork,
-            env=settings.env,
-        )
-        self._progress = RayProgress(waiting=f"Ray at {request.address} is being dialled")
+        settings, is_first = self.plan.settings, not self.plan.first
+        request = RayRequest(what, label_of(self.plan), settings, tuple(node_ranks), is_first)
+        address = parse_options(settings.launcher_args).address
+        self._progress = RayProgress(waiting=f"Ray at {address} is being dialled")
         self._has_progress, self._is_clear = asyncio.Event(), False
         log = ProgramLog(self.plan.log)
         with log.open() as output:

@@ -17,7 +17,7 @@ import ray
 from ray.util import remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from jdist.launch.ray.launcher import KEEP, UNREACHED, RayProgress, RayRequest, name_of
+from jdist.launch.ray.launcher import KEEP, UNREACHED, RayProgress, RayRequest, name_of, parse_options
 from jdist.launch.ray.supervisor import RaySupervisor, group_named
 
 _NAMESPACE = "jdist"
@@ -37,7 +37,7 @@ async def _serve() -> str:
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     request = msgspec.json.decode(await lines.readline(), type=RayRequest)
-    address = request.address
+    address = parse_options(request.settings.launcher_args).address
     try:
         async with asyncio.timeout(_DIAL):
             quiet = {"log_to_driver": False, "logging_level": logging.ERROR}

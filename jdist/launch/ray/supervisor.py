@@ -27,7 +27,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from jdist.launch.base import join_words
-from jdist.launch.ray.launcher import RayProgress, RayRequest, fitting, name_of
+from jdist.launch.ray.launcher import RayProgress, RayRequest, fitting, name_of, parse_options
 from jdist.wire.processes import die_with_parent
 
 _log = logging.getLogger("jdist.launch")
@@ -180,12 +180,14 @@ class RaySupervisor:
     def _ask_for_places(self) -> None:
         """Create a placement group with one bundle for each node, on different nodes of Ray."""
         r, found = self._request, [n["Resources"] for n in ray.nodes() if n["Alive"]]
-        ranks, nnodes = float(max(r.counts)), len(r.node_ranks)
+        asked, nnodes = parse_options(r.settings.launcher_args), len(r.node_ranks)
+        counts = r.settings.nproc_per_node
+        ranks = float(max(counts[min(n, len(counts) - 1)] for n in r.node_ranks)) if counts else 0.0
         cpus = [n.get("CPU", 0.0) for n in found]
-        gpus = [n.get("GPU", 0.0) for n in found] if r.may_use_gpus else []
+        gpus = [n.get("GPU", 0.0) for n in found] if r.settings.backend != "gloo" else []
         wanted = (ranks or max(gpus)) if any(gpus) else 0.0
-        self._cpus = fitting(cpus, nnodes, ranks or 1.0) if r.num_cpus is None else r.num_cpus
-        self._gpus = fitting(gpus, nnodes, wanted) if r.num_gpus is None else r.num_gpus
+        self._cpus = fitting(cpus, nnodes, ranks or 1.0) if asked.num_cpus is None else asked.num_cpus
+        self._gpus = fitting(gpus, nnodes, wanted) if asked.num_gpus is None else asked.num_gpus
         # A bundle of nothing is refused; of memory every node has a byte.
         bundle = {k: v for k, v in (("CPU", self._cpus), ("GPU", self._gpus)) if v} or {"memory": 1.0}
         self._group = placement_group([bundle] * nnodes, strategy="STRICT_SPREAD", name=self._name, lifetime="detached")
@@ -215,9 +217,10 @@ class RaySupervisor:
         name = f"node-{node_rank}-{time.time_ns()}@{self._name}"
         size = {"num_cpus": self._cpus, "num_gpus": self._gpus, "scheduling_strategy": strategy}
         node = self._nodes[node_rank] = kind.options(name=name, lifetime="detached", **size).remote()
-        words = join_words(node_rank, fork=self._request.fork)
+        settings = self._request.settings
+        words = join_words(node_rank, fork=settings.fork)
         try:
-            await node.start.remote(words, dict(self._request.env), self._cpus, line)
+            await node.start.remote(words, dict(settings.env), self._cpus, line)
         except Exception as e:
             _log.exception("node %d could not be started", node_rank)
             await self._fail([node_rank], _reason(e))

@@ -10,8 +10,15 @@ import pytest
 from jdist.core.errors import UsageError
 from jdist.core.settings import Host, Settings
 from jdist.launch.launch_program import node_command
-from jdist.launch.slurm.commands import asked_nodes, batch_command, batch_script, option, step_command, step_environment
-from jdist.launch.slurm.launcher import SlurmLauncher
+from jdist.launch.slurm.launcher import (
+    SlurmLauncher,
+    asked_nodes,
+    batch_command,
+    batch_script,
+    option,
+    step_command,
+    step_environment,
+)
 
 LINE = "jdist-of-keys'$(touch /tmp/never)"
 
