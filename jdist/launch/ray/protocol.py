@@ -98,12 +98,11 @@ def _new_supervisor(request: RayRequest) -> Any:
 
 
 def _find_supervisor(request: RayRequest) -> Any:
-    """The supervisor of these nodes."""
-    own = f"{request.label}-n{request.node_ranks[0]}"
-    there = _names(request)
-    if not there:
-        raise LookupError(f"the supervisor {request.label} is gone, and all of the cluster's nodes in Ray with it")
-    return ray.get_actor(own if own in there else request.label)
+    """The supervisor of this node."""
+    for name in (f"{request.label}-n{request.node_ranks[0]}", request.label):
+        with contextlib.suppress(ValueError):  # it was added by a launch of its own, or not
+            return ray.get_actor(name)
+    raise LookupError(f"the supervisor {request.label} is gone, and all of the cluster's nodes in Ray with it")
 
 
 def _names(request: RayRequest) -> list[str]:
