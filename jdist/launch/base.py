@@ -34,17 +34,14 @@ class Launcher(ABC):
     A launcher owns the processes, connections and tasks that its launch needs until :meth:`end`.
     """
 
+    # Whether its nodes may be other machines. If so, the controller listens on this host's addresses.
     is_remote: ClassVar[bool] = True
-    """Whether its nodes may be other machines. If so, the controller listens on this host's addresses."""
 
     def __init__(self, plan: LaunchPlan):
         self.plan = plan
+        # Names of the nodes, as their agents reported them from JDIST_HOST, by current node rank. Set before
+        # `relaunch`. Node ranks change when nodes are dropped or removed; `plan` has those of the start.
         self.node_names: tuple[str, ...] = ()
-        """Names of the nodes, as their agents reported them from ``JDIST_HOST``, by current node rank.
-
-        Set before :meth:`relaunch`. Node ranks change when nodes are dropped or removed; ``plan`` has those of the
-        start.
-        """
 
     def name_of(self, node_rank: int) -> str:
         """The node's name in :attr:`node_names`; "" if it is unknown."""
@@ -59,10 +56,7 @@ class Launcher(ABC):
 
     @classmethod
     def complete(cls, settings: Settings) -> Settings:
-        """Fill in what the user left open (``nnodes`` 0). Called before anything is started.
-
-        Raises UsageError for settings that this launcher cannot start.
-        """
+        """Fill in what the user left open (``nnodes`` 0), before anything is started. Raises UsageError."""
         if settings.hosts:
             raise UsageError(f"--hosts and --hostfile are for --launcher ssh and mpi, not for {settings.launcher}")
         return settings if settings.nnodes else msgspec.structs.replace(settings, nnodes=1)
@@ -94,10 +88,7 @@ class Launcher(ABC):
         """Release what nodes that have joined do not need. Called when the world is formed."""
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:  # noqa: ARG002 — for those that can
-        """Start another agent for a node whose agent is gone. Returns False if this launcher cannot.
-
-        Raises LaunchError.
-        """
+        """Start another agent for a node whose agent is gone; False if this launcher cannot. Raises LaunchError."""
         return False
 
     @abstractmethod

@@ -1,11 +1,9 @@
 """Servers: a user's named servers, started, followed and removed through JupyterHub's REST API, and code run on them.
 
 What a named server is depends on the Hub's spawner. The API is described at
-https://jupyterhub.readthedocs.io/en/stable/reference/rest-api.html; everything used here exists since 2.0.
-
-Code is run by a server's REST API and a kernel's websocket
-(https://jupyter-server.readthedocs.io/en/latest/developers/websocket-protocols.html), so that nothing needs to be
-installed in the server. The code appears in no command line, environment, log or history.
+https://jupyterhub.readthedocs.io/en/stable/reference/rest-api.html; all used here exists since 2.0. Code is sent over a
+kernel's websocket (https://jupyter-server.readthedocs.io/en/latest/developers/websocket-protocols.html), so nothing
+needs to be installed in the server, and the code is in no command line, environment, log or history.
 """
 
 import asyncio

@@ -7,7 +7,6 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Awaitable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -24,11 +23,11 @@ Family = Literal["openmpi", "mpich"]
 # Variables in which either family puts a process's rank. jdist starts one process on each node.
 PLACES = "OMPI_COMM_WORLD_RANK,PMIX_RANK,PMI_RANK"
 # Options that name a hostfile, and hosts.
-_HOSTFILES = {
+HOSTFILES = {
     "openmpi": ("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-default-hostfile", "--default-hostfile"),
     "mpich": ("-f", "--f", "-hostfile", "--hostfile", "-machinefile", "--machinefile"),
 }
-_HOSTS = {"openmpi": ("-host", "--host", "-H", "--H"), "mpich": ("-hosts", "--hosts", "-host", "--host")}
+HOSTS = {"openmpi": ("-host", "--host", "-H", "--H"), "mpich": ("-hosts", "--hosts", "-host", "--host")}
 _MPIRUNS = ("mpirun", "mpiexec")
 _VERSION_TIMEOUT = 30.0
 
@@ -82,7 +81,7 @@ class MpiLauncher(ProgramLauncher):
             await self.release()
             self._line_file = _write_line(await join_line)
             agents += ["--line", str(self._line_file)]
-        args = without_hosts(self._args, family) if hosts else self._args
+        args = take_option(self._args, HOSTS[family])[1] if hosts else self._args  # mpirun would use both
         is_root = os.geteuid() == 0
         command = mpirun_command(self._program, family, len(ranks), args, hosts=hosts, is_root=is_root)
         if family == "openmpi":  # whose processes on other hosts have a login's environment
@@ -157,7 +156,7 @@ def _family(program: str) -> Family:
 
 def _hosts_among(args: Sequence[str], family: Family) -> tuple[Host, ...]:
     """Hosts that the user named in mpirun's own arguments."""
-    hostfile, hosts = asked_hosts(args, family)
+    hostfile, hosts = (take_option(args, names[family])[0] for names in (HOSTFILES, HOSTS))
     if hostfile:
         return read_hostfile(hostfile)
     return parse_hosts(hosts) if hosts else ()
@@ -199,26 +198,16 @@ def mpirun_command(
     return [*command, "-np", str(nnodes), "--map-by", "ppr:1:node", "--bind-to", "none", "--stdin", "all"]
 
 
-def asked_hosts(args: Sequence[str], family: Family) -> tuple[str, str]:
-    """The hostfile and the list of hosts among the user's arguments; "" if absent."""
-    found = []
-    for options in (_HOSTFILES[family], _HOSTS[family]):
-        values = [b for a, b in pairwise(args) if a in options]
-        values += [a.partition("=")[2] for a in args if a.partition("=")[0] in options and "=" in a]
-        found.append(values[-1] if values else "")
-    return found[0], found[1]
-
-
-def without_hosts(args: Sequence[str], family: Family) -> list[str]:
-    """The user's arguments without a list of hosts, which mpirun would add to the hosts that it is given."""
-    kept: list[str] = []
-    words = iter(args)
+def take_option(args: Sequence[str], names: Sequence[str]) -> tuple[str, list[str]]:
+    """The last value of an option with one of these names ("" if absent), and the other arguments."""
+    value, others, words = "", list[str](), iter(args)
     for word in words:
-        if word in _HOSTS[family]:
-            next(words, "")
-        elif word.partition("=")[0] not in _HOSTS[family]:
-            kept.append(word)
-    return kept
+        name, equals, given = word.partition("=")
+        if name in names:
+            value = given if equals else next(words, "")
+        else:
+            others.append(word)
+    return value, others
 
 
 def advice(said: str) -> str:

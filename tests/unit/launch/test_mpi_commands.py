@@ -6,7 +6,7 @@ import pytest
 
 from jdist.core.errors import UsageError
 from jdist.core.settings import Host
-from jdist.launch.mpi.launcher import advice, asked_hosts, check_hosts, family_of, mpirun_command, without_hosts
+from jdist.launch.mpi.launcher import HOSTFILES, HOSTS, advice, check_hosts, family_of, mpirun_command, take_option
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,8 @@ def test_hosts_in_either_familys_words() -> None:
     ],
 )
 def test_hosts_that_the_user_names_to_mpirun(args: str, family: str, found: tuple[str, str]) -> None:
-    assert asked_hosts(args.split(), family) == found  # type: ignore[arg-type]
+    asked = [take_option(args.split(), names[family])[0] for names in (HOSTFILES, HOSTS)]
+    assert tuple(asked) == found
 
 
 def test_what_mpirun_has_no_word_for() -> None:
@@ -79,5 +80,5 @@ def test_what_follows_from_its_words(said: str, found: str) -> None:
 
 def test_a_host_that_is_named_replaces_those_of_the_users_arguments() -> None:
     args = ["--mca", "x", "y", "--host", "a,b", "-H=c", "--hostfile", "F"]
-    assert without_hosts(args, "openmpi") == ["--mca", "x", "y", "--hostfile", "F"]
-    assert without_hosts(["-hosts", "a,b", "-f", "F"], "mpich") == ["-f", "F"]
+    assert take_option(args, HOSTS["openmpi"]) == ("c", ["--mca", "x", "y", "--hostfile", "F"])
+    assert take_option(["-hosts", "a,b", "-f", "F"], HOSTS["mpich"]) == ("a,b", ["-f", "F"])
