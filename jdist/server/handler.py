@@ -1,11 +1,10 @@
-"""Handler: what all routes share: authorization, the way to the client's loop and back, errors, and bodies."""
+"""Handler: what all routes share: the way to the client's loop and back, errors, and bodies."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
-from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
@@ -18,7 +17,6 @@ from jdist.server.cluster_list import ClusterList
 from jdist.server.snapshots import redacted
 
 T = TypeVar("T")
-Method = Callable[..., Awaitable[None] | None]
 
 RESOURCE = "jdist"  # The resource that an authorizer is asked about; also the extension's name.
 ANSWER_TIMEOUT = 10.0  # Seconds for an answer; what takes longer goes on, and is answered with 202.
@@ -35,16 +33,6 @@ async def cross(work: Coroutine[Any, Any, T], within: float) -> T:
         return await asyncio.wait_for(asyncio.wrap_future(future), within)
     finally:
         future.cancel()
-
-
-def permitted(method: Method) -> Method:
-    """Require a user who may do what the HTTP method stands for: read or write."""
-    return web.authenticated(authorized(method))
-
-
-def executes(method: Method) -> Method:
-    """Require a user who may execute, since the route acts on what runs."""
-    return web.authenticated(authorized(action="execute")(method))
 
 
 class Handler(ExtensionHandlerMixin, APIHandler):

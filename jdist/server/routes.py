@@ -30,145 +30,130 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import entry_points
 from typing import Any
 
+from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from jdist.client.attachment import Ranks
 from jdist.client.cluster import AsyncCluster
 from jdist.client.trace.columns import columns
 from jdist.launch.base import ENTRY_POINTS
-from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler, executes, permitted
+from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler
 
 _MOST_LINES = 2000
+_PATTERNS = {"NAME": r"([^/]+)", "R": r"([0-9]{1,9})"}  # Of the parts of a path that differ.
+
+_Method = Callable[..., Awaitable[None]]
+_methods: dict[str, dict[str, Any]] = {}  # By path, as a regular expression, and HTTP method.
 
 
-class ClustersHandler(Handler):
-    """All clusters, and the start of another one."""
+def route(method: str, path: str, action: str | None = None) -> Callable[[_Method], _Method]:
+    """Register a function that answers requests of users who may do ``action``: by default what ``method`` stands for.
 
-    @permitted
-    async def get(self) -> None:
-        self.send({"clusters": await self.cross(self.clusters.list(), ANSWER_TIMEOUT)})
+    It is called with a :class:`Handler` and the parts of the path that differ.
+    """
+    pattern = "/".join(_PATTERNS.get(part, part) for part in ("jdist", *path.split("/")))
 
-    @permitted
-    async def post(self) -> None:
-        name = await self.cross(self.clusters.start(self.body()))
-        self.send({"name": name, "state": "starting"}, 202)
+    def register(function: _Method) -> _Method:
+        permitted: _Method = authorized(action=action)(function)
+        _methods.setdefault(pattern, {})[method.lower()] = web.authenticated(permitted)
+        return function
 
-
-class ClusterHandler(Handler):
-    """One cluster."""
-
-    @permitted
-    async def get(self, name: str) -> None:
-        found = await self.cross(self.clusters.detail(name), ANSWER_TIMEOUT)
-        if found is None:
-            raise web.HTTPError(404, f"there is no cluster called {name}")
-        self.send(found)
-
-    @permitted
-    async def delete(self, name: str) -> None:
-        self.check(name)
-        self.send_done(await self.cross(self.clusters.stop(name, ANSWER_TIMEOUT)))
+    return register
 
 
-class AttachHandler(Handler):
-    """The lines of a notebook's cell that attaches to the cluster."""
-
-    @permitted
-    async def get(self, name: str) -> None:
-        self.check(name)
-        self.send({"code": f"%load_ext jdist\n%dist attach {name}"})
+@route("GET", "clusters")
+async def _list_clusters(handler: Handler) -> None:
+    handler.send({"clusters": await handler.cross(handler.clusters.list(), ANSWER_TIMEOUT)})
 
 
-class ReviveHandler(Handler):
-    """Starts a controller that has died again."""
-
-    @executes
-    async def post(self, name: str) -> None:
-        self.check(name)
-        await self.cross(self.clusters.revive(name))
-        self.send_done(is_done=True)
+@route("POST", "clusters")
+async def _start(handler: Handler) -> None:
+    name = await handler.cross(handler.clusters.start(handler.body()))
+    handler.send({"name": name, "state": "starting"}, 202)
 
 
-class LaunchHandler(Handler):
-    """What a start may be asked for: launchers, limits and defaults."""
-
-    @permitted
-    async def get(self) -> None:
-        policy = self.clusters.policy
-        installed = sorted({point.name for point in entry_points(group=ENTRY_POINTS)})
-        self.send(
-            {
-                "launchers": policy.launchers(installed),
-                "max_ranks": policy.max_ranks,
-                "ranks_here": await self.cross(self.clusters.ranks_here(), ANSWER_TIMEOUT),
-                "defaults": policy.default_args,
-            }
-        )
+@route("GET", "clusters/NAME")
+async def _show_cluster(handler: Handler, name: str) -> None:
+    found = await handler.cross(handler.clusters.detail(name), ANSWER_TIMEOUT)
+    if found is None:
+        raise web.HTTPError(404, f"there is no cluster called {name}")
+    handler.send(found)
 
 
-class InterruptHandler(Handler):
-    """Interrupts what runs."""
-
-    @executes
-    async def post(self, name: str) -> None:
-        await self._apply(name, AsyncCluster.interrupt)
-
-    async def _apply(self, name: str, change: Callable[[AsyncCluster, Ranks], Awaitable[object]]) -> None:
-        """Apply ``change`` to the ranks that the body names."""
-        ranks = self.ranks()
-
-        async def apply(cluster: AsyncCluster) -> bool:
-            await change(cluster, ranks)
-            return True
-
-        self.send_done(bool(await self.act(name, apply)))
+@route("DELETE", "clusters/NAME")
+async def _stop(handler: Handler, name: str) -> None:
+    handler.check(name)
+    handler.send_done(await handler.cross(handler.clusters.stop(name, ANSWER_TIMEOUT)))
 
 
-class RestartHandler(InterruptHandler):
-    """Replaces ranks' processes."""
-
-    @executes
-    async def post(self, name: str) -> None:
-        await self._apply(name, AsyncCluster.restart)
+@route("GET", "clusters/NAME/attach")
+async def _show_attach(handler: Handler, name: str) -> None:
+    handler.check(name)
+    handler.send({"code": f"%load_ext jdist\n%dist attach {name}"})
 
 
-class TraceHandler(Handler):
-    """A run's calls of torch.distributed; ``run`` 0 is the last one."""
-
-    @permitted
-    async def get(self, name: str) -> None:
-        run = self.number("run", "0", 0, 10**9 - 1)
-        found = await self.ask(name, lambda cluster: cluster.trace(run), "the ranks", RESULT_TIMEOUT)
-        self.send(columns(found.report, name))
+@route("POST", "clusters/NAME/interrupt", "execute")
+async def _interrupt(handler: Handler, name: str) -> None:
+    await _apply(handler, name, AsyncCluster.interrupt)
 
 
-class LogsHandler(Handler):
-    """The last lines of a rank's log."""
-
-    @permitted
-    async def get(self, name: str, rank: str) -> None:
-        lines = self.number("lines", "200", 1, _MOST_LINES)
-        found = await self.ask(name, lambda cluster: cluster.logs(int(rank), lines), f"rank {rank}'s node")
-        self.send({"text": found.text, "path": found.path})
+@route("POST", "clusters/NAME/restart", "execute")
+async def _restart(handler: Handler, name: str) -> None:
+    await _apply(handler, name, AsyncCluster.restart)
 
 
-class StackHandler(Handler):
-    """The stack of a rank's main thread."""
+async def _apply(handler: Handler, name: str, change: Callable[[AsyncCluster, Ranks], Awaitable[object]]) -> None:
+    """Apply ``change`` to the ranks that the body names."""
+    ranks = handler.ranks()
 
-    @permitted
-    async def get(self, name: str, rank: str) -> None:
-        self.send({"text": await self.ask(name, lambda cluster: cluster.stack(int(rank)), f"rank {rank}")})
+    async def apply(cluster: AsyncCluster) -> bool:
+        await change(cluster, ranks)
+        return True
+
+    handler.send_done(bool(await handler.act(name, apply)))
 
 
-class ConsoleHandler(Handler):
-    """How a terminal is attached to a rank."""
+@route("POST", "clusters/NAME/revive", "execute")
+async def _revive(handler: Handler, name: str) -> None:
+    handler.check(name)
+    await handler.cross(handler.clusters.revive(name))
+    handler.send_done(is_done=True)
 
-    @permitted
-    async def get(self, name: str, rank: str) -> None:
-        found = await self.ask(name, lambda cluster: cluster.console(int(rank)), f"rank {rank}'s node")
-        here, reason = console_command(found.hostname, found.connection_file)
-        command = f"jupyter console --existing {found.connection_file}"
-        self.send({"hostname": found.hostname, "command": command, "command_here": here, "reason": reason})
+
+@route("GET", "clusters/NAME/trace")
+async def _show_trace(handler: Handler, name: str) -> None:
+    run = handler.number("run", "0", 0, 10**9 - 1)
+    found = await handler.ask(name, lambda cluster: cluster.trace(run), "the ranks", RESULT_TIMEOUT)
+    handler.send(columns(found.report, name))
+
+
+@route("GET", "clusters/NAME/ranks/R/logs")
+async def _show_logs(handler: Handler, name: str, rank: str) -> None:
+    lines = handler.number("lines", "200", 1, _MOST_LINES)
+    found = await handler.ask(name, lambda cluster: cluster.logs(int(rank), lines), f"rank {rank}'s node")
+    handler.send({"text": found.text, "path": found.path})
+
+
+@route("GET", "clusters/NAME/ranks/R/stack")
+async def _show_stack(handler: Handler, name: str, rank: str) -> None:
+    handler.send({"text": await handler.ask(name, lambda cluster: cluster.stack(int(rank)), f"rank {rank}")})
+
+
+@route("GET", "clusters/NAME/ranks/R/console")
+async def _show_console(handler: Handler, name: str, rank: str) -> None:
+    found = await handler.ask(name, lambda cluster: cluster.console(int(rank)), f"rank {rank}'s node")
+    here, reason = console_command(found.hostname, found.connection_file)
+    command = f"jupyter console --existing {found.connection_file}"
+    handler.send({"hostname": found.hostname, "command": command, "command_here": here, "reason": reason})
+
+
+@route("GET", "launch")
+async def _show_launch(handler: Handler) -> None:
+    policy = handler.clusters.policy
+    installed = sorted({point.name for point in entry_points(group=ENTRY_POINTS)})
+    ranks_here = await handler.cross(handler.clusters.ranks_here(), ANSWER_TIMEOUT)
+    limits = {"max_ranks": policy.max_ranks, "ranks_here": ranks_here, "defaults": policy.default_args}
+    handler.send({"launchers": policy.launchers(installed), **limits})
 
 
 def console_command(hostname: str, connection_file: str, program: str = "jupyter_console") -> tuple[str, str]:
@@ -184,19 +169,4 @@ def console_command(hostname: str, connection_file: str, program: str = "jupyter
     return shlex.join([sys.executable, "-m", program, "--existing", connection_file]), ""
 
 
-_NAME = r"([^/]+)"
-_RANK = rf"{_NAME}/ranks/([0-9]{{1,9}})"
-
-ROUTES: list[tuple[str, Any]] = [
-    (r"jdist/clusters", ClustersHandler),
-    (rf"jdist/clusters/{_NAME}", ClusterHandler),
-    (rf"jdist/clusters/{_NAME}/attach", AttachHandler),
-    (rf"jdist/clusters/{_NAME}/interrupt", InterruptHandler),
-    (rf"jdist/clusters/{_NAME}/restart", RestartHandler),
-    (rf"jdist/clusters/{_NAME}/revive", ReviveHandler),
-    (rf"jdist/clusters/{_NAME}/trace", TraceHandler),
-    (rf"jdist/clusters/{_RANK}/logs", LogsHandler),
-    (rf"jdist/clusters/{_RANK}/stack", StackHandler),
-    (rf"jdist/clusters/{_RANK}/console", ConsoleHandler),
-    (r"jdist/launch", LaunchHandler),
-]
+ROUTES = [(pattern, type("Route", (Handler,), methods)) for pattern, methods in _methods.items()]
