@@ -49,17 +49,17 @@ class Elsewhere(Carrier):
 
     def __init__(self, link: Link, *, beside_controller: bool):
         super().__init__(link)
-        self._beside = self._probe_wire if beside_controller else None
-        self._probe_wire = ProbeWire(f"/dev/shm/jdist-{self._cluster}-{secrets.token_hex(16)}", secrets.token_hex(32))
+        self._beside = self.probe if beside_controller else None
+        self.probe = ProbeWire(f"/dev/shm/jdist-{self._cluster}-{secrets.token_hex(16)}", secrets.token_hex(32))
 
     async def _receive(self, *args: Any) -> list[memoryview]:
-        unseen = self._probe_wire
+        unseen = self.probe
         if self._beside is not None:
-            self._probe_wire = self._beside
+            self.probe = self._beside
         try:
             return await super()._receive(*args)
         finally:
-            self._probe_wire = unseen
+            self.probe = unseen
 
 
 def copy_into_shared_memory(data: memoryview) -> float:

@@ -46,10 +46,8 @@ class AsyncCluster(BaseCluster):
         self._code = SyncedCode(self.attachment)
         self._nodes = Nodes(self.attachment, self._lifecycle, self._code)
         self._values = Variables(self.attachment, self._runs)
-        self.start_seconds = 0.0
-        """From the call of start to the formed world."""
-        self.warnings: tuple[Finding, ...] = ()
-        """Findings of a short examination at the start; :meth:`doctor` examines more."""
+        self.start_seconds = 0.0  # From the call of start to the formed world.
+        self.warnings: tuple[Finding, ...] = ()  # Findings of a short examination at the start; doctor examines more.
 
     @classmethod
     async def start(  # noqa: PLR0913 — the options of a start, by name

@@ -113,9 +113,8 @@ class SyncedCode:
     async def close(self) -> None:
         """End every watch; a node that joins from now on gets no code."""
         self._sources.clear()
-        tasks = [*self.watches.values(), *filter(None, [self._for_new_nodes])]
-        self.watches.clear()
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        for name in list(self.watches):
+            await self._end_watch(name)
+        if self._for_new_nodes is not None:
+            self._for_new_nodes.cancel()
+            await asyncio.wait([self._for_new_nodes])

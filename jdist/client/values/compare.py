@@ -50,17 +50,16 @@ async def check(link: Link, expr: str, ranks: tuple[int, ...]) -> CheckResult:
     """Compare ``expr`` over ``ranks``. Raises UsageError naming the ranks that do not have it."""
     by_rank = await _digests(link, Digest(expr), ranks)
     keyed = {r: {key: (meta, digest) for key, meta, digest in entries} for r, entries in by_rank.items()}
-    order = [key for key, _, _ in by_rank[ranks[0]]]
-    order += sorted({k for entries in keyed.values() for k in entries} - set(order))
+    order = dict.fromkeys([*keyed[ranks[0]], *sorted({key for entries in keyed.values() for key in entries})])
     for key in order:
         held = {r: keyed[r].get(key) for r in ranks}
-        if len(set(held.values())) == 1:
-            continue
-        metas = {r: h[0] if h else "missing" for r, h in held.items()}
-        if len(set(metas.values())) > 1:
-            return CheckResult(expr, False, len(order), key, None, _group(metas))
-        index, texts = await _narrow(link, expr, key, metas[ranks[0]], held)
-        return CheckResult(expr, False, len(order), key, index, _group(texts))
+        if len(set(held.values())) > 1:
+            index, texts = None, {r: h[0] if h else "missing" for r, h in held.items()}
+            if len(set(texts.values())) == 1:
+                index, texts = await _narrow(link, expr, key, texts[ranks[0]], ranks)
+            by_text = sorted(ranks_by(sorted(texts.items())).items(), key=lambda item: -len(item[1]))
+            found = tuple((tuple(alike), text) for text, alike in by_text)
+            return CheckResult(expr, False, len(order), key, index, found)
     return CheckResult(expr, True, len(order))
 
 
@@ -73,10 +72,9 @@ async def _digests(link: Link, op: Digest, ranks: tuple[int, ...]) -> dict[int, 
 
 
 async def _narrow(
-    link: Link, expr: str, key: str, meta: str, held: dict[int, tuple[str, str] | None]
+    link: Link, expr: str, key: str, meta: str, ranks: tuple[int, ...]
 ) -> tuple[tuple[int, ...] | None, dict[int, str]]:
     """The first differing element's index, and its text by rank."""
-    ranks = tuple(held)
     numel = _numel(meta)
     start, stop = 0, numel
     while stop - start > 1:
@@ -101,8 +99,3 @@ def _numel(meta: str) -> int:
         return 0
     sizes = shape[:-1].strip()
     return math.prod(int(s) for s in sizes.split(",")) if sizes else 1
-
-
-def _group(texts: dict[int, str]) -> tuple[tuple[tuple[int, ...], str], ...]:
-    by_text = ranks_by(sorted(texts.items()))
-    return tuple((tuple(r), t) for t, r in sorted(by_text.items(), key=lambda e: -len(e[1])))
