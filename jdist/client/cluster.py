@@ -20,8 +20,7 @@ from jdist.client.lifecycle.nodes import Nodes
 from jdist.client.lifecycle.start import Progress, make_settings, print_waiting
 from jdist.client.link import Link, new_request
 from jdist.client.run import CellRun
-from jdist.client.sync.code_sync import SyncedCode
-from jdist.client.sync.upload import Synced
+from jdist.client.sync.code_sync import Synced, SyncedCode
 from jdist.client.trace.trace import Trace, collect_trace
 from jdist.client.values import compare
 from jdist.client.values.carrier import OnProgress
