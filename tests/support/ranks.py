@@ -25,8 +25,7 @@ from jdist.worker.escalation import free_main_thread
 from jdist.worker.groups import patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.observe.main_thread import frames_of, operation, store_port, store_wait
-from jdist.worker.observe.observer import Observer
-from jdist.worker.observe.spans import RunSpans
+from jdist.worker.observe.observer import Observer, RunSpans
 
 PRELOAD = [
     "torch",

@@ -36,12 +36,9 @@ class Autoreload:
             changed, self._changed = self._changed, set()
         if not changed:
             return
-        found = [
-            (name, module)
-            for name, module in list(sys.modules.items())
-            if name != "__main__" and os.path.realpath(getattr(module, "__file__", None) or "") in changed
-        ]
-        for name, module in reversed(found):  # who imports is entered before what it imports
+        for name, module in reversed(list(sys.modules.items())):  # who imports is entered before what it imports
+            if name == "__main__" or os.path.realpath(getattr(module, "__file__", None) or "") not in changed:
+                continue
             try:
                 superreload(module, old_objects=self._old_objects)  # type: ignore[no-untyped-call]
             except (Exception, SystemExit) as e:

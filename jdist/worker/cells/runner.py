@@ -25,7 +25,7 @@ from jdist.wire.values.frames import pack
 from jdist.worker.cells.fd_capture import FdCapture
 from jdist.worker.cells.outcome import outcome_of
 from jdist.worker.compat.ipykernel import main_lock, wake_toolkit_loop
-from jdist.worker.observe.spans import RunSpans
+from jdist.worker.observe.observer import RunSpans
 
 
 class CellRunner:

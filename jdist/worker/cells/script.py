@@ -3,7 +3,6 @@
 import runpy
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 _KEPT = ("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__file__", "__cached__")
@@ -25,17 +24,12 @@ def run(path: str, args: list[str], namespace: dict[str, Any]) -> None:
             raise RuntimeError(f"{path} exited with {e.code}") from None
         return
     except BaseException as e:
-        # The same exception, without the machinery that runs the script.
-        raise e.with_traceback(_from_script(e.__traceback__, path))  # noqa: B904
+        # The same exception, without the machinery that runs the script; with it where the script cannot be compiled.
+        part = e.__traceback__
+        while part is not None and part.tb_frame.f_code.co_filename != path:
+            part = part.tb_next
+        raise e.with_traceback(part or e.__traceback__)  # noqa: B904
     finally:
         sys.argv, sys.path[:] = argv, search
         sys.modules["__main__"] = main
     namespace.update({k: v for k, v in found.items() if k not in _KEPT})
-
-
-def _from_script(tb: TracebackType | None, path: str) -> TracebackType | None:
-    """The part of a traceback that begins in the script; all of it when the script is not in it (a syntax error)."""
-    part = tb
-    while part is not None and part.tb_frame.f_code.co_filename != path:
-        part = part.tb_next
-    return part or tb

@@ -23,7 +23,6 @@ class SafeSigint:
     """The handler, bound to one kernel."""
 
     def __init__(self, kernel: Any):
-        self._kernel = kernel
         self._shell = kernel.shell
         # Both catch whatever user code below them raises, KeyboardInterrupt included.
         self._roots: set[CodeType] = {InteractiveShell.run_code.__code__, InteractiveShell.user_expressions.__code__}

@@ -83,17 +83,10 @@ class LoggedCall(Struct, eq=False, gc=False):
         return next((line for begin, end, line in lines if begin <= self.instruction < end), None)
 
     @property
-    def work(self) -> Any:
-        """The Work that it returned; None where it returned none, or that is gone."""
-        return self.work_ref() if self.work_ref is not None else None
-
-    @property
     def is_done(self) -> bool:
         """Whether it has returned and its Work, if any, is completed or gone."""
-        if not self.ended or self.work_ref is None:
-            return bool(self.ended)
-        work = self.work
-        return work is None or bool(work.is_completed())
+        work = self.work_ref() if self.ended and self.work_ref is not None else None
+        return bool(self.ended) and (work is None or bool(work.is_completed()))
 
 
 class _Ring(deque[LoggedCall]):
@@ -208,7 +201,8 @@ class CallLog:
 
     def find(self, work: object) -> LoggedCall | None:
         """The call that returned this Work."""
-        return next((c for c in reversed(list(self._calls)) if c.work_ref is not None and c.work is work), None)
+        newest_first = reversed(list(self._calls))
+        return next((c for c in newest_first if c.work_ref is not None and c.work_ref() is work), None)
 
 
 class _Parameters(Struct, frozen=True):

@@ -4,9 +4,10 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from jdist.core.messages.observation import Observation, RankTrace
 from jdist.core.observation import Activity, Call, CallDigest
@@ -16,9 +17,46 @@ from jdist.worker.observe.call_log import OWN_FILES, CallLog
 from jdist.worker.observe.call_merge import CallMerger
 from jdist.worker.observe.flight_recorder import FlightRecorder
 from jdist.worker.observe.main_thread import Key, Location, MainThread
-from jdist.worker.observe.spans import RunSpans
 
+_KEPT = 256  # Runs whose spans are remembered.
 _CPU_OVER = 0.1  # Least seconds over which the share of a core is measured.
+
+
+class RunSpan(Struct):
+    """One run's cell. Times are the wall clock's."""
+
+    run: int
+    began: float
+    ended: float | None = None
+
+
+class RunSpans:
+    """When each run's cell began and ended on this rank. Written by the main thread, read by any."""
+
+    def __init__(self) -> None:
+        self._spans: deque[RunSpan] = deque(maxlen=_KEPT)
+
+    def begin(self, run: int) -> None:
+        self._spans.append(RunSpan(run, time.time()))
+
+    def end(self, run: int) -> None:
+        if span := self.find(run):
+            span.ended = time.time()
+
+    def find(self, run: int) -> RunSpan | None:
+        """The span of the run's cell, if it is remembered; for run 0, the last cell's."""
+        return next((s for s in reversed(list(self._spans)) if run in (0, s.run)), None)
+
+    @property
+    def current(self) -> int:
+        """The run whose cell is on, 0 between cells."""
+        last = self.find(0)
+        return last.run if last is not None and last.ended is None else 0
+
+    def is_due(self, run: int) -> bool:
+        """Whether the run's cell is on or has not begun, and no later one has."""
+        last = self.find(0)
+        return last is None or last.run < run or (last.run == run and last.ended is None)
 
 
 class Observer:

@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from jdist.worker.observe.main_thread import Key
-from jdist.worker.observe.observer import Observer
-from jdist.worker.observe.spans import RunSpans
+from jdist.worker.observe.observer import Observer, RunSpans
 
 TICK = 0.25
 

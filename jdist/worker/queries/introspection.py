@@ -57,10 +57,8 @@ def _names(line: str, namespace: Mapping[str, Any]) -> tuple[str, dict[str, str]
         return None
     path, fragment = match[1].rstrip("."), match[2] or ""
     if not path:
-        known: dict[str, str] = dict.fromkeys(keyword.kwlist, "keyword")
-        known |= {name: _kind(value) for name, value in vars(builtins).items()}
-        known |= {name: _kind(value) for name, value in list(namespace.items())}
-        return (fragment, known) if fragment else None
+        known = {name: _kind(value) for name, value in {**vars(builtins), **namespace}.items()}
+        return (fragment, dict.fromkeys(keyword.kwlist, "keyword") | known) if fragment else None
     try:
         of = find(path, namespace)
         return fragment, {name: _kind(inspect.getattr_static(of, name, _NOTHING)) for name in dir(of)}

@@ -13,24 +13,9 @@ import msgspec
 import psutil
 
 from jdist.core.errors import JdistError, UsageError
+from jdist.core.messages import introspection, observation, values
 from jdist.core.messages.base import Ack, PayloadWire, Progress, QueryFailed, ValueMissing
-from jdist.core.messages.introspection import Complete, DebugLog, GetDebugLog, Inspect, Inspected
-from jdist.core.messages.observation import GetStack, GetTrace, Observe, StackText
 from jdist.core.messages.protocol import RankOp, RankReplyBody
-from jdist.core.messages.values import (
-    BindNames,
-    Describe,
-    Described,
-    Digest,
-    Digested,
-    ElementRead,
-    Evaluate,
-    Evaluated,
-    Fetch,
-    Fetched,
-    ReadElement,
-    Release,
-)
 from jdist.core.settings import INLINE_LIMIT, WorkerSpec
 from jdist.wire import log
 from jdist.wire.values.objects import decode, encode, inline
@@ -63,45 +48,45 @@ class QueryHandler:
     def answer(self, op: RankOp, report: Report) -> RankReplyBody:
         """The reply to one query; ``report`` takes the progress of long ones."""
         match op:
-            case Evaluate():
+            case values.Evaluate():
                 return self._evaluate(op)
-            case Fetch():
+            case values.Fetch():
                 return self._fetch(op, report)
-            case Release():
+            case values.Release():
                 self._release(op.handle)
                 return Ack()
-            case BindNames():
+            case values.BindNames():
                 return self._bind_names(op)
-            case Describe():
-                return Described(msgspec.msgpack.encode(describe(evaluate(op.name, self._namespace))))
-            case Digest(blocks=0):
-                return Digested(tuple(digests(evaluate(op.expr, self._namespace))))
-            case Digest():
+            case values.Describe():
+                return values.Described(msgspec.msgpack.encode(describe(evaluate(op.name, self._namespace))))
+            case values.Digest(blocks=0):
+                return values.Digested(tuple(digests(evaluate(op.expr, self._namespace))))
+            case values.Digest():
                 obj = evaluate(op.expr, self._namespace)
                 found = block_digests(obj, op.key, op.start, op.stop, op.blocks)
-                return Digested(tuple(("", "", digest) for digest in found))
-            case ReadElement():
+                return values.Digested(tuple(("", "", digest) for digest in found))
+            case values.ReadElement():
                 index, text = element(evaluate(op.expr, self._namespace), op.key, op.index)
-                return ElementRead(tuple(index), text)
-            case Observe():
+                return values.ElementRead(tuple(index), text)
+            case observation.Observe():
                 device = str(self._namespace.get("device", "cpu"))
                 return self._observer.observe(device, psutil.Process().memory_info().rss, op.recent)
-            case GetStack():
-                return StackText(self._observer.stack())
-            case GetTrace():
+            case observation.GetStack():
+                return observation.StackText(self._observer.stack())
+            case observation.GetTrace():
                 which = f"run {op.run}" if op.run else "a run"
                 missing = QueryFailed(f"rank {self.rank} remembers no calls of {which}")
                 return self._observer.trace(op.run) or missing
-            case Complete():
+            case introspection.Complete():
                 return complete(op.code, op.cursor, self._namespace)
-            case Inspect():
-                return Inspected(introspect(op.name, self._namespace, op.detail))
-            case GetDebugLog():
-                return DebugLog(log.newest(op.lines))
+            case introspection.Inspect():
+                return introspection.Inspected(introspect(op.name, self._namespace, op.detail))
+            case introspection.GetDebugLog():
+                return introspection.DebugLog(log.newest(op.lines))
             case _:
                 return QueryFailed(f"a rank cannot answer {type(op).__name__}")
 
-    def _evaluate(self, query: Evaluate) -> Evaluated:
+    def _evaluate(self, query: values.Evaluate) -> values.Evaluated:
         items: list[PayloadWire | ValueMissing] = []
         held: Buffers = []
         limit = query.inline_limit or INLINE_LIMIT
@@ -127,7 +112,7 @@ class QueryHandler:
                 self._held[handle] = held
                 while len(self._held) > _HELD_AT_MOST:
                     self._held.popitem(last=False)
-        return Evaluated(tuple(items), handle, query.probe is not None)
+        return values.Evaluated(tuple(items), handle, query.probe is not None)
 
     def _release(self, handle: str) -> Buffers:
         with self._lock:
@@ -136,7 +121,7 @@ class QueryHandler:
             raise UsageError(f"rank {self.rank} no longer holds that value; pull it again")
         return buffers
 
-    def _fetch(self, query: Fetch, report: Report) -> Fetched:
+    def _fetch(self, query: values.Fetch, report: Report) -> values.Fetched:
         buffers = self._release(query.handle)
         total = layout([b.nbytes for b in buffers])[1]
         reported = time.monotonic()
@@ -149,7 +134,7 @@ class QueryHandler:
 
         if query.probe is None:
             self._stream(query.transfer, buffers, moved)
-            return Fetched("", total)
+            return values.Fetched("", total)
         segment = Segment.create(self._spec.cluster, total)
         try:
             segment.fill(buffers, moved)
@@ -159,7 +144,7 @@ class QueryHandler:
             raise
         finally:
             segment.close()
-        return Fetched(segment.path, total)
+        return values.Fetched(segment.path, total)
 
     def _stream(self, transfer: str, buffers: Buffers, moved: Callable[[int], None]) -> None:
         offsets, total = layout([b.nbytes for b in buffers])
@@ -178,7 +163,7 @@ class QueryHandler:
             if sock.recv(1) != b"k":
                 raise UsageError("the controller did not confirm the transfer; pull again")
 
-    def _bind_names(self, query: BindNames) -> Ack:
+    def _bind_names(self, query: values.BindNames) -> Ack:
         for name in query.names:
             if not name.isidentifier():
                 raise UsageError(f"{name!r} is no variable name")
@@ -186,10 +171,10 @@ class QueryHandler:
             segment = Segment.open(query.path, query.nbytes)  # copy-on-write: no rank sees another's later changes
             with contextlib.closing(segment):
                 views = iter(split(segment.view, [size for p in query.payloads for size in p.sizes]))
-                values = [decode(p, [next(views) for _ in p.sizes]) for p in query.payloads]
+                bound = [decode(p, [next(views) for _ in p.sizes]) for p in query.payloads]
         else:
-            values = [decode(p, [bytearray(b) for b in p.buffers or ()]) for p in query.payloads]
-        self._namespace.update(zip(query.names, values, strict=True))
+            bound = [decode(p, [bytearray(b) for b in p.buffers or ()]) for p in query.payloads]
+        self._namespace.update(zip(query.names, bound, strict=True))
         return Ack()
 
 
