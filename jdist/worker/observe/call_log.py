@@ -14,7 +14,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Container
-from functools import partial
 from itertools import compress
 from types import CodeType, FrameType
 from typing import Any
@@ -36,6 +35,7 @@ COLLECTIVES = (
     *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
 )
 TRANSFERS = frozenset({"send", "recv", "isend", "irecv", "send_object_list", "recv_object_list"})
+_RECORDED = [op for op in (*COLLECTIVES, *TRANSFERS) if hasattr(dist, op)]
 # Replaced in distributed_c10d as well, which compares a P2POp's function with its own; send and recv call them.
 _INSIDE_TOO = ("isend", "irecv")
 # Parameters by whose shape a call is described: the first of them that the function has.
@@ -110,13 +110,12 @@ class CallLog:
 
     def install(self) -> None:
         """Put the closures in place of the public functions, once a process, before user code runs."""
-        for op in (*COLLECTIVES, *TRANSFERS):
-            if hasattr(dist, op):
-                function = self._logged(getattr(dist, op), op, self._calls)
-                function.__module__ = dist.__name__  # where it is found under its name, by which it is pickled
-                setattr(dist, op, function)
-                if op in _INSIDE_TOO:
-                    setattr(c10d, op, function)
+        for op in _RECORDED:
+            function = self._logged(getattr(dist, op), op, self._calls)
+            function.__module__ = dist.__name__  # where it is found under its name, by which it is pickled
+            setattr(dist, op, function)
+            if op in _INSIDE_TOO:
+                setattr(c10d, op, function)
         torch.autograd.backward = self._logged(torch.autograd.backward, BACKWARD, self._backward)
 
     def _logged(self, original: Callable[..., Any], op: str, ring: _Ring) -> Callable[..., Any]:
@@ -249,5 +248,5 @@ def _meta(tensor: torch.Tensor) -> TensorMeta | None:
         return None
 
 
-for _op in filter(partial(hasattr, dist), (*COLLECTIVES, *TRANSFERS)):
+for _op in _RECORDED:
     _parameters(_op)  # when this is imported, which is before workers are forked

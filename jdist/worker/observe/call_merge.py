@@ -16,6 +16,8 @@ from jdist.core.observation import ANY, Call
 from jdist.worker.observe.call_log import TRANSFERS, GroupName, LoggedCall, TensorMeta
 from jdist.worker.observe.flight_recorder import RecorderEntry
 
+_Pair = tuple[int, LoggedCall | None, list[RecorderEntry]]  # When it began, the logged call, the entries.
+
 
 class CallMerger:
     """Merges calls, by what is known of the groups at one moment."""
@@ -31,9 +33,12 @@ class CallMerger:
         """All calls, oldest first, or the last ``most`` of each group."""
         groups: dict[str, int] = {}
         calls: list[Call] = []
-        for own, found in reversed(_paired(logged, entries)):
-            group = own.arguments.get("group") if own is not None else None
-            name = found[-1].call.group if own is None else group.name if isinstance(group, GroupName) else self.world
+        for _, own, found in reversed(_paired(logged, entries)):
+            if own is None:
+                name = found[-1].call.group
+            else:
+                group = own.arguments.get("group")
+                name = group.name if isinstance(group, GroupName) else self.world
             groups[name] = groups.get(name, 0) + 1
             if most and groups[name] > most:
                 continue
@@ -96,11 +101,9 @@ class CallMerger:
         return ranks[inside] if 0 <= inside < len(ranks) else None
 
 
-def _paired(
-    logged: Sequence[LoggedCall], entries: Iterable[RecorderEntry]
-) -> list[tuple[LoggedCall | None, list[RecorderEntry]]]:
+def _paired(logged: Sequence[LoggedCall], entries: Iterable[RecorderEntry]) -> list[_Pair]:
     """Logged calls with the entries that belong to them, and entries alone, in the order in which they began."""
-    pairs: list[tuple[int, LoggedCall | None, list[RecorderEntry]]] = []
+    pairs: list[_Pair] = []
     threads: dict[int, list[tuple[LoggedCall, list[RecorderEntry]]]] = {}
     for call in outermost(logged):
         found: list[RecorderEntry] = []
@@ -113,8 +116,7 @@ def _paired(
             own[at][1].append(entry)
         else:
             pairs.append((entry.created, None, [entry]))
-    pairs.sort(key=lambda pair: pair[0])
-    return [(call, found) for _, call, found in pairs]
+    return sorted(pairs, key=lambda pair: pair[0])
 
 
 def outermost(logged: Sequence[LoggedCall]) -> list[LoggedCall]:

@@ -86,9 +86,9 @@ class FlightRecorder:
 
     def is_in_flight(self) -> bool:
         """Whether some group's last collective has not ended. Cheap."""
+        counters = self._counters().values()
         return any(
-            c.get("last_enqueued_collective", 0) > max(c.get("last_completed_collective", 0), 0)
-            for c in self._counters().values()
+            c.get("last_enqueued_collective", 0) > max(c.get("last_completed_collective", 0), 0) for c in counters
         )
 
     def entries(self) -> tuple[RecorderEntry, ...]:

@@ -255,9 +255,11 @@ def _at_store(frames: list[FrameType], waiting: FrameType, line: int | None, sou
         given = (*waiting.f_locals.get("args", ()), *waiting.f_locals.get("kwargs", {}).values())
         first = given[0] if given else None
         keys = [first] if isinstance(first, str) else first if isinstance(first, list | tuple) else []
-        words = f"{'key' if len(keys) == 1 else 'keys'} {', '.join(map(repr, keys))} at the store" if keys else ""
+        name = "key" if len(keys) == 1 else "keys"
+        words = f"{name} {', '.join(map(repr, keys))} at the store" if keys else ""
     else:
         asked = next((f for f in frames if f.f_code.co_name == "new_group" and "ranks" in f.f_locals), None)
         needs = tuple(sorted(asked.f_locals["ranks"] or ())) if asked is not None else ()
-        words = f"{f'ranks {RankSet(needs)}' if needs else 'every rank of the world'} to call {op} as well"
+        who = f"ranks {RankSet(needs)}" if needs else "every rank of the world"
+        words = f"{who} to call {op} as well"
     return Location("store", (id(waiting), frames[0].f_lasti), op, line, source, needs=needs, waits_for=words)

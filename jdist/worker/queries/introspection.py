@@ -95,7 +95,7 @@ def introspect(name: str, namespace: Mapping[str, Any], detail: int = 0) -> str:
     except Exception:  # also what a __getattr__ of the user's may raise
         return ""
     kind = type(found)
-    path = _source_of(inspect.getsourcefile, found)  # of what was defined in a cell, it has another name on each rank
+    path = _source_of(inspect.getsourcefile, found)  # no file where it was defined in a cell
     lines = {
         "Type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
         "Signature": _signature(name, found),

@@ -21,6 +21,7 @@ from jdist.worker.compat.torch import device_types, has_comm_hook, make_new_redu
 from jdist.worker.values.collective import broadcast_object
 
 _CHUNK = 64 << 20  # Bytes that travel in one send.
+_DDP_OPTIONS = ("broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
 
 
 class HeldState(Struct, frozen=True):
@@ -230,11 +231,8 @@ def _ddp_options(name: str, ddp: Any, rank: int) -> dict[str, Any]:
             "then build DDP anew on all ranks"
         )
     return {
+        **{name: getattr(ddp, name) for name in _DDP_OPTIONS},
         "process_group": str(ddp.process_group.group_name),
-        "broadcast_buffers": ddp.broadcast_buffers,
-        "find_unused_parameters": ddp.find_unused_parameters,
-        "gradient_as_bucket_view": ddp.gradient_as_bucket_view,
-        "static_graph": ddp.static_graph,
         "bucket_cap_mb": max(1, ddp.bucket_bytes_cap >> 20),
     }
 
