@@ -19,20 +19,8 @@ from pathlib import Path
 
 from jdist.agent.node.context import NodeContext
 from jdist.core.errors import UsageError
+from jdist.core.messages import code
 from jdist.core.messages.base import Ack, Message
-from jdist.core.messages.code import (
-    STAGING,
-    AdoptTree,
-    ApplyTree,
-    CodeSynced,
-    CompareTree,
-    SourceTree,
-    StorePieces,
-    TreeApplied,
-    TreeCompared,
-    TreeEntry,
-    is_inside,
-)
 from jdist.core.messages.protocol import NodeReplyBody
 from jdist.wire.transport.dialing import get_segment
 from jdist.wire.transport.directories import code_directory, lock_file
@@ -41,7 +29,7 @@ from jdist.wire.values.segments import Segment, shares_memory
 _PLACE = ".jdist-place"
 
 
-CodeOp = CompareTree | StorePieces | ApplyTree | AdoptTree
+CodeOp = code.CompareTree | code.StorePieces | code.ApplyTree | code.AdoptTree
 
 
 class CodeReceiver:
@@ -50,41 +38,36 @@ class CodeReceiver:
     def __init__(self, node: NodeContext, broadcast: Callable[[Message], object]):
         self._node = node
         self._broadcast = broadcast
-        self._folder = CodeFolder(node.endpoint.cluster)
+        self.folder = CodeFolder(node.endpoint.cluster)
         self._lock = asyncio.Lock()
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """For the import path of workers that start from now on, the newest first."""
-        return self._folder.folders
 
     async def answer(self, op: CodeOp, progress: Callable[[int], None]) -> NodeReplyBody:
         """Raises OSError, JdistError."""
         match op:
-            case StorePieces():
+            case code.StorePieces():
                 await asyncio.to_thread(self._store, op, progress)
                 return Ack()
-            case CompareTree(tree):
+            case code.CompareTree(tree):
                 async with self._lock:
-                    missing = await asyncio.to_thread(self._folder.missing, tree)
-                return TreeCompared(self._folder.place, str(self._folder.path), missing)
-            case ApplyTree(tree):
+                    missing = await asyncio.to_thread(self.folder.missing, tree)
+                return code.TreeCompared(self.folder.place, str(self.folder.path), missing)
+            case code.ApplyTree(tree):
                 async with self._lock:
-                    changed, deleted = await asyncio.to_thread(self._folder.apply, tree)
+                    changed, deleted = await asyncio.to_thread(self.folder.apply, tree)
                 self._adopt(tree.name, tree.is_package, changed)
-                return TreeApplied(changed, deleted)
-            case AdoptTree(name, is_package, changed):
+                return code.TreeApplied(changed, deleted)
+            case code.AdoptTree(name, is_package, changed):
                 self._adopt(name, is_package, changed)
                 return Ack()
 
     def _adopt(self, name: str, is_package: bool, changed: tuple[str, ...]) -> None:
-        self._folder.adopt(name, is_package)
-        root = self._folder.path / name
-        self._broadcast(CodeSynced(self._folder.folders, tuple(str(root / path) for path in changed)))
+        self.folder.adopt(name, is_package)
+        root = self.folder.path / name
+        self._broadcast(code.CodeSynced(self.folder.folders, tuple(str(root / path) for path in changed)))
 
-    def _store(self, op: StorePieces, progress: Callable[[int], None]) -> None:
+    def _store(self, op: code.StorePieces, progress: Callable[[int], None]) -> None:
         for piece in op.pieces:
-            self._folder.store(op.tree, piece.digest, piece.offset, piece.data)
+            self.folder.store(op.tree, piece.digest, piece.offset, piece.data)
         if not op.transfer:
             return
         if op.path and shares_memory(op.probe):
@@ -94,14 +77,11 @@ class CodeReceiver:
             segment = get_segment(node.data_port, op.transfer, node.endpoint.cluster, op.nbytes, progress)
             is_fetched = True
         try:
-            self._folder.store(op.tree, op.digest, op.offset, segment.view)
+            self.folder.store(op.tree, op.digest, op.offset, segment.view)
         finally:
             segment.close()
             if is_fetched:
                 segment.unlink()
-
-    def close(self) -> None:
-        self._folder.close()
 
 
 class CodeFolder:
@@ -138,13 +118,13 @@ class CodeFolder:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Folders for the ranks' import path, the newest first."""
+        """For the import path of this node's ranks, the newest first."""
         found = [str(self.path if package else self.path / n) for n, package in reversed(self._entries.items())]
         return tuple(dict.fromkeys(found))
 
     def adopt(self, name: str, is_package: bool) -> None:
         """Have ranks import from this tree. Raises UsageError for an invalid name."""
-        if not is_inside(name) or "/" in name:
+        if not code.is_inside(name) or "/" in name:
             raise UsageError(f"{name!r} is no name of a folder")
         self._entries.pop(name, None)
         self._entries[name] = is_package
@@ -159,13 +139,13 @@ class CodeFolder:
         os.close(self._lock)
         self._path = None
 
-    def missing(self, tree: SourceTree) -> tuple[bytes, ...]:
+    def missing(self, tree: code.SourceTree) -> tuple[bytes, ...]:
         """Digests of the contents that no file of the tree has here. Raises UsageError."""
         tree.check()
         wanted = {e.digest for e in tree.entries if not e.target}
         return tuple(sorted(wanted.difference(self._digests(tree).values())))
 
-    def _digests(self, tree: SourceTree) -> dict[str, bytes]:
+    def _digests(self, tree: code.SourceTree) -> dict[str, bytes]:
         """Digests, by path, of the files here whose size is one of the tree's; no other can have a content of it."""
         root, sizes = self.path / tree.name, {e.size for e in tree.entries}
         files = (path for path in _walk(root) if not path.is_symlink() and path.lstat().st_size in sizes)
@@ -181,9 +161,9 @@ class CodeFolder:
 
     def store(self, tree: str, digest: bytes, offset: int, data: bytes | memoryview) -> None:
         """Stage a part of a content. Raises UsageError, OSError."""
-        if not is_inside(tree) or "/" in tree or len(digest) != 32:
+        if not code.is_inside(tree) or "/" in tree or len(digest) != 32:
             raise UsageError(f"{tree!r} is no name of a folder, or a digest is none")
-        staging = self.path / tree / STAGING
+        staging = self.path / tree / code.STAGING
         staging.mkdir(parents=True, exist_ok=True)
         fd = os.open(staging / digest.hex(), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -194,12 +174,12 @@ class CodeFolder:
         finally:
             os.close(fd)
 
-    def apply(self, tree: SourceTree) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def apply(self, tree: code.SourceTree) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Make the folder equal the tree; the (changed, deleted) paths. Raises UsageError, OSError with the path."""
         tree.check()
         root = self.path / tree.name
         root.mkdir(exist_ok=True)
-        staging = root / STAGING
+        staging = root / code.STAGING
         staging.mkdir(exist_ok=True)
         try:
             self._gather(tree, staging)
@@ -217,7 +197,7 @@ class CodeFolder:
             shutil.rmtree(staging, ignore_errors=True)
         return tuple(changed), tuple(deleted)
 
-    def _gather(self, tree: SourceTree, staging: Path) -> None:
+    def _gather(self, tree: code.SourceTree, staging: Path) -> None:
         """Stage and verify every content that is needed, before anything is changed."""
         here = self._digests(tree)
         needed = {e.digest: e for e in tree.entries if not e.target and here.get(e.path) != e.digest}
@@ -232,7 +212,7 @@ class CodeFolder:
             else:
                 raise UsageError(f"{entry.path} did not arrive")
 
-    def _put(self, root: Path, staging: Path, entry: TreeEntry) -> bool:
+    def _put(self, root: Path, staging: Path, entry: code.TreeEntry) -> bool:
         """Put one entry into its place; whether that changed something."""
         path, fresh = root / entry.path, staging / "fresh"
         mode = 0o755 if entry.is_executable else 0o644
@@ -279,8 +259,8 @@ def _open(cluster: str) -> tuple[Path, int]:
 def _walk(root: Path) -> Iterable[Path]:
     """All files and links, but those that wait in the staging folder."""
     for folder, folders, files in os.walk(root):
-        if folder == str(root) and STAGING in folders:
-            folders.remove(STAGING)
+        if folder == str(root) and code.STAGING in folders:
+            folders.remove(code.STAGING)
         for name in (*files, *(f for f in folders if os.path.islink(os.path.join(folder, f)))):
             yield Path(folder, name)
 
@@ -298,7 +278,7 @@ def _make_folders(root: Path, path: str) -> None:
 def _prune(root: Path) -> None:
     """Remove folders that hold nothing but bytecode."""
     for folder, folders, files in os.walk(root, topdown=False):
-        if folder == str(root) or os.path.basename(folder) == STAGING:
+        if folder == str(root) or os.path.basename(folder) == code.STAGING:
             continue
         left = [f for f in folders if f != "__pycache__" and os.path.lexists(os.path.join(folder, f))]
         if os.path.basename(folder) != "__pycache__" and not left and not files:

@@ -28,22 +28,10 @@ from jdist.agent.relay.node_queries import NodeQueries
 from jdist.agent.relay.rank_queries import RankQueries
 from jdist.agent.starters.prewarm import Prewarmer
 from jdist.core import __version__
+from jdist.core.messages import groups, membership, runs
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.code import CodeSynced
-from jdist.core.messages.groups import FormWorld, StartStore
-from jdist.core.messages.membership import (
-    AgentHello,
-    EndWorkers,
-    LivenessRenewed,
-    Rejected,
-    Shutdown,
-    StartWorker,
-    Welcome,
-    WorkerDown,
-    WorkerUp,
-)
 from jdist.core.messages.protocol import NodeQuery, RankQuery, ToAgent
-from jdist.core.messages.runs import AbortRun, ExecuteCell, InputReply, InputRequest, RankDone
 from jdist.core.ranks import RankSet
 from jdist.core.settings import OUTPUT_DELAY
 from jdist.core.topology import Topology
@@ -54,7 +42,7 @@ from jdist.wire.values.frames import Unpacker
 _log = logging.getLogger("jdist.agent")
 
 _from_controller: Unpacker[Any] = Unpacker(ToAgent)
-_done: Unpacker[RankDone] = Unpacker(RankDone)
+_done: Unpacker[runs.RankDone] = Unpacker(runs.RankDone)
 
 
 @dataclass(frozen=True)
@@ -81,39 +69,39 @@ class ControllerHandlers:
         self._parts = parts
         self._finish = finish
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
-            Welcome: self.handle_welcome,
-            LivenessRenewed: lambda message: parts.link.dial_liveness(message.name),
-            Rejected: lambda message: self._end(f"{REFUSED} {message.reason}", 1),
+            membership.Welcome: self.handle_welcome,
+            membership.LivenessRenewed: lambda message: parts.link.dial_liveness(message.name),
+            membership.Rejected: lambda message: self._end(f"{REFUSED} {message.reason}", 1),
             RankQuery: parts.rank_queries.handle_query,
             NodeQuery: parts.node_queries.handle_query,
-            InputReply: self.handle_input_reply,
-            StartWorker: self.handle_start_worker,
-            EndWorkers: self.handle_end_workers,
-            StartStore: self.handle_start_store,
-            Shutdown: lambda _: self._end("the cluster has been stopped, or this node removed from it", 0),
+            runs.InputReply: self.handle_input_reply,
+            membership.StartWorker: self.handle_start_worker,
+            membership.EndWorkers: self.handle_end_workers,
+            groups.StartStore: self.handle_start_store,
+            membership.Shutdown: lambda _: self._end("the cluster has been stopped, or this node removed from it", 0),
         }
 
-    def hello(self) -> AgentHello:
+    def hello(self) -> membership.AgentHello:
         """The first message of a stream, which describes what is held if this agent has had a place before."""
         parts, options, welcome = self._parts, self._node.options, self._parts.workers.welcome
         place = options.node_rank if welcome is None else welcome.node_rank
         held = None if welcome is None else parts.ledger.describe(parts.workers.kernels, parts.store.address)
-        return AgentHello(PROTOCOL, __version__, self._node.facts, options.nproc, place, held, options.task)
+        return membership.AgentHello(PROTOCOL, __version__, self._node.facts, options.nproc, place, held, options.task)
 
     def handle(self, data: bytes) -> None:
         """Handle a message; what is for workers is forwarded as it came."""
         message, parts = _from_controller(data), self._parts
-        if not isinstance(message, ExecuteCell | FormWorld | AbortRun):
+        if not isinstance(message, runs.ExecuteCell | groups.FormWorld | runs.AbortRun):
             self._handlers[type(message)](message)
             return
-        if isinstance(message, ExecuteCell):
+        if isinstance(message, runs.ExecuteCell):
             parts.prewarmer.record_started(w for w in message.workers if w in parts.workers.kernels)
-        elif isinstance(message, FormWorld):
+        elif isinstance(message, groups.FormWorld):
             self._record_place(message)
         parts.ledger.record(message)
         parts.workers.forward(message.workers, data)
 
-    def _record_place(self, form: FormWorld) -> None:
+    def _record_place(self, form: groups.FormWorld) -> None:
         """The world is formed in another size: record which of its nodes this one is."""
         workers = self._parts.workers
         rank = next((r for r, worker in enumerate(form.workers) if worker in workers.kernels), None)
@@ -122,7 +110,7 @@ class ControllerHandlers:
             nproc = form.nproc_per_node[place]
             workers.welcome = msgspec.structs.replace(workers.welcome, node_rank=place, nproc=nproc)
 
-    def handle_welcome(self, welcome: Welcome) -> None:
+    def handle_welcome(self, welcome: membership.Welcome) -> None:
         """Take the place that the controller assigned, and start the workers that it names.
 
         A second welcome comes from a controller that was started again, and keeps the workers; or the node was given
@@ -146,20 +134,20 @@ class ControllerHandlers:
         for wanted in welcome.workers:
             self.handle_start_worker(wanted)
 
-    def handle_start_worker(self, wanted: StartWorker) -> None:
+    def handle_start_worker(self, wanted: membership.StartWorker) -> None:
         if self._parts.workers.start(wanted):
             self._parts.ledger.record_start(wanted)
 
-    def handle_end_workers(self, message: EndWorkers) -> None:
+    def handle_end_workers(self, message: membership.EndWorkers) -> None:
         self._parts.workers.end(message.workers)
         self._parts.ledger.record_end(message.workers)
 
-    def handle_input_reply(self, message: InputReply) -> None:
+    def handle_input_reply(self, message: runs.InputReply) -> None:
         kernel = self._parts.workers.kernels.get(message.rank)
         if kernel is not None:
             kernel.reply_input(message.text)
 
-    def handle_start_store(self, message: StartStore) -> None:
+    def handle_start_store(self, message: groups.StartStore) -> None:
         welcome = self._parts.workers.welcome
         node = f"node {welcome.node_rank if welcome else '?'}"
         address = message.host or (welcome.address if welcome else self._node.facts.address)
@@ -186,7 +174,7 @@ class WorkerHandlers:
             if message.kind == "input_request":
                 request = read_content(message, InputContent)
                 parts.relay.flush(message.run)
-                self._node.send(InputRequest(message.run, kernel.worker, request.prompt, request.password))
+                self._node.send(runs.InputRequest(message.run, kernel.worker, request.prompt, request.password))
         elif message.kind == "jdist_done" and message.buffers:
             parts.relay.flush(message.run)
             done = _done(message.buffers[0])
@@ -210,17 +198,17 @@ class WorkerHandlers:
 
     def handle_up(self, kernel: Kernel) -> None:
         _log.info("worker %d is up: process %d", kernel.worker, kernel.pid)
-        folders = self._parts.code_sync.folders
+        folders = self._parts.code_sync.folder.folders
         if folders:
             self._parts.workers.send(kernel.worker, CodeSynced(folders, ()))
-        self._node.send(WorkerUp(kernel.worker, kernel.pid, kernel.wanted.incarnation))
+        self._node.send(membership.WorkerUp(kernel.worker, kernel.pid, kernel.wanted.incarnation))
         self._parts.prewarmer.record_ended(kernel.worker)
 
     def handle_exit(self) -> None:
         self._parts.relay.flush()
 
-    def handle_down(self, wanted: StartWorker, reason: str) -> None:
+    def handle_down(self, wanted: membership.StartWorker, reason: str) -> None:
         _log.info("worker %d is down: %s", wanted.worker, reason)
         if not self._is_ending():
             self._parts.prewarmer.record_ended(wanted.worker)
-            self._node.send(WorkerDown(wanted.worker, wanted.incarnation, reason))
+            self._node.send(membership.WorkerDown(wanted.worker, wanted.incarnation, reason))

@@ -28,9 +28,8 @@ from jdist.agent.processes.helpers import StoreSupervisor
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.gpu_meter import GpuMeter
-from jdist.agent.relay.iopub import OutputRelay
+from jdist.agent.relay.iopub import OutputRelay, RankLogs
 from jdist.agent.relay.node_queries import NodeQueries
-from jdist.agent.relay.rank_logs import RankLogs
 from jdist.agent.relay.rank_queries import RankQueries
 from jdist.agent.starters.fork import ForkStarter, SpawnStarter
 from jdist.agent.starters.prewarm import Prewarmer, Starter
@@ -59,15 +58,9 @@ class Agent:
         loop.add_signal_handler(signal.SIGTERM, self._handle_sigterm)  # before there is a folder
         self._tasks: set[asyncio.Task[Any]] = set()
         self._link = ControllerLink(zmq_context, endpoint, lambda reason: self._finish(1, reason))
+        facts, directory = node_facts((endpoint.host, endpoint.control_port)), directories.make(endpoint.cluster)
         self._node = node = NodeContext(
-            zmq_context,
-            endpoint,
-            options,
-            node_facts((endpoint.host, endpoint.control_port)),
-            directories.make(endpoint.cluster),
-            starter,
-            self._link.send,
-            self._create_task,
+            zmq_context, endpoint, options, facts, directory, starter, self._link.send, self._create_task
         )
         self._logs = logs = RankLogs(node.directory)
         self._gateway = DataGateway(str(node.directory / "handover"), node.data_port)
@@ -103,7 +96,7 @@ class Agent:
         while True:
             self._link.beat()
             sweep_dead(self._node.endpoint.cluster)
-            self._parts.workers.tick()
+            self._parts.workers.oom.tick()
             await asyncio.sleep(BEAT)
 
     def _create_task(self, work: Coroutine[Any, Any, None]) -> None:
@@ -149,7 +142,7 @@ class Agent:
         self._gateway.close()
         self._link.close(_LINGER)
         self._logs.close()
-        self._parts.code_sync.close()
+        self._parts.code_sync.folder.close()
         sweep(self._node.endpoint.cluster)
         shutil.rmtree(self._node.directory, ignore_errors=True)
 
@@ -169,9 +162,8 @@ async def _serve(read_line: Any, nproc: int, node_rank: int, fork: bool, until: 
     except BaseException:
         starter.close()
         raise
-    print(
-        f"jdist agent: {JOINED} {endpoint.host}:{endpoint.control_port}; waiting for the other nodes", file=sys.stderr
-    )
+    at = f"{endpoint.host}:{endpoint.control_port}"
+    print(f"jdist agent: {JOINED} {at}; waiting for the other nodes", file=sys.stderr)
     agent = Agent(zmq_context, endpoint, starter, options)
     if until:
         on_exit(until, agent.handle_server_exit)

@@ -11,7 +11,7 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -59,20 +59,12 @@ class Workers:
     def __init__(self, node: NodeContext):
         self.welcome: Welcome | None = None  # The node's place in the world, and its address there.
         self._node = node
-        self._kernels: dict[int, Kernel] = {}
+        self.kernels: dict[int, Kernel] = {}
+        self.oom = OomMonitor()  # To be ticked with every heartbeat.
         self._numbers = itertools.count()
         self._reaper = ChildReaper()
-        self._oom = OomMonitor()
         self._socket_path = str(node.directory / "agent")
         self._socket = bind_ipc(node.zmq_context, self._socket_path, self._handle_frames)
-
-    @property
-    def kernels(self) -> Mapping[int, Kernel]:
-        return self._kernels
-
-    def tick(self) -> None:
-        """Sample memory events; called with every heartbeat."""
-        self._oom.tick()
 
     def start(self, wanted: StartWorker) -> bool:
         """Kill what is left of the worker and start a fresh process; False if that is down already."""
@@ -84,34 +76,34 @@ class Workers:
         except OSError as e:
             self.listener.handle_down(wanted, str(e))
             return False
-        self._kernels[wanted.worker] = kernel
+        self.kernels[wanted.worker] = kernel
         self._node.create_task(self._start(kernel))
         return True
 
     def end(self, workers: Iterable[int]) -> None:
         """End these for good; nothing more of them is reported."""
         for worker in tuple(workers):
-            kernel = self._kernels.pop(worker, None)
+            kernel = self.kernels.pop(worker, None)
             if kernel is not None:
                 kernel.dismiss()
 
     def close(self) -> None:
         """Leave no process behind, whoever started it: the node has no workers any more."""
-        kernels = list(self._kernels.values())
-        self.end(self._kernels)
+        kernels = list(self.kernels.values())
+        self.end(self.kernels)
         self._node.starter.close()
         self._reaper.end_all(_CHILDREN_END_TIMEOUT)
         for kernel in kernels:
             kernel.close()
         self._socket.close()
-        self._oom.close()
+        self.oom.close()
 
     def _free_gpu(self) -> int:
         """The GPU of the next worker: the lowest that no other worker has, or the one that is the task's."""
         task = self._node.options.task
         if task is not None and self.welcome is not None and self.welcome.is_task:
             return task.gpu if task.gpu >= 0 else self._node.facts.gpus  # none: the first that is not there
-        taken = {kernel.gpu_index for kernel in self._kernels.values()}
+        taken = {kernel.gpu_index for kernel in self.kernels.values()}
         return next(n for n in itertools.count() if n not in taken)
 
     # ------------------------------------------------------------ start and end
@@ -144,14 +136,14 @@ class Workers:
         try:
             await kernel.start(node.starter, spec, env)
             asyncio.get_running_loop().call_later(_UP_TIMEOUT, _kill_late, kernel)
-            self._oom.watch(kernel.pid)
+            self.oom.watch(kernel.pid)
         except (LaunchError, OSError) as e:
             kernel.close()
             self._report_down(kernel, str(e))
 
     def _report_down(self, kernel: Kernel, reason: str) -> None:
         if not kernel.is_dismissed:
-            del self._kernels[kernel.worker]
+            del self.kernels[kernel.worker]
             self.listener.handle_down(kernel.wanted, reason)
 
     def _handle_exit(self, kernel: Kernel, status: int | None) -> None:
@@ -161,7 +153,7 @@ class Workers:
             self._report_exit(kernel, status)
 
     def _report_exit(self, kernel: Kernel, status: int | None) -> None:
-        reason = explain_exit(status, self._oom.verdict(kernel.pid))
+        reason = explain_exit(status, self.oom.verdict(kernel.pid))
         self.listener.handle_exit()
         sweep_dead(self._node.endpoint.cluster)
         self._report_down(kernel, reason + _raw_log_end(kernel.raw_log))
@@ -174,7 +166,7 @@ class Workers:
 
     def forward(self, workers: Collection[int], data: bytes) -> int:
         """Send an encoded message to those of the workers that are here; how many. A large cell is packed only once."""
-        there = filter(None, map(self._kernels.get, workers))
+        there = filter(None, map(self.kernels.get, workers))
         return sum(self._socket.send([kernel.identity, data]) for kernel in there)
 
     def _handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
@@ -184,7 +176,7 @@ class Workers:
         self.listener.handle_kernel_message(kernel, channel, message)
 
     def _handle_frames(self, frames: list[bytes]) -> None:
-        kernel = next((k for k in self._kernels.values() if k.identity == frames[0]), None)
+        kernel = next((k for k in self.kernels.values() if k.identity == frames[0]), None)
         if kernel is None:
             return  # it has just been replaced, or removed
         message = _from_worker(frames[-1])

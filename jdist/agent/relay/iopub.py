@@ -4,8 +4,10 @@ What several ranks write alike within a moment crosses the network once. A strea
 the rank's log on this node; from then on only its newest lines travel, with the exact count of what was left out.
 """
 
+import os
 from collections.abc import Callable
-from typing import Literal
+from pathlib import Path
+from typing import BinaryIO, Literal
 
 import msgspec
 
@@ -16,7 +18,6 @@ from jdist.agent.processes.jupyter_messages import (
     StreamContent,
     read_content,
 )
-from jdist.agent.relay.rank_logs import RankLogs
 from jdist.core.messages.base import Message
 from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
 
@@ -25,6 +26,54 @@ _TAIL_LINES = 40
 _TAIL_CHARS = 8000
 _CHARS_PER_LINE = 200  # The limit on characters is the limit on lines times this.
 _DISPLAY_LIMIT = 4 << 20  # Bytes of displays of one rank in one run that travel.
+_LOG_LIMIT = 256 << 20  # Bytes of a rank's log before the older half is dropped.
+_READ_LIMIT = 8 << 20  # Bytes of a log that are read at most for one answer.
+_READ_STEP = 64 << 10
+
+
+class RankLogs:
+    """Appends to the logs in ``directory``, and reads their ends."""
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._logs: dict[int, BinaryIO] = {}
+
+    def path(self, worker: int) -> Path:
+        return self._directory / f"worker-{worker}.log"
+
+    def write(self, worker: int, text: str) -> None:
+        log = self._logs.get(worker)
+        if log is None:
+            log = self._logs[worker] = self.path(worker).open("ab")
+        log.write(text.encode(errors="replace"))
+        if log.tell() > _LOG_LIMIT:
+            log.close()
+            self.path(worker).replace(self.path(worker).with_suffix(".old.log"))
+            del self._logs[worker]
+
+    def flush(self) -> None:
+        for log in self._logs.values():
+            log.flush()
+
+    def read(self, worker: int, lines: int) -> str:
+        """The newest lines of the rank's log, as far as one message can carry them, ``\\r`` applied."""
+        path, data = self.path(worker), b""
+        if lines <= 0 or not path.exists():
+            return ""
+        self.flush()
+        with path.open("rb") as f:
+            start = f.seek(0, os.SEEK_END)
+            while start and data.count(b"\n") <= lines and len(data) < _READ_LIMIT:
+                step = min(start, _READ_STEP)
+                start = f.seek(start - step)
+                data = f.read(step) + data
+        rows = data.decode(errors="replace").removesuffix("\n").split("\n")
+        return "\n".join(row.rstrip("\r").rpartition("\r")[2] for row in rows[-lines:])
+
+    def close(self) -> None:
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
 
 
 class _CappedStream:

@@ -24,26 +24,10 @@ from jdist.agent.node.gpus import GpuReading, query
 from jdist.agent.processes.helpers import start_reporter
 from jdist.agent.starters.prewarm import Starter
 from jdist.core.errors import JdistError, LaunchError
+from jdist.core.messages import code, nodes
 from jdist.core.messages.base import Progress, QueryFailed
-from jdist.core.messages.code import AdoptTree, ApplyTree, CompareTree, StorePieces
 from jdist.core.messages.introspection import DebugLog, GetDebugLog
 from jdist.core.messages.membership import NodeFacts
-from jdist.core.messages.nodes import (
-    UNLIMITED,
-    ClockReading,
-    Disk,
-    Gpu,
-    Limits,
-    Listen,
-    Listening,
-    NodeReport,
-    NodeReported,
-    PathProbed,
-    ProbePath,
-    ReadClock,
-    ReportNode,
-    TorchFacts,
-)
 from jdist.core.messages.protocol import NodeQuery, NodeReply, NodeReplyBody
 from jdist.core.settings import TorchFactsSpec
 from jdist.wire import log
@@ -68,8 +52,8 @@ class NodeQueries:
 
     def handle_query(self, query: NodeQuery) -> None:
         """Answer a query from the controller: the time at once, everything else as soon as it is known."""
-        if isinstance(query.op, ReadClock):
-            self._reply(query, ClockReading(time.time()))
+        if isinstance(query.op, nodes.ReadClock):
+            self._reply(query, nodes.ClockReading(time.time()))
         else:
             self._node.create_task(self._answer(query))
 
@@ -87,18 +71,18 @@ class NodeQueries:
 
     async def _perform(self, query: NodeQuery) -> NodeReplyBody:
         match op := query.op:
-            case ReportNode():
+            case nodes.ReportNode():
                 return await self._report_node(op)
-            case Listen():
+            case nodes.Listen():
                 return self._listen(op)
-            case ProbePath():
+            case nodes.ProbePath():
                 probed = (op.hostname, (op.address, op.port), op.token, op.timeout, op.burst)
-                return PathProbed(await asyncio.to_thread(probe_path, *probed))
-            case ReadClock():
-                return ClockReading(time.time())
+                return nodes.PathProbed(await asyncio.to_thread(probe_path, *probed))
+            case nodes.ReadClock():
+                return nodes.ClockReading(time.time())
             case GetDebugLog():
                 return DebugLog(log.newest(op.lines))
-            case CompareTree() | StorePieces() | ApplyTree() | AdoptTree():
+            case code.CompareTree() | code.StorePieces() | code.ApplyTree() | code.AdoptTree():
                 loop = asyncio.get_running_loop()
 
                 def report_progress(done: int) -> None:  # from any thread
@@ -106,26 +90,26 @@ class NodeQueries:
 
                 return await self._code_sync.answer(op, report_progress)
 
-    def _listen(self, op: Listen) -> Listening:
+    def _listen(self, op: nodes.Listen) -> nodes.Listening:
         old = self._listeners.pop(op.token, None)
         if old is not None:
             old.close()
         if op.seconds <= 0:
-            return Listening(0)
+            return nodes.Listening(0)
         self._listeners = {token: each for token, each in self._listeners.items() if not each.is_over}
         listener = self._listeners[op.token] = Listener(self._facts.address, op.token, min(op.seconds, _LONGEST))
-        return Listening(listener.port)
+        return nodes.Listening(listener.port)
 
-    async def _report_node(self, op: ReportNode) -> NodeReported:
+    async def _report_node(self, op: nodes.ReportNode) -> nodes.NodeReported:
         chosen = interface_environment(self._facts.address)
         if op.is_brief:
-            return NodeReported(report_briefly(self._facts, chosen), time.time())
+            return nodes.NodeReported(report_briefly(self._facts, chosen), time.time())
         async with self._reporting:  # two clients at once share the report's socket
             report = await report_fully(self._facts, chosen, self._node.starter, self._node.directory)
-        return NodeReported(report, time.time())
+        return nodes.NodeReported(report, time.time())
 
 
-def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> NodeReport:
+def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> nodes.NodeReport:
     """The facts that are known at once. ``chosen``: the interface variables that the agent gives its workers."""
     variable = "NCCL_SOCKET_IFNAME" if "NCCL_SOCKET_IFNAME" in os.environ else "GLOO_SOCKET_IFNAME"
     folders = (("working directory", os.getcwd()), ("temporary files", tempfile.gettempdir()), ("/dev/shm", "/dev/shm"))
@@ -133,11 +117,11 @@ def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> NodeReport:
     for what, path in folders:
         with contextlib.suppress(OSError):
             usage = shutil.disk_usage(path)
-            disks.append(Disk(what, path, usage.total, usage.free))
+            disks.append(nodes.Disk(what, path, usage.total, usage.free))
     limits = [
         resource.getrlimit(r)[0] for r in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
     ]
-    return NodeReport(
+    return nodes.NodeReport(
         hostname=facts.hostname,
         address=facts.address,
         python=facts.python,
@@ -146,7 +130,7 @@ def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> NodeReport:
         cpus=facts.cpus,
         memory=psutil.virtual_memory().total,
         disks=tuple(disks),
-        limits=Limits(*(UNLIMITED if limit == resource.RLIM_INFINITY else limit for limit in limits)),
+        limits=nodes.Limits(*(nodes.UNLIMITED if limit == resource.RLIM_INFINITY else limit for limit in limits)),
         interfaces=tuple(sorted(psutil.net_if_addrs())),
         chosen_interface=os.environ.get(variable) or chosen.get("GLOO_SOCKET_IFNAME", ""),
         is_users_choice=bool(os.environ.get(variable)),
@@ -155,7 +139,7 @@ def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> NodeReport:
     )
 
 
-async def report_fully(facts: NodeFacts, chosen: dict[str, str], starter: Starter, directory: Path) -> NodeReport:
+async def report_fully(facts: NodeFacts, chosen: dict[str, str], starter: Starter, directory: Path) -> nodes.NodeReport:
     """The brief report and the facts that take longer. It names what could not be found out, and why."""
     brief = report_briefly(facts, chosen)
     trouble: list[str] = []
@@ -165,12 +149,12 @@ async def report_fully(facts: NodeFacts, chosen: dict[str, str], starter: Starte
     except OSError as e:
         if facts.gpus or not isinstance(e, FileNotFoundError):
             trouble.append(f"NVML: {e}")
-    gpus = tuple(Gpu(device.name, device.total, device.used) for device in reading.devices)
-    torch: TorchFacts | None = None
+    gpus = tuple(nodes.Gpu(device.name, device.total, device.used) for device in reading.devices)
+    torch: nodes.TorchFacts | None = None
     try:
         entry = "jdist.worker.torch_facts:main"
         _, report = await start_reporter(starter, directory, "facts", entry, TorchFactsSpec, _TORCH)
-        torch = msgspec.json.decode(report, type=TorchFacts)
+        torch = msgspec.json.decode(report, type=nodes.TorchFacts)
     except (OSError, LaunchError) as e:  # a timeout is one, and says nothing
         trouble.append(f"torch could not be asked: {str(e) or f'no answer within {_TORCH:.0f} s'}")
     own, unknown = await asyncio.to_thread(resolve, facts.hostname, 3.0)

@@ -15,7 +15,7 @@ import psutil
 from jdist.agent.node.context import NodeContext
 from jdist.agent.processes.workers import Workers
 from jdist.agent.relay.gpu_meter import GpuMeter
-from jdist.agent.relay.rank_logs import RankLogs
+from jdist.agent.relay.iopub import RankLogs
 from jdist.core.errors import JdistError
 from jdist.core.messages.base import Message, Progress, QueryFailed
 from jdist.core.messages.introspection import Console, ConsoleAt, Logs, LogText
@@ -70,7 +70,9 @@ class RankQueries:
                 case Logs():
                     self._reply(query, worker, LogText(self._logs.read(worker, op.lines), str(self._logs.path(worker))))
                 case Console():
-                    self._reply(query, worker, self._console(worker))
+                    kernel = self._workers.kernels.get(worker)
+                    console = kernel and ConsoleAt(socket.gethostname(), str(kernel.connection_file))
+                    self._reply(query, worker, console or QueryFailed(_NO_PROCESS))
                 case _:
                     self._forward(worker, RankQuery(query.request, (worker,), op))
 
@@ -91,12 +93,6 @@ class RankQueries:
 
     def _reply(self, query: RankQuery, worker: int, body: RankReplyBody) -> None:
         self._meter.forward(RankReply(query.request, worker, body))
-
-    def _console(self, worker: int) -> ConsoleAt | QueryFailed:
-        kernel = self._workers.kernels.get(worker)
-        if kernel is None:
-            return QueryFailed(_NO_PROCESS)
-        return ConsoleAt(socket.gethostname(), str(kernel.connection_file))
 
     def _forward(self, worker: int, query: RankQuery) -> None:
         if not self._workers.send(worker, query):

@@ -18,8 +18,7 @@ from jdist.agent.node.facts import node_facts
 from jdist.agent.node.join_options import JoinOptions
 from jdist.agent.processes.jupyter_messages import KernelMessage
 from jdist.agent.recovery_ledger import RecoveryLedger
-from jdist.agent.relay.iopub import OutputRelay
-from jdist.agent.relay.rank_logs import RankLogs
+from jdist.agent.relay.iopub import OutputRelay, RankLogs
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import CodeSynced
 from jdist.core.messages.groups import FormWorld, StartStore, WorldFormed
@@ -89,7 +88,7 @@ class Bed:
         self.workers = Double(kernels=self.kernels, welcome=None, start=self._start, end=self._end)
         self.store = Double(address=("10.0.0.1", 29500), start=lambda *_: "the store's start")
         self.rank_queries, self.node_queries = Double(record_reply=lambda m: m != Stalled(10, 99)), Double()
-        self.code_sync = Double(folders=())
+        self.code_sync = Double(folder=SimpleNamespace(folders=()))
         self.logs = RankLogs(folder)
         self.ledger = RecoveryLedger()
         parts = AgentParts(
@@ -288,7 +287,7 @@ def test_a_question_of_a_cell_comes_after_its_output(bed: Bed) -> None:
 
 def test_a_worker_that_comes_up_is_reported_and_imports_what_was_synced(bed: Bed) -> None:
     bed.gets(WELCOME)
-    bed.code_sync.folders = ("/code",)
+    bed.code_sync.folder.folders = ("/code",)
     bed.events.handle_up(bed.kernels[10])
     assert bed.workers.called("send") == [[10, CodeSynced(("/code",), ())]]
     assert bed.sent == [WorkerUp(10, 4010, 0)]

@@ -16,8 +16,7 @@ from jupyter_client.session import Session
 
 from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.relay import iopub
-from jdist.agent.relay.iopub import OutputRelay, merge
-from jdist.agent.relay.rank_logs import RankLogs
+from jdist.agent.relay.iopub import OutputRelay, RankLogs, merge
 from jdist.core.messages.base import Message
 from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jdist.agent.relay import rank_logs
-from jdist.agent.relay.rank_logs import RankLogs
+from jdist.agent.relay import iopub
+from jdist.agent.relay.iopub import RankLogs
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_bytes_that_are_no_text_are_marked(logs: RankLogs) -> None:
 def test_of_a_log_that_grows_past_the_limit_the_older_half_is_set_aside(
     logs: RankLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_logs, "_LOG_LIMIT", 10)
+    monkeypatch.setattr(iopub, "_LOG_LIMIT", 10)
     logs.write(0, "a" * 11)
     logs.write(0, "new\n")
     assert logs.read(0, 5) == "new"
