@@ -178,9 +178,8 @@ class CodeFolder:
         """Make the folder equal the tree; the (changed, deleted) paths. Raises UsageError, OSError with the path."""
         tree.check()
         root = self.path / tree.name
-        root.mkdir(exist_ok=True)
         staging = root / code.STAGING
-        staging.mkdir(exist_ok=True)
+        staging.mkdir(parents=True, exist_ok=True)
         try:
             self._gather(tree, staging)
             wanted = {e.path for e in tree.entries}

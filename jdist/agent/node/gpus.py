@@ -106,13 +106,10 @@ def _read_device(nvml: Any, index: int, handle: Any) -> GpuDevice:
         except nvml.NVMLError:
             return default
 
-    def memory() -> tuple[int, int]:
-        # Version 2 does not count what the driver reserves for itself as used, but drivers before 510 lack it.
-        found = read(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2), None)
-        found = found or nvml.nvmlDeviceGetMemoryInfo(handle)
-        return found.total, found.used
-
-    total, used = read(memory, (0, 0))
+    # Version 2 does not count what the driver reserves for itself as used, but drivers before 510 lack it.
+    memory = read(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2), None)
+    memory = memory or read(lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
+    total, used = (memory.total, memory.used) if memory else (0, 0)
     busy = read(lambda: min(nvml.nvmlDeviceGetUtilizationRates(handle).gpu, 100) / 100, None)
     is_sliced = read(lambda: nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE, default=False)
     uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)

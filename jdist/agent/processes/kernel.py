@@ -7,14 +7,13 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from jupyter_client.session import Session
 
 from jdist.agent.node.context import NodeContext
-from jdist.agent.processes.exits import ChildReaper
-from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.agent.starters.prewarm import Starter
 from jdist.core.messages.base import AGENT_IDENTITY
@@ -28,7 +27,7 @@ _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, 
 class Kernel:
     """One worker's process and sockets. ``number`` is the process's own on this agent.
 
-    Callbacks: ``on_message(kernel, channel, message)``, and ``on_exit(kernel, wait_status)`` once.
+    Callbacks: ``on_frames(kernel, channel, message)``, and ``on_exit(kernel)`` once, before anything waits for it.
     """
 
     def __init__(
@@ -37,9 +36,8 @@ class Kernel:
         number: int,
         wanted: StartWorker,
         gpu_index: int,
-        reaper: ChildReaper,
-        on_message: Callable[[Kernel, str, KernelMessage], None],
-        on_exit: Callable[[Kernel, int | None], None],
+        on_frames: Callable[[Kernel, str, list[bytes]], None],
+        on_exit: Callable[[Kernel], None],
     ):
         self.wanted = wanted
         self.worker = wanted.worker  # Its id, for life.
@@ -53,7 +51,6 @@ class Kernel:
         self.is_subscribed = False  # Its output is received.
         self.has_greeted = False
         self.device = ""  # As its worker reported it last: "cpu", "cuda:0".
-        self._reaper = reaper
         self._on_exit = on_exit
         self._pidfd = -1
         self._is_killed = False
@@ -65,19 +62,17 @@ class Kernel:
         with open(os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
             f.write(msgspec.json.encode({**info, "signature_scheme": "hmac-sha256", "kernel_name": "jdist"}))
 
-        def on(channel: str) -> Callable[[list[bytes]], None]:
-            return lambda frames: on_message(self, channel, parse(frames))
-
         stdin, iopub = f"{prefix}-{_PORTS['stdin_port']}", f"{prefix}-{_PORTS['iopub_port']}"
-        self._stdin = dial_ipc(node.zmq_context, stdin, on("stdin"), identity=AGENT_IDENTITY)
-        self._iopub = dial_ipc(node.zmq_context, iopub, on("iopub"))
+        on_stdin, on_iopub = partial(on_frames, self, "stdin"), partial(on_frames, self, "iopub")
+        self._stdin = dial_ipc(node.zmq_context, stdin, on_stdin, identity=AGENT_IDENTITY)
+        self._iopub = dial_ipc(node.zmq_context, iopub, on_iopub)
 
     async def start(self, starter: Starter, spec: WorkerSpec, env: dict[str, str]) -> None:
         """Start the process; ``on_exit`` is called once when it ends. Raises LaunchError."""
         request = ProcessRequest("jdist.worker.main:main", msgspec.json.encode(spec), str(self.raw_log), env)
         self.pid = await starter.start(request)
         self._pidfd = os.pidfd_open(self.pid)
-        asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._handle_exit)
         if self._is_killed:
             self.kill()
 
@@ -102,10 +97,9 @@ class Kernel:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)  # type: ignore[attr-defined,unused-ignore]
 
-    def _reap(self) -> None:
-        status = self._reaper.status(self.pid)
+    def _handle_exit(self) -> None:
         self.close()
-        self._on_exit(self, status)
+        self._on_exit(self)
 
     def close(self) -> None:
         """Close sockets and remove the files; the process is not touched."""

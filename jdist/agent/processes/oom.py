@@ -129,13 +129,11 @@ class OomMonitor:
 
 def find_mounts(mountinfo: str) -> dict[str, tuple[str, str]]:
     """``{"1" or "2": (mount point, what part of the hierarchy it shows)}`` of the memory cgroups, from mountinfo."""
-    found: dict[str, tuple[str, str]] = {}
-    for part, place, kind, options in _MOUNT.findall(mountinfo):
-        if kind == "cgroup2":
-            found["2"] = (place, part)
-        elif "memory" in options.split(","):
-            found["1"] = (place, part)
-    return found
+    return {
+        "2" if kind == "cgroup2" else "1": (place, part)
+        for part, place, kind, options in _MOUNT.findall(mountinfo)
+        if kind == "cgroup2" or "memory" in options.split(",")
+    }
 
 
 def find_cgroup(text: str, version: str) -> str | None:

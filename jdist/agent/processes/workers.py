@@ -19,7 +19,7 @@ from jdist.agent.node.context import NodeContext
 from jdist.agent.node.facts import interface_environment
 from jdist.agent.node.join_options import WORKER
 from jdist.agent.processes.exits import ChildReaper, explain_exit
-from jdist.agent.processes.jupyter_messages import KernelMessage
+from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.processes.kernel import Kernel
 from jdist.agent.processes.oom import OomMonitor
 from jdist.core.errors import LaunchError
@@ -70,9 +70,8 @@ class Workers:
         """Kill what is left of the worker and start a fresh process; False if that is down already."""
         self.end((wanted.worker,))
         number, gpu_index = next(self._numbers), self._free_gpu()
-        on_message, on_exit = self._handle_kernel_message, self._handle_exit
         try:
-            kernel = Kernel(self._node, number, wanted, gpu_index, self._reaper, on_message, on_exit)
+            kernel = Kernel(self._node, number, wanted, gpu_index, self._handle_kernel_frames, self._handle_exit)
         except OSError as e:
             self.listener.handle_down(wanted, str(e))
             return False
@@ -146,7 +145,8 @@ class Workers:
             del self.kernels[kernel.worker]
             self.listener.handle_down(kernel.wanted, reason)
 
-    def _handle_exit(self, kernel: Kernel, status: int | None) -> None:
+    def _handle_exit(self, kernel: Kernel) -> None:
+        status = self._reaper.status(kernel.pid)
         if status == signal.SIGTERM:  # a scheduler that ends the node's job sends that to all of its processes
             asyncio.get_running_loop().call_later(_TOGETHER, self._report_exit, kernel, status)
         else:
@@ -169,7 +169,8 @@ class Workers:
         there = filter(None, map(self.kernels.get, workers))
         return sum(self._socket.send([kernel.identity, data]) for kernel in there)
 
-    def _handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
+    def _handle_kernel_frames(self, kernel: Kernel, channel: str, frames: list[bytes]) -> None:
+        message = parse(frames)
         if channel == "iopub" and not kernel.is_subscribed:
             kernel.is_subscribed = True
             self._report_up(kernel)

@@ -101,16 +101,16 @@ class NodeQueries:
         return nodes.Listening(listener.port)
 
     async def _report_node(self, op: nodes.ReportNode) -> nodes.NodeReported:
-        chosen = interface_environment(self._facts.address)
         if op.is_brief:
-            return nodes.NodeReported(report_briefly(self._facts, chosen), time.time())
+            return nodes.NodeReported(report_briefly(self._facts), time.time())
         async with self._reporting:  # two clients at once share the report's socket
-            report = await report_fully(self._facts, chosen, self._node.starter, self._node.directory)
+            report = await report_fully(self._facts, self._node.starter, self._node.directory)
         return nodes.NodeReported(report, time.time())
 
 
-def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> nodes.NodeReport:
-    """The facts that are known at once. ``chosen``: the interface variables that the agent gives its workers."""
+def report_briefly(facts: NodeFacts) -> nodes.NodeReport:
+    """The facts that are known at once."""
+    chosen = interface_environment(facts.address)
     variable = "NCCL_SOCKET_IFNAME" if "NCCL_SOCKET_IFNAME" in os.environ else "GLOO_SOCKET_IFNAME"
     folders = (("working directory", os.getcwd()), ("temporary files", tempfile.gettempdir()), ("/dev/shm", "/dev/shm"))
     disks = []
@@ -139,9 +139,8 @@ def report_briefly(facts: NodeFacts, chosen: dict[str, str]) -> nodes.NodeReport
     )
 
 
-async def report_fully(facts: NodeFacts, chosen: dict[str, str], starter: Starter, directory: Path) -> nodes.NodeReport:
+async def report_fully(facts: NodeFacts, starter: Starter, directory: Path) -> nodes.NodeReport:
     """The brief report and the facts that take longer. It names what could not be found out, and why."""
-    brief = report_briefly(facts, chosen)
     trouble: list[str] = []
     reading = GpuReading()
     try:
@@ -160,4 +159,6 @@ async def report_fully(facts: NodeFacts, chosen: dict[str, str], starter: Starte
     own, unknown = await asyncio.to_thread(resolve, facts.hostname, 3.0)
     if not own:
         trouble.append(f"its own name {facts.hostname!r} cannot be looked up there: {unknown}")
-    return msgspec.structs.replace(brief, gpus=gpus, driver=reading.driver, facts=torch, trouble=tuple(trouble))
+    return msgspec.structs.replace(
+        report_briefly(facts), gpus=gpus, driver=reading.driver, facts=torch, trouble=tuple(trouble)
+    )

@@ -17,11 +17,8 @@ from jdist.agent.processes.workers import Workers
 from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.agent.relay.iopub import RankLogs
 from jdist.core.errors import JdistError
-from jdist.core.messages.base import Message, Progress, QueryFailed
-from jdist.core.messages.introspection import Console, ConsoleAt, Logs, LogText
-from jdist.core.messages.observation import Observation, Observe
+from jdist.core.messages import base, introspection, observation, values
 from jdist.core.messages.protocol import RankQuery, RankReply, RankReplyBody
-from jdist.core.messages.values import BindNames, Evaluate
 from jdist.core.observation import Activity
 from jdist.wire.transport.dialing import get_segment
 from jdist.wire.values.segments import Segment, shares_memory
@@ -58,32 +55,36 @@ class RankQueries:
     def handle_query(self, query: RankQuery) -> None:
         """Route a query from the controller."""
         op = query.op
-        if isinstance(op, BindNames) and op.path and not shares_memory(op.probe):
+        if isinstance(op, values.BindNames) and op.path and not shares_memory(op.probe):
             self._node.create_task(self._fetch(query, op))
             return
-        if isinstance(op, Evaluate) and op.probe is not None and not shares_memory(op.probe):
+        if isinstance(op, values.Evaluate) and op.probe is not None and not shares_memory(op.probe):
             op = msgspec.structs.replace(op, probe=None)
-        if isinstance(op, Observe) and op.with_gpu:
+        if isinstance(op, observation.Observe) and op.with_gpu:
             self._meter.request(query.request)
         for worker in query.ranks:
             match op:
-                case Logs():
-                    self._reply(query, worker, LogText(self._logs.read(worker, op.lines), str(self._logs.path(worker))))
-                case Console():
+                case introspection.Logs():
+                    self._reply(
+                        query,
+                        worker,
+                        introspection.LogText(self._logs.read(worker, op.lines), str(self._logs.path(worker))),
+                    )
+                case introspection.Console():
                     kernel = self._workers.kernels.get(worker)
-                    console = kernel and ConsoleAt(socket.gethostname(), str(kernel.connection_file))
-                    self._reply(query, worker, console or QueryFailed(_NO_PROCESS))
+                    console = kernel and introspection.ConsoleAt(socket.gethostname(), str(kernel.connection_file))
+                    self._reply(query, worker, console or base.QueryFailed(_NO_PROCESS))
                 case _:
                     self._forward(worker, RankQuery(query.request, (worker,), op))
 
-    def record_reply(self, message: Message) -> bool:
+    def record_reply(self, message: base.Message) -> bool:
         """Record what a worker has sent; False if it is an answer that the agent has given in the worker's place."""
         if not isinstance(message, RankReply):
             return True
         key = (message.request, message.rank)
         if key in self._awaited:
             self._awaited.pop(key).cancel()
-        if message.request in self._fetched and not isinstance(message.body, Progress):
+        if message.request in self._fetched and not isinstance(message.body, base.Progress):
             segment, workers = self._fetched[message.request]
             workers.discard(message.rank)
             if not workers:  # all of them have the value
@@ -96,10 +97,10 @@ class RankQueries:
 
     def _forward(self, worker: int, query: RankQuery) -> None:
         if not self._workers.send(worker, query):
-            answer = RankReply(query.request, worker, QueryFailed(_NO_PROCESS))
+            answer = RankReply(query.request, worker, base.QueryFailed(_NO_PROCESS))
             self.record_reply(answer)
             self._meter.forward(answer)
-        elif isinstance(query.op, Observe):
+        elif isinstance(query.op, observation.Observe):
             loop, pid = asyncio.get_running_loop(), self._workers.kernels[worker].pid
             timer = loop.call_later(_PATIENCE, self._answer_for, query, worker, pid, _cpu_seconds(pid), loop.time())
             self._awaited[query.request, worker] = timer
@@ -112,13 +113,13 @@ class RankQueries:
             self._answered.popitem(last=False)
         share = max(0.0, _cpu_seconds(pid) - cpu) / (asyncio.get_running_loop().time() - at)
         state, rss = _process_state(pid, share)
-        self._reply(query, worker, Observation("", Activity("silent", cpu=share, state=state), rss))
+        self._reply(query, worker, observation.Observation("", Activity("silent", cpu=share, state=state), rss))
 
-    async def _fetch(self, query: RankQuery, op: BindNames) -> None:
+    async def _fetch(self, query: RankQuery, op: values.BindNames) -> None:
         loop, node = asyncio.get_running_loop(), self._node
 
         def report(done: int) -> None:
-            loop.call_soon_threadsafe(self._reply, query, query.ranks[0], Progress(done, op.nbytes))
+            loop.call_soon_threadsafe(self._reply, query, query.ranks[0], base.Progress(done, op.nbytes))
 
         try:
             cluster = node.endpoint.cluster
@@ -128,7 +129,9 @@ class RankQueries:
             if not isinstance(e, OSError | JdistError):
                 _log.exception("a value did not reach this node")
             for worker in query.ranks:
-                self._reply(query, worker, QueryFailed(f"the value did not reach {socket.gethostname()}: {reason}"))
+                self._reply(
+                    query, worker, base.QueryFailed(f"the value did not reach {socket.gethostname()}: {reason}")
+                )
             return
         segment.close()
         self._fetched[query.request] = (segment, set(query.ranks))

@@ -36,7 +36,7 @@ def report(monkeypatch: pytest.MonkeyPatch, folder: Path, answer: GpuReading | O
 
     monkeypatch.setattr(node_queries, "query", query)
     facts = msgspec.structs.replace(node_facts(("127.0.0.1", 1)), gpus=gpus)
-    return asyncio.run(report_fully(facts, {}, NoStarter(), folder))  # type: ignore[arg-type]
+    return asyncio.run(report_fully(facts, NoStarter(), folder))  # type: ignore[arg-type]
 
 
 def test_the_drivers_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
