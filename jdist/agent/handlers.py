@@ -16,7 +16,7 @@ import msgspec
 
 from jdist.agent.code_sync import CodeReceiver
 from jdist.agent.link.controller_link import ControllerLink
-from jdist.agent.node.context import NodeContext
+from jdist.agent.node.facts import NodeContext
 from jdist.agent.processes.helpers import StoreSupervisor
 from jdist.agent.processes.jupyter_messages import InputContent, KernelMessage, read_content
 from jdist.agent.processes.kernel import Kernel
@@ -26,7 +26,7 @@ from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.agent.relay.iopub import OutputRelay
 from jdist.agent.relay.node_queries import NodeQueries
 from jdist.agent.relay.rank_queries import RankQueries
-from jdist.agent.starters.prewarm import Prewarmer
+from jdist.agent.starters.starter import Prewarmer
 from jdist.core import __version__
 from jdist.core.messages import groups, membership, runs
 from jdist.core.messages.base import PROTOCOL, Message

@@ -19,8 +19,7 @@ from jdist.agent.handlers import AgentParts, ControllerHandlers, WorkerHandlers
 from jdist.agent.link.controller_link import ControllerLink
 from jdist.agent.link.data_gateway import DataGateway
 from jdist.agent.link.enrolment import enrol
-from jdist.agent.node.context import NodeContext
-from jdist.agent.node.facts import node_facts
+from jdist.agent.node.facts import NodeContext, node_facts
 from jdist.agent.node.gpus import CudaVisibility
 from jdist.agent.node.join_options import JoinOptions, read_join_options
 from jdist.agent.processes.exits import on_exit, why_terminated
@@ -31,8 +30,7 @@ from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.agent.relay.iopub import OutputRelay, RankLogs
 from jdist.agent.relay.node_queries import NodeQueries
 from jdist.agent.relay.rank_queries import RankQueries
-from jdist.agent.starters.fork import ForkStarter, SpawnStarter
-from jdist.agent.starters.prewarm import Prewarmer, Starter
+from jdist.agent.starters.starter import ForkStarter, Prewarmer, SpawnStarter, Starter
 from jdist.core.messages.membership import AgentLeaving
 from jdist.core.settings import BEAT
 from jdist.wire import log

@@ -1,18 +1,43 @@
-"""Facts about this node, read without importing torch."""
+"""What all parts of an agent share, and the facts about its node, which are read without importing torch."""
 
-import glob
 import importlib.metadata
 import importlib.util
 import os
 import platform
 import re
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from jdist.agent.node.gpus import count_gpus
+from jdist.agent.node.join_options import JoinOptions
+from jdist.agent.starters.starter import CreateTask, Starter
+from jdist.core.messages.base import Message
 from jdist.core.messages.membership import NodeFacts
+from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.transport.public_port import address_towards
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """The node, its place in the launch, and the agent's ways to act."""
+
+    zmq_context: Any
+    endpoint: Endpoint  # Where the controller is reached.
+    options: JoinOptions
+    facts: NodeFacts
+    directory: Path  # Sockets, logs and connection files of this agent; removed at its end.
+    starter: Starter
+    send: Callable[[Message], None]  # Sends to the controller.
+    create_task: CreateTask
+
+    @property
+    def data_port(self) -> tuple[str, int]:
+        return self.endpoint.host, self.endpoint.data_port
 
 
 def node_facts(controller: tuple[str, int]) -> NodeFacts:
@@ -49,15 +74,6 @@ def interface_environment(address: str) -> dict[str, str]:
     names = [n for n, found in psutil.net_if_addrs().items() if address in {a.address.partition("%")[0] for a in found}]
     variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     return {v: names[0] for v in variables if names and v not in os.environ}
-
-
-def count_gpus() -> int:
-    """Visible NVIDIA GPUs, without touching CUDA (a forkserver must not)."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    there = len(glob.glob("/dev/nvidia[0-9]*"))
-    if visible is None:
-        return there
-    return min(there, len([v for v in visible.split(",") if v.strip() and v.strip() != "-1"]))
 
 
 def _torch_build() -> str | None:

@@ -6,6 +6,7 @@ context, hundreds of MB of the GPU's memory.)
 """
 
 import contextlib
+import glob
 import os
 import signal
 import subprocess
@@ -46,6 +47,15 @@ class GpuReading(Struct, frozen=True):
 
 
 # ---------------------------------------------------------------- asking NVML
+
+
+def count_gpus() -> int:
+    """Visible NVIDIA GPUs, without touching CUDA (a forkserver must not)."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = len(glob.glob("/dev/nvidia[0-9]*"))
+    if visible is None:
+        return there
+    return min(there, len([v for v in visible.split(",") if v.strip() and v.strip() != "-1"]))
 
 
 def query(seconds: float) -> GpuReading:
@@ -160,16 +170,14 @@ class CudaVisibility(Struct, frozen=True):
             tokens = [str(device.index) for device in devices]
         token = tokens[number] if 0 <= number < len(tokens) else ""
         if token.isdecimal():
-            return next((d for d in devices if d.index == int(token)), None) if self._is_in_order(devices) else None
+            # CUDA's index is the driver's? By default the fastest come first; of a GPU in slices CUDA sees one.
+            is_ordered = self.order == "PCI_BUS_ID" or len({d.name for d in devices}) == 1
+            is_ordered = is_ordered and not any(d.is_sliced for d in devices)
+            return next((d for d in devices if is_ordered and d.index == int(token)), None)
         if token.startswith("MIG-GPU-"):
             token = token.removeprefix("MIG-").partition("/")[0]
         found = [d for d in devices if token and d.uuid.startswith(token)]
         return found[0] if len(found) == 1 else None
-
-    def _is_in_order(self, devices: Sequence[GpuDevice]) -> bool:
-        """Whether CUDA's index is the driver's: by default the fastest come first; of a GPU in slices CUDA sees one."""
-        is_one_kind = len({d.name for d in devices}) == 1
-        return (is_one_kind or self.order == "PCI_BUS_ID") and not any(d.is_sliced for d in devices)
 
 
 def use_of(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from jdist.agent.node.facts import count_gpus
+from jdist.agent.node.gpus import count_gpus
 from jdist.core import environment
 from jdist.core.messages.membership import LauncherTask
 
@@ -30,10 +30,7 @@ class JoinOptions(Struct, frozen=True):
 
 
 def read_join_options(nproc: int, node_rank: int) -> JoinOptions:
-    """The command line's options, or else the launcher's, whose variables are removed from this process's environment.
-
-    To be called before anything is started that would inherit them.
-    """
+    """The command line's options, or else the launcher's, whose variables are removed before anything inherits them."""
     task = read_task(os.environ) if node_rank < 0 else None
     if task is not None:
         task = msgspec.structs.replace(task, gpu=own_gpu(task, count_gpus(), os.environ))
@@ -58,10 +55,7 @@ _LAUNCHERS: tuple[tuple[str, set[str], tuple[str, ...]], ...] = (
 
 
 def read_task(environ: Environment) -> LauncherTask | None:
-    """This process's place among those of its launcher; None if it was started alone, or by hand.
-
-    Of nested launchers, such as torchrun in a Slurm job, the innermost counts.
-    """
+    """This process's place among those of its innermost launcher, such as torchrun in a Slurm job; None without one."""
     if WORKER in environ:
         return None
     for launcher, required, names in _LAUNCHERS:

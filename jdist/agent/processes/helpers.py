@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from jdist.agent.node.context import NodeContext
+from jdist.agent.node.facts import NodeContext
 from jdist.agent.processes.exits import on_exit
 from jdist.agent.starters.forkserver import ProcessRequest
-from jdist.agent.starters.prewarm import Starter
+from jdist.agent.starters.starter import Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import StartStore, StoreDown, StoreUp
 from jdist.core.settings import StoreReport, StoreSpec
@@ -69,27 +69,23 @@ class StoreSupervisor:
     async def start(self, start: StartStore, host: str, node: str) -> None:
         """Start one at ``host`` in place of the present one; ``node`` names this node to the user."""
         self.end()
-        try:
-            self._pid, port = await self._start(host, start.port)
-        except (LaunchError, OSError) as e:
-            self._node.send(StoreDown(f"{node}: {e}"))
-            return
-        on_exit(self._pid, functools.partial(self._handle_exit, self._pid, start, host, node))
-        self.address = (host, port)
-        self._node.send(StoreUp(host, port))
-
-    async def _start(self, host: str, port: int) -> tuple[int, int]:
-        """(pid, port) of a store; ``port`` 0 takes a free one. Raises LaunchError with torch's reason."""
-        entry, spec = "jdist.worker.groups.store_process:main", functools.partial(StoreSpec, host, port)
+        entry, spec = "jdist.worker.groups.store_process:main", functools.partial(StoreSpec, host, start.port)
         starter, directory = self._node.starter, self._node.directory
         try:
             pid, data = await start_reporter(starter, directory, "store", entry, spec, _STORE_TIMEOUT)
+            report = msgspec.json.decode(data, type=StoreReport)
+            at = f"{host}:{start.port or 'a free port'}"
+            reason = f"the rendezvous store cannot listen on {at}: {report.error}" if report.error else ""
         except TimeoutError:
-            raise LaunchError(f"the rendezvous store on {host} did not start within {_STORE_TIMEOUT:.0f} s") from None
-        report = msgspec.json.decode(data, type=StoreReport)
-        if report.error:
-            raise LaunchError(f"the rendezvous store cannot listen on {host}:{port or 'a free port'}: {report.error}")
-        return pid, report.port
+            reason = f"the rendezvous store on {host} did not start within {_STORE_TIMEOUT:.0f} s"
+        except (LaunchError, OSError) as e:
+            reason = str(e)
+        if reason:
+            self._node.send(StoreDown(f"{node}: {reason}"))
+            return
+        self._pid, self.address = pid, (host, report.port)
+        on_exit(pid, functools.partial(self._handle_exit, pid, start, host, node))
+        self._node.send(StoreUp(host, report.port))
 
     def end(self) -> None:
         """End it; its end is not reported."""

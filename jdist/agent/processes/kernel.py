@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 from jupyter_client.session import Session
 
-from jdist.agent.node.context import NodeContext
+from jdist.agent.node.facts import NodeContext
 from jdist.agent.starters.forkserver import ProcessRequest
-from jdist.agent.starters.prewarm import Starter
+from jdist.agent.starters.starter import Starter
 from jdist.core.messages.base import AGENT_IDENTITY
 from jdist.core.messages.membership import StartWorker
 from jdist.core.settings import WorkerSpec

@@ -47,7 +47,10 @@ class OomMonitor:
         self._older: dict[Path, int] = {}
         # The counts of the last tick, and of the one before: a death is noticed a little after its kill.
         self._newer: dict[Path, int] = {}
-        self._log = self._open_log()
+        self._log = -1
+        with contextlib.suppress(OSError):  # for root only, on most systems
+            self._log = os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self._log, 0, os.SEEK_END)
         self._older_killed: set[int] = set()
         self._newer_killed: set[int] = set()
 
@@ -98,15 +101,6 @@ class OomMonitor:
             if _count(counter) is not None:
                 return counter
         return None
-
-    def _open_log(self) -> int:
-        try:
-            fd = os.open(self._root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:
-            return -1  # for root only, on most systems
-        with contextlib.suppress(OSError):
-            os.lseek(fd, 0, os.SEEK_END)
-        return fd
 
     def _read_log(self) -> set[int]:
         """Processes killed because memory ran out, by the log since it was last read."""

@@ -15,8 +15,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from jdist.agent.node.context import NodeContext
-from jdist.agent.node.facts import interface_environment
+from jdist.agent.node.facts import NodeContext, interface_environment
 from jdist.agent.node.join_options import WORKER
 from jdist.agent.processes.exits import ChildReaper, explain_exit
 from jdist.agent.processes.jupyter_messages import KernelMessage, parse

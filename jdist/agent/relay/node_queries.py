@@ -18,11 +18,10 @@ import msgspec
 import psutil
 
 from jdist.agent.code_sync import CodeReceiver
-from jdist.agent.node.context import NodeContext
-from jdist.agent.node.facts import interface_environment
+from jdist.agent.node.facts import NodeContext, interface_environment
 from jdist.agent.node.gpus import GpuReading, query
 from jdist.agent.processes.helpers import start_reporter
-from jdist.agent.starters.prewarm import Starter
+from jdist.agent.starters.starter import Starter
 from jdist.core.errors import JdistError, LaunchError
 from jdist.core.messages import code, nodes
 from jdist.core.messages.base import Progress, QueryFailed

@@ -12,7 +12,7 @@ from collections import OrderedDict
 import msgspec
 import psutil
 
-from jdist.agent.node.context import NodeContext
+from jdist.agent.node.facts import NodeContext
 from jdist.agent.processes.workers import Workers
 from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.agent.relay.iopub import RankLogs

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from jdist.agent.handlers import AgentParts, ControllerHandlers, WorkerHandlers
-from jdist.agent.node.context import NodeContext
-from jdist.agent.node.facts import node_facts
+from jdist.agent.node.facts import NodeContext, node_facts
 from jdist.agent.node.join_options import JoinOptions
 from jdist.agent.processes.jupyter_messages import KernelMessage
 from jdist.agent.recovery_ledger import RecoveryLedger

@@ -20,8 +20,7 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
-from jdist.agent.node.context import NodeContext
-from jdist.agent.node.facts import node_facts
+from jdist.agent.node.facts import NodeContext, node_facts
 from jdist.agent.node.join_options import WORKER, JoinOptions
 from jdist.agent.processes import workers as module
 from jdist.agent.processes.jupyter_messages import KernelMessage

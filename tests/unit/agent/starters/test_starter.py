@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from jdist.agent.starters.forkserver import ProcessRequest
-from jdist.agent.starters.prewarm import PreloadedProcess, Prewarmer, Starter
+from jdist.agent.starters.starter import PreloadedProcess, Prewarmer, Starter
 
 IDLE = 0.02
 
