@@ -112,7 +112,6 @@ class Server:
             self._data.close()  # ends the liveness connections: the last messages, which say why, are out
 
     def stop(self, reason: str) -> None:
-        """End as if a client had said so."""
         for instruction in self._state.stop(reason):
             self._carry_out(instruction)
 
@@ -126,7 +125,6 @@ class Server:
         self.feed(PeerGone(name, is_dead))
 
     def _agents(self) -> set[str]:
-        """The names of the agents that have a place."""
         return {n.agent for n in self._state.model.world.nodes.values()}
 
     def _on_overrun(self, peer: str, why: str) -> None:

@@ -107,28 +107,25 @@ class Admission:
         return f"{needs}, and it has none; {other.name} has {other.facts.gpus}" if other is not None else ""
 
     def _refusal(self, hello: AgentHello) -> str:
-        m = self._model
+        m, facts = self._model, hello.facts
         if hello.protocol != PROTOCOL or hello.version != m.version:
             return f"it has jdist {hello.version} (protocol {hello.protocol}), the controller {m.version} ({PROTOCOL})"
-        if not hello.facts.torch:
+        if not facts.torch:
             return "torch is not installed there"
-        if hello.facts.torch_build == "CPU" and "nccl" in m.settings.backend:
-            return (
-                f"backend {m.settings.backend} was asked for, but torch {hello.facts.torch} there was built for CPUs "
-                "alone and has no nccl; use --backend gloo, or install a torch with CUDA there"
-            )
-        if not (0 <= hello.nproc <= _MOST_RANKS and 0 <= hello.facts.gpus <= _MOST_RANKS):
+        if facts.torch_build == "CPU" and "nccl" in m.settings.backend:
+            why = f"torch {facts.torch} there was built for CPUs alone and has no nccl"
+            advice = "use --backend gloo, or install a torch with CUDA there"
+            return f"backend {m.settings.backend} was asked for, but {why}; {advice}"
+        if not (0 <= hello.nproc <= _MOST_RANKS and 0 <= facts.gpus <= _MOST_RANKS):
             return f"a node has at most {_MOST_RANKS} ranks"
         here = next((n for n in m.world.nodes.values() if n.is_here), None)
         if here is None:
             return ""
         other, n = here.facts, here.node_rank
-        if other.python.split(".")[:2] != hello.facts.python.split(".")[:2]:
-            return (
-                f"it has Python {hello.facts.python}, node {n} has {other.python}: values could not travel between them"
-            )
-        if other.torch != hello.facts.torch:
-            return f"it has torch {hello.facts.torch}, node {n} has {other.torch}: their groups may not agree"
+        if other.python.split(".")[:2] != facts.python.split(".")[:2]:
+            return f"it has Python {facts.python}, node {n} has {other.python}: values could not travel between them"
+        if other.torch != facts.torch:
+            return f"it has torch {facts.torch}, node {n} has {other.torch}: their groups may not agree"
         return ""
 
     def _no_place(self, wanted: int) -> str:

@@ -44,9 +44,7 @@ class Heartbeats:
     def handle_tick(self) -> None:
         """Report the nodes that have become unreachable, and give up those that have been for too long."""
         m = self._model
-        for node in list(m.world.nodes.values()):
-            if not node.is_here:
-                continue
+        for node in [n for n in m.world.nodes.values() if n.is_here]:
             silence = m.now - node.last_heard
             if silence >= m.settings.node_grace:
                 self._rank_loss.node_gone(node, f"last heard {silence:.0f} s ago")

@@ -41,7 +41,6 @@ class Node:
 
     @property
     def name(self) -> str:
-        """For messages."""
         what = f"the task of rank {self.node_rank}" if self.is_task else f"node {self.node_rank}"
         return f"{what} ({self.facts.hostname})"
 
@@ -263,5 +262,4 @@ class World:
         return tuple(common)
 
     def where(self, rank: int) -> str:
-        """For messages."""
         return self.topology.where(rank)

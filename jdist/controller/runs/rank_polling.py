@@ -56,7 +56,6 @@ class RankPoller:
         self._poll: _Poll | None = None
 
     def handle_stalled(self, node: Node, message: Stalled) -> None:
-        """A rank is blocked: poll at once."""
         run, rank = self._model.runs.running.get(message.run), self._model.world.rank_of(node, message.worker)
         if run is not None and rank is not None and not run.abort_reason and rank.rank in run.pending:
             run.is_stalled = True

@@ -54,9 +54,6 @@ def crash(rank: int, partners: Mapping[int, Call], ranks: Ranks) -> Phrases:
     return text, lines
 
 
-# ---------------------------------------------------------------- details: a line for each
-
-
 def waits(stuck: Sequence[int], first: int, ranks: Ranks) -> tuple[str, ...]:
     """The ranks that wait where ``first`` waits, by cell line; then those that wait elsewhere."""
     here = [r for r in sorted(stuck) if ranks[r].pending == ranks[first].pending]
@@ -97,9 +94,6 @@ def _work(rank: int, snapshot: RankSnapshot) -> str:
         pace = ", sleeping or waiting" if activity.cpu < _SLEEPING else f", {activity.cpu * 100:.0f} % CPU"
     at = f"at cell line {activity.line}" if activity.line else "in"
     return f"rank {rank} is {at}{other}: {activity.source or activity.op} ({_seconds(activity.seconds)}{pace})"
-
-
-# ---------------------------------------------------------------- parts of sentences
 
 
 def label(call: Call, snapshot: RankSnapshot) -> str:
