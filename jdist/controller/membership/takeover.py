@@ -153,6 +153,7 @@ class Takeover:
         for rank in list(m.world.ranks.values()):
             if rank.worker in self._ended and rank.phase == "gone":
                 self._rank_loss.replace(rank)  # it could not be removed
+        self._ended = set()
         is_held = all(r.phase == "held" and r.generation == m.generation for r in m.world.ranks.values())
         m.is_dirty = is_late or has_shrunk or m.phase == "failed" or not is_held
         for run in list(m.runs.running.values()):
