@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import msgspec
 import pytest
 
 from jdist.agent.recovery_ledger import RecoveryLedger
-from jdist.controller.model.events import FromAgent
-from jdist.core.messages.base import PROTOCOL
+from jdist.controller.model.events import FromAgent, Send
+from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.groups import FormWorld, GroupSpec, StartStore, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
@@ -17,6 +18,7 @@ from jdist.core.messages.membership import (
     HeldGeneration,
     HeldWorker,
     Rejected,
+    RemoveRanks,
     Shutdown,
     StartWorker,
     Welcome,
@@ -24,7 +26,7 @@ from jdist.core.messages.membership import (
 )
 from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone
 from jdist.core.messages.status import ClusterFacts, Notice, StatusReport, StatusRequest
-from support.driver import VERSION, Driver, facts
+from support.driver import VERSION, Agent, Driver, facts
 
 STORE = ("10.0.0.1", 4000)
 
@@ -371,3 +373,68 @@ def test_groups_that_cells_made_are_made_again() -> None:
     d.step(FromAgent("a-1", RankDone(4, 3, "error")))
     d.settle()
     assert {f.replay for f in d.heard(FormWorld)} == {(spec,)}
+
+
+class Recorded(Driver):
+    """A controller whose agents keep ledgers, and that may die before they have all that it sent."""
+
+    def __init__(self, nnodes: int, nproc: int):
+        super().__init__(nnodes, (nproc,))
+        self.ledgers = {f"a-{n}": RecoveryLedger() for n in range(nnodes)}
+        self.arrives: dict[str, int] = {}
+        """How many of its next messages each agent gets; all where none is given."""
+
+    def _carry(self, instruction: Send) -> None:
+        peer, message = instruction.peer, instruction.message
+        if peer in self.ledgers:
+            if self.arrives.get(peer) == 0:
+                return
+            if peer in self.arrives:
+                self.arrives[peer] -= 1
+            if isinstance(message, Welcome):
+                for wanted in message.workers:
+                    self.ledgers[peer].record_start(wanted)
+            elif isinstance(message, EndWorkers):
+                self.ledgers[peer].record_end(message.workers)
+            else:
+                self.ledgers[peer].record(message)
+        super()._carry(instruction)
+
+    def deliver(self, agent: Agent) -> list[Message]:
+        self.ledgers[agent.name].record(agent.says[0])
+        return super().deliver(agent)
+
+    def held(self, agent: Agent) -> HeldGeneration:
+        """What the agent describes, whose workers are all up."""
+        described = self.ledgers[agent.name].describe({}, STORE if agent.place == 0 else None)
+        workers = tuple(msgspec.structs.replace(w, pid=1000 + w.worker, is_up=True) for w in described.workers)
+        return msgspec.structs.replace(described, workers=workers)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_removal_is_kept_whatever_part_of_it_has_reached_the_agents(seed: int) -> None:
+    chance = random.Random(seed)
+    nnodes, nproc = chance.randrange(2, 5), chance.randrange(1, 4)
+    first = Recorded(nnodes, nproc)
+    first.ready()
+    ranks = range(nnodes * nproc)
+    first.arrives = {name: chance.randrange(4) for name in first.agents}
+    first.say(RemoveRanks("rem", tuple(chance.sample(ranks, chance.randrange(1, len(ranks))))))
+    for agent in list(first.agents.values()):
+        if agent.says and chance.random() < 0.5:
+            first.deliver(agent)
+    left = [agent for agent in first.agents.values() if not agent.is_gone]
+    found = [first.held(agent) for agent in left]
+    newest = max((each.form for each in found if each.form is not None), key=lambda form: form.generation)
+    ended = {w for each in found if each.form == newest for w in each.ended}
+    expected = [w for w in newest.workers if w not in ended]
+
+    d = Again(nnodes=nnodes)
+    for agent, what in chance.sample(list(zip(left, found, strict=True)), len(left)):
+        d.back(int(agent.name.removeprefix("a-")), what)
+        d.settle()
+    assert [rank.worker for rank in d.state.model.world.ranks.values()] == expected
+    if {w for agent in left for w in agent.incarnations} >= set(expected):
+        assert d.state.model.phase == "ready"
+        assert not d.heard(StartWorker)
+        assert not any(rank.is_fresh for rank in d.state.model.world.ranks.values())
