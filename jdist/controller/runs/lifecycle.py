@@ -8,22 +8,11 @@ from jdist.controller.model.runs import ON_REFORM, AbortReason, Run
 from jdist.controller.model.world import Node
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.silent_mismatch import SilentMismatch
+from jdist.core.messages import runs as messages
 from jdist.core.messages.base import Ack
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.output import Output, Tail, Text
 from jdist.core.messages.protocol import RankReply
-from jdist.core.messages.runs import (
-    AbortRun,
-    ExecuteCell,
-    InputReply,
-    InputRequest,
-    Interrupt,
-    RankDone,
-    RunAccepted,
-    RunCell,
-    RunEnded,
-    RunStarted,
-)
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
 
@@ -40,7 +29,7 @@ class RunLifecycle:
         self._own_runs = own_runs
         self._silent_mismatch = silent_mismatch
 
-    def handle_run_cell(self, client: str, message: RunCell) -> None:
+    def handle_run_cell(self, client: str, message: messages.RunCell) -> None:
         m = self._model
         reason = self._refusal(message)
         if reason:
@@ -51,9 +40,9 @@ class RunLifecycle:
         run = Run(m.runs.new_number(), client, message.code, ranks, message.timeout, allow_stdin, message.is_setup)
         run.is_internal = message.is_internal
         m.runs.queued.append(run)
-        m.send(client, RunAccepted(message.request, run.number, m.runs.blockers(run)))
+        m.send(client, messages.RunAccepted(message.request, run.number, m.runs.blockers(run)))
 
-    def _refusal(self, message: RunCell) -> str:
+    def _refusal(self, message: messages.RunCell) -> str:
         m = self._model
         if m.phase == "failed":
             return f"the world is not formed: {m.reason}"
@@ -74,12 +63,12 @@ class RunLifecycle:
             m.runs.start(run, m.now)
             if run.is_setup:
                 self._own_runs.remember(run)
-            m.send(run.client, RunStarted(run.number))
+            m.send(run.client, messages.RunStarted(run.number))
             is_setup = run.is_setup or run.is_replay
             for number in run.ranks:
                 m.world.ranks[number].last_run = run.number
             for node_rank, workers in m.world.workers_by_node(run.ranks).items():
-                cell = ExecuteCell(run.number, workers, run.code, run.allow_stdin, run.is_internal, is_setup)
+                cell = messages.ExecuteCell(run.number, workers, run.code, run.allow_stdin, run.is_internal, is_setup)
                 m.send_to_node(node_rank, cell)
 
     def handle_output(self, _: Node, output: Output) -> None:
@@ -97,7 +86,7 @@ class RunLifecycle:
         else:
             m.broadcast(output)
 
-    def handle_input_request(self, _: Node, message: InputRequest) -> None:
+    def handle_input_request(self, _: Node, message: messages.InputRequest) -> None:
         """A rank reads a line: forward the request to its run's client."""
         run = self._model.runs.running.get(message.run)
         if run is None:
@@ -107,12 +96,12 @@ class RunLifecycle:
         else:
             self.abort(run, "interrupted")  # no client is there to answer
 
-    def handle_input_reply(self, _client: str, message: InputReply) -> None:
+    def handle_input_reply(self, _client: str, message: messages.InputReply) -> None:
         rank = self._model.world.ranks.get(message.rank)
         if rank is not None:
             self._model.send_to_node(rank.node_rank, replace(message, rank=rank.worker))
 
-    def record_rank_done(self, done: RankDone) -> None:
+    def record_rank_done(self, done: messages.RankDone) -> None:
         """A rank's part of a run is over; with the last one, so is the run."""
         m = self._model
         run = m.runs.running.get(done.run)
@@ -148,9 +137,10 @@ class RunLifecycle:
         has_ended_well = all(end.kind == "value" for end in run.ends.values())
         if run.verdict is not None and has_ended_well and not run.verdict.has_passed:
             m.send(run.client, VerdictChanged(run.number, None))
-        m.send(run.client, RunEnded(run.number, run.reason, m.now - (run.started_at or m.now), run.first_failure))
+        seconds = m.now - (run.started_at or m.now)
+        m.send(run.client, messages.RunEnded(run.number, run.reason, seconds, run.first_failure))
 
-    def handle_interrupt(self, client: str, message: Interrupt) -> None:
+    def handle_interrupt(self, client: str, message: messages.Interrupt) -> None:
         """Abort runs, of some ranks or one by its number; queued ones end at once."""
         wanted = set(message.ranks)
         for run in list(self._model.runs.running.values()):
@@ -174,7 +164,7 @@ class RunLifecycle:
         m.is_dirty = True
         listeners = m.world.listeners()
         for node_rank, workers in m.world.workers_by_node(sorted(run.pending)).items():
-            m.send_to_node(node_rank, AbortRun(run.number, workers, listeners, m.settings.interrupt_grace))
+            m.send_to_node(node_rank, messages.AbortRun(run.number, workers, listeners, m.settings.interrupt_grace))
 
     def end_waiting(self, reason: str) -> None:
         """End every queued run of a user, because the world will not be formed soon; replays stay queued."""
@@ -187,8 +177,8 @@ class RunLifecycle:
         transition(run, "ended", error.evalue if error is not None else "interrupted")
         self._model.runs.queued.remove(run)
         for rank in run.ranks:
-            self._model.send(run.client, RankDone(run.number, rank, "interrupted", error=error))
-        self._model.send(run.client, RunEnded(run.number, "interrupted", 0.0))
+            self._model.send(run.client, messages.RankDone(run.number, rank, "interrupted", error=error))
+        self._model.send(run.client, messages.RunEnded(run.number, "interrupted", 0.0))
 
     def handle_tick(self) -> None:
         """Halt the runs whose time is up."""
