@@ -113,9 +113,10 @@ class Admission:
         if not facts.torch:
             return "torch is not installed there"
         if facts.torch_build == "CPU" and "nccl" in m.settings.backend:
-            why = f"torch {facts.torch} there was built for CPUs alone and has no nccl"
-            advice = "use --backend gloo, or install a torch with CUDA there"
-            return f"backend {m.settings.backend} was asked for, but {why}; {advice}"
+            return (
+                f"backend {m.settings.backend} was asked for, but torch {facts.torch} there was built for CPUs alone "
+                "and has no nccl; use --backend gloo, or install a torch with CUDA there"
+            )
         if not (0 <= hello.nproc <= _MOST_RANKS and 0 <= facts.gpus <= _MOST_RANKS):
             return f"a node has at most {_MOST_RANKS} ranks"
         here = next((n for n in m.world.nodes.values() if n.is_here), None)
