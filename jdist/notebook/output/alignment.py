@@ -244,19 +244,15 @@ class Alignment:
             self._unlink(each)
         low = node.prev
         step = (node.label - low.label) // (64 * len(moved))  # crowd to the left: the next to come goes to the right
-        if step == 0:
-            self._relabel()
+        if step == 0:  # the gaps after the settled blocks are made wide again
+            each = self._settled
+            while each.next is not self._root:
+                each.next.label = each.label + _GAP
+                each = each.next
             step = (node.label - low.label) // (64 * len(moved))
         for each in moved:
             self._link(each, low, low.label + max(step, 1))
             low = each
-
-    def _relabel(self) -> None:
-        """Makes the gaps after the settled blocks wide again."""
-        node = self._settled
-        while node.next is not self._root:
-            node.next.label = node.label + _GAP
-            node = node.next
 
     def _link(self, node: AlignedBlock, prev: AlignedBlock, label: int) -> None:
         node.prev, node.next, node.label = prev, prev.next, label

@@ -32,8 +32,8 @@ class Failure(Struct, frozen=True):
     messages: tuple[str, ...]
     is_echo: bool
     since: float  # Seconds from the start of the run's part on a rank to the earliest of these ends.
-    topology: Topology | None = None
-    timeout: float | None = None
+    topology: Topology | None
+    timeout: float | None  # The run's deadline in seconds.
 
     @property
     def message(self) -> str:
@@ -68,50 +68,26 @@ class Failure(Struct, frozen=True):
     @property
     def headline(self) -> str:
         """Who, what and the message: ``rank 2 (node 1, b) failed: ValueError: bad 3``."""
-        where = _located(self.ranks, self.topology)
-        match self.kind:
-            case "timeout":
-                return self._timed_out(where)
-            case "interrupted":
-                return f"{where} interrupted"
-            case "lost":
-                return f"{where} lost: {_clipped(ansi.strip(self.error.evalue))}" if self.error else f"{where} lost"
-        return f"{where} failed: {self.message}" if self.message else f"{where} failed"
+        if self.kind == "error":
+            return self._describe(_located(self.ranks, self.topology), self.message)
+        reason = _clipped(ansi.strip(self.error.evalue)) if self.error is not None else ""
+        return self._describe(_located(self.ranks, self.topology), reason)
 
     @property
     def brief(self) -> str:
         """The headline as a run's last line has it: ``rank 2 failed: ValueError``."""
-        who = naming(self.ranks)
+        ename = ansi.strip(self.error.ename) if self.kind == "error" and self.error is not None else ""
+        return self._describe(naming(self.ranks), ename)
+
+    def _describe(self, where: str, reason: str) -> str:
         match self.kind:
             case "timeout":
-                return self._timed_out(who)
-            case "error":
-                return f"{who} failed: {ansi.strip(self.error.ename)}" if self.error else f"{who} failed"
-        return f"{who} {self.kind}"
-
-    def _timed_out(self, where: str) -> str:
-        return f"timeout{'' if self.timeout is None else f' after {self.timeout:g} s'} on {where}"
-
-
-def failures(
-    outcomes: Mapping[int, Outcome],
-    first_failed: int | None = None,
-    topology: Topology | None = None,
-    timeout: float | None = None,
-) -> list[Failure]:
-    """The failures of a run in the order in which they are reported: first cause first, echoes last.
-
-    ``first_failed`` is the rank that was seen to fail first, where that is known; else the earliest end counts. The
-    headlines need ``topology`` and ``timeout``, the run's deadline in seconds.
-    """
-    found = []
-    for ranks in ranks_by((r, _likeness(o)) for r, o in sorted(outcomes.items()) if not o.ok).values():
-        first = outcomes[ranks[0]]
-        messages = tuple(e.evalue for r in ranks if (e := outcomes[r].error) is not None)
-        is_echo = first.kind == "error" and first.error is not None and first.error.is_echo
-        since = min(outcomes[r].duration for r in ranks)
-        found.append(Failure(first.kind, tuple(ranks), first.error, messages, is_echo, since, topology, timeout))
-    return sorted(found, key=lambda f: (f.is_echo, first_failed not in f.ranks, f.since, _URGENCY[f.kind], f.ranks))
+                after = "" if self.timeout is None else f" after {self.timeout:g} s"
+                return f"timeout{after} on {where}"
+            case "interrupted":
+                return f"{where} interrupted"
+        end = "lost" if self.kind == "lost" else "failed"
+        return f"{where} {end}: {reason}" if reason else f"{where} {end}"
 
 
 def _likeness(outcome: Outcome) -> tuple[object, ...]:
@@ -168,7 +144,15 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def failures(self) -> tuple[list[Failure], list[Failure]]:
         """Causes, the first one first, and their echoes. When all are echoes the first one stands as the cause."""
-        found = failures(self.outcomes, self.first_failed, self.topology, self.timeout)
+        found = []
+        for ranks in ranks_by((r, _likeness(o)) for r, o in sorted(self.outcomes.items()) if not o.ok).values():
+            kind, error = self.outcomes[ranks[0]].kind, self.outcomes[ranks[0]].error
+            messages = tuple(e.evalue for r in ranks if (e := self.outcomes[r].error) is not None)
+            is_echo = kind == "error" and error is not None and error.is_echo
+            since = min(self.outcomes[r].duration for r in ranks)
+            found.append(Failure(kind, tuple(ranks), error, messages, is_echo, since, self.topology, self.timeout))
+        first = self.first_failed
+        found.sort(key=lambda f: (f.is_echo, first not in f.ranks, f.since, _URGENCY[f.kind], f.ranks))
         count = sum(not failure.is_echo for failure in found) or 1
         return found[:count], found[count:]
 

@@ -16,7 +16,7 @@ from jdist.core.topology import Topology
 from jdist.notebook.output.body import IMAGES_LIMIT
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json import MIME
-from jdist.notebook.output.run_view import RunView, failures
+from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Transcript
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import left_out
@@ -424,5 +424,6 @@ def test_very_many_ranks_are_named_shortly():
 
 def test_ranks_that_were_ended_at_one_line_stand_together_whatever_ended_their_call() -> None:
     ended = [ErrorInfo("KeyboardInterrupt", "", cell_line=3), ErrorInfo("RuntimeError", "closed by peer", cell_line=3)]
-    found = failures({r: Outcome(kind="interrupted", error=e) for r, e in enumerate(ended)})
-    assert [f.ranks for f in found] == [(0, 1)]
+    outcomes = {r: Outcome(kind="interrupted", error=e) for r, e in enumerate(ended)}
+    causes, echoes = view(outcomes=outcomes).failures
+    assert [f.ranks for f in (*causes, *echoes)] == [(0, 1)]
