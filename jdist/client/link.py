@@ -46,7 +46,7 @@ ANSWER_TIMEOUT = 30.0  # Seconds for a rank to answer a query, or to report prog
 _LIST = (Remedy("list", "see which clusters run"),)
 CONTROLLER = -1  # The rank under which the controller itself answers a query.
 
-RankProgress = Callable[[int, Progress], None]  # Called with a rank or node, and how far it is.
+OnMoved = Callable[[int, Progress], None]  # Called with a rank or node, and the bytes that it has moved.
 
 T = TypeVar("T")
 
@@ -135,11 +135,7 @@ class Link:
                 raise ConnectionLost(text, remedies=_LIST) from None
 
     async def query(
-        self,
-        ranks: tuple[int, ...],
-        op: RankOp,
-        timeout: float = ANSWER_TIMEOUT,
-        on_progress: RankProgress | None = None,
+        self, ranks: tuple[int, ...], op: RankOp, timeout: float = ANSWER_TIMEOUT, on_progress: OnMoved | None = None
     ) -> dict[int, RankReplyBody]:
         """Send ``op`` to each rank, or with no ranks to the controller itself (:data:`CONTROLLER`); ``{rank: answer}``.
 
@@ -156,7 +152,7 @@ class Link:
         op: RankOp,
         expected: type[T],
         timeout: float = ANSWER_TIMEOUT,
-        on_progress: RankProgress | None = None,
+        on_progress: OnMoved | None = None,
     ) -> T:
         """The answer of one rank or of the controller itself (:data:`CONTROLLER`). Raises UsageError if it failed."""
         answer = (await self.query(() if rank == CONTROLLER else (rank,), op, timeout, on_progress))[rank]
@@ -185,7 +181,7 @@ class Link:
         return found
 
     async def _collect(
-        self, query: RankQuery | NodeQuery, found: dict[int, Any], timeout: float, on_progress: RankProgress | None
+        self, query: RankQuery | NodeQuery, found: dict[int, Any], timeout: float, on_progress: OnMoved | None
     ) -> None:
         """Put the replies of all that are in ``found`` there, until nothing has come for ``timeout`` seconds."""
         missing = len(found)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from jdist.client.link import CONTROLLER, Link, RankProgress, new_request
+from jdist.client.link import CONTROLLER, Link, OnMoved, new_request
 from jdist.core.errors import ConnectionLost, JdistError, ValueFailed
 from jdist.core.messages.base import PayloadWire, QueryFailed, ValueMissing
 from jdist.core.messages.protocol import RankQuery, RankReplyBody
@@ -139,7 +139,7 @@ class Carrier:
                 pulled.errors[rank] = str(e).removeprefix(f"rank {rank}: ")
             pulled.note(rank, _held_size(answer))
 
-    async def _map(self, rank: int, handle: str, sizes: list[int], progress: RankProgress) -> list[memoryview]:
+    async def _map(self, rank: int, handle: str, sizes: list[int], progress: OnMoved) -> list[memoryview]:
         """A held value's buffers in a segment, already unlinked: it lives as long as the values made on it."""
         fetch = Fetch(handle, self.probe)
         answer = await self._link.query_one(rank, fetch, Fetched, on_progress=progress)
@@ -147,7 +147,7 @@ class Carrier:
             segment.unlink()
             return split(segment.view, sizes)
 
-    async def _receive(self, rank: int, handle: str, sizes: list[int], progress: RankProgress) -> list[memoryview]:
+    async def _receive(self, rank: int, handle: str, sizes: list[int], progress: OnMoved) -> list[memoryview]:
         """A held value's buffers in memory of this process, received while the rank sends them."""
         memory = new_memory(layout(sizes)[1])
         transfer = uuid.uuid4().hex
