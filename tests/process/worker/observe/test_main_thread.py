@@ -46,3 +46,18 @@ def test_a_store_of_the_cells_own_is_shut_down() -> None:
         assert world.run("t = torch.ones(1)\ndist.all_reduce(t)\n_ = t.item()") == [1.0]
     finally:
         world.close()
+
+
+def test_a_stack_leaves_out_jdists_functions_around_torchs() -> None:
+    world = Ranks(2)
+    try:
+        world.form()
+        world.ask(1, "run", "dist.new_group([0, 1])")
+        world.until(1, "at.op == 'new_group' and at.in_store_wait")
+        stack = world.side(1, "_ = O.stack()")
+        assert "dist.new_group([0, 1])" in stack
+        assert "distributed_c10d.py" in stack
+        assert "jdist/worker" not in stack
+        assert world.interrupt() < 3.0
+    finally:
+        world.close()
