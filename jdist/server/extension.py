@@ -66,9 +66,8 @@ class Jdist(ExtensionApp):
             """Running cells keep the server from being culled; an idle cluster does not."""
             loop.add_callback(lambda: activity.update({RESOURCE: datetime.now(UTC)}))
 
-        policy = Policy(self.max_ranks, tuple(self.allowed_launchers), dict(self.default_args))
-
         async def make() -> ClusterList:
+            policy = Policy(self.max_ranks, tuple(self.allowed_launchers), dict(self.default_args))
             return ClusterList(policy, emit, is_watched, record_activity, self.log)
 
         self.clusters = await cross(make(), _BEGIN_TIMEOUT)

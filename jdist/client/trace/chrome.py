@@ -32,14 +32,8 @@ def chrome(report: TraceReport) -> bytes:
     for row in t.rows:
         events += _row(report, row, pids[nodes[row.rank]], drawn)
     events += _arrows(drawn, t.span * _LEAST_ARROW)
-    other = {
-        "run": t.run,
-        "began": t.began,
-        "notes": report.notes,
-        "absent": {str(r): reason for r, reason in report.absent.items()},
-        "caused": {str(r): s for r, s in t.caused.items()},
-        "suffered": {str(r): s for r, s in t.suffered.items()},
-    }
+    other = {"run": t.run, "began": t.began, "notes": report.notes}
+    other |= {"absent": report.absent, "caused": t.caused, "suffered": t.suffered}
     return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": other})
 
 

@@ -53,7 +53,11 @@ def estimate(
     names = list(dict.fromkeys(hosts[r] for r in sorted(traced)))
     if len(names) < 2:
         return Clocks(dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0))
-    by_trips = _from_trips(traced, hosts, trips)
+    by_trips: _Bounds = {}
+    for rank in trips.keys() & traced.keys():
+        host, now, (sent, received) = hosts[rank], traced[rank].now, trips[rank]
+        _tighten(by_trips, host, _CLIENT, now - sent)
+        _tighten(by_trips, _CLIENT, host, received - now)
     by_ends, near = _from_ends(traced, meetings, hosts, names[0]) if are_ends_true else ({}, {})
     both = {key: min(by_trips.get(key, math.inf), by_ends.get(key, math.inf)) for key in {**by_trips, **by_ends}}
     for bounds in (both, by_ends, by_trips):
@@ -62,16 +66,6 @@ def estimate(
         if min(closed.diagonal()) >= 0 and (bounds is by_trips or joins):
             return _fix(closed, names, {} if bounds is by_trips else near, moved=bounds is not both)
     return _fix(_close({}, names), names, {}, moved=True)
-
-
-def _from_trips(traced: Traces, hosts: Hosts, trips: Trips) -> _Bounds:
-    bounds: _Bounds = {}
-    for rank, (sent, received) in trips.items():
-        if rank in traced:
-            host, now = hosts[rank], traced[rank].now
-            _tighten(bounds, host, _CLIENT, now - sent)
-            _tighten(bounds, _CLIENT, host, received - now)
-    return bounds
 
 
 def _from_ends(

@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from jdist.client.trace.clocks import Clocks, Hosts
 from jdist.client.trace.match_calls import Meeting, Traces, awaited
-from jdist.core.messages.observation import RankTrace
 from jdist.core.observation import Call
 
 
@@ -90,30 +89,27 @@ def timeline(traced: Traces, meetings: Sequence[Meeting], hosts: Hosts, clocks: 
     part = {(r, i): m for m, meeting in enumerate(meetings) for r, i in meeting.calls.items()}
     rows = []
     for rank, trace in sorted(traced.items()):
-        numbers = [part[rank, i] for i in range(len(trace.calls))]
-        rows.append(_row(rank, trace, shift[rank], [(n, meetings[n], entries[n]) for n in numbers]))
+        parts = [(n, meetings[n], entries[n]) for n in (part[rank, i] for i in range(len(trace.calls)))]
+        over = (trace.now if trace.ended is None else trace.ended) + shift[rank]
+        bars = _bars(rank, trace.calls, shift[rank], over, parts)
+        row = Row(
+            rank=rank,
+            bars=bars,
+            began=trace.began + shift[rank],
+            ended=max([over, *(b.ended for b in bars)]),
+            is_running=trace.ended is None,
+            left_out=trace.left_out,
+            inside=_union(bars),
+            suffered=sum(b.waited for b in bars),
+            estimated=sum(b.waited for b in bars if b.is_estimate),
+        )
+        rows.append(row)
     caused = dict.fromkeys(sorted(traced), 0.0)
     for rank, seconds in (share for row in rows for bar in row.bars for share in bar.charged):
         caused[rank] = caused.get(rank, 0.0) + seconds
     span = max((row.ended for row in rows), default=0.0)
     run = max((t.run for t in traced.values()), default=0)
     return Timeline(run, tuple(rows), span, zero, caused, clocks)
-
-
-def _row(rank: int, trace: RankTrace, shift: float, parts: Sequence[tuple[int, Meeting, dict[int, float]]]) -> Row:
-    over = (trace.now if trace.ended is None else trace.ended) + shift
-    bars = _bars(rank, trace.calls, shift, over, parts)
-    return Row(
-        rank=rank,
-        bars=bars,
-        began=trace.began + shift,
-        ended=max([over, *(b.ended for b in bars)]),
-        is_running=trace.ended is None,
-        left_out=trace.left_out,
-        inside=_union(bars),
-        suffered=sum(b.waited for b in bars),
-        estimated=sum(b.waited for b in bars if b.is_estimate),
-    )
 
 
 def _bars(
