@@ -11,9 +11,6 @@ _DURATION = re.compile(r"^(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*(s|m|h)?$")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
-# text from numbers
-
-
 def format_bytes(count: float) -> str:
     """Bytes that are moved: ``"999 B"``, ``"1.3 GB"``, ``"620 MB"``; units of 1000."""
     at, units = 0, ("B", "kB", "MB", "GB", "TB")
@@ -67,11 +64,8 @@ def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-# numbers from text: types for ArgumentParser.add_argument
-
-
 def parse_duration(text: str) -> float:
-    """Seconds, from ``20``, ``20s``, ``5m`` or ``1h``."""
+    """Seconds, from ``20``, ``20s``, ``5m`` or ``1h``; like the next two, a type for ArgumentParser.add_argument."""
     m = _DURATION.match(text.strip())
     value = float(m[1]) * _SECONDS[m[2]] if m else 0.0
     if value <= 0:

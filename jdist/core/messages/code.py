@@ -81,10 +81,7 @@ class TreeCompared(Message, frozen=True):
 
 
 class StorePieces(Message, frozen=True):
-    """Store contents until the tree is applied: small ones in ``pieces``, or a part of a large one as a transfer.
-
-    A transfer's bytes are in a segment at ``path`` that this host shares, or at the controller's data port.
-    """
+    """Store contents until the tree is applied: small ones in ``pieces``, or a part of a large one as a transfer."""
 
     tree: str
     pieces: tuple[Piece, ...] = ()
@@ -92,7 +89,7 @@ class StorePieces(Message, frozen=True):
     offset: int = 0
     nbytes: int = 0
     transfer: str = ""
-    path: str = ""
+    path: str = ""  # The segment that has a transfer's bytes, if the node shares it; else they are at the data port.
     probe: ProbeWire | None = None
 
 

@@ -6,13 +6,10 @@ from jdist.core.observation import Activity, Call, GroupProgress, Verdict
 
 
 class Observe(Message, frozen=True):
-    """Ask what the rank is doing, with so many ``recent`` calls of each group.
+    """Ask what the rank is doing."""
 
-    ``with_gpu``: also how it uses its GPU, which its agent finds out.
-    """
-
-    recent: int = 0
-    with_gpu: bool = False
+    recent: int = 0  # With so many recent calls of each group.
+    with_gpu: bool = False  # Also how it uses its GPU, which its agent finds out.
 
 
 class Observation(Message, frozen=True):

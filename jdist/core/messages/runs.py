@@ -6,18 +6,14 @@ from jdist.core.outcome import ErrorInfo
 
 
 class RankDone(Message, frozen=True):
-    """One rank's part of a run is over.
-
-    ``kind`` is an :data:`~jdist.core.outcome.OutcomeKind`. The value is in ``payload``; ``held`` is the expression that
-    pulls a value that is too large for that.
-    """
+    """One rank's part of a run is over."""
 
     run: int
     rank: int
-    kind: str
-    duration: float = 0.0
-    payload: PayloadWire | None = None
-    held: str = ""
+    kind: str  # An :data:`~jdist.core.outcome.OutcomeKind`.
+    duration: float = 0.0  # Seconds.
+    payload: PayloadWire | None = None  # The value.
+    held: str = ""  # The expression that pulls a value that is too large for a message.
     error: ErrorInfo | None = None
     # One for each group in which it called collectives; empty if it called too many to keep them all.
     digests: tuple[CallDigest, ...] = ()

@@ -13,7 +13,7 @@ import pytest
 from jdist.wire.bulk.server import DataServer
 from jdist.wire.transport.dialing import ping
 from jdist.wire.transport.keys import KeyPair
-from jdist.wire.transport.public_port import ZMTP, open_public_port
+from jdist.wire.transport.public_port import MOST_PENDING, ZMTP, PendingConnections, open_public_port
 from jdist.wire.transport.sockets import Frames, KeyGate, Port, bind_tcp, dial_tcp, new_context
 
 DEADLINE = 20.0
@@ -21,9 +21,10 @@ SERVER, FRIEND = KeyPair.make(), KeyPair.make()
 
 
 @asynccontextmanager
-async def house(control_port: int) -> AsyncIterator[int]:
+async def house(control_port: int, most_pending: int = MOST_PENDING) -> AsyncIterator[int]:
     """A data port with a door for that control port; the door's port."""
     server = DataServer("c0ffee", lambda _name, _is_dead: None)
+    server._pending = PendingConnections(most_pending)
     door = open_public_port("127.0.0.1")
     try:
         server.listen_publicly(door, control_port)
@@ -120,6 +121,35 @@ def test_messages_reach_the_control_port_through_the_door() -> None:
             assert (await heard.get()) == [b"a-1", b"x" * 3_000_000]
             control.send([b"a-1", b"y" * 3_000_000])
             assert (await back.get()) == [b"y" * 3_000_000]
+            near.close()
+        control.close()
+        gate.close()
+        await asyncio.to_thread(context.term)
+
+    run(work())
+
+
+def test_a_peer_without_a_key_makes_room_and_one_that_has_authenticated_stays() -> None:
+    async def work() -> None:
+        context = new_context()
+        gate = KeyGate(context)
+        gate.allow([FRIEND.public], called="a-")
+        heard: asyncio.Queue[Frames] = asyncio.Queue()
+        control = bind_tcp(context, "127.0.0.1", SERVER, gate, heard.put_nowait)
+        async with house(control.tcp_port, most_pending=2) as port:
+            near = Port(dial_tcp(context, ("127.0.0.1", port), SERVER.public, FRIEND, "a-1"), lambda _: None)
+            near.send([b"first"])
+            assert await heard.get() == [b"a-1", b"first"]
+            others = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            for _, writer in others:
+                writer.write(ZMTP)
+            oldest = others[0][0]
+            await oldest.read()
+            assert oldest.at_eof()
+            near.send([b"second"])
+            assert await heard.get() == [b"a-1", b"second"]
+            for _, writer in others:
+                writer.close()
             near.close()
         control.close()
         gate.close()
