@@ -57,8 +57,7 @@ def encode(obj: object, limit: int | None = None) -> tuple[PayloadWire, list[mem
     """
     buffers: list[memoryview]
     head: _Head
-    allowance = _Allowance(obj, limit)
-    allowance.take(_nbytes(obj))
+    _Stream(obj, limit).take(_nbytes(obj))  # before anything is copied
     if tensors.is_tensor(obj) and _plain(obj):
         note, buffers = tensors.take_apart(obj)  # type: ignore[arg-type]
         head = _TensorHead(note)
@@ -68,7 +67,7 @@ def encode(obj: object, limit: int | None = None) -> tuple[PayloadWire, list[mem
     elif type(obj) in (bytes, bytearray):
         head, buffers = _BytesHead(type(obj) is bytearray), [memoryview(obj)]  # type: ignore[arg-type]
     else:
-        head, buffers = _pickled(obj, _Allowance(obj, limit))
+        head, buffers = _pickled(obj, limit)
     sizes = tuple(b.nbytes for b in buffers)
     return PayloadWire(bytes([FORMAT]) + msgspec.msgpack.encode(head), sizes, sum(sizes), summarize(obj)), buffers
 
@@ -129,10 +128,11 @@ def _plain(obj: Any) -> bool:
     return tensors.is_plain(obj)
 
 
-class _Allowance:
-    """The bytes that may still be encoded."""
+class _Stream(io.BytesIO):
+    """A pickle stream of ``obj``, which may have ``limit`` bytes with the buffers that are taken out of it."""
 
     def __init__(self, obj: object, limit: int | None):
+        super().__init__()
         self._obj = obj
         self._limit = limit
         self._taken = 0
@@ -142,16 +142,8 @@ class _Allowance:
         if self._limit is not None and self._taken > self._limit:
             raise TooLarge(f"{summarize(self._obj)} has more than {self._limit:,} bytes")
 
-
-class _Stream(io.BytesIO):
-    """A pickle stream that is limited by an allowance."""
-
-    def __init__(self, allowance: _Allowance):
-        super().__init__()
-        self._allowance = allowance
-
     def write(self, data: Any) -> int:
-        self._allowance.take(memoryview(data).nbytes)
+        self.take(memoryview(data).nbytes)
         return super().write(data)
 
 
@@ -165,12 +157,12 @@ def _nbytes(obj: Any) -> int:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, with tensors and arrays taken out of the stream."""
 
-    def __init__(self, file: _Stream, allowance: _Allowance, out_of_band: Callable[[pickle.PickleBuffer], bool]):
+    def __init__(self, file: _Stream, out_of_band: Callable[[pickle.PickleBuffer], bool]):
         super().__init__(file, protocol=5, buffer_callback=out_of_band)
-        self._allowance = allowance
+        self._take = file.take
 
     def reducer_override(self, obj: Any) -> Any:
-        self._allowance.take(_nbytes(obj))
+        self._take(_nbytes(obj))
         if tensors.is_tensor(obj):
             if not _plain(obj):
                 return NotImplemented  # torch's own way
@@ -182,7 +174,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
-def _pickled(obj: object, allowance: _Allowance) -> tuple[_PickleHead, list[memoryview]]:
+def _pickled(obj: object, limit: int | None) -> tuple[_PickleHead, list[memoryview]]:
     buffers: list[memoryview] = []
 
     def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -193,9 +185,9 @@ def _pickled(obj: object, allowance: _Allowance) -> tuple[_PickleHead, list[memo
         buffers.append(view)
         return False
 
-    file = _Stream(allowance)
+    file = _Stream(obj, limit)
     try:
-        _Pickler(file, allowance, out_of_band).dump(obj)
+        _Pickler(file, out_of_band).dump(obj)
     except (ShardedValue, TooLarge):
         raise
     except Exception as e:  # __reduce__ and __getstate__ of any class may raise anything
@@ -253,8 +245,7 @@ def _culprit(obj: object, reason: Exception, tries: int = 100, depth: int = 8) -
 
 def _failure(part: object) -> Exception | None:
     try:
-        unlimited = _Allowance(part, None)
-        _Pickler(_Stream(unlimited), unlimited, lambda _: False).dump(part)
+        _Pickler(_Stream(part, None), lambda _: False).dump(part)
     except Exception as e:  # as in _pickled
         return e
     return None
