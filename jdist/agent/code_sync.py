@@ -41,7 +41,7 @@ class CodeReceiver:
         self.folder = CodeFolder(node.endpoint.cluster)
         self._lock = asyncio.Lock()
 
-    async def answer(self, op: CodeOp, progress: Callable[[int], None]) -> NodeReplyBody:
+    async def answer(self, op: CodeOp, progress: Callable[[int], object]) -> NodeReplyBody:
         """Raises OSError, JdistError."""
         match op:
             case code.StorePieces():
@@ -65,7 +65,7 @@ class CodeReceiver:
         root = self.folder.path / name
         self._broadcast(code.CodeSynced(self.folder.folders, tuple(str(root / path) for path in changed)))
 
-    def _store(self, op: code.StorePieces, progress: Callable[[int], None]) -> None:
+    def _store(self, op: code.StorePieces, progress: Callable[[int], object]) -> None:
         for piece in op.pieces:
             self.folder.store(op.tree, piece.digest, piece.offset, piece.data)
         if not op.transfer:
@@ -216,7 +216,12 @@ class CodeFolder:
         path, fresh = root / entry.path, staging / "fresh"
         mode = 0o755 if entry.is_executable else 0o644
         try:
-            _make_folders(root, entry.path)
+            folder = root
+            for part in entry.path.split("/")[:-1]:  # each is to be a real folder; anything else in the way is removed
+                folder /= part
+                if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+                    folder.unlink()
+                folder.mkdir(exist_ok=True)
             if entry.target:
                 if path.is_symlink() and os.readlink(path) == entry.target:
                     return False
@@ -262,16 +267,6 @@ def _walk(root: Path) -> Iterable[Path]:
             folders.remove(code.STAGING)
         for name in (*files, *(f for f in folders if os.path.islink(os.path.join(folder, f)))):
             yield Path(folder, name)
-
-
-def _make_folders(root: Path, path: str) -> None:
-    """Make the folders down to the path, each a real one; anything else in the way is removed."""
-    folder = root
-    for part in path.split("/")[:-1]:
-        folder /= part
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            folder.unlink()
-        folder.mkdir(exist_ok=True)
 
 
 def _prune(root: Path) -> None:

@@ -42,7 +42,9 @@ class RecoveryLedger:
                 for held in self._held(message.workers):
                     self._workers[held.worker] = replace(held, run=message.run)
                 if message.is_setup:
-                    self._record_setup(message)
+                    run, workers = self._setup.pop(message.code, (message.run, ()))
+                    replayed = (run, _union(workers, message.workers))
+                    self._setup[message.code] = replayed if message.is_internal else (message.run, message.workers)
             case FormWorld():
                 self._form, self._ended = message, set()
                 for held in self._held(message.workers):
@@ -61,10 +63,6 @@ class RecoveryLedger:
                         groups = (*held.groups[: message.index], message.spec)
                         listeners = _union(held.listeners, message.listeners)
                         self._workers[held.worker] = replace(held, groups=groups, listeners=listeners)
-
-    def _record_setup(self, cell: ExecuteCell) -> None:
-        run, workers = self._setup.pop(cell.code, (cell.run, ()))
-        self._setup[cell.code] = (run, _union(workers, cell.workers)) if cell.is_internal else (cell.run, cell.workers)
 
     def _held(self, workers: tuple[int, ...]) -> list[HeldWorker]:
         return [self._workers[w] for w in workers if w in self._workers]

@@ -58,16 +58,13 @@ class ControllerLink:
         self._start_grace()
 
     def open(self, hello: Callable[[], Message], on_message: Callable[[bytes], None]) -> None:
-        """Begin to send and receive; ``on_message`` gets each message's bytes once and in order.
-
-        ``hello`` makes the first message of a stream: now, and when the controller does not know this agent any more.
-        """
+        """Begin; ``hello`` makes a stream's first message, ``on_message`` gets each message's bytes once and in order."""
         self._hello = hello
         self._on_message = on_message
         self._begin_stream()
 
     def _begin_stream(self) -> None:
-        """What an earlier stream has not delivered yet is void."""
+        """At first, and when the controller does not know this agent any more: what was not delivered is void."""
         self._stream = Stream(self._stream.session + 1)
         _log.info("begin session %d with the controller", self._stream.session)
         self.send(self._hello())

@@ -48,15 +48,12 @@ async def enrol(context: Any, line: JoinLine) -> Endpoint:
             answer(f"{REFUSED} {message.reason}" if isinstance(message, Rejected) else "")
 
     monitors: list[ConnectionMonitor] = []
+
+    def monitor(socket: Any) -> None:
+        monitors.append(ConnectionMonitor(socket, lambda _: None, lambda: answer(_VOID)))
+
     host, port = address = (endpoint.host, endpoint.control_port)
-    socket = dial_tcp(
-        context,
-        address,
-        endpoint.server_key,
-        endpoint.key,
-        f"e-{uuid.uuid4().hex}",
-        lambda dialled: monitors.append(ConnectionMonitor(dialled, lambda _: None, lambda: answer(_VOID))),
-    )
+    socket = dial_tcp(context, address, endpoint.server_key, endpoint.key, f"e-{uuid.uuid4().hex}", monitor)
     connection = Port(socket, on_frames)
     connection.send([pack(Enrol(PROTOCOL, __version__, own.public))])
     try:
@@ -67,8 +64,8 @@ async def enrol(context: Any, line: JoinLine) -> Endpoint:
         reason = f"what answers at {host}:{port} is not the controller that the join line names"
         raise LaunchError(reason) from None
     finally:
-        for monitor in monitors:
-            monitor.close()
+        for each in monitors:
+            each.close()
         connection.close()
     return line.endpoint(host, own)
 

@@ -62,10 +62,10 @@ class Kernel:
         with open(os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
             f.write(msgspec.json.encode({**info, "signature_scheme": "hmac-sha256", "kernel_name": "jdist"}))
 
-        stdin, iopub = f"{prefix}-{_PORTS['stdin_port']}", f"{prefix}-{_PORTS['iopub_port']}"
         on_stdin, on_iopub = partial(on_frames, self, "stdin"), partial(on_frames, self, "iopub")
-        self._stdin = dial_ipc(node.zmq_context, stdin, on_stdin, identity=AGENT_IDENTITY)
-        self._iopub = dial_ipc(node.zmq_context, iopub, on_iopub)
+        context = node.zmq_context
+        self._stdin = dial_ipc(context, f"{prefix}-{_PORTS['stdin_port']}", on_stdin, identity=AGENT_IDENTITY)
+        self._iopub = dial_ipc(context, f"{prefix}-{_PORTS['iopub_port']}", on_iopub)
 
     async def start(self, starter: Starter, spec: WorkerSpec, env: dict[str, str]) -> None:
         """Start the process; ``on_exit`` is called once when it ends. Raises LaunchError."""

@@ -70,8 +70,12 @@ class NodeQueries:
 
     async def _perform(self, query: NodeQuery) -> NodeReplyBody:
         match op := query.op:
+            case nodes.ReportNode(is_brief=True):
+                return nodes.NodeReported(report_briefly(self._facts), time.time())
             case nodes.ReportNode():
-                return await self._report_node(op)
+                async with self._reporting:  # two clients at once share the report's socket
+                    report = await report_fully(self._facts, self._node.starter, self._node.directory)
+                return nodes.NodeReported(report, time.time())
             case nodes.Listen():
                 return self._listen(op)
             case nodes.ProbePath():
@@ -83,11 +87,9 @@ class NodeQueries:
                 return DebugLog(log.newest(op.lines))
             case code.CompareTree() | code.StorePieces() | code.ApplyTree() | code.AdoptTree():
                 loop = asyncio.get_running_loop()
-
-                def report_progress(done: int) -> None:  # from any thread
-                    loop.call_soon_threadsafe(self._reply, query, Progress(done, 0))
-
-                return await self._code_sync.answer(op, report_progress)
+                return await self._code_sync.answer(
+                    op, lambda done: loop.call_soon_threadsafe(self._reply, query, Progress(done, 0))
+                )
 
     def _listen(self, op: nodes.Listen) -> nodes.Listening:
         old = self._listeners.pop(op.token, None)
@@ -98,13 +100,6 @@ class NodeQueries:
         self._listeners = {token: each for token, each in self._listeners.items() if not each.is_over}
         listener = self._listeners[op.token] = Listener(self._facts.address, op.token, min(op.seconds, _LONGEST))
         return nodes.Listening(listener.port)
-
-    async def _report_node(self, op: nodes.ReportNode) -> nodes.NodeReported:
-        if op.is_brief:
-            return nodes.NodeReported(report_briefly(self._facts), time.time())
-        async with self._reporting:  # two clients at once share the report's socket
-            report = await report_fully(self._facts, self._node.starter, self._node.directory)
-        return nodes.NodeReported(report, time.time())
 
 
 def report_briefly(facts: NodeFacts) -> nodes.NodeReport:
