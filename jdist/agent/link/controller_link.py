@@ -58,7 +58,7 @@ class ControllerLink:
         self._start_grace()
 
     def open(self, hello: Callable[[], Message], on_message: Callable[[bytes], None]) -> None:
-        """Begin; ``hello`` makes a stream's first message, ``on_message`` gets each message's bytes once and in order."""
+        """Begin; ``hello`` makes a stream's first message, ``on_message`` gets each message's bytes once, in order."""
         self._hello = hello
         self._on_message = on_message
         self._begin_stream()

@@ -50,20 +50,17 @@ class ChildReaper:
         self.reap()
         return self._statuses.pop(pid, None)
 
-    def end_all(self, timeout: float) -> bool:
-        """Kill and await until no child is left; False after ``timeout`` seconds. For the agent's own end.
+    def end_all(self, timeout: float) -> None:
+        """Kill and await until no child is left, for ``timeout`` seconds at most. For the agent's own end.
 
         The children of a killed worker become the agent's, so each round may find new ones.
         """
         deadline = time.monotonic() + timeout
-        while self.reap():
+        while self.reap() and time.monotonic() < deadline:
             for child in psutil.Process().children():
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()
-            if time.monotonic() > deadline:
-                return False
             time.sleep(0.002)
-        return True
 
 
 def on_exit(pid: int, callback: Callable[[], None]) -> None:

@@ -85,11 +85,6 @@ class Kernel:
         """Pass on the line that the user typed."""
         self._stdin.send(self._session.serialize(self._session.msg("input_reply", {"value": text, "status": "ok"})))
 
-    def dismiss(self) -> None:
-        """Kill it; its end is not reported."""
-        self.is_dismissed = True
-        self.kill()
-
     def kill(self) -> None:
         """SIGKILL, as soon as the process is there; ``on_exit`` follows."""
         self._is_killed = True

@@ -83,7 +83,8 @@ class Workers:
         for worker in tuple(workers):
             kernel = self.kernels.pop(worker, None)
             if kernel is not None:
-                kernel.dismiss()
+                kernel.is_dismissed = True
+                kernel.kill()
 
     def close(self) -> None:
         """Leave no process behind, whoever started it: the node has no workers any more."""

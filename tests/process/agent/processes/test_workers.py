@@ -76,8 +76,8 @@ class Reaper:
     def status(self, pid: int) -> int | None:
         return os.waitpid(pid, 0)[1]
 
-    def end_all(self, timeout: float) -> bool:
-        return True
+    def end_all(self, timeout: float) -> None:
+        pass
 
 
 class Listener:
