@@ -22,9 +22,8 @@ from jdist.core.messages.base import PROTOCOL, Message, QueryFailed
 from jdist.core.messages.groups import FormWorld, StartStore, StoreUp, WorldFormed
 from jdist.core.messages.membership import AgentHello, LivenessRenewed, Rejected, Shutdown, Welcome, WorkerUp
 from jdist.core.messages.observation import Observation, Observe
-from jdist.core.messages.output import Output, Text
 from jdist.core.messages.protocol import RankQuery, RankReply, ToAgent
-from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone
+from jdist.core.messages.runs import AbortRun, ExecuteCell, Output, RankDone, Text
 from jdist.core.observation import Activity, GroupProgress
 from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import JoinLine

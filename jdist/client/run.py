@@ -14,8 +14,7 @@ from typing import Any, Self
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.output import Output, Tail, Text
-from jdist.core.messages.runs import RankDone, RunEnded, RunStarted
+from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted, Tail, Text
 from jdist.core.messages.status import Stopped
 from jdist.core.observation import Verdict
 from jdist.core.outcome import Outcome

@@ -29,9 +29,8 @@ from jdist.core.messages import membership
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
 from jdist.core.messages.observation import Stalled
-from jdist.core.messages.output import Output
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
-from jdist.core.messages.runs import InputReply, InputRequest, Interrupt, RankDone, RunCell
+from jdist.core.messages.runs import InputReply, InputRequest, Interrupt, Output, RankDone, RunCell
 from jdist.core.messages.status import Attached, ClientHello, Notice, StatusRequest, StopCluster, Stopped
 from jdist.core.settings import Settings
 

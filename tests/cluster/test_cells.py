@@ -11,8 +11,7 @@ import pytest
 
 import jdist
 from jdist.core.messages.base import Message
-from jdist.core.messages.output import Display, Output
-from jdist.core.messages.runs import InputRequest
+from jdist.core.messages.runs import Display, InputRequest, Output
 from support.waits import eventually
 
 WORLD = range(4)

@@ -13,7 +13,7 @@ import zmq
 
 import jdist
 from jdist.core.messages.base import Message
-from jdist.core.messages.output import Output, Tail, Text
+from jdist.core.messages.runs import Output, Tail, Text
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import Update
 from support.waits import eventually

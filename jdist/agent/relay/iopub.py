@@ -19,7 +19,7 @@ from jdist.agent.processes.jupyter_messages import (
     read_content,
 )
 from jdist.core.messages.base import Message
-from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
+from jdist.core.messages.runs import Clear, Display, Output, OutputItem, Tail, Text
 
 _STREAMS: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
 _TAIL_LINES = 40

@@ -15,7 +15,7 @@ from jdist.controller.model.phases import RANK, HasPhase, Lifecycle, RankPhase, 
 from jdist.core.messages.base import Message
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.membership import LauncherTask, NodeFacts
-from jdist.core.messages.output import Output, OutputItem, Tail
+from jdist.core.messages.runs import Output, OutputItem, Tail
 from jdist.core.topology import Topology
 
 

@@ -11,8 +11,8 @@ from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.core.messages import runs as messages
 from jdist.core.messages.base import Ack
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.output import Output, Tail, Text
 from jdist.core.messages.protocol import RankReply
+from jdist.core.messages.runs import Output, Tail, Text
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
 

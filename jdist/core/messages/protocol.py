@@ -11,7 +11,6 @@ Each idea's module lists its own messages of a direction, and its queries (``op`
 
 from jdist.core.messages import code, groups, introspection, membership, nodes, observation, runs, status, values
 from jdist.core.messages.base import CommonReplyBody, Message
-from jdist.core.messages.output import Output
 
 NodeOp = nodes.NodeOp | code.NodeOp | introspection.GetDebugLog
 NodeReplyBody = nodes.NodeReplyBody | code.NodeReplyBody | introspection.DebugLog | CommonReplyBody
@@ -56,9 +55,8 @@ class RankReply(Message, frozen=True):
 _Query = RankQuery | NodeQuery
 _Reply = RankReply | NodeReply
 ClientMessage = status.ClientMessage | runs.ClientMessage | membership.ClientMessage | groups.ClientMessage | _Query
-ToClient = status.ToClient | runs.ToClient | Output | observation.VerdictChanged | _Reply
-_FromRuns = Output | runs.RankDone | runs.InputRequest | observation.Stalled
-AgentMessage = membership.AgentMessage | groups.AgentMessage | _FromRuns | _Reply
+ToClient = status.ToClient | runs.ToClient | observation.VerdictChanged | _Reply
+AgentMessage = membership.AgentMessage | groups.AgentMessage | runs.AgentMessage | observation.Stalled | _Reply
 ToAgent = membership.ToAgent | groups.ToAgent | runs.ToAgent | _Query
 WorkerMessage = membership.WorkerHello | groups.WorkerMessage | observation.Stalled | RankReply
 ToWorker = runs.ExecuteCell | runs.AbortRun | groups.FormWorld | code.CodeSynced | membership.Shutdown | RankQuery

@@ -1,4 +1,8 @@
-"""Runs: one cell from its submission to the outcome of each rank."""
+"""Runs: one cell from its submission to its output and the outcome of each rank."""
+
+from typing import Any, Literal
+
+from msgspec import field
 
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.observation import CallDigest
@@ -70,6 +74,52 @@ class RunStarted(Message, frozen=True):
     run: int
 
 
+class Text(Message, frozen=True):
+    """Text that ``ranks`` wrote alike to a stream."""
+
+    ranks: tuple[int, ...]
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+class Display(Message, frozen=True):
+    """A mime bundle shown by ranks: a display() call, a result, or the update of an earlier display."""
+
+    ranks: tuple[int, ...]
+    data: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    display_id: str = ""
+    is_result: bool = False
+    is_update: bool = False
+
+
+class Clear(Message, frozen=True):
+    """A call of clear_output() on ranks."""
+
+    ranks: tuple[int, ...]
+    wait: bool = False
+
+
+class Tail(Message, frozen=True):
+    """The end of a stream above its limit: how much was left out so far, and the newest text. Replaces the last one."""
+
+    rank: int
+    stream: Literal["stdout", "stderr"]
+    lines: int
+    chars: int
+    text: str
+
+
+OutputItem = Text | Display | Clear | Tail
+
+
+class Output(Message, frozen=True):
+    """Output of ranks of a run."""
+
+    run: int
+    items: tuple[OutputItem, ...]
+
+
 class RunEnded(Message, frozen=True):
     """Every rank's part has ended. ``reason`` is "" or says why the run was ended; ``seconds`` since its start."""
 
@@ -100,5 +150,6 @@ class AbortRun(Message, frozen=True):
 
 
 ClientMessage = RunCell | Interrupt | InputReply
-ToClient = RunAccepted | RunStarted | RankDone | RunEnded | InputRequest
+ToClient = RunAccepted | RunStarted | Output | RankDone | RunEnded | InputRequest
+AgentMessage = Output | RankDone | InputRequest
 ToAgent = ExecuteCell | AbortRun | InputReply

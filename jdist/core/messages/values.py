@@ -7,7 +7,6 @@ class Evaluate(Message, frozen=True):
     """Evaluate expressions. Small values are returned whole; large ones are held for Fetch and described."""
 
     names: tuple[str, ...]
-    inline_limit: int = 0
     probe: ProbeWire | None = None  # The client's probe, which shows whether the rank shares its host.
 
 

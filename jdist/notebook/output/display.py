@@ -14,8 +14,7 @@ from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.output import Output
-from jdist.core.messages.runs import InputRequest, RankDone, RunEnded, RunStarted
+from jdist.core.messages.runs import InputRequest, Output, RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Notice, Stopped
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_view import RunView

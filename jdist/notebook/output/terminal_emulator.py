@@ -7,7 +7,7 @@ kept with the characters they belong to. The cursor does not leave the line: a f
 import re
 from collections.abc import Iterable, Iterator
 
-from jdist.core.messages.output import Display, OutputItem, Tail, Text
+from jdist.core.messages.runs import Display, OutputItem, Tail, Text
 from jdist.core.ranks import RankSet
 from jdist.notebook.text.ansi import PLAIN, SEQUENCE, UNFINISHED, Style
 

@@ -89,7 +89,6 @@ class QueryHandler:
     def _evaluate(self, query: values.Evaluate) -> values.Evaluated:
         items: list[PayloadWire | ValueMissing] = []
         held: Buffers = []
-        limit = query.inline_limit or INLINE_LIMIT
         for name in query.names:
             try:
                 payload, buffers = encode(evaluate(name, self._namespace))
@@ -101,7 +100,7 @@ class QueryHandler:
                 size = f"{len(payload.head):,} bytes of pickle"
                 limited = f"the limit is {_LARGEST_HEAD:,}; pull it in parts, or as tensors"
                 items.append(ValueMissing(f"{name} is {size}; {limited}"))
-            elif payload.nbytes <= limit:
+            elif payload.nbytes <= INLINE_LIMIT:
                 items.append(inline(payload, buffers))
             else:
                 held.extend(buffers)

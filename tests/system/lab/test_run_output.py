@@ -15,7 +15,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
 import jdist
-from jdist.core.messages.output import Display, Text
+from jdist.core.messages.runs import Display, Text
 from jdist.core.outcome import Outcome
 from jdist.core.topology import Topology
 from jdist.notebook.output.render import render

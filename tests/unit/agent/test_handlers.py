@@ -33,9 +33,8 @@ from jdist.core.messages.membership import (
     WorkerUp,
 )
 from jdist.core.messages.observation import Stalled
-from jdist.core.messages.output import Output, Text
 from jdist.core.messages.protocol import ToAgent
-from jdist.core.messages.runs import AbortRun, ExecuteCell, InputReply, InputRequest, RankDone
+from jdist.core.messages.runs import AbortRun, ExecuteCell, InputReply, InputRequest, Output, RankDone, Text
 from jdist.wire.values.frames import pack
 
 FIRST, SECOND = StartWorker(10, 2, 0), StartWorker(11, 3, 0)

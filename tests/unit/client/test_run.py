@@ -9,8 +9,7 @@ import pytest
 from jdist.client.run import CellRun, Remote
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
-from jdist.core.messages.output import Output, Text
-from jdist.core.messages.runs import RankDone, RunEnded, RunStarted
+from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted, Text
 from jdist.core.messages.status import Notice, Stopped
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology

@@ -9,9 +9,8 @@ from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import StoreUp
 from jdist.core.messages.introspection import Complete
 from jdist.core.messages.membership import AgentHello, Rejected
-from jdist.core.messages.output import Output, Tail, Text
 from jdist.core.messages.protocol import RankQuery
-from jdist.core.messages.runs import RunCell
+from jdist.core.messages.runs import Output, RunCell, Tail, Text
 from jdist.core.messages.status import ClientHello, RequestRefused
 from support.driver import VERSION, Driver, facts
 

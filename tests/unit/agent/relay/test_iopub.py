@@ -18,7 +18,7 @@ from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.relay import iopub
 from jdist.agent.relay.iopub import OutputRelay, RankLogs, merge
 from jdist.core.messages.base import Message
-from jdist.core.messages.output import Clear, Display, Output, OutputItem, Tail, Text
+from jdist.core.messages.runs import Clear, Display, Output, OutputItem, Tail, Text
 
 Make = Callable[..., Any]
 STREAMS = ["stdout", "stderr"]

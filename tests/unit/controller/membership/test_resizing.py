@@ -23,9 +23,8 @@ from jdist.core.messages.membership import (
     WorkerDown,
 )
 from jdist.core.messages.observation import Observe, Stalled
-from jdist.core.messages.output import Output, Text
 from jdist.core.messages.protocol import RankQuery, RankReply
-from jdist.core.messages.runs import ExecuteCell
+from jdist.core.messages.runs import ExecuteCell, Output, Text
 from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused
 from jdist.core.messages.values import BindNames
 from jdist.core.remedy import Remedy

@@ -8,7 +8,6 @@ from jdist.controller.model.events import FromAgent, PeerGone
 from jdist.core.messages.base import Ack
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import StartWorker
-from jdist.core.messages.output import Output, Tail, Text
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import (
     AbortRun,
@@ -16,11 +15,14 @@ from jdist.core.messages.runs import (
     InputReply,
     InputRequest,
     Interrupt,
+    Output,
     RankDone,
     RunAccepted,
     RunCell,
     RunEnded,
     RunStarted,
+    Tail,
+    Text,
 )
 from jdist.core.messages.status import RequestRefused, StatusReport, StatusRequest
 from jdist.core.outcome import ErrorInfo

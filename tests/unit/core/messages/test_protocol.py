@@ -17,7 +17,6 @@ from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message, PayloadWire, ValueMissing
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import Enrol, Heartbeat, ToUnauthenticated
-from jdist.core.messages.output import Output, OutputItem
 from jdist.core.messages.protocol import (
     AgentMessage,
     ClientMessage,
@@ -32,7 +31,7 @@ from jdist.core.messages.protocol import (
     ToWorker,
     WorkerMessage,
 )
-from jdist.core.messages.runs import RankDone, RunCell
+from jdist.core.messages.runs import Output, OutputItem, RankDone, RunCell
 from jdist.wire.values.frames import Unpacker, pack
 
 MODULES = [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jdist.core.messages.output import Display, Tail, Text
+from jdist.core.messages.runs import Display, Tail, Text
 from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.core.topology import Topology
 from jdist.notebook.output.body import IMAGES_LIMIT

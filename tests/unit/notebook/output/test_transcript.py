@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.core.messages.output import Clear, Display, Tail, Text
+from jdist.core.messages.runs import Clear, Display, Tail, Text
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.output.alignment import MOST_VARIANTS
 from jdist.notebook.output.transcript import Block, Transcript
