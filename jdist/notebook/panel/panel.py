@@ -1,5 +1,6 @@
 """Panel: the widget that shows a cluster's panel, or the form that starts one, as the session's cluster changes."""
 
+import threading
 from typing import Any
 
 from jdist.client.blocking import Cluster
@@ -29,6 +30,7 @@ class Panel:
         self._start_form: StartForm | None = None
         self._parentless = ParentlessContext(kernel)
         self._is_closed = False
+        self._lock = threading.RLock()  # A cell and the client's loop may both change the cluster.
         self._parentless.run(self._make)
         self._unfollow = session.follow(self._parentless.wrap(self._use)) if session is not None else lambda: None
 
@@ -41,32 +43,37 @@ class Panel:
 
     def _use(self, cluster: Cluster | None) -> None:
         """Show this cluster from now on, or none."""
-        if self._cluster_panel is not None:
-            self._cluster_panel.close()
-        self._cluster, self._cluster_panel, self._start_form = cluster, None, None
-        if cluster is not None:
-            self._cluster_panel = ClusterPanel(cluster, self._kernel, lambda: self._arrange(is_form_needed=True))
-        self._arrange()
-        if self._cluster_panel is not None:
-            self._cluster_panel.open()
+        with self._lock:
+            if self._is_closed:
+                return
+            if self._cluster_panel is not None:
+                self._cluster_panel.close()
+            self._cluster, self._cluster_panel, self._start_form = cluster, None, None
+            if cluster is not None:
+                self._cluster_panel = ClusterPanel(cluster, self._kernel, lambda: self._arrange(is_form_needed=True))
+            self._arrange()
+            if self._cluster_panel is not None:
+                self._cluster_panel.open()
 
     def _arrange(self, *, is_form_needed: bool = False) -> None:
-        children = [] if self._cluster_panel is None else [self._cluster_panel.widget]
-        if self._session is not None and (self._cluster_panel is None or is_form_needed):
-            if self._start_form is None:
-                self._start_form = StartForm(self._session.kind, self._kernel, self._session.use)
-            children.append(self._start_form.widget)
-        self.widget.children = children
+        with self._lock:
+            children = [] if self._cluster_panel is None else [self._cluster_panel.widget]
+            if self._session is not None and (self._cluster_panel is None or is_form_needed):
+                if self._start_form is None:
+                    self._start_form = StartForm(self._session.kind, self._kernel, self._session.use)
+                children.append(self._start_form.widget)
+            self.widget.children = children
 
     def close(self) -> None:
         """Stop following the cluster, and remove the widgets."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._unfollow()
-        if self._cluster_panel is not None:
-            self._cluster_panel.close()
-        self._parentless.run(self.widget.close)
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._unfollow()
+            if self._cluster_panel is not None:
+                self._cluster_panel.close()
+            self._parentless.run(self.widget.close)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """The widget; and for a front end without widgets, the cluster as it is now."""
