@@ -9,7 +9,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jdist.core.errors import UsageError
 from jdist.notebook import verbs
-from jdist.notebook.completion.completer import RankCompleter
+from jdist.notebook.completion import RankCompleter
 from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import NotebookScreen, TerminalScreen

@@ -128,7 +128,6 @@ class ClusterList:
         self._on_running = on_running
         self._followers: dict[str, BrowserFollower] = {}
         self._others: dict[str, ClusterSnapshot] = {}  # Clusters that cannot be attached to.
-        self._is_settled = False  # Nothing can change unless the directory changes or a follower reports it.
         self._rescan = asyncio.Event()
         self._feed = EventFeed(self.snapshot, emit)
         self._starts = PendingStarts(lambda name, notice: self._feed.update(name, False, notice), self._check_size)
@@ -230,31 +229,23 @@ class ClusterList:
     # ------------------------------------------------------------ finding them
 
     async def _follow(self) -> None:
+        """Look again when the directory changes, a follower has lost its cluster, or a cluster may be back."""
         while True:
             seen = await asyncio.to_thread(_changed_at)
             self._rescan.clear()
-            self._is_settled = False
-            with contextlib.suppress(OSError):  # a file that cannot be read now is read again
-                await self._adopt(*await asyncio.to_thread(_find))
-            await self._until_changed(seen)
+            try:
+                running, others, is_settled = await asyncio.to_thread(_find)
+                await self._adopt(running, others)
+            except OSError:  # a file that cannot be read now is read again
+                is_settled = False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if is_settled else _RESCAN):
+                    while not self._rescan.is_set() and await asyncio.to_thread(_changed_at) == seen:
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(self._rescan.wait(), _GLANCE)
 
-    async def _until_changed(self, seen: int) -> None:
-        """Wait until the directory changes, a follower has lost its cluster, or a cluster may be back."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if self._is_settled else _RESCAN):
-                while await asyncio.to_thread(_changed_at) == seen:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._rescan.wait(), _GLANCE)
-                        return
-
-    async def _adopt(
-        self,
-        running: Mapping[str, Connection],
-        restartable: Mapping[str, Connection],
-        unreadable: Mapping[str, str],
-        is_all: bool,
-    ) -> None:
-        """Follow the clusters that run. ``is_all``: all files there are classified: no controller starts or ends."""
+    async def _adopt(self, running: Mapping[str, Connection], others: dict[str, ClusterSnapshot]) -> None:
+        """Follow the clusters that run; show the others."""
         for name in {**running, **self._followers}:
             known, connection = self._followers.get(name), running.get(name)
             if known is not None and (known.is_over or known.connection != connection):
@@ -263,9 +254,7 @@ class ClusterList:
                 follower = BrowserFollower(connection, self._handle_update, self._is_watched, self._on_running)
                 follower.add_done_callback(self._log_fault)
                 self._followers[name] = follower
-        self._others = {n: ClusterSnapshot(name=n, state="foreign", reason=why) for n, why in unreadable.items()}
-        self._others |= {n: summary_of(connection, "orphaned", _ORPHANED) for n, connection in restartable.items()}
-        self._is_settled = is_all and not self._others
+        self._others = others
         for name in {*self._feed.names, *self._followers, *self._others}:
             self._feed.update(name)
 
@@ -292,8 +281,10 @@ def _changed_at() -> int:
         return 0
 
 
-def _find() -> tuple[Mapping[str, Connection], Mapping[str, Connection], Mapping[str, str], bool]:
-    """The connection files in the runtime directory, as :meth:`ClusterList._adopt` takes them."""
-    running, restartable, unreadable = find.connections(), find.restartable(), find.unreadable()
+def _find() -> tuple[Mapping[str, Connection], dict[str, ClusterSnapshot], bool]:
+    """Clusters that run, those that cannot be attached to, and whether only a change of the directory can add one."""
+    running, restartable = find.connections(), find.restartable()
+    others = {n: ClusterSnapshot(name=n, state="foreign", reason=why) for n, why in find.unreadable().items()}
+    others |= {n: summary_of(connection, "orphaned", _ORPHANED) for n, connection in restartable.items()}
     there = {path.stem.removeprefix("jdist-") for path in find.directory().glob("jdist-*.json")}
-    return running, restartable, unreadable, there <= {*running, *restartable, *unreadable}
+    return running, others, not others and there <= running.keys()

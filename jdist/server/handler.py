@@ -61,18 +61,12 @@ class Handler(ExtensionHandlerMixin, APIHandler):
             status = 400 if isinstance(e, UsageError) else 502
             raise web.HTTPError(status, redacted(str(e)), reason=type(e).__name__) from None
 
-    async def act(
-        self, name: str, what: Callable[[AsyncCluster], Awaitable[T]], within: float = ANSWER_TIMEOUT
-    ) -> T | None:
-        """Do something with the cluster called ``name``; None if it takes longer and goes on."""
-        self.check(name)
-        return await self.cross(self.clusters.act(name, what, within))
-
     async def ask(
         self, name: str, what: Callable[[AsyncCluster], Awaitable[T]], whom: str, within: float = ANSWER_TIMEOUT
     ) -> T:
         """Ask the cluster called ``name``; 504 if ``whom`` it asks does not answer in time."""
-        found = await self.act(name, what, within)
+        self.check(name)
+        found = await self.cross(self.clusters.act(name, what, within))
         if found is None:
             raise web.HTTPError(504, f"no answer from {whom}")
         return found

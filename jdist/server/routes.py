@@ -105,12 +105,13 @@ async def _restart(handler: Handler, name: str) -> None:
 async def _apply(handler: Handler, name: str, change: Callable[[AsyncCluster, Ranks], Awaitable[object]]) -> None:
     """Apply ``change`` to the ranks that the body names."""
     ranks = handler.ranks()
+    handler.check(name)
 
     async def apply(cluster: AsyncCluster) -> bool:
         await change(cluster, ranks)
         return True
 
-    handler.send_done(bool(await handler.act(name, apply)))
+    handler.send_done(bool(await handler.cross(handler.clusters.act(name, apply, ANSWER_TIMEOUT))))
 
 
 @route("POST", "clusters/NAME/revive", "execute")

@@ -13,7 +13,7 @@ import pytest
 from IPython.core.completer import CompletionContext
 
 import jdist
-from jdist.notebook.completion.completer import RankCompleter
+from jdist.notebook.completion import RankCompleter
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 from support.notebook import Notebook

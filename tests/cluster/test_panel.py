@@ -12,8 +12,7 @@ import pytest
 
 import jdist
 from jdist.client.blocking import bridge
-from jdist.notebook.panel.cluster_panel import ClusterPanel
-from jdist.notebook.panel.follower import PanelFollower
+from jdist.notebook.panel.cluster_panel import ClusterPanel, PanelFollower
 from jdist.notebook.panel.html import Sight
 from support.waits import eventually
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from jdist.client.doctor.diagnosis import Clock, Examination, Finding
-from jdist.client.doctor.findings import findings
+from jdist.client.doctor.findings import diagnose
 from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Limits, NetworkPath, NodeReport, TorchFacts
 
 GIB = 1 << 30
@@ -66,4 +66,4 @@ def seen(*reports: NodeReport, **rest: Any) -> Examination:
 
 
 def found(*reports: NodeReport, **rest: Any) -> tuple[Finding, ...]:
-    return findings(seen(*reports, **rest))
+    return diagnose(seen(*reports, **rest)).findings

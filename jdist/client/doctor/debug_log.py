@@ -49,12 +49,13 @@ async def collect_logs(link: Link, facts: ClusterFacts, lines: int) -> DebugLogs
     ranks = tuple(range(topology.world_size))  # none while no node is here; the controller answers once more then
     nodes = [place for place, host in enumerate(facts.hostnames) if host]
     measured, of_controller, of_nodes, of_ranks = await asyncio.gather(
-        asyncio.gather(*(_offset(link, node) for node in nodes)),
+        asyncio.gather(*(read_clock(link, node, _TIMEOUT, 1) for node in nodes)),
         link.query((), op, _TIMEOUT),
         link.query_nodes(nodes, op, _TIMEOUT),
         link.query(ranks, op, _TIMEOUT),
     )
-    offsets = dict(zip(nodes, measured, strict=True))
+    clocks = {node: clock for node, clock in zip(nodes, measured, strict=True) if clock is not None}
+    offsets = {node: c.offset for node, c in clocks.items() if abs(c.offset) > c.error}  # else it is noise
     answers: list[tuple[str, float, object]] = [("controller", 0.0, of_controller[CONTROLLER])]
     answers += [(f"node {n}", offsets.get(n, 0.0), of_nodes[n]) for n in sorted(of_nodes)]
     answers += [(f"rank {r}", offsets.get(topology.place(r), 0.0), of_ranks[r]) for r in ranks]
@@ -67,9 +68,3 @@ async def collect_logs(link: Link, facts: ClusterFacts, lines: int) -> DebugLogs
         else:
             missing[process] = answer.reason if isinstance(answer, QueryFailed) else f"it sent {answer}"
     return DebugLogs(tuple(sorted(entries, key=lambda entry: entry.time)[-lines:]), missing)
-
-
-async def _offset(link: Link, node: int) -> float:
-    """By how much the node's clock is ahead of this host's, if that is more than the measurement's error."""
-    clock = await read_clock(link, node, _TIMEOUT, 1)
-    return clock.offset if clock is not None and abs(clock.offset) > clock.error else 0.0

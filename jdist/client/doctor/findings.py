@@ -51,15 +51,10 @@ def check_node(function: NodeCheck) -> NodeCheck:
     return function
 
 
-def findings(seen: Examination) -> tuple[Finding, ...]:
-    """The findings of all checks, the worst first."""
-    found = (finding for each in _checks for finding in each(seen))
-    return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity)))
-
-
 def diagnose(seen: Examination) -> Diagnosis:
-    """The examination with its findings."""
-    return Diagnosis(seen, findings(seen))
+    """The examination with the findings of all checks, the worst first."""
+    found = (finding for each in _checks for finding in each(seen))
+    return Diagnosis(seen, tuple(sorted(found, key=lambda f: SEVERITIES.index(f.severity))))
 
 
 @check

@@ -50,10 +50,7 @@ def match(traced: Traces, members: Members, elsewhere: Iterable[int] = ()) -> li
     Ranks that called something in a group count as its members too. ``elsewhere`` are ranks that are known to have had
     no part in the run.
     """
-    return _collectives(traced, members, frozenset(elsewhere)) + _messages(traced)
-
-
-def _collectives(traced: Traces, members: Members, elsewhere: frozenset[int]) -> list[Meeting]:
+    idle = frozenset(elsewhere)
     found: dict[tuple[str, int, int], Meeting] = defaultdict(Meeting)
     seen: dict[str, set[int]] = {name: set(ranks) for name, ranks in members.items()}
     last: dict[tuple[str, int], int] = {}
@@ -76,8 +73,8 @@ def _collectives(traced: Traces, members: Members, elsewhere: frozenset[int]) ->
         began = min(traced[r].calls[i].started for r, i in meeting.calls.items())
         absent = seen[group] - meeting.calls.keys()
         passed = {r for r in absent if r in traced and number > last.get((group, r), 0) and _is_kept(traced[r], began)}
-        meeting.missing = frozenset(passed | (absent & elsewhere))
-    return list(found.values()) + alone
+        meeting.missing = frozenset(passed | (absent & idle))
+    return [*found.values(), *alone, *_messages(traced)]
 
 
 def _is_kept(trace: RankTrace, moment: float) -> bool:

@@ -84,21 +84,18 @@ class Trace:
         r = self.report
         picture = svg.svg(r) if r.timeline.rows else ""
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in r.notes)
+        aligned = [f'style="{_CELL}{"right" if head in NUMERIC else "left"}"' for head in HEADS]
+        top = "".join(f"<th {a}>{html.escape(h)}</th>" for h, a in zip(HEADS, aligned, strict=True))
+        rows = ""
+        for row in r.table():
+            cells = "".join(f"<td {a}>{html.escape(c)}</td>" for c, a in zip(row, aligned, strict=True))
+            rows += f"<tr>{cells}</tr>"
         return (
             f"<div><strong>{html.escape(r.headline)}</strong></div><div>{html.escape(r.finding)}</div>"
-            f'<div style="overflow-x:auto;margin:6px 0">{picture}</div>{_table(r)}'
+            f'<div style="overflow-x:auto;margin:6px 0">{picture}</div>'
+            f"<table><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table>"
             f'<div style="opacity:.75">{notes}</div>'
         )
-
-
-def _table(report: TraceReport) -> str:
-    aligned = [f'style="{_CELL}{"right" if head in NUMERIC else "left"}"' for head in HEADS]
-    top = "".join(f"<th {a}>{html.escape(h)}</th>" for h, a in zip(HEADS, aligned, strict=True))
-    rows = "".join(
-        "<tr>" + "".join(f"<td {a}>{html.escape(c)}</td>" for c, a in zip(row, aligned, strict=True)) + "</tr>"
-        for row in report.table()
-    )
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 async def collect_trace(link: Link, facts: ClusterFacts, run: int) -> Trace:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from jdist.client.doctor.diagnosis import Diagnosis, Finding
-from jdist.client.doctor.findings import findings
+from jdist.client.doctor.findings import diagnose
 from jdist.notebook.text.doctor_text import diagnosis_bundle
 from support.nodes import SOUND, gpu_node, node, seen, way
 
 
 def shown(*reports: object, **rest: object) -> dict[str, str]:
     examination = seen(*reports, **rest)  # type: ignore[arg-type]
-    return diagnosis_bundle(Diagnosis(examination, findings(examination)))
+    return diagnosis_bundle(diagnose(examination))
 
 
 def test_nodes_stand_side_by_side() -> None:
@@ -57,5 +57,5 @@ def test_what_nodes_say_is_shown_as_text() -> None:
 
 def test_a_start_that_failed_shows_why_and_no_tables() -> None:
     examination = seen(trouble="ssh: no route to host")
-    text = diagnosis_bundle(Diagnosis(examination, findings(examination)))["text/plain"]
+    text = diagnosis_bundle(diagnose(examination))["text/plain"]
     assert text == "✗ breaks: the world could not be formed: ssh: no route to host"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.core.messages.introspection import Completed
-from jdist.notebook.completion.names import RanksPart, combine, describe_name, is_for_ranks, ranks_part, spread
+from jdist.notebook.completion import RanksPart, combine, describe_name, is_for_ranks, ranks_part, spread
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,18 @@ kernel's ``do_inspect`` is wrapped instead.
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
 from IPython.utils.tokenutil import token_at_cursor
+from msgspec import Struct
 
 from jdist.client.blocking import Cluster, bridge
 from jdist.core.errors import JdistError, UsageError
+from jdist.core.messages.introspection import Completed
 from jdist.core.quantities import HelpWanted
-from jdist.notebook.completion.names import combine, describe_name, is_for_ranks, ranks_part, spread
+from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.session import Session
 
@@ -25,6 +27,8 @@ _DEADLINE = 0.2  # Seconds for the ranks to answer; then the notebook answers al
 _MARGIN = 0.1  # Further seconds for the client's own thread.
 _REST = 2.0  # Seconds for which a rank that missed the deadline is not asked.
 _MOST = 32  # Ranks that are asked; of a larger world a sample.
+# JupyterLab would break a type's line at a space or hyphen, over the next name.
+_UNBROKEN = str.maketrans(" -", "\N{NO-BREAK SPACE}\N{NON-BREAKING HYPHEN}")
 
 
 class RankCompleter:
@@ -40,11 +44,18 @@ class RankCompleter:
         """Make the shell ask the ranks first."""
         matchers = getattr(getattr(shell, "Completer", None), "custom_matchers", None)
         kernel: Any = getattr(shell, "kernel", None)
-        own = getattr(kernel, "do_inspect", None)
+        own: Any = getattr(kernel, "do_inspect", None)
+
+        def do_inspect(code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()) -> Any:
+            text = self.describe(code, cursor_pos, detail_level)
+            if not text:  # the ranks know nothing, or the cell runs here
+                return own(code, cursor_pos, detail_level, omit_sections)
+            return {"status": "ok", "found": True, "data": {"text/plain": text}, "metadata": {}}
+
         if matchers is not None:
             matchers.append(self.match)
         if own is not None:
-            kernel.do_inspect = self._inspecting(own)
+            kernel.do_inspect = do_inspect
 
         def undo() -> None:
             if matchers is not None and self.match in matchers:
@@ -58,9 +69,7 @@ class RankCompleter:
         """Undo :meth:`install`."""
         self._undo()
 
-    @context_matcher(  # type: ignore[untyped-decorator]
-        identifier="jdist.ranks", priority=100
-    )
+    @context_matcher(identifier="jdist.ranks", priority=100)  # type: ignore[untyped-decorator]
     def match(self, context: CompletionContext) -> Any:
         """IPython's matcher: the ranks' names, and then none of the notebook's own."""
         lines = context.full_text.split("\n")
@@ -76,22 +85,11 @@ class RankCompleter:
         start = min(answer.start for answer in answers.values())
         found = combine({r: answer for r, answer in answers.items() if answer.start == start})
         return {
-            "completions": [SimpleCompletion(name, type=_unbroken(kind) or None) for name, kind in found],
+            "completions": [SimpleCompletion(name, type=kind.translate(_UNBROKEN) or None) for name, kind in found],
             "matched_fragment": line[start:],
             "suppress": True,
             "ordered": True,
         }
-
-    def _inspecting(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        """The kernel's do_inspect: answered by the ranks in their cells, by ``own`` where these know nothing."""
-
-        def do_inspect(code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()) -> Any:
-            text = self.describe(code, cursor_pos, detail_level)
-            if not text:
-                return own(code, cursor_pos, detail_level, omit_sections)
-            return {"status": "ok", "found": True, "data": {"text/plain": text}, "metadata": {}}
-
-        return do_inspect
 
     def describe(self, code: str, cursor: int, detail: int = 0) -> str:
         """The ranks' description of the name at the cursor; "" if they have none."""
@@ -141,6 +139,63 @@ def _select(cluster: Cluster, options: str) -> tuple[int, ...]:
         return cluster.select()
 
 
-def _unbroken(text: str) -> str:
-    """JupyterLab would break the line at a space or hyphen, over the next name."""
-    return text.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "\N{NON-BREAKING HYPHEN}")
+class RanksPart(Struct, frozen=True):
+    """The part of a cell that runs on ranks, from ``offset``; ``options`` are the words after ``%%dist``."""
+
+    options: str
+    offset: int
+
+
+def ranks_part(code: str, *, is_auto: bool) -> RanksPart | None:
+    """None for a cell that runs in the notebook. ``is_auto``: plain cells go to the ranks."""
+    blank = len(code) - len(code.lstrip())
+    first, newline, _ = code[blank:].partition("\n")
+    words = first.split(maxsplit=1)
+    if words[:1] == ["%%dist"]:
+        return RanksPart(words[1].strip() if len(words) > 1 else "", blank + len(first) + len(newline))
+    if is_auto and first and not first.startswith(("%", "!", "get_ipython()")):
+        return RanksPart("", 0)
+    return None
+
+
+def is_for_ranks(line: str) -> bool:
+    """Whether names in this line of the part are the ranks'. Modules and magics are completed by the notebook."""
+    words = line.split(maxsplit=1)
+    return not words or not (words[0] in ("import", "from") or words[0].startswith(("%", "!")))
+
+
+def spread(ranks: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """At most ``most`` ranks, from the first to the last."""
+    if len(ranks) <= most:
+        return ranks
+    return tuple(ranks[i * (len(ranks) - 1) // (most - 1)] for i in range(most))
+
+
+def combine(answers: Mapping[int, Completed]) -> list[tuple[str, str]]:
+    """``(name, type)``, names of all ranks first, then alphabetical; the type says where ranks differ in the name."""
+    kinds: dict[str, dict[int, str]] = {}
+    for rank, answer in answers.items():
+        types = answer.types or ("",) * len(answer.matches)
+        for match, kind in zip(answer.matches, types, strict=True):
+            kinds.setdefault(match, {})[rank] = kind
+    names = [(name, _describe_type(by_rank, len(answers))) for name, by_rank in kinds.items()]
+    return sorted(names, key=lambda item: (len(kinds[item[0]]) < len(answers), item[0]))
+
+
+def _describe_type(by_rank: Mapping[int, str], asked: int) -> str:
+    ranks_of = ranks_by(by_rank.items())
+    if len(ranks_of) > 1:
+        return ", ".join(f"{kind or '?'} on {RankSet(ranks)}" for kind, ranks in ranks_of.items())
+    (kind,) = ranks_of
+    return kind if len(by_rank) == asked else f"{kind} only on {RankSet(by_rank)}".lstrip()
+
+
+def describe_name(name: str, answers: Mapping[int, str]) -> str:
+    """The ranks' descriptions of a name, equal ones once; "" where no rank has it."""
+    ranks_of = ranks_by(answers.items())
+    if not any(ranks_of):
+        return ""
+    if len(ranks_of) == 1:
+        return next(iter(ranks_of))
+    parts = [f"[{RankSet(ranks)}] {text or f'there is no {name}'}" for text, ranks in ranks_of.items()]
+    return "\n\n".join([f"{name} is not the same on every rank", *parts])
