@@ -1,5 +1,9 @@
 """Launcher: the interface of every way to start agents on nodes. ``CONTRIBUTING.md`` tells how to add one."""
 
+import asyncio
+import hashlib
+import re
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from importlib.metadata import entry_points
@@ -12,6 +16,8 @@ from jdist.core.errors import UsageError, nearest
 from jdist.core.settings import Host, Settings
 
 ENTRY_POINTS = "jdist.launchers"
+# Characters of the cluster's own name in a label. A scheduler appends more to a label to name its objects.
+_NAME_LENGTH = 24
 
 
 class LaunchPlan(Struct, frozen=True):
@@ -26,6 +32,19 @@ class LaunchPlan(Struct, frozen=True):
     def node_ranks(self) -> range:
         """Node ranks to launch."""
         return range(self.first, self.first + (self.nnodes or self.settings.nnodes))
+
+    @property
+    def label(self) -> str:
+        """Label of everything that a scheduler holds for the cluster, such as ``jdist-c1-5d41402a``.
+
+        A cluster's name is unique among the clusters of one user on one host only, and a scheduler serves many users
+        and hosts. The label tells those apart and follows from the plan alone, so any client on the controller's host
+        finds what another client has started. Lower-case letters, digits and ``-``, at most 39 characters.
+        """
+        where = f"{socket.gethostname()}\0{self.log}\0{self.settings.name}"
+        own = re.sub(r"[^a-z0-9]+", "-", self.settings.name.lower())[:_NAME_LENGTH].strip("-")
+        digest = hashlib.sha256(where.encode()).hexdigest()[:8]
+        return "-".join(filter(None, ("jdist", own, digest)))
 
 
 class Launcher(ABC):
@@ -106,6 +125,18 @@ class Launcher(ABC):
 def join_words(node_rank: int, *, fork: bool) -> list[str]:
     """Arguments of ``jdist`` for a node's agent, which reads the join line on standard input."""
     return ["join", "--node-rank", str(node_rank), *([] if fork else ["--no-fork"]), "-"]
+
+
+def resolved(line: str) -> asyncio.Future[str]:
+    """A join line that is known already, for what awaits one."""
+    known: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    known.set_result(line)
+    return known
+
+
+def poll_pause(waited: float) -> float:
+    """Seconds until a scheduler is asked again, after so many seconds of waiting: from 1 to 15."""
+    return min(15.0, max(1.0, waited / 20))
 
 
 def find_launcher(name: str) -> type[Launcher]:

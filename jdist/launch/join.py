@@ -2,15 +2,13 @@
 
 from collections.abc import Awaitable
 
-from jdist.launch.base import Launcher, LaunchPlan
+from jdist.launch.base import Launcher
 
 
 class JoinLauncher(Launcher):
     """Prints the line to run on each node."""
 
-    def __init__(self, plan: LaunchPlan):
-        super().__init__(plan)
-        self._line = ""
+    _line = ""  # The join line, once it is known.
 
     async def launch(self, join_line: Awaitable[str]) -> None:
         self._line = await join_line

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,13 @@ from typing import BinaryIO, ClassVar
 from jdist.core.environment import SECRETS, without
 from jdist.core.errors import LaunchError
 from jdist.launch.base import Launcher, LaunchPlan
-from jdist.launch.support import reap
 from jdist.wire.log import without_verbose
+from jdist.wire.transport.invitations import REFUSED
 
 # The line in which launch/node_runner reports the end of a node's agent.
 _NODE = re.compile(r"jdist node (\d+) \(([^)]*)\): (.*)")
 _TAIL = 4
+_LOG_LINES = 3
 _LOOK = 0.05  # Seconds between two polls of a process.
 _END = 5.0
 
@@ -146,6 +148,18 @@ class ProgramLauncher(Launcher):
     async def end(self) -> None:
         """End the programs, unless they end by themselves with the agents."""
         await asyncio.gather(*(program.end(self.patience, _END) for program in set(self.programs.values())))
+
+
+def reap(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a child in a thread, so that a child that outlives its starter's interest leaves no zombie."""
+    threading.Thread(target=process.wait, name=f"jdist-reap-{process.pid}", daemon=True).start()
+
+
+def last_words(log: str) -> str:
+    """The end of a log that several agents may share, on one line. If an agent was refused, only the refusal."""
+    last = without_verbose(log.strip().splitlines())[-_LOG_LINES:]
+    refusals = [line[line.index(REFUSED) :] for line in last if REFUSED in line]
+    return " / ".join(dict.fromkeys(refusals) or last)
 
 
 def node_command(place: str, first: int, *more: str, fork: bool = True) -> list[str]:

@@ -6,8 +6,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 
 from jdist.launch.base import join_words
-from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog
-from jdist.launch.support import last_words
+from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, last_words
 
 
 class LocalLauncher(ProgramLauncher):

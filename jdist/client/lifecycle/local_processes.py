@@ -20,7 +20,7 @@ from jdist.client.find import directory
 from jdist.core.errors import LaunchError
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan
-from jdist.launch.support import last_words, reap
+from jdist.launch.launch_program import last_words, reap
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.invitations import JOINED, JoinLine, find_line
 from jdist.wire.transport.keys import Charter, ControllerStarted, StartController

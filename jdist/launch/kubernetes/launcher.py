@@ -11,11 +11,10 @@ from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
-from jdist.launch.base import Launcher, LaunchPlan
+from jdist.launch.base import Launcher, LaunchPlan, poll_pause
 from jdist.launch.kubernetes.api import KubeApi
 from jdist.launch.kubernetes.manifest import PodSpec, add_pod_arguments, pods_of
 from jdist.launch.kubernetes.pods import Pod, describe
-from jdist.launch.support import label_of, poll_pause
 
 if find_spec("kubernetes") is None:
     raise ImportError("kubernetes")  # half a second to import, so only when something is launched
@@ -38,7 +37,7 @@ class KubernetesLauncher(Launcher):
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
-        self._spec, self._context = _read(plan.settings, label_of(plan))
+        self._spec, self._context = _read(plan.settings, plan.label)
         if plan.first:
             text = "--launcher kubernetes cannot add a node to a running cluster"
             raise UsageError(text, remedies=(Remedy("invite", "print a line for one"),))

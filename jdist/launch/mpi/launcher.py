@@ -14,10 +14,9 @@ import msgspec
 
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.settings import Host, Settings
-from jdist.launch.base import LaunchPlan
+from jdist.launch.base import LaunchPlan, resolved
 from jdist.launch.hosts import parse_hosts, read_hostfile
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
-from jdist.launch.support import resolved
 
 Family = Literal["openmpi", "mpich"]
 # Variables in which either family puts a process's rank. jdist starts one process on each node.

@@ -19,7 +19,6 @@ from jdist.core.quantities import ArgumentParser, parse_amount
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, LaunchPlan
 from jdist.launch.launch_program import ProgramLog
-from jdist.launch.support import label_of
 
 if find_spec("ray") is None:
     raise ImportError("ray")  # which is imported by the program only
@@ -39,10 +38,10 @@ class RayRequest(msgspec.Struct, frozen=True):
     node_ranks: tuple[int, ...]
     is_first: bool  # Whether this is the cluster's first launch, and not a node that is added to it.
 
-
-def name_of(request: RayRequest) -> str:
-    """Name of the supervisor and of its placement group."""
-    return request.label if request.is_first else f"{request.label}-n{request.node_ranks[0]}"
+    @property
+    def name(self) -> str:
+        """Name of the supervisor and of its placement group."""
+        return self.label if self.is_first else f"{self.label}-n{self.node_ranks[0]}"
 
 
 class RayProgress(msgspec.Struct, frozen=True):
@@ -97,7 +96,7 @@ class RayLauncher(Launcher):
     async def _begin(self, what: str, node_ranks: Sequence[int]) -> None:
         """Start the program with a request."""
         settings, is_first = self.plan.settings, not self.plan.first
-        request = RayRequest(what, label_of(self.plan), settings, tuple(node_ranks), is_first)
+        request = RayRequest(what, self.plan.label, settings, tuple(node_ranks), is_first)
         address = parse_options(settings.launcher_args).address
         self._progress = RayProgress(waiting=f"Ray at {address} is being dialled")
         self._has_progress, self._is_clear = asyncio.Event(), False
@@ -188,11 +187,9 @@ class RayLauncher(Launcher):
             news = self._progress
             await self._close()
         if news.error:
-            raise LaunchError(
-                f"what Ray may hold for this cluster, {label_of(self.plan)}, is not removed: {news.error}"
-            )
+            raise LaunchError(f"what Ray may hold for this cluster, {self.plan.label}, is not removed: {news.error}")
         if not news.is_done:
-            raise LaunchError(f"Ray did not remove {label_of(self.plan)} within {_ANSWER:.0f} s")
+            raise LaunchError(f"Ray did not remove {self.plan.label} within {_ANSWER:.0f} s")
         self._is_clear = True
 
 

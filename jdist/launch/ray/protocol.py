@@ -17,7 +17,7 @@ import ray
 from ray.util import remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from jdist.launch.ray.launcher import KEEP, UNREACHED, RayProgress, RayRequest, name_of, parse_options
+from jdist.launch.ray.launcher import KEEP, UNREACHED, RayProgress, RayRequest, parse_options
 from jdist.launch.ray.supervisor import RaySupervisor, group_named
 
 _NAMESPACE = "jdist"
@@ -70,7 +70,7 @@ async def _launch(request: RayRequest, lines: asyncio.StreamReader) -> None:
             is_kept = await _follow(supervisor, lines)
     finally:
         if is_new and not is_kept:
-            await _end(name_of(request), supervisor)
+            await _end(request.name, supervisor)
 
 
 async def _follow(supervisor: Any, lines: asyncio.StreamReader) -> bool:
@@ -93,7 +93,7 @@ def _new_supervisor(request: RayRequest) -> Any:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     kind: Any = ray.remote(RaySupervisor)
     lasting = {"lifetime": "detached", "max_concurrency": 100, "max_restarts": -1, "max_task_retries": -1}
-    options = kind.options(name=name_of(request), num_cpus=0, scheduling_strategy=here, **lasting)
+    options = kind.options(name=request.name, num_cpus=0, scheduling_strategy=here, **lasting)
     return options.remote(msgspec.json.encode(request))
 
 
@@ -113,7 +113,7 @@ def _names(request: RayRequest) -> list[str]:
 
 async def _clear(request: RayRequest) -> None:
     """End every supervisor of the cluster, or that of an added node."""
-    wanted = [n for n in await asyncio.to_thread(_names, request) if request.is_first or n == name_of(request)]
+    wanted = [n for n in await asyncio.to_thread(_names, request) if request.is_first or n == request.name]
     for name in wanted:
         await _end(name, ray.get_actor(name))
     async with asyncio.timeout(_GONE):

@@ -15,7 +15,6 @@ import collections
 import contextlib
 import logging
 import os
-import signal
 import sys
 import time
 from typing import Any
@@ -27,8 +26,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from jdist.launch.base import join_words
-from jdist.launch.ray.launcher import RayProgress, RayRequest, fitting, name_of, parse_options
-from jdist.wire.processes import die_with_parent
+from jdist.launch.ray.launcher import RayProgress, RayRequest, fitting, parse_options
 
 _log = logging.getLogger("jdist.launch")
 
@@ -37,17 +35,16 @@ _AGENT_END = 8.0  # Seconds for a terminated agent to end.
 _LINGER = 60.0  # Seconds after the last agent's end for which the supervisor can still be asked for the reason.
 _LINES = 5
 _NEWS = 10.0  # Seconds after which a request for progress returns even without any.
-_AGENT = (
-    "import sys; from jdist.commands import main; from jdist.launch.ray.supervisor import tethered; tethered();"
-    " sys.exit(main(sys.argv[1:]))"
-)
+# The agent, which ends in order when the actor that started it ends.
+_AGENT = """\
+import signal, sys
+from jdist.commands import main
+from jdist.wire.processes import die_with_parent
+die_with_parent(signal.SIGTERM)
+sys.exit(main(sys.argv[1:]))
+"""
 # Variables of Ray's own processes. A rank that uses Ray itself must not inherit them.
 _RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID")
-
-
-def tethered() -> None:
-    """In the agent: end in order when the actor that started it ends."""
-    die_with_parent(signal.SIGTERM)
 
 
 class RayNode:
@@ -104,12 +101,14 @@ class RaySupervisor:
 
     def __init__(self, request: bytes):
         self._request = msgspec.json.decode(request, type=RayRequest)
-        self._name = name_of(self._request)
+        self._name = self._request.name
         self._self = ray.get_runtime_context().current_actor
         self._group = group_named(self._name)
         bundle: dict[str, float] = self._group.bundle_specs[0] if self._group is not None else {}
         self._cpus, self._gpus = bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
-        self._nodes = _nodes_of(self._name)
+        found = sorted(n for n in ray.util.list_named_actors() if n.endswith(f"@{self._name}"))
+        # Living node actors by node rank; of two for one rank, the newer.
+        self._nodes: dict[int, Any] = {int(name.split("-")[1]): ray.get_actor(name) for name in found}
         self._progress = RayProgress()
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -257,12 +256,6 @@ def group_named(name: str) -> PlacementGroup | None:
     with contextlib.suppress(ValueError):  # there is none
         return get_placement_group(name)
     return None
-
-
-def _nodes_of(supervisor: str) -> dict[int, Any]:
-    """Living node actors of a supervisor, by node rank; of two for one rank, the newer."""
-    named = sorted(n for n in ray.util.list_named_actors() if n.endswith(f"@{supervisor}"))
-    return {int(n.split("-")[1]): ray.get_actor(n) for n in named}
 
 
 def _has(resources: dict[str, float]) -> str:

@@ -15,9 +15,8 @@ from jdist.core.errors import LaunchError, UsageError
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.core.slurm import SlurmJob, describe_node, parse_accounting, parse_job
-from jdist.launch.base import LaunchPlan
+from jdist.launch.base import LaunchPlan, poll_pause
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
-from jdist.launch.support import poll_pause
 
 _CALL_TIMEOUT = 30.0  # Seconds for Slurm's programs to answer; its controller may be busy.
 _LOOK = 0.2  # Seconds between two polls of a job that is about to end.

@@ -12,11 +12,10 @@ from jdist.core import __version__
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Host, Settings, SshBootstrapSpec
-from jdist.launch.base import LaunchPlan, join_words
+from jdist.launch.base import LaunchPlan, join_words, resolved
 from jdist.launch.node_launch import NodeLauncher
 from jdist.launch.ssh.logins import SshLogins
 from jdist.launch.ssh.remote import RemoteAgent
-from jdist.launch.support import resolved
 
 OLDEST_PYTHON = (3, 11)
 

@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from jdist.core.errors import LaunchError
 from jdist.core.settings import SshBootstrapSpec
+from jdist.launch.launch_program import last_words
 from jdist.launch.node_launch import NodeLaunch
 from jdist.launch.ssh.logins import SshLogins
-from jdist.launch.support import last_words
 
 _REPORT = 60.0  # Seconds for a login shell, Python's start and the import of jdist there.
 _END = 5.0

@@ -19,7 +19,6 @@ from jdist.client import find
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan
 from jdist.launch.kubernetes.launcher import KubernetesLauncher
-from jdist.launch.support import label_of
 from support.kubes import Kubes
 from support.waits import eventually
 
@@ -66,7 +65,7 @@ async def seen(is_so: Callable[[], Any]) -> Any:
 def test_what_pods_wait_for_and_why_they_fail_is_told_and_all_of_it_is_removed(kubes: Kubes, tmp_path: Path) -> None:
     async def go() -> None:
         launcher = KubernetesLauncher(plan(tmp_path))
-        name = label_of(launcher.plan)
+        name = launcher.plan.label
         await launcher.launch(known("jdist1.x"))
         assert [kubes.names(k) for k in ("statefulsets", "services", "secrets")] == [[name]] * 3
         assert await seen(lambda: launcher.describe() == f"pod {name}-0 is pending; pod {name}-1 is pending")
@@ -105,7 +104,7 @@ def test_a_launch_that_was_let_go_is_removed_by_any_client(kubes: Kubes, tmp_pat
 def test_a_pod_is_made_anew_in_its_place_with_the_new_line(kubes: Kubes, tmp_path: Path) -> None:
     async def go() -> None:
         launcher = KubernetesLauncher(plan(tmp_path))
-        name = label_of(launcher.plan)
+        name = launcher.plan.label
         await launcher.launch(known("jdist1.x"))
         before = kubes.uid(f"{name}-1")
         first = dict(kubes.objects["secrets", name]["data"])

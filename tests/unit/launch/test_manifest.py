@@ -17,7 +17,6 @@ from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan
 from jdist.launch.kubernetes.launcher import KubernetesLauncher
 from jdist.launch.kubernetes.manifest import PodSpec, objects, stateful_set, to_yaml
-from jdist.launch.support import label_of
 from support.kubes import check
 
 LINE = "jdist1.abc_-"
@@ -118,7 +117,7 @@ def test_labels_are_a_clusters_own_and_fit_everywhere() -> None:
         for name in ("c1", "C_1", "x" * 80, "___a")
         for log in ("/home/alice/jdist-c1.log", "/home/bob/jdist-c1.log")
     ]
-    labels = [label_of(plan) for plan in plans]
+    labels = [plan.label for plan in plans]
     assert len(set(labels)) == len(plans)
     for label in labels:
         check({"apiVersion": "v1", "kind": "Service", "metadata": {"name": label}, "spec": {}})

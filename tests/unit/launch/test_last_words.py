@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.launch.support import last_words
+from jdist.launch.launch_program import last_words
 
 ENROLLED = "jdist agent: enrolled with the controller at 127.0.0.1:5; waiting for the other nodes"
 REFUSED = "jdist agent: refused by the controller: torch is not installed there"
