@@ -19,6 +19,8 @@ from jdist.launch.kubernetes.pods import Pod, describe
 if find_spec("kubernetes") is None:
     raise ImportError("kubernetes")  # half a second to import, so only when something is launched
 
+_INVITATION = 30 * 86400.0  # Seconds for which the join line is valid: a pod that is restarted joins again with it.
+
 
 def _read(settings: Settings, name: str) -> tuple[PodSpec, str]:
     """Parse the arguments after ``--``: the pods, and the kubeconfig's context. Raises UsageError."""
@@ -27,9 +29,6 @@ def _read(settings: Settings, name: str) -> tuple[PodSpec, str]:
     p.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; default: its current one")
     o = p.parse(settings.launcher_args)
     return pods_of(o, name, settings), o.context
-
-
-_INVITATION = 30 * 86400.0  # Seconds for which the join line is valid: a pod that is restarted joins again with it.
 
 
 class KubernetesLauncher(Launcher):

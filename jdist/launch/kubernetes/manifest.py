@@ -47,19 +47,6 @@ class PodSpec(Struct, frozen=True, kw_only=True):
     fork: bool = True
 
 
-def check_pods(pods: PodSpec) -> None:
-    """Raise UsageError for what the API server would refuse, naming the option."""
-    if not pods.image:
-        raise UsageError("kubernetes: --image is needed; it holds the Python environment of the nodes")
-    for option in ("name", "namespace", "service-account", "pull-secret"):
-        text = getattr(pods, option.replace("-", "_"))
-        if text and not _NAME.fullmatch(text):
-            raise UsageError(f"kubernetes: --{option} {text!r}: lower-case letters, digits and - are allowed")
-    for option, text in {"cpu": pods.cpu, "memory": pods.memory, "shm": pods.shm}.items():
-        if text and not _QUANTITY.fullmatch(text):
-            raise UsageError(f"kubernetes: --{option} {text!r}: write an amount such as 4, 500m, 16Gi")
-
-
 def add_pod_arguments(parser: Any) -> None:
     """What can be said of the pods, here and in ``jdist manifest kubernetes``."""
     add = parser.add_argument
@@ -76,7 +63,7 @@ def add_pod_arguments(parser: Any) -> None:
 
 
 def pods_of(options: Any, name: str, settings: Settings, nproc: int = 0) -> PodSpec:
-    """The pods that the parsed options describe. Raises UsageError."""
+    """The pods that the parsed options describe. Raises UsageError for what the API server would refuse."""
     given = {field: value for field, value in vars(options).items() if field in PodSpec.__struct_fields__}
     if options.gpus < 0:
         counts = (nproc,) if nproc else settings.nproc_per_node
@@ -85,7 +72,15 @@ def pods_of(options: Any, name: str, settings: Settings, nproc: int = 0) -> PodS
         given["gpus"] = counts[0]
     own = {"name": name, "nnodes": settings.nnodes, "nproc": nproc, "env": settings.env, "fork": settings.fork}
     pods = PodSpec(**{**given, **own})
-    check_pods(pods)
+    if not pods.image:
+        raise UsageError("kubernetes: --image is needed; it holds the Python environment of the nodes")
+    for option in ("name", "namespace", "service-account", "pull-secret"):
+        text = getattr(pods, option.replace("-", "_"))
+        if text and not _NAME.fullmatch(text):
+            raise UsageError(f"kubernetes: --{option} {text!r}: lower-case letters, digits and - are allowed")
+    for option, text in {"cpu": pods.cpu, "memory": pods.memory, "shm": pods.shm}.items():
+        if text and not _QUANTITY.fullmatch(text):
+            raise UsageError(f"kubernetes: --{option} {text!r}: write an amount such as 4, 500m, 16Gi")
     return pods
 
 

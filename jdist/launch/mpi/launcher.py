@@ -63,7 +63,16 @@ class MpiLauncher(ProgramLauncher):
 
     async def launch(self, join_line: Awaitable[str]) -> None:
         """Start mpirun. Open MPI's forwards the line to all processes; MPICH's needs a file with it first."""
-        await self._start(self._hosts_of(self.plan.node_ranks), self.plan.node_ranks, asyncio.ensure_future(join_line))
+        ranks, known = self.plan.node_ranks, self._known_hosts()
+        if not ranks.start:
+            hosts: Sequence[Host] = self.plan.settings.hosts[: ranks.stop]
+        elif len(known) == len(ranks):
+            hosts = known  # named for the added node
+        elif len(known) < ranks.stop:
+            raise LaunchError(f"it is not known on which host node {ranks.start} is to be: -- --host NAME says it")
+        else:
+            hosts = known[ranks.start : ranks.stop]
+        await self._start(hosts, ranks, asyncio.ensure_future(join_line))
 
     async def relaunch(self, node_rank: int, join_line: str) -> bool:
         """Start another mpirun for the node, if its host is known."""
@@ -92,17 +101,6 @@ class MpiLauncher(ProgramLauncher):
 
     def _known_hosts(self) -> tuple[Host, ...]:
         return self.plan.settings.hosts or _hosts_among(self._args, _family(self._program))
-
-    def _hosts_of(self, ranks: range) -> Sequence[Host]:
-        """Hosts to pass to mpirun: at a start those of ``--hosts``, for an added node its own host."""
-        known = self._known_hosts()
-        if not ranks.start:
-            return self.plan.settings.hosts[: ranks.stop]
-        if len(known) == len(ranks):
-            return known  # named for this node
-        if len(known) < ranks.stop:
-            raise LaunchError(f"it is not known on which host node {ranks.start} is to be: -- --host NAME says it")
-        return known[ranks.start : ranks.stop]
 
     def why_ended(self, program: LaunchProgram, status: int) -> str:
         """mpirun's own error."""

@@ -104,7 +104,7 @@ class SlurmLauncher(ProgramLauncher):
         try:
             places = await self._places(numbers)
             found = [place for place in places if place[0] == name] if name else places[node_rank : node_rank + 1]
-            why = "" if found else await self._why_taken(name) if numbers else "its job is over"
+            why = await self._why_taken(name) if numbers and not found else "its job is over"
         except LaunchError as e:
             found, why = [], str(e)
         if not found:
@@ -188,7 +188,7 @@ class SlurmLauncher(ProgramLauncher):
         for number in numbers:
             job = await self._show(number)
             if job is None or job.phase == "over":
-                raise LaunchError(f"{job.describe() if job else f'job {number} is not known to Slurm'}")
+                raise LaunchError(job.describe() if job else f"job {number} is not known to Slurm")
             nodes = await self._call(["scontrol", "show", "hostnames", job.nodes]) if job.nodes else ""
             places += [(node, number) for node in nodes.split()]
         return places

@@ -18,7 +18,11 @@ _LOG_AGE = 7 * 86400  # Seconds after which old logs are removed.
 
 def main() -> None:
     """Read the request, report on one line that begins with the given mark, and become the agent."""
-    given = json.loads(read_line())
+    with open(0, "rb", buffering=0, closefd=False) as stdin:  # unbuffered: it reads not a byte after the line
+        line = stdin.readline()
+    if not line.endswith(b"\n"):
+        sys.exit(1)
+    given = json.loads(line)
     try:
         env = prepare(given)
         path = log_path(given["log"])
@@ -66,15 +70,6 @@ def log_path(name: str) -> str:
         if entry.stat(follow_symlinks=False).st_mtime < time.time() - _LOG_AGE:
             os.unlink(entry.path)
     return os.path.join(folder, f"{name}-{os.getpid()}.log")
-
-
-def read_line() -> bytes:
-    """Read one line of standard input, and, being unbuffered, not a byte more."""
-    with open(0, "rb", buffering=0, closefd=False) as stdin:
-        line = stdin.readline()
-    if not line.endswith(b"\n"):
-        sys.exit(1)
-    return line
 
 
 def write_report(given: Any, report: Any) -> None:

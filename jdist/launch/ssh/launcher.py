@@ -102,16 +102,15 @@ class SshLauncher(NodeLauncher[RemoteAgent]):
 def _counts(settings: Settings) -> tuple[int, ...]:
     """Ranks on each host: its slots, or what ``--nproc-per-node`` says of it. Raises UsageError if they disagree."""
     hosts, given = settings.hosts, settings.nproc_per_node
-    if not any(h.slots for h in hosts):
+    slots = {h.slots for h in hosts if h.slots}
+    if not slots:
         return given
-    each = given * len(hosts) if len(given) == 1 else given
-    if not each:
-        counts = {h.slots for h in hosts if h.slots}
+    if not given:
         bare = next((h.name for h in hosts if not h.slots), None)
-        if bare is not None and len(counts) > 1:
+        if bare is not None and len(slots) > 1:
             raise UsageError(f"how many ranks are to be on {bare}? The other hosts differ: write {bare}:RANKS")
-        each = (counts.pop(),) * len(hosts)
-        return tuple(h.slots or n for h, n in zip(hosts, each, strict=True))
+        return tuple(h.slots or max(slots) for h in hosts)
+    each = given * len(hosts) if len(given) == 1 else given
     if len(each) != len(hosts):
         raise UsageError(f"--nproc-per-node names {len(each)} nodes, but {len(hosts)} hosts are named")
     for host, n in zip(hosts, each, strict=True):

@@ -38,7 +38,7 @@ class SshLogins:
                     config=self._configuration, host=name, **given
                 )
                 known.alias = options.host_key_alias
-                known.files = known.files if options.known_hosts is None else list(options.known_hosts) or known.files
+                known.files = list(options.known_hosts or known.files)
                 return await asyncssh.connect(
                     name,
                     config=self._configuration,
