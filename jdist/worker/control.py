@@ -37,8 +37,7 @@ from jdist.worker.escalation import free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.kernel import shell, sigint, tracebacks
-from jdist.worker.observe.observer import Observer
-from jdist.worker.observe.stall_detector import StallDetector
+from jdist.worker.observe.observer import Observer, StallDetector
 from jdist.worker.queries.rank_queries import QueryHandler
 
 _log = logging.getLogger("jdist.worker")

@@ -105,16 +105,14 @@ def device_types(group: Any) -> set[str]:
 # ---------------------------------------------------------------- ending what is blocked
 
 
-def abort_nccl() -> bool:
-    """Abort every NCCL communicator of this process; False where there is none. Blocks until NCCL has done it.
+def abort_nccl() -> None:
+    """Abort every NCCL communicator of this process, if any. Blocks until NCCL has done it.
 
     All groups at once: NCCL deadlocks when communicators are aborted one by one (pytorch#119797).
     """
     world: Any = dist.group.WORLD
-    if world is None or "nccl" not in str(c10d._world.pg_backend_config.get(world, "")):
-        return False
-    c10d._abort_process_group()
-    return True
+    if world is not None and "nccl" in str(c10d._world.pg_backend_config.get(world, "")):
+        c10d._abort_process_group()
 
 
 _RECV_ABORT = "_ZN4c10d16ProcessGroupGloo8RecvWork5abortEv"
@@ -122,8 +120,8 @@ _RECV_VTABLE = "_ZTVN4c10d16ProcessGroupGloo8RecvWorkE"
 _HEADER = object.__basicsize__
 
 
-def abort_receive(work: Any) -> bool:
-    """Wake a gloo receive, which then returns *without* data and without an exception; False if it is none.
+def abort_receive(work: Any) -> None:
+    """Wake a gloo receive, which then returns *without* data and without an exception.
 
     Calls ``ProcessGroupGloo::RecvWork::abort``, which torch does not hand to Python. An object whose C++ class is not
     exactly that one (its vtable is compared) is left alone.
@@ -131,14 +129,12 @@ def abort_receive(work: Any) -> bool:
     library = _torch_cpu()
     held = ctypes.c_void_p.from_address(id(work) + _HEADER).value if library is not None else None
     if library is None or not held:
-        return False
+        return
     vtable = ctypes.addressof(ctypes.c_char.in_dll(library, _RECV_VTABLE)) + 2 * ctypes.sizeof(ctypes.c_void_p)
-    if ctypes.c_void_p.from_address(held).value != vtable:
-        return False
-    abort = library[_RECV_ABORT]
-    abort.argtypes, abort.restype = [ctypes.c_void_p], None
-    abort(held)
-    return True
+    if ctypes.c_void_p.from_address(held).value == vtable:
+        abort = library[_RECV_ABORT]
+        abort.argtypes, abort.restype = [ctypes.c_void_p], None
+        abort(held)
 
 
 @functools.cache

@@ -133,10 +133,7 @@ class ListenerWaker:
 
 
 def remember_receives() -> None:
-    """Remember each receive from any rank while it lives: it waits for no connection, so ending none ends it.
-
-    Once a process.
-    """
+    """Remember, from now on, each receive from any rank while it lives: no end of a connection ends its wait."""
     original = dist.ProcessGroup.recv_anysource
 
     def recv_anysource(*args: Any, **kwargs: Any) -> Any:
@@ -150,8 +147,9 @@ def remember_receives() -> None:
     dist.ProcessGroup.recv_anysource = recv_anysource  # type: ignore[method-assign]
 
 
-def abort_receives() -> int:
-    """Wake the receives from any rank that are pending; returns how many. Send SIGINT first: they return garbage."""
+def abort_receives() -> None:
+    """Wake the receives from any rank that are pending. Send SIGINT first: they return garbage."""
     with _receives_lock:
         works = [w for r in _receives if (w := r()) is not None and not w.is_completed()]
-    return sum(torch_compat.abort_receive(work) for work in works)
+    for work in works:
+        torch_compat.abort_receive(work)

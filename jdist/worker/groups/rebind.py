@@ -62,7 +62,14 @@ def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: di
                 notices.append(f"{name} of the last generation is gone; {AGAIN}")
     if not old:
         return notices
-    notices += _rebind_ddp(new)
+    for ddp in list(_ddps):
+        if (moved_to := new.get(id(ddp.process_group))) is not None:
+            move_ddp(ddp, moved_to)
+        else:
+            notices.append(
+                f"DistributedDataParallel({type(ddp.module).__name__}) was built on a group that is gone; "
+                f"build it again from its .module{ON_REFORM}"
+            )
     for holder in gc.get_referrers(*old):
         if holder is not old:
             _rebind_in(holder, new)
@@ -75,18 +82,6 @@ def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: di
                 f"a {kind} still holds the old handle of {', '.join(held)}; make that {kind} again{ON_REFORM}"
             )
     return list(dict.fromkeys(notices))
-
-
-def _rebind_ddp(new: _New) -> Iterator[str]:
-    for ddp in list(_ddps):
-        group = new.get(id(ddp.process_group))
-        if group is not None:
-            move_ddp(ddp, group)
-        else:
-            yield (
-                f"DistributedDataParallel({type(ddp.module).__name__}) was built on a group that is gone; "
-                f"build it again from its .module{ON_REFORM}"
-            )
 
 
 def _replacement(value: object, new: _New) -> Any:

@@ -53,14 +53,13 @@ class StoreClient:
             self._opening.start()
         return client
 
-    def disconnect(self) -> int:
+    def disconnect(self) -> None:
         """End whatever waits at the store, by shutting down the client's connection; the spare takes its place."""
         with self._lock:
-            if self._client is None:
-                return 0
-            others = connections_to(self.port) - self._client[1]
-            self._client = None
-            return shut_down((), self.port, keep=others)  # a spare that is being connected lives on
+            if self._client is not None:
+                others = connections_to(self.port) - self._client[1]
+                self._client = None
+                shut_down((), self.port, keep=others)  # a spare that is being connected lives on
 
     def _open_spare(self, host: str, port: int) -> None:
         try:

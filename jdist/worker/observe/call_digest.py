@@ -24,22 +24,10 @@ class _GroupCalls:
 
 
 def digest_calls(calls: list[LoggedCall], merger: CallMerger, labels: dict[str, str]) -> tuple[CallDigest, ...]:
-    """Digests of the calls, one per group; ``labels`` are the users' names of groups, by torch's name.
+    """Digests of the collectives that returned, one per group; ``labels`` are users' names of groups, by torch's name.
 
     A group in which several threads called is left out: the order of their calls is not the user's intention.
     """
-    known = {**labels, merger.world: "world"}
-    found = []
-    for name, group in _by_group(calls, merger).items():
-        if len(group.threads) == 1:
-            digest = hashlib.blake2b("\n".join(group.numbers).encode() + group.order.tobytes(), digest_size=8).digest()
-            size = len(merger.group_ranks.get(name, ()))
-            found.append(CallDigest(name, known.get(name, ""), size, len(group.order), digest))
-    return tuple(found)
-
-
-def _by_group(calls: list[LoggedCall], merger: CallMerger) -> dict[str, _GroupCalls]:
-    """The collectives that returned."""
     groups: dict[str, _GroupCalls] = {}
     seen: dict[Any, tuple[_GroupCalls, int]] = {}  # The group of such a call, and the number of its signature there.
     for logged in outermost(calls):
@@ -59,4 +47,11 @@ def _by_group(calls: list[LoggedCall], merger: CallMerger) -> dict[str, _GroupCa
             signature = call_signature(call) if call is not None else ""
             found = seen[key] = group, group.numbers.setdefault(signature, len(group.numbers))
         found[0].order.append(found[1])
-    return groups
+    known = {**labels, merger.world: "world"}
+    digests = []
+    for name, group in groups.items():
+        if len(group.threads) == 1:
+            digest = hashlib.blake2b("\n".join(group.numbers).encode() + group.order.tobytes(), digest_size=8).digest()
+            size = len(merger.group_ranks.get(name, ()))
+            digests.append(CallDigest(name, known.get(name, ""), size, len(group.order), digest))
+    return tuple(digests)

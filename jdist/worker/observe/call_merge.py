@@ -63,6 +63,7 @@ class CallMerger:
         first = next(iter(arguments.values()), None)
         tensors: list[TensorMeta] = [m for m in (first if isinstance(first, list) else [first]) if isinstance(m, tuple)]
         is_transfer, is_async = logged.op in TRANSFERS, logged.work_ref is not None
+        ends = (self._global_rank(arguments, end, name) for end in ("src", "dst") if end in arguments)
         return Call(
             op=logged.op,
             group=name,
@@ -70,7 +71,7 @@ class CallMerger:
             shapes=tuple(tuple(n if type(n) is int else -1 for n in shape) for shape, _ in tensors),
             dtypes=tuple(str(dtype).removeprefix("torch.") for _, dtype in tensors),
             detail="" if is_transfer else self._detail(arguments, name),
-            peer=self._peer(arguments, name) if is_transfer else None,
+            peer=next((r for r in ends if r is not None), ANY) if is_transfer else None,
             tag=arguments.get("tag") or 0 if is_transfer else 0,
             line=logged.line,
             started=logged.started / 1e9,
@@ -87,10 +88,6 @@ class CallMerger:
         if any(splits):
             parts.append("splits=" + "→".join(str(s or "even") for s in splits))
         return " ".join(parts)
-
-    def _peer(self, arguments: dict[str, Any], group: str) -> int:
-        ranks = (self._global_rank(arguments, end, group) for end in ("src", "dst") if end in arguments)
-        return next((r for r in ranks if r is not None), ANY)
 
     def _global_rank(self, arguments: dict[str, Any], end: str, group: str) -> int | None:
         """The global rank of ``src`` or ``dst``, also where the rank in the group was given."""

@@ -19,9 +19,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch.distributed as dist
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from jdist.core.observation import ActivityKind
+from jdist.core.observation import Activity
 from jdist.core.ranks import RankSet
 from jdist.worker.cells import script
 from jdist.worker.compat import torch as torch_compat
@@ -51,15 +51,10 @@ Key = tuple[Any, ...]
 class Location(Struct, frozen=True):
     """Where the main thread is. ``key`` is the same as long as it is in this very call, or at this cell line."""
 
-    kind: ActivityKind
+    activity: Activity  # Without its duration, CPU use and calls.
     key: Key
-    op: str
-    line: int | None
-    source: str
     call: LoggedCall | None = None  # The call it is in, or whose Work it waits for.
     is_open: bool = False  # Whether it is in that call itself.
-    needs: tuple[int, ...] = ()
-    waits_for: str = ""
 
 
 class _Sample(Struct):
@@ -116,43 +111,45 @@ class MainThread:
         frames = frames_of(self._ident)
         at, cpu = time.monotonic(), _cpu_seconds(self._ident)
         if not frames:  # the interpreter ends
-            return _Sample(Location("python", (), "", None, ""), None, at, cpu)
-        line, source, here = self._cell(frames)
-        call = self._log.open(self._ident)
+            return _Sample(Location(Activity("python"), ()), None, at, cpu)
+        python = self._python(frames)
+        call, waiting = self._log.open(self._ident), store_wait(frames)
         if call is not None:
-            kind: ActivityKind = "transfer" if call.op in TRANSFERS else "collective"
-            found = Location(kind, (call.op, call.started), call.op, line, source, call, True)
-            return _Sample(found, None, at, cpu)
-        waiting = store_wait(frames)
+            kind = "transfer" if call.op in TRANSFERS else "collective"
+            activity = structs.replace(python.activity, kind=kind, op=call.op)
+            return _Sample(Location(activity, (call.op, call.started), call, True), None, at, cpu)
         if waiting is not None:
-            return _Sample(_at_store(frames, waiting, line, source), None, at, cpu)
-        python = Location("python", here, frames[0].f_code.co_name, line, source)
-        return _Sample(python, self._maybe(frames[0], python), at, cpu)
+            activity = _at_store(frames, waiting, python.activity)
+            return _Sample(Location(activity, (id(waiting), frames[0].f_lasti)), None, at, cpu)
+        return _Sample(python, self._maybe(frames[0], python.activity), at, cpu)
 
-    def _cell(self, frames: list[FrameType]) -> tuple[int | None, str, Key]:
-        """Line and text of the innermost frame of a cell, or of a script that it runs, and a key for that place."""
+    def _python(self, frames: list[FrameType]) -> Location:
+        """At the innermost frame of a cell, or of a script that it runs; else at the innermost frame of all."""
+        op = frames[0].f_code.co_name
         begun = next((i for i, f in enumerate(frames) if f.f_code.co_filename == script.__file__), None)
         if begun:
             main = next((f for f in reversed(frames[:begun]) if f.f_globals.get("__name__") == "__main__"), None)
             if main is not None:
                 inside = next(f for f in frames if f.f_code.co_filename == main.f_code.co_filename)
-                return None, _at(inside), (id(inside), inside.f_lineno)
+                return Location(Activity("python", op, source=_at(inside)), (id(inside), inside.f_lineno))
         cell = next((f for f in frames if f.f_code.co_filename in self._log.cells), None)
         if cell is None:
-            return None, _at(frames[0]), (id(frames[0]), frames[0].f_lineno)
+            return Location(Activity("python", op, source=_at(frames[0])), (id(frames[0]), frames[0].f_lineno))
         source = linecache.getline(cell.f_code.co_filename, cell.f_lineno).strip()
-        return cell.f_lineno, source, (id(cell), cell.f_lineno)
+        return Location(Activity("python", op, cell.f_lineno, source), (id(cell), cell.f_lineno))
 
-    def _maybe(self, frame: FrameType, python: Location) -> Location | None:
+    def _maybe(self, frame: FrameType, python: Activity) -> Location | None:
         """What it may be blocked in outside a logged call: something is in flight, and it waits for another thread."""
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PYTHONS:
-            return None
-        if not _waits_for_a_thread(self._native_id):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package in _PYTHONS or not _waits_for_a_thread(self._native_id):
             return None
         text = _instruction(frame)
         if _LOCK.search(text):
             return None
-        pending, call = self._log.pending(), self._waited(frame, text)
+        pending, named = self._log.pending(), _WAIT.search(text)
+        # The call whose Work is waited for, where the code names it: ``work.wait()``.
+        work = frame.f_locals.get(named[1], frame.f_globals.get(named[1])) if named is not None else None
+        call = self._log.find(work) if isinstance(work, dist.Work) else None
         # The recorder tells of the last that ended: an earlier one may still be in flight.
         is_waited = call is not None and not call.is_done
         if not pending and not is_waited and not self._recorder.is_in_flight():
@@ -160,13 +157,8 @@ class MainThread:
         is_transfer = call in pending if call is not None else not self._recorder.is_in_flight()
         key = (id(frame), frame.f_lasti, self._recorder.status, len(pending))
         op = call.op if call is not None else pending[0].op if is_transfer else ""
-        return Location("transfer" if is_transfer else "collective", key, op, python.line, python.source, call)
-
-    def _waited(self, frame: FrameType, text: str) -> LoggedCall | None:
-        """The call whose Work is waited for, where the code names it: ``work.wait()``."""
-        found = _WAIT.search(text)
-        value = frame.f_locals.get(found[1], frame.f_globals.get(found[1])) if found is not None else None
-        return self._log.find(value) if isinstance(value, dist.Work) else None
+        kind = "transfer" if is_transfer else "collective"
+        return Location(structs.replace(python, kind=kind, op=op), key, call)
 
 
 # ---------------------------------------------------------------- frames of a thread, read from another
@@ -248,7 +240,7 @@ def _instruction(frame: FrameType) -> str:
     return line[begin:stop].decode(errors="replace")
 
 
-def _at_store(frames: list[FrameType], waiting: FrameType, line: int | None, source: str) -> Location:
+def _at_store(frames: list[FrameType], waiting: FrameType, python: Activity) -> Activity:
     op = operation(frames) or "store"
     needs: tuple[int, ...] = ()
     if op.startswith("store."):  # the keys that are waited for, as the user wrote them
@@ -262,4 +254,4 @@ def _at_store(frames: list[FrameType], waiting: FrameType, line: int | None, sou
         needs = tuple(sorted(asked.f_locals["ranks"] or ())) if asked is not None else ()
         who = f"ranks {RankSet(needs)}" if needs else "every rank of the world"
         words = f"{who} to call {op} as well"
-    return Location("store", (id(waiting), frames[0].f_lasti), op, line, source, needs=needs, waits_for=words)
+    return structs.replace(python, kind="store", op=op, needs=needs, waits_for=words)

@@ -1,5 +1,6 @@
-"""What this rank is doing: where its main thread is and for how long, in the terms of the messages."""
+"""What this rank is doing: where its main thread is, for how long, and whether it has got stuck there."""
 
+import asyncio
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from jdist.worker.observe.main_thread import Key, Location, MainThread
 
 _KEPT = 256  # Runs whose spans are remembered.
 _CPU_OVER = 0.1  # Least seconds over which the share of a core is measured.
+_TICK = 0.25  # Seconds between two looks of the stall detector.
 
 
 class RunSpan(Struct):
@@ -91,7 +93,12 @@ class Observer:
         run = self._spans.current
         doing = self._activity(self._main.location() if run else None)
         groups = self._recorder.progress(exact=recent > 0)
-        calls = self._recent(recent) if recent else []
+        calls: list[Call] = []
+        if recent:
+            formed = self._log.formed_at
+            entries = [e for e in self._recorder.entries() if e.is_current and e.created >= formed]
+            logged = [c for c in self._log.all() if c.started >= formed]  # the call of each entry is in the log then
+            calls = self._merger().merge(logged, entries, recent)
         return Observation(device, doing, rss, groups, tuple(calls), run)
 
     def stack(self) -> str:
@@ -136,16 +143,16 @@ class Observer:
             last = self._spans.find(0)
             idle = time.time() - last.ended if last is not None and last.ended else 0.0
             return Activity("idle", seconds=max(0.0, idle), cpu=self._cpu_share())
-        seconds, cpu = self._seconds_in(at), self._cpu_share()
-        calls: tuple[Call, ...] = ()
-        op = at.op
-        if at.kind in ("collective", "transfer"):
-            calls = self._calls(at)
-            if not self._main.is_at(at):  # what was read then may be of a later call
-                return Activity("python", at.op, at.line, at.source, cpu=cpu)
-            op = calls[0].op if calls else op
-            seconds = max(0.0, time.time() - calls[0].started) if calls else seconds
-        return Activity(at.kind, op, at.line, at.source, seconds, cpu, calls, at.needs, at.waits_for)
+        found = structs.replace(at.activity, seconds=self._seconds_in(at), cpu=self._cpu_share())
+        if found.kind not in ("collective", "transfer"):
+            return found
+        calls = self._calls(at)
+        if not self._main.is_at(at):  # what was read then may be of a later call
+            return structs.replace(found, kind="python", seconds=0.0)
+        if not calls:
+            return found
+        seconds = max(0.0, time.time() - calls[0].started)
+        return structs.replace(found, op=calls[0].op, seconds=seconds, calls=calls)
 
     def _calls(self, at: Location) -> tuple[Call, ...]:
         merger = self._merger()
@@ -154,10 +161,10 @@ class Observer:
             if call is None:
                 return ()
             own = [e for e in self._recorder.entries() if e.call.group == call.group and e.created >= at.call.started]
-            if at.kind == "collective" and own:  # else it has not got so far yet, or is none that is numbered
+            if at.activity.kind == "collective" and own:  # else it has not got so far yet, or is none that is numbered
                 call = structs.replace(call, number=own[-1].call.number)
             return (call,)
-        if at.kind == "transfer":
+        if at.activity.kind == "transfer":
             sought = self._log.pending() if at.call is None else [at.call]
             return tuple(c for logged in sought if (c := merger.of_logged(logged)) is not None)
         in_flight = [e for e in self._recorder.entries() if e.is_current and not e.call.is_done]
@@ -167,13 +174,7 @@ class Observer:
         recent = [c for c in self._log.all() if not c.ended or c.ended >= first]
         found = [c for c in merger.merge(recent, in_flight) if c.peer is None and not c.is_done]
         waited = [c for c in found if at.call is not None and c.started == at.call.started / 1e9]
-        return tuple(c if c.line else structs.replace(c, line=at.line) for c in (waited or found)[:1])
-
-    def _recent(self, most: int) -> list[Call]:
-        formed = self._log.formed_at
-        entries = [e for e in self._recorder.entries() if e.is_current and e.created >= formed]
-        logged = [c for c in self._log.all() if c.started >= formed]  # the call of each entry is in the log then
-        return self._merger().merge(logged, entries, most)
+        return tuple(c if c.line else structs.replace(c, line=at.activity.line) for c in (waited or found)[:1])
 
     def _seconds_in(self, location: Location) -> float:
         now = time.monotonic()
@@ -190,3 +191,43 @@ class Observer:
                 self._share = (cpu - self._cpu[1]) / seconds
                 self._cpu = (now, cpu)
             return self._share
+
+
+class StallDetector:
+    """Calls ``on_stall(run)`` once for each call in which the main thread has been blocked for a whole tick.
+
+    It ticks on the loop of jdist's own thread, from the moment a cell is sent to the main thread until none is running
+    or due; nothing ticks between cells.
+    """
+
+    def __init__(self, observer: Observer, spans: RunSpans, on_stall: Callable[[int], None]):
+        self._observer = observer
+        self._spans = spans
+        self._on_stall = on_stall
+        self._newest = 0
+        self._next: asyncio.TimerHandle | None = None
+        self._last: Key | None = None
+        self._reported: Key | None = None
+
+    def expect(self, run: int) -> None:
+        """A cell was sent to the main thread."""
+        self._newest = run
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_later(_TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._next = None
+        if not self._spans.is_due(self._newest):
+            self._last = self._reported = None
+            return
+        self._next = asyncio.get_running_loop().call_later(_TICK, self._tick)
+        at = self._observer.glance()
+        key = at.key if at is not None else None
+        # Outside a call of its own a glance reports a collective or transfer only for the place of the one before.
+        is_blocked = at is not None and at.activity.kind in ("collective", "transfer", "store")
+        if at is not None and (at.activity.kind == "store" or at.is_open):
+            is_blocked = key == self._last
+        if is_blocked and key != self._reported:
+            self._reported = key
+            self._on_stall(self._spans.current)
+        self._last = key

@@ -95,28 +95,20 @@ def introspect(name: str, namespace: Mapping[str, Any], detail: int = 0) -> str:
     except Exception:  # also what a __getattr__ of the user's may raise
         return ""
     kind = type(found)
-    path = _source_of(inspect.getsourcefile, found)  # no file where it was defined in a cell
+    signature = _read(inspect.signature, found) if callable(found) and not isinstance(found, torch.nn.Module) else ""
+    path = _read(inspect.getsourcefile, found)  # no file where it was defined in a cell
     lines = {
         "Type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
-        "Signature": _signature(name, found),
+        "Signature": f"{name}{signature}" if signature else "",
         "Value": _value(found),
         "Length": str(len(found)) if isinstance(found, _SIZED) else "",
         "File": path if os.path.exists(path) else "",
         "Docstring": "" if isinstance(found, (torch.Tensor, *_PLAIN)) else inspect.getdoc(found) or "",
-        "Source": _source_of(inspect.getsource, found) if detail else "",
+        "Source": _read(inspect.getsource, found) if detail else "",
     }
     parts = ((f"{head}:\n" if "\n" in value else f"{head + ':':<11}") + value for head, value in lines.items() if value)
     text = "\n".join(parts)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… {len(text) - _LONGEST:,} characters more"
-
-
-def _signature(name: str, found: object) -> str:
-    if not callable(found) or isinstance(found, torch.nn.Module):
-        return ""
-    try:
-        return f"{name}{inspect.signature(found)}"
-    except (ValueError, TypeError):
-        return ""
 
 
 def _value(found: object) -> str:
@@ -132,8 +124,9 @@ def _value(found: object) -> str:
     return ""
 
 
-def _source_of(read: Callable[[Any], str | None], found: object) -> str:
+def _read(inspect_by: Callable[[Any], object], found: object) -> str:
+    """What a function of :mod:`inspect` finds, "" where it finds nothing."""
     try:
-        return read(found) or ""
-    except (TypeError, OSError):
+        return str(inspect_by(found) or "")
+    except (TypeError, ValueError, OSError):
         return ""
