@@ -17,7 +17,6 @@ from typing import Any
 
 from ipykernel.kernelapp import IPKernelApp
 
-from jdist.core.errors import JdistError
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import CodeSynced
 from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFailed
@@ -38,7 +37,7 @@ from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.kernel import shell, sigint, tracebacks
 from jdist.worker.observe.observer import Observer, StallDetector
-from jdist.worker.queries.rank_queries import QueryHandler
+from jdist.worker.queries.rank_queries import QueryHandler, reason
 
 _log = logging.getLogger("jdist.worker")
 
@@ -127,7 +126,7 @@ class ControlThread:
             formed = self._groups.form(form, self._worker, self._spec.gpu_index)
         except Exception as e:  # whatever torch raises is the reason to report
             _log.info("worker %d could not form generation %d", self._worker, form.generation, exc_info=True)
-            self._send(WorldFailed(self._worker, form.generation, _reason(e)))
+            self._send(WorldFailed(self._worker, form.generation, reason(e)))
             return
         _log.debug("worker %d formed generation %d", self._worker, form.generation)
         self._generation = max(self._generation, form.generation)
@@ -149,10 +148,6 @@ class ControlThread:
         try:
             body = self._queries.answer(query.op, lambda done: self._send(RankReply(query.request, worker, done)))
         except Exception as e:  # the user's own properties and reprs run here
-            _log.debug("could not answer %s: %s", type(query.op).__name__, _reason(e), exc_info=True)
-            body = QueryFailed(_reason(e))
+            _log.debug("could not answer %s: %s", type(query.op).__name__, reason(e), exc_info=True)
+            body = QueryFailed(reason(e))
         self._send(RankReply(query.request, worker, body))
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, JdistError) else f"{type(error).__name__}: {error}"

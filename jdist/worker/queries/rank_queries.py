@@ -93,8 +93,7 @@ class QueryHandler:
             try:
                 payload, buffers = encode(evaluate(name, self._namespace))
             except Exception as e:  # the user's own attributes and __reduce__ run here
-                text = str(e) if isinstance(e, JdistError) else f"{type(e).__name__}: {e}"
-                items.append(ValueMissing(text))
+                items.append(ValueMissing(reason(e)))
                 continue
             if len(payload.head) > _LARGEST_HEAD:
                 size = f"{len(payload.head):,} bytes of pickle"
@@ -175,6 +174,11 @@ class QueryHandler:
             bound = [decode(p, [bytearray(b) for b in p.buffers or ()]) for p in query.payloads]
         self._namespace.update(zip(query.names, bound, strict=True))
         return Ack()
+
+
+def reason(error: Exception) -> str:
+    """The text of one of jdist's own errors; of another one, its class too."""
+    return str(error) if isinstance(error, JdistError) else f"{type(error).__name__}: {error}"
 
 
 def _data_connection(path: str, transfer: str) -> socket.socket:
