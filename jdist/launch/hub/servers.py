@@ -246,9 +246,8 @@ async def run_code(server: ServerAddress, code: str, kernel: str = "") -> None:
     except TimeoutError:
         raise LaunchError(f"its kernel {made['name']} did not answer within {_RUN_WITHIN:.0f} s") from None
     except (OSError, HTTPClientError, StreamClosedError, WebSocketError, WebSocketClosedError) as e:
-        raise LaunchError(
-            f"its kernel cannot be spoken to through the Hub's proxy: {str(e) or type(e).__name__}"
-        ) from None
+        reason = str(e) or type(e).__name__
+        raise LaunchError(f"its kernel cannot be spoken to through the Hub's proxy: {reason}") from None
     finally:
         with contextlib.suppress(LaunchError):  # the server ends, and its kernels with it
             await asyncio.shield(fetch(server.at(f"api/kernels/{made['id']}"), server.token, "DELETE"))

@@ -162,7 +162,6 @@ class RayLauncher(Launcher):
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.kill()
-                await self._process.wait()
         if self._reading is not None:
             await self._reading
         self._process, self._reading, self._is_closing = None, None, False
