@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
 from IPython.utils.tokenutil import token_at_cursor
-from msgspec import Struct
 
 from jdist.client.blocking import Cluster, bridge
 from jdist.core.errors import JdistError, UsageError
@@ -106,16 +105,19 @@ class RankCompleter:
         """The cluster in use, the ranks to ask, and where their part of the cell begins; None: it runs here."""
         part = ranks_part(code, is_auto=self._session.is_auto)
         cluster = self._session.current
-        if part is None or cursor < part.offset or cluster is None or cluster.asynchronous.link.lost:
+        if part is None or cluster is None or cluster.asynchronous.link.lost:
+            return None
+        options, offset = part
+        if cursor < offset:
             return None
         now = self._clock()
         self._resting = {rank: until for rank, until in self._resting.items() if until > now}
         try:
-            chosen = spread(_select(cluster, part.options), _MOST)
+            chosen = spread(_select(cluster, options), _MOST)
         except UsageError:  # it is not known yet which ranks the cluster has
             return None
         ranks = tuple(rank for rank in chosen if rank not in self._resting)
-        return (cluster, ranks, part.offset) if ranks else None
+        return (cluster, ranks, offset) if ranks else None
 
     def _ask(self, ranks: tuple[int, ...], query: Coroutine[Any, Any, dict[int, R]]) -> dict[int, R]:
         """The answers that came before the deadline. Ranks that missed it are not asked for a while."""
@@ -139,22 +141,18 @@ def _select(cluster: Cluster, options: str) -> tuple[int, ...]:
         return cluster.select()
 
 
-class RanksPart(Struct, frozen=True):
-    """The part of a cell that runs on ranks, from ``offset``; ``options`` are the words after ``%%dist``."""
+def ranks_part(code: str, *, is_auto: bool) -> tuple[str, int] | None:
+    """The words after ``%%dist``, and where the part of the cell that runs on ranks begins; None: it runs here.
 
-    options: str
-    offset: int
-
-
-def ranks_part(code: str, *, is_auto: bool) -> RanksPart | None:
-    """None for a cell that runs in the notebook. ``is_auto``: plain cells go to the ranks."""
+    ``is_auto``: plain cells go to the ranks.
+    """
     blank = len(code) - len(code.lstrip())
     first, newline, _ = code[blank:].partition("\n")
     words = first.split(maxsplit=1)
     if words[:1] == ["%%dist"]:
-        return RanksPart(words[1].strip() if len(words) > 1 else "", blank + len(first) + len(newline))
+        return words[1].strip() if len(words) > 1 else "", blank + len(first) + len(newline)
     if is_auto and first and not first.startswith(("%", "!", "get_ipython()")):
-        return RanksPart("", 0)
+        return "", 0
     return None
 
 

@@ -110,15 +110,12 @@ class Visibility:
 
     def probe(self) -> None:
         """Make a page that was loaded meanwhile begin to tick at once."""
-        self._set_playing(False)
-        self._set_playing(True)
+        self.end()
+        self._context.run(setattr, self.widget, "playing", True)
 
     def end(self) -> None:
         """Stop the ticks."""
-        self._set_playing(False)
-
-    def _set_playing(self, is_playing: bool) -> None:
-        self._context.run(setattr, self.widget, "playing", is_playing)
+        self._context.run(setattr, self.widget, "playing", False)
 
     def is_visible(self) -> bool:
         """Whether a browser shows the panel, or that cannot be known."""
@@ -134,9 +131,9 @@ class PanelPart:
         self._message = widgets.markup()
 
     def _button(self, text: str, tooltip: str, on_click: Callable[[], object], icon: str = "", style: str = "") -> Any:
-        """A button whose errors are shown in the message."""
+        """A button as wide as its words, whose errors are shown in the message."""
 
-        def click() -> None:
+        def click(_: object) -> None:
             self._delivery.record_click()
             try:
                 on_click()
@@ -144,7 +141,10 @@ class PanelPart:
                 self._show_message(worded(e), is_error=True)
             self._after_click()
 
-        return widgets.button(text, tooltip, self._parentless.wrap(click), icon, style)
+        layout = ipywidgets.Layout(width="auto", max_width="100%", align_self="flex-start")
+        made = ipywidgets.Button(description=text, tooltip=tooltip, icon=icon, button_style=style, layout=layout)
+        made.on_click(self._parentless.wrap(click))
+        return made
 
     def _after_click(self) -> None:
         """Called after each click."""

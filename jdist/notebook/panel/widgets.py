@@ -1,6 +1,5 @@
 """The few kinds of widgets that the panel is made of. Each has a name that assistive technology reads."""
 
-from collections.abc import Callable
 from typing import Any
 
 import ipywidgets
@@ -10,14 +9,6 @@ from ipywidgets import Layout
 def markup(html: str = "") -> Any:
     """Something drawn as HTML."""
     return ipywidgets.HTML(html, layout=Layout(margin="0", overflow="auto"))
-
-
-def button(text: str, tooltip: str, on_click: Callable[[], None], icon: str = "", style: str = "") -> Any:
-    """A button as wide as its words."""
-    layout = Layout(width="auto", max_width="100%", align_self="flex-start")
-    made = ipywidgets.Button(description=text, tooltip=tooltip, icon=icon, button_style=style, layout=layout)
-    made.on_click(lambda _: on_click())
-    return made
 
 
 def row(*parts: Any) -> Any:

@@ -7,29 +7,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.core.messages.introspection import Completed
-from jdist.notebook.completion import RanksPart, combine, describe_name, is_for_ranks, ranks_part, spread
+from jdist.notebook.completion import combine, describe_name, is_for_ranks, ranks_part, spread
 
 
 @pytest.mark.parametrize(
     ("code", "is_auto", "expected"),
     [
-        ("%%dist\nx", False, RanksPart("", 7)),
-        ("%%dist -r 0,1 -b\nx", False, RanksPart("-r 0,1 -b", 17)),
-        ("\n\n%%dist  -r 1 \nx", False, RanksPart("-r 1", 16)),
-        ("%%dist", False, RanksPart("", 6)),
+        ("%%dist\nx", False, ("", 7)),
+        ("%%dist -r 0,1 -b\nx", False, ("-r 0,1 -b", 17)),
+        ("\n\n%%dist  -r 1 \nx", False, ("-r 1", 16)),
+        ("%%dist", False, ("", 6)),
         ("%%distance\nx", False, None),
         ("%%time\nx", False, None),
         ("x", False, None),
-        ("x", True, RanksPart("", 0)),
-        ("\n  x", True, RanksPart("", 0)),
+        ("x", True, ("", 0)),
+        ("\n  x", True, ("", 0)),
         ("%time x", True, None),
         ("!ls", True, None),
-        ("%%dist -g tp\nx", True, RanksPart("-g tp", 13)),
+        ("%%dist -g tp\nx", True, ("-g tp", 13)),
         ("", True, None),
         ("", False, None),
     ],
 )
-def test_the_part_for_ranks(code: str, is_auto: bool, expected: RanksPart | None) -> None:
+def test_the_part_for_ranks(code: str, is_auto: bool, expected: tuple[str, int] | None) -> None:
     assert ranks_part(code, is_auto=is_auto) == expected
 
 
@@ -37,8 +37,9 @@ def test_the_part_for_ranks(code: str, is_auto: bool, expected: RanksPart | None
 def test_the_part_begins_after_the_magics_line(code: str, is_auto: bool) -> None:
     part = ranks_part(code, is_auto=is_auto)
     if part is not None:
-        assert "%%dist" not in code[part.offset :].split("\n", maxsplit=1)[0] or is_auto or code.count("%%dist") > 1
-        assert part.offset == 0 or code[part.offset - 1] == "\n" or part.offset == len(code)
+        _, offset = part
+        assert "%%dist" not in code[offset:].split("\n", maxsplit=1)[0] or is_auto or code.count("%%dist") > 1
+        assert offset == 0 or code[offset - 1] == "\n" or offset == len(code)
 
 
 @pytest.mark.parametrize(
