@@ -32,7 +32,7 @@ from jdist.core.remedy import Remedy
 from jdist.wire import log
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
-from jdist.wire.transport.sockets import ConnectionMonitor, Port, dial_tcp, new_context
+from jdist.wire.transport.sockets import DialledPort, new_context
 from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
 from jdist.wire.values.frames import Unpacker, pack
 
@@ -72,11 +72,10 @@ class Link:
         self._liveness: LivenessConnection | None = None
         self._attached: asyncio.Future[Attached] = asyncio.get_running_loop().create_future()
         address = (connection.host, connection.control_port)
+        keys = (connection.server_key, connection.key)
         identity = f"c-{uuid.uuid4().hex}"
         self._stream = Stream(1)
-        keys = (connection.server_key, connection.key)
-        socket = dial_tcp(_shared_context(), address, *keys, identity, self._watch_connection)
-        self._port = Port(socket, self._on_frames)
+        self._port = DialledPort(_shared_context(), address, *keys, identity, self._on_frames, self._connection_changed)
 
     async def open(self, kind: str) -> None:
         """Attach. Raises ConnectionLost when the controller does not answer, ProtocolError when versions differ."""
@@ -102,9 +101,6 @@ class Link:
         """Send a message that needs no answer. Raises ConnectionLost."""
         self._check()
         self._port.send(self._stream.message(pack(message)))
-
-    def _watch_connection(self, socket: Any) -> None:
-        self._watch = ConnectionMonitor(socket, self._connection_changed)
 
     def _connection_changed(self, is_connected: bool) -> None:
         if is_connected:
@@ -296,7 +292,6 @@ class Link:
         self._end("this client detached from it")
         if self._liveness is not None:
             self._liveness.close()
-        self._watch.close()
         self._port.close(linger=0.2)
 
 

@@ -16,7 +16,7 @@ from jdist.core.messages.protocol import RankQuery
 from jdist.core.messages.runs import RunCell
 from jdist.core.messages.status import ClientHello, StatusRequest
 from jdist.wire.transport.keys import Connection
-from jdist.wire.transport.sockets import Port, dial_tcp, new_context
+from jdist.wire.transport.sockets import DialledPort, new_context
 from jdist.wire.transport.streams import AGAIN, Stream
 from jdist.wire.values.frames import pack
 
@@ -27,7 +27,8 @@ async def flood(connection: Connection, kind: str, seconds: float) -> int:
     """Bytes handed to the network within so many seconds; what is sent back is never confirmed."""
     context = new_context()
     at = (connection.host, connection.control_port)
-    port = Port(dial_tcp(context, at, connection.server_key, connection.key, f"c-{uuid.uuid4().hex}"), lambda _: None)
+    keys = (connection.server_key, connection.key)
+    port = DialledPort(context, at, *keys, f"c-{uuid.uuid4().hex}", lambda _: None)
     stream = Stream(1)
     port.send(stream.message(pack(ClientHello(PROTOCOL, jdist.__version__, "flood", 1))))
     end, sent, number = time.monotonic() + seconds, 0, 0

@@ -20,7 +20,7 @@ from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.transport.keys import agent_name
 from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
-from jdist.wire.transport.sockets import ConnectionMonitor, Frames, Port, dial_tcp
+from jdist.wire.transport.sockets import DialledPort, Frames
 from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
 from jdist.wire.values.frames import pack
 
@@ -49,12 +49,8 @@ class ControllerLink:
         self._liveness: LivenessConnection | None = None
         self._dial_task: asyncio.Task[None] | None = None
         address, name = (endpoint.host, endpoint.control_port), agent_name(endpoint.key.public)
-
-        def monitor(socket: Any) -> None:
-            self._monitor = ConnectionMonitor(socket, self._handle_connection)
-
-        socket = dial_tcp(context, address, endpoint.server_key, endpoint.key, name, monitor)
-        self._port = Port(socket, self._on_frames)
+        keys = (endpoint.server_key, endpoint.key)
+        self._port = DialledPort(context, address, *keys, name, self._on_frames, self._handle_connection)
         self._start_grace()
 
     def open(self, hello: Callable[[], Message], on_message: Callable[[bytes], None]) -> None:
@@ -145,5 +141,4 @@ class ControllerLink:
             self._grace_timer.cancel()
         if self._dial_task is not None:
             self._dial_task.cancel()
-        self._monitor.close()
         self._port.close(linger)

@@ -15,7 +15,7 @@ from jdist.core.messages.membership import Enrol, Rejected, ToUnauthenticated
 from jdist.wire.transport.dialing import ping
 from jdist.wire.transport.invitations import REFUSED, Endpoint, JoinLine
 from jdist.wire.transport.keys import KeyPair
-from jdist.wire.transport.sockets import ConnectionMonitor, Frames, Port, dial_tcp
+from jdist.wire.transport.sockets import DialledPort, Frames
 from jdist.wire.values.frames import Unpacker, pack
 
 _FIND_TIMEOUT = 8.0  # Seconds for the controller to be reached.
@@ -47,14 +47,9 @@ async def enrol(context: Any, line: JoinLine) -> Endpoint:
         else:
             answer(f"{REFUSED} {message.reason}" if isinstance(message, Rejected) else "")
 
-    monitors: list[ConnectionMonitor] = []
-
-    def monitor(socket: Any) -> None:
-        monitors.append(ConnectionMonitor(socket, lambda _: None, lambda: answer(_VOID)))
-
     host, port = address = (endpoint.host, endpoint.control_port)
-    socket = dial_tcp(context, address, endpoint.server_key, endpoint.key, f"e-{uuid.uuid4().hex}", monitor)
-    connection = Port(socket, on_frames)
+    keys, name = (endpoint.server_key, endpoint.key), f"e-{uuid.uuid4().hex}"
+    connection = DialledPort(context, address, *keys, name, on_frames, on_refused=lambda: answer(_VOID))
     connection.send([pack(Enrol(PROTOCOL, __version__, own.public))])
     try:
         async with asyncio.timeout(_ENROL_TIMEOUT):
@@ -64,8 +59,6 @@ async def enrol(context: Any, line: JoinLine) -> Endpoint:
         reason = f"what answers at {host}:{port} is not the controller that the join line names"
         raise LaunchError(reason) from None
     finally:
-        for each in monitors:
-            each.close()
         connection.close()
     return line.endpoint(host, own)
 

@@ -177,36 +177,6 @@ class Port:
             self._socket.close(linger=int(linger * 1000))
 
 
-class ConnectionMonitor:
-    """Calls ``on_change(True)`` after each handshake with the dialled peer, ``on_change(False)`` when it is gone.
-
-    ``on_refused`` is called when the peer does not accept this side's key (any more).
-    """
-
-    def __init__(
-        self,
-        socket: zmq.Socket[bytes],
-        on_change: Callable[[bool], None],
-        on_refused: Callable[[], object] = lambda: None,
-    ):
-        def on_frames(frames: Frames) -> None:
-            event = parse_monitor_message(frames)["event"]
-            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                on_refused()
-            else:
-                on_change(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
-
-        self._watched = socket
-        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        self._port = Port(socket.get_monitor_socket(events), on_frames)
-
-    def close(self) -> None:
-        """Stop monitoring."""
-        if not self._watched.closed:
-            self._watched.disable_monitor()  # first: zmq's thread would wait for ever to send to a closed socket
-        self._port.close()
-
-
 def new_context() -> Context:
     """The zmq context of a process."""
     return zmq.Context()
@@ -238,24 +208,45 @@ def bind_tcp(context: Context, host: str, keys: KeyPair, gate: KeyGate, on_frame
     return Port(socket, on_frames, socket.LAST_ENDPOINT.decode().rstrip("\0"), gate)
 
 
-def dial_tcp(
-    context: Context,
-    address: tuple[str, int],
-    server_key: str,
-    keys: KeyPair,
-    identity: str,
-    before_connect: Callable[[zmq.Socket[bytes]], object] = lambda _socket: None,
-) -> zmq.Socket[bytes]:
-    """A DEALER to a controller that must hold ``server_key``; wrap it in a Port on the loop that reads it.
+class DialledPort(Port):
+    """A DEALER to a controller that must hold ``server_key``.
 
-    ``before_connect`` may set up a ConnectionMonitor: one that is set up later may miss the handshake.
+    ``on_change(True)`` is called after each handshake, ``on_change(False)`` when the controller is gone, ``on_refused``
+    when it does not accept this side's key (any more).
     """
-    socket: zmq.Socket[bytes] = _new_socket(context, zmq.DEALER, _TCP | {zmq.ROUTING_ID: identity.encode()}, keys)
-    socket.curve_serverkey = server_key.encode()
-    before_connect(socket)
-    host = f"[{address[0]}]" if ":" in address[0] else address[0]
-    socket.connect(f"tcp://{host}:{address[1]}")
-    return socket
+
+    def __init__(
+        self,
+        context: Context,
+        address: tuple[str, int],
+        server_key: str,
+        keys: KeyPair,
+        identity: str,
+        on_frames: OnFrames,
+        on_change: Callable[[bool], object] = lambda _is_connected: None,
+        on_refused: Callable[[], object] = lambda: None,
+    ):
+        def on_event(frames: Frames) -> None:
+            event = parse_monitor_message(frames)["event"]
+            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                on_refused()
+            else:
+                on_change(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+
+        socket = _new_socket(context, zmq.DEALER, _TCP | {zmq.ROUTING_ID: identity.encode()}, keys)
+        socket.curve_serverkey = server_key.encode()
+        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        # Before the socket connects: a later monitor may miss the handshake.
+        self._monitor = Port(socket.get_monitor_socket(events), on_event)
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        socket.connect(f"tcp://{host}:{address[1]}")
+        super().__init__(socket, on_frames)
+
+    def close(self, linger: float = 0.0) -> None:
+        if not self._socket.closed:
+            self._socket.disable_monitor()  # first: zmq's thread would wait for ever to send to a closed socket
+        self._monitor.close()
+        super().close(linger)
 
 
 def bind_ipc(context: Context, path: str, on_frames: OnFrames) -> Port:

@@ -35,7 +35,7 @@ from jdist.core.messages.runs import Interrupt, RunCell
 from jdist.core.messages.status import ClientHello, StopCluster
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import Connection, KeyPair, agent_name
-from jdist.wire.transport.sockets import Frames, Port, dial_tcp, new_context
+from jdist.wire.transport.sockets import DialledPort, Frames, Port, new_context
 from jdist.wire.transport.streams import MESSAGE
 from jdist.wire.values.frames import Unpacker, pack
 from support.fuzz.making import Maker
@@ -97,7 +97,7 @@ class Fuzz:
     def _dial(
         self, at: tuple[str, int], keys: KeyPair, name: str, on_frames: Callable[[Frames], None] = lambda _: None
     ) -> Port:
-        port = Port(dial_tcp(self._context, at, self._line.server_key, keys, name), on_frames)
+        port = DialledPort(self._context, at, self._line.server_key, keys, name, on_frames)
         self._ports.append(port)
         return port
 

@@ -13,7 +13,7 @@ import pytest
 from jdist.core.errors import ProtocolError
 from jdist.wire.log import LogHandler
 from jdist.wire.transport.keys import KeyPair, agent_name
-from jdist.wire.transport.sockets import ConnectionMonitor, Frames, KeyGate, Port, bind_tcp, dial_tcp, new_context
+from jdist.wire.transport.sockets import DialledPort, Frames, KeyGate, Port, bind_tcp, new_context
 
 SERVER, AGENT, GUEST = KeyPair.make(), KeyPair.make(), KeyPair.make()
 DEADLINE = 20.0
@@ -30,17 +30,13 @@ class Bench:
         self.port = bind_tcp(self.context, "127.0.0.1", SERVER, self.gate, self.heard.put_nowait)
         self.refused = asyncio.Event()
         self.connected: asyncio.Queue[bool] = asyncio.Queue()
-        self._closing: list[Port | ConnectionMonitor] = []
+        self._closing: list[Port] = []
 
     def dial(self, keys: KeyPair, name: str) -> Port:
-        watches: list[ConnectionMonitor] = []
-
-        def watch(socket: object) -> None:
-            watches.append(ConnectionMonitor(socket, self.connected.put_nowait, self.refused.set))  # type: ignore[arg-type]
-
-        socket = dial_tcp(self.context, ("127.0.0.1", self.port.tcp_port), SERVER.public, keys, name, watch)
-        port = Port(socket, lambda _: None)
-        self._closing += [*watches, port]
+        at = ("127.0.0.1", self.port.tcp_port)
+        changes = (self.connected.put_nowait, self.refused.set)
+        port = DialledPort(self.context, at, SERVER.public, keys, name, lambda _: None, *changes)
+        self._closing.append(port)
         return port
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from jdist.wire.bulk.server import DataServer
 from jdist.wire.transport.dialing import ping
 from jdist.wire.transport.keys import KeyPair
 from jdist.wire.transport.public_port import MOST_PENDING, ZMTP, PendingConnections, open_public_port
-from jdist.wire.transport.sockets import Frames, KeyGate, Port, bind_tcp, dial_tcp, new_context
+from jdist.wire.transport.sockets import DialledPort, Frames, KeyGate, bind_tcp, new_context
 
 DEADLINE = 20.0
 SERVER, FRIEND = KeyPair.make(), KeyPair.make()
@@ -114,9 +114,8 @@ def test_messages_reach_the_control_port_through_the_door() -> None:
         heard: asyncio.Queue[Frames] = asyncio.Queue()
         control = bind_tcp(context, "127.0.0.1", SERVER, gate, heard.put_nowait)
         async with house(control.tcp_port) as port:
-            socket = dial_tcp(context, ("127.0.0.1", port), SERVER.public, FRIEND, "a-1")
             back: asyncio.Queue[Frames] = asyncio.Queue()
-            near = Port(socket, back.put_nowait)
+            near = DialledPort(context, ("127.0.0.1", port), SERVER.public, FRIEND, "a-1", back.put_nowait)
             near.send([b"x" * 3_000_000])
             assert (await heard.get()) == [b"a-1", b"x" * 3_000_000]
             control.send([b"a-1", b"y" * 3_000_000])
@@ -137,7 +136,7 @@ def test_a_peer_without_a_key_makes_room_and_one_that_has_authenticated_stays() 
         heard: asyncio.Queue[Frames] = asyncio.Queue()
         control = bind_tcp(context, "127.0.0.1", SERVER, gate, heard.put_nowait)
         async with house(control.tcp_port, most_pending=2) as port:
-            near = Port(dial_tcp(context, ("127.0.0.1", port), SERVER.public, FRIEND, "a-1"), lambda _: None)
+            near = DialledPort(context, ("127.0.0.1", port), SERVER.public, FRIEND, "a-1", lambda _: None)
             near.send([b"first"])
             assert await heard.get() == [b"a-1", b"first"]
             others = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]

@@ -15,17 +15,7 @@ import pytest
 import zmq
 
 from jdist.wire.transport.keys import KeyPair
-from jdist.wire.transport.sockets import (
-    ConnectionMonitor,
-    Frames,
-    KeyGate,
-    Port,
-    bind_ipc,
-    bind_tcp,
-    dial_ipc,
-    dial_tcp,
-    new_context,
-)
+from jdist.wire.transport.sockets import DialledPort, Frames, KeyGate, Port, bind_ipc, bind_tcp, dial_ipc, new_context
 
 DEADLINE = 20.0
 SERVER, FRIEND, STRANGER = KeyPair.make(), KeyPair.make(), KeyPair.make()
@@ -65,8 +55,7 @@ class Controller:
         self, name: str, keys: KeyPair = FRIEND, server_key: str = SERVER.public, on_frames: Any = None
     ) -> tuple[Port, Inbox]:
         inbox = on_frames or Inbox()
-        socket = dial_tcp(self.context, ("127.0.0.1", self.port.tcp_port), server_key, keys, name)
-        port = Port(socket, inbox)
+        port = DialledPort(self.context, ("127.0.0.1", self.port.tcp_port), server_key, keys, name, inbox)
         self.ports.append(port)
         return port, inbox
 
@@ -254,7 +243,7 @@ def test_ipv6() -> None:
         gate = KeyGate(context)
         gate.allow([FRIEND.public])
         port = bind_tcp(context, "::1", SERVER, gate, inbox)
-        peer = Port(dial_tcp(context, ("::1", port.tcp_port), SERVER.public, FRIEND, "c-6"), Inbox())
+        peer = DialledPort(context, ("::1", port.tcp_port), SERVER.public, FRIEND, "c-6", Inbox())
         peer.send([b"six"])
         assert await inbox.wait(1) == [[b"c-6", b"six"]]
         peer.close()
@@ -282,7 +271,7 @@ def test_inside_a_node_messages_go_both_ways(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_watch_set_before_the_dial_hears_of_the_handshake_and_of_the_end() -> None:
+def test_a_dialled_port_reports_the_handshake_and_the_end() -> None:
     async def scenario() -> list[bool]:
         context = new_context()
         server, client = KeyPair.make(), KeyPair.make()
@@ -290,21 +279,12 @@ def test_a_watch_set_before_the_dial_hears_of_the_handshake_and_of_the_end() -> 
         gate.allow([client.public])
         heard: asyncio.Queue[bool] = asyncio.Queue()
         port = bind_tcp(context, "127.0.0.1", server, gate, lambda _: None)
-        watches: list[Port] = []
         address = ("127.0.0.1", port.tcp_port)
-        socket = dial_tcp(
-            context,
-            address,
-            server.public,
-            client,
-            "a-1",
-            lambda s: watches.append(ConnectionMonitor(s, heard.put_nowait)),
-        )
+        near = DialledPort(context, address, server.public, client, "a-1", lambda _: None, heard.put_nowait)
         changes = [await asyncio.wait_for(heard.get(), 10)]
         port.close()
         changes.append(await asyncio.wait_for(heard.get(), 10))
-        watches[0].close()
-        socket.close(linger=0)
+        near.close()
         gate.close()
         await asyncio.to_thread(context.destroy, 0)
         return changes
@@ -315,7 +295,7 @@ def test_a_watch_set_before_the_dial_hears_of_the_handshake_and_of_the_end() -> 
 AHEAD_AND_AWAY = """
 import asyncio, sys, time
 from jdist.wire.transport.keys import KeyPair
-from jdist.wire.transport.sockets import KeyGate, Port, bind_tcp, dial_tcp, new_context
+from jdist.wire.transport.sockets import DialledPort, KeyGate, bind_tcp, new_context
 
 SERVER, FRIEND = KeyPair.make(), KeyPair.make()
 
@@ -325,8 +305,7 @@ async def main():
     gate.allow([FRIEND.public])
     port = bind_tcp(context, "127.0.0.1", SERVER, gate, lambda frames: (heard.append(frames), port.send(frames)))
     address = ("127.0.0.1", port.tcp_port)
-    socket = dial_tcp(new_context(), address, SERVER.public, FRIEND, "c-1")
-    peer = Port(socket, lambda _: greeted.set())
+    peer = DialledPort(new_context(), address, SERVER.public, FRIEND, "c-1", lambda _: greeted.set())
     peer.send([b"hello"])
     await asyncio.wait_for(greeted.wait(), 20)
     for _ in range(5000):
@@ -336,7 +315,7 @@ async def main():
     time.sleep(2.5)
     for _ in range(100):
         await asyncio.sleep(0)
-    other = Port(dial_tcp(new_context(), address, SERVER.public, FRIEND, "c-2"), lambda _: greeted.set())
+    other = DialledPort(new_context(), address, SERVER.public, FRIEND, "c-2", lambda _: greeted.set())
     greeted.clear()
     other.send([b"hello"])
     await asyncio.wait_for(greeted.wait(), 20)

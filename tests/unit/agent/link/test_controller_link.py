@@ -59,16 +59,8 @@ class Network:
     on_frames: Callable[[Frames], None] = print
     on_change: Callable[[bool], None] = print
 
-    def dial_tcp(self, *args: Any) -> str:
-        args[-1]("the socket")
-        return "the socket"
-
-    def make_port(self, socket: str, on_frames: Callable[[Frames], None]) -> Network:
-        self.on_frames = on_frames
-        return self
-
-    def make_monitor(self, socket: str, on_change: Callable[[bool], None]) -> Network:
-        self.on_change = on_change
+    def dial(self, *args: Any) -> Network:
+        self.on_frames, self.on_change = args[-2:]
         return self
 
     async def dial_liveness(self, address: tuple[str, int], name: str, on_end: Callable[[bool], None]) -> Liveness:
@@ -115,9 +107,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
             loop = asyncio.get_running_loop()
             assert isinstance(loop, Loop)
             network = Network(loop)
-            monkeypatch.setattr(controller_link, "dial_tcp", network.dial_tcp)
-            monkeypatch.setattr(controller_link, "Port", network.make_port)
-            monkeypatch.setattr(controller_link, "ConnectionMonitor", network.make_monitor)
+            monkeypatch.setattr(controller_link, "DialledPort", network.dial)
             monkeypatch.setattr(controller_link, "dial_liveness", network.dial_liveness)
             link = ControllerLink(None, ENDPOINT, network.lost.append)
             link.open(lambda: Rejected("stands for a hello"), network.got.append)
