@@ -75,10 +75,9 @@ class _Composer:
         """Each cell that did not fail and can be translated."""
         for step in steps:
             if isinstance(step, CellStep) and step.state != "failed":
+                name = f"run_{step.number}"
                 try:
-                    self._translated[id(step)] = translate(
-                        step.code, step.is_shown, f"run_{step.number}", self._helpers
-                    )
+                    self._translated[id(step)] = translate(step.code, step.is_shown, name, self._helpers)
                 except Untranslatable as e:
                     self._translated[id(step)] = e
         return [found for found in self._translated.values() if isinstance(found, Translation)]

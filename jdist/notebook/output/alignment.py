@@ -79,16 +79,6 @@ class AlignedBlock:
         return like == self.first.likeness[0] and rest + mine + numbers <= _WIDEST
 
 
-class _Bucket:
-    """The blocks of one key in the order in which they were made, without the leading ones that are closed."""
-
-    __slots__ = ("base", "nodes")
-
-    def __init__(self) -> None:
-        self.nodes: list[AlignedBlock] = []
-        self.base = 0
-
-
 class Alignment:
     """The blocks of all ranks' entries.
 
@@ -97,13 +87,13 @@ class Alignment:
 
     def __init__(self, ranks: Iterable[int]):
         self._ranks = frozenset(ranks)
-        self._root = AlignedBlock(
-            AlignedEntry(SkippedLines(-1, 0, 0), None, 0), 0
-        )  # stands before the first, after the last
+        # stands before the first, after the last
+        self._root = AlignedBlock(AlignedEntry(SkippedLines(-1, 0, 0), None, 0), 0)
         self._settled = self._root
         self._chains: dict[int, list[AlignedBlock]] = {}
         self._levels: dict[int, int] = {}
-        self._buckets: dict[Hashable, _Bucket] = {}
+        self._by_key: dict[Hashable, list[AlignedBlock]] = {}  # In the order in which they were made.
+        self._closed: dict[Hashable, int] = {}  # How many of a key's first blocks are closed.
         self._pointers: dict[int, dict[Hashable, int]] = {}
         self._credit = 0
 
@@ -172,7 +162,11 @@ class Alignment:
             equal = None
         chosen = equal or alike
         if chosen is None:
-            return self._append(entry, level + 1)
+            node = AlignedBlock(entry, level + 1)
+            self._link(node, self._root.prev, self._root.prev.label + _GAP)
+            for own in {entry.key, like} - {None}:
+                self._by_key.setdefault(own, []).append(node)
+            return node
         node, route = chosen
         if route:
             self._move_before(route, node)
@@ -185,14 +179,14 @@ class Alignment:
 
         A block that is closed or passed for a rank stays so, so each rank examines each block of a key only once.
         """
-        bucket = self._buckets.get(key)
-        if bucket is None:
+        nodes = self._by_key.get(key)
+        if nodes is None:
             return None
-        nodes = bucket.nodes
-        while bucket.base < len(nodes) and self._is_closed(nodes[bucket.base]):
-            bucket.base += 1
+        closed = self._closed.get(key, 0)
+        while closed < len(nodes) and self._is_closed(nodes[closed]):
+            closed += 1
         pointers = self._pointers.setdefault(rank, {})
-        at = max(pointers.get(key, 0), bucket.base)
+        at = max(pointers.get(key, 0), closed)
         found = None
         while at < len(nodes) and found is None:
             node = nodes[at]
@@ -201,7 +195,7 @@ class Alignment:
                 at += 1
             else:
                 found = node, route
-        pointers[key] = at
+        self._closed[key], pointers[key] = closed, at
         return found
 
     def _is_closed(self, node: AlignedBlock) -> bool:
@@ -230,14 +224,6 @@ class Alignment:
                     seen.add(before)
                     open_ends.append(before)
         return sorted(seen, key=lambda n: n.label)
-
-    def _append(self, entry: AlignedEntry, level: int) -> AlignedBlock:
-        node = AlignedBlock(entry, level)
-        self._link(node, self._root.prev, self._root.prev.label + _GAP)
-        for key in (entry.key, entry.likeness[0]):
-            if key is not None:
-                self._buckets.setdefault(key, _Bucket()).nodes.append(node)
-        return node
 
     def _move_before(self, moved: list[AlignedBlock], node: AlignedBlock) -> None:
         for each in moved:
