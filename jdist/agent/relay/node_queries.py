@@ -71,16 +71,15 @@ class NodeQueries:
     async def _perform(self, query: NodeQuery) -> NodeReplyBody:
         match op := query.op:
             case nodes.ReportNode(is_brief=True):
-                return nodes.NodeReported(report_briefly(self._facts), time.time())
+                return report_briefly(self._facts)
             case nodes.ReportNode():
                 async with self._reporting:  # two clients at once share the report's socket
-                    report = await report_fully(self._facts, self._node.starter, self._node.directory)
-                return nodes.NodeReported(report, time.time())
+                    return await report_fully(self._facts, self._node.starter, self._node.directory)
             case nodes.Listen():
                 return self._listen(op)
             case nodes.ProbePath():
                 probed = (op.hostname, (op.address, op.port), op.token, op.timeout, op.burst)
-                return nodes.PathProbed(await asyncio.to_thread(probe_path, *probed))
+                return await asyncio.to_thread(probe_path, *probed)
             case nodes.ReadClock():
                 return nodes.ClockReading(time.time())
             case GetDebugLog():
@@ -130,6 +129,7 @@ def report_briefly(facts: NodeFacts) -> nodes.NodeReport:
         is_users_choice=bool(os.environ.get(variable)),
         rdma=tuple(sorted(glob.glob("*", root_dir="/sys/class/infiniband"))),
         gpu_count=facts.gpus,
+        now=time.time(),
     )
 
 

@@ -15,8 +15,6 @@ from jdist.core.messages.nodes import (
     Listening,
     NetworkPath,
     NodeReport,
-    NodeReported,
-    PathProbed,
     ProbePath,
     ReadClock,
     ReportNode,
@@ -63,8 +61,8 @@ async def examine(link: Link, facts: ClusterFacts, burst: float, on_step: OnStep
     on_step(f"examining {len(nodes.numbers)} nodes")
     reports: dict[int, NodeReport] = {}
     for node, answer in sorted((await nodes.query(nodes.numbers, ReportNode(), _EXAMINED)).items()):
-        if isinstance(answer, NodeReported):
-            reports[node] = answer.report
+        if isinstance(answer, NodeReport):
+            reports[node] = answer
         else:
             absent[node] = _reason(answer)
     clocks = {node: await read_clock(link, nodes.places[node], _ANSWERED, _CLOCK_READINGS) for node in reports}
@@ -82,8 +80,8 @@ async def examine_briefly(link: Link, facts: ClusterFacts) -> Diagnosis:
     async def query(node: int) -> None:
         asked = time.time()
         answer = (await nodes.query((node,), ReportNode(is_brief=True), _ANSWERED))[node]
-        if isinstance(answer, NodeReported):
-            reports[node] = answer.report
+        if isinstance(answer, NodeReport):
+            reports[node] = answer
             clocks[node] = Clock.measured(asked, answer.now)
 
     await asyncio.gather(*map(query, nodes.numbers))
@@ -127,8 +125,9 @@ async def _probe_paths(
             return
         op = ProbePath(there.hostname, there.address, listener.port, token, _CONNECT, burst)
         answer = (await nodes.query((asker,), op, within))[asker]
-        broken = NetworkPath(there.hostname, (), "", _reason(answer), "broken")
-        paths[asker, node] = answer.path if isinstance(answer, PathProbed) else broken
+        if not isinstance(answer, NetworkPath):
+            answer = NetworkPath(there.hostname, (), "", _reason(answer), "broken")
+        paths[asker, node] = answer
 
     try:
         for step in range(1, len(numbers)):

@@ -52,7 +52,7 @@ class TorchFacts(Struct, frozen=True):
     trouble: str = ""  # Why it can use no GPU, though it was built for CUDA.
 
 
-class NodeReport(Struct, frozen=True):
+class NodeReport(Message, frozen=True):
     """A report of one node. A brief one leaves out what takes time to find out."""
 
     hostname: str
@@ -73,9 +73,10 @@ class NodeReport(Struct, frozen=True):
     driver: str = ""
     facts: TorchFacts | None = None
     trouble: tuple[str, ...] = ()  # What could not be examined, and why.
+    now: float = 0.0  # The node's wall clock.
 
 
-class NetworkPath(Struct, frozen=True):
+class NetworkPath(Message, frozen=True):
     """The network path from one node to another, as it was probed."""
 
     name: str  # The other node's host name; `addresses` is what it resolved to.
@@ -103,13 +104,6 @@ class ReportNode(Message, frozen=True):
     is_brief: bool = False
 
 
-class NodeReported(Message, frozen=True):
-    """The report."""
-
-    report: NodeReport
-    now: float  # The node's wall clock.
-
-
 class Listen(Message, frozen=True):
     """Listen for other nodes at a port that the system chooses, for ``seconds``; 0: stop."""
 
@@ -134,11 +128,5 @@ class ProbePath(Message, frozen=True):
     burst: float  # Seconds for which bandwidth is measured; 0: it is not measured.
 
 
-class PathProbed(Message, frozen=True):
-    """The result."""
-
-    path: NetworkPath
-
-
 NodeOp = ReadClock | ReportNode | Listen | ProbePath
-NodeReplyBody = ClockReading | NodeReported | Listening | PathProbed
+NodeReplyBody = ClockReading | NodeReport | Listening | NetworkPath
