@@ -28,7 +28,6 @@ from jdist.wire.values.segments import Segment, shares_memory
 
 _PLACE = ".jdist-place"
 
-
 CodeOp = code.CompareTree | code.StorePieces | code.ApplyTree | code.AdoptTree
 
 
@@ -73,8 +72,8 @@ class CodeReceiver:
         if op.path and shares_memory(op.probe):
             segment, is_fetched = Segment.open(op.path, op.nbytes), False
         else:
-            node = self._node
-            segment = get_segment(node.data_port, op.transfer, node.endpoint.cluster, op.nbytes, progress)
+            cluster = self._node.endpoint.cluster
+            segment = get_segment(self._node.data_port, op.transfer, cluster, op.nbytes, progress)
             is_fetched = True
         try:
             self.folder.store(op.tree, op.digest, op.offset, segment.view)

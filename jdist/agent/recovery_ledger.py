@@ -1,7 +1,7 @@
 """The recovery ledger: what this node's ranks hold, recorded from passing messages, for a restarted controller."""
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -39,33 +39,32 @@ class RecoveryLedger:
         match message:
             case ExecuteCell():
                 self._last_run = max(self._last_run, message.run)
-                for held in self._held(message.workers):
-                    self._workers[held.worker] = replace(held, run=message.run)
+                self._change(message.workers, run=message.run)
                 if message.is_setup:
                     run, workers = self._setup.pop(message.code, (message.run, ()))
                     replayed = (run, _union(workers, message.workers))
                     self._setup[message.code] = replayed if message.is_internal else (message.run, message.workers)
             case FormWorld():
                 self._form, self._ended = message, set()
-                for held in self._held(message.workers):
-                    self._workers[held.worker] = replace(held, groups=message.replay, listeners=())
+                self._change(message.workers, groups=message.replay, listeners=())
             case RankDone():
-                for held in self._held((message.rank,)):
-                    if held.run == message.run:
-                        self._workers[held.worker] = replace(held, run=0)
+                held = self._workers.get(message.rank)
+                if held is not None and held.run == message.run:
+                    self._change((message.rank,), run=0)
             case WorldFormed():
-                for held in self._held((message.worker,)):
+                held = self._workers.get(message.worker)
+                if held is not None:
                     listeners = _union(held.listeners, message.listeners)
-                    self._workers[held.worker] = replace(held, generation=message.generation, listeners=listeners)
+                    self._change((message.worker,), generation=message.generation, listeners=listeners)
             case GroupMade():
-                for held in self._held((message.worker,)):
-                    if message.generation == held.generation:
-                        groups = (*held.groups[: message.index], message.spec)
-                        listeners = _union(held.listeners, message.listeners)
-                        self._workers[held.worker] = replace(held, groups=groups, listeners=listeners)
+                held = self._workers.get(message.worker)
+                if held is not None and message.generation == held.generation:
+                    groups = (*held.groups[: message.index], message.spec)
+                    listeners = _union(held.listeners, message.listeners)
+                    self._change((message.worker,), groups=groups, listeners=listeners)
 
-    def _held(self, workers: tuple[int, ...]) -> list[HeldWorker]:
-        return [self._workers[w] for w in workers if w in self._workers]
+    def _change(self, workers: tuple[int, ...], **changes: Any) -> None:
+        self._workers |= {w: replace(self._workers[w], **changes) for w in workers if w in self._workers}
 
     def describe(self, kernels: Mapping[int, Kernel], store: tuple[str, int] | None) -> HeldGeneration:
         """The present state, with the address of the rendezvous store."""

@@ -37,20 +37,18 @@ def read_join_options(nproc: int, node_rank: int) -> JoinOptions:
     return JoinOptions(nproc, node_rank, task, environment.strip(os.environ))
 
 
+_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")  # Those of torch's own launcher.
+
 # Launchers, innermost first: the variables that must be set, and those of rank, size, local rank, local size, node.
 _LAUNCHERS: tuple[tuple[str, set[str], tuple[str, ...]], ...] = (
-    ("torchrun", {"TORCHELASTIC_RUN_ID"}, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")),
+    ("torchrun", {"TORCHELASTIC_RUN_ID"}, _ENV),
     ("mpirun", set(), tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
     # Only a step that srun started has these; a batch script and an interactive shell have the job's numbers.
     ("srun", set(), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID")),
     # MPICH's mpiexec and those that set the same variables.
     ("mpiexec", set(), ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")),
     # What ``init_method="env://"`` reads, whoever set it.
-    (
-        "the launcher",
-        {"MASTER_ADDR", "MASTER_PORT"},
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    ),
+    ("the launcher", {"MASTER_ADDR", "MASTER_PORT"}, _ENV),
 )
 
 
@@ -61,9 +59,8 @@ def read_task(environ: Environment) -> LauncherTask | None:
     for launcher, required, names in _LAUNCHERS:
         values = [environ.get(name, "") for name in names]
         if required <= environ.keys() and all(v.isdecimal() for v in values[:2]):
-            rank, size, local_rank, local_size, node_rank = (
-                int(v) if v.isdecimal() else -1 for v in [*values, "", "", ""][:5]
-            )
+            numbers = [int(v) if v.isdecimal() else -1 for v in [*values, "", "", ""][:5]]
+            rank, size, local_rank, local_size, node_rank = numbers
             if launcher == "srun":
                 nodes = _REPEATED.finditer(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))  # "2(x3),1": 2, 2, 2, 1
                 counts = [int(m[1]) for m in nodes for _ in range(int(m[2] or 1))]

@@ -119,14 +119,13 @@ class _RankOutput:
 
     def __init__(self, limit: int):
         self.items: list[OutputItem] = []
-        self.streams = {"stdout": _CappedStream(limit), "stderr": _CappedStream(limit)}
+        self.streams = {name: _CappedStream(limit) for name in _STREAMS}
         self.display_bytes = 0
         self.display_sizes: dict[str, int] = {}
 
     def collect(self, worker: int) -> list[OutputItem]:
-        """What waits."""
         items, self.items = self.items, []
-        return items + [self.streams[name].tail(worker, name) for name in _STREAMS if self.streams[name].has_new_tail]
+        return items + [stream.tail(worker, name) for name, stream in self.streams.items() if stream.has_new_tail]
 
 
 class OutputRelay:

@@ -65,11 +65,8 @@ class RankQueries:
         for worker in query.ranks:
             match op:
                 case introspection.Logs():
-                    self._reply(
-                        query,
-                        worker,
-                        introspection.LogText(self._logs.read(worker, op.lines), str(self._logs.path(worker))),
-                    )
+                    log = introspection.LogText(self._logs.read(worker, op.lines), str(self._logs.path(worker)))
+                    self._reply(query, worker, log)
                 case introspection.Console():
                     kernel = self._workers.kernels.get(worker)
                     console = kernel and introspection.ConsoleAt(socket.gethostname(), str(kernel.connection_file))
@@ -128,10 +125,9 @@ class RankQueries:
             reason = str(e) if isinstance(e, OSError | JdistError) else repr(e)
             if not isinstance(e, OSError | JdistError):
                 _log.exception("a value did not reach this node")
+            failed = base.QueryFailed(f"the value did not reach {socket.gethostname()}: {reason}")
             for worker in query.ranks:
-                self._reply(
-                    query, worker, base.QueryFailed(f"the value did not reach {socket.gethostname()}: {reason}")
-                )
+                self._reply(query, worker, failed)
             return
         segment.close()
         self._fetched[query.request] = (segment, set(query.ranks))

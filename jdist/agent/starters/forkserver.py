@@ -141,19 +141,6 @@ def succeed(spec: bytes, fd: int) -> None:
     serve(fd, os.getppid(), msgspec.msgpack.decode(spec, type=tuple[str, ...]))
 
 
-def stand_by(fd: int, agent_pid: int, modules: Sequence[str]) -> None:
-    """Entry point of a spare: import ``modules``, then become the worker that is asked for."""
-    sock = socket.socket(fileno=fd)
-    set_name("jdist-warm")
-    _load(sock, modules)
-    set_name("jdist-spare")
-    data = sock.recv(_REQUEST_LIMIT)
-    if data:
-        sock.send(msgspec.msgpack.encode(ProcessReply(os.getpid())))
-        sock.close()
-        _run_and_exit(agent_pid, partial(_become_requested, data, []))
-
-
 def _load(sock: socket.socket, modules: Sequence[str]) -> None:
     error = ""
     try:
@@ -230,12 +217,20 @@ def main(role: str, fd: int, agent_pid: int, modules: Sequence[str]) -> None:
     die_with_parent()
     if os.getppid() != agent_pid:
         return  # the agent has ended meanwhile
-    if role == "spare":
-        stand_by(fd, agent_pid, modules)
-    else:
+    if role == "server":
         os.setsid()
         set_name("jdist-fork")
         serve(fd, agent_pid, modules)
+        return
+    sock = socket.socket(fileno=fd)
+    set_name("jdist-warm")
+    _load(sock, modules)
+    set_name("jdist-spare")
+    data = sock.recv(_REQUEST_LIMIT)
+    if data:
+        sock.send(msgspec.msgpack.encode(ProcessReply(os.getpid())))
+        sock.close()
+        _run_and_exit(agent_pid, partial(_become_requested, data, []))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ClassVar
 
 import msgspec
@@ -154,14 +154,18 @@ class PreloadedProcess:
         self._socket.setblocking(False)
 
     @classmethod
-    def spawn(cls, role: str, modules: Sequence[str], env: dict[str, str]) -> PreloadedProcess:
+    def spawn(cls, role: str, *more: str) -> PreloadedProcess:
         """A fresh interpreter as a "server" (forks on request) or a "spare" (becomes the one worker that is asked for).
 
-        It writes to this process's own standard error until then.
+        It imports what a worker needs, as far as it is installed, and ``more``. Its standard error is this process's.
         """
+        optional = [name for name in _IF_INSTALLED if importlib.util.find_spec(name.partition(".")[0])]
+        env = dict(os.environ)
+        env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # ipykernel's, before the import
+        env.setdefault("OMP_NUM_THREADS", "1")  # a forkserver with a thread pool would fork broken children
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-P", "-m", "jdist.agent.starters.forkserver", role]
-        command += [str(theirs.fileno()), str(os.getpid()), *modules]
+        command += [str(theirs.fileno()), str(os.getpid()), *_PRELOAD, *optional, *more]
         with theirs:
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=env)
         process.returncode = 0  # the agent's reaper waits for it, not Popen
@@ -223,12 +227,9 @@ class ForkStarter(Starter):
     def __init__(self) -> None:
         super().__init__()
         self._lock = asyncio.Lock()
-        self._server = _preload("server")
+        self._server = PreloadedProcess.spawn("server")
 
-    async def start(self, request: ProcessRequest) -> int:
-        return await self._fork(request, None)
-
-    async def _fork(self, request: ProcessRequest, fd: int | None) -> int:
+    async def start(self, request: ProcessRequest, fd: int | None = None) -> int:
         async with self._lock:
             if not self._server.is_loaded:
                 await self._load()
@@ -253,14 +254,14 @@ class ForkStarter(Starter):
         if self._ahead is self._server:
             self._ahead = None
         self._server.close()
-        self._server = _preload("server")
+        self._server = PreloadedProcess.spawn("server")
 
     async def _begin_ahead(self) -> PreloadedProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = ProcessRequest("jdist.agent.starters.forkserver:succeed", msgspec.msgpack.encode(_WARM), "", {})
         try:
             with theirs:
-                return PreloadedProcess(ours, await self._fork(request, theirs.fileno()))
+                return PreloadedProcess(ours, await self.start(request, theirs.fileno()))
         except BaseException:
             ours.close()
             raise
@@ -312,13 +313,4 @@ class SpawnStarter(Starter):
         return process.pid
 
     async def _begin_ahead(self) -> PreloadedProcess:
-        return _preload("spare", *_WARM)
-
-
-def _preload(role: str, *more: str) -> PreloadedProcess:
-    """A fresh interpreter that imports what a worker needs, as far as it is installed."""
-    optional = [name for name in _IF_INSTALLED if importlib.util.find_spec(name.partition(".")[0])]
-    env = dict(os.environ)
-    env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # ipykernel's, before the import
-    env.setdefault("OMP_NUM_THREADS", "1")  # a forkserver with a thread pool would fork broken children
-    return PreloadedProcess.spawn(role, [*_PRELOAD, *optional, *more], env)
+        return PreloadedProcess.spawn("spare", *_WARM)
