@@ -53,8 +53,7 @@ class DataServer:
         self._cluster = cluster
         self._stall = stall
         self._on_liveness_end = on_liveness_end
-        self._transfers: dict[str, TransferRelay | StoredTransfer] = {}
-        self._owners: dict[str, str] = {}
+        self._transfers: dict[str, tuple[TransferRelay | StoredTransfer, str]] = {}  # By name, each with its owner.
         # Liveness connections that have not been dialled yet, and their deadlines.
         self._expected: dict[str, asyncio.TimerHandle] = {}
         self._liveness: dict[str, LivenessConnection] = {}
@@ -96,33 +95,32 @@ class DataServer:
 
     def is_full(self, owner: str) -> bool:
         """Whether a client has as many transfers as it may have."""
-        return sum(o == owner for o in self._owners.values()) >= _MOST_TRANSFERS
+        return sum(o == owner for _, o in self._transfers.values()) >= _MOST_TRANSFERS
 
     def pass_on(self, name: str, nbytes: int, owner: str) -> None:
         """Expect a PUT of this name and size, and a GET to which its bytes are relayed."""
-        self._add(name, TransferRelay(nbytes, self._stall), owner)
+        self._transfers[name] = TransferRelay(nbytes, self._stall), owner
 
     def expect(self, name: str, nbytes: int, owner: str) -> None:
         """Expect a PUT of this name and size, whose bytes are stored for GETs."""
-        self._add(name, StoredTransfer(self._cluster, nbytes, self._stall), owner)
+        self._transfers[name] = StoredTransfer(self._cluster, nbytes, self._stall), owner
 
     def offer(self, name: str, nbytes: int, probe: ProbeWire | None, path: str, owner: str) -> bool:
         """Let nodes GET the segment at ``path`` if this host shares it; False if it does not."""
         if not shares_memory(probe):
             return False
-        self._add(name, StoredTransfer(self._cluster, nbytes, self._stall, path), owner)
+        self._transfers[name] = StoredTransfer(self._cluster, nbytes, self._stall, path), owner
         return True
 
     def forget(self, name: str) -> None:
         """End the transfer: what still moves is cut, and what was stored here is removed."""
-        self._owners.pop(name, None)
-        transfer = self._transfers.pop(name, None)
-        if transfer is not None:
+        if name in self._transfers:
+            transfer, _ = self._transfers.pop(name)
             transfer.cut()
 
     def forget_all(self, owner: str) -> None:
         """End all transfers of a client that is gone."""
-        for name in [n for n, o in self._owners.items() if o == owner]:
+        for name in [n for n, (_, o) in self._transfers.items() if o == owner]:
             self.forget(name)
 
     async def liveness_ended(self, names: Iterable[str]) -> None:
@@ -145,10 +143,6 @@ class DataServer:
         self._liveness.clear()
         for name in list(self._transfers):
             self.forget(name)
-
-    def _add(self, name: str, transfer: TransferRelay | StoredTransfer, owner: str) -> None:
-        self._transfers[name] = transfer
-        self._owners[name] = owner
 
     def _create_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -200,11 +194,11 @@ class DataServer:
             _log.debug("data port: a connection ended: %r", e)  # the peer notices, and reports it
 
     async def _move(self, verb: str, name: str, sock: socket.socket) -> None:
-        transfer = self._transfers[name]
+        transfer, _ = served = self._transfers[name]
         try:
             await (transfer.put(sock) if verb == "PUT" else transfer.get(sock))
         finally:
-            if isinstance(transfer, TransferRelay) and transfer.is_over and self._transfers.get(name) is transfer:
+            if isinstance(transfer, TransferRelay) and transfer.is_over and self._transfers.get(name) is served:
                 self.forget(name)
 
     async def _start_liveness(self, name: str, sock: socket.socket) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -196,12 +196,11 @@ def _build(note: TensorNote, buffers: Iterator[Buffer]) -> torch.Tensor:
     if note.layout == "strided":
         return _strided(note, next(buffers))
     parts = [_build(part, buffers) for part in note.parts]
-    make: Any = torch.sparse_compressed_tensor
     if note.layout == "sparse_coo":
         coalesced = note.is_coalesced or None
         return torch.sparse_coo_tensor(parts[0], parts[1], note.shape, check_invariants=True, is_coalesced=coalesced)
-    sparse: torch.Tensor = make(*parts, note.shape, layout=getattr(torch, note.layout), check_invariants=True)
-    return sparse
+    make: Callable[..., torch.Tensor] = torch.sparse_compressed_tensor
+    return make(*parts, note.shape, layout=getattr(torch, note.layout), check_invariants=True)
 
 
 def _strided(note: TensorNote, buffer: Buffer) -> torch.Tensor:

@@ -136,7 +136,7 @@ def test_a_get_that_nobody_reads_is_given_up(cluster: str) -> None:
             segment = Segment.create(cluster, 64 << 20)
             assert port.server.offer("t1", segment.nbytes, probe, segment.path, "c-1")
             sock = dial_data(port.address, "GET", "t1")
-            ends = port.server._transfers["t1"]._ends
+            ends = port.server._transfers["t1"][0]._ends
             await until(lambda: ends)
             await until(lambda: not ends)
             with pytest.raises((ConnectionLost, OSError)):

@@ -157,7 +157,7 @@ def test_a_passage_that_is_over_frees_its_ends(cluster: str, there: tuple[str, .
             port.server.pass_on("t1", 10, "c-1")
             port.server.pass_on("t2", 10, "c-2")
             socks = [dial_data(port.address, verb, "t1") for verb in there]
-            await until(lambda: len(port.server._transfers["t1"]._ends) == len(there))  # type: ignore[union-attr]
+            await until(lambda: len(port.server._transfers["t1"][0]._ends) == len(there))  # type: ignore[union-attr]
             if how == "forgotten":
                 port.server.forget("t1")
             elif how == "client gone":

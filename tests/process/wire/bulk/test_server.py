@@ -59,7 +59,7 @@ def test_a_second_put_of_the_same_name_changes_nothing(cluster: str, way: str) -
             (port.server.expect if way == "kept" else port.server.pass_on)("t1", 4, "c-1")
             first = dial_data(port.address, "PUT", "t1")
             first.sendall(b"ab")
-            await until(lambda: port.server._transfers["t1"]._ends)
+            await until(lambda: port.server._transfers["t1"][0]._ends)
             assert await closed_without_a_word(dial_data(port.address, "PUT", "t1"))
             get = asyncio.create_task(pull(port, "t1", 4))
             first.sendall(b"cd")
