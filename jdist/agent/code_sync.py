@@ -90,10 +90,8 @@ class CodeFolder:
         self._cluster = cluster
         self._path: Path | None = None
         self._lock = -1
-        # Digests by path, each valid as long as the file's stat is the same.
-        self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}
-        # Trees that ranks import from, oldest first, and whether they are packages.
-        self._entries: dict[str, bool] = {}
+        self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}  # By path; valid while the file's stat is the same.
+        self._entries: dict[str, bool] = {}  # Trees that ranks import from, oldest first; whether each is a package.
 
     @property
     def path(self) -> Path:

@@ -20,10 +20,8 @@ class ActiveRuns:
         self._runs: dict[int, CellRun] = {}
         # Runs that are over, while a caller holds them: threads of the cell may still write output.
         self._ended: weakref.WeakValueDictionary[int, CellRun] = weakref.WeakValueDictionary()
-        # Ranks of the cells that wait for the controller's acceptance, by request.
-        self._submitted: dict[str, tuple[int, ...]] = {}
-        # The runs of such cells, until their submitters take them: a run may end before that.
-        self._accepted: dict[str, CellRun] = {}
+        self._submitted: dict[str, tuple[int, ...]] = {}  # Ranks of cells that wait to be accepted, by request.
+        self._accepted: dict[str, CellRun] = {}  # Their runs, until the submitters take them; some end before that.
 
     async def submit(self, cell: RunCell) -> CellRun:
         """Send a cell to the controller. Raises UsageError when it refuses the cell."""

@@ -11,8 +11,7 @@ from jdist.core.messages.status import ClusterFacts
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh, Topology
 
-# A selection as RankSet.parse reads it, one rank, several ranks, or None for all.
-Ranks = str | int | Iterable[int] | None
+Ranks = str | int | Iterable[int] | None  # Text for RankSet.parse, one rank, several ranks, or None for all.
 
 
 class Attachment:

@@ -39,8 +39,7 @@ from jdist.wire.values.frames import Unpacker, pack
 _log = logging.getLogger("jdist.client")
 
 HELLO_TIMEOUT = 10.0
-# Seconds from the end of a liveness connection until it counts, unless a message explains it before.
-_LAST_WORDS = 0.25
+_LAST_WORDS = 0.25  # Seconds from the end of a liveness connection until it counts as unexplained.
 ANSWER_TIMEOUT = 30.0  # Seconds for a rank to answer a query, or to report progress.
 
 _LIST = (Remedy("list", "see which clusters run"),)

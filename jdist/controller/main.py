@@ -24,8 +24,7 @@ from jdist.wire.transport import directories, keys
 from jdist.wire.values.segments import sweep
 
 _QUEUE = 30 * 86400.0
-# Open at a time, if this host allows: each node and client takes a few, and each unauthenticated peer one.
-_DESCRIPTORS = 65536
+_DESCRIPTORS = 65536  # The limit that is asked for: a node or client takes a few, an unauthenticated peer one.
 
 
 async def _serve(start: keys.StartController) -> None:
@@ -45,8 +44,7 @@ async def _serve(start: keys.StartController) -> None:
     loop.add_signal_handler(signal.SIGTERM, server.stop, "the controller was asked to end (SIGTERM)")
     living = loop.create_task(_touch(beside))
     try:
-        # Unless users paste it, the launcher's join line is valid for as long as a job may wait in a queue.
-        seconds = settings.invitation if settings.launcher == "join" else _QUEUE
+        seconds = settings.invitation if settings.launcher == "join" else _QUEUE  # a job may wait in a queue for long
         line = "" if is_again else server.invite(is_remote=bool(settings.bind_host), seconds=seconds)
         _report(keys.ControllerStarted(str(path), line))
         await server.run()

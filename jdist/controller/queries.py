@@ -17,8 +17,7 @@ class _Pending:
     """A query that has not been answered by all."""
 
     client: str
-    # The worker ids or agents that have not answered, with the rank or node number that each had when it was asked.
-    asked: dict[int | str, int]
+    asked: dict[int | str, int]  # Workers or agents that have not answered; the rank or node that each was.
     is_moving: bool = False  # A value is on its way.
 
 

@@ -32,8 +32,7 @@ LAUNCHER_VARIABLES = (
     *("SLURM_NNODES*", "SLURM_NODELIST*", "SLURM_PRIO*", "SLURM_UMASK*", "SLURM_DISTRIBUTION"),
 )
 
-# With this value, NCCL's watchdog would end a rank whose collective is interrupted.
-_SET_BY_TORCHRUN = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+_SET_BY_TORCHRUN = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}  # NCCL's watchdog would end interrupted ranks.
 
 
 def without(environ: Mapping[str, str], *lists: tuple[str, ...]) -> dict[str, str]:

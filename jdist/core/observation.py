@@ -22,19 +22,15 @@ class Call(Struct, frozen=True, omit_defaults=True):
     # calls, all_reduce.
     op: str
     group: str
-    # Sequence number of the collective in its group, from 1, the same on every rank; 0 for a send or recv.
-    number: int = 0
+    number: int = 0  # Sequence number of a collective in its group, from 1, on every rank; 0 for a send or recv.
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()  # "float32", one for each shape.
-    # Other arguments that must be equal on all ranks: "src=1", "op=MAX", "splits=[1, 3]→[2, 2]"; "" if unknown.
-    detail: str = ""
-    # Global rank of a send's receiver or a recv's sender (:data:`ANY`: any); None for a collective.
-    peer: int | None = None
+    detail: str = ""  # Other arguments that ranks must agree on: "src=1", "splits=[1, 3]→[2, 2]"; "" if unknown.
+    peer: int | None = None  # Global rank of the send's or recv's peer (:data:`ANY`: any); None for a collective.
     tag: int = 0
     line: int | None = None  # Line in the cell's source, from 1; None if no frame of the cell is on the stack.
     started: float = 0.0  # Wall clock of the rank's host, seconds since the epoch.
-    # Like `started`; None while the call is in flight, or if its end was not observed (see `is_done`).
-    ended: float | None = None
+    ended: float | None = None  # None while the call is in flight, or if its end was not observed (see `is_done`).
     is_done: bool = False
     has_failed: bool = False  # It raised an exception.
 
@@ -71,8 +67,7 @@ class Activity(Struct, frozen=True, omit_defaults=True):
     """What the main thread is doing, and for how long."""
 
     kind: ActivityKind
-    # The operation it is blocked in (all_reduce, recv, new_group, store.wait), or the innermost Python function.
-    op: str = ""
+    op: str = ""  # The operation that blocks it (recv, new_group, store.wait), or the innermost Python function.
     line: int | None = None  # Line in the cell's source, from 1.
     source: str = ""  # Text of that line, or "file.py:12 in function" where no cell is on the stack.
     seconds: float = 0.0  # Time since it was first seen in this place; for an idle rank, since its last cell ended.
@@ -89,8 +84,7 @@ SAME_SIZE = {"all_reduce", "broadcast", "reduce", "all_gather", "gather", "reduc
 SAME_SIZE |= {"all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"}
 SAME_SIZE |= {"_all_gather_base", "_reduce_scatter_base", "allreduce", "allgather"}
 """Collectives in which every rank has a tensor of the same dtype and number of elements."""
-# NCCL accepts tensors of different sizes there; with another backend the call fails or blocks.
-_MAY_BE_UNEVEN = {"all_gather"}
+_MAY_BE_UNEVEN = {"all_gather"}  # NCCL accepts tensors of different sizes there; other backends fail or block.
 
 
 def call_signature(call: Call) -> str:
@@ -124,8 +118,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 
     run: int
     kind: VerdictKind
-    # The ranks that the others wait for, those in the minority of a mismatch, or the members of a cycle.
-    responsible: tuple[int, ...]
+    responsible: tuple[int, ...]  # The ranks that others wait for, a mismatch's minority, or a cycle's members.
     waiting: tuple[int, ...]
     reason: str  # One line, without the run's number.
     details: tuple[str, ...] = ()
@@ -133,8 +126,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     op: str = ""
     group: str = ""
     number: int = 0  # Sequence number of the collective in its group; 0 if none is pending.
-    # A mismatch that blocked no rank: the run has finished, and the results of the call are wrong.
-    has_passed: bool = False
+    has_passed: bool = False  # A mismatch that blocked no rank: the run finished with wrong results.
 
     @property
     def is_certain(self) -> bool:

@@ -19,8 +19,7 @@ class Remedy(Struct, frozen=True, omit_defaults=True):
 
     action: Action
     effect: str
-    # The ranks that it is about, as a user writes them: "2", "0-3,7", "node=1"; "" for all, or none in particular.
-    ranks: str = ""
+    ranks: str = ""  # Ranks as a user writes them: "2", "0-3,7", "node=1"; "" for all, or none in particular.
     name: str = ""  # The name of the cluster, or the path, that it is about.
 
     def __str__(self) -> str:

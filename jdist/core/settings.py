@@ -39,29 +39,24 @@ class Settings(Struct, frozen=True, kw_only=True):
     min_nodes: int = 0  # Form the world with so many nodes if the others are not available; 0: all are needed.
     fork: bool = True  # Whether workers are forked; kept for agents that are started again.
     on_death: OnDeath = "replace"
-    # While a node is idle, import ahead what its next workers' first optimizer would; see agent/starters/starter.
-    warm: bool = True
+    warm: bool = True  # While a node is idle, import ahead what its next workers need; see agent/starters/starter.
 
     form_timeout: float = 120.0  # Time to form the world once every worker is up.
     interrupt_grace: float = 5.0  # Time from an interrupt until a rank that did not react is replaced.
-    # Time from losing the controller until an agent ends its workers; until then the controller can be restarted.
-    agent_grace: float = 60.0
+    agent_grace: float = 60.0  # Time for the controller to be restarted, after which an agent ends its workers.
     beat_timeout: float = 3.0  # Time without a heartbeat until a node counts as unreachable, which loses nothing.
     node_grace: float = 15.0  # Time without a heartbeat until a node is dropped, and its ranks with it.
     invitation: float = 86400.0  # The lifetime of a join line.
     idle_timeout: float = 3600.0  # Time without any client or run until the controller ends the cluster.
-    # Time without any client, while nodes are missing, until the controller ends the cluster.
-    empty_timeout: float = 600.0
-    # Lines of a rank's stream per run that are sent to the notebook; the rank's log has all of them.
-    output_lines: int = 2000
+    empty_timeout: float = 600.0  # Time without clients until the cluster ends, while nodes are missing.
+    output_lines: int = 2000  # Lines per run and stream that reach the notebook; the rank's log has all.
 
 
 REFORM_TIMEOUT = 180.0  # Time for a request that re-forms the world: the sum of all deadlines on the way.
 
 BEAT = 1.0  # Time between two heartbeats of an agent.
 
-# Bytes of a value that are sent in the message; larger values use shared memory or the data port.
-INLINE_LIMIT = 256 * 1024
+INLINE_LIMIT = 256 * 1024  # Largest value in a message, in bytes; others use shared memory or the data port.
 
 OUTPUT_DELAY = 0.02  # Time for which an agent collects its ranks' output into one message.
 

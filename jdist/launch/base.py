@@ -16,8 +16,7 @@ from jdist.core.errors import UsageError, nearest
 from jdist.core.settings import Host, Settings
 
 ENTRY_POINTS = "jdist.launchers"
-# Characters of the cluster's own name in a label. A scheduler appends more to a label to name its objects.
-_NAME_LENGTH = 24
+_NAME_LENGTH = 24  # Characters of the cluster's name in a label, to which a scheduler appends more.
 
 
 class LaunchPlan(Struct, frozen=True):
@@ -53,8 +52,7 @@ class Launcher(ABC):
     A launcher owns the processes, connections and tasks that its launch needs until :meth:`end`.
     """
 
-    # Whether its nodes may be other machines. If so, the controller listens on this host's addresses.
-    is_remote: ClassVar[bool] = True
+    is_remote: ClassVar[bool] = True  # Its nodes may be other machines: the controller listens for them.
 
     def __init__(self, plan: LaunchPlan):
         self.plan = plan

@@ -21,8 +21,7 @@ from jdist.launch.base import Launcher, LaunchPlan
 from jdist.wire.log import without_verbose
 from jdist.wire.transport.invitations import REFUSED
 
-# The line in which launch/node_runner reports the end of a node's agent.
-_NODE = re.compile(r"jdist node (\d+) \(([^)]*)\): (.*)")
+_NODE = re.compile(r"jdist node (\d+) \(([^)]*)\): (.*)")  # launch/node_runner's line about the end of an agent.
 _TAIL = 4
 _LOG_LINES = 3
 _LOOK = 0.05  # Seconds between two polls of a process.

@@ -26,8 +26,7 @@ _DEADLINE = 0.2  # Seconds for the ranks to answer; then the notebook answers al
 _MARGIN = 0.1  # Further seconds for the client's own thread.
 _REST = 2.0  # Seconds for which a rank that missed the deadline is not asked.
 _MOST = 32  # Ranks that are asked; of a larger world a sample.
-# JupyterLab would break a type's line at a space or hyphen, over the next name.
-_UNBROKEN = str.maketrans(" -", "\N{NO-BREAK SPACE}\N{NON-BREAKING HYPHEN}")
+_UNBROKEN = str.maketrans(" -", "\N{NO-BREAK SPACE}\N{NON-BREAKING HYPHEN}")  # JupyterLab would break the line there.
 
 
 class RankCompleter:

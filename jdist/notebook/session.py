@@ -21,8 +21,7 @@ class Session:
         self.namespace = namespace
         self.kind = kind
         self.current: Cluster | None = None
-        # The cluster in use, or after its end the last one: its cells can still be exported.
-        self.exportable: Cluster | None = None
+        self.exportable: Cluster | None = None  # The cluster in use or the last one, whose cells can be exported.
         self.last_run: CellRun | None = None
         self.is_auto = False
         self._notices: list[str] = []

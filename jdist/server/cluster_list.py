@@ -25,10 +25,8 @@ from jdist.wire.transport.keys import Connection
 T = TypeVar("T")
 
 _GLANCE = 0.5  # Seconds between two looks at the directory's time; nothing reports a change there.
-# Seconds after which it is read again while a cluster in it cannot be attached to, since it may come back.
-_RESCAN = 2.0
-# Seconds from one poll to the next while nothing changes, so that a controller that hangs is noticed.
-_IDLE_PAUSE = 10.0
+_RESCAN = 2.0  # Seconds until it is read again, while a cluster in it cannot be attached to.
+_IDLE_PAUSE = 10.0  # Seconds between polls while nothing changes, to notice a controller that hangs.
 _ORPHANED = "its controller is gone; while its ranks wait for another, it can be started again with every name kept"
 
 

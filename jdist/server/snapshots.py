@@ -87,8 +87,7 @@ class RankRow(Struct, frozen=True):
     gpu_total: int | UnsetType = UNSET
     gpu_used: int | UnsetType = UNSET
     gpu_own: int | UnsetType | None = UNSET
-    # Known only for a moment: None for an idle rank, which is not asked again.
-    gpu_busy: float | UnsetType | None = UNSET
+    gpu_busy: float | UnsetType | None = UNSET  # None for an idle rank: it is known only for a moment.
 
     def timeless(self) -> Self:
         """The row without what changes by itself as time passes."""

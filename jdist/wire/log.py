@@ -34,8 +34,7 @@ class RateLimit(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         super().__init__()
         self._clock = clock
-        # By kind: when its period began, and how many records came in it.
-        self._periods: dict[tuple[str, str], tuple[float, int]] = {}
+        self._periods: dict[tuple[str, str], tuple[float, int]] = {}  # By kind: its period's start, and records in it.
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING or record.exc_info:

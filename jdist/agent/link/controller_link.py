@@ -28,8 +28,7 @@ _log = logging.getLogger("jdist.agent")
 
 # Seconds without the controller before it has given this agent a place, and with it a grace of the cluster's own.
 _JOIN_GRACE = 10.0
-# Seconds without a message from the controller, which answers every beat, until it counts as unreachable.
-_SILENCE = 5 * BEAT
+_SILENCE = 5 * BEAT  # Seconds without any message until the controller, which answers every beat, is unreachable.
 
 
 class ControllerLink:

@@ -39,8 +39,7 @@ class GpuReading(Struct, frozen=True):
     """What the driver reports at one time."""
 
     devices: tuple[GpuDevice, ...] = ()
-    # `{pid: {UUID of a GPU: bytes}}`, of the processes whose memory the driver reports.
-    taken: dict[int, dict[str, int]] = {}
+    taken: dict[int, dict[str, int]] = {}  # `{pid: {GPU's UUID: bytes}}` for processes that the driver reports.
     driver: str = ""  # The driver's version.
     error: str = ""
     is_missing: bool = False  # The error is that there is no driver, or no GPU.

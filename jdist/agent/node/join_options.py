@@ -13,8 +13,7 @@ from jdist.core.messages.membership import LauncherTask
 
 WORKER = "JDIST_WORKER"  # Set in every worker, whose environment holds its own place in the world and not a launcher's.
 
-# Set where Slurm assigns GPUs to single tasks; it sets CUDA_VISIBLE_DEVICES in any case.
-_SLURM_GIVES = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
+_SLURM_GIVES = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")  # Slurm assigned GPUs to single tasks.
 _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 Environment = Mapping[str, str]

@@ -16,8 +16,7 @@ from jdist.agent.processes.oom import OomVerdict
 from jdist.core.slurm import SlurmJob, parse_job
 
 _REMEMBERED = 256
-# Seconds for Slurm's answer: between SIGTERM and SIGKILL it gives a job 30 s, unless set otherwise.
-_SLURM_TIMEOUT = 2.0
+_SLURM_TIMEOUT = 2.0  # Seconds for Slurm's answer; from SIGTERM to SIGKILL a job has 30 s by default.
 _SLURM_RETRY = 0.1
 _HINTS = {
     "process": "; no oom kill was counted",

@@ -13,8 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-# Who sent a SIGKILL: the kernel because memory ran out, another process, or that is not known.
-Cause = Literal["kernel", "process", "unknown"]
+Cause = Literal["kernel", "process", "unknown"]  # The sender of a SIGKILL; the kernel, if memory ran out.
 
 _KILLED = re.compile(r"Killed process (\d+) ")
 _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
@@ -45,8 +44,7 @@ class OomMonitor:
         self._mounts = find_mounts(_read(root / "proc/self/mountinfo"))
         self._counters: dict[int, Path | None] = {}  # The file with the count, by process; None where there is none.
         self._older: dict[Path, int] = {}
-        # The counts of the last tick, and of the one before: a death is noticed a little after its kill.
-        self._newer: dict[Path, int] = {}
+        self._newer: dict[Path, int] = {}  # Counts of the last tick and of the one before: a death is noticed late.
         self._log = -1
         with contextlib.suppress(OSError):  # for root only, on most systems
             self._log = os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)

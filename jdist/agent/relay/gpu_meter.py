@@ -21,13 +21,11 @@ from jdist.core.messages.observation import Observation
 from jdist.core.messages.protocol import RankReply
 
 _DEADLINE = 10.0  # Seconds for one measurement.
-# Seconds for which an answer waits for it; clients wait longer than that and the patience with a silent rank.
-_PATIENCE = 1.0
+_PATIENCE = 1.0  # Seconds for which an answer waits for the reading; clients have more patience than that.
 _BETWEEN = 1.0  # Seconds from one measurement to the next, unless a cell has ended.
 _RECENT = 3.0  # Seconds for which a measurement is used at once, while the next is made.
 _OLD = 10.0  # Seconds after which it is not used any more.
-# Seconds until a driver that has failed is asked again: at first, and at most; twice as long each time.
-_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
+_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0  # First and longest pause in seconds before a failed driver is asked again.
 _REMEMBERED = 1000  # Requests that may still be answered.
 
 

@@ -46,8 +46,7 @@ class RankQueries:
         self._workers = workers
         self._logs = logs
         self._meter = meter
-        # Values that were fetched for these workers, by request.
-        self._fetched: dict[str, tuple[Segment, set[int]]] = {}
+        self._fetched: dict[str, tuple[Segment, set[int]]] = {}  # Values fetched for workers, by request.
         # By request and worker: those whose answer is awaited, and those that the agent has answered.
         self._awaited: dict[tuple[str, int], asyncio.TimerHandle] = {}
         self._answered: OrderedDict[tuple[str, int], None] = OrderedDict()

@@ -13,8 +13,7 @@ from jdist.core.messages.nodes import UNLIMITED, NodeReport
 from jdist.core.quantities import format_memory, format_rate
 from jdist.core.ranks import ranks_by
 
-# Seconds. Below that, only timestamps that are compared by hand would show it; the trace corrects its own.
-_CLOCKS_APART = 0.5
+_CLOCKS_APART = 0.5  # Seconds; less matters only to timestamps compared by hand, as traces correct their own.
 _SMALL_SHM = 1 << 30
 _NO_SHM = 128 << 20
 _LITTLE_DISK = 1 << 30
@@ -70,8 +69,7 @@ def _blocked_paths(seen: Examination) -> Iterator[Finding]:
     """Blocked ports: one finding for a node that no other reaches or that reaches no other, else one for each pair."""
     left = {pair: path for pair, path in seen.paths.items() if path.trouble}
     while left:
-        # how many of the paths lead to each node (end 1) or from it (end 0)
-        counts = Counter((pair[end], end) for pair in left for end in (1, 0))
+        counts = Counter((pair[end], end) for pair in left for end in (1, 0))  # paths to each node (1) or from it (0)
         (node, end), count = max(counts.items(), key=lambda item: (item[1], item[0][1]))
         if count > 1 and len(seen.nodes) > 2:
             mine = {pair: path for pair, path in left.items() if node == pair[end]}

@@ -29,8 +29,7 @@ from jdist.wire.values.segments import sweep_handed_over
 
 _STOP_TIMEOUT = 15.0
 _EXIT = 5.0  # Seconds for a process that has closed its connections to be gone.
-# Seconds for agents to reconnect and the world to be formed; after that the cluster is attached to as it is.
-_AGENTS_BACK = 15.0
+_AGENTS_BACK = 15.0  # Seconds for agents to reconnect and the world to form; then the client attaches anyway.
 
 
 class ClusterLifecycle:
@@ -42,8 +41,7 @@ class ClusterLifecycle:
         self.launcher: Launcher | None = None  # The launcher of the cluster's start, if this client started it.
         self.added: list[Launcher] = []  # The launchers of nodes that this client added.
         self._kind = "python"
-        # The world was formed and the client has not detached: a controller that dies now is started again.
-        self._may_revive = False
+        self._may_revive = False  # The world was formed and the client is attached: restart a dead controller.
         self._reviving: asyncio.Task[None] | None = None
         self._orphan: Link | None = None  # The link whose controller is being, or was, started again.
 

@@ -49,8 +49,7 @@ class Synced(Struct, frozen=True):
     """The result of a sync. Paths are relative to the tree."""
 
     name: str
-    # The copy's folder on the first node; the others have it under the same name in their temporary folder.
-    folder: str
+    folder: str  # The copy on the first node; on the others it has the same name in their temporary folder.
     files: int  # Number of files in the synced tree.
     sent: int  # Number of contents that some node lacked.
     nbytes: int  # Bytes of those contents, each counted once for all nodes.
@@ -73,8 +72,7 @@ class SyncedCode:
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
         self._sources: dict[str, SyncSource] = {}
-        # Tasks that sync a source when its files change, by the source's name.
-        self.watches: dict[str, asyncio.Task[None]] = {}
+        self.watches: dict[str, asyncio.Task[None]] = {}  # Tasks that sync changed files, by the source's name.
         self._syncing = asyncio.Lock()
         self._seen_nodes: tuple[str, ...] = ()
         self._for_new_nodes: asyncio.Task[None] | None = None

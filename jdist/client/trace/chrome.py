@@ -18,8 +18,7 @@ _NAMED = 4  # The most ranks that are listed as those for which a call waited.
 _LEAST_ARROW = 1e-3  # Waits shorter than this part of the run get no arrow: thousands of them hide each other.
 
 Event = dict[str, Any]
-# Calls, and the tracks on which they are drawn, by meeting and rank.
-_Drawn = dict[tuple[int, int], tuple[Bar, Event]]
+_Drawn = dict[tuple[int, int], tuple[Bar, Event]]  # Calls and their events, by meeting and rank.
 
 
 def chrome(report: TraceReport) -> bytes:

@@ -18,8 +18,7 @@ _ROOT = re.compile(r"\b(src|dst)=(\d+)\b")
 class Meeting:
     """One collective, or one message from a rank to another."""
 
-    # Each rank's part in it, as the index of the call among the rank's calls.
-    calls: dict[int, int] = field(default_factory=dict)
+    calls: dict[int, int] = field(default_factory=dict)  # `{rank: index of the call among the rank's calls}`.
     missing: frozenset[int] = frozenset()  # Ranks that should have entered it and are known not to have.
     is_message: bool = False
 
@@ -63,8 +62,7 @@ def match(traced: Traces, members: Members, elsewhere: Iterable[int] = ()) -> li
             if not call.number:
                 alone.append(Meeting({rank: i}))  # without its number, the calls that it belongs to are unknown
                 continue
-            # a group that a cell destroys and makes again counts from 1 again
-            key = (call.group, call.number)
+            key = (call.group, call.number)  # a group that is made again counts from 1 again
             found[(*key, times[key])].calls[rank] = i
             times[key] += 1
             seen.setdefault(call.group, set()).add(rank)

@@ -12,8 +12,7 @@ from jdist.core.quantities import format_count, format_interval
 from jdist.core.ranks import describe_ranks, ranks_by
 
 HEADS = ("rank", "node", "calls", "in calls", "waited", "made others wait", "longest wait")
-# Columns that are aligned to the right.
-NUMERIC = frozenset({"rank", "calls", "in calls", "waited", "made others wait"})
+NUMERIC = frozenset({"rank", "calls", "in calls", "waited", "made others wait"})  # Aligned to the right.
 _WORTH_SAYING = 0.01  # Waiting of less than this part of the ranks' time is not in the headline.
 _WORTH_NAMING = 0.1  # Ranks charged with less than this part of a wait are not named.
 _LEAST_ERROR = 1e-4  # Clocks that agree within this many seconds need no note.

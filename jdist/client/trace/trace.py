@@ -131,8 +131,7 @@ def assemble(
     traced = {r: a for r, a in found.items() if a.run == number and number}
     if not traced:
         raise UsageError(_nothing(run, absent))
-    # the last run of the others is an earlier one (or none), so they had no part in this one
-    elsewhere = tuple(r for r in found if r not in traced)
+    elsewhere = tuple(r for r in found if r not in traced)  # the others' last run is an earlier one, or none
     groups = {g.name: g for each in observations.values() for g in each.groups}
     meetings = match(traced, {name: g.ranks for name, g in groups.items()}, elsewhere)
     hosts, clocks = _clocks(traced, meetings, trips, facts)

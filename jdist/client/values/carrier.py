@@ -80,8 +80,7 @@ class Carrier:
         self._link = link
         self._cluster = link.connection.cluster
         self._data_port = (link.connection.host, link.connection.data_port)
-        # A file by which other processes find out whether they share this host's memory.
-        self.probe = create_probe(self._cluster)
+        self.probe = create_probe(self._cluster)  # Shows other processes whether they share this host's memory.
         self._remove_probe = weakref.finalize(self, _remove, self.probe.path, os.getpid())  # at exit, too
 
     def close(self) -> None:

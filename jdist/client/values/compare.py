@@ -26,8 +26,7 @@ class CheckResult(Struct, frozen=True):
     is_equal: bool
     entries: int  # Number of entries that were compared.
     key: str = ""  # The first entry that differs; "" for a value that is one entry.
-    # The first differing element's index, where the ranks agree on shape and type.
-    index: tuple[int, ...] | None = None
+    index: tuple[int, ...] | None = None  # Of the first differing element, if shapes and types agree.
     found: tuple[tuple[tuple[int, ...], str], ...] = ()  # The ranks' values there: `(ranks, text)`, most ranks first.
 
     def __bool__(self) -> bool:

@@ -20,8 +20,7 @@ from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import Remedy
 
-# How gloo ends a process when a message is larger than its receiver expects: the ranks' calls mismatched.
-_ABORT = "(SIGABRT)"
+_ABORT = "(SIGABRT)"  # How gloo ends a process whose peer sent more than expected: the ranks' calls mismatched.
 _EXPLAINED = 1.0  # Seconds in which a poll of the other ranks may explain the loss, before they are freed.
 
 

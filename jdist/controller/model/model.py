@@ -28,16 +28,13 @@ class Model(HasPhase[Phase]):
 
     reason: str = ""  # Why the world failed.
     generation: int = 0
-    # The world's process group does not exist or may be out of step: it must be formed before a run starts.
-    is_dirty: bool = True
-    # The callbacks after a re-forming were ended before they were done (controller/runs/own_runs).
-    reform_ended: bool = False
+    is_dirty: bool = True  # There is no process group, or it may be out of step: form it before a run starts.
+    reform_ended: bool = False  # Callbacks after a re-forming were ended early (see controller/runs/own_runs).
     left_out: tuple[str, ...] = ()  # Nodes that could not be had, and why.
     ending: str = ""  # Why the cluster is to be stopped with this step; "" while it is not.
 
     clients: dict[str, str] = field(default_factory=dict)  # Kind of each attached client, by its socket's identity.
-    # Names of the liveness connections that may come or are open, and the peer that each belongs to.
-    liveness_names: dict[str, str] = field(default_factory=dict)
+    liveness_names: dict[str, str] = field(default_factory=dict)  # `{liveness connection: its peer}`, expected or open.
     out: list[Instruction] = field(default_factory=list)  # What the present step is to send.
     broadcasts: int = 0  # How many messages have been sent to all clients.
 

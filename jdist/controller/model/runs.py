@@ -52,15 +52,13 @@ class Run(HasPhase[RunPhase]):
     abort_reason: AbortReason = ""  # Why it was aborted; kept when it has ended.
 
     deadline: float | None = None
-    # While *diagnosing*: a poll that is in by then may still explain the loss of a rank.
-    diagnose_until: float | None = None
+    diagnose_until: float | None = None  # While *diagnosing*: polls until then may explain the loss of a rank.
     give_up_at: float | None = None  # While *aborting*: ranks that are not free by then are replaced.
     compare_until: float | None = None  # While *comparing*: the run ends then at the latest.
 
     is_stalled: bool = False  # A rank of it is blocked, or was at the last poll.
     poll_at: float | None = None  # When the ranks are to be polled.
-    # Time of the last poll before the deadline; its answers go into the timeout message.
-    final_poll_at: float | None = None
+    final_poll_at: float | None = None  # The last poll before the deadline: its answers explain the timeout.
     unconfirmed: object = None  # What the last poll found and the next has to confirm.
     verdict: Verdict | None = None
 

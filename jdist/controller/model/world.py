@@ -28,8 +28,7 @@ class Node:
     facts: NodeFacts
     nproc: int
     last_heard: float
-    # It has been silent for too long to be well, and not for long enough to be given up (see contact).
-    is_unreachable: bool = False
+    is_unreachable: bool = False  # It was silent for longer than the beat timeout, not yet for its grace.
     back_at: float | None = None  # When it was heard again after that.
     incarnation: int = 0  # Of its first workers: more than one when it has some that are void.
     task: LauncherTask | None = None  # Where the place is a launcher's task, and one rank.

@@ -41,8 +41,7 @@ class _Poll:
     request: str
     deadline: float
     asked: set[int]  # The ranks that have not answered yet.
-    # The last run that each rank began, and whether it was still in it, when the poll began.
-    positions: dict[int, tuple[int, bool]]
+    positions: dict[int, tuple[int, bool]]  # Each rank's last run, and whether it was in it, at the poll's start.
     answers: dict[int, Observation] = field(default_factory=dict)
 
 

@@ -11,8 +11,7 @@ class GroupSpec(Struct, frozen=True):
     ranks: tuple[int, ...]
     backend: str | None = None
     name: str = ""
-    # If the group was made by split_group of the world: the parts; `ranks` is empty then.
-    splits: tuple[tuple[int, ...], ...] = ()
+    splits: tuple[tuple[int, ...], ...] = ()  # All parts, if split_group of the world made it; no `ranks` then.
     is_gone: bool = False  # It has lost a member for good and is not created again, but counted: torch numbers groups.
 
 
@@ -59,8 +58,7 @@ class WorldFormed(Message, frozen=True):
     device: str
     listeners: tuple[tuple[str, int], ...]
     notices: tuple[str, ...] = ()
-    # Functions are registered on it that must be called now that the world has been formed again.
-    wants_reform: bool = False
+    wants_reform: bool = False  # It has functions to be called now that the world was formed again.
 
 
 class WorldFailed(Message, frozen=True):
@@ -103,8 +101,7 @@ class FormWorld(Message, frozen=True):
     replay: tuple[GroupSpec, ...]
     named: dict[str, tuple[int, ...]]
     mesh: tuple[tuple[str, ...], tuple[int, ...]] | None
-    # Listeners of the last generation, whose connections are closed before it is left.
-    cut: tuple[tuple[str, int], ...]
+    cut: tuple[tuple[str, int], ...]  # Listeners of the last generation, whose connections are closed first.
     node_of: tuple[int, ...] = ()  # The node that each place is on; empty: each is one (see core/topology).
 
 

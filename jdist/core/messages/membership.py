@@ -24,8 +24,7 @@ class NodeFacts(Struct, frozen=True):
     cpus: int
     address: str  # The address of the interface that reaches the controller.
     reached: str = ""  # The controller's address through which it was reached.
-    # Equal for processes of one machine that share its network: containers may have one host name, or several.
-    network: str = ""
+    network: str = ""  # Equal where processes share a machine's network; containers' host names do not show that.
     launcher_name: str = ""  # The launcher's name for the node; "" if it has none.
     torch_build: str | None = None  # What its torch was built for: "CUDA 12.8", "ROCm 6.4", "CPU"; None if unknown.
 
@@ -114,8 +113,7 @@ class HeldGeneration(Struct, frozen=True):
     form: FormWorld | None  # The last one: the world's shape, named groups and mesh.
     store: tuple[str, int] | None
     last_run: int
-    # `(run, code, workers)` of the cells that were remembered here, oldest first.
-    setup: tuple[tuple[int, str, tuple[int, ...]], ...]
+    setup: tuple[tuple[int, str, tuple[int, ...]], ...]  # `(run, code, workers)` of setup cells, oldest first.
     ended: tuple[int, ...] = ()  # Workers of any node that were removed since `form`: it still names them.
 
 

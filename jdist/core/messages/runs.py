@@ -19,8 +19,7 @@ class RankDone(Message, frozen=True):
     payload: PayloadWire | None = None  # The value.
     held: str = ""  # The expression that pulls a value that is too large for a message.
     error: ErrorInfo | None = None
-    # One for each group in which it called collectives; empty if it called too many to keep them all.
-    digests: tuple[CallDigest, ...] = ()
+    digests: tuple[CallDigest, ...] = ()  # One for each group with collectives; empty if there were too many calls.
 
 
 class InputRequest(Message, frozen=True):

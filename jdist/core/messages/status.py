@@ -10,8 +10,7 @@ from jdist.core.observation import Verdict
 from jdist.core.remedy import Remedy, sentence
 from jdist.core.topology import Topology
 
-# Kind of a client that only observes: it does not prevent the idle timeout, and is sent RunsChanged.
-OBSERVER = "observer"
+OBSERVER = "observer"  # A client that only observes: it gets RunsChanged, and does not prevent the idle timeout.
 
 
 class ClientHello(Message, frozen=True):
@@ -54,12 +53,10 @@ class ClusterFacts(Message, frozen=True):
     reason: str = ""
     remedies: tuple[Remedy, ...] = ()  # Suggested actions against `reason`.
     init_seconds: float = 0.0
-    # Nodes without heartbeats for a while; their ranks are kept until the node's grace is over.
-    unreachable: tuple[int, ...] = ()
+    unreachable: tuple[int, ...] = ()  # Nodes without heartbeats; their ranks are kept during the node's grace.
     is_by_task: bool = False  # Each place is a launcher's task, and one rank.
     node_of: tuple[int, ...] = ()  # The node that each place is on; empty: each is one.
-    # The launcher's names for the nodes, also for those that are gone; "" if it has none.
-    launcher_names: tuple[str, ...] = ()
+    launcher_names: tuple[str, ...] = ()  # The launcher's names for the nodes, present or not; "": it has none.
     left_out: tuple[str, ...] = ()  # For each node without which the world was formed, a sentence that says why.
 
     @property

@@ -24,8 +24,7 @@ from jdist.launch.hub.servers import HubAccess, HubServers, ServerAddress, run_c
 from jdist.launch.node_launch import NodeLaunch, NodeLauncher
 
 _NEEDED = ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_USER")
-# Seconds between two activity reports for the nodes' servers: many Hubs stop servers that were idle for an hour.
-_TOUCH = 300.0
+_TOUCH = 300.0  # Seconds between activity reports: many Hubs stop servers that were idle for an hour.
 _AGENT = """\
 import os
 os.environ.update({env!r})

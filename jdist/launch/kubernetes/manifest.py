@@ -39,8 +39,7 @@ class PodSpec(Struct, frozen=True, kw_only=True):
     gpus: int = 0  # nvidia.com/gpu requested for each pod.
     cpu: str = ""
     memory: str = ""
-    # Size limit of /dev/shm, through which ranks on one node exchange tensors. It counts as the pod's memory.
-    shm: str = "8Gi"
+    shm: str = "8Gi"  # Size limit of /dev/shm, by which a node's ranks exchange tensors; part of the pod's memory.
     user: int = 0  # User and group ID to run as; 0: the image's.
     pull_secret: str = ""
     env: tuple[tuple[str, str], ...] = ()

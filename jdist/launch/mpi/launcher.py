@@ -19,8 +19,7 @@ from jdist.launch.hosts import parse_hosts, read_hostfile
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
 
 Family = Literal["openmpi", "mpich"]
-# Variables in which either family puts a process's rank. jdist starts one process on each node.
-PLACES = "OMPI_COMM_WORLD_RANK,PMIX_RANK,PMI_RANK"
+PLACES = "OMPI_COMM_WORLD_RANK,PMIX_RANK,PMI_RANK"  # Variables with a process's rank in either family of MPIs.
 # Options that name a hostfile, and hosts.
 HOSTFILES = {
     "openmpi": ("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-default-hostfile", "--default-hostfile"),

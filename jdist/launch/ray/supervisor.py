@@ -43,8 +43,7 @@ from jdist.wire.processes import die_with_parent
 die_with_parent(signal.SIGTERM)
 sys.exit(main(sys.argv[1:]))
 """
-# Variables of Ray's own processes. A rank that uses Ray itself must not inherit them.
-_RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID")
+_RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID")  # Ray's own; a rank that uses Ray must not inherit them.
 
 
 class RayNode:

@@ -57,8 +57,7 @@ def write(path: str, text: str, *, force: bool) -> str:
     target = os.path.realpath(os.path.expanduser(path))
     if not force:
         _check(path, target)
-    # beside the file, so that it can take its place in one step
-    draft = f"{target}.{uuid.uuid4().hex[:8]}.tmp"
+    draft = f"{target}.{uuid.uuid4().hex[:8]}.tmp"  # beside the file, which it replaces in one step
     try:
         with open(draft, "x", encoding="utf-8", newline="\n") as f:
             f.write(marked(text))

@@ -47,8 +47,7 @@ class _Composer:
         self._world = world
         self._file = file
         self._warnings: list[str] = []
-        # What became of each step that is a cell, by id().
-        self._translated: dict[int, Translation | Untranslatable] = {}
+        self._translated: dict[int, Translation | Untranslatable] = {}  # What became of each cell's step, by id().
         self._helpers = HelperNames()
         self._rank = "rank"  # The expression by which code between the cells asks for the rank.
         self._cells = self._left_out = 0

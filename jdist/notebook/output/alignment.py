@@ -87,8 +87,7 @@ class Alignment:
 
     def __init__(self, ranks: Iterable[int]):
         self._ranks = frozenset(ranks)
-        # stands before the first, after the last
-        self._root = AlignedBlock(AlignedEntry(SkippedLines(-1, 0, 0), None, 0), 0)
+        self._root = AlignedBlock(AlignedEntry(SkippedLines(-1, 0, 0), None, 0), 0)  # before the first, after the last
         self._settled = self._root
         self._chains: dict[int, list[AlignedBlock]] = {}
         self._levels: dict[int, int] = {}
@@ -153,8 +152,7 @@ class Alignment:
         like = entry.likeness[0]
         equal = self._find(rank, head, entry, entry.key)
         alike = self._find(rank, head, entry, like) if like is not None else None
-        # about how many blocks the rank passes over by each
-        to_equal = equal[0].level - level - 1 if equal is not None else 0
+        to_equal = equal[0].level - level - 1 if equal is not None else 0  # about how many blocks each passes over
         to_alike = alike[0].level - level - 1 if alike is not None else 0
         if alike is not None and to_alike > _NEAR:
             alike = None

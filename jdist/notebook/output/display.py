@@ -165,8 +165,7 @@ class RunDisplay:
     def view(self) -> RunView:
         """The run as it stands."""
         run = self._run
-        # a loss is in the outcomes, too
-        is_loss = run.is_done and run.verdict is not None and run.verdict.kind == "lost"
+        is_loss = run.is_done and run.verdict is not None and run.verdict.kind == "lost"  # also in the outcomes
         return RunView(
             run=run.number,
             ranks=tuple(run.ranks),

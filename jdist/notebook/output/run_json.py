@@ -31,8 +31,7 @@ _DETAILS = 20
 _OVERHEAD = 110  # Bytes of a segment besides its text, as notebooks are written.
 _INLINE = ("text/latex", "text/markdown")
 _LARGEST_DATA = 50_000
-# Left out: a widget's model lives in the rank's kernel, which the front end is not connected to.
-_WIDGET = "application/vnd.jupyter.widget-view+json"
+_WIDGET = "application/vnd.jupyter.widget-view+json"  # Left out: the front end is not connected to the rank's kernel.
 
 RankState = Literal["waiting", "running", "value", "error", "timeout", "interrupted", "lost"]
 Count = Annotated[int, Meta(ge=0)]

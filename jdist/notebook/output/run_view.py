@@ -19,8 +19,7 @@ from jdist.notebook.text.remedy_text import command
 
 _MOST_NOTICES = 3
 _URGENCY: Mapping[OutcomeKind, int] = {"lost": 0, "error": 1, "timeout": 2, "interrupted": 3, "value": 4}
-# Characters of an exception's own message that are shown; the traceback and the rank's log have the rest.
-_LONGEST_MESSAGE = 1000
+_LONGEST_MESSAGE = 1000  # Characters of an exception's message that are shown; its traceback has the rest.
 
 
 class Failure(Struct, frozen=True):

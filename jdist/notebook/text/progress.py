@@ -16,8 +16,7 @@ _WIDTH = 24
 _FROM = 0.5  # Seconds before a transfer is shown at all.
 _EVERY = 0.5  # Seconds between two changes.
 _RECENT = 3.0  # Seconds of the past that count for the rate.
-# Shares of a start's bar: nodes that have joined, ranks that are up; and where it stands while the world is formed.
-_NODES, _RANKS, _FORMING = 0.2, 0.7, 0.95
+_NODES, _RANKS, _FORMING = 0.2, 0.7, 0.95  # A start's bar: the nodes' share, the ranks' share, and while forming.
 
 
 def bar(part: float) -> str:

@@ -78,8 +78,7 @@ def attach(s: Session, o: Namespace) -> None:
     if attached is not None and o.name in (None, attached.name):
         s.echo(f"cluster {attached.name} is in use here already")
         return
-    # before detaching from the one in use: there may be none of that name
-    cluster = Cluster.attach(o.name, kind=s.kind)
+    cluster = Cluster.attach(o.name, kind=s.kind)  # before detaching from the one in use: it may not exist
     if s.current is not None:
         s.current.detach()
     s.use(cluster)

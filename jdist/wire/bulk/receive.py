@@ -32,8 +32,7 @@ class StoredTransfer:
         self._begun = asyncio.Event()
         if path:
             self._begun.set()
-        # Guards the path, the count of bytes and whether it is over, between the threads that move the bytes.
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # Guards path, byte count and end between the threads that move bytes.
 
     async def put(self, sock: socket.socket) -> None:
         """Serve the PUT and confirm it. Raises OSError or a JdistError when bytes do not arrive; GETs end, too."""

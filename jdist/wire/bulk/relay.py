@@ -18,8 +18,7 @@ from jdist.core.errors import ConnectionLost, ProtocolError
 from jdist.wire.transport.dialing import receive_pieces
 
 _PIPE = 1 << 20  # Bytes: the largest pipe that any user may have.
-# Bytes asked of a socket at once. A pipe counts pages, and the kernel's network pages hold more than others.
-_PIECE = 1 << 22
+_PIECE = 1 << 22  # Bytes asked of a socket at once: a pipe counts pages, and network pages hold more.
 
 
 class TransferRelay:

@@ -54,8 +54,7 @@ class DataServer:
         self._stall = stall
         self._on_liveness_end = on_liveness_end
         self._transfers: dict[str, tuple[TransferRelay | StoredTransfer, str]] = {}  # By name, each with its owner.
-        # Liveness connections that have not been dialled yet, and their deadlines.
-        self._expected: dict[str, asyncio.TimerHandle] = {}
+        self._expected: dict[str, asyncio.TimerHandle] = {}  # Liveness connections not dialled yet, with deadlines.
         self._liveness: dict[str, LivenessConnection] = {}
         self._liveness_ended = asyncio.Event()
         self._pending = PendingConnections()

@@ -19,10 +19,8 @@ from jdist.core.errors import UsageError
 from jdist.wire.transport.keys import KeyPair
 
 PREFIX = "jdist1"
-# An agent prints this once it has enrolled, for the program that started it.
-JOINED = "enrolled with the controller at"
-# An agent prints this before the reason if it was not accepted, or given no place.
-REFUSED = "refused by the controller:"
+JOINED = "enrolled with the controller at"  # Printed by an agent that has enrolled, for its starter.
+REFUSED = "refused by the controller:"  # Printed by an agent before the reason for which it was refused.
 _CHECKSUM = 4
 
 

@@ -22,8 +22,7 @@ MOST_PENDING = 256
 # Bytes that the control port sends to anyone who has its public key: ZMTP's greeting and CurveZMQ's WELCOME. After
 # these it has authenticated the peer, or closes the connection.
 _BEFORE_AUTHENTICATION = 64 + 170
-# Addresses reserved for documentation: the way to them is the default route.
-_FAR = (("192.0.2.1", 9), ("2001:db8::1", 9))
+_FAR = (("192.0.2.1", 9), ("2001:db8::1", 9))  # Addresses for documentation: reached by the default route.
 
 
 def own_addresses() -> tuple[str, ...]:

@@ -25,8 +25,7 @@ Context = zmq.Context[Any]
 _BATCH = 64
 _SILENCE = 5  # Seconds for which the other end's kernel may leave a connection's probes unanswered.
 _NOW = int(zmq.NOBLOCK)
-# Numbers, not enums: pyzmq's own multipart calls spend most of their time on enum members.
-_NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)  # Numbers: pyzmq spends most of a call on enum members.
 
 _QUEUE_ALL = {zmq.SNDHWM: 0, zmq.RCVHWM: 0, zmq.LINGER: 0}
 _TCP = {
@@ -61,8 +60,7 @@ class KeyGate:
 
     def __init__(self, context: Context, on_void: Callable[[], object] = lambda: None):
         self._auth = AsyncioAuthenticator(context)
-        # By public key: the beginning of its holders' names, and when it expires (seconds since the epoch).
-        self._allowed: dict[str, tuple[str, float]] = {}
+        self._allowed: dict[str, tuple[str, float]] = {}  # By public key: prefix of its holders' names, expiry.
         self._on_void = on_void
         self._loop = asyncio.get_running_loop()
         self._auth.start()
@@ -236,8 +234,7 @@ class DialledPort(Port):
         socket = _new_socket(context, zmq.DEALER, _TCP | {zmq.ROUTING_ID: identity.encode()}, keys)
         socket.curve_serverkey = server_key.encode()
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        # Before the socket connects: a later monitor may miss the handshake.
-        self._monitor = Port(socket.get_monitor_socket(events), on_event)
+        self._monitor = Port(socket.get_monitor_socket(events), on_event)  # A later monitor may miss the handshake.
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
         socket.connect(f"tcp://{host}:{address[1]}")
         super().__init__(socket, on_frames)

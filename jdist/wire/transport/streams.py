@@ -26,8 +26,7 @@ MESSAGE, NOTE, AGAIN, BACK, UNKNOWN = range(5)
 
 _layout = struct.Struct(">BQQQ")
 _ACK_MESSAGES = 64
-# After so much, an acknowledgement is sent at once; less than that is acknowledged by the next heartbeat.
-_ACK_BYTES = 1 << 20
+_ACK_BYTES = 1 << 20  # Bytes after which to acknowledge at once; less is acknowledged by the next heartbeat.
 KEPT_BYTES = 256 << 20  # Bytes that a controller keeps for a peer that acknowledges nothing, before it drops the peer.
 
 Frames = list[bytes]

@@ -35,8 +35,7 @@ class TensorNote(Struct, frozen=True, array_like=True):
 
     dtype: str  # torch's name without `torch.`.
     shape: tuple[int, ...]
-    # `strided`, `meta` (no elements), or a sparse layout, whose index and value tensors are the `parts`.
-    layout: str = "strided"
+    layout: str = "strided"  # `strided`, `meta` (no elements), or a sparse layout, whose tensors are the `parts`.
     device: str = "cpu"  # The sender's device; the tensor arrives on the CPU.
     requires_grad: bool = False
     is_parameter: bool = False

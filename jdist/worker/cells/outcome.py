@@ -12,8 +12,7 @@ from jdist.wire.values.objects import encode, inline, summarize
 from jdist.worker.cells import script
 from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
 
-# Errors that report only that a peer's connection broke: their classes, and what is in their texts.
-_ECHOING = ("RuntimeError", "DistBackendError", "DistNetworkError")
+_ECHOING = ("RuntimeError", "DistBackendError", "DistNetworkError")  # Errors that report a peer's broken connection.
 _ECHOES = (
     "connection closed by peer",
     "connection reset by peer",

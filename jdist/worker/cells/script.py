@@ -24,8 +24,7 @@ def run(path: str, args: list[str], namespace: dict[str, Any]) -> None:
             raise RuntimeError(f"{path} exited with {e.code}") from None
         return
     except BaseException as e:
-        # The same exception, without the machinery that runs the script; with it where the script cannot be compiled.
-        part = e.__traceback__
+        part = e.__traceback__  # Leave out the frames that run the script, unless it could not be compiled.
         while part is not None and part.tb_frame.f_code.co_filename != path:
             part = part.tb_next
         raise e.with_traceback(part or e.__traceback__)  # noqa: B904

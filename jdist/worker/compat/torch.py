@@ -34,8 +34,7 @@ PRIVATE = {
 }
 
 STORE_BARRIER = "_store_based_barrier"  # Name of the Python function in which new_group waits for the other ranks.
-# Name of the Python function that makes a group in C++, where it waits for the peers' addresses in the store.
-GROUP_HELPER = "_new_process_group_helper"
+GROUP_HELPER = "_new_process_group_helper"  # Makes a group in C++, where it waits for the peers' addresses in a store.
 C10D_FILE = "distributed_c10d.py"
 
 _REGISTRIES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg")

@@ -22,8 +22,7 @@ from jdist.worker.compat import torch as torch_compat
 Endpoint = tuple[str, int]  # (ip, port), an IPv4 address never in its IPv6-mapped form.
 
 _CONNECT = 1.0
-# No WeakSet: its callback would run first when a receive returns, and swallow the KeyboardInterrupt that is due then.
-_receives: list[weakref.ref[Any]] = []
+_receives: list[weakref.ref[Any]] = []  # No WeakSet: its callback would swallow a KeyboardInterrupt due then.
 _receives_lock = threading.Lock()
 _held: dict[int, socket.socket] = {}  # Connections that are held open, by inode.
 

@@ -26,11 +26,9 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import Endpoint, ListenerWaker, own_listeners, shut_down
 from jdist.worker.groups.store_client import StoreClient, meet
 
-# torch's own timeout for collectives: jdist's deadlines come first, and know who is missing.
-FOREVER = timedelta(days=1)
+FOREVER = timedelta(days=1)  # torch's timeout for collectives: jdist's deadlines come first, and explain.
 WORLD = "the world"  # Key of the default group among a generation's groups.
-# torch names groups by a running number; jdist's own take theirs from here on, far from the cells' groups.
-_NAMED_NUMBERS = 1_000_000
+_NAMED_NUMBERS = 1_000_000  # The first number in names of jdist's own groups, far from those of cells' groups.
 _AGAIN = 0.05  # Seconds between two attempts to end a formation that is to end.
 _SLACK = 0.5  # Seconds that the watchdog leaves to the waits which end by themselves at the deadline.
 
@@ -165,8 +163,7 @@ class RankFormation:
                 raise LaunchError(f"rank {self.rank} knows of no rendezvous store for {form.init_method}")
             return lasting, lasting
         path = form.init_method.removeprefix("file://").partition("?")[0]
-        # The file may be left from another cluster; its store tells the clusters apart.
-        prefix = f"{prefix}-{form.store_host}-{form.store_port}"
+        prefix = f"{prefix}-{form.store_host}-{form.store_port}"  # the file may be another cluster's
         shared = dist.PrefixStore(prefix, dist.FileStore(path, form.world_size))
         return shared, lasting or shared
 

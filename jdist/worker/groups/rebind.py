@@ -22,8 +22,7 @@ ON_REFORM = "; a function with @jdist.on_reform is called whenever that is neede
 AGAIN = f"make it again{ON_REFORM}"
 
 _WALK_LIMIT = 50_000
-# Packages whose instances hold no user's group: a namespace leads to the shell, and that to thousands of them.
-_SHELLS = {"IPython", "ipykernel", "traitlets"}
+_SHELLS = {"IPython", "ipykernel", "traitlets"}  # Thousands of their objects are reachable; none holds a group.
 _ddps: weakref.WeakSet[Any] = weakref.WeakSet()
 
 _New = dict[int, ProcessGroup]  # By the id of the group whose place it takes.

@@ -56,8 +56,7 @@ class GroupRegistry:
         self._new_listeners: Callable[[], set[Endpoint]] = set
         self._waker = ListenerWaker()
         self.log = CallLog()  # This process's calls of torch.distributed.
-        # Every rank's listeners of this generation, as far as this rank knows them.
-        self.listeners: set[Endpoint] = set()
+        self.listeners: set[Endpoint] = set()  # Every rank's listeners of this generation, as far as known.
 
     # ------------------------------------------------------------ what is held
 

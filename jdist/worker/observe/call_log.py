@@ -100,10 +100,8 @@ class CallLog:
 
     def __init__(self) -> None:
         self.cells: Container[str] = ()  # File names of cells.
-        # Changes whenever a send or receive begins or returns: a group's own counter counts those, too.
-        self.transfers = 0
-        # When the world was formed, in nanoseconds of the wall clock: earlier calls were another generation's.
-        self.formed_at = 0
+        self.transfers = 0  # Changes when a send or receive begins or returns; a group's counter counts them.
+        self.formed_at = 0  # Wall clock in ns when the world was formed; earlier calls do not count.
         self._calls = _Ring(maxlen=KEPT)
         self._backward = _Ring(maxlen=KEPT)
         self._transfers: deque[LoggedCall] = deque(maxlen=KEPT)

@@ -74,8 +74,7 @@ class FlightRecorder:
             found = []
             for group, name, ranks in torch_compat.groups():
                 number = newest.get(name, -1)
-                # An older number is the last generation's group: this one has had no collective yet.
-                now = counters.get(number, {}) if number >= formed else {}
+                now = counters.get(number, {}) if number >= formed else {}  # an older number is the last generation's
                 begun = self._number(number, now.get("last_enqueued_collective", 0))
                 ended = self._number(number, now.get("last_completed_collective", 0))
                 if ranks:

@@ -28,12 +28,10 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_log import TRANSFERS, CallLog, LoggedCall
 from jdist.worker.observe.flight_recorder import FlightRecorder
 
-# Code of the Python functions that are on the stack while a store is waited for; filled by worker/groups/patches.
-STORE_WAITS: set[CodeType] = set()
+STORE_WAITS: set[CodeType] = set()  # Code that is on the stack in a store's wait; filled by worker/groups/patches.
 _NEAR = 3  # Innermost frames that are searched for a wait at a store.
 _SETTLE = 0.006  # Least seconds between two samples of a thread that may be blocked.
-# Share of a core above which a thread does not wait: one that only waits for the GIL runs when it gets it.
-_BUSY = 0.01
+_BUSY = 0.01  # Share of a core above which a thread does not wait (for more than the GIL).
 _ONCE = 20e-6  # Seconds of CPU time that a wait costs, however short it is.
 # Number of the system call in which a condition variable waits. A sleep and a read are others.
 _FUTEX = {"x86_64": "202", "aarch64": "98", "ppc64le": "221", "riscv64": "98"}.get(platform.machine())
@@ -150,8 +148,7 @@ class MainThread:
         # The call whose Work is waited for, where the code names it: ``work.wait()``.
         work = frame.f_locals.get(named[1], frame.f_globals.get(named[1])) if named is not None else None
         call = self._log.find(work) if isinstance(work, dist.Work) else None
-        # The recorder tells of the last that ended: an earlier one may still be in flight.
-        is_waited = call is not None and not call.is_done
+        is_waited = call is not None and not call.is_done  # an earlier one may still be in flight
         if not pending and not is_waited and not self._recorder.is_in_flight():
             return None
         is_transfer = call in pending if call is not None else not self._recorder.is_in_flight()

@@ -203,8 +203,7 @@ def _numbers(tensor: torch.Tensor | None) -> dict[str, Any]:
     if count:
         found["norm"] = math.sqrt(squares.sum())
         if not tensor.is_complex():
-            # Chan, Golub & LeVeque (1979): moments of a union from those of its parts
-            mean = float(counts.dot(means)) / count
+            mean = float(counts.dot(means)) / count  # Chan, Golub & LeVeque (1979): moments of a union
             m2 = float(m2s.sum() + counts.dot((means - mean) ** 2))
             found["mean"] = mean
             found["std"] = math.sqrt(m2 / (count - 1)) if count > 1 else None
