@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import os
 import signal
 import subprocess
@@ -112,8 +111,7 @@ async def _query_slurm(number: str) -> SlurmJob | None:
     deadline = time.monotonic() + _SLURM_TIMEOUT
     while (left := deadline - time.monotonic()) > 0:
         try:
-            run = functools.partial(subprocess.run, command, capture_output=True, text=True, check=False, timeout=left)
-            answer = await asyncio.to_thread(run)
+            answer = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=left)
         except (OSError, subprocess.TimeoutExpired):
             return None
         job = parse_job(answer.stdout)

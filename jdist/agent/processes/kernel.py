@@ -78,11 +78,9 @@ class Kernel:
 
     @property
     def is_up(self) -> bool:
-        """Whether its worker is ready for cells."""
         return self.is_subscribed and self.has_greeted
 
     def reply_input(self, text: str) -> None:
-        """Pass on the line that the user typed."""
         self._stdin.send(self._session.serialize(self._session.msg("input_reply", {"value": text, "status": "ok"})))
 
     def kill(self) -> None:

@@ -52,7 +52,6 @@ class RankQueries:
         self._answered: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def handle_query(self, query: RankQuery) -> None:
-        """Route a query from the controller."""
         op = query.op
         if isinstance(op, values.BindNames) and op.path and not shares_memory(op.probe):
             self._node.create_task(self._fetch(query, op))

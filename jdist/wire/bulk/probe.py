@@ -45,7 +45,6 @@ class Listener:
         return time.monotonic() >= self._until
 
     def close(self) -> None:
-        """Stop listening."""
         self._until = 0.0
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes the socket

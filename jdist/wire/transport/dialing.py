@@ -22,9 +22,9 @@ _BUFFER = 256 << 10
 _PROGRESS_EVERY = 1.0
 
 
-def dial_data(address: tuple[str, int], verb: str, name: str, timeout: float = STALL) -> socket.socket:
+def dial_data(address: tuple[str, int], verb: str, name: str) -> socket.socket:
     """A connection to the data port that has sent its header."""
-    sock = socket.create_connection(address, timeout=timeout)
+    sock = socket.create_connection(address, timeout=STALL)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.sendall(MAGIC + f" {verb} {name}\n".encode())
     return sock

@@ -24,6 +24,7 @@ from jdist.wire.values import arrays, tensors
 
 FORMAT = 1  # First byte of every head; both sides must use the same.
 _SMALL = 512  # A buffer of fewer bytes stays inside the pickle stream: a frame and its alignment would cost more.
+_TRIES, _DEPTH = 100, 8  # Parts of each object, and levels, in which what cannot be pickled is searched for.
 
 Buffer = memoryview | bytes | bytearray
 
@@ -229,11 +230,11 @@ def _only(buffers: Sequence[Buffer]) -> Buffer:
     return buffers[0]
 
 
-def _culprit(obj: object, reason: Exception, tries: int = 100, depth: int = 8) -> tuple[str, object, Exception]:
+def _culprit(obj: object, reason: Exception) -> tuple[str, object, Exception]:
     """The innermost part that cannot be pickled, as far as a limited search finds it: its path, itself, and why."""
     path = ""
-    for _ in range(depth):
-        for step, part in _parts(obj)[:tries]:
+    for _ in range(_DEPTH):
+        for step, part in _parts(obj)[:_TRIES]:
             failure = _failure(part)
             if failure is not None:
                 path, obj, reason = path + step, part, failure

@@ -24,7 +24,7 @@ def test_a_receiver_that_is_cut_raises_at_once(cluster: str, when: str, near: bo
                 receiver.cut()
             getting = asyncio.create_task(in_thread(receiver.run))
             if when == "waiting":
-                await until(lambda: port.server._transfers["t1"]._ends)
+                await until(lambda: port.server._transfers["t1"][0]._ends)
                 receiver.cut()
             with pytest.raises(ConnectionLost):
                 await getting
