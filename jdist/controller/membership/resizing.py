@@ -161,7 +161,11 @@ class Resizing:
 
     def handle_remove_ranks(self, client: str, message: RemoveRanks) -> None:
         """Take ranks out of the world; the answer comes when the others have formed it again."""
-        self._removals.append((client, message))
+        if self._removals:  # It renumbers the ranks, and this request counts them as they were before.
+            reason = "a removal of ranks is waiting and will renumber the others; remove ranks after it"
+            self._model.refuse(client, message.request, reason)
+        else:
+            self._removals.append((client, message))
 
     def remove_pending(self) -> None:
         """Remove what is to be removed, unless the controller's own cells are still running."""

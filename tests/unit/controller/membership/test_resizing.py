@@ -408,6 +408,23 @@ def test_a_removal_waits_for_the_setup_cells_of_a_new_node() -> None:
     assert d.state.model.phase == "ready"
 
 
+def test_a_removal_is_refused_while_another_waits() -> None:
+    d = Driver().ready()
+    for agent in d.agents.values():
+        agent.finishes = True
+    d.run(is_setup=True)
+    d.settle()
+    agent = add(d)
+    remove(d, 0)
+    remove(d, 1)
+    assert refusal(d) == "a removal of ranks is waiting and will renumber the others; remove ranks after it"
+    for rank in (4, 5):
+        agent.finish(rank)
+    d.settle()
+    assert resized(d)[1].world_size == 5, "only the first has been done"
+    assert d.state.model.phase == "ready"
+
+
 def test_setup_cells_follow_their_ranks() -> None:
     d = Driver(3).ready()
     for agent in d.agents.values():
