@@ -24,10 +24,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 
 def read_hostfile(path: str | Path) -> tuple[Host, ...]:
-    """An OpenMPI hostfile: a host a line, then ``slots=N``; ``#`` begins a comment. Raises UsageError.
-
-    ``python=`` and ``directory=`` say which interpreter runs the agent there, and where.
-    """
+    """An OpenMPI hostfile, which may also say ``python=`` and ``directory=`` for the agent there. Raises UsageError."""
     try:
         lines = Path(path).expanduser().read_text().splitlines()
     except (OSError, UnicodeDecodeError) as e:

@@ -1,7 +1,4 @@
-"""Launch program: a program such as srun, mpirun or an agent itself that a launcher starts, and what it reports.
-
-It runs in a session of its own and writes to the cluster's log, so it outlives the process that started it.
-"""
+"""Launch program: such as srun, mpirun or an agent; it runs in a session of its own, to outlive its starter."""
 
 import asyncio
 import contextlib
@@ -29,10 +26,7 @@ _END = 5.0
 
 
 class ProgramLog:
-    """What is appended to the cluster's log from now on.
-
-    ``prefixes`` begin the lines in which the launch program itself reports errors, such as "srun: error".
-    """
+    """What is appended to the cluster's log from now on; ``prefixes`` begin a launch program's own error lines."""
 
     def __init__(self, path: str, prefixes: Sequence[str] = ()):
         self._path = path
@@ -100,10 +94,7 @@ class LaunchProgram:
                 pipe.close()
 
     async def end(self, patience: float, grace: float) -> None:
-        """Wait ``patience`` seconds for the program to end; then terminate it, and after ``grace`` seconds kill it.
-
-        Its process group is killed with it, since the program may have started other processes on this host.
-        """
+        """Wait ``patience`` seconds for its end, then terminate it; ``grace`` seconds later kill its process group."""
         self.send_line("")
         if await self._ended(patience):
             return

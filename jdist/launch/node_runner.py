@@ -1,12 +1,8 @@
 """Node runner: what srun or mpirun runs on each node. It starts the node's agent and reports how the agent ended.
 
-The agent gets a session of its own and writes to an unnamed file. So a launch program that ends all its processes
-because one of them or one of its daemons failed does not end the agents of the other nodes, and an agent can still
-write when the launch program is gone. Agents end when the controller tells them to, or after the agent grace without a
-controller. (Slurm tracks processes by other means and ends agents with their job.)
-
-The launch program's variables are not passed on to the agent: its ranks are not the tasks that the launch program
-counts, and libraries such as MPI would take them for that.
+The agent has a session and an unnamed output file of its own, so it lives on when a launch program fails and ends all
+its processes, until the controller tells it to end or the agent grace is over. (Slurm ends agents with their job.)
+It does not get the launch program's variables: libraries such as MPI would take its ranks for the tasks counted there.
 """
 
 import argparse
@@ -61,10 +57,7 @@ def find_place(variables: Sequence[str], environ: Mapping[str, str]) -> int | No
 
 
 def _run(node_rank: int, name: str, options: argparse.Namespace) -> tuple[int, str]:
-    """Run the agent; its exit status, and a report of how it ended.
-
-    ``name`` is what the launcher calls this node to reach it again; "" if unknown.
-    """
+    """Run the agent: its exit status, and a report. ``name``: what the launcher calls this node to reach it again."""
     command = [sys.executable, "-P", "-m", "jdist", "join", "--node-rank", str(node_rank)]
     command += ["--no-fork"] * options.no_fork
     with tempfile.TemporaryFile() as output, _open_line(options.line) as line:

@@ -1,7 +1,6 @@
-"""Hub: nodes are named servers of the same user, which JupyterHub starts like any of its servers.
+"""Hub: nodes are named servers of the same user: a process, batch job, pod, whatever the Hub's spawner starts.
 
-So whatever the Hub's spawner starts can be a node: a process, a batch job, a pod, a container. In each server, a kernel
-starts the agent and is shut down. The agent ends with the cluster or with its server.
+In each, a kernel starts the agent and is shut down. The agent ends with the cluster or with its server.
 """
 
 import asyncio

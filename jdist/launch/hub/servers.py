@@ -1,6 +1,5 @@
 """Servers: a user's named servers, started, followed and removed through JupyterHub's REST API, and code run on them.
 
-What a named server is depends on the Hub's spawner. The API is described at
 https://jupyterhub.readthedocs.io/en/stable/reference/rest-api.html; all used here exists since 2.0. Code is sent over a
 kernel's websocket (https://jupyter-server.readthedocs.io/en/latest/developers/websocket-protocols.html), so nothing
 needs to be installed in the server, and the code is in no command line, environment, log or history.
@@ -278,6 +277,5 @@ async def _execute(server: ServerAddress, kernel_id: str, code: str) -> dict[str
         while (message := await connection.read_message()) is not None:
             heard = json.loads(message)
             if heard["msg_type"] == "execute_reply" and heard["parent_header"].get("msg_id") == number:
-                reply: dict[str, Any] = heard["content"]
-                return reply
+                return dict(heard["content"])
     raise LaunchError("its kernel's connection ended before it answered")

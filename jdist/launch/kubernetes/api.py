@@ -92,8 +92,7 @@ class KubeApi:
     def list_pods(self) -> list[Pod]:
         listing = self._core.list_namespaced_pod
         answer = self._call("list the pods", listing, label_selector=self._labels, _preload_content=False)
-        found: list[Pod] = json.loads(answer.data)["items"]
-        return found
+        return list(json.loads(answer.data)["items"])
 
     def failures(self, pods: list[Pod]) -> dict[int, str]:
         """Why pods failed, by node rank, with the end of the log of those that crash."""

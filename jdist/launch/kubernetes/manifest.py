@@ -1,7 +1,6 @@
 """Manifest: the Kubernetes objects that run a cluster's nodes, a StatefulSet whose pod ordinals are the node ranks.
 
-A restarted pod keeps its name and therefore its node rank. The join line is in a Secret, which each pod's agent reads
-on its standard input, so it appears in no argv, environment or image.
+A restarted pod keeps its name and so its node rank. Its agent reads the join line from a Secret, on standard input.
 """
 
 import base64
@@ -148,16 +147,14 @@ def _pod(pods: PodSpec) -> Object:
     if pods.pull_secret:
         spec["imagePullSecrets"] = [{"name": pods.pull_secret}]
     if pods.user:
-        # The group is what lets a user other than root read the Secret.
-        own = {"runAsUser": pods.user, "runAsGroup": pods.user, "fsGroup": pods.user}
+        own = {"runAsUser": pods.user, "runAsGroup": pods.user, "fsGroup": pods.user}  # the group may read the Secret
         spec["securityContext"] = {"runAsNonRoot": True, **own, "seccompProfile": {"type": "RuntimeDefault"}}
     return spec
 
 
 def _container(pods: PodSpec) -> Object:
     words = [*(["-n", str(pods.nproc)] if pods.nproc else []), *([] if pods.fork else ["--no-fork"])]
-    # A user ID that is unknown to the image has no name and no home, which torch requires.
-    homeless = {"HOME": "/tmp", "USER": MANAGED, "LOGNAME": MANAGED} if pods.user else {}
+    homeless = {"HOME": "/tmp", "USER": MANAGED, "LOGNAME": MANAGED} if pods.user else {}  # torch needs them
     own = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     variables = [{"name": k, "value": v} for k, v in {**homeless, **dict(pods.env)}.items()]
     gpus = {"nvidia.com/gpu": str(pods.gpus)} if pods.gpus else {}

@@ -1,7 +1,6 @@
 """Pods: their state as Kubernetes reports it, worded so that a user can act on it.
 
-Pods are read as JSON, since the client's classes for them change between versions. Reference:
-https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
+They are JSON (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/): the client's classes change.
 """
 
 from typing import Any
@@ -10,8 +9,7 @@ from jdist.launch.kubernetes.manifest import CONTAINER
 
 Pod = dict[str, Any]
 
-# Waiting reasons that do not go away by waiting longer.
-HOPELESS = {
+HOPELESS = {  # Waiting reasons that do not go away by waiting longer.
     "CrashLoopBackOff": "its agent ends again and again",
     "CreateContainerConfigError": "its container cannot be set up",
     "CreateContainerError": "its container cannot be made",

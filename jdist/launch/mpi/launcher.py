@@ -20,21 +20,17 @@ from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramL
 
 Family = Literal["openmpi", "mpich"]
 PLACES = "OMPI_COMM_WORLD_RANK,PMIX_RANK,PMI_RANK"  # Variables with a process's rank in either family of MPIs.
-# Options that name a hostfile, and hosts.
-HOSTFILES = {
+HOSTFILES = {  # Options that name a hostfile.
     "openmpi": ("-hostfile", "--hostfile", "-machinefile", "--machinefile", "-default-hostfile", "--default-hostfile"),
     "mpich": ("-f", "--f", "-hostfile", "--hostfile", "-machinefile", "--machinefile"),
 }
 HOSTS = {"openmpi": ("-host", "--host", "-H", "--H"), "mpich": ("-hosts", "--hosts", "-host", "--host")}
 _MPIRUNS = ("mpirun", "mpiexec")
-_VERSION_TIMEOUT = 30.0
+_ANSWER = 30.0  # Seconds for mpirun to tell its version.
 
 
 class MpiLauncher(ProgramLauncher):
-    """One mpirun for all nodes. The first argument after ``--`` may name the program, as in ``-- mpiexec.hydra -f F``.
-
-    Agents do not depend on it: mpirun ends its own processes when one of its daemons fails, but not the agents.
-    """
+    """One mpirun for all nodes; the first word after ``--`` may name it. When it fails, the agents go on."""
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
@@ -138,9 +134,7 @@ def _split(args: Sequence[str]) -> tuple[str, list[str]]:
 def _family(program: str) -> Family:
     """Family of an mpirun. Raises UsageError if it is unknown."""
     try:
-        done = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, check=False, timeout=_VERSION_TIMEOUT
-        )
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=_ANSWER)
     except (OSError, subprocess.TimeoutExpired) as e:
         raise UsageError(f"--launcher mpi: {program} --version gave no answer: {e}") from None
     said = f"{done.stdout}\n{done.stderr}".strip()
@@ -159,10 +153,7 @@ def _hosts_among(args: Sequence[str], family: Family) -> tuple[Host, ...]:
 
 
 def _write_line(line: str) -> Path:
-    """Write the join line to a file of mode 0600 in the home directory, which nodes most likely share.
-
-    MPICH's mpiexec forwards its input to its first process only, and the line must not be in argv or a variable.
-    """
+    """A file of mode 0600 in the home, which nodes likely share: MPICH forwards its input to one process only."""
     path = Path.home() / f".jdist-join-{secrets.token_hex(8)}"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as f:
         f.write(f"{line}\n")

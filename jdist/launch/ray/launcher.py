@@ -1,8 +1,7 @@
 """Ray: one agent on each of several nodes of a running Ray cluster.
 
-A program of its own (``protocol``) talks to Ray, so that a notebook that uses Ray itself is not disturbed and importing
-this module is cheap. What stays in the Ray cluster is one detached actor, the supervisor (``supervisor``), which owns
-the placement group and the agents.
+A program of its own (``protocol``) talks to Ray, so a notebook that uses Ray is not disturbed and this import is cheap.
+One detached actor, the supervisor (``supervisor``), stays in the Ray cluster and owns placement group and agents.
 """
 
 import argparse
@@ -193,9 +192,6 @@ class RayLauncher(Launcher):
 
 
 def fitting(found: list[float], nnodes: int, wanted: float) -> float:
-    """Amount of a resource to request for each of ``nnodes`` nodes: ``wanted``, or less if all have less.
-
-    ``found``: what each node has in all. With fewer nodes than are asked for, others may be on their way.
-    """
+    """Amount for each node: ``wanted``, or less if all ``found`` have less and no more nodes may be on their way."""
     have = sorted(found, reverse=True)
     return wanted if len(have) < nnodes else min(wanted, have[nnodes - 1])

@@ -1,8 +1,7 @@
-"""Protocol: the program that talks to Ray for a launcher.
+"""Protocol: the program that talks to Ray for a launcher; the notebook's process may be connected to another cluster.
 
-It reads a request and, for a launch, the join line on standard input, and writes progress reports to standard output.
-It ends when its input ends. It is a process of its own because a process can be connected to one Ray cluster only, and
-the notebook's may be connected already.
+It reads a request and, for a launch, the join line on standard input, reports on standard output, and ends with its
+input.
 """
 
 import asyncio

@@ -1,13 +1,9 @@
 """Supervisor: the one actor that represents a jdist cluster in a Ray cluster; it owns placement group and agents.
 
-It is a detached actor, so it survives the notebook, and it requests no resources. It ends when the agents have ended,
-when it is told to, or when the program that started it ends before the launch was complete.
-
-States of a node: *pending* (its bundle is not placed) → *starting* → *running* → *ended*.
-
-Ray ends what an actor has created as soon as that actor's process or node dies, and the supervisor's node can die like
-any other. So the placement group and the nodes' actors are detached as well, and Ray restarts the supervisor, which
-finds them by name and continues. Only ``ray.kill`` ends it for good.
+It ends when the agents have ended, when it is told to, or with the program that started it if that ends too early.
+Ray ends what an actor has created as soon as that actor's process or node dies. So supervisor, placement group and
+node actors are detached, and Ray restarts the supervisor, which finds them by name. Only ``ray.kill`` ends it for good.
+A node is *pending* (its bundle is not placed), then *starting*, *running*, *ended*.
 """
 
 import asyncio
@@ -216,9 +212,8 @@ class RaySupervisor:
         size = {"num_cpus": self._cpus, "num_gpus": self._gpus, "scheduling_strategy": strategy}
         node = self._nodes[node_rank] = kind.options(name=name, lifetime="detached", **size).remote()
         settings = self._request.settings
-        words = join_words(node_rank, fork=settings.fork)
         try:
-            await node.start.remote(words, dict(settings.env), self._cpus, line)
+            await node.start.remote(join_words(node_rank, fork=settings.fork), dict(settings.env), self._cpus, line)
         except Exception as e:
             _log.exception("node %d could not be started", node_rank)
             await self._fail([node_rank], _reason(e))

@@ -18,7 +18,7 @@ from jdist.core.slurm import SlurmJob, describe_node, parse_accounting, parse_jo
 from jdist.launch.base import LaunchPlan, poll_pause
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
 
-_CALL_TIMEOUT = 30.0  # Seconds for Slurm's programs to answer; its controller may be busy.
+_ANSWER = 30.0  # Seconds for Slurm's programs to answer; its controller may be busy.
 _LOOK = 0.2  # Seconds between two polls of a job that is about to end.
 _QUEUE = 14 * 86400.0  # Seconds for which a job that waits in the queue can use the join line in its script.
 _MARK = "JDIST_JOIN_LINE"
@@ -27,11 +27,9 @@ _COMPLAINTS = ("srun: error", "srun: fatal", "slurmstepd", "slurmd", "sbatch: er
 
 
 class SlurmLauncher(ProgramLauncher):
-    """One agent on each node of a job.
+    """One agent on each node of a job: that of ``--jobid``, which :meth:`complete` adds in an allocation, or a new one.
 
-    The job is that of ``--jobid`` among the arguments, which :meth:`complete` adds inside an allocation. Without it, a
-    job is submitted with the user's arguments. Every client that knows the settings finds it again: a submitted job by
-    its name, which contains a token of this cluster.
+    Every client that knows the settings finds a submitted job by its name, which contains a token of this cluster.
     """
 
     def __init__(self, plan: LaunchPlan):
@@ -198,7 +196,7 @@ class SlurmLauncher(ProgramLauncher):
         if self._polling is not None:
             self._polling.cancel()
         if self._submitting is not None:
-            await asyncio.wait([self._submitting])  # at most _CALL_TIMEOUT; else a job of unknown number would stay
+            await asyncio.wait([self._submitting])  # at most _ANSWER; else a job of unknown number would stay
         await super().end()
         if self._submitted:
             await self._cancel([self._submitted])
@@ -245,13 +243,11 @@ def _allocated(number: str) -> SlurmJob:
 def _call(argv: Sequence[str], env: dict[str, str], text: str) -> str:
     """Output of one of Slurm's programs. Raises LaunchError with its error message."""
     try:
-        done = subprocess.run(
-            list(argv), input=text, env=env, capture_output=True, text=True, check=False, timeout=_CALL_TIMEOUT
-        )
+        done = subprocess.run(argv, input=text, env=env, capture_output=True, text=True, check=False, timeout=_ANSWER)
     except FileNotFoundError:
         raise LaunchError(f"{argv[0]} is not on the PATH: start where Slurm's programs are (a login node)") from None
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"{argv[0]} gave no answer within {_CALL_TIMEOUT:.0f} s: is slurmctld there?") from None
+        raise LaunchError(f"{argv[0]} gave no answer within {_ANSWER:.0f} s: is slurmctld there?") from None
     if done.returncode:
         raise LaunchError(f"{argv[0]} refused: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
     return done.stdout
@@ -284,10 +280,9 @@ def asked_nodes(args: Sequence[str]) -> int:
 def step_command(
     job: str, nodes: Sequence[str] | int, agents: Sequence[str], args: Sequence[str] = (), name: str = ""
 ) -> list[str]:
-    """Command line that runs ``agents`` once on each of ``nodes`` of ``job`` (names, or a number of nodes).
+    """Run ``agents`` once on each of ``nodes`` of ``job`` (names, or a number); the end of one does not end the others.
 
-    The step shares the nodes with the job's other steps, one of which may run the notebook, and may use all memory and
-    CPUs of the job. The end of a node or a task does not end the others.
+    The step shares nodes, memory and CPUs with the job's other steps, one of which may run the notebook.
     """
     count = nodes if isinstance(nodes, int) else len(nodes)
     step = ["srun", f"--jobid={job}", "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
@@ -304,11 +299,9 @@ def batch_command(args: Sequence[str], nnodes: int, name: str) -> list[str]:
 
 
 def batch_script(agents: Sequence[str], nnodes: int, env: Mapping[str, str], log: str, line: str) -> str:
-    """The job's script.
+    """The job's script with the join line, which Slurm shows only to the owner and administrators, until the job ends.
 
-    It contains the join line, which reaches the agents on standard input. Other users could see it in an argument or a
-    variable, and a file of mode 0600 would need a shared file system. Slurm shows a job's script only to its owner and
-    to administrators, and removes it with the job.
+    Other users see arguments and variables, and a file of mode 0600 would need a shared file system.
     """
     step = shlex.join(step_command("JOB", nnodes, agents)).replace("--jobid=JOB", '--jobid="$job"')
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())

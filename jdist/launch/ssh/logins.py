@@ -30,18 +30,15 @@ class SshLogins:
     async def log_in(self, host: str) -> asyncssh.SSHClientConnection:
         """Connect to ``host``, written as in ``ssh HOST``. Raises LaunchError with ssh's reason and what to do."""
         user, _, name = host.rpartition("@")
-        given = {"username": user} if user else {}
+        given: dict[str, Any] = {"config": self._configuration, **({"username": user} if user else {})}
         known = _KnownHosts()
         async with self._places:
             try:
-                options = await asyncssh.SSHClientConnectionOptions.construct(
-                    config=self._configuration, host=name, **given
-                )
+                options = await asyncssh.SSHClientConnectionOptions.construct(host=name, **given)
                 known.alias = options.host_key_alias
                 known.files = list(options.known_hosts or known.files)
                 return await asyncssh.connect(
                     name,
-                    config=self._configuration,
                     known_hosts=known.match,
                     connect_timeout=options.connect_timeout or _CONNECT,
                     login_timeout=_LOGIN,

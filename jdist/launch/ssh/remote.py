@@ -1,8 +1,6 @@
 """Remote: the agent of one host, started over an ssh connection of its own.
 
-The connection is needed until the agent has its join line; before that, the agent ends with the connection. Afterwards
-it survives the connection and the process that holds it: it runs in a session of its own, writes to a file on its host,
-and ends with its controller.
+It ends with the connection until it has its join line; then it has its own session, and ends with its controller.
 """
 
 import asyncio
@@ -123,10 +121,7 @@ class RemoteAgent(NodeLaunch):
 
 
 def _command(pythons: list[str], nbytes: int) -> str:
-    """Command line for a login shell of any kind: single quotes, no exclamation mark, no newline inside.
-
-    The interpreter reads the bootstrap byte by byte, so that what follows it stays on standard input for the agent.
-    """
+    """For any login shell: single quotes, no ! or newline inside. Read by the byte: what follows is for the agent."""
     read = f'import os,sys;sys.path[:]=filter(None,sys.path);exec(b"".join([os.read(0,1)for _ in range({nbytes})]))'
     return " ".join(["exec /bin/sh -c", shlex.quote(_CHOOSE), shlex.quote(read), *map(shlex.quote, pythons)])
 
