@@ -88,8 +88,7 @@ class BaseCluster:
 
     @property
     def attachment(self) -> Attachment:
-        # Without a docstring, as it is not meant for users: the pages of the API leave it out.
-        return self._attachment
+        return self._attachment  # not for users: without a docstring, the pages of the API leave it out
 
     @property
     def history(self) -> History:

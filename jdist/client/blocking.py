@@ -1,8 +1,4 @@
-"""Blocking: the bridge from blocking code to the event loop, and Cluster, the blocking twin of AsyncCluster across it.
-
-The twin is derived: ``blocking`` gives each coroutine method a blocking one with its signature (for type checkers, too)
-and its docstring, so a method is written once, in :mod:`jdist.client.cluster`.
-"""
+"""Blocking: the bridge from blocking code to the event loop, and Cluster, derived from AsyncCluster's methods."""
 
 import asyncio
 import concurrent.futures

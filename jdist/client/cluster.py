@@ -1,8 +1,6 @@
-"""AsyncCluster: a cluster as a client uses it, in coroutines. :class:`~jdist.client.blocking.Cluster` is its twin.
+"""AsyncCluster: a cluster as a client uses it, in coroutines; :class:`~jdist.client.blocking.Cluster` is its twin.
 
-Each method delegates to the part that does the work: ``_lifecycle`` (start to stop), ``_runs`` (cells), ``_nodes``
-(ranks, nodes and groups), ``_values`` and ``_code`` (synced files). They share the ``attachment``; queries go straight
-to its link.
+Each method delegates to the part that does the work. The parts share the ``attachment``; queries go to its link.
 """
 
 import time

@@ -24,10 +24,7 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def split_outside(text: str, separators: str) -> list[str]:
-    """The parts of a line of Python between ``separators`` that are outside brackets and quotes.
-
-    Raises UsageError for a quote that is not closed.
-    """
+    """A line of Python, cut at ``separators`` outside brackets and quotes. Raises UsageError for an open quote."""
     parts, depth, start, quote, is_escaped = [], 0, 0, "", False
     for i, c in enumerate(text):
         if quote:

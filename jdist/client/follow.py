@@ -23,10 +23,7 @@ Observations = Mapping[int, Observation]
 
 
 class ClusterFollower(ABC):
-    """Polls a cluster whenever it reports a change, and after :meth:`pause`. Lives on the client's loop.
-
-    It stays attached until the connection is lost; then :meth:`attaches_again` decides.
-    """
+    """Polls a cluster at each change and after :meth:`pause`, on the client's loop; attached until that is lost."""
 
     def __init__(self) -> None:
         self.observer: AsyncCluster | None = None  # The attached client; None while the cluster cannot be reached.
@@ -34,8 +31,6 @@ class ClusterFollower(ABC):
         self.was_attached = False  # The last attempt to attach succeeded.
         self._changed = asyncio.Event()
         self._following = asyncio.ensure_future(self._follow())
-
-    # ------------------------------------------------------------ what a user of this class provides
 
     @property
     @abstractmethod
@@ -66,8 +61,6 @@ class ClusterFollower(ABC):
     def handle_notice(self, notice: Notice) -> None:
         """Take a notice of the cluster."""
 
-    # ------------------------------------------------------------ what it offers
-
     def add_done_callback(self, callback: Callable[[asyncio.Task[None]], None]) -> None:
         """Call ``callback`` when following has ended, also by a fault."""
         self._following.add_done_callback(callback)
@@ -93,8 +86,6 @@ class ClusterFollower(ABC):
         """Stop following, and detach."""
         self._following.cancel()
         await asyncio.wait([self._following])
-
-    # ------------------------------------------------------------ the loop
 
     async def _follow(self) -> None:
         while True:

@@ -1,8 +1,4 @@
-"""History: the steps that this client took on a cluster, in order, so that a script can repeat them.
-
-It holds code and how it ended, never a value of a rank. Steps of other clients are not in it, nor those before this one
-attached.
-"""
+"""History: this client's steps on a cluster, in order, for scripts to repeat: code and its end, no value of a rank."""
 
 import ast
 import threading
@@ -134,10 +130,7 @@ class History:
 
 
 def as_python(value: Any) -> str:
-    """The value as a Python expression of literals, or a small CPU tensor as ``torch.tensor(…)``; "" if it is neither.
-
-    A tensor's numbers survive: ``repr`` of a float reads back as the same one.
-    """
+    """The value as Python literals, or of a small CPU tensor ``torch.tensor(…)``, exactly; "" if it is neither."""
     if tensors.is_tensor(value):
         return _tensor(value)
     try:

@@ -1,7 +1,4 @@
-"""Link: one client's connection to a controller, on an asyncio loop: it sends requests and gets answers and events.
-
-Nothing is lost when the connection breaks and is made again in time (see wire/transport/streams).
-"""
+"""Link: a client's connection to a controller, on an asyncio loop; brief breaks lose nothing (transport/streams)."""
 
 import asyncio
 import contextlib
@@ -52,9 +49,7 @@ T = TypeVar("T")
 _unpack: Unpacker[Any] = Unpacker(ToClient)
 
 
-@functools.cache
-def _shared_context() -> Any:
-    return new_context()
+_shared_context = functools.cache(new_context)
 
 
 class Link:
@@ -132,9 +127,8 @@ class Link:
     async def query(
         self, ranks: tuple[int, ...], op: RankOp, timeout: float = ANSWER_TIMEOUT, on_progress: OnMoved | None = None
     ) -> dict[int, RankReplyBody]:
-        """Send ``op`` to each rank, or with no ranks to the controller itself (:data:`CONTROLLER`); ``{rank: answer}``.
-
-        A rank that sent nothing for ``timeout`` seconds after the last answer or progress report gets a QueryFailed.
+        """Send ``op`` to each rank, or with no ranks to the controller itself (:data:`CONTROLLER`); ``{rank: answer}``,
+        a QueryFailed for a rank that sent nothing for ``timeout`` seconds after the last answer or progress report.
         """
         silent = f"no answer for {timeout:.0f} s: its Python may be held by C code, or its node unreachable"
         found: dict[int, RankReplyBody] = dict.fromkeys(ranks or (CONTROLLER,), QueryFailed(silent))
@@ -166,10 +160,7 @@ class Link:
     async def query_nodes(
         self, nodes: Collection[int], op: NodeOp, timeout: float = ANSWER_TIMEOUT
     ) -> dict[int, NodeReplyBody]:
-        """Send ``op`` to each node's agent; ``{node: answer}``.
-
-        A node that sent nothing for ``timeout`` seconds after the last answer gets a QueryFailed.
-        """
+        """``{node: answer}`` of each node's agent; a QueryFailed where nothing has come for ``timeout`` seconds."""
         silent = QueryFailed(f"no answer for {timeout:.0f} s: its agent is stopped, or the node unreachable")
         found: dict[int, NodeReplyBody] = dict.fromkeys(nodes, silent)
         await self._collect(NodeQuery(new_request(), tuple(nodes), op), found, timeout, None)
@@ -194,10 +185,7 @@ class Link:
                         on_progress(peer, reply.body)
 
     async def answers(self, message: Message, timeout: float) -> AsyncGenerator[Message, None]:
-        """Every answer to a message that has a ``request`` field. Raises UsageError when it is refused.
-
-        Raises TimeoutError when no answer comes for ``timeout`` seconds.
-        """
+        """Every answer to a request. Raises UsageError when refused, TimeoutError after ``timeout`` silent seconds."""
         name = message.request  # type: ignore[attr-defined]
         queue = self._waiting[name] = asyncio.Queue[Message]()
         try:

@@ -1,7 +1,4 @@
-"""CellRun: one cell on some ranks, as the client sees it. Like ``dist.Work``, it can be waited for.
-
-Its methods ``watch`` and ``feed`` are called on the link's loop.
-"""
+"""CellRun: one cell on some ranks, awaited like ``dist.Work``; ``watch`` and ``feed`` are called on the link's loop."""
 
 import asyncio
 import concurrent.futures

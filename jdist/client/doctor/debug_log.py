@@ -1,7 +1,6 @@
 """Debug log: the newest log records of a cluster's controller, agents and workers, and this client's, merged by time.
 
-Times of other hosts are corrected by their clocks' offsets from this one's, as far as these can be told from the time
-that an answer takes (RFC 5905, section 8). The controller runs on this client's host.
+Times of other hosts are corrected as far as an answer's duration tells (RFC 5905, 8); the controller is on this one.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """Findings: the meaning of an examination's facts for training on these nodes, worst first. Pure.
 
-Each check looks at one thing, and yields nothing where the facts are fine or unknown. A new one is a function with a
-decorator: :func:`check` over the whole examination, or :func:`check_node` over each node.
+A new check is a function decorated with :func:`check` or :func:`check_node`, silent where facts are fine or unknown.
 """
 
 import statistics
@@ -26,8 +25,7 @@ _UNEVEN = 4.0  # So many times slower than the median path.
 _EXAMPLE = 100e6
 
 Check = Callable[[Examination], Iterable[Finding]]
-# Called with a node as in "node 1 (b)" and its report.
-NodeCheck = Callable[[str, NodeReport], Iterable[tuple[Severity, str]]]
+NodeCheck = Callable[[str, NodeReport], Iterable[tuple[Severity, str]]]  # Of "node 1 (b)" and its report.
 
 _checks: list[Check] = []
 

@@ -1,7 +1,4 @@
-"""Preflight: nodes are examined before a cluster is started on them, through a temporary one.
-
-It has one rank a node unless told otherwise, and need not form a world: why it could not is one of the findings.
-"""
+"""Preflight: nodes are examined before a start, through a temporary cluster; why it forms no world is one finding."""
 
 import asyncio
 import contextlib

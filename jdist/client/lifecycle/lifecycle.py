@@ -1,8 +1,4 @@
-"""Lifecycle: a client starts a cluster or attaches to one, restarts its controller after a crash, detaches or stops.
-
-A controller that has died is started again, and the ranks keep every name. Several clients may try at once: the one
-whose controller gets the port has started it, the others attach to that one.
-"""
+"""Lifecycle: a client starts a cluster or attaches to one, restarts its controller after a crash, detaches or stops."""
 
 import asyncio
 import contextlib
@@ -84,10 +80,7 @@ class ClusterLifecycle:
         self._may_revive = True
 
     async def _open_link(self, connection: Connection, *, is_dead: bool = False) -> Link:
-        """A link to the cluster, whose controller is started again if it has died. Raises ConnectionLost, LaunchError.
-
-        ``is_dead``: the controller is known to have died, although its process may still exist for a moment.
-        """
+        """A link; a dead controller (``is_dead``: known to be) is started again. Raises ConnectionLost, LaunchError."""
         charter = find.charter_of(connection)
         if charter is not None and (is_dead or not find.listens(connection)):
             with contextlib.suppress(TimeoutError):
@@ -170,7 +163,7 @@ class ClusterLifecycle:
             self._attachment.notify(message)
 
     async def _revive(self, lost: Link) -> None:
-        """Start the controller again and attach to it, as the same cluster."""
+        """Start the controller again, unless another client's has its port by then, and attach to it."""
         name = lost.connection.name
         notify = self._attachment.notify
         notify(Notice(f"the controller of cluster {name} is gone; it is being started again, every name is kept"))

@@ -54,8 +54,7 @@ class Nodes:
         if charter is None:
             by = charter_path(find.directory(), name)
             raise UsageError(f"{nodes} of cluster {name} can be brought back from the controller's host only, by {by}")
-        launcher_class = find_launcher(charter.settings.launcher)
-        launcher = self._lifecycle.launcher or launcher_class(plan_launch(charter.settings))
+        launcher = self._lifecycle.launcher or find_launcher(charter.settings.launcher)(plan_launch(charter.settings))
         launcher.node_names = () if link.facts is None else link.facts.launcher_names
         line = await self.invite(is_remote=launcher.is_remote)
         for node_rank in node_ranks:
@@ -99,8 +98,7 @@ class Nodes:
         launcher_class = find_launcher(settings.launcher)
         line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         line.set_result(await self.invite(is_remote=launcher_class.is_remote))
-        answers = self._attachment.link.answers(message, message.timeout)
-        async with contextlib.aclosing(answers):
+        async with contextlib.aclosing(self._attachment.link.answers(message, message.timeout)) as answers:
             node = body_of(await anext(answers), PlaceOpened).node_rank
             launcher = launcher_class(plan_launch(settings, node, 1))
 
@@ -126,8 +124,7 @@ class Nodes:
         if ranks is None:
             raise UsageError("say which ranks are to be removed; stop() ends them all")
         chosen = self._attachment.select(ranks)
-        request = RemoveRanks(new_request(), chosen)
-        resized = await self._attachment.link.request(request, Resized, REFORM_TIMEOUT)
+        resized = await self._attachment.link.request(RemoveRanks(new_request(), chosen), Resized, REFORM_TIMEOUT)
         self._attachment.history.add(Annotation(f"{describe_ranks(chosen)} removed"))
         return resized
 

@@ -103,10 +103,8 @@ def _check_init_method(text: str) -> None:
 
 
 class Started:
-    """A launch: a link to the new controller, and the launcher of the agents.
-
-    With ``min_nodes`` a start goes on without nodes that cannot be had. No node is dropped as long as another one may
-    still join. So all that cannot be had are dropped at once, and the world is formed once.
+    """A launch: a link to the new controller, and the launcher of the agents. With ``min_nodes``, nodes that cannot be
+    had are dropped together, when no other one may still join, so that the world is formed once.
     """
 
     def __init__(self, link: Link, launcher: Launcher):
@@ -119,7 +117,6 @@ class Started:
         self, timeout: float | None, on_progress: OnProgress | None, launched: Sequence[int] | None = None
     ) -> None:
         """Wait until the world is formed. Raises LaunchError naming who is missing after ``timeout`` s (None: never).
-
         ``launched`` are the nodes to wait for, by default all: others may have been released since their launch.
         """
         link, launcher = self.link, self.launcher
@@ -145,8 +142,7 @@ class Started:
                 waits = launcher.describe()
                 missing = f"{describe_missing(link.facts)} after {timeout:.0f} s"
                 raise LaunchError(f"{missing}{'; ' if waits else ''}{waits}") from None
-            # with those that are attached
-            await Started(link, launcher).wait_formed(self._settings.form_timeout, on_progress, ())
+            await Started(link, launcher).wait_formed(self._settings.form_timeout, on_progress, ())  # with the others
 
     async def weigh(self, failures: dict[int, str]) -> dict[int, str]:
         """The failures that end the start. If enough other nodes are attached, drop the failed ones instead."""
@@ -156,7 +152,7 @@ class Started:
         least = self._settings.min_nodes
         if not least or self._settings.nnodes - len(failures) < least:
             return failures
-        if self._missing() == failures.keys():
+        if self._missing() == failures.keys():  # no other node may still join
             await self._drop(failures)
         return {}
 
@@ -189,11 +185,8 @@ async def launch(settings: Settings, on_event: Callable[[Message], None], kind: 
         settings = msgspec.structs.replace(settings, bind_host="*")
     check_settings(settings)
     if settings.name in connections() | restartable():
-        remedies = (
-            Remedy("attach", "use it", name=settings.name),
-            Remedy("stop", "end it", name=settings.name),
-            Remedy("start", "start another, with --name"),
-        )
+        known = (Remedy("attach", "use it", name=settings.name), Remedy("stop", "end it", name=settings.name))
+        remedies = (*known, Remedy("start", "start another, with --name"))
         raise UsageError(f"a cluster called {settings.name} runs already", remedies=remedies)
     log = log_path(settings.name)
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

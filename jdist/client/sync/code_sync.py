@@ -1,9 +1,8 @@
 """Code sync: local files are copied to every node, also to one that joins later, and kept up to date while watched.
 
-Nodes report which contents of a tree they lack, get only those, and put them in place all at once. Small contents
-travel in messages, many in one; large ones in parts through the data port, several at a time, like a pushed value.
-Others on the network can read them there, as they can read tensors, but not change them: their digests come over the
-encrypted port. Nodes that share a folder get everything once.
+Nodes get only contents that they lack, those that share a folder once, and put them in place all at once. Small ones
+travel in messages, large ones in parts through the data port, like pushed values: others on the network can read them
+there, as they can tensors, but not change them, as their digests come over the encrypted port.
 """
 
 import asyncio
@@ -222,9 +221,8 @@ class Upload:
     async def _send_small(self, entries: Sequence[TreeEntry], nodes: Sequence[int], gate: asyncio.Semaphore) -> None:
         pieces: list[Piece] = []
         for i, entry in enumerate(entries, 1):
-            pieces.append(
-                Piece(entry.digest, 0, await asyncio.to_thread(_read, self._source.root / entry.path, 0, _SMALL))
-            )
+            data = await asyncio.to_thread(_read, self._source.root / entry.path, 0, _SMALL)
+            pieces.append(Piece(entry.digest, 0, data))
             nbytes = sum(len(p.data) for p in pieces)
             if nbytes >= _MESSAGE or i == len(entries):
                 async with gate:
@@ -238,9 +236,8 @@ class Upload:
             return self._query(nodes, StorePieces(self._source.name, (), *place))
 
         async with gate:
-            data = await asyncio.to_thread(
-                _read, self._source.root / entry.path, offset, min(_PART, entry.size - offset)
-            )
+            count = min(_PART, entry.size - offset)
+            data = await asyncio.to_thread(_read, self._source.root / entry.path, offset, count)
             if not data:
                 return  # the file has become shorter; the digest will not match, which is reported
             await self._carrier.share([memoryview(data)], fetch)

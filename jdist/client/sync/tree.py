@@ -1,7 +1,4 @@
-"""Tree: a local file or folder as a list of entries with digests. Files that have not changed are not read again.
-
-Left out is what .gitignore files, the user's patterns and a fixed list name.
-"""
+"""Tree: a local file or folder as entries with digests, less what .gitignore files, the user and a fixed list name."""
 
 import hashlib
 import os
@@ -15,8 +12,7 @@ from pathspec import GitIgnoreSpec
 from jdist.core.errors import UsageError
 from jdist.core.messages.code import SourceTree, TreeEntry, leads_inside
 
-# Patterns in the syntax of .gitignore. The user's are written the same way, and may take one back with `!`.
-ALWAYS = (".git", "__pycache__", "*.py[co]", ".ipynb_checkpoints", ".jdist-*")
+ALWAYS = (".git", "__pycache__", "*.py[co]", ".ipynb_checkpoints", ".jdist-*")  # A user's `!` takes one back.
 
 
 class SyncSource:
@@ -35,7 +31,7 @@ class SyncSource:
         if not self.name:
             raise UsageError(f"sync {path}: the whole file system is no code; name a folder")
         self.synced: SourceTree | None = None  # The tree that was synced last.
-        self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}
+        self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}  # An unchanged file is not read again.
 
     def list(self) -> SourceTree:
         """The files as they are now. Raises UsageError naming a file that cannot be read or a link that leads out."""

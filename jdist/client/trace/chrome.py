@@ -1,8 +1,7 @@
 """Chrome: a timeline in the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open. Pure.
 
-A process per node, a thread per rank, microseconds since the run's start. Events of one thread must nest, so calls of a
-rank that overlap (asynchronous ones) go to further threads of it. The part of a call that is waiting is an event inside
-it, and an arrow (a flow) leads there from the call of the last rank to come.
+A process per node, a thread per rank, microseconds. Events of one thread must nest, so overlapping calls go to further
+threads of the rank. Waiting is an event inside its call, to which an arrow (a flow) leads from the last rank's call.
 """
 
 from collections.abc import Iterator
@@ -86,8 +85,7 @@ def _arrows(drawn: _Drawn, least: float) -> Iterator[Event]:
 
 def _span(name: str, category: str, track: Event, began: float, ended: float, args: Event) -> Event:
     start, end = _micro(began), _micro(ended)
-    # whole nanoseconds on both sides: an event that ended a rounding later than its parent would not nest
-    times = {"ts": start, "dur": max(0.0, round(end - start, 3))}
+    times = {"ts": start, "dur": max(0.0, round(end - start, 3))}  # whole ns: past its parent's end it would not nest
     return {"name": name, "cat": category, "ph": "X", **track, **times, "args": args}
 
 

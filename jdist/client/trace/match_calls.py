@@ -24,11 +24,9 @@ class Meeting:
 
 
 def awaited(call: Call, rank: int, meeting: Meeting) -> frozenset[int]:
-    """The ranks without which the operation cannot end on ``rank``.
-
-    For a broadcast or scatter (``src=`` in its detail) that is the source, and none for the source itself; the
-    destination of a reduce or gather (``dst=``) needs all the others, which need none. Every other collective needs
-    every rank, a recv its send. A send may need its recv or not, which only its end shows.
+    """The ranks without which the operation cannot end on ``rank``: with ``src=`` in its detail (broadcast, scatter)
+    the source, with ``dst=`` (reduce, gather) all the others for the destination and none for them, else all. A recv
+    needs its send; a send may need its recv or not, which only its end shows.
     """
     others = (frozenset(meeting.calls) | meeting.missing) - {rank}
     root = None if meeting.is_message else _ROOT.search(call.detail)
@@ -44,11 +42,7 @@ def needs_everyone(call: Call) -> bool:
 
 
 def match(traced: Traces, members: Members, elsewhere: Iterable[int] = ()) -> list[Meeting]:
-    """Every collective and message of a run, each call in exactly one.
-
-    Ranks that called something in a group count as its members too. ``elsewhere`` are ranks that are known to have had
-    no part in the run.
-    """
+    """Every collective and message of a run, each call in exactly one. ``elsewhere``: ranks that had no part in it."""
     idle = frozenset(elsewhere)
     found: dict[tuple[str, int, int], Meeting] = defaultdict(Meeting)
     seen: dict[str, set[int]] = {name: set(ranks) for name, ranks in members.items()}
@@ -81,10 +75,8 @@ def _is_kept(trace: RankTrace, moment: float) -> bool:
 
 
 def _messages(traced: Traces) -> list[Meeting]:
-    """The n-th send from one rank to another with a tag meets the n-th recv there: gloo and NCCL keep that order.
-
-    Where older calls were left out, they are counted from the newest instead. A recv from any rank takes the oldest
-    send to it that no other recv took, which is a guess.
+    """The n-th send from one rank to another with a tag meets the n-th recv there (gloo and NCCL keep that order), or
+    from the newest where older calls were left out. A recv from any rank takes the oldest send left, which is a guess.
     """
     sends: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
     recvs: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)

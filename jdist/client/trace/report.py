@@ -196,8 +196,7 @@ def title(call: Call) -> str:
 def tensors_text(call: Call) -> str:
     """``[16] float32``, the first few."""
     dtypes = [*call.dtypes, *[""] * len(call.shapes)]
-    pairs = [f"{list(s)} {d}".strip() for s, d in zip(call.shapes, dtypes, strict=False)]
-    return _first_few(pairs)
+    return _first_few([f"{list(s)} {d}".strip() for s, d in zip(call.shapes, dtypes, strict=False)])
 
 
 def peer_text(call: Call) -> str:

@@ -1,8 +1,7 @@
 """SVG: the picture of a timeline. A row per rank, a bar per call: hatched while it waits, filled while it works. Pure.
 
-Text takes the colour of its surroundings (``currentColor``) and bars are mid-tones without a background, so that one
-picture is readable in light and dark themes. However many calls there are, its size is bounded: those narrower than a
-few pixels are added up in columns, whose height is the part of the time with a call.
+Text takes the colour of its surroundings (``currentColor``) and bars are mid-tones, readable in light and dark themes.
+Its size is bounded: calls narrower than a few pixels are added up in columns, as high as their part of the time.
 """
 
 import hashlib
@@ -98,8 +97,7 @@ class _Picture:
         self._hatch = dict(zip(self._groups, hatches, strict=False))
         self._boxes, self._bottom = self._layout()
         lane_count = sum(len(box.lanes) for box in self._boxes)
-        # Seconds of the shortest call that is drawn by itself.
-        self._least = max(_NARROWEST, lane_count * _PLOT / _ELEMENTS) * self._span / _PLOT
+        self._least = max(_NARROWEST, lane_count * _PLOT / _ELEMENTS) * self._span / _PLOT  # Seconds; shorter: binned.
 
     def draw(self, colour: str) -> str:
         patterns = [

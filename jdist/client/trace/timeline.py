@@ -1,13 +1,9 @@
 """Timeline: a run's calls by rank on one clock, and the waiting that ranks suffered and caused. Pure.
 
-A rank waits in a call from when it enters until the last rank that the operation needs (:func:`match_calls.awaited`)
-has entered, and no longer than its own call lasts. Each moment of that is charged in equal shares to the ranks that had
-not come yet: a single straggler is charged with all the waiting of all the others, of two stragglers each with half
-while both are late, and the sum of what was caused is the sum of what was suffered. A rank that waits in several calls
-at once (asynchronous ones) suffers once.
-
-Where the end of a call was not seen (asynchronous calls, DDP's own), the rank is taken to wait in it until the last one
-has entered or its own next call began: an estimate, and marked so.
+A rank waits in a call until the last rank that it needs (:func:`match_calls.awaited`) has entered, at most until its
+end; in several at once (asynchronous ones) it waits once. Each moment is charged in equal shares to the ranks that had
+not come yet, so the sum of what was caused is the sum of what was suffered. Where a call's end was not seen
+(asynchronous calls, DDP's own), it is taken to wait until the last one or the rank's next call: marked as an estimate.
 """
 
 import math
@@ -119,9 +115,8 @@ def _bars(
     bars = []
     counted = -math.inf  # the moment up to which the rank's waiting has been counted
     starts = [call.started + shift for call in calls]
-    for call, began, following, (number, meeting, entries) in zip(
-        calls, starts, [*starts, over][1:], parts, strict=True
-    ):
+    nexts = [*starts, over][1:]
+    for call, began, following, (number, meeting, entries) in zip(calls, starts, nexts, parts, strict=True):
         is_open = call.ended is None
         is_unseen = is_open and call.is_done
         own_end = max(began, over if call.ended is None else call.ended + shift)

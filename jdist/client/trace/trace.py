@@ -20,12 +20,8 @@ from jdist.core.messages.protocol import RankReplyBody
 from jdist.core.messages.status import ClusterFacts
 from jdist.core.observation import Call
 
-# Seconds for a rank to answer, by a thread of its own, also while its main thread is stuck. The first answer takes
-# longest, on a busy machine seconds, since torch's recorder then looks up the lines of all calls.
-_TIMEOUT = 20.0
-# Nodes with equal host names are taken to share a clock, unless their offsets differ by this many seconds more than
-# their errors allow.
-_SAME_HOST_ERROR = 2e-3
+_TIMEOUT = 20.0  # Seconds for a thread of the rank to answer; the first time, torch's recorder looks up all lines.
+_SAME_HOST_ERROR = 2e-3  # Seconds beyond their errors by which clocks of nodes with one host name may differ.
 _CELL = "padding:2px 12px 2px 0;vertical-align:top;text-align:"
 
 
@@ -77,8 +73,7 @@ class Trace:
         return self.report.text()
 
     def _repr_svg_(self) -> str:
-        # shown as a file it has no surroundings whose colour it could take: this grey is readable on black and white
-        return svg.svg(self.report, "#7f7f7f")
+        return svg.svg(self.report, "#7f7f7f")  # a file has no surroundings: a grey to read on black and white
 
     def _repr_html_(self) -> str:
         r = self.report

@@ -1,8 +1,7 @@
 """Carrier: moves values between this process and the ranks.
 
-A value's description comes first. Small values travel with it; for large ones the sizes are added up and compared with
-the free memory before a byte moves. Their buffers then pass through shared memory where the rank and this process share
-it, else through the controller's data port.
+A value's description comes first, and with it a small value. Large ones must fit into free memory before a byte moves;
+they pass through shared memory where the rank and this process share it, else through the controller's data port.
 """
 
 import asyncio
@@ -140,8 +139,7 @@ class Carrier:
 
     async def _map(self, rank: int, handle: str, sizes: list[int], progress: OnMoved) -> list[memoryview]:
         """A held value's buffers in a segment, already unlinked: it lives as long as the values made on it."""
-        fetch = Fetch(handle, self.probe)
-        answer = await self._link.query_one(rank, fetch, Fetched, on_progress=progress)
+        answer = await self._link.query_one(rank, Fetch(handle, self.probe), Fetched, on_progress=progress)
         with Segment.open(answer.path, layout(sizes)[1], private=False) as segment:
             segment.unlink()
             return split(segment.view, sizes)
@@ -191,13 +189,11 @@ class Carrier:
             )
         buffers = [b for _, bs in encoded for b in bs]
         if sum(b.nbytes for b in buffers) <= INLINE_LIMIT:
-            bind = BindNames(names, tuple(inline(p, bs) for p, bs in encoded))
-            answers = await self._link.query(ranks, bind)
+            answers = await self._link.query(ranks, BindNames(names, tuple(inline(p, bs) for p, bs in encoded)))
         else:
-            payloads = tuple(p for p, _ in encoded)
 
             def fetch(path: str, nbytes: int, transfer: str) -> Coroutine[Any, Any, dict[int, RankReplyBody]]:
-                bind = BindNames(names, payloads, path, nbytes, self.probe, transfer)
+                bind = BindNames(names, tuple(p for p, _ in encoded), path, nbytes, self.probe, transfer)
                 return self._link.query(ranks, bind, timeout=_PUT_TIMEOUT)
 
             answers = await self.share(buffers, fetch, on_progress and partial(on_progress, what))
@@ -211,10 +207,7 @@ class Carrier:
         fetch: Callable[[str, int, str], Coroutine[Any, Any, T]],
         on_progress: Callable[[int, int], None] | None = None,
     ) -> T:
-        """Put buffers into a segment and have ranks or nodes ``fetch(path, nbytes, transfer)`` them meanwhile.
-
-        A controller on another host gets a copy, which they fetch while it arrives.
-        """
+        """Ranks or nodes ``fetch(path, nbytes, transfer)`` a segment, or a far controller's copy while that arrives."""
         nbytes = layout([b.nbytes for b in buffers])[1]
         segment = Segment.create(self._cluster, nbytes)
         transfer = uuid.uuid4().hex

@@ -1,8 +1,4 @@
-"""Compare: whether an expression is equal on all ranks, and if not, where the first difference is.
-
-Ranks compute digests, so that a large state_dict is compared without moving it; the first difference in a tensor is
-found in a few rounds of block digests.
-"""
+"""Compare: whether an expression is equal on all ranks, and where not, by digests: a large state_dict is not moved."""
 
 import math
 
@@ -73,7 +69,7 @@ async def _digests(link: Link, op: Digest, ranks: tuple[int, ...]) -> dict[int, 
 async def _narrow(
     link: Link, expr: str, key: str, meta: str, ranks: tuple[int, ...]
 ) -> tuple[tuple[int, ...] | None, dict[int, str]]:
-    """The first differing element's index, and its text by rank."""
+    """The first differing element's index, found in a few rounds of block digests, and its text by rank."""
     numel = _numel(meta)
     start, stop = 0, numel
     while stop - start > 1:
