@@ -91,8 +91,7 @@ class CellRun:
         return True
 
     def __await__(self) -> Generator[Any, None, Self]:
-        # Shielded: a cancelled waiter must not end the run for the others that wait for it.
-        yield from asyncio.shield(asyncio.wrap_future(self._over)).__await__()
+        yield from asyncio.shield(asyncio.wrap_future(self._over)).__await__()  # a cancelled waiter ends no run
         return self
 
     def cancel(self) -> None:

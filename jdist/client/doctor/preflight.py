@@ -78,8 +78,7 @@ async def _wait_gathered(started: Started, seconds: float, report: Callable[[Pro
         if text := launcher.instructions() or launcher.describe():
             report(Waiting(text))
         hosts = () if link.facts is None else link.facts.hostnames
-        failures = launcher.failures()
-        if failures and failures.keys() >= {n for n, host in enumerate(hosts) if not host}:
+        if (failures := launcher.failures()) and failures.keys() >= {n for n, host in enumerate(hosts) if not host}:
             break
         await asyncio.sleep(_POLL)  # neither a launcher's failure nor a rank that comes up triggers an event here
     if link.facts is None or not any(link.facts.hostnames):
