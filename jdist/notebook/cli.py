@@ -11,10 +11,7 @@ COMMANDS = {name: verb.summary for name, verb in VERBS.items() if verb.attaches 
 
 
 def run_command(name: str, words: list[str]) -> int:
-    """Carry out a command on the newest cluster, or the one that ``--cluster NAME`` names; returns the exit code.
-
-    Raises HelpWanted where the first word asks for help, which takes no cluster.
-    """
+    """Carry out a command on the newest cluster or ``--cluster``'s; returns the exit code. Raises HelpWanted."""
     verb = VERBS[name]
     if words[:1] in (["-h"], ["--help"]):
         raise HelpWanted(verb.parser().format_help().strip())

@@ -1,7 +1,5 @@
 """Completion and Shift-Tab in cells that run on ranks: the ranks' own names, as far as they answer at once.
-
-IPython asks a matcher for completions, whatever the front end. For Shift-Tab it passes on no more than a name, so the
-kernel's ``do_inspect`` is wrapped instead.
+IPython asks a matcher for completions; for Shift-Tab it passes on only a name, so ``do_inspect`` is wrapped instead.
 """
 
 import concurrent.futures
@@ -141,10 +139,7 @@ def _select(cluster: Cluster, options: str) -> tuple[int, ...]:
 
 
 def ranks_part(code: str, *, is_auto: bool) -> tuple[str, int] | None:
-    """The words after ``%%dist``, and where the part of the cell that runs on ranks begins; None: it runs here.
-
-    ``is_auto``: plain cells go to the ranks.
-    """
+    """The words after ``%%dist``, and where the ranks' part begins, or None. ``is_auto``: plain cells go to ranks."""
     blank = len(code) - len(code.lstrip())
     first, newline, _ = code[blank:].partition("\n")
     words = first.split(maxsplit=1)

@@ -13,8 +13,7 @@ from jdist.core.settings import ON_DEATH
 from jdist.launch.hosts import read_hostfile
 from jdist.notebook.text.remedy_text import typed
 
-# Options of a start that :meth:`AsyncCluster.start` takes under the same name.
-_START_OPTIONS = (
+_START_OPTIONS = (  # Those that :meth:`AsyncCluster.start` takes under the same name.
     *("nproc_per_node", "nnodes", "backend", "init_method", "launcher", "name", "timeout"),
     *("fork", "on_death", "warm", "min_nodes", "bind_host"),
 )
@@ -22,10 +21,8 @@ _WHOLLY_QUOTED = re.compile(r"""(['"])(?:(?!\1).)*\1\Z""", re.DOTALL)
 
 
 def split_words(line: str) -> list[str]:
-    """A line's words. Inside brackets and quotes a space divides nothing: ``check d['a b'][0, 1]`` is two words.
-
-    A word that is quoted as a whole, and an option's quoted value, lose their quotes as in a shell. Raises UsageError
-    for an open quote, or a backslash with nothing after it.
+    """A line's words. Inside brackets and quotes a space divides nothing: ``check d['a b'][0, 1]`` is two words. A word
+    or option's value that is quoted as a whole loses the quotes. Raises UsageError for an open quote or last backslash.
     """
     words = [w for w in split_outside(line, " \t\n") if w]
     try:

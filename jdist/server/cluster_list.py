@@ -1,6 +1,5 @@
-"""Cluster list: this user's clusters, each with a follower; what can be asked of them and done to them.
-
-Everything here lives on the client's loop, in a thread of its own: a cluster that hangs never blocks the server.
+"""Cluster list: this user's clusters, each with a follower; what can be asked of them and done to them. It lives on the
+client's loop, in a thread of its own: a cluster that hangs never blocks the server.
 """
 
 import asyncio
@@ -31,8 +30,7 @@ _ORPHANED = "its controller is gone; while its ranks wait for another, it can be
 
 
 class BrowserFollower(ClusterFollower):
-    """Keeps the snapshot of one cluster up to date for browsers, and calls ``update(name, is_forced, notice)``.
-
+    """Keeps the snapshot of one cluster up to date for browsers, and calls ``update(name, is_forced, notice)``;
     ``is_watched`` says whether a browser listens; ``on_running`` is called as long as cells run.
     """
 
@@ -166,9 +164,8 @@ class ClusterList:
         return await self._starts.begin(self.policy.complete(asked, await self.ranks_here()))
 
     async def act(self, name: str, what: Callable[[AsyncCluster], Awaitable[T]], within: float) -> T | None:
-        """Do something with a cluster. Raises UsageError, ConnectionLost, LaunchError.
-
-        None if it has not ended after ``within`` seconds: it goes on, and an event reports its failure.
+        """Do something with a cluster. None if it has not ended after ``within`` seconds: it goes on, and an event
+        reports its failure. Raises UsageError, ConnectionLost, LaunchError.
         """
         follower = self._followers.get(name)
         if follower is None or follower.observer is None or follower.observer.link.lost:
@@ -189,10 +186,7 @@ class ClusterList:
             self._feed.update(name, True, str(error))
 
     async def stop(self, name: str, within: float) -> bool:
-        """End a cluster, cancel its start, or forget that its start has failed. Raises JdistError.
-
-        False if that has not ended after ``within`` seconds.
-        """
+        """End a cluster, cancel or forget its start; False if not over after ``within`` seconds. Raises JdistError."""
         if name in self._starts:
             await self._starts.end(name)
             return True
@@ -209,8 +203,7 @@ class ClusterList:
 
     async def revive(self, name: str) -> None:
         """Start the controller of a cluster again if it has died. Raises JdistError."""
-        cluster = await AsyncCluster.attach(name, kind=KIND)
-        await cluster.detach()
+        await (await AsyncCluster.attach(name, kind=KIND)).detach()
         self._rescan.set()
 
     async def close(self) -> None:

@@ -51,10 +51,7 @@ class Policy(Struct, frozen=True):
     default_args: dict[str, Any] = {}
 
     def complete(self, asked: Mapping[str, Any], ranks_here: int) -> dict[str, Any]:
-        """The arguments for a start, from ``asked`` and the defaults; ``ranks_here`` run already.
-
-        Raises UsageError for arguments that are unknown or not allowed.
-        """
+        """Arguments for a start, from ``asked`` and the defaults; ``ranks_here`` run already. Raises UsageError."""
         given = {**self.default_args, **{key: value for key, value in asked.items() if value is not None}}
         try:
             start = msgspec.convert(given, StartArguments)

@@ -49,11 +49,7 @@ def export(cluster: Cluster, path: str, *, force: bool = False) -> Exported:
 
 
 def write(path: str, text: str, *, force: bool) -> str:
-    """Write the script at ``path``; returns the absolute path.
-
-    Raises UsageError for an existing file that this function has not written or that was edited since, unless
-    ``force``; and for a place that cannot be written.
-    """
+    """Write the script; returns its absolute path. Raises UsageError if it may not replace what is there, or cannot."""
     target = os.path.realpath(os.path.expanduser(path))
     if not force:
         _check(path, target)

@@ -1,7 +1,5 @@
-"""Script: a session's steps as the source text of one script for torchrun. Pure.
-
-A rank of the script does what the same rank did in the session, in the same order, setup cells first. What cannot be in
-a script is a comment in it, and a warning.
+"""Script: a session's steps as the source text of one script for torchrun, in which a rank does what it did in the
+session, in the same order, setup cells first. What cannot be in a script is a comment in it, and a warning. Pure.
 """
 
 from collections.abc import Sequence

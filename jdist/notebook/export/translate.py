@@ -1,6 +1,5 @@
-"""Translates one cell, which IPython ran, into plain Python: verbatim, but for what only IPython understands.
-
-Magics and shell commands become Python where that is simple, else a comment; the value that a cell shows is printed.
+"""Translates one cell, which IPython ran, into plain Python: verbatim, but for magics and shell commands, which become
+Python where that is simple, else a comment; the value that a cell shows is printed.
 """
 
 import ast
@@ -70,10 +69,7 @@ class Translation(Struct, frozen=True):
 
 
 def translate(cell: str, is_shown: bool, name: str, helpers: HelperNames) -> Translation:
-    """The cell as Python. ``is_shown``: its last expression has a value to show; ``name``: for a function made of it.
-
-    Raises Untranslatable.
-    """
+    """The cell as Python; ``is_shown``: print its last value; ``name``: for a function of it. Raises Untranslatable."""
     text = cell.replace("\r\n", "\n").replace("\r", "\n")
     if not _is_python(text):  # %time f() becomes a call of get_ipython(), as IPython reads it
         text = str(TransformerManager().transform_cell(text))  # type: ignore[no-untyped-call]
@@ -99,15 +95,8 @@ def translate(cell: str, is_shown: bool, name: str, helpers: HelperNames) -> Tra
     notes += [_UNAVAILABLE[n] for n in sorted(free & _UNAVAILABLE.keys())]
     if past := sorted(filter(_HISTORY.match, free)):
         notes.append(f"reads {', '.join(past)}, which only a notebook has")
-    return Translation(
-        code,
-        tuple(notes),
-        frozenset(used),
-        tuple(rewriter.futures),
-        frozenset(loads),
-        frozenset(binds),
-        is_empty=not written.body,
-    )
+    futures, is_empty = tuple(rewriter.futures), not written.body
+    return Translation(code, tuple(notes), frozenset(used), futures, frozenset(loads), frozenset(binds), is_empty)
 
 
 # ---------------------------------------------------------------- the statements
@@ -163,8 +152,7 @@ class _Rewriter:
 
     def _drop(self, statement: ast.stmt, text: str) -> None:
         comment = "\n".join(f"# {line}".rstrip() for line in text.splitlines())
-        # a block may hold nothing else
-        self._replace(statement, comment if statement.col_offset == 0 else f"{comment}\npass")
+        self._replace(statement, comment if statement.col_offset == 0 else f"{comment}\npass")  # else a block is empty
 
     def _showing(self, text: str) -> str:
         """The expression, printed."""
@@ -261,11 +249,7 @@ def _shell(text: str, target: str, helper: str, command: str) -> _Replacement:
 def _magic_call(value: ast.expr | None) -> tuple[str, tuple[str, ...]] | None:
     """Method and arguments of ``get_ipython().method('…', …)``."""
     match value:
-        case ast.Call(
-            func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method),
-            args=arguments,
-            keywords=[],
-        ):
+        case ast.Call(ast.Attribute(ast.Call(ast.Name("get_ipython")), method), arguments, []):
             words = tuple(a.value for a in arguments if isinstance(a, ast.Constant) and isinstance(a.value, str))
             return (method, words) if len(words) == len(arguments) else None
     return None
@@ -321,9 +305,7 @@ def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
         match node:
             case ast.Name(id=name, ctx=ast.Load()):
                 loads.add(name)
-            case ast.Name(id=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                binds.add(name)
-            case ast.ClassDef(name=name):
+            case ast.Name(name) | ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
                 binds.add(name)
             case ast.Attribute(attr=name):
                 loads.add(f".{name}")

@@ -1,15 +1,12 @@
 """Alignment: many ranks' sequences laid into one, equal entries in one block.
 
-Each rank's entries form a chain; a block may hold one entry of each rank. The blocks stand in a total order in which
-every chain runs forward. A new entry joins the earliest block of its key that its rank has not passed; when that block
-stands before the rank's last one, the rank's own newer blocks are moved in front of it, which is possible unless the
-block comes, through some chain, before the rank's last one. (An online topological order, as in Pearce and Kelly,
-"A dynamic topological sort algorithm", 2006, with only the backward search.) Else it makes a block at the end, so what
-is not shared stays in the order of arrival.
-
-The order is kept by labels with gaps, so that comparing is O(1). Searching backward is paid from a credit that grows
-with each entry, so all of it together is linear in the number of entries. A block that holds every rank settles all
-blocks before it: they never change again.
+Each rank's entries form a chain; a block may hold one entry of each rank, and every chain runs forward in the blocks'
+total order. A new entry joins the earliest block of its key that its rank has not passed, else it makes one at the end,
+so what is not shared stays in the order of arrival. When a block to join stands before the rank's last one, the rank's
+newer blocks are moved in front of it, unless it comes, through some chain, before the last one. (Pearce and Kelly,
+"A dynamic topological sort algorithm", 2006, with only the backward search.) The order is kept by labels with gaps, so
+comparing is O(1); searching backward is paid from a credit that grows with each entry, so all of it is linear in the
+number of entries. A block that holds every rank settles all blocks before it: they never change again.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -37,10 +34,7 @@ class AlignedEntry:
 
     @property
     def likeness(self) -> tuple[Hashable, int, int]:
-        """The key that variants share (None: it has none), the length of its numbers, and that of the rest.
-
-        Computed when first needed, as most entries find an equal one before.
-        """
+        """Key of its variants or None, lengths of numbers and rest. Computed late: most entries find an equal one."""
         if self._likeness is None:
             self._likeness = None, 0, 0
             if isinstance(self.item, OutputLine) and (found := skeleton(self.item.text)) is not None:
@@ -80,10 +74,7 @@ class AlignedBlock:
 
 
 class Alignment:
-    """The blocks of all ranks' entries.
-
-    ``ranks`` are the ranks that are expected: no block is settled before it holds all of them. Others may come too.
-    """
+    """The blocks of all ranks' entries. None is settled before it holds all of ``ranks``; others may come too."""
 
     def __init__(self, ranks: Iterable[int]):
         self._ranks = frozenset(ranks)
@@ -173,10 +164,7 @@ class Alignment:
     def _find(
         self, rank: int, head: AlignedBlock | None, entry: AlignedEntry, key: Hashable
     ) -> tuple[AlignedBlock, list[AlignedBlock]] | None:
-        """The earliest block of this key that accepts the rank's next entry, and the blocks to move before it.
-
-        A block that is closed or passed for a rank stays so, so each rank examines each block of a key only once.
-        """
+        """The key's earliest block that accepts the rank's next entry, and the blocks to move before it."""
         nodes = self._by_key.get(key)
         if nodes is None:
             return None
@@ -184,7 +172,7 @@ class Alignment:
         while closed < len(nodes) and self._is_closed(nodes[closed]):
             closed += 1
         pointers = self._pointers.setdefault(rank, {})
-        at = max(pointers.get(key, 0), closed)
+        at = max(pointers.get(key, 0), closed)  # a block that is closed or passed for a rank stays so: look once
         found = None
         while at < len(nodes) and found is None:
             node = nodes[at]

@@ -120,10 +120,7 @@ def _chunk(part: BlockPart, images: set[int]) -> _Chunk:
 
 
 def richest(item: RichOutput, images: set[int]) -> tuple[str, int, bool] | None:
-    """Markup of the richest type that the bundle offers, the bytes that it counts for, and whether it is a picture.
-
-    None when the richest is its plain text. ``images``: see :func:`images_that_fit`.
-    """
+    """The richest markup, the bytes that it counts for, and whether it is a picture; None: there is only plain text."""
     data = item.data
     if "text/html" in data:
         shown = str(data["text/html"])
@@ -134,8 +131,7 @@ def richest(item: RichOutput, images: set[int]) -> tuple[str, int, bool] | None:
     if mime := _image_type(item):
         alt = ansi.strip(str(data.get("text/plain", "picture")))[:200]
         return _picture(item, mime, alt, id(item) in images), _OVERHEAD + size(html.escape(alt)), True
-    mime = next((m for m in ("text/latex", "text/markdown") if m in data), "")
-    if mime:
+    if mime := next((m for m in ("text/latex", "text/markdown") if m in data), ""):
         text = html.escape(ansi.strip(cut(str(data[mime]), LONGEST_TEXT)))
         shown = f"<div>{text}</div>" if mime == "text/latex" else markup.pre(text)
         return shown, size(shown), False
@@ -193,14 +189,11 @@ def _assembled(chunks: Iterable[_Chunk]) -> str:
 
 
 def fit(blocks: Sequence[Block], limit: int, make: Make[T]) -> tuple[list[T], list[str], list[T]]:
-    """The first blocks that fit within ``limit`` bytes, notes of what is left out after them, and the last that fit.
-
-    Two fifths of the room are for the first ones when not all fit. Only what is kept is made.
-    """
+    """First blocks that fit in ``limit`` bytes, notes of what is left out, last blocks; only those are made."""
     head, room = _while_fitting(blocks, limit, make)
     tail: list[tuple[int, T]] = []
     if len(head) < len(blocks):
-        while head and limit - room > limit * 2 // 5:
+        while head and limit - room > limit * 2 // 5:  # so much is for the first ones
             room += head.pop()[0]
         room -= min(room, _MOST_NOTES * _NOTE)
         tail, _ = _while_fitting(blocks[len(head) :][::-1], room, make)
@@ -261,10 +254,7 @@ def alike_but(blocks: Sequence[Block], lead: int) -> list[tuple[int, ...]]:
 
 
 def in_rank_order(blocks: Sequence[Block]) -> list[Block]:
-    """Neighbouring blocks that share no rank, sorted by rank: which of them arrived first means nothing.
-
-    Each rank's own order is kept.
-    """
+    """Neighbouring blocks that share no rank, by rank: who was first means nothing. Each rank's own order is kept."""
     ordered: list[Block] = []
     stretch: list[Block] = []
     seen: set[int] = set()

@@ -1,7 +1,5 @@
-"""Display: follows a run on a screen until it is over, at a pace that keeps the notebook small and the browser calm.
-
-A run has one display, replaced as it grows. How often is bounded by how large it is: what is sent again and again stays
-in proportion to what is new. Only the thread that follows touches the screen.
+"""Display: follows a run on a screen until it is over, in one display, replaced as it grows. How often depends on its
+size: what is sent again stays in proportion to what is new. Only the thread that follows touches the screen.
 """
 
 import asyncio
@@ -64,10 +62,8 @@ class RunDisplay:
             self._notices.append(f"waits for run {', '.join(map(str, run.behind))}, which holds its ranks")
 
     def follow(self) -> None:
-        """Show the run until it is over.
-
-        A KeyboardInterrupt interrupts the run on its ranks and goes on showing; it is raised at the end if the run came
-        to a good end all the same, and at once when it is the third.
+        """Show the run until it is over. A KeyboardInterrupt interrupts the run on its ranks and goes on showing; it is
+        raised at the end if the run came to a good end all the same, and at once when it is the third.
         """
 
         def on_cluster(message: Message) -> None:

@@ -1,7 +1,5 @@
-"""Renders a run: one mime bundle of plain text, HTML and structure for everything that happened in it.
-
-From top to bottom: what the user should know, what the ranks wrote, what went wrong (first cause first), and one line
-that says how the run stands.
+"""Renders a run: one mime bundle of plain text, HTML and structure. From top to bottom: what the user should know, what
+the ranks wrote, what went wrong (first cause first), and one line that says how the run stands.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,10 +21,7 @@ _OPEN_TRACEBACK = 30  # The first cause's traceback stands open when it has at m
 
 
 def render(view: RunView, limit: int = LIMIT) -> dict[str, Any]:
-    """``text/plain``, ``text/html`` (each of at most ``limit`` bytes, pictures not counted) and :data:`MIME` (half).
-
-    Raises ValueError below 20 kB.
-    """
+    """Text and HTML of at most ``limit`` bytes each, without pictures, and :data:`MIME` (half). Raises ValueError."""
     if limit < _LEAST_LIMIT:
         raise ValueError(f"a run cannot be shown in {limit} bytes; the least is {_LEAST_LIMIT}")
     if view.state == "done":

@@ -1,9 +1,7 @@
-"""The structure of a run's output, ``application/vnd.jdist.run.v1+json``, for a front end to draw.
-
-It stands in one bundle with ``text/plain`` and ``text/html``, which show the same without it. Text stands here once for
-all ranks that wrote it. Large things are not here at all: a picture, a table or a traceback is an :class:`HtmlPiece`, a
-part of the bundle's ``text/html``. Sets of ranks are written as users do: ``0-3,7``. Fields that have their default are
-left out. A front end that meets another ``version`` shows ``text/html``.
+"""The structure of a run's output, ``application/vnd.jdist.run.v1+json``, for a front end to draw. It stands in one
+bundle with ``text/plain`` and ``text/html``, which show the same; a front end that meets another ``version`` shows the
+latter. Text stands here once for all ranks that wrote it. Large things, such as a picture, a table or a traceback, are
+parts of the HTML (:class:`HtmlPiece`). Ranks are written ``0-3,7``. Fields with their default are left out.
 """
 
 import itertools
@@ -141,10 +139,7 @@ FindPiece = Callable[[str], HtmlPiece | None]
 
 
 def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) -> dict[str, Any]:
-    """A :class:`RunJson` for JSON, in which text of the ranks takes at most about ``limit`` bytes.
-
-    ``html`` is the bundle's HTML, and ``tracebacks`` are the pieces of it that show the first causes' tracebacks.
-    """
+    """A :class:`RunJson` for JSON, with ranks' text of about ``limit`` bytes; ``tracebacks`` are pieces of ``html``."""
     causes, echoes = view.failures
     failed = [*causes, *echoes]
     most = limit // 100  # characters of each text about the output

@@ -1,7 +1,5 @@
-"""Lines made of the raw text of streams, as a terminal would show them.
-
-``\\r`` goes back to the line's start and what follows overwrites, ``\\b`` goes one back, ``ESC[K`` erases, colours are
-kept with the characters they belong to. The cursor does not leave the line: a finished line never changes.
+"""Lines made of the raw text of streams, as a terminal would show them: ``\\r`` and ``\\b`` go back, ``ESC[K`` erases,
+colours stay with their characters. The cursor does not leave the line: a finished line never changes.
 """
 
 import re
@@ -40,11 +38,10 @@ class LineAssembler:
         for part in parts[:-1]:
             if not self._cells and self._style == PLAIN and not _CONTROL.search(part):
                 done.append(part)
-                continue
-            self._write(part)
-            done.append(self.take())
-        if parts[-1]:
-            self._write(parts[-1])
+            else:
+                self._write(part)
+                done.append(self.take())
+        self._write(parts[-1])
         return done
 
     @property
@@ -78,11 +75,9 @@ class LineAssembler:
                 self._cursor = 0
             elif control == "\b":
                 self._cursor = max(0, self._cursor - 1)
-            elif control == "\x1b":
-                sequence = SEQUENCE.match(text, match.start())
-                if sequence:
-                    at = sequence.end()
-                    self._obey(sequence["final"] or "", sequence["args"] or "")
+            elif control == "\x1b" and (sequence := SEQUENCE.match(text, match.start())):
+                at = sequence.end()
+                self._obey(sequence["final"] or "", sequence["args"] or "")
         self._put(text[at:])
 
     def _obey(self, final: str, args: str) -> None:

@@ -1,7 +1,5 @@
-"""Transcript: the text and displays of one run's ranks, merged into one view.
-
-No rank's line is lost, moved behind a later one of the same rank or given to another rank; within that, lines that are
-equal on several ranks stand once.
+"""Transcript: the text and displays of one run's ranks, merged into one view: equal lines of several ranks stand once,
+but no rank's line is lost, moved behind a later one of the same rank or given to another rank.
 """
 
 import hashlib
@@ -29,10 +27,8 @@ class BlockPart(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """One place in the merged view: one item of each of ``ranks`` (ascending).
-
-    One part when the items are equal. Several when they are lines that differ only in their numbers, or displays that
-    were updated to something else.
+    """One place in the merged view: one item of each of ``ranks`` (ascending). Several parts are lines that differ only
+    in their numbers, or displays that were updated to something else.
     """
 
     ranks: tuple[int, ...]
@@ -80,8 +76,7 @@ class Transcript:
         for rank in ranks:
             if (rank, item.stream) in self._tails:
                 self._close_tail(rank, item.stream)
-            lines = self._open.setdefault((rank, item.stream), LineAssembler()).feed(item.text)
-            if lines:
+            if lines := self._open.setdefault((rank, item.stream), LineAssembler()).feed(item.text):
                 done.setdefault(tuple(lines), []).append(rank)
         for same, who in done.items():
             for line in same:
@@ -106,10 +101,7 @@ class Transcript:
                 self._alignment.replace(node, rank, _entry(RichOutput(rank, item.data, item.metadata, is_result)))
 
     def _replace_tail(self, item: Tail) -> None:
-        """Replace the rank's snapshot of this stream: past its cap a rank sends what it left out and its newest lines.
-
-        A snapshot stands after all else that the rank has sent.
-        """
+        """Replace the snapshot that a rank sends of a stream past its cap; it stands after all else that it sent."""
         self._close_line(item.rank, item.stream)
         assembler = LineAssembler()
         lines = assembler.feed(item.text)
@@ -149,9 +141,7 @@ class Transcript:
         return [_with_rank(entry.item, rank) for entry in self._alignment.chain(rank)]
 
     def _close_line(self, rank: int, stream: Stream) -> None:
-        assembler = self._open.get((rank, stream))
-        line = assembler.take() if assembler is not None else ""
-        if line:
+        if (assembler := self._open.get((rank, stream))) is not None and (line := assembler.take()):
             self._alignment.add((rank,), _text_entry(stream, line))
 
     def _close_tail(self, rank: int, stream: Stream) -> None:
@@ -186,6 +176,5 @@ def _block(node: AlignedBlock) -> Block:
         return node.cache
     same = ranks_by((rank, entry.key) for rank, entry in sorted(node.members.items()))
     parts = tuple(BlockPart(tuple(who), _with_rank(node.members[who[0]].item, who[0])) for who in same.values())
-    block = Block(tuple(sorted(node.members)), parts)
-    node.cache = block
+    node.cache = block = Block(tuple(sorted(node.members)), parts)
     return block

@@ -26,10 +26,7 @@ _UNSEEN = "no browser has shown this for a while; it goes on when one does"
 
 
 class PanelFollower(ClusterFollower):
-    """Calls ``show(sight)`` on the client's loop, at most twice a second and only with something new.
-
-    It pauses while cells run and no browser shows the panel; :meth:`poll_now` ends a pause.
-    """
+    """Calls ``show(sight)`` on the client's loop, at most twice a second; pauses if cells run and no browser looks."""
 
     def __init__(self, cluster: AsyncCluster, show: Callable[[Sight], None], visibility: Visibility):
         self._cluster = cluster
@@ -246,8 +243,7 @@ class ClusterPanel(PanelPart):
     def _confirm_restart(self) -> None:
         """Ask for a second click, which counts for these ranks only: what they hold is lost for good."""
         self._to_restart = self._chosen()
-        lost = f"What {describe_ranks(self._to_restart, 'holds')} will be lost."
-        self._question.value = html.draw_warning(lost)
+        self._question.value = html.draw_warning(f"What {describe_ranks(self._to_restart, 'holds')} will be lost.")
         widgets.set_visible(self._confirmation, is_visible=True)
 
     def _restart(self) -> None:

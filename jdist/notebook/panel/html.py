@@ -1,7 +1,5 @@
-"""The panel as HTML: what is known of a cluster.
-
-Readable without any style; colours are Jupyter's, with fallbacks that suit light and dark. A state is a sign and a
-word, never a colour alone.
+"""The panel as HTML: what is known of a cluster. Readable without any style; colours are Jupyter's, with fallbacks that
+suit light and dark. A state is a sign and a word, never a colour alone.
 """
 
 import html
@@ -50,17 +48,10 @@ def draw_header(sight: Sight) -> str:
     if sight.found is None:
         return _box(f"<strong>{html.escape(sight.note or sight.state)}</strong>")
     facts, runs = sight.found.facts, sight.found.runs
-    state: str = facts.phase
-    if state == "ready":
-        state = "a cell runs" if runs else "idle"
-    state = {"silent": "does not answer", "gone": "gone"}.get(sight.state, state)
-    words = [
-        f"{facts.topology.world_size} ranks",
-        format_count(facts.topology.nnodes, "node"),
-        facts.backend,
-        f"generation {facts.generation}",
-        f"<strong>{html.escape(state)}</strong>",
-    ]
+    phase = ("a cell runs" if runs else "idle") if facts.phase == "ready" else facts.phase
+    state = {"silent": "does not answer", "gone": "gone"}.get(sight.state, phase)
+    words = [f"{facts.topology.world_size} ranks", format_count(facts.topology.nnodes, "node"), facts.backend]
+    words += [f"generation {facts.generation}", f"<strong>{html.escape(state)}</strong>"]
     lines = [f"<strong>cluster {html.escape(facts.name)}</strong> · {' · '.join(words)}"]
     reason = sentence(facts.reason, facts.remedies, remedy_text.command)
     lines += [html.escape(text) for text in (reason, *sight.found.silences) if text]

@@ -26,8 +26,7 @@ R = TypeVar("R")
 
 _TICK = 5.0  # Seconds between two ticks.
 _PATIENCE = 15.0  # Seconds without a tick after which the panel counts as hidden.
-# The panel's warning where clicks are late.
-LATE = (
+LATE = (  # The panel's warning where clicks are late.
     "Here the buttons work only between cells: this front end does not hand clicks to the kernel while a cell runs. "
     "Until then, the Stop button of the notebook interrupts the ranks, and so does `jdist interrupt` in a terminal."
 )
@@ -74,11 +73,9 @@ class ClickDelivery:
 
 
 class Visibility:
-    """Whether a browser still shows the panel: its ``widget``, a hidden Play, ticks there while that matters.
-
-    The kernel is not informed when a page is closed, and what it sends then is lost; a core widget's ticks show it.
-    Without ``can_tick()`` (ticks can arrive now) the panel counts as visible. ``on_return`` is called when it becomes
-    visible again.
+    """Whether a browser still shows the panel: its ``widget``, a hidden Play, ticks there while that matters, as the
+    kernel is not informed when a page is closed. Without ``can_tick()`` (ticks can arrive now) it counts as visible;
+    ``on_return`` is called when it becomes visible again.
     """
 
     def __init__(

@@ -1,6 +1,5 @@
-"""ANSI escape sequences: colours and bold as HTML, or text without them.
-
-Kept are ECMA-48 SGR 1, 22, 30-39, 40-49, 90-97, 100-107, and 38/48 with 5 and 2; everything else is dropped.
+"""ANSI escape sequences: colours and bold as HTML, or text without them. Kept are ECMA-48 SGR 1, 22, 30-39, 40-49,
+90-97, 100-107, and 38/48 with 5 and 2; everything else is dropped.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ SEQUENCE = re.compile(
 UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-# Sixteen colours that can be read on a white and on a dark theme alike; the second eight are the bright ones.
-_NAMED = (
+_NAMED = (  # Sixteen colours that can be read on a white and on a dark theme; the second eight are the bright ones.
     *("#5f6368", "#d64540", "#2a9152", "#b07d00", "#2f7de1", "#b04fb5", "#14919f", "#8a8f94"),
     *("#7d8287", "#e5534b", "#35a35a", "#b98a10", "#4a90f0", "#c462c8", "#1a9fad", "#9aa0a6"),
 )

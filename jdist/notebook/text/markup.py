@@ -1,6 +1,5 @@
-"""The few pieces of HTML that a run's output is made of; colours only from JupyterLab's variables, with fallbacks.
-
-Readable without any style: prefixes, emphasis and ``<details>`` carry the meaning, style only calms it.
+"""The few pieces of HTML that a run's output is made of, readable without any style: prefixes, emphasis and
+``<details>`` carry the meaning. Colours only from JupyterLab's variables, with fallbacks.
 """
 
 import html

@@ -12,10 +12,8 @@ MOST_NUMBERS = 4  # A line with more numbers than this is never joined: the resu
 
 
 def skeleton(text: str) -> tuple[str, int] | None:
-    """The text with a hole for each number, and how many characters the numbers have together.
-
-    None when the line is not to be joined with another that differs: too long, no number or too many of them,
-    coloured, or holding the bar that would separate the joined numbers.
+    """The text with a hole for each number, and the numbers' length; None when it is not to be joined with another: too
+    long, no number or too many of them, coloured, or holding the bar that would separate the joined numbers.
     """
     if len(text) > LONGEST or "|" in text or "\x1b" in text or _HOLE in text:
         return None

@@ -1,7 +1,4 @@
-"""Remedy text: verbs and suggested actions as typed, ``%dist stop`` in a notebook and ``jdist stop`` in a shell.
-
-A notebook's style is the default; the command line sets its own with :func:`style`.
-"""
+"""Remedy text: verbs and suggested actions as typed, ``%dist stop`` in a notebook, the default, or ``jdist stop``."""
 
 import contextlib
 from collections.abc import Iterator

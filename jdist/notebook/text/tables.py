@@ -50,10 +50,8 @@ def _html(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[b
 
 
 def thumb_svg(matrix: Sequence[Sequence[float]]) -> str:
-    """A small heat picture of a 2-D tensor: blue below zero, red above, darker further out, a cross for NaN and inf.
-
-    ``matrix`` is a sequence of rows, all of one length. Its title says shape, least and greatest value. Raises
-    ValueError for an empty matrix or rows of different lengths.
+    """A small heat picture of a 2-D tensor, a sequence of rows: blue below zero, red above, darker further out, a cross
+    for NaN and inf; the title says shape, least, greatest. Raises ValueError if it is empty or ragged.
     """
     if not matrix or not matrix[0] or len({len(row) for row in matrix}) != 1:
         raise ValueError("a picture needs a matrix with at least one row and column, rows of one length")
@@ -65,23 +63,20 @@ def thumb_svg(matrix: Sequence[Sequence[float]]) -> str:
     title += f", {bad} NaN or infinite" if bad else ""
     longest = max(len(cells), len(cells[0]))
     side = 12 if longest <= 8 else 8 if longest <= 16 else 4
-    paths = _paths(cells, far)
     width, height = len(cells[0]), len(cells)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width * side}" height="{height * side}" '
         f'viewBox="0 0 {width} {height}" shape-rendering="crispEdges"><title>{html.escape(title)}</title>'
-        f'<path fill="#f7f7f7" d="M0 0h{width}v{height}h-{width}z"/>{paths}</svg>'
+        f'<path fill="#f7f7f7" d="M0 0h{width}v{height}h-{width}z"/>{_paths(cells, far)}</svg>'
     )
 
 
 def _averaged(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
     """The matrix with at most ``_MOST_CELLS`` rows and columns, each the mean of what it stands for."""
-    rows = _spans(len(matrix))
-    columns = _spans(len(matrix[0]))
     out = []
-    for top, bottom in rows:
+    for top, bottom in _spans(len(matrix)):
         line = []
-        for left, right in columns:
+        for left, right in _spans(len(matrix[0])):
             part = [float(x) for row in matrix[top:bottom] for x in row[left:right]]
             line.append(sum(part) / len(part) if all(map(math.isfinite, part)) else math.nan)
         out.append(line)

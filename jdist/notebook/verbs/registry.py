@@ -66,11 +66,9 @@ def verb(
     attaches: Callable[[Words], bool] | None = lambda _: True,
     split: Callable[[Words], tuple[Words, Words]] = lambda words: (words, []),
 ) -> Callable[[Callable[[Session, Namespace], Any]], Callable[[Session, Namespace], Any]]:
-    """Registers a function as a verb; its docstring is the verb's help, and its result that of ``%dist``.
-
-    The function gets the session and the parsed options; ``options.words`` are all its words, ``options.rest``
-    those that ``split`` cut off. A command attaches first to the newest cluster, or the one that it names, unless
-    ``attaches`` says otherwise about its words.
+    """Registers a function as a verb; its docstring is the verb's help, and its result that of ``%dist``. It gets the
+    session and the options: ``options.words`` are all its words, ``options.rest`` those that ``split`` cut off. A
+    command attaches first to the newest cluster, or the one that it names, unless ``attaches`` says otherwise of them.
     """
 
     def register(function: Callable[[Session, Namespace], Any]) -> Callable[[Session, Namespace], Any]:
