@@ -1,8 +1,7 @@
 """Logging: a logger for each floor (``jdist.agent``, …), quiet by default, and the newest records kept in memory.
 
-Every process of jdist calls :func:`configure` once. Warnings and errors go to standard error, which is the process's
-log file, each kind a limited number of times. ``JDIST_LOG=debug`` lets everything through. The records that are kept
-can be asked for (:class:`~jdist.core.messages.introspection.GetDebugLog`).
+Every process calls :func:`configure` once. Warnings and errors go to standard error, which is the process's log file,
+each kind a limited number of times; ``JDIST_LOG=debug`` lets everything through.
 """
 
 import collections
@@ -26,10 +25,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class RateLimit(logging.Filter):
-    """Drops warnings of a kind that come too often; the next that passes says how many were dropped.
-
-    Records of one logger with the same template are of one kind. A record with a traceback always passes.
-    """
+    """Drops warnings that come too often: of one logger and template, without a traceback. The next tells how many."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         super().__init__()

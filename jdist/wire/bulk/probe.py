@@ -1,11 +1,8 @@
 """Probe: whether a port of this node can be reached from another node, with which delay and bandwidth.
 
-A listener is open for some seconds, serves only peers that send its token, and does what the word after that asks for:
-
-- ``ping``: it sends every byte back;
-- ``take``: it receives bytes until the peer stops, and reports how many and in how many nanoseconds.
-
-Gloo and NCCL connect ranks at ports that the system chooses, so this port is chosen by the system, too.
+A listener is open for some seconds, at a port that the system chooses, as for Gloo and NCCL. It serves only peers that
+send its token. After the word ``ping`` it sends every byte back; after ``take`` it receives bytes until the peer stops,
+and reports how many and in how many nanoseconds.
 """
 
 import contextlib
@@ -86,10 +83,9 @@ class Listener:
 
 
 def probe_path(name: str, target: tuple[str, int], token: str, timeout: float, burst: float) -> NetworkPath:
-    """Probe the network path to a listener at ``target``, and look up ``name``, its host's name, here.
+    """Probe the path to a listener at ``target``, and look up ``name``, its host, here; errors are in the result.
 
-    ``timeout``: seconds for the lookup, and again for connecting; ``burst``: seconds of sending. Raises nothing: errors
-    are in the result.
+    ``timeout``: seconds for the lookup, and again for connecting; ``burst``: seconds of sending.
     """
     addresses, name_trouble = resolve(name, timeout)
     found: dict[str, float] = {}
@@ -104,10 +100,7 @@ def probe_path(name: str, target: tuple[str, int], token: str, timeout: float, b
 
 
 def resolve(name: str, timeout: float) -> tuple[tuple[str, ...], str]:
-    """The addresses of ``name`` on this host, or why there is none.
-
-    Runs in a thread that is abandoned if it takes too long: a name server that drops packets blocks the lookup.
-    """
+    """The addresses of ``name`` here, or why there is none. A thread whose lookup takes too long is abandoned."""
     answer: list[tuple[tuple[str, ...], str]] = []
 
     def look_up() -> None:

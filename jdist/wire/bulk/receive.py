@@ -1,7 +1,4 @@
-"""Stored transfers: bytes that arrive at the data port's host once and are sent several times, from a segment.
-
-A PUT fills the segment; GETs follow it without waiting for its end.
-"""
+"""Stored transfers: a PUT fills a segment at the data port's host, once; GETs follow without waiting for its end."""
 
 import asyncio
 import contextlib

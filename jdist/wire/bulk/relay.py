@@ -79,11 +79,7 @@ class TransferRelay:
 
 
 def relay(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
-    """Move ``nbytes`` bytes from ``source`` to ``sink``, and close both.
-
-    Raises ConnectionLost when the source ends early, TimeoutError when either stands still for ``stall`` seconds,
-    OSError when one breaks.
-    """
+    """Move the bytes, and close both. Raises ConnectionLost (an early end), TimeoutError (a standstill), OSError."""
     with source, sink:
         (splice if hasattr(os, "splice") else copy)(source, sink, nbytes, stall)
 

@@ -1,7 +1,4 @@
-"""Dialing: connections to the controller's data port, and the transfers through them.
-
-A connection begins with one line, ``JDIST1 VERB NAME`` (see wire/bulk/server for the verbs).
-"""
+"""Dialing: connections to the controller's data port, and transfers through them (its verbs: wire/bulk/server)."""
 
 import asyncio
 import contextlib
@@ -121,10 +118,7 @@ def _dial_near(near: str, name: str) -> socket.socket:
 def get_segment(
     address: tuple[str, int], name: str, cluster: str, nbytes: int, progress: Callable[[int], object]
 ) -> Segment:
-    """GET a transfer into a new segment of this host; ``progress`` is called with the bytes so far once a second.
-
-    Raises ConnectionLost when bytes are missing.
-    """
+    """GET a transfer into a new segment; ``progress`` gets the bytes so far once a second. Raises ConnectionLost."""
     reported = time.monotonic()
     segment = Segment.create(cluster, nbytes)
     try:
@@ -161,10 +155,7 @@ def receive_into(sock: socket.socket, view: memoryview) -> None:
 
 
 def receive_pieces(sock: socket.socket, nbytes: int) -> Iterator[tuple[int, memoryview]]:
-    """Receive ``nbytes`` bytes: each piece with its offset, all in one buffer, which stays in the processor's cache.
-
-    Raises ConnectionLost when the peer ends early.
-    """
+    """Receive pieces and their offsets, in one buffer that stays in the processor's cache. Raises ConnectionLost."""
     buffer = memoryview(bytearray(_BUFFER))
     got = 0
     while got < nbytes:
@@ -176,10 +167,7 @@ def receive_pieces(sock: socket.socket, nbytes: int) -> Iterator[tuple[int, memo
 
 
 def receive_segment(sock: socket.socket, segment: Segment) -> Iterator[int]:
-    """Fill a new segment from the socket; yields the bytes so far after each piece.
-
-    Raises ConnectionLost when the peer ends early. Page faults of a new mapping would cost more than the copy.
-    """
+    """Fill a segment (a mapping's page faults would cost more); yields the bytes so far. Raises ConnectionLost."""
     for offset, piece in receive_pieces(sock, segment.nbytes):
         segment.write(offset, piece)
         yield offset + len(piece)

@@ -1,8 +1,7 @@
-"""Keys of a cluster, and the files that hold them on its own host: the connection file and the charter.
+"""Keys of a cluster, and the files (mode 0600 in Jupyter's runtime directory) that hold them on its own host.
 
-With the connection file (mode 0600 in Jupyter's runtime directory), the same user's notebooks, command line and
-JupyterLab find a cluster. With the charter (mode 0600 beside it), another controller of the cluster is started when the
-first has died. Keys are never in argv or in the environment.
+With the connection file, the same user's notebooks, command line and JupyterLab find a cluster. With the charter,
+another controller is started when the first has died. Keys are never in argv or in the environment.
 """
 
 import hashlib

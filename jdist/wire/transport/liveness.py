@@ -11,8 +11,7 @@ from typing import cast
 
 from jdist.wire.transport.dialing import MAGIC
 
-# Seconds until the first keep-alive probe, seconds between probes, and their count.
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}  # Idle and interval in seconds.
 _DIAL_TIMEOUT = 10.0
 
 

@@ -19,17 +19,12 @@ _log = logging.getLogger("jdist.wire")
 
 ZMTP = b"\xff"  # The first byte of a ZeroMQ greeting; no header of the data port begins with it.
 MOST_PENDING = 256
-# Bytes that the control port sends to anyone who has its public key: ZMTP's greeting and CurveZMQ's WELCOME. After
-# these it has authenticated the peer, or closes the connection.
-_BEFORE_AUTHENTICATION = 64 + 170
+_BEFORE_AUTHENTICATION = 64 + 170  # Bytes that any peer is sent: ZMTP's greeting and CurveZMQ's WELCOME.
 _FAR = (("192.0.2.1", 9), ("2001:db8::1", 9))  # Addresses for documentation: reached by the default route.
 
 
 def own_addresses() -> tuple[str, ...]:
-    """Every address of this host that others may use, those of the default routes first; "127.0.0.1" if there is none.
-
-    Link-local addresses are left out: they mean nothing without the name of the peer's interface.
-    """
+    """This host's addresses without link-local ones, the default routes' first; "127.0.0.1" if there is none."""
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     found: list[str] = []
     for interface, addresses in psutil.net_if_addrs().items():
@@ -66,11 +61,7 @@ def open_public_port(host: str, port: int = 0) -> socket.socket:
 
 
 class PendingConnections:
-    """A bounded set of unauthenticated connections; when it is full, the task that serves the oldest is cancelled.
-
-    A flood of them costs a bounded number of descriptors. A peer with a key authenticates within milliseconds, before
-    as many others have come.
-    """
+    """Unauthenticated connections, a bounded number: a flood evicts the oldest, but a key needs only milliseconds."""
 
     def __init__(self, most: int = MOST_PENDING):
         self._most = most

@@ -46,17 +46,13 @@ _ROUTER = {zmq.ROUTER_MANDATORY: 1, zmq.ROUTER_HANDOVER: 1}  # Else a peer that 
 _CONTROL_PORT = {
     **_TCP,
     **_ROUTER,
-    # Bytes of a frame: the limit of wire/values/frames and a margin. A connection that sends more is closed.
-    zmq.MAXMSGSIZE: 65 << 20,
+    zmq.MAXMSGSIZE: 65 << 20,  # Bytes of a frame: wire/values/frames' limit and a margin; more ends the connection.
     zmq.RCVHWM: 16,  # Messages of one peer that are queued; TCP itself slows a peer that is further ahead.
 }
 
 
 class KeyGate:
-    """The allow-list of a controller's TCP port: the keys that may shake hands, and the names that each may use.
-
-    ``on_void`` is called when a peer comes with a key that has expired or was revoked.
-    """
+    """The keys that may shake hands, and the names each may use. ``on_void``: an expired or revoked one has come."""
 
     def __init__(self, context: Context, on_void: Callable[[], object] = lambda: None):
         self._auth = AsyncioAuthenticator(context)
@@ -191,10 +187,7 @@ def _new_socket(context: Context, kind: int, options: dict[Any, Any], keys: KeyP
 
 
 def bind_tcp(context: Context, host: str, keys: KeyPair, gate: KeyGate, on_frames: OnFrames, port: int = 0) -> Port:
-    """A ROUTER on ``host`` at ``port`` (0: any free one). Messages begin with the sender's identity.
-
-    Raises OSError when the port is taken.
-    """
+    """A ROUTER at ``port`` (0: any free one), whose messages begin with the sender's identity. Raises OSError."""
     socket = _new_socket(context, zmq.ROUTER, _CONTROL_PORT, keys)
     socket.curve_server = True
     bracketed = f"[{host}]" if ":" in host else host

@@ -1,7 +1,4 @@
-"""Arrays: a numpy array as a note (dtype, shape, order) and one raw buffer, without pickle.
-
-numpy is imported only where an array is rebuilt; a process that has not imported it holds no array.
-"""
+"""Arrays: a numpy array as a note (dtype, shape, order) and a raw buffer, no pickle; imports numpy only to rebuild."""
 
 from __future__ import annotations
 
@@ -52,10 +49,7 @@ def take_apart(array: NDArray[Any]) -> tuple[ArrayNote, memoryview]:
 
 
 def put_together(note: ArrayNote, buffer: memoryview | bytes | bytearray) -> NDArray[Any]:
-    """The array on ``buffer``, without a copy if that is writable and aligned.
-
-    Raises ProtocolError when they disagree, ImportError where there is no numpy.
-    """
+    """The array on ``buffer``, uncopied if writable and aligned. Raises ProtocolError, or ImportError (no numpy)."""
     import numpy as np
 
     view = memoryview(buffer)

@@ -1,7 +1,4 @@
-"""Partition: cuts a value into parts along a dimension, for scatter, and joins parts, for gather.
-
-torch is not imported here: a process that has a tensor has imported it.
-"""
+"""Partition: cuts a value into parts along a dimension, for scatter, and joins parts, for gather; imports no torch."""
 
 import sys
 from collections.abc import Sequence
@@ -12,10 +9,7 @@ from jdist.wire.values import tensors
 
 
 def bounds(length: int, index: int, parts: int) -> tuple[int, int]:
-    """First and one-past-last of the ``index``-th of ``parts`` parts, as torch.tensor_split cuts.
-
-    The first ``length % parts`` parts are one longer than the rest.
-    """
+    """First and one-past-last of a part, as torch.tensor_split cuts: the first ``length % parts`` are one longer."""
     if parts < 1 or not 0 <= index < parts:
         raise UsageError(f"there is no part {index} of {parts}")
     short, longer = divmod(length, parts)

@@ -53,10 +53,9 @@ def split(view: memoryview, sizes: Sequence[int]) -> list[memoryview]:
 
 
 def new_memory(nbytes: int) -> memoryview:
-    """``nbytes`` writable zero bytes of this process, page-aligned, freed with the last tensor that is built on them.
+    """``nbytes`` zero bytes of this process, page-aligned, untouched before bytes arrive, freed with the last tensor.
 
-    No page is touched before bytes arrive. Huge pages are used where the system has them: 100 MB in small ones cost
-    as much time in page faults as in copying.
+    Huge pages are used where there are any: 100 MB in small ones cost as much time in page faults as in copying.
     """
     if nbytes == 0:
         return memoryview(bytearray())
@@ -86,10 +85,7 @@ class Segment:
 
     @classmethod
     def create(cls, cluster: str, nbytes: int) -> Self:
-        """Create a segment of ``nbytes`` reserved bytes, in shared memory or else in the temporary directory.
-
-        Raises ValueFailed when neither has room.
-        """
+        """Reserve ``nbytes`` in shared memory or the temporary directory. Raises ValueFailed if neither has room."""
         refused: list[str] = []
         for directory in _directories():
             at = os.statvfs(directory)
@@ -138,10 +134,7 @@ class Segment:
         return self._view
 
     def fill(self, buffers: Sequence[memoryview], progress: Progress | None = None) -> None:
-        """Write ``buffers`` to their :func:`layout` places, without holding the GIL.
-
-        Raises UsageError when they do not fit, OSError when the disk fails.
-        """
+        """Write ``buffers`` to their :func:`layout` places without the GIL. Raises UsageError (no room), OSError."""
         offsets, total = layout([b.nbytes for b in buffers])
         if total > self.nbytes:
             raise UsageError(f"{total} bytes do not fit a segment of {self.nbytes}")
@@ -219,19 +212,13 @@ def sweep(cluster: str) -> list[str]:
 
 
 def sweep_dead(cluster: str) -> list[str]:
-    """Unlink the segments and probes of this user's ``cluster`` whose owners have ended; returns the paths.
-
-    Owners in other pid namespaces cannot be checked, and keep theirs.
-    """
+    """Unlink this user's files of ``cluster`` whose owners have ended, in this pid namespace; returns the paths."""
     space = f"{pid_namespace():08x}"
     return _sweep(cluster, lambda owner, _: owner[:8] == space and has_ended(int(owner[8:], 16)))
 
 
 def sweep_handed_over(cluster: str) -> list[str]:
-    """Unlink the segments that this process owns and has not opened; returns the paths. Its probes stay.
-
-    For a process that has lost its controller, and so does not know what ranks handed over to it in the meantime.
-    """
+    """Unlink what ranks handed over to this process, which has lost its controller; no probes. Returns the paths."""
     own = _own_owner()
     return _sweep(cluster, lambda owner, path: owner == own and path.stat().st_size > 2 * _NONCE)
 

@@ -68,10 +68,9 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def take_apart(tensor: torch.Tensor) -> tuple[TensorNote, list[memoryview]]:
-    """The note of a plain tensor, and views on its elements in row-major order.
+    """The note of a plain tensor, and views on its elements in row-major order (of a copy, if on a device or strided).
 
-    A tensor on another device is copied to the CPU, a strided view made contiguous. ``requires_grad`` is kept of
-    leaves; what an operation produced is detached.
+    ``requires_grad`` is kept of leaves; what an operation produced is detached.
     """
     layout = _layout(tensor)
     plain = tensor.detach()
@@ -124,10 +123,7 @@ def _check(note: TensorNote, sizes: Iterator[int]) -> None:
 
 
 def put_together(note: TensorNote, *buffers: Buffer) -> torch.Tensor:
-    """The tensor on ``buffers``, without a copy of those that are writable and aligned.
-
-    Raises ProtocolError when note and buffers disagree, ImportError where there is no torch.
-    """
+    """The tensor on ``buffers``, uncopied if they are writable and aligned. Raises ProtocolError or ImportError."""
     import torch
 
     if len(buffers) != _buffer_count(note):
