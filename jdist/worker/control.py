@@ -1,10 +1,7 @@
 """The control thread: jdist's part of a rank's ipykernel, with a socket of its own to the agent.
 
-It answers while the main thread is stuck. Each thread has its work:
-
-- the main thread runs cells, see :mod:`jdist.worker.cells.runner`;
-- the control thread reads the agent's messages and never blocks: cells go to the main thread; forming, interrupting and
-  moving values each run on a short-lived helper thread.
+It answers while the main thread runs cells (:mod:`jdist.worker.cells.runner`) or is stuck, and never blocks: forming,
+interrupting and moving values each run on a short-lived helper thread.
 """
 
 import asyncio

@@ -1,7 +1,5 @@
-"""Freeing a stuck main thread step by step: signal, end connections, abort, again and again until the run has ended.
-
-Every rank must do so at the same time, since a collective ends only when all its ranks' connections have ended. The
-generation is dead afterwards; the namespace is not.
+"""Freeing a stuck main thread step by step: signal, end connections, abort, again and again until the run has ended. A
+collective ends only when all its ranks do so; the generation is dead afterwards, the namespace is not.
 """
 
 import threading
@@ -28,9 +26,8 @@ def free_main_thread(
 ) -> bool:
     """Interrupt the main thread until its run has ended; returns whether it has, by ``deadline`` (time.monotonic).
 
-    ``is_running`` says whether the run to be ended is still on or has not begun yet; ``idle`` is set when a run ends.
-    ``listeners`` are every rank's gloo listeners. If empty, no collective can be on: the main thread is only signalled,
-    and the generation stays alive.
+    ``is_running`` says whether that run is still on or has not begun yet; ``idle`` is set when a run ends. Without
+    ``listeners`` (every rank's, of gloo) no collective can be on: the thread is only signalled; the generation stays alive.
     """
     step = 0
     while is_running():

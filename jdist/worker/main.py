@@ -25,9 +25,8 @@ class WorkerApp(IPKernelApp):
     """A kernel that drops no output, however long its agent takes to subscribe."""
 
     def init_iopub(self, context: Any) -> None:
-        """By default the 1001st message that waits to be sent is dropped, a cell's end among them.
-
-        zmq takes over a limit for those who will connect when the socket is bound, so it must have none before.
+        """No limit, before bind as zmq demands: by default the 1001st waiting message is dropped, a cell's end among
+        them.
         """
         context.sndhwm = 0
         super().init_iopub(context)  # type: ignore[no-untyped-call]
@@ -61,10 +60,7 @@ def main(spec_json: bytes) -> None:
 
 
 def _pack_fast(session: Any) -> None:
-    """Have a Session pack by msgspec, and by its own packer what that refuses (lone surrogates, odd types).
-
-    Every rank of a node packs the messages of a cell at the same moment, so the JSON encoder in Python would be slow.
-    """
+    """Have a Session pack by msgspec (every rank of a node packs at once), and by its own packer what that refuses."""
     own: Callable[[Any], bytes] = session.pack
 
     def pack(part: Any) -> bytes:

@@ -1,7 +1,5 @@
-"""Autoreload: synced code is on the import path, and modules whose files have changed are loaded again before a cell.
-
-IPython's autoreload does it: functions and classes that were imported into a namespace are brought up to date in place,
-also those that objects hold. A module that fails to load keeps what it had, which is printed with the next cell.
+"""Autoreload: IPython's own brings modules whose synced files have changed up to date in place before a cell. A module
+that fails to load keeps what it had, which is printed with the next cell.
 """
 
 import importlib

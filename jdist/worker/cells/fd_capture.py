@@ -1,7 +1,5 @@
 """Capture of what is written to file descriptors 1 and 2 below Python: os.system, C++ libraries, subprocesses.
-
-ipykernel has a capture of its own, but no way to see when it has caught up: a child's last line could appear after the
-cell's end. Here :meth:`FdCapture.catch_up` returns when everything written before it was called has been passed on.
+ipykernel's own cannot tell when it has caught up, so a child's last line could appear after the cell's end.
 """
 
 import array
@@ -19,10 +17,7 @@ _LONGEST = 1.0  # Seconds that is waited for the pump.
 
 
 class FdCapture:
-    """Replaces a file descriptor by a pipe, and passes on what arrives there to ``stream`` from a thread of its own.
-
-    The stream (sys.stdout or sys.stderr) then has the text of both in the order in which the process wrote it.
-    """
+    """Replaces a file descriptor by a pipe; a thread passes on to ``stream`` what arrives, in the order of writing."""
 
     def __init__(self, fd: int, stream: Any):
         self._write = stream.write

@@ -1,9 +1,7 @@
-"""The cell runner: cells that the agent sends run on the kernel's main thread, by ipykernel's own ``do_execute``.
+"""The cell runner: the agent's cells run on the kernel's main thread, by ipykernel's own ``do_execute``.
 
-A request on the Jupyter shell channel would pass two more threads, and be followed by four messages to an agent that
-needs one of them; on a node, every rank pays that at the same moment. So a cell goes from jdist's thread straight to
-the main thread's loop. An attached console goes on using the shell channel; the kernel's lock keeps its cells and ours
-apart.
+A request on the Jupyter shell channel would pass two more threads and be followed by three messages that no agent
+needs, on every rank at once. A console goes on using that channel; the kernel's lock keeps its cells and ours apart.
 """
 
 import asyncio
@@ -29,10 +27,7 @@ from jdist.worker.observe.observer import RunSpans
 
 
 class CellRunner:
-    """Runs one rank's cells and publishes their ends.
-
-    An end goes out on the kernel's iopub channel, so that it can never overtake the cell's output.
-    """
+    """Runs one rank's cells; publishes their ends on the iopub channel, so that none can overtake its cell's output."""
 
     def __init__(self, kernel: Any, worker: int, captures: Sequence[FdCapture] = ()):
         """Call it on the main thread, before the kernel's loop starts."""

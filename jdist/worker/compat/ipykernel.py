@@ -1,7 +1,5 @@
-"""The one place where jdist uses what ipykernel and IPython keep private, each access a small function.
-
-Checked on ipykernel 7.4.0 with IPython 9.18.1. tests/unit/worker/compat resolves every name of ``PRIVATE`` on the
-installed versions and reports those that are missing.
+"""The one place where jdist uses what ipykernel and IPython keep private, each access a small function. Checked on
+ipykernel 7.4.0 with IPython 9.18.1; tests/unit/worker/compat resolves every name of ``PRIVATE``.
 """
 
 from collections.abc import Callable, Mapping
@@ -116,9 +114,7 @@ def remember_subscribers() -> None:
 
 def poll_until_subscribed(thread: Any, seconds: float) -> None:
     """Have the IOPub thread poll for its first subscriber, the agent, which takes the welcome for the sign to begin.
-
-    ipykernel (7.4) sends on the socket behind its stream's back. A send may swallow the edge that tells of a
-    subscriber, which is then not seen before something else comes; so until one has subscribed, the thread polls.
+    ipykernel (7.4) sends behind its stream's back, which may swallow the edge that tells of a subscriber.
     """
 
     def poll() -> None:

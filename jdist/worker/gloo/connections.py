@@ -1,8 +1,6 @@
-"""gloo's connections: freeing a rank that is blocked in a collective, a receive, or the making of a group.
-
-A blocked gloo operation ends only when the connections under it end (torch 2.13: no signal, no ``abort()``, no
-``destroy_process_group()`` reaches it), and every rank must end its own. A gloo *listening* socket must never be shut
-down: gloo answers with ``std::terminate``.
+"""gloo's connections: a blocked gloo operation ends only when the connections under it end, on every rank its own
+(torch 2.13: no signal, no ``abort()``, no ``destroy_process_group()`` reaches it). A gloo *listening* socket must never
+be shut down: gloo answers with ``std::terminate``.
 """
 
 import contextlib
@@ -66,10 +64,8 @@ def connections_to(port: int) -> set[Endpoint]:
 
 
 def shut_down(listeners: Collection[Endpoint], store_port: int = 0, keep: Collection[Endpoint] = ()) -> int:
-    """Shut down this process's connections that have an end in ``listeners``, or that go to ``store_port`` of any host.
-
-    ``listeners`` are all ranks' gloo listeners. Connections whose local end is in ``keep`` stay, and so do listening
-    sockets and every other connection of the process. Returns how many were shut down.
+    """Shut down connections with an end in ``listeners`` (all ranks' gloo listeners), or to ``store_port`` of any host.
+    Those whose local end is in ``keep``, and all others, stay. Returns how many were shut down.
     """
     count = 0
     for sock, here, there in _connections():
@@ -83,10 +79,9 @@ def shut_down(listeners: Collection[Endpoint], store_port: int = 0, keep: Collec
 def end_reading(listeners: Collection[Endpoint]) -> int:
     """End the reading side of the connections that have an end in ``listeners``, and hold them open; returns how many.
 
-    gloo takes the end of what it reads for the end of a connection, and fails what it has pending there. A message that
-    it has read before asks for data that it still writes: if that write fails (a connection shut down on both sides, or
-    one that the peer has closed), gloo forgets the operation, which then waits for ever in ``waitSend`` (torch 2.13).
-    So no write may fail before :func:`release`, and no peer may see this end close.
+    gloo fails what is pending when its reading ends. But if a write fails (this end shut down on both sides, or closed
+    by the peer), it forgets the operation, which then waits for ever in ``waitSend`` (torch 2.13). So no write may fail
+    before :func:`release`, and no peer may see this end close.
     """
     count = 0
     for sock, here, there in _connections():
@@ -108,11 +103,10 @@ def release() -> None:
 class ListenerWaker:
     """Ends waits for a peer which will never connect; once for each of this process's own listeners.
 
-    gloo connects a new group's ranks pair by pair: of two, the one with the lower address listens, and waits without a
-    connection of its own that could be shut down. If the other rank died or was freed after it had published its
-    address, that wait lasts for as long as torch's timeout. gloo's listener takes a connection for the one whose number
-    (its place among the listener's, 8 bytes) is read from it first: made from here, and closed, it ends the wait with
-    "Connection closed by peer". One that comes before its number is waited for is kept for it.
+    Of two ranks of a new gloo group, the one with the lower address listens, and waits for as long as torch's timeout
+    if the other died or was freed. gloo takes a connection for the one whose number (its place among the listener's, 8
+    bytes) is read from it first, also when it comes early: made here and closed, it ends the wait with "Connection
+    closed by peer".
     """
 
     def __init__(self) -> None:

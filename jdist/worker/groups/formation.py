@@ -1,7 +1,5 @@
-"""RankFormation: the steps by which one rank joins a generation of the world, each a call into torch.distributed.
-
-The registry says when; here is how: choose a backend, meet at the store, make the default group and what is made from
-it, and check that a collective comes out right.
+"""RankFormation: how one rank joins a generation: choose a backend, meet at the store, make the groups, check a
+collective.
 """
 
 import contextlib
@@ -95,10 +93,9 @@ class RankFormation:
 
     @contextlib.contextmanager
     def watchdog(self, abandoned: threading.Event) -> Iterator[None]:
-        """Abort the formation when the deadline passes or it is abandoned: torch would wait a day for a dead rank.
-
-        A rank that never came is noticed earlier, and named, by the meeting at the store. The formation may be between
-        two waits at any moment, so it is aborted again and again.
+        """Abort the formation, again and again as it may be between two waits, when the deadline passes or it is
+        abandoned: torch would wait a day for a dead rank. One that never came is noticed earlier, by the meeting at the
+        store.
         """
         before = own_listeners()
         is_over = threading.Event()

@@ -1,8 +1,6 @@
-"""Patches of the few torch.distributed functions with which a cell could take the world from jdist, or add to it.
-
-``init_process_group`` and ``destroy_process_group`` of the world only print in a cell that there is nothing to do,
-since jdist owns the world; ``new_group`` and ``split_group`` are recorded, so that a re-formed world has the same
-groups under the same names.
+"""Patches of the few torch.distributed functions with which a cell could take the world from jdist, or add to it: init
+and destroy of the world only print that there is nothing to do; new groups are recorded, to be made again under the
+same names.
 """
 
 import functools

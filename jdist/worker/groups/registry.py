@@ -1,8 +1,6 @@
-"""The registry of process groups: the world's generations, and the groups made from them, in one worker.
-
-A *generation* is formed, used until a collective is aborted or a rank is lost, and left for the next one. What a user
-has built on a generation lives on: groups are made again in the same order, so that torch gives them the same names,
-and handles of the old ones are replaced (see worker/groups/rebind).
+"""The registry of process groups: the world's generations, and the groups made from them, in one worker. A *generation*
+is formed, used until a collective is aborted or a rank is lost, and left for the next one. There, users' groups are
+made again in the same order, so that torch gives them the same names (and see worker/groups/rebind).
 """
 
 import gc
@@ -30,10 +28,9 @@ _log = logging.getLogger("jdist.worker")
 
 
 class GroupRegistry:
-    """This worker's process groups. Callable from any thread; ``form`` only while no cell runs.
-
-    ``on_group_made(index, spec, listeners)`` is called on the cell's thread when a cell has made a group: its place in
-    the list of such groups, what it is, and the sockets on which it made this rank listen.
+    """This worker's process groups. Callable from any thread; ``form`` only while no cell runs. ``on_group_made(index,
+    spec, listeners)`` is called on the cell's thread; ``listeners`` are the sockets on which this rank listens for the
+    group.
     """
 
     def __init__(self, namespace: dict[str, Any]):
@@ -121,10 +118,8 @@ class GroupRegistry:
     # ------------------------------------------------------------ forming
 
     def form(self, form: FormWorld, worker: int, gpu_index: int) -> WorldFormed:
-        """Leave the generation that is held, if any, and form the next one with all other ranks.
-
-        A formation that is still under way, of an older generation, is abandoned: one of its ranks is gone.
-        Raises LaunchError that says what is missing, when ranks, store or backend are.
+        """Leave the generation that is held, abandon an older formation under way, and form the next with all other
+        ranks. Raises LaunchError that says what is missing, when ranks, store or backend are.
         """
         rank = form.workers.index(worker)
         with self._turn:

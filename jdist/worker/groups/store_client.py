@@ -1,8 +1,6 @@
-"""The worker's client of the rendezvous store, and the ranks' meeting there before a group is made.
-
-One client lasts for the process: each new TCPStore connection makes both ends look each other's name up, which costs
-seconds where a name server drops packets. A spare is connected in the background for when the client's connection has
-been shut down.
+"""The worker's client of the rendezvous store, and the ranks' meeting there before a group is made. One client lasts
+for the process, with a spare for when its connection is shut down: connecting looks up names, seconds without a name
+server.
 """
 
 import os
@@ -82,9 +80,8 @@ def _connect(host: str, port: int) -> _Client:
 
 
 def meet(store: Store, rank: int, world_size: int, timeout: float) -> None:
-    """Wait until every rank has come here with the same store (a PrefixStore of the generation).
-
-    Raises LaunchError that names the ranks which have not come within ``timeout`` seconds.
+    """Wait until every rank has come to this store (a PrefixStore of the generation). Raises LaunchError that names the
+    ranks which have not come within ``timeout`` seconds.
     """
     began = time.monotonic()
     keys = [f"here/{r}" for r in range(world_size)]

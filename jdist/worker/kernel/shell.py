@@ -1,7 +1,5 @@
-"""The shell of a rank: where it must differ from a notebook's own, because no user sits in front of it.
-
-A request for input names the rank to run on; what a notebook's page would open in a pager is shown in the output;
-``exit`` leaves the console that is attached to the rank, not the rank.
+"""The shell of a rank: where it must differ from a notebook's own (input, pager, ``exit``), as no user sits in front of
+it.
 """
 
 import sys
@@ -39,20 +37,14 @@ def _display(text: Any, *_: Any, **__: Any) -> None:
 
 
 class _RankConfig(Config):
-    """Answers no to ``"IPKernelApp" in get_ipython().config``, by which libraries learn whether widgets can be shown.
-
-    tqdm.auto and its like then write text, which is shown by rank, rather than widgets, which no user could see.
-    """
+    """Answers no to ``"IPKernelApp" in get_ipython().config``, so that tqdm.auto and its like write text, not widgets."""
 
     def __contains__(self, key: Any) -> bool:
         return key != "IPKernelApp" and bool(super().__contains__(key))
 
 
 class _ConsoleExit(ZMQExitAutocall):
-    """``exit`` and ``quit``, which end the rank's process only with ``keep_kernel=False``.
-
-    A kernel's do by default, which is right where one notebook or console uses it. A rank has other users, too.
-    """
+    """``exit`` and ``quit``, which end the rank's process, as it has other users, only with ``keep_kernel=False``."""
 
     def __call__(self, keep_kernel: bool = True) -> None:
         super().__call__(keep_kernel)  # type: ignore[no-untyped-call]
@@ -70,9 +62,8 @@ def _with_hint(kernel: Any, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _breakpointhook(kernel: Any, attached: Callable[..., Any]) -> Callable[..., Any]:
-    """IPython's debugger at the caller, or ``attached`` (debugpy's own hook) while a debugger front end is connected.
-
-    debugpy's hook does nothing at all where none is.
+    """IPython's debugger at the caller, or ``attached`` (debugpy's hook, else without effect) while a front end is
+    connected.
     """
 
     def hook(*args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,6 @@
-"""SIGINT that only ever stops user code.
-
-A KeyboardInterrupt in the kernel's own code would lose a reply. The handler here inspects the stack that it interrupts:
-it raises only where the shell executes a cell, cancels a cell that awaits, and otherwise does nothing; the sender
-repeats the signal until the run has ended.
+"""SIGINT that only ever stops user code: in the kernel's own, a KeyboardInterrupt would lose a reply. The handler
+inspects the stack: it raises only where the shell executes a cell, cancels a cell that awaits, and otherwise does
+nothing; the sender repeats the signal.
 """
 
 import asyncio
@@ -33,10 +31,7 @@ class SafeSigint:
             raise KeyboardInterrupt
 
     def is_user_code(self, frame: FrameType | None) -> bool:
-        """Whether the stack has a frame of the user's namespace below a function of the shell that runs cells.
-
-        Magics, display hooks and scripts that a cell runs are below such a frame too.
-        """
+        """Whether the stack has a frame of the user's namespace below a function of the shell that runs cells."""
         namespace = self._shell.user_global_ns
         seen_user = False
         while frame is not None:
@@ -52,10 +47,7 @@ class SafeSigint:
 
     @contextlib.contextmanager
     def cancel_on_sigint(self, future: asyncio.Future[Any]) -> Iterator[None]:
-        """On SIGINT, cancel a cell that awaits, and raise KeyboardInterrupt in one that computes between two awaits.
-
-        Replaces ipykernel's own, which cancels once only and cannot end a computation.
-        """
+        """Cancel a cell that awaits, every time, and interrupt one that computes; ipykernel's own cancels once only."""
         loop = asyncio.get_running_loop()
 
         def cancel() -> None:

@@ -1,9 +1,6 @@
-"""Tracebacks: rendered fast from the first error on, and short for an interrupt.
-
-IPython's own rendering parses each source file that a frame is in, which takes most of a second for torch's largest.
-It has a fast way for long files that looks the same, which is taken here for all. An interrupt needs only the cell's
-lines. What was rendered to be shown is not rendered again for IPython's own record. The frames of jdist's functions
-around torch's are left out.
+"""Tracebacks: rendered fast, once, without frames of jdist's functions around torch's; an interrupt's is the cell's
+lines. IPython's rendering parses each frame's source file, most of a second for torch's largest; its way for long files
+looks the same, and is taken here for all.
 """
 
 import linecache
