@@ -1,7 +1,5 @@
-"""Environment variables that must not travel: secrets of the notebook's service, and a launcher's words to its tasks.
-
-These are the only lists of both. Launchers remove the secrets before they start a program, and the agent removes
-secrets and launcher variables from its own environment before it starts anything that would inherit them.
+"""The only lists of environment variables that must not travel: secrets of the notebook's service, and launchers' words
+to their tasks. Launchers remove the secrets before they start a program, and the agent both from its own environment.
 """
 
 from collections.abc import Mapping, MutableMapping
@@ -44,10 +42,7 @@ def without(environ: Mapping[str, str], *lists: tuple[str, ...]) -> dict[str, st
 
 
 def strip(environ: MutableMapping[str, str]) -> dict[str, str]:
-    """Remove secrets and launcher variables from ``environ``; return the launcher variables.
-
-    A rank whose backend is MPI gets them back, because it needs to find its launcher again.
-    """
+    """Remove secrets and launcher variables from ``environ``; return the latter, which ranks need for MPI."""
     public = without(environ, SECRETS)
     kept = without(public, LAUNCHER_VARIABLES)
     launcher = {name: value for name, value in public.items() if name not in kept}

@@ -1,7 +1,5 @@
 """Observation: what one rank does in torch.distributed, seen without its main thread's help, and verdicts on runs.
-
-Groups have torch's own names ("0" is the world of the first generation), which are the same on every rank; ``label`` is
-the name for people.
+Groups have torch's own names ("0" is the first generation's world), the same on every rank; ``label`` is for people.
 """
 
 import math
@@ -18,9 +16,7 @@ ANY = -1  # The peer of a receive from any rank.
 class Call(Struct, frozen=True, omit_defaults=True):
     """One collective, send or recv, as one rank called it."""
 
-    # As torch.distributed names it: all_reduce, broadcast, send, recv, ...; "ddp backward" calls what DDP's reducer
-    # calls, all_reduce.
-    op: str
+    op: str  # As torch.distributed names it: all_reduce, broadcast, send, recv, ...; of "ddp backward", all_reduce.
     group: str
     number: int = 0  # Sequence number of a collective in its group, from 1, on every rank; 0 for a send or recv.
     shapes: tuple[tuple[int, ...], ...] = ()
@@ -46,10 +42,7 @@ class GroupProgress(Struct, frozen=True, omit_defaults=True):
 
 
 class CallDigest(Struct, frozen=True):
-    """A digest of the collectives that a rank called in a group during a run.
-
-    Two ranks with equal counts and different digests called different collectives.
-    """
+    """A digest of a run's collectives in a group: with equal counts, other digests mean other calls."""
 
     group: str
     label: str  # "world", the name it was made under, or "".
@@ -72,8 +65,7 @@ class Activity(Struct, frozen=True, omit_defaults=True):
     source: str = ""  # Text of that line, or "file.py:12 in function" where no cell is on the stack.
     seconds: float = 0.0  # Time since it was first seen in this place; for an idle rank, since its last cell ended.
     cpu: float | None = None  # Recent CPU use of the process in cores, 0 to the number of its threads; None if unknown.
-    # The calls it is blocked in: one collective, send or recv; several sends and recvs if it is unknown for which of
-    # them it waits.
+    # The calls it is blocked in: one, or several sends and recvs if it is unknown for which of them it waits.
     calls: tuple[Call, ...] = ()
     needs: tuple[int, ...] = ()  # For new_group: the ranks that must all call it; empty if unknown.
     waits_for: str = ""  # For a store wait: what the rank waits for, in words.

@@ -30,10 +30,7 @@ class RankSet:
     def parse(
         cls, text: str, topology: Topology, mesh: Mesh | None = None, groups: Mapping[str, Iterable[int]] | None = None
     ) -> Self:
-        """The ranks that ``text`` names in this world.
-
-        Raises UsageError naming the part that is wrong and what there is instead.
-        """
+        """The ranks that ``text`` names. Raises UsageError naming the part that is wrong and what there is instead."""
         world = range(topology.world_size)
         included: set[int] = set()
         excluded: set[int] = set()

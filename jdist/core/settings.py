@@ -1,7 +1,6 @@
-"""Settings of a cluster, deadlines and limits (in seconds unless said otherwise), and specs of started programs.
-
-A spec is what one program of jdist passes to another when it starts it, encoded by msgspec. The controller's is
-`StartController` in `jdist.wire.transport.keys`, because a charter with keys belongs to it.
+"""Settings of a cluster, deadlines and limits (in seconds unless said otherwise), and specs of started programs,
+encoded by msgspec. The controller's is `StartController` in `jdist.wire.transport.keys`: a charter with keys belongs to
+it.
 """
 
 from typing import Literal, get_args

@@ -27,7 +27,7 @@ def free_main_thread(
     """Interrupt the main thread until its run has ended; returns whether it has, by ``deadline`` (time.monotonic).
 
     ``is_running`` says whether that run is still on or has not begun yet; ``idle`` is set when a run ends. Without
-    ``listeners`` (every rank's, of gloo) no collective can be on: the thread is only signalled; the generation stays alive.
+    ``listeners`` (every rank's, of gloo) no collective can be on: it only signals, and the generation stays alive.
     """
     step = 0
     while is_running():
@@ -39,11 +39,9 @@ def free_main_thread(
         if listeners:
             _end_connections(listeners, groups, is_hard=step > _GENTLE)
         if listeners and step == 1 and groups.has_nccl:
-            # May block for as long as NCCL likes, which must not hold up the signals.
-            threading.Thread(target=abort_nccl, name="jdist-abort", daemon=True).start()
+            threading.Thread(target=abort_nccl, name="jdist-abort", daemon=True).start()  # may block: signals go on
         if idle.wait(min(_AGAIN, left)) and is_running():
-            # The event is still set from the run before: this one has not begun.
-            time.sleep(min(_NOT_BEGUN, left))
+            time.sleep(min(_NOT_BEGUN, left))  # the event is still set from the run before: this one has not begun
     return True
 
 

@@ -1,9 +1,8 @@
 """Membership: nodes, workers and ranks join, leave and are replaced.
 
-A worker has an id for life: controller and agent name it by that in every message between them. Its processes may be
-replaced (*incarnations*), and its rank may be another in the next generation, which FormWorld assigns. Messages that
-an agent exchanges with clients through the controller have a field ``rank`` or ``ranks``: between agent and controller
-that is the worker's id, and the controller puts the present rank in its place (controller/model/world).
+A worker has an id for life, by which controller and agent name it. Its processes may be replaced (*incarnations*), and
+FormWorld assigns its rank in each generation. In messages between an agent and clients, ``rank`` and ``ranks`` are that
+id as far as the controller, which puts the present rank in its place (controller/model/world).
 """
 
 from msgspec import Struct
@@ -84,9 +83,8 @@ class RemoveRanks(Message, frozen=True):
 
 
 class DropNodes(Message, frozen=True):
-    """Form the world without ``nodes``, which are not available (``{node rank: reason}``). Answered by Resized.
-
-    Only before the world was first formed, and with at least ``min_nodes`` nodes left.
+    """Before the world is first formed, form it without ``nodes``, which are not available (``{node rank: reason}``).
+    At least ``min_nodes`` must be left. Answered by Resized.
     """
 
     request: str

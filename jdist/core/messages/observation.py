@@ -13,9 +13,8 @@ class Observe(Message, frozen=True):
 
 
 class Observation(Message, frozen=True):
-    """What the rank is doing, seen from outside its main thread, and how far it is in each group.
-
-    An agent answers for a rank that does not answer in time: ``doing.kind`` is "silent" then, and no more is known.
+    """What the rank is doing, and how far it is in each group; its agent answers "silent" for a rank that does not in
+    time.
     """
 
     device: str

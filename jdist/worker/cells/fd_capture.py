@@ -44,8 +44,7 @@ class FdCapture:
             return
         unread = array.array("i", [0])
         fcntl.ioctl(self._read_end, termios.FIONREAD, unread)
-        # In this order: the pump is busy before it takes bytes out of the pipe.
-        if unread[0] or self._is_busy:
+        if unread[0] or self._is_busy:  # in this order: the pump is busy before it takes bytes out of the pipe
             with self._draining:
                 self._drained.clear()
                 os.write(self._wake_write, b"x")

@@ -91,8 +91,7 @@ def flush_when_needed(stream: Any) -> None:
             sending -= 1
 
     def flush() -> None:
-        # In this order: the buffers are emptied only after the count has gone up.
-        if stream._buffers or sending:
+        if stream._buffers or sending:  # in this order: the buffers are emptied only after the count has gone up
             wait_for_thread()
 
     stream._flush = counted

@@ -170,8 +170,7 @@ class RankFormation:
         for index, spec in enumerate(self.form.replay):
             name = spec.name or None
             if spec.is_gone:
-                # The groups behind it keep torch's names of them.
-                torch_compat.set_group_count(torch_compat.group_count() + 1)
+                torch_compat.set_group_count(torch_compat.group_count() + 1)  # later groups keep torch's names
             elif spec.splits:
                 splits = [list(s) for s in spec.splits]
                 groups[index] = c10d.split_group(split_ranks=splits, timeout=FOREVER, group_desc=name)

@@ -22,8 +22,7 @@ class StoreClient:
     """This process's connection to the rendezvous store; callable from any thread."""
 
     def __init__(self) -> None:
-        # Read by the resolver when a thread first looks a name up.
-        os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+        os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # read when a thread first looks a name up
         self._lock = threading.Lock()
         self._at: Endpoint = ("", 0)
         self._client: _Client | None = None

@@ -37,14 +37,14 @@ def _display(text: Any, *_: Any, **__: Any) -> None:
 
 
 class _RankConfig(Config):
-    """Answers no to ``"IPKernelApp" in get_ipython().config``, so that tqdm.auto and its like write text, not widgets."""
+    """Answers no to ``"IPKernelApp" in get_ipython().config``, so that tqdm.auto and others write text, not widgets."""
 
     def __contains__(self, key: Any) -> bool:
         return key != "IPKernelApp" and bool(super().__contains__(key))
 
 
 class _ConsoleExit(ZMQExitAutocall):
-    """``exit`` and ``quit``, which end the rank's process, as it has other users, only with ``keep_kernel=False``."""
+    """``exit`` and ``quit``: a rank has other users, so only ``keep_kernel=False`` ends its process."""
 
     def __call__(self, keep_kernel: bool = True) -> None:
         super().__call__(keep_kernel)  # type: ignore[no-untyped-call]

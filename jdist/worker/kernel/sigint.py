@@ -87,8 +87,7 @@ class SafeSigint:
                 }
             return reply
 
-        # ipykernel looks at the signature to see which arguments it may pass.
-        kept.__signature__ = inspect.signature(do_execute)  # type: ignore[attr-defined]
+        kept.__signature__ = inspect.signature(do_execute)  # type: ignore[attr-defined]  # ipykernel goes by it
         return kept
 
 

@@ -1,7 +1,6 @@
-"""torch's flight recorder: the collectives of this rank, read without its main thread's help.
-
-The recorder is on by default, for gloo too, and sees what no wrapper can: DDP's reducer and functional collectives. It
-numbers a group's collectives from 1 on each rank alike; sends and receives are not among them.
+"""torch's flight recorder: the collectives of this rank, read without its main thread's help. On by default, for gloo
+too, it sees DDP's reducer and functional collectives, as no wrapper can. It numbers a group's collectives from 1 on
+each rank alike.
 """
 
 import functools
@@ -34,12 +33,11 @@ class RecorderEntry(Struct, frozen=True):
 
 
 class FlightRecorder:
-    """Reads the flight recorder, for the world that is formed now.
+    """Reads the flight recorder, for the world that is formed now: all of it in milliseconds, its counters in 0.1 ms.
 
-    A dump of everything takes milliseconds, one of its counters 0.1 ms. A group's counter counts sends and receives
-    too, so it is ahead of the number of the group's last collective by as many as there were: a dump tells by how many,
-    and that holds until the next send or receive. Groups are kept apart by a number that grows with every group made,
-    since those of a re-formed world have the names of the last one's; a dump tells which name belongs to which.
+    A group's counter counts sends and receives too; by how many it is ahead of the last collective's number, a dump
+    tells, until the next of them. Names of groups are those of the last world's, so the number that grows with every
+    group made keeps groups apart; a dump tells which name it belongs to.
     """
 
     def __init__(self, log: CallLog, labels: Callable[[], dict[str, str]]):

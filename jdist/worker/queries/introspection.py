@@ -1,7 +1,5 @@
-"""Introspection of a rank's names: which begin with what is being typed, and what one of them is.
-
-It runs beside cells. So none of the user's code is called but ``__dir__``, and ``__getattr__`` on the way to the object
-before a dot; and no value is printed that has to be copied from a device, or that a user's ``__repr__`` makes.
+"""Introspection of a rank's names, beside cells: of the user's code, only ``__dir__``, and ``__getattr__`` on the way
+to the object before a dot, is called; nothing is copied from a device or made by a user's ``__repr__``.
 """
 
 import builtins

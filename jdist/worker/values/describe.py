@@ -1,6 +1,5 @@
-"""Describing a value where it is: evaluate an expression, and summarize the value in one row of a table.
-
-Statistics run over chunks, so describing a 10 GB tensor takes megabytes; very large ones are sampled.
+"""Describing a value where it is: evaluate an expression, and summarize the value in one row of a table. Statistics run
+over chunks (megabytes for a 10 GB tensor); very large tensors are sampled.
 """
 
 import ast
@@ -22,10 +21,8 @@ _EXACT = 1 << 27  # Elements up to which every one is counted; of a larger tenso
 
 
 class ValueDescription(Struct, frozen=True, kw_only=True):
-    """A value in one row. Numbers are None where they make no sense.
-
-    Mean, standard deviation (unbiased, as torch.std) and Euclidean norm leave NaN elements out and are those of this
-    rank's own part where the value is a DTensor.
+    """A value in one row. Numbers are None where they make no sense. Mean, standard deviation (unbiased, as torch.std)
+    and Euclidean norm leave NaN elements out, and are those of this rank's own part of a DTensor.
     """
 
     type: str
@@ -45,10 +42,8 @@ class ValueDescription(Struct, frozen=True, kw_only=True):
 
 
 def evaluate(expr: str, namespace: Mapping[str, Any]) -> Any:
-    """The value of an expression such as ``model.layer1.weight`` or ``losses[-1]`` in a rank's namespace.
-
-    Raises UsageError that names what is missing and the nearest existing name; what the user's own code raises comes
-    through.
+    """The value of an expression such as ``model.layer1.weight`` in a rank's namespace. Raises UsageError that names
+    what is missing and the nearest existing name, and what the user's own code raises.
     """
     try:
         tree = ast.parse(expr.strip(), mode="eval")
@@ -177,10 +172,7 @@ def _describe_module(module: torch.nn.Module) -> ValueDescription:
 
 
 def _numbers(tensor: torch.Tensor | None) -> dict[str, Any]:
-    """What is counted of a strided tensor, and a small one's thumb; nothing where torch cannot compute with its dtype.
-
-    Keys are those of :class:`ValueDescription`.
-    """
+    """Fields of :class:`ValueDescription` for a strided tensor's numbers; none where torch cannot compute its dtype."""
     if tensor is None or tensor.is_meta:
         return {}
     numel = tensor.numel()

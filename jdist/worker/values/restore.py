@@ -1,9 +1,8 @@
 """Restoring the state of a fresh rank from a replica, rank to rank; run as a cell on every rank.
 
-DDP brings a fresh rank's parameters in line, but not its optimizer, which would begin anew and drift away unseen. So
-names are restored together. What the fresh rank has made again already (by a setup cell, say) is filled in place, since
-other objects there may refer to it; what it lacks is sent whole, in one piece, so that an optimizer still steps the
-very parameters of the model it came with. DDP itself is no state: the module in it is restored and wrapped again.
+DDP brings parameters in line, but not the optimizer, which would drift away unseen; so names are restored together.
+What the fresh rank has already is filled in place, since other objects may refer to it; what it lacks is sent in one
+piece, so that an optimizer still steps its model's very parameters. Of DDP, the module is restored and wrapped again.
 """
 
 from collections.abc import Iterable
@@ -41,10 +40,8 @@ class RestoreItem(Struct, frozen=True):
 
 
 def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any]) -> dict[str, str]:
-    """Restore ``names`` on rank ``dst`` from rank ``src``; returns, on ``dst``, what was done to each.
-
-    To be called on every rank of the world. Raises UsageError on ``src`` when a name is missing or does not fit;
-    nothing has been changed then.
+    """Restore ``names`` on rank ``dst`` from rank ``src``, called on every rank; returns, on ``dst``, what was done to
+    each. Raises UsageError on ``src`` when a name is missing or does not fit; nothing has been changed then.
     """
     __tracebackhide__ = True
     rank = dist.get_rank()
@@ -218,9 +215,8 @@ def _on_device(value: Any, device: Any) -> Any:
 
 
 def _ddp_options(name: str, ddp: Any, rank: int) -> dict[str, Any]:
-    """The options with which :func:`_wrap_ddp` wraps as ``ddp`` does.
-
-    Raises UsageError when ``rank`` is not in that group, or the options of ``ddp`` cannot be sent to another rank.
+    """The options with which :func:`_wrap_ddp` wraps as ``ddp`` does. Raises UsageError when ``rank`` is not in that
+    group, or an option cannot be sent.
     """
     members = dist.get_process_group_ranks(ddp.process_group)
     if rank not in members:
