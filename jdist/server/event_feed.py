@@ -53,8 +53,7 @@ class EventFeed:
         cluster.is_forced |= is_forced
         if cluster.due is None:
             loop = asyncio.get_running_loop()
-            wait = cluster.sent_at + INTERVAL - loop.time()
-            cluster.due = loop.call_later(max(0.0, wait), self._send, name)
+            cluster.due = loop.call_later(max(0.0, cluster.sent_at + INTERVAL - loop.time()), self._send, name)
 
     def close(self) -> None:
         """Send nothing more."""

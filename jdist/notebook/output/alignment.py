@@ -34,7 +34,7 @@ class AlignedEntry:
 
     @property
     def likeness(self) -> tuple[Hashable, int, int]:
-        """Key of its variants or None, lengths of numbers and rest. Computed late: most entries find an equal one."""
+        """Key that variants share or None, sizes of numbers and rest. Made late: most entries find an equal one."""
         if self._likeness is None:
             self._likeness = None, 0, 0
             if isinstance(self.item, OutputLine) and (found := skeleton(self.item.text)) is not None:
