@@ -114,8 +114,7 @@ class DataServer:
     def forget(self, name: str) -> None:
         """End the transfer: what still moves is cut, and what was stored here is removed."""
         if name in self._transfers:
-            transfer, _ = self._transfers.pop(name)
-            transfer.cut()
+            self._transfers.pop(name)[0].cut()
 
     def forget_all(self, owner: str) -> None:
         """End all transfers of a client that is gone."""

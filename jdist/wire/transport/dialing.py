@@ -136,8 +136,7 @@ def get_segment(
 
 def put_segment(address: tuple[str, int], name: str, segment: Segment) -> None:
     """PUT a segment's bytes. Raises ConnectionLost without the controller's confirmation."""
-    what = f"{segment.nbytes} bytes could not be sent to"
-    with _explained(what), dial_data(address, "PUT", name) as sock:
+    with _explained(f"{segment.nbytes} bytes could not be sent to"), dial_data(address, "PUT", name) as sock:
         sock.sendall(segment.view)
         sock.shutdown(socket.SHUT_WR)
         if sock.recv(1) != b"k":

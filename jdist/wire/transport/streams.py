@@ -89,7 +89,7 @@ class Stream:
         return [_layout.pack(kind, self.session, number, self._accepted), payload]
 
     def receive(self, head: Head, payload: bytes) -> tuple[bytes, list[Frames]]:
-        """The payload (else b"") and the answer. Raises ProtocolError (a false acknowledgement), Overrun (too late)."""
+        """The payload (else b"") and the answer. Raises ProtocolError (a wrong number), Overrun (too much resent)."""
         if head.acknowledged > self._sent:
             raise ProtocolError(f"it acknowledges message {head.acknowledged} of {self._sent}")
         while self._kept and self._kept[0][0] <= head.acknowledged:

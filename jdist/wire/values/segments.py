@@ -167,9 +167,8 @@ class Segment:
 
     def close(self) -> None:
         """Release the mapping and the file descriptor; may be called again."""
-        # BufferError: a tensor is still built on the memory; the last one unmaps it.
         if self._view is not None:
-            with contextlib.suppress(BufferError):
+            with contextlib.suppress(BufferError):  # a tensor is still built on the memory; the last one unmaps it
                 self._view.release()
         if self._map is not None:
             with contextlib.suppress(BufferError):
