@@ -16,7 +16,7 @@ ANY = -1  # The peer of a receive from any rank.
 class Call(Struct, frozen=True, omit_defaults=True):
     """One collective, send or recv, as one rank called it."""
 
-    op: str  # As torch.distributed names it: all_reduce, broadcast, send, recv, ...; of "ddp backward", all_reduce.
+    op: str  # As torch.distributed names it: all_reduce, broadcast, send, recv, ...; of DDP's reducer, all_reduce.
     group: str
     number: int = 0  # Sequence number of a collective in its group, from 1, on every rank; 0 for a send or recv.
     shapes: tuple[tuple[int, ...], ...] = ()
