@@ -67,10 +67,7 @@ def _network() -> str:
 
 
 def interface_environment(address: str) -> dict[str, str]:
-    """Variables that name the interface for gloo and NCCL: the one of ``address``, unless the user has set them.
-
-    By default they take the one that the host's own name resolves to, which may be reached by no other node.
-    """
+    """Name ``address``'s interface to gloo and NCCL, unless set: the host name's may be unreachable for others."""
     names = [n for n, found in psutil.net_if_addrs().items() if address in {a.address.partition("%")[0] for a in found}]
     variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     return {v: names[0] for v in variables if names and v not in os.environ}

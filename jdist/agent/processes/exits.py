@@ -49,10 +49,7 @@ class ChildReaper:
         return self._statuses.pop(pid, None)
 
     def end_all(self, timeout: float) -> None:
-        """Kill and await until no child is left, for ``timeout`` seconds at most. For the agent's own end.
-
-        The children of a killed worker become the agent's, so each round may find new ones.
-        """
+        """Kill and await, in rounds, until no child is left: a killed worker's become the agent's. At its end."""
         deadline = time.monotonic() + timeout
         while self.reap() and time.monotonic() < deadline:
             for child in psutil.Process().children():

@@ -25,10 +25,7 @@ _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, 
 
 
 class Kernel:
-    """One worker's process and sockets. ``number`` is the process's own on this agent.
-
-    Callbacks: ``on_frames(kernel, channel, message)``, and ``on_exit(kernel)`` once, before anything waits for it.
-    """
+    """One worker's process and sockets, the agent's ``number``; ``on_exit`` is called once, before waiters."""
 
     def __init__(
         self,

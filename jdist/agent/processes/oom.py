@@ -34,10 +34,7 @@ class OomVerdict(Struct, frozen=True):
 
 
 class OomMonitor:
-    """Reads the kernel's counters and log for some processes. Call `tick` about once a second.
-
-    ``root`` is where ``proc``, ``sys`` and ``dev`` are found.
-    """
+    """Reads the kernel's counters and log under ``root`` for some processes. Call `tick` about once a second."""
 
     def __init__(self, root: Path = Path("/")):
         self._root = root

@@ -1,7 +1,4 @@
-"""Node queries: answers what is asked of the node itself, each query in a task of its own.
-
-What is found on the node is read without importing torch: from the system, the GPU driver and a fork.
-"""
+"""Node queries: answered in a task each, without importing torch: from the system, the GPU driver and a fork."""
 
 import asyncio
 import contextlib

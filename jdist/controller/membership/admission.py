@@ -88,10 +88,7 @@ class Admission:
         return node
 
     def _lacks_gpus(self, node: Node) -> str:
-        """Why the backend that was asked for cannot reach this node's ranks; "" if it can, or that is unknown.
-
-        A node on which no NVIDIA device is seen may still have others: the other nodes decide.
-        """
+        """Why the backend cannot reach this node's ranks; "" if it can, or unknown: not all GPUs are NVIDIA's."""
         if "nccl" not in self._model.settings.backend:
             return ""
         needs = f"backend {self._model.settings.backend} needs a GPU for each rank"
@@ -198,10 +195,7 @@ class Admission:
 
 
 def _address(node: Node, world: World) -> str:
-    """Where the others meet a node that is on the controller's own host: there, too, as they reach the controller.
-
-    Seen from that host each of its addresses is as good as the other. "" for a node elsewhere, which knows by itself.
-    """
+    """Where others meet a node on the controller's own host: as they reach the controller. "": it is elsewhere."""
     if node.facts.address != node.facts.reached:
         return ""
     ways = [n.facts.reached for n in world.nodes.values() if n.facts.address != n.facts.reached]

@@ -126,10 +126,7 @@ class Numbering(Struct, frozen=True):
 
 @dataclass
 class World:
-    """Nodes by node rank and ranks by rank; ranks are numbered once every node has joined.
-
-    Where a launcher's tasks are the ranks, a "node" here is one of these (see core/topology: a place).
-    """
+    """Nodes (or places: core/topology) by node rank and ranks by rank, numbered once every node has joined."""
 
     nnodes: int
     nodes: dict[int, Node] = field(default_factory=dict)

@@ -12,10 +12,7 @@ _MOST = 8192  # Peers at a time.
 
 
 class PeerStreams:
-    """Numbers what goes down, takes what comes up once and in order; ``send`` puts frames on the control port.
-
-    A peer that takes nothing of what it is sent is given up: ``on_overrun`` is called with its name, and why.
-    """
+    """Numbers what goes down, takes what comes up once and in order; ``on_overrun``: a peer takes nothing, and why."""
 
     def __init__(self, send: Callable[[Frames], object], on_overrun: Callable[[str, str], object]):
         self._send_frames = send
