@@ -49,7 +49,7 @@ class ChildReaper:
         return self._statuses.pop(pid, None)
 
     def end_all(self, timeout: float) -> None:
-        """Kill and await, in rounds, until no child is left: a killed worker's become the agent's. At its end."""
+        """Kill and await, in rounds, until none is left (a killed worker's become the agent's), at the agent's end."""
         deadline = time.monotonic() + timeout
         while self.reap() and time.monotonic() < deadline:
             for child in psutil.Process().children():

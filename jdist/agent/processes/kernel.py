@@ -25,7 +25,7 @@ _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, 
 
 
 class Kernel:
-    """One worker's process and sockets, the agent's ``number``; ``on_exit`` is called once, before waiters."""
+    """One worker's process and sockets, the agent's ``number``; ``on_exit`` is called once, before any wait for it."""
 
     def __init__(
         self,
