@@ -1,5 +1,7 @@
-"""The only lists of environment variables that must not travel: secrets of the notebook's service, and launchers' words
-to their tasks. Launchers remove the secrets before they start a program, and the agent both from its own environment.
+"""Environment variables that must not travel: a notebook service's secrets, and launchers' words to their tasks.
+
+These are the only lists of both. Launchers remove the secrets before they start a program, and the agent removes both
+from its own environment before it starts anything that would inherit them.
 """
 
 from collections.abc import Mapping, MutableMapping
@@ -42,7 +44,7 @@ def without(environ: Mapping[str, str], *lists: tuple[str, ...]) -> dict[str, st
 
 
 def strip(environ: MutableMapping[str, str]) -> dict[str, str]:
-    """Remove secrets and launcher variables from ``environ``; return the latter, which ranks need for MPI."""
+    """Remove secrets and launcher variables from ``environ``; return the latter, which ranks of an MPI backend need."""
     public = without(environ, SECRETS)
     kept = without(public, LAUNCHER_VARIABLES)
     launcher = {name: value for name, value in public.items() if name not in kept}

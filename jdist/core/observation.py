@@ -1,4 +1,5 @@
 """Observation: what one rank does in torch.distributed, seen without its main thread's help, and verdicts on runs.
+
 Groups have torch's own names ("0" is the first generation's world), the same on every rank; ``label`` is for people.
 """
 
@@ -42,7 +43,7 @@ class GroupProgress(Struct, frozen=True, omit_defaults=True):
 
 
 class CallDigest(Struct, frozen=True):
-    """A digest of a run's collectives in a group: with equal counts, other digests mean other calls."""
+    """A digest of a run's calls in a group; with equal counts, different digests mean different collectives."""
 
     group: str
     label: str  # "world", the name it was made under, or "".

@@ -1,5 +1,6 @@
-"""Rank code: the code strings, here only, with which jdist calls its functions (:mod:`jdist.worker.entry_points`) on
-ranks.
+"""Rank code: the code strings with which jdist calls its own functions on ranks. No other module writes such strings.
+
+The functions are named as in :mod:`jdist.worker.entry_points`, which knows where they are.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
-"""Remedies: actions suggested to the user, as data. Pure. Each front end words them in its own language: the notebook
-and the command line by :mod:`jdist.notebook.text.remedy_text`, JupyterLab as buttons.
+"""Remedies: actions suggested to the user, as data. Pure.
+
+Each front end words them: notebook and command line by :mod:`jdist.notebook.text.remedy_text`, JupyterLab as buttons.
 """
 
 from collections.abc import Callable, Iterable

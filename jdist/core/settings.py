@@ -1,4 +1,5 @@
 """Settings of a cluster, deadlines and limits (in seconds unless said otherwise), and specs of started programs.
+
 The controller's spec is `StartController` in `jdist.wire.transport.keys`, because a charter with keys belongs to it.
 """
 

@@ -1,5 +1,7 @@
-"""Freeing a stuck main thread step by step: signal, end connections, abort, again and again until the run has ended. A
-collective ends only when all its ranks do so; the generation is dead afterwards, the namespace is not.
+"""Freeing a stuck main thread step by step: signal, end connections, abort, again and again until the run has ended.
+
+Every rank must do so at the same time, since a collective ends only when all its ranks' connections have ended. The
+generation is dead afterwards; the namespace is not.
 """
 
 import threading
@@ -26,8 +28,9 @@ def free_main_thread(
 ) -> bool:
     """Interrupt the main thread until its run has ended; returns whether it has, by ``deadline`` (time.monotonic).
 
-    ``is_running`` says whether that run is still on or has not begun yet; ``idle`` is set when a run ends. Without
-    ``listeners`` (every rank's, of gloo) no collective can be on: it only signals, and the generation stays alive.
+    ``is_running`` says whether that run is still on or has not begun yet; ``idle`` is set when a run ends.
+    ``listeners`` are every rank's gloo listeners. If empty, no collective can be on: the thread is only signalled, and
+    the generation stays alive.
     """
     step = 0
     while is_running():
@@ -39,7 +42,8 @@ def free_main_thread(
         if listeners:
             _end_connections(listeners, groups, is_hard=step > _GENTLE)
         if listeners and step == 1 and groups.has_nccl:
-            threading.Thread(target=abort_nccl, name="jdist-abort", daemon=True).start()  # may block: signals go on
+            # May block for as long as NCCL likes, which must not hold up the signals.
+            threading.Thread(target=abort_nccl, name="jdist-abort", daemon=True).start()
         if idle.wait(min(_AGAIN, left)) and is_running():
             time.sleep(min(_NOT_BEGUN, left))  # the event is still set from the run before: this one has not begun
     return True

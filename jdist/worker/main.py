@@ -25,8 +25,9 @@ class WorkerApp(IPKernelApp):
     """A kernel that drops no output, however long its agent takes to subscribe."""
 
     def init_iopub(self, context: Any) -> None:
-        """No limit, before bind as zmq demands: by default the 1001st waiting message is dropped, a cell's end among
-        them.
+        """Lift the limit on waiting messages: by default the 1001st is dropped, a cell's end among them.
+
+        zmq takes over a limit for those who will connect when the socket is bound, so it must have none before.
         """
         context.sndhwm = 0
         super().init_iopub(context)  # type: ignore[no-untyped-call]
@@ -60,7 +61,7 @@ def main(spec_json: bytes) -> None:
 
 
 def _pack_fast(session: Any) -> None:
-    """Have a Session pack by msgspec (every rank of a node packs at once), and by its own packer what that refuses."""
+    """Have a Session pack by msgspec, as all ranks of a node pack at once; by its own packer, what msgspec refuses."""
     own: Callable[[Any], bytes] = session.pack
 
     def pack(part: Any) -> bytes:

@@ -2,7 +2,7 @@
 
 A worker has an id for life, by which controller and agent name it. Its processes may be replaced (*incarnations*), and
 FormWorld assigns its rank in each generation. In messages between an agent and clients, ``rank`` and ``ranks`` are that
-id as far as the controller, which puts the present rank in its place (controller/model/world).
+id on the way between agent and controller, which puts the present rank in its place (controller/model/world).
 """
 
 from msgspec import Struct
@@ -83,8 +83,9 @@ class RemoveRanks(Message, frozen=True):
 
 
 class DropNodes(Message, frozen=True):
-    """Before the world is first formed, form it without ``nodes``, which are not available (``{node rank: reason}``).
-    At least ``min_nodes`` must be left. Answered by Resized.
+    """Form the world without ``nodes``, which are not available (``{node rank: reason}``). Answered by Resized.
+
+    Only before the world was first formed, and with at least ``min_nodes`` nodes left.
     """
 
     request: str

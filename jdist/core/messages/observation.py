@@ -13,9 +13,7 @@ class Observe(Message, frozen=True):
 
 
 class Observation(Message, frozen=True):
-    """What the rank is doing, and how far it is in each group; its agent answers "silent" for a rank that does not in
-    time.
-    """
+    """What a rank is doing, and how far it is in each group; its agent says "silent" if it does not answer in time."""
 
     device: str
     doing: Activity

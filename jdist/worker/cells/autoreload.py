@@ -1,5 +1,6 @@
-"""Autoreload: IPython's own brings modules whose synced files have changed up to date in place before a cell. A module
-that fails to load keeps what it had, which is printed with the next cell.
+"""Autoreload: before a cell, IPython brings modules whose synced files have changed up to date in place.
+
+A module that fails to load keeps what it had, and the failure is printed with the next cell.
 """
 
 import importlib

@@ -1,5 +1,6 @@
 """Capture of what is written to file descriptors 1 and 2 below Python: os.system, C++ libraries, subprocesses.
-ipykernel's own cannot tell when it has caught up, so a child's last line could appear after the cell's end.
+
+ipykernel's own capture cannot tell when it has caught up, so a child's last line could appear after the cell's end.
 """
 
 import array
@@ -17,7 +18,7 @@ _LONGEST = 1.0  # Seconds that is waited for the pump.
 
 
 class FdCapture:
-    """Replaces a file descriptor by a pipe; a thread passes on to ``stream`` what arrives, in the order of writing."""
+    """Replaces a file descriptor by a pipe; a thread passes what arrives there to ``stream``, in the order written."""
 
     def __init__(self, fd: int, stream: Any):
         self._write = stream.write

@@ -40,7 +40,8 @@ class CellRunner:
         self._cell: ExecuteCell | None = None
         self._began = 0.0
         self.spans = RunSpans()
-        self.digest_calls: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()  # Since that wall clock time.
+        # Digests of the collectives that were called since a moment of the wall clock.
+        self.digest_calls: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
         self.idle = threading.Event()  # Set by the end of a cell, cleared by the beginning of the next.
         kernel.shell.events.register("post_run_cell", self._handle_end)
 

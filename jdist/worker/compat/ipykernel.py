@@ -1,5 +1,6 @@
-"""The one place where jdist uses what ipykernel and IPython keep private, each access a small function. Checked on
-ipykernel 7.4.0 with IPython 9.18.1; tests/unit/worker/compat resolves every name of ``PRIVATE``.
+"""The one place where jdist uses what ipykernel and IPython keep private, each access a small function.
+
+Checked on ipykernel 7.4.0 with IPython 9.18.1; tests/unit/worker/compat resolves every name of ``PRIVATE``.
 """
 
 from collections.abc import Callable, Mapping
@@ -113,7 +114,9 @@ def remember_subscribers() -> None:
 
 def poll_until_subscribed(thread: Any, seconds: float) -> None:
     """Have the IOPub thread poll for its first subscriber, the agent, which takes the welcome for the sign to begin.
-    ipykernel (7.4) sends behind its stream's back, which may swallow the edge that tells of a subscriber.
+
+    ipykernel (7.4) sends on the socket behind its stream's back. A send may swallow the edge that tells of a
+    subscriber, which then goes unseen until something else comes.
     """
 
     def poll() -> None:

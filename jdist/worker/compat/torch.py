@@ -1,5 +1,6 @@
-"""The one place where jdist uses what torch keeps private: each access is a small function or a named constant. Checked
-on torch 2.13.0; tests/unit/worker/compat resolves every name of ``PRIVATE`` on the installed version.
+"""The one place where jdist uses what torch keeps private: each access is a small function or a named constant.
+
+Checked on torch 2.13.0; tests/unit/worker/compat resolves every name of ``PRIVATE`` on the installed version.
 """
 
 import ctypes
@@ -103,7 +104,7 @@ def device_types(group: Any) -> set[str]:
 
 
 def abort_nccl() -> None:
-    """Abort all NCCL communicators at once and wait: one by one, NCCL deadlocks (pytorch#119797)."""
+    """Abort all NCCL communicators at once (one by one, NCCL deadlocks: pytorch#119797), and wait until it is done."""
     world: Any = dist.group.WORLD
     if world is not None and "nccl" in str(c10d._world.pg_backend_config.get(world, "")):
         c10d._abort_process_group()
@@ -115,8 +116,10 @@ _HEADER = object.__basicsize__
 
 
 def abort_receive(work: Any) -> None:
-    """Wake a gloo receive, which then returns *without* data or exception: calls ``ProcessGroupGloo::RecvWork::abort``,
-    which torch does not hand to Python. An object of any other C++ class (its vtable is compared) is left alone.
+    """Wake a gloo receive, which then returns *without* data and without an exception.
+
+    Calls ``ProcessGroupGloo::RecvWork::abort``, which torch does not hand to Python. An object of any other C++ class
+    (its vtable is compared) is left alone.
     """
     library = _torch_cpu()
     held = ctypes.c_void_p.from_address(id(work) + _HEADER).value if library is not None else None

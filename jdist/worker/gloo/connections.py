@@ -1,6 +1,8 @@
-"""gloo's connections: a blocked gloo operation ends only when the connections under it end, on every rank its own
-(torch 2.13: no signal, no ``abort()``, no ``destroy_process_group()`` reaches it). A gloo *listening* socket must never
-be shut down: gloo answers with ``std::terminate``.
+"""gloo's connections: freeing a rank that is blocked in a collective, a receive, or the making of a group.
+
+A blocked gloo operation ends only when the connections under it end (torch 2.13: no signal, no ``abort()``, no
+``destroy_process_group()`` reaches it), and every rank must end its own. A gloo *listening* socket must never be shut
+down: gloo answers with ``std::terminate``.
 """
 
 import contextlib
@@ -64,8 +66,9 @@ def connections_to(port: int) -> set[Endpoint]:
 
 
 def shut_down(listeners: Collection[Endpoint], store_port: int = 0, keep: Collection[Endpoint] = ()) -> int:
-    """Shut down connections with an end in ``listeners`` (all ranks' gloo listeners), or to ``store_port`` of any host.
-    Those whose local end is in ``keep``, and all others, stay. Returns how many were shut down.
+    """Shut down connections with an end in ``listeners`` or to ``store_port`` of any host; returns how many there were.
+
+    ``listeners`` are all ranks' gloo listeners. Connections to the store whose local end is in ``keep`` stay.
     """
     count = 0
     for sock, here, there in _connections():
@@ -103,10 +106,10 @@ def release() -> None:
 class ListenerWaker:
     """Ends waits for a peer which will never connect; once for each of this process's own listeners.
 
-    Of two ranks of a new gloo group, the one with the lower address listens, and waits for as long as torch's timeout
-    if the other died or was freed. gloo takes a connection for the one whose number (its place among the listener's, 8
-    bytes) is read from it first, also when it comes early: made here and closed, it ends the wait with "Connection
-    closed by peer".
+    Of two ranks of a new gloo group, the one with the lower address listens and, if the other died or was freed, waits
+    for as long as torch's timeout, without a connection of its own that could be shut down. gloo's listener takes a
+    connection for the one whose number (its place among the listener's, 8 bytes) is read from it first, also when it
+    comes early. One that is made here and closed ends the wait with "Connection closed by peer".
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,6 @@
-"""RankFormation: how one rank joins a generation: choose a backend, meet at the store, make the groups, check a
-collective.
+"""RankFormation: the steps by which one rank joins a generation of the world, each a call into torch.distributed.
+
+It chooses a backend, meets the others at the store, makes the groups, and checks that a collective comes out right.
 """
 
 import contextlib
@@ -93,9 +94,10 @@ class RankFormation:
 
     @contextlib.contextmanager
     def watchdog(self, abandoned: threading.Event) -> Iterator[None]:
-        """Abort the formation, again and again as it may be between two waits, when the deadline passes or it is
-        abandoned: torch would wait a day for a dead rank. One that never came is noticed earlier, by the meeting at the
-        store.
+        """Abort the formation when the deadline passes or it is abandoned: torch would wait a day for a dead rank.
+
+        It may be between two waits at any moment, so it is aborted again and again. A rank that never came is noticed
+        earlier, by the meeting at the store.
         """
         before = own_listeners()
         is_over = threading.Event()

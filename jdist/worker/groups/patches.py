@@ -1,6 +1,7 @@
-"""Patches of the few torch.distributed functions with which a cell could take the world from jdist, or add to it: init
-and destroy of the world only print that there is nothing to do; new groups are recorded, to be made again under the
-same names.
+"""Patches of the few torch.distributed functions with which a cell could take the world from jdist, or add to it.
+
+Init and destroy of the world only print that there is nothing to do. New groups are recorded, so that a re-formed world
+has the same groups under the same names.
 """
 
 import functools

@@ -1,5 +1,6 @@
-"""Rebinding: whatever still points at the process groups of the last generation is pointed at the new ones: users'
-variables, FSDP's mesh objects and DDP's C++ reducer. DTensor and DeviceMesh look groups up by name and need nothing.
+"""Rebinding: whatever still points at the process groups of the last generation is pointed at the new ones.
+
+That is users' variables, FSDP's mesh objects and DDP's C++ reducer. DTensor and DeviceMesh look groups up by name.
 """
 
 import functools
@@ -39,9 +40,10 @@ def remember_ddp_modules() -> None:
 
 
 def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: dict[str, Any]) -> list[str]:
-    """Point DDP modules, containers, instances and closures at the group that is now under an old one's key. Returns
-    notices about what could not be reached. The garbage collector knows who refers to a group, except dicts of plain
-    values, which it does not track; those are found by walking what the namespace holds.
+    """Point DDP modules, containers, instances and closures at the group that is now under an old one's key.
+
+    Returns notices about what could not be reached. The garbage collector knows who refers to a group, except dicts of
+    plain values, which it does not track; those are found by walking what the namespace holds.
     """
     notices: list[str] = []
     old: list[ProcessGroup] = []

@@ -1,6 +1,8 @@
-"""The registry of process groups: the world's generations, and the groups made from them, in one worker. A *generation*
-is formed, used until a collective is aborted or a rank is lost, and left for the next one. There, users' groups are
-made again in the same order, so that torch gives them the same names (and see worker/groups/rebind).
+"""The registry of process groups: the world's generations, and the groups made from them, in one worker.
+
+A *generation* is formed, used until a collective is aborted or a rank is lost, and left for the next one. Users' groups
+are made again there in the same order, so that torch gives them the same names, and handles of the old ones are
+replaced (see worker/groups/rebind).
 """
 
 import gc
@@ -28,9 +30,10 @@ _log = logging.getLogger("jdist.worker")
 
 
 class GroupRegistry:
-    """This worker's process groups. Callable from any thread; ``form`` only while no cell runs. ``on_group_made(index,
-    spec, listeners)`` is called on the cell's thread; ``listeners`` are the sockets on which this rank listens for the
-    group.
+    """This worker's process groups. Callable from any thread; ``form`` only while no cell runs.
+
+    ``on_group_made(index, spec, listeners)`` is called on the cell's thread when a cell has made a group; ``listeners``
+    are the sockets on which it made this rank listen.
     """
 
     def __init__(self, namespace: dict[str, Any]):
@@ -118,8 +121,9 @@ class GroupRegistry:
     # ------------------------------------------------------------ forming
 
     def form(self, form: FormWorld, worker: int, gpu_index: int) -> WorldFormed:
-        """Leave the generation that is held, abandon an older formation under way, and form the next with all other
-        ranks. Raises LaunchError that says what is missing, when ranks, store or backend are.
+        """Leave the generation that is held, if any, and form the next one with all other ranks.
+
+        Abandons an older formation under way. Raises LaunchError that says what is missing: ranks, store or backend.
         """
         rank = form.workers.index(worker)
         with self._turn:

@@ -1,6 +1,7 @@
-"""The worker's client of the rendezvous store, and the ranks' meeting there before a group is made. One client lasts
-for the process, with a spare for when its connection is shut down: connecting looks up names, seconds without a name
-server.
+"""The worker's client of the rendezvous store, and the ranks' meeting there before a group is made.
+
+One client lasts for the process: each new connection makes both ends look each other's name up, which costs seconds
+where a name server drops packets. A spare is connected for when the client's connection has been shut down.
 """
 
 import os

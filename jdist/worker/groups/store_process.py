@@ -43,8 +43,10 @@ def main(spec_json: bytes) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Listen at that one address, not at all as is the default. Raises OSError. A name that stands here for the
-    loopback, or for another host that forwards the port, has unknown addresses elsewhere: listen at all of them.
+    """Listen at that one address; by default the store listens at all of this host's. Raises OSError.
+
+    A name that stands here for the loopback, or for another host that forwards the port, is reached from elsewhere at
+    addresses that cannot be known; for such a name, listen at all of them.
     """
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     is_near = ipaddress.ip_address(address[0]).is_loopback and host not in ("localhost", address[0])

@@ -1,6 +1,4 @@
-"""The shell of a rank: where it must differ from a notebook's own (input, pager, ``exit``), as no user sits in front of
-it.
-"""
+"""The shell of a rank, whose input, pager and ``exit`` differ from a notebook's, as no user sits in front of it."""
 
 import sys
 from collections.abc import Callable
@@ -62,9 +60,7 @@ def _with_hint(kernel: Any, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _breakpointhook(kernel: Any, attached: Callable[..., Any]) -> Callable[..., Any]:
-    """IPython's debugger at the caller, or ``attached`` (debugpy's hook, else without effect) while a front end is
-    connected.
-    """
+    """IPython's debugger at the caller, or ``attached``, debugpy's hook, which does nothing without a front end."""
 
     def hook(*args: Any, **kwargs: Any) -> Any:
         if kernel.debugger is not None and kernel.debugger.is_started:

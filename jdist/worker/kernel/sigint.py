@@ -1,6 +1,7 @@
-"""SIGINT that only ever stops user code: in the kernel's own, a KeyboardInterrupt would lose a reply. The handler
-inspects the stack: it raises only where the shell executes a cell, cancels a cell that awaits, and otherwise does
-nothing; the sender repeats the signal.
+"""SIGINT that only ever stops user code: in the kernel's own code, a KeyboardInterrupt would lose a reply.
+
+The handler inspects the stack that it interrupts. It raises only where the shell executes a cell, cancels a cell that
+awaits, and otherwise does nothing; the sender repeats the signal until the run has ended.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ class SafeSigint:
 
     @contextlib.contextmanager
     def cancel_on_sigint(self, future: asyncio.Future[Any]) -> Iterator[None]:
-        """Cancel a cell that awaits, every time, and interrupt one that computes; ipykernel's own cancels once only."""
+        """On every SIGINT, cancel a cell that awaits or interrupt one that computes; ipykernel's own cancels once."""
         loop = asyncio.get_running_loop()
 
         def cancel() -> None:
@@ -87,7 +88,8 @@ class SafeSigint:
                 }
             return reply
 
-        kept.__signature__ = inspect.signature(do_execute)  # type: ignore[attr-defined]  # ipykernel goes by it
+        # ipykernel looks at the signature to see which arguments it may pass.
+        kept.__signature__ = inspect.signature(do_execute)  # type: ignore[attr-defined]
         return kept
 
 

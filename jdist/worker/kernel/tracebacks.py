@@ -1,6 +1,7 @@
-"""Tracebacks: rendered fast, once, without frames of jdist's functions around torch's; an interrupt's is the cell's
-lines. IPython's rendering parses each frame's source file, most of a second for torch's largest; its way for long files
-looks the same, and is taken here for all.
+"""Tracebacks: rendered fast from the first error on, and short for an interrupt, which needs only the cell's lines.
+
+IPython's rendering parses each frame's source file, most of a second for torch's largest. Its way for long files looks
+the same, and is taken for all. Nothing is rendered twice; frames of jdist's functions around torch's are left out.
 """
 
 import linecache

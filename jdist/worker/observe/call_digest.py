@@ -1,7 +1,7 @@
 """Digests of a cell's collectives, one per group, by which ranks that did not call the same can be told apart.
 
-Backends accept much that is wrong: gloo adds on one rank what it takes the maximum of on another; the numbers are
-wrong, but no rank hangs. Made when a cell ends, on its thread; an equal call costs one look-up.
+Backends accept much that is wrong: gloo adds on one rank what it takes the maximum of on another. No rank hangs then,
+but the numbers are wrong. Digests are made when a cell ends, on its thread; an equal call costs one look-up.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ class _GroupCalls:
 
 def digest_calls(calls: list[LoggedCall], merger: CallMerger, labels: dict[str, str]) -> tuple[CallDigest, ...]:
     """Digests of the collectives that returned, one per group; ``labels`` are users' names of groups, by torch's name.
+
     A group in which several threads called is left out: the order of their calls is not the user's intention.
     """
     groups: dict[str, _GroupCalls] = {}

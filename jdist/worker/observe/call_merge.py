@@ -1,8 +1,8 @@
 """Logged calls and the flight recorder's entries of the same collectives, merged into one list of calls. Pure.
 
-An entry belongs to the logged call of its own thread during which it was made. Of several (a collective of objects
-sends sizes first), the last one's number counts. One without a call was made in C++, by DDP's reducer or a functional
-collective; its line is that of the backward pass. A logged call within another is a part of that.
+An entry belongs to its own thread's logged call during which it was made. A call may have several (a collective of
+objects sends sizes first): the last one's number counts. An entry without a call was made in C++, by DDP's reducer or a
+functional collective; its line is that of the backward pass. A logged call within another is a part of that.
 """
 
 import bisect

@@ -1,6 +1,7 @@
-"""torch's flight recorder: the collectives of this rank, read without its main thread's help. On by default, for gloo
-too, it sees DDP's reducer and functional collectives, as no wrapper can. It numbers a group's collectives from 1 on
-each rank alike.
+"""torch's flight recorder: the collectives of this rank, read without its main thread's help.
+
+It is on by default, for gloo too, and sees what no wrapper can: DDP's reducer and functional collectives. It numbers a
+group's collectives from 1 on each rank alike; sends and receives are not among them.
 """
 
 import functools
@@ -33,11 +34,11 @@ class RecorderEntry(Struct, frozen=True):
 
 
 class FlightRecorder:
-    """Reads the flight recorder, for the world that is formed now: all of it in milliseconds, its counters in 0.1 ms.
+    """Reads the flight recorder for the world that is formed now: all of it in milliseconds, its counters in 0.1 ms.
 
-    A group's counter counts sends and receives too; by how many it is ahead of the last collective's number, a dump
-    tells, until the next of them. Names of groups are those of the last world's, so the number that grows with every
-    group made keeps groups apart; a dump tells which name it belongs to.
+    A group's counter counts sends and receives too, so it is ahead of the number of the group's last collective. A dump
+    tells by how many, which holds until the next send or receive. Groups of a re-formed world have the last one's
+    names, so a number that grows with every group made keeps them apart; a dump tells which name belongs to which.
     """
 
     def __init__(self, log: CallLog, labels: Callable[[], dict[str, str]]):

@@ -1,8 +1,8 @@
 """Where the main thread is, by its stack, the call log and the flight recorder, without its help.
 
 A logged call that has not returned is what it is blocked in. Without one (``handle.wait()``, ``loss.backward()``) it is
-blocked only if something is in flight *and* it has waited in the same instruction, between two samples, at none of
-Python's own waits: a sleep or a data loader's wait while a collective goes on by itself is Python.
+blocked only if something is in flight *and* it has waited in the same instruction from one sample to the next, at none
+of Python's own waits: a sleep or a data loader's wait while a collective goes on by itself is Python.
 """
 
 import contextlib
@@ -201,8 +201,10 @@ def store_port(wait: FrameType) -> int | None:
 
 
 def _waits_for_a_thread(native_id: int) -> bool:
-    """Whether the thread waits at a lock or condition (or ``time.sleep`` without ``/proc/…/syscall``). So does one that
-    only waits for the GIL: ask twice, and for its CPU time in between.
+    """Whether the thread waits at a lock or condition, rather than sleeps, reads or computes.
+
+    So does a thread that only waits for the GIL: ask twice, and for its CPU time in between. A lock cannot be told from
+    ``time.sleep`` without ``/proc/…/syscall``.
     """
     with contextlib.suppress(OSError, IndexError), open(f"/proc/self/task/{native_id}/syscall") as f:
         call = f.read().split(None, 1)[0]

@@ -85,9 +85,10 @@ class Observer:
         return location
 
     def observe(self, device: str, rss: int, recent: int) -> Observation:
-        """The reply to Observe; ``recent`` calls of each group. The main thread goes on, so its place in its groups is
-        read last: never behind the call that is reported, as if the rank were missing from the collective that it is
-        in.
+        """The reply to Observe; ``recent`` calls of each group.
+
+        The main thread goes on meanwhile, so how far it is in its groups is read last: it may be ahead of the call that
+        is reported, but never behind it, as if the rank were missing from the collective that it is in.
         """
         run = self._spans.current
         doing = self._activity(self._main.location() if run else None)
@@ -193,8 +194,9 @@ class Observer:
 
 
 class StallDetector:
-    """Calls ``on_stall(run)`` once for each call in which the main thread has been blocked for a whole tick. It ticks
-    on jdist's own loop, only while a cell is running or due.
+    """Calls ``on_stall(run)`` once for each call in which the main thread has been blocked for a whole tick.
+
+    It ticks on the loop of jdist's own thread, and only while a cell is running or due.
     """
 
     def __init__(self, observer: Observer, spans: RunSpans, on_stall: Callable[[int], None]):

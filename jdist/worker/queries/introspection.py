@@ -1,5 +1,7 @@
-"""Introspection of a rank's names, beside cells: of the user's code, only ``__dir__``, and ``__getattr__`` on the way
-to the object before a dot, is called; nothing is copied from a device or made by a user's ``__repr__``.
+"""Introspection of a rank's names: which begin with what is being typed, and what one of them is. Runs beside cells.
+
+Of the user's code, it calls only ``__dir__``, and ``__getattr__`` on the way to the object before a dot. It prints no
+value that has to be copied from a device, or that a user's ``__repr__`` makes.
 """
 
 import builtins

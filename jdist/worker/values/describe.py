@@ -1,5 +1,6 @@
-"""Describing a value where it is: evaluate an expression, and summarize the value in one row of a table. Statistics run
-over chunks (megabytes for a 10 GB tensor); very large tensors are sampled.
+"""Describing a value where it is: evaluate an expression, and summarize the value in one row of a table.
+
+Statistics run over chunks, so describing a 10 GB tensor takes megabytes; very large ones are sampled.
 """
 
 import ast
@@ -42,8 +43,9 @@ class ValueDescription(Struct, frozen=True, kw_only=True):
 
 
 def evaluate(expr: str, namespace: Mapping[str, Any]) -> Any:
-    """The value of an expression such as ``model.layer1.weight`` in a rank's namespace. Raises UsageError that names
-    what is missing and the nearest existing name, and what the user's own code raises.
+    """The value of an expression such as ``model.layer1.weight`` in a rank's namespace.
+
+    Raises UsageError naming what is missing and the nearest existing name; what the user's code raises comes through.
     """
     try:
         tree = ast.parse(expr.strip(), mode="eval")
@@ -172,7 +174,7 @@ def _describe_module(module: torch.nn.Module) -> ValueDescription:
 
 
 def _numbers(tensor: torch.Tensor | None) -> dict[str, Any]:
-    """Fields of :class:`ValueDescription` for a strided tensor's numbers; none where torch cannot compute its dtype."""
+    """The computed fields of a tensor's :class:`ValueDescription`; none where torch cannot compute with its dtype."""
     if tensor is None or tensor.is_meta:
         return {}
     numel = tensor.numel()

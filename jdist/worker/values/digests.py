@@ -1,6 +1,7 @@
-"""Digests of a value, by which ranks find out whether it is the same everywhere, and which element differs first. Each
-entry (a parameter of a Module, a key of a dict) has a digest of its bytes; digests of blocks narrow a difference down.
-Equal means equal bits: NaN equals NaN with the same bits, 0.0 differs from -0.0.
+"""Digests of a value, by which ranks find out whether it is the same everywhere, and which element differs first.
+
+Each entry (a parameter of a Module, a key of a dict) has a digest of its bytes; digests of blocks narrow a difference
+down. Equal means equal bits: NaN equals NaN with the same bits, 0.0 differs from -0.0.
 """
 
 import hashlib
@@ -25,9 +26,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def digests(obj: Any) -> list[tuple[str, str, str]]:
-    """(key, meta, digest in hex) of every entry, in its own order. A tensor or array is one entry with key ``""`` and a
-    meta such as ``"float32 [3, 4]"``; of a DTensor it is this rank's part. Parts go by name or key path
-    (``layer1.weight``, ``state[0].exp_avg``).
+    """(key, meta, digest in hex) of every entry, in the value's own order.
+
+    A tensor or array is one entry with key ``""`` and a meta such as ``"float32 [3, 4]"``; of a DTensor it is this
+    rank's part. Parts of other values go by name or key path (``layer1.weight``, ``state[0].exp_avg``).
     """
     found = [(key, _meta(leaf), _digest(leaf)) for key, leaf in _leaves(obj)]
     return found or [("", f"{type(obj).__name__} of 0", _hex(()))]
@@ -48,8 +50,10 @@ def block_digests(obj: Any, key: str, start: int, stop: int, nblocks: int) -> li
 
 
 def element(obj: Any, key: str, flat_index: int) -> tuple[tuple[int, ...], str]:
-    """Index and text of one element of the tensor or array at ``key``, in row-major order; without elements, a short
-    repr. The text tells any two values of the dtype apart. Raises UsageError when there is no such element.
+    """Index and text of one element of the tensor or array at ``key``, in row-major order.
+
+    The text tells any two different values of the dtype apart; of an entry that has no elements, it is a short repr.
+    Raises UsageError when there is no such element.
     """
     leaf = _leaf(obj, key)
     if not _is_block(leaf):
@@ -170,9 +174,7 @@ def _hex(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
 
 
 def chunks(block: Any, start: int, stop: int, limit: int = CHUNK) -> Iterator[Any]:
-    """1-D pieces of at most ``limit`` of the flat elements ``start`` to ``stop``; only of a contiguous block are they
-    views.
-    """
+    """The flat elements ``start`` to ``stop`` in 1-D pieces of at most ``limit``: views if contiguous, else copies."""
     shape = tuple(block.shape)
     if start >= stop:
         return

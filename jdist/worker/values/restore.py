@@ -2,7 +2,8 @@
 
 DDP brings parameters in line, but not the optimizer, which would drift away unseen; so names are restored together.
 What the fresh rank has already is filled in place, since other objects may refer to it; what it lacks is sent in one
-piece, so that an optimizer still steps its model's very parameters. Of DDP, the module is restored and wrapped again.
+piece, so that an optimizer still steps its model's very parameters. DDP itself is no state: the module in it is
+restored and wrapped again.
 """
 
 from collections.abc import Iterable
@@ -40,8 +41,9 @@ class RestoreItem(Struct, frozen=True):
 
 
 def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any]) -> dict[str, str]:
-    """Restore ``names`` on rank ``dst`` from rank ``src``, called on every rank; returns, on ``dst``, what was done to
-    each. Raises UsageError on ``src`` when a name is missing or does not fit; nothing has been changed then.
+    """Restore ``names`` on rank ``dst`` from rank ``src``; returns, on ``dst``, what was done to each.
+
+    Call it on every rank. Raises UsageError on ``src``, with nothing changed, when a name is missing or does not fit.
     """
     __tracebackhide__ = True
     rank = dist.get_rank()
@@ -215,8 +217,9 @@ def _on_device(value: Any, device: Any) -> Any:
 
 
 def _ddp_options(name: str, ddp: Any, rank: int) -> dict[str, Any]:
-    """The options with which :func:`_wrap_ddp` wraps as ``ddp`` does. Raises UsageError when ``rank`` is not in that
-    group, or an option cannot be sent.
+    """The options with which :func:`_wrap_ddp` wraps as ``ddp`` does.
+
+    Raises UsageError when ``rank`` is not in the group of ``ddp``, or an option cannot be sent to another rank.
     """
     members = dist.get_process_group_ranks(ddp.process_group)
     if rank not in members:
