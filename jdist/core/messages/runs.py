@@ -13,7 +13,7 @@ class RankDone(Message, frozen=True):
     """One rank's part of a run is over."""
 
     run: int
-    rank: int
+    rank: int  # From an agent, the worker's id, which the controller replaces (see membership).
     kind: str  # An :data:`~jdist.core.outcome.OutcomeKind`.
     duration: float = 0.0  # Seconds.
     payload: PayloadWire | None = None  # The value.
