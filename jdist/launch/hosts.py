@@ -24,7 +24,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 
 def read_hostfile(path: str | Path) -> tuple[Host, ...]:
-    """An OpenMPI hostfile, which may also say ``python=`` and ``directory=`` for the agent there. Raises UsageError."""
+    """The hosts of an OpenMPI hostfile, with ``python=`` and ``directory=`` for the agents. Raises UsageError."""
     try:
         lines = Path(path).expanduser().read_text().splitlines()
     except (OSError, UnicodeDecodeError) as e:

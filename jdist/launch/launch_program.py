@@ -1,4 +1,4 @@
-"""Launch program: such as srun, mpirun or an agent; it runs in a session of its own, to outlive its starter."""
+"""Launch program, such as srun, mpirun or an agent: it runs in a session of its own, and so outlives its starter."""
 
 import asyncio
 import contextlib
@@ -102,7 +102,7 @@ class LaunchProgram:
         if await self._ended(grace):
             return
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, 9)
+            os.killpg(self._process.pid, 9)  # with other processes that it may have started on this host
         await self._ended(grace)
 
     async def _ended(self, seconds: float) -> bool:

@@ -57,7 +57,7 @@ def find_place(variables: Sequence[str], environ: Mapping[str, str]) -> int | No
 
 
 def _run(node_rank: int, name: str, options: argparse.Namespace) -> tuple[int, str]:
-    """Run the agent: its exit status, and a report. ``name``: what the launcher calls this node to reach it again."""
+    """Run the agent on the node that the launcher calls ``name``; returns its exit status, and how it ended."""
     command = [sys.executable, "-P", "-m", "jdist", "join", "--node-rank", str(node_rank)]
     command += ["--no-fork"] * options.no_fork
     with tempfile.TemporaryFile() as output, _open_line(options.line) as line:

@@ -25,7 +25,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class RateLimit(logging.Filter):
-    """Drops warnings that come too often: of one logger and template, without a traceback. The next tells how many."""
+    """Drops warnings of a kind that come too often; the next that passes says how many were dropped."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         super().__init__()
@@ -34,8 +34,8 @@ class RateLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING or record.exc_info:
-            return True
-        kind, now = (record.name, str(record.msg)), self._clock()
+            return True  # one with a traceback always passes
+        kind, now = (record.name, str(record.msg)), self._clock()  # a kind: one logger's records of one template
         began, count = self._periods.get(kind, (now, 0))
         if now - began >= _PERIOD:
             if count > _AT_ONCE:

@@ -46,7 +46,8 @@ def has_ended(pid: int) -> bool:
 
 
 def pid_namespace() -> int:
-    """The pid namespace's 32-bit inode number, or 0: containers may share /tmp, but they number processes apart."""
+    """The 32-bit inode number of this process's pid namespace; 0 where there is none."""
+    # Containers may share /tmp or /dev/shm and number their processes separately.
     try:
         return os.stat("/proc/self/ns/pid").st_ino & 0xFFFFFFFF
     except OSError:

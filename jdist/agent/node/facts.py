@@ -67,7 +67,8 @@ def _network() -> str:
 
 
 def interface_environment(address: str) -> dict[str, str]:
-    """Name ``address``'s interface to gloo and NCCL, unless set: the host name's may be unreachable for others."""
+    """Variables that name the interface of ``address`` to gloo and NCCL, unless the user has set them."""
+    # By default both take the interface that the host's own name resolves to, which other nodes may not reach.
     names = [n for n, found in psutil.net_if_addrs().items() if address in {a.address.partition("%")[0] for a in found}]
     variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     return {v: names[0] for v in variables if names and v not in os.environ}

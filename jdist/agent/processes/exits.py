@@ -49,9 +49,10 @@ class ChildReaper:
         return self._statuses.pop(pid, None)
 
     def end_all(self, timeout: float) -> None:
-        """Kill and await, in rounds, until none is left (a killed worker's become the agent's), at the agent's end."""
+        """Kill and reap children until none is left, for ``timeout`` seconds at most. For the agent's own end."""
         deadline = time.monotonic() + timeout
         while self.reap() and time.monotonic() < deadline:
+            # The children of a killed worker become the agent's, so each round may find new ones.
             for child in psutil.Process().children():
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()

@@ -25,7 +25,7 @@ _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, 
 
 
 class Kernel:
-    """One worker's process and sockets, the agent's ``number``; ``on_exit`` is called once, before any wait for it."""
+    """One worker's process and sockets. ``number`` is the process's serial number on this agent."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Kernel:
         number: int,
         wanted: StartWorker,
         gpu_index: int,
-        on_frames: Callable[[Kernel, str, list[bytes]], None],
-        on_exit: Callable[[Kernel], None],
+        on_frames: Callable[[Kernel, str, list[bytes]], None],  # Called with the kernel, the channel and the message.
+        on_exit: Callable[[Kernel], None],  # Called once, when the process has ended; it is not reaped here.
     ):
         self.wanted = wanted
         self.worker = wanted.worker  # Its id, for life.

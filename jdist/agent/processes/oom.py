@@ -34,10 +34,10 @@ class OomVerdict(Struct, frozen=True):
 
 
 class OomMonitor:
-    """Reads the kernel's counters and log under ``root`` for some processes. Call `tick` about once a second."""
+    """Reads the kernel's counters and log for some processes. Call `tick` about once a second."""
 
     def __init__(self, root: Path = Path("/")):
-        self._root = root
+        self._root = root  # Where "proc", "sys" and "dev" are found.
         self._mounts = find_mounts(_read(root / "proc/self/mountinfo"))
         self._counters: dict[int, Path | None] = {}  # The file with the count, by process; None where there is none.
         self._older: dict[Path, int] = {}

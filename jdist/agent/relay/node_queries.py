@@ -1,4 +1,4 @@
-"""Node queries: answered in a task each, without importing torch: from the system, the GPU driver and a fork."""
+"""Node queries: each is answered in its own task from the system, the GPU driver and a fork; torch is not imported."""
 
 import asyncio
 import contextlib

@@ -88,7 +88,7 @@ class Admission:
         return node
 
     def _lacks_gpus(self, node: Node) -> str:
-        """Why the backend cannot reach this node's ranks; "" if it can, or unknown: not all GPUs are NVIDIA's."""
+        """Why the backend that was asked for cannot reach this node's ranks; "" if it can, or that is unknown."""
         if "nccl" not in self._model.settings.backend:
             return ""
         needs = f"backend {self._model.settings.backend} needs a GPU for each rank"
@@ -100,6 +100,7 @@ class Admission:
             return f"{needs}, and {node.task.local_size} tasks share its {node.facts.gpus}"
         if node.facts.gpus:
             return f"{needs}, and it has {node.facts.gpus} for {node.nproc}"
+        # A node on which no NVIDIA device is seen may still have other GPUs: the other nodes decide.
         other = next((n for n in others if n.facts.gpus), None)
         return f"{needs}, and it has none; {other.name} has {other.facts.gpus}" if other is not None else ""
 
@@ -195,7 +196,8 @@ class Admission:
 
 
 def _address(node: Node, world: World) -> str:
-    """Where others meet a node on the controller's own host: as they reach the controller. "": it is elsewhere."""
+    """Where others meet a node on the controller's own host: where they reach the controller. "" for one elsewhere."""
+    # Seen from that host, each of its addresses is as good as another. A node elsewhere knows its own.
     if node.facts.address != node.facts.reached:
         return ""
     ways = [n.facts.reached for n in world.nodes.values() if n.facts.address != n.facts.reached]

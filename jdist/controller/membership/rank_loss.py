@@ -1,4 +1,7 @@
-"""Rank loss: what a loss ends, and what takes its place; only this module acts (docs/design/recovery.md). Pure."""
+"""Rank loss: what the loss of a rank or node ends, and what takes its place. Pure.
+
+Only this module acts on a loss. The order, with who is called for what, is in docs/design/recovery.md ("Who acts").
+"""
 
 from jdist.controller.membership.formation import Formation
 from jdist.controller.model.model import Model

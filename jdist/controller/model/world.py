@@ -126,10 +126,10 @@ class Numbering(Struct, frozen=True):
 
 @dataclass
 class World:
-    """Nodes (or places: core/topology) by node rank and ranks by rank, numbered once every node has joined."""
+    """Nodes by node rank, and ranks by rank; ranks are numbered once every node has joined."""
 
     nnodes: int
-    nodes: dict[int, Node] = field(default_factory=dict)
+    nodes: dict[int, Node] = field(default_factory=dict)  # Places (core/topology) if the ranks are a launcher's tasks.
     ranks: dict[int, Rank] = field(default_factory=dict)
     _rank_of: dict[int, int] = field(default_factory=dict)  # By worker id; empty when it has to be made again.
 

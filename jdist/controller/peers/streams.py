@@ -12,7 +12,10 @@ _MOST = 8192  # Peers at a time.
 
 
 class PeerStreams:
-    """Numbers what goes down, takes what comes up once and in order; ``on_overrun``: a peer takes nothing, and why."""
+    """Numbers what goes down, and takes what comes up once and in order; ``send`` puts frames on the control port.
+
+    A peer that takes nothing of what it is sent is given up: ``on_overrun`` is called with its name and the reason.
+    """
 
     def __init__(self, send: Callable[[Frames], object], on_overrun: Callable[[str, str], object]):
         self._send_frames = send

@@ -1,4 +1,7 @@
-"""The controller's own runs, ahead of every user's cell: setup cells on fresh ranks, then re-form callbacks. Pure."""
+"""The controller's own runs: setup cells, run again on fresh ranks, and the callbacks after a re-forming. Pure.
+
+Both are queued when the world has been formed, ahead of every cell of a user, and setup cells come first.
+"""
 
 from collections.abc import Iterable
 

@@ -1,6 +1,6 @@
-"""Hub: nodes are named servers of the same user: a process, batch job, pod, whatever the Hub's spawner starts.
+"""Hub: nodes are named servers of the same user: processes, batch jobs, pods or whatever the Hub's spawner starts.
 
-In each, a kernel starts the agent and is shut down. The agent ends with the cluster or with its server.
+In each server, a kernel starts the agent and is shut down. The agent ends with the cluster or with its server.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Servers: a user's named servers, started, followed and removed through JupyterHub's REST API, and code run on them.
 
-https://jupyterhub.readthedocs.io/en/stable/reference/rest-api.html; all used here exists since 2.0. Code is sent over a
-kernel's websocket (https://jupyter-server.readthedocs.io/en/latest/developers/websocket-protocols.html), so nothing
-needs to be installed in the server, and the code is in no command line, environment, log or history.
+All used here is in the API (https://jupyterhub.readthedocs.io/en/stable/reference/rest-api.html) of 2.0. Code is sent
+over a kernel's websocket (https://jupyter-server.readthedocs.io/en/latest/developers/websocket-protocols.html), so
+nothing needs to be installed in the server, and the code is in no command line, environment, log or history.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """Manifest: the Kubernetes objects that run a cluster's nodes, a StatefulSet whose pod ordinals are the node ranks.
 
-A restarted pod keeps its name and so its node rank. Its agent reads the join line from a Secret, on standard input.
+A restarted pod keeps its name and therefore its node rank. The join line is in a Secret, which each pod's agent reads
+on its standard input, so it appears in no argv, environment or image.
 """
 
 import base64
@@ -154,7 +155,8 @@ def _pod(pods: PodSpec) -> Object:
 
 def _container(pods: PodSpec) -> Object:
     words = [*(["-n", str(pods.nproc)] if pods.nproc else []), *([] if pods.fork else ["--no-fork"])]
-    homeless = {"HOME": "/tmp", "USER": MANAGED, "LOGNAME": MANAGED} if pods.user else {}  # torch needs them
+    # A user ID that is unknown to the image has no name and no home, which torch requires.
+    homeless = {"HOME": "/tmp", "USER": MANAGED, "LOGNAME": MANAGED} if pods.user else {}
     own = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     variables = [{"name": k, "value": v} for k, v in {**homeless, **dict(pods.env)}.items()]
     gpus = {"nvidia.com/gpu": str(pods.gpus)} if pods.gpus else {}

@@ -1,6 +1,6 @@
 """Pods: their state as Kubernetes reports it, worded so that a user can act on it.
 
-They are JSON (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/): the client's classes change.
+They are read as JSON (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/): the client's classes change.
 """
 
 from typing import Any

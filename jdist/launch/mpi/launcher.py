@@ -26,11 +26,11 @@ HOSTFILES = {  # Options that name a hostfile.
 }
 HOSTS = {"openmpi": ("-host", "--host", "-H", "--H"), "mpich": ("-hosts", "--hosts", "-host", "--host")}
 _MPIRUNS = ("mpirun", "mpiexec")
-_ANSWER = 30.0  # Seconds for mpirun to tell its version.
+_ANSWER_TIMEOUT = 30.0  # Seconds for mpirun to tell its version.
 
 
 class MpiLauncher(ProgramLauncher):
-    """One mpirun for all nodes; the first word after ``--`` may name it. When it fails, the agents go on."""
+    """One mpirun for all nodes, which the first word after ``--`` may name. The agents survive its failure."""
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
@@ -134,7 +134,9 @@ def _split(args: Sequence[str]) -> tuple[str, list[str]]:
 def _family(program: str) -> Family:
     """Family of an mpirun. Raises UsageError if it is unknown."""
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=_ANSWER)
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, check=False, timeout=_ANSWER_TIMEOUT
+        )
     except (OSError, subprocess.TimeoutExpired) as e:
         raise UsageError(f"--launcher mpi: {program} --version gave no answer: {e}") from None
     said = f"{done.stdout}\n{done.stderr}".strip()
@@ -153,7 +155,8 @@ def _hosts_among(args: Sequence[str], family: Family) -> tuple[Host, ...]:
 
 
 def _write_line(line: str) -> Path:
-    """A file of mode 0600 in the home, which nodes likely share: MPICH forwards its input to one process only."""
+    """Write the join line to a file of mode 0600 in the home directory, which nodes most likely share."""
+    # MPICH's mpiexec forwards its input to its first process only, and the line must not be in argv or a variable.
     path = Path.home() / f".jdist-join-{secrets.token_hex(8)}"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as f:
         f.write(f"{line}\n")

@@ -192,6 +192,6 @@ class RayLauncher(Launcher):
 
 
 def fitting(found: list[float], nnodes: int, wanted: float) -> float:
-    """Amount for each node: ``wanted``, or less if all ``found`` have less and no more nodes may be on their way."""
+    """Amount of a resource to request for each node: ``wanted``, or less if ``nnodes`` nodes do not have it."""
     have = sorted(found, reverse=True)
-    return wanted if len(have) < nnodes else min(wanted, have[nnodes - 1])
+    return wanted if len(have) < nnodes else min(wanted, have[nnodes - 1])  # if there are fewer, more may be coming

@@ -1,7 +1,7 @@
-"""Protocol: the program that talks to Ray for a launcher; the notebook's process may be connected to another cluster.
+"""Protocol: the program that talks to Ray for a launcher, since a process can be connected to one Ray cluster only.
 
-It reads a request and, for a launch, the join line on standard input, reports on standard output, and ends with its
-input.
+The notebook's may be connected already. This one reads a request and, for a launch, the join line on standard input,
+writes progress reports to standard output, and ends when its input ends.
 """
 
 import asyncio

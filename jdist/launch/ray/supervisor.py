@@ -1,9 +1,10 @@
 """Supervisor: the one actor that represents a jdist cluster in a Ray cluster; it owns placement group and agents.
 
-It ends when the agents have ended, when it is told to, or with the program that started it if that ends too early.
+It requests no resources. It ends when the agents have ended, when it is told to, or when the program that started it
+ends before the launch was complete. States of a node: *pending* (bundle not placed) → *starting* → *running* → *ended*.
+
 Ray ends what an actor has created as soon as that actor's process or node dies. So supervisor, placement group and
 node actors are detached, and Ray restarts the supervisor, which finds them by name. Only ``ray.kill`` ends it for good.
-A node is *pending* (its bundle is not placed), then *starting*, *running*, *ended*.
 """
 
 import asyncio

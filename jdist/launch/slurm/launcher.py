@@ -18,7 +18,7 @@ from jdist.core.slurm import SlurmJob, describe_node, parse_accounting, parse_jo
 from jdist.launch.base import LaunchPlan, poll_pause
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
 
-_ANSWER = 30.0  # Seconds for Slurm's programs to answer; its controller may be busy.
+_ANSWER_TIMEOUT = 30.0  # Seconds for Slurm's programs to answer; its controller may be busy.
 _LOOK = 0.2  # Seconds between two polls of a job that is about to end.
 _QUEUE = 14 * 86400.0  # Seconds for which a job that waits in the queue can use the join line in its script.
 _MARK = "JDIST_JOIN_LINE"
@@ -196,7 +196,7 @@ class SlurmLauncher(ProgramLauncher):
         if self._polling is not None:
             self._polling.cancel()
         if self._submitting is not None:
-            await asyncio.wait([self._submitting])  # at most _ANSWER; else a job of unknown number would stay
+            await asyncio.wait([self._submitting])  # at most _ANSWER_TIMEOUT; else a job of unknown number would stay
         await super().end()
         if self._submitted:
             await self._cancel([self._submitted])
@@ -243,11 +243,13 @@ def _allocated(number: str) -> SlurmJob:
 def _call(argv: Sequence[str], env: dict[str, str], text: str) -> str:
     """Output of one of Slurm's programs. Raises LaunchError with its error message."""
     try:
-        done = subprocess.run(argv, input=text, env=env, capture_output=True, text=True, check=False, timeout=_ANSWER)
+        done = subprocess.run(
+            argv, input=text, env=env, capture_output=True, text=True, check=False, timeout=_ANSWER_TIMEOUT
+        )
     except FileNotFoundError:
         raise LaunchError(f"{argv[0]} is not on the PATH: start where Slurm's programs are (a login node)") from None
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"{argv[0]} gave no answer within {_ANSWER:.0f} s: is slurmctld there?") from None
+        raise LaunchError(f"{argv[0]} gave no answer within {_ANSWER_TIMEOUT:.0f} s: is slurmctld there?") from None
     if done.returncode:
         raise LaunchError(f"{argv[0]} refused: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
     return done.stdout
@@ -280,7 +282,7 @@ def asked_nodes(args: Sequence[str]) -> int:
 def step_command(
     job: str, nodes: Sequence[str] | int, agents: Sequence[str], args: Sequence[str] = (), name: str = ""
 ) -> list[str]:
-    """Run ``agents`` once on each of ``nodes`` of ``job`` (names, or a number); the end of one does not end the others.
+    """Command line that runs ``agents`` once on each of ``nodes`` of ``job`` (names, or a number of nodes).
 
     The step shares nodes, memory and CPUs with the job's other steps, one of which may run the notebook.
     """
@@ -288,7 +290,7 @@ def step_command(
     step = ["srun", f"--jobid={job}", "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
     step += [] if isinstance(nodes, int) else [f"--nodelist={','.join(nodes)}"]
     step += ["--mem=0", "--cpu-bind=none"]  # one task a node would be bound to one core, and all ranks with it
-    step += ["--mpi=none", "--kill-on-bad-exit=0", "--wait=0", "--no-kill"]
+    step += ["--mpi=none", "--kill-on-bad-exit=0", "--wait=0", "--no-kill"]  # a task's end does not end the others
     return [*step, *args, *([f"--job-name={name}"] if name else []), *agents]
 
 
@@ -299,9 +301,9 @@ def batch_command(args: Sequence[str], nnodes: int, name: str) -> list[str]:
 
 
 def batch_script(agents: Sequence[str], nnodes: int, env: Mapping[str, str], log: str, line: str) -> str:
-    """The job's script with the join line, which Slurm shows only to the owner and administrators, until the job ends.
+    """The job's script with the join line. Slurm shows it only to its owner and to administrators, until the job ends.
 
-    Other users see arguments and variables, and a file of mode 0600 would need a shared file system.
+    Other users could see an argument or a variable, and a file of mode 0600 would need a shared file system.
     """
     step = shlex.join(step_command("JOB", nnodes, agents)).replace("--jobid=JOB", '--jobid="$job"')
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())

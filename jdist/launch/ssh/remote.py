@@ -1,6 +1,6 @@
 """Remote: the agent of one host, started over an ssh connection of its own.
 
-It ends with the connection until it has its join line; then it has its own session, and ends with its controller.
+Until it has its join line, it ends with the connection; later, in a session of its own, it ends with its controller.
 """
 
 import asyncio
@@ -121,7 +121,8 @@ class RemoteAgent(NodeLaunch):
 
 
 def _command(pythons: list[str], nbytes: int) -> str:
-    """For any login shell: single quotes, no ! or newline inside. Read by the byte: what follows is for the agent."""
+    """Command line for a login shell of any kind: single quotes, no exclamation mark, no newline inside."""
+    # The bootstrap is read byte by byte, so that what follows it stays on standard input for the agent.
     read = f'import os,sys;sys.path[:]=filter(None,sys.path);exec(b"".join([os.read(0,1)for _ in range({nbytes})]))'
     return " ".join(["exec /bin/sh -c", shlex.quote(_CHOOSE), shlex.quote(read), *map(shlex.quote, pythons)])
 

@@ -1,8 +1,8 @@
 """Probe: whether a port of this node can be reached from another node, with which delay and bandwidth.
 
-A listener is open for some seconds, at a port that the system chooses, as for Gloo and NCCL. It serves only peers that
-send its token. After the word ``ping`` it sends every byte back; after ``take`` it receives bytes until the peer stops,
-and reports how many and in how many nanoseconds.
+A listener is open for some seconds, at a port that the system chooses, as it does for Gloo and NCCL. It serves only
+peers that send its token. After the word ``ping`` it sends every byte back; after ``take`` it receives bytes until the
+peer stops, and reports how many and in how many nanoseconds.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ class Listener:
 
 
 def probe_path(name: str, target: tuple[str, int], token: str, timeout: float, burst: float) -> NetworkPath:
-    """Probe the path to a listener at ``target``, and look up ``name``, its host, here; errors are in the result.
+    """Probe the path to a listener at ``target``, and look up its host's ``name``. Errors are in the result.
 
     ``timeout``: seconds for the lookup, and again for connecting; ``burst``: seconds of sending.
     """
@@ -100,7 +100,7 @@ def probe_path(name: str, target: tuple[str, int], token: str, timeout: float, b
 
 
 def resolve(name: str, timeout: float) -> tuple[tuple[str, ...], str]:
-    """The addresses of ``name`` here, or why there is none. A thread whose lookup takes too long is abandoned."""
+    """The addresses of ``name`` on this host, or why there is none."""
     answer: list[tuple[tuple[str, ...], str]] = []
 
     def look_up() -> None:
@@ -110,6 +110,7 @@ def resolve(name: str, timeout: float) -> tuple[tuple[str, ...], str]:
         except (OSError, UnicodeError) as e:
             answer.append(((), getattr(e, "strerror", None) or str(e)))
 
+    # A name server that drops packets blocks the lookup: a thread for which that takes too long is abandoned.
     thread = threading.Thread(target=look_up, name="jdist-resolve", daemon=True)
     thread.start()
     thread.join(timeout)

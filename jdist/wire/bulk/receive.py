@@ -1,4 +1,4 @@
-"""Stored transfers: a PUT fills a segment at the data port's host, once; GETs follow without waiting for its end."""
+"""Stored transfers: one PUT fills a segment on the data port's host; GETs follow it without waiting for its end."""
 
 import asyncio
 import contextlib

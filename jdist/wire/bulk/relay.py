@@ -79,7 +79,10 @@ class TransferRelay:
 
 
 def relay(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
-    """Move the bytes, and close both. Raises ConnectionLost (an early end), TimeoutError (a standstill), OSError."""
+    """Move ``nbytes`` bytes from ``source`` to ``sink``, and close both.
+
+    Raises ConnectionLost when the source ends early, TimeoutError after ``stall`` seconds of standstill, else OSError.
+    """
     with source, sink:
         (splice if hasattr(os, "splice") else copy)(source, sink, nbytes, stall)
 

@@ -1,4 +1,4 @@
-"""Dialing: connections to the controller's data port, and transfers through them (its verbs: wire/bulk/server)."""
+"""Dialing: connections to the controller's data port, and the transfers through them (verbs: wire/bulk/server)."""
 
 import asyncio
 import contextlib
@@ -118,7 +118,7 @@ def _dial_near(near: str, name: str) -> socket.socket:
 def get_segment(
     address: tuple[str, int], name: str, cluster: str, nbytes: int, progress: Callable[[int], object]
 ) -> Segment:
-    """GET a transfer into a new segment; ``progress`` gets the bytes so far once a second. Raises ConnectionLost."""
+    """GET a transfer into a new segment; reports progress once a second. Raises ConnectionLost if bytes are missing."""
     reported = time.monotonic()
     segment = Segment.create(cluster, nbytes)
     try:
@@ -154,8 +154,8 @@ def receive_into(sock: socket.socket, view: memoryview) -> None:
 
 
 def receive_pieces(sock: socket.socket, nbytes: int) -> Iterator[tuple[int, memoryview]]:
-    """Receive pieces and their offsets, in one buffer that stays in the processor's cache. Raises ConnectionLost."""
-    buffer = memoryview(bytearray(_BUFFER))
+    """Receive ``nbytes`` bytes, each piece with its offset. Raises ConnectionLost when the peer ends early."""
+    buffer = memoryview(bytearray(_BUFFER))  # one for all pieces: it stays in the processor's cache
     got = 0
     while got < nbytes:
         n = sock.recv_into(buffer[: nbytes - got])
@@ -166,9 +166,9 @@ def receive_pieces(sock: socket.socket, nbytes: int) -> Iterator[tuple[int, memo
 
 
 def receive_segment(sock: socket.socket, segment: Segment) -> Iterator[int]:
-    """Fill a segment (a mapping's page faults would cost more); yields the bytes so far. Raises ConnectionLost."""
+    """Fill a new segment; yields the bytes so far after each piece. Raises ConnectionLost when the peer ends early."""
     for offset, piece in receive_pieces(sock, segment.nbytes):
-        segment.write(offset, piece)
+        segment.write(offset, piece)  # page faults of a new mapping would cost more than this copy
         yield offset + len(piece)
 
 

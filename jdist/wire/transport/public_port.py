@@ -18,20 +18,20 @@ import psutil
 _log = logging.getLogger("jdist.wire")
 
 ZMTP = b"\xff"  # The first byte of a ZeroMQ greeting; no header of the data port begins with it.
-MOST_PENDING = 256
+MOST_PENDING = 256  # A peer with a key authenticates within milliseconds, before as many others have come.
 _BEFORE_AUTHENTICATION = 64 + 170  # Bytes that any peer is sent: ZMTP's greeting and CurveZMQ's WELCOME.
 _FAR = (("192.0.2.1", 9), ("2001:db8::1", 9))  # Addresses for documentation: reached by the default route.
 
 
 def own_addresses() -> tuple[str, ...]:
-    """This host's addresses without link-local ones, the default routes' first; "127.0.0.1" if there is none."""
+    """This host's addresses that others may use, the default routes' first; "127.0.0.1" if there is none."""
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     found: list[str] = []
     for interface, addresses in psutil.net_if_addrs().items():
         for address in (a.address for a in addresses if a.family in (socket.AF_INET, socket.AF_INET6)):
             read = ipaddress.ip_address(address.partition("%")[0])
             if interface in up and not (read.is_loopback or read.is_link_local or read.is_multicast):
-                found.append(address)
+                found.append(address)  # link-local ones mean nothing without the name of the peer's interface
     first: list[str] = []
     for peer in _FAR:
         with contextlib.suppress(OSError):
@@ -61,7 +61,7 @@ def open_public_port(host: str, port: int = 0) -> socket.socket:
 
 
 class PendingConnections:
-    """Unauthenticated connections, a bounded number: a flood evicts the oldest, but a key needs only milliseconds."""
+    """A bounded set of unauthenticated connections; when it is full, the task that serves the oldest is cancelled."""
 
     def __init__(self, most: int = MOST_PENDING):
         self._most = most

@@ -52,12 +52,12 @@ _CONTROL_PORT = {
 
 
 class KeyGate:
-    """The keys that may shake hands, and the names each may use. ``on_void``: an expired or revoked one has come."""
+    """The allow-list of a controller's TCP port: the keys that may shake hands, and the names that each may use."""
 
     def __init__(self, context: Context, on_void: Callable[[], object] = lambda: None):
         self._auth = AsyncioAuthenticator(context)
         self._allowed: dict[str, tuple[str, float]] = {}  # By public key: prefix of its holders' names, expiry.
-        self._on_void = on_void
+        self._on_void = on_void  # Called when a peer comes with a key that has expired or was revoked.
         self._loop = asyncio.get_running_loop()
         self._auth.start()
         self._auth.configure_curve_callback("*", self)
@@ -187,7 +187,7 @@ def _new_socket(context: Context, kind: int, options: dict[Any, Any], keys: KeyP
 
 
 def bind_tcp(context: Context, host: str, keys: KeyPair, gate: KeyGate, on_frames: OnFrames, port: int = 0) -> Port:
-    """A ROUTER at ``port`` (0: any free one), whose messages begin with the sender's identity. Raises OSError."""
+    """A ROUTER at ``port`` (0: any free one); messages begin with their sender's identity. Raises OSError if taken."""
     socket = _new_socket(context, zmq.ROUTER, _CONTROL_PORT, keys)
     socket.curve_server = True
     bracketed = f"[{host}]" if ":" in host else host

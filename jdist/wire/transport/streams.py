@@ -89,7 +89,10 @@ class Stream:
         return [_layout.pack(kind, self.session, number, self._accepted), payload]
 
     def receive(self, head: Head, payload: bytes) -> tuple[bytes, list[Frames]]:
-        """The payload (else b"") and the answer. Raises ProtocolError (a wrong number), Overrun (too much resent)."""
+        """Handle a frame: the payload, if it is accepted (else b""), and what to send in answer.
+
+        Raises ProtocolError when what was never sent is acknowledged, Overrun when too much must be resent.
+        """
         if head.acknowledged > self._sent:
             raise ProtocolError(f"it acknowledges message {head.acknowledged} of {self._sent}")
         while self._kept and self._kept[0][0] <= head.acknowledged:

@@ -1,4 +1,4 @@
-"""Arrays: a numpy array as a note (dtype, shape, order) and a raw buffer, no pickle; imports numpy only to rebuild."""
+"""Arrays: a numpy array as a note (dtype, shape, order) and one raw buffer, without pickle."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def take_apart(array: NDArray[Any]) -> tuple[ArrayNote, memoryview]:
 
 
 def put_together(note: ArrayNote, buffer: memoryview | bytes | bytearray) -> NDArray[Any]:
-    """The array on ``buffer``, uncopied if writable and aligned. Raises ProtocolError, or ImportError (no numpy)."""
-    import numpy as np
+    """The array on ``buffer``. Raises ProtocolError when note and buffer disagree, ImportError without numpy."""
+    import numpy as np  # only here: a process that has not imported it holds no array
 
     view = memoryview(buffer)
     if _RAW_DTYPE.fullmatch(note.dtype) is None or min(note.shape, default=0) < 0:
@@ -68,5 +68,5 @@ def put_together(note: ArrayNote, buffer: memoryview | bytes | bytearray) -> NDA
             raise ProtocolError(f"an array of shape {list(note.shape)} arrived: {e}") from e
     flat = np.frombuffer(view, dtype)
     if view.readonly or not flat.flags.aligned:
-        flat = flat.copy()
+        flat = flat.copy()  # else the array shares the buffer's memory
     return flat.reshape(note.shape, order=note.order)

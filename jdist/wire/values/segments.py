@@ -53,9 +53,9 @@ def split(view: memoryview, sizes: Sequence[int]) -> list[memoryview]:
 
 
 def new_memory(nbytes: int) -> memoryview:
-    """``nbytes`` zero bytes of this process, page-aligned, untouched before bytes arrive, freed with the last tensor.
+    """``nbytes`` writable zero bytes of this process, page-aligned, freed with the last tensor that is built on them.
 
-    Huge pages are used where there are any: 100 MB in small ones cost as much time in page faults as in copying.
+    No page is touched yet. Huge pages are used if possible: for 100 MB, faults of small ones take as long as the copy.
     """
     if nbytes == 0:
         return memoryview(bytearray())
@@ -134,7 +134,7 @@ class Segment:
         return self._view
 
     def fill(self, buffers: Sequence[memoryview], progress: Progress | None = None) -> None:
-        """Write ``buffers`` to their :func:`layout` places without the GIL. Raises UsageError (no room), OSError."""
+        """Write ``buffers`` as in :func:`layout`, without the GIL. Raises UsageError if they do not fit, or OSError."""
         offsets, total = layout([b.nbytes for b in buffers])
         if total > self.nbytes:
             raise UsageError(f"{total} bytes do not fit a segment of {self.nbytes}")
@@ -211,13 +211,14 @@ def sweep(cluster: str) -> list[str]:
 
 
 def sweep_dead(cluster: str) -> list[str]:
-    """Unlink this user's files of ``cluster`` whose owners have ended, in this pid namespace; returns the paths."""
-    space = f"{pid_namespace():08x}"
+    """Unlink the segments and probes of this user's ``cluster`` whose owners have ended; returns the paths."""
+    space = f"{pid_namespace():08x}"  # owners in other pid namespaces cannot be checked, and keep theirs
     return _sweep(cluster, lambda owner, _: owner[:8] == space and has_ended(int(owner[8:], 16)))
 
 
 def sweep_handed_over(cluster: str) -> list[str]:
-    """Unlink what ranks handed over to this process, which has lost its controller; no probes. Returns the paths."""
+    """Unlink the segments that this process owns and has not opened; returns the paths. Its probes stay."""
+    # The process has lost its controller, and so does not know what ranks handed over to it in the meantime.
     own = _own_owner()
     return _sweep(cluster, lambda owner, path: owner == own and path.stat().st_size > 2 * _NONCE)
 

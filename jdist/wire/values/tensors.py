@@ -123,7 +123,10 @@ def _check(note: TensorNote, sizes: Iterator[int]) -> None:
 
 
 def put_together(note: TensorNote, *buffers: Buffer) -> torch.Tensor:
-    """The tensor on ``buffers``, uncopied if they are writable and aligned. Raises ProtocolError or ImportError."""
+    """The tensor on ``buffers``, without a copy of those that are writable and aligned.
+
+    Raises ProtocolError when note and buffers disagree, ImportError where there is no torch.
+    """
     import torch
 
     if len(buffers) != _buffer_count(note):
