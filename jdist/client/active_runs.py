@@ -18,7 +18,8 @@ class ActiveRuns:
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
         self._runs: dict[int, CellRun] = {}
-        self._ended: weakref.WeakValueDictionary[int, CellRun] = weakref.WeakValueDictionary()  # May still get output.
+        # Runs that are over, while a caller holds them: threads of the cell may still write output.
+        self._ended: weakref.WeakValueDictionary[int, CellRun] = weakref.WeakValueDictionary()
         self._submitted: dict[str, tuple[int, ...]] = {}  # Ranks of cells that wait to be accepted, by request.
         self._accepted: dict[str, CellRun] = {}  # Their runs, until the submitters take them; some end before that.
 

@@ -88,7 +88,7 @@ class BaseCluster:
 
     @property
     def attachment(self) -> Attachment:
-        return self._attachment  # not for users: without a docstring, the pages of the API leave it out
+        return self._attachment  # no docstring, so that the API's pages leave it out: it is not for users
 
     @property
     def history(self) -> History:

@@ -1,4 +1,4 @@
-"""Blocking: the bridge from blocking code to the event loop, and Cluster, derived from AsyncCluster's methods."""
+"""Blocking: the bridge from blocking code to the event loop, and Cluster, the twin derived from AsyncCluster."""
 
 import asyncio
 import concurrent.futures

@@ -1,7 +1,7 @@
 """Find: this user's clusters, by their connection files in Jupyter's runtime directory.
 
-A cluster *runs* (its controller listens), is *restartable* (that died, and agents still wait for another), or is a
-leftover, whose files the next client that lists clusters removes.
+A cluster *runs* (its controller listens), is *restartable* (its controller has died, and its agents wait for another),
+or is a leftover, whose files the next client that lists clusters removes.
 """
 
 import socket

@@ -23,7 +23,7 @@ Observations = Mapping[int, Observation]
 
 
 class ClusterFollower(ABC):
-    """Polls a cluster at each change and after :meth:`pause`, on the client's loop; attached until that is lost."""
+    """Polls a cluster whenever it reports a change, and after :meth:`pause`. Lives on the client's loop."""
 
     def __init__(self) -> None:
         self.observer: AsyncCluster | None = None  # The attached client; None while the cluster cannot be reached.

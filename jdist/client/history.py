@@ -1,4 +1,7 @@
-"""History: this client's steps on a cluster, in order, for scripts to repeat: code and its end, no value of a rank."""
+"""History: the steps that this client took on a cluster, in order, so that a script can repeat them.
+
+It holds code and how it ended, never a value of a rank. Other clients' steps are not recorded.
+"""
 
 import ast
 import threading
@@ -130,7 +133,7 @@ class History:
 
 
 def as_python(value: Any) -> str:
-    """The value as Python literals, or of a small CPU tensor ``torch.tensor(…)``, exactly; "" if it is neither."""
+    """The exact value as Python literals, or a small CPU tensor as ``torch.tensor(…)``; "" if it is neither."""
     if tensors.is_tensor(value):
         return _tensor(value)
     try:

@@ -1,4 +1,4 @@
-"""Link: a client's connection to a controller, on an asyncio loop; brief breaks lose nothing (transport/streams)."""
+"""Link: a client's connection to a controller, on an asyncio loop; a brief break loses nothing (transport/streams)."""
 
 import asyncio
 import contextlib
@@ -127,8 +127,9 @@ class Link:
     async def query(
         self, ranks: tuple[int, ...], op: RankOp, timeout: float = ANSWER_TIMEOUT, on_progress: OnMoved | None = None
     ) -> dict[int, RankReplyBody]:
-        """Send ``op`` to each rank, or with no ranks to the controller itself (:data:`CONTROLLER`); ``{rank: answer}``,
-        a QueryFailed for a rank that sent nothing for ``timeout`` seconds after the last answer or progress report.
+        """Send ``op`` to each rank, or with no ranks to the controller itself (:data:`CONTROLLER`); ``{rank: answer}``.
+
+        A rank that sent nothing for ``timeout`` seconds after the last answer or progress report gets a QueryFailed.
         """
         silent = f"no answer for {timeout:.0f} s: its Python may be held by C code, or its node unreachable"
         found: dict[int, RankReplyBody] = dict.fromkeys(ranks or (CONTROLLER,), QueryFailed(silent))
@@ -160,7 +161,7 @@ class Link:
     async def query_nodes(
         self, nodes: Collection[int], op: NodeOp, timeout: float = ANSWER_TIMEOUT
     ) -> dict[int, NodeReplyBody]:
-        """``{node: answer}`` of each node's agent; a QueryFailed where nothing has come for ``timeout`` seconds."""
+        """Send ``op`` to each node's agent; ``{node: answer}``, a QueryFailed after ``timeout`` silent seconds."""
         silent = QueryFailed(f"no answer for {timeout:.0f} s: its agent is stopped, or the node unreachable")
         found: dict[int, NodeReplyBody] = dict.fromkeys(nodes, silent)
         await self._collect(NodeQuery(new_request(), tuple(nodes), op), found, timeout, None)

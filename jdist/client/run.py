@@ -1,4 +1,4 @@
-"""CellRun: one cell on some ranks, awaited like ``dist.Work``; ``watch`` and ``feed`` are called on the link's loop."""
+"""CellRun: one cell on some ranks, as the client sees it. ``watch`` and ``feed`` are called on the link's loop."""
 
 import asyncio
 import concurrent.futures
@@ -91,7 +91,7 @@ class CellRun:
         return True
 
     def __await__(self) -> Generator[Any, None, Self]:
-        yield from asyncio.shield(asyncio.wrap_future(self._over)).__await__()  # a cancelled waiter ends no run
+        yield from asyncio.shield(asyncio.wrap_future(self._over)).__await__()  # a cancelled waiter must not end it
         return self
 
     def cancel(self) -> None:

@@ -1,4 +1,5 @@
 """Completion and Shift-Tab in cells that run on ranks: the ranks' own names, as far as they answer at once.
+
 IPython asks a matcher for completions; for Shift-Tab it passes on only a name, so ``do_inspect`` is wrapped instead.
 """
 

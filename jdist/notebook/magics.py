@@ -85,7 +85,7 @@ class DistMagics(Magics):
             self.session.is_auto = is_auto
 
     def transform(self, lines: list[str]) -> list[str]:
-        """``%dist VERB?`` asks for usage; while auto is on, a plain cell goes to the ranks, but not one with % or !."""
+        """``%dist VERB?`` asks for usage; while auto is on, a cell goes to the ranks unless it begins with % or !."""
         lines = [_HELP.sub(r"\1 --help\n", line) for line in lines]
         first = next((text.strip() for text in lines if text.strip()), "")
         if not self.session.is_auto or not first or first[0] in "%!" or first.startswith("get_ipython()"):

@@ -21,8 +21,9 @@ _WHOLLY_QUOTED = re.compile(r"""(['"])(?:(?!\1).)*\1\Z""", re.DOTALL)
 
 
 def split_words(line: str) -> list[str]:
-    """A line's words. Inside brackets and quotes a space divides nothing: ``check d['a b'][0, 1]`` is two words. A word
-    or option's value that is quoted as a whole loses the quotes. Raises UsageError for an open quote or last backslash.
+    """A line's words. Inside brackets and quotes a space divides nothing: ``check d['a b'][0, 1]`` is two words.
+
+    Quotes around a whole word or option's value are dropped. Raises UsageError for an open quote or final backslash.
     """
     words = [w for w in split_outside(line, " \t\n") if w]
     try:

@@ -30,7 +30,8 @@ _ORPHANED = "its controller is gone; while its ranks wait for another, it can be
 
 
 class BrowserFollower(ClusterFollower):
-    """Keeps the snapshot of one cluster up to date for browsers, and calls ``update(name, is_forced, notice)``;
+    """Keeps the snapshot of one cluster up to date for browsers, and calls ``update(name, is_forced, notice)``.
+
     ``is_watched`` says whether a browser listens; ``on_running`` is called as long as cells run.
     """
 
@@ -164,8 +165,9 @@ class ClusterList:
         return await self._starts.begin(self.policy.complete(asked, await self.ranks_here()))
 
     async def act(self, name: str, what: Callable[[AsyncCluster], Awaitable[T]], within: float) -> T | None:
-        """Do something with a cluster. None if it has not ended after ``within`` seconds: it goes on, and an event
-        reports its failure. Raises UsageError, ConnectionLost, LaunchError.
+        """Do something with a cluster. Raises UsageError, ConnectionLost, LaunchError.
+
+        Returns None if it has not ended after ``within`` seconds: it goes on, and an event reports its failure.
         """
         follower = self._followers.get(name)
         if follower is None or follower.observer is None or follower.observer.link.lost:
@@ -186,7 +188,7 @@ class ClusterList:
             self._feed.update(name, True, str(error))
 
     async def stop(self, name: str, within: float) -> bool:
-        """End a cluster, cancel or forget its start; False if not over after ``within`` seconds. Raises JdistError."""
+        """End a cluster or its start, or forget a failed one. False if it outlasts ``within`` s. Raises JdistError."""
         if name in self._starts:
             await self._starts.end(name)
             return True

@@ -24,7 +24,10 @@ RESULT_TIMEOUT = 40.0  # Seconds for what must have ended before it can be answe
 
 
 async def cross(work: Coroutine[Any, Any, T], within: float) -> T:
-    """Run ``work`` on the client's loop, not the server's; after ``within`` seconds cancel it, raise TimeoutError."""
+    """Run ``work`` on the client's loop, so that a cluster never blocks the server's.
+
+    After ``within`` seconds the work is cancelled, and TimeoutError raised.
+    """
     future, _ = bridge().begin(work)
     try:
         return await asyncio.wait_for(asyncio.wrap_future(future), within)

@@ -47,7 +47,7 @@ _methods: dict[str, dict[str, Any]] = {}  # By path, as a regular expression, an
 
 
 def route(method: str, path: str, action: str | None = None) -> Callable[[_Method], _Method]:
-    """Register a function that answers requests of users who may do ``action``; default: what ``method`` stands for."""
+    """Register a function that answers requests of users who may do ``action`` (by default ``method``'s)."""
     pattern = "/".join(_PATTERNS.get(part, part) for part in ("jdist", *path.split("/")))
 
     def register(function: _Method) -> _Method:
@@ -155,7 +155,8 @@ async def _show_launch(handler: Handler) -> None:
 
 
 def console_command(hostname: str, connection_file: str, program: str = "jupyter_console") -> tuple[str, str]:
-    """``(command, "")`` for a terminal of this server, or ``("", why)``: a kernel listens on sockets of its node only.
+    """``(command, "")`` for a terminal of this server, or ``("", why)``: a kernel listens only on sockets of its node.
+
     The command names the file, not the key in it, and this interpreter, since a terminal's shell may find another one.
     """
     if hostname != socket.gethostname() or not os.access(connection_file, os.R_OK):

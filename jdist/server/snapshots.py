@@ -1,5 +1,5 @@
-"""Snapshots: what a browser is sent of a cluster, as it stands in JSON, where a field that is UNSET is left out, as
-nothing is known of it. Nothing in them is needed to reach a cluster: no key, no join line, no address, no port. Pure.
+"""Snapshots: what a browser is sent of a cluster, as it stands in JSON; a field of which nothing is known is UNSET and
+left out. Nothing in them is needed to reach a cluster: no key, no join line, no address, no port. Pure.
 """
 
 import re
@@ -172,7 +172,7 @@ def summary_of(connection: Connection, state: str, reason: str = "") -> ClusterS
 def snapshot_of(
     report: StatusReport, observations: Mapping[int, Observation], before: ClusterSnapshot
 ) -> ClusterSnapshot:
-    """All that is known of a cluster; a rank not observed keeps its device, memory and progress from ``before``."""
+    """All that is known of a cluster; an unobserved rank keeps its device, memory and progress from ``before``."""
     facts, topology = report.facts, report.facts.topology
     # For all ranks at once: a single rank's local rank takes a walk over the nodes.
     local_ranks = {r: i for node in range(topology.nnodes) for i, r in enumerate(topology.ranks_on(node))}
@@ -234,7 +234,7 @@ def _row(facts: RankFacts, local_rank: int, observation: Observation | None, bef
         use = (gpu.name, gpu.total, gpu.used, gpu.own, None if is_idle else gpu.busy)
     return replace(
         row,
-        device=observation.device or row.device,  # an agent, answering for its rank, knows neither this nor its groups
+        device=observation.device or row.device,  # an agent that answers for its rank knows neither this nor its groups
         rss=observation.rss // _MIB * _MIB,
         doing=None if is_idle else _activity(observation.doing, labels),
         progress=progress or row.progress,

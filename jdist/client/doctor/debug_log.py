@@ -1,6 +1,6 @@
 """Debug log: the newest log records of a cluster's controller, agents and workers, and this client's, merged by time.
 
-Times of other hosts are corrected as far as an answer's duration tells (RFC 5905, 8); the controller is on this one.
+Other hosts' times are corrected by their clocks' offsets (RFC 5905, section 8). The controller runs on this host.
 """
 
 import asyncio

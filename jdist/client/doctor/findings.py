@@ -1,6 +1,7 @@
 """Findings: the meaning of an examination's facts for training on these nodes, worst first. Pure.
 
-A new check is a function decorated with :func:`check` or :func:`check_node`, silent where facts are fine or unknown.
+A check is a function decorated with :func:`check`, for the whole examination, or :func:`check_node`, for each node. It
+yields nothing where the facts are fine or unknown.
 """
 
 import statistics
@@ -25,7 +26,7 @@ _UNEVEN = 4.0  # So many times slower than the median path.
 _EXAMPLE = 100e6
 
 Check = Callable[[Examination], Iterable[Finding]]
-NodeCheck = Callable[[str, NodeReport], Iterable[tuple[Severity, str]]]  # Of "node 1 (b)" and its report.
+NodeCheck = Callable[[str, NodeReport], Iterable[tuple[Severity, str]]]  # Called with "node 1 (b)" and its report.
 
 _checks: list[Check] = []
 

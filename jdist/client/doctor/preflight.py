@@ -1,4 +1,4 @@
-"""Preflight: nodes are examined before a start, through a temporary cluster; why it forms no world is one finding."""
+"""Preflight: examines nodes before a start, by a temporary cluster. If it forms no world, the reason is a finding."""
 
 import asyncio
 import contextlib

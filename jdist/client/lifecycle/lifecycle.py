@@ -80,7 +80,10 @@ class ClusterLifecycle:
         self._may_revive = True
 
     async def _open_link(self, connection: Connection, *, is_dead: bool = False) -> Link:
-        """A link; a dead controller (``is_dead``: known to be) is started again. Raises ConnectionLost, LaunchError."""
+        """A link to the cluster, whose controller is started again if it has died. Raises ConnectionLost, LaunchError.
+
+        ``is_dead``: the controller is known to have died, although its process may still exist for a moment.
+        """
         charter = find.charter_of(connection)
         if charter is not None and (is_dead or not find.listens(connection)):
             with contextlib.suppress(TimeoutError):
@@ -163,7 +166,7 @@ class ClusterLifecycle:
             self._attachment.notify(message)
 
     async def _revive(self, lost: Link) -> None:
-        """Start the controller again, unless another client's has its port by then, and attach to it."""
+        """Start the controller again, unless another client was first and its controller has the port, and attach."""
         name = lost.connection.name
         notify = self._attachment.notify
         notify(Notice(f"the controller of cluster {name} is gone; it is being started again, every name is kept"))

@@ -1,4 +1,4 @@
-"""Processes that a client starts here: a cluster's controller (settings on standard input), an agent of another's."""
+"""Processes that a client starts on its own machine: a cluster's controller, or an agent for another host's cluster."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ async def end_controller(starting: asyncio.Future[tuple[subprocess.Popen[bytes],
 def start_controller(
     settings: Settings, charter: Charter | None = None
 ) -> tuple[subprocess.Popen[bytes], ControllerStarted]:
-    """Start a controller, with ``charter`` for one that died, unless another client just has. Raises LaunchError."""
+    """Start a controller, from ``charter`` if one has died, unless another client just has. Raises LaunchError."""
     log = log_path(settings.name)
     with open(log, "ab", opener=_private) as output:
         command = [sys.executable, "-P", "-m", "jdist", "controller"]  # -P: a queue.py of the user's is not Python's
@@ -84,8 +84,9 @@ def _tail(log: Path) -> str:
 
 
 def join_here(line: str, nproc: int = 0, node_rank: int = -1, *, fork: bool = True) -> int:
-    """Start an agent with a join line, or a file that holds one; its process id, once it has joined. In a kernel it
-    lives as long as the Jupyter server. Raises UsageError without a line, LaunchError with the output of a failed one.
+    """Start an agent with a join line, or a file that holds one, and return its process id once it has joined.
+
+    In a kernel it lives as long as the Jupyter server. Raises UsageError without a join line, LaunchError if it fails.
     """
     text = find_line(line)
     cluster = JoinLine.decode(text).cluster

@@ -103,8 +103,9 @@ def _check_init_method(text: str) -> None:
 
 
 class Started:
-    """A launch: a link to the new controller, and the launcher of the agents. With ``min_nodes``, nodes that cannot be
-    had are dropped together, when no other one may still join, so that the world is formed once.
+    """A launch: a link to the new controller, and the launcher of the agents.
+
+    With ``min_nodes``, failed nodes are dropped together, once no other may still join: the world is formed only once.
     """
 
     def __init__(self, link: Link, launcher: Launcher):
@@ -117,6 +118,7 @@ class Started:
         self, timeout: float | None, on_progress: OnProgress | None, launched: Sequence[int] | None = None
     ) -> None:
         """Wait until the world is formed. Raises LaunchError naming who is missing after ``timeout`` s (None: never).
+
         ``launched`` are the nodes to wait for, by default all: others may have been released since their launch.
         """
         link, launcher = self.link, self.launcher

@@ -1,8 +1,8 @@
 """Code sync: local files are copied to every node, also to one that joins later, and kept up to date while watched.
 
-Nodes get only contents that they lack, those that share a folder once, and put them in place all at once. Small ones
-travel in messages, large ones in parts through the data port, like pushed values: others on the network can read them
-there, as they can tensors, but not change them, as their digests come over the encrypted port.
+Nodes get only the contents that they lack, once if they share a folder, and put them in place all at once. Small ones
+travel in messages, large ones in parts through the data port. There others on the network can read them, like pushed
+values, but cannot change them, because their digests come over the encrypted port.
 """
 
 import asyncio

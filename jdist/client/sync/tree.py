@@ -1,4 +1,4 @@
-"""Tree: a local file or folder as entries with digests, less what .gitignore files, the user and a fixed list name."""
+"""Tree: a local file or folder as entries with digests, without what .gitignore files, users or a fixed list omit."""
 
 import hashlib
 import os

@@ -1,7 +1,7 @@
 """Chrome: a timeline in the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open. Pure.
 
-A process per node, a thread per rank, microseconds. Events of one thread must nest, so overlapping calls go to further
-threads of the rank. Waiting is an event inside its call, to which an arrow (a flow) leads from the last rank's call.
+A process per node, a thread per rank, times in microseconds. Events of one thread must nest, so overlapping calls of a
+rank go to further threads. Waiting is an event inside a call; an arrow (a flow) leads there from the last rank's call.
 """
 
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def _arrows(drawn: _Drawn, least: float) -> Iterator[Event]:
 
 def _span(name: str, category: str, track: Event, began: float, ended: float, args: Event) -> Event:
     start, end = _micro(began), _micro(ended)
-    times = {"ts": start, "dur": max(0.0, round(end - start, 3))}  # whole ns: past its parent's end it would not nest
+    times = {"ts": start, "dur": max(0.0, round(end - start, 3))}  # whole ns, or rounding might end it after its parent
     return {"name": name, "cat": category, "ph": "X", **track, **times, "args": args}
 
 

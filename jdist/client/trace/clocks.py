@@ -1,14 +1,14 @@
 """Clocks: the offsets between the hosts' clocks, within bounds that follow from cause and effect. Pure.
 
-With o(h) the offset of host h: no operation ends before the ranks that it needs have entered it, so a call that ended
-at e on host a and needed one that began at s on host b gives o(a) - o(b) <= e - s. An answer stamped n on host a, asked
-for at t and received at u by the client's clock, gives n - u <= o(a) - o(client) <= n - t (Cristian 1989). Bounds add
-up along chains: the tightest are the shortest paths (Floyd and Warshall) in the graph of all hosts.
+Let o(h) be the offset of host h's clock. No operation ends before the ranks that it needs have entered it, so a call
+that ended at e on host a and needed one that began at s on host b gives o(a) - o(b) <= e - s. An answer stamped n on
+host a, requested at t and received at u by the client's clock, gives n - u <= o(a) - o(client) <= n - t (Cristian
+1989). Bounds add up along chains: the tightest are the shortest paths (Floyd and Warshall) in the graph of all hosts.
 
 Within its interval, an offset is set where the ends of collectives that need every rank come nearest to each other (the
-median of their differences: the last rank to enter releases all at once), else in the middle. Each host fixed tightens
-the intervals of the next, so no rank is drawn to leave before another has entered. The farther edge of the interval is
-the offset's largest possible error, for clocks that run at the same speed.
+median of their differences: the last rank to enter releases all at once), else in the middle. Hosts are fixed in turn,
+each tightening the intervals of the next, so no rank is drawn to leave before another has entered. The farther edge of
+the interval is the offset's largest possible error, for clocks that run at the same speed.
 """
 
 import math
@@ -43,7 +43,7 @@ class Clocks(Struct, frozen=True):
 def estimate(
     traced: Traces, meetings: Sequence[Meeting], hosts: Hosts, trips: Trips, *, are_ends_true: bool = True
 ) -> Clocks:
-    """The hosts' clocks. Not ``are_ends_true``: calls return before their operation ends (NCCL); only trips count."""
+    """The hosts' clocks. Only trips count unless ``are_ends_true``: NCCL's calls return before their operations end."""
     names = list(dict.fromkeys(hosts[r] for r in sorted(traced)))
     if len(names) < 2:
         return Clocks(dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0))

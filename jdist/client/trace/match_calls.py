@@ -24,9 +24,11 @@ class Meeting:
 
 
 def awaited(call: Call, rank: int, meeting: Meeting) -> frozenset[int]:
-    """The ranks without which the operation cannot end on ``rank``: with ``src=`` in its detail (broadcast, scatter)
-    the source, with ``dst=`` (reduce, gather) all the others for the destination and none for them, else all. A recv
-    needs its send; a send may need its recv or not, which only its end shows.
+    """The ranks without which the operation cannot end on ``rank``.
+
+    A broadcast or scatter (``src=`` in its detail) needs the source, which needs none. The destination of a reduce or
+    gather (``dst=``) needs all the others, which need none. Every other collective needs every rank, and a recv its
+    send. A send may need its recv or not, which only its end shows.
     """
     others = (frozenset(meeting.calls) | meeting.missing) - {rank}
     root = None if meeting.is_message else _ROOT.search(call.detail)
@@ -75,8 +77,9 @@ def _is_kept(trace: RankTrace, moment: float) -> bool:
 
 
 def _messages(traced: Traces) -> list[Meeting]:
-    """The n-th send from one rank to another with a tag meets the n-th recv there (gloo and NCCL keep that order), or
-    from the newest where older calls were left out. A recv from any rank takes the oldest send left, which is a guess.
+    """The n-th send from one rank to another with a tag meets the n-th recv there: gloo and NCCL keep that order.
+
+    They are counted from the newest if older ones were left out. A recv from any rank takes the oldest send: a guess.
     """
     sends: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
     recvs: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)

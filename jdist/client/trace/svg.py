@@ -1,7 +1,7 @@
 """SVG: the picture of a timeline. A row per rank, a bar per call: hatched while it waits, filled while it works. Pure.
 
 Text takes the colour of its surroundings (``currentColor``) and bars are mid-tones, readable in light and dark themes.
-Its size is bounded: calls narrower than a few pixels are added up in columns, as high as their part of the time.
+Its size is bounded: calls narrower than a few pixels are added up in columns, whose height is their part of the time.
 """
 
 import hashlib
@@ -97,7 +97,8 @@ class _Picture:
         self._hatch = dict(zip(self._groups, hatches, strict=False))
         self._boxes, self._bottom = self._layout()
         lane_count = sum(len(box.lanes) for box in self._boxes)
-        self._least = max(_NARROWEST, lane_count * _PLOT / _ELEMENTS) * self._span / _PLOT  # Seconds; shorter: binned.
+        # Seconds of the shortest call that is drawn by itself.
+        self._least = max(_NARROWEST, lane_count * _PLOT / _ELEMENTS) * self._span / _PLOT
 
     def draw(self, colour: str) -> str:
         patterns = [

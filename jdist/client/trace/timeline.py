@@ -1,9 +1,11 @@
 """Timeline: a run's calls by rank on one clock, and the waiting that ranks suffered and caused. Pure.
 
-A rank waits in a call until the last rank that it needs (:func:`match_calls.awaited`) has entered, at most until its
-end; in several at once (asynchronous ones) it waits once. Each moment is charged in equal shares to the ranks that had
-not come yet, so the sum of what was caused is the sum of what was suffered. Where a call's end was not seen
-(asynchronous calls, DDP's own), it is taken to wait until the last one or the rank's next call: marked as an estimate.
+A rank waits in a call until the last rank that the operation needs (:func:`match_calls.awaited`) has entered, and no
+longer than the call lasts. Waiting in several calls at once (asynchronous ones) counts once. Each moment is charged in
+equal shares to the ranks that had not come yet, so the sum of what was caused is the sum of what was suffered.
+
+Where the end of a call was not seen (asynchronous calls, DDP's own), the rank is taken to wait in it until the last one
+has entered or its own next call began: an estimate, and marked so.
 """
 
 import math

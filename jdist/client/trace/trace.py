@@ -20,7 +20,9 @@ from jdist.core.messages.protocol import RankReplyBody
 from jdist.core.messages.status import ClusterFacts
 from jdist.core.observation import Call
 
-_TIMEOUT = 20.0  # Seconds for a thread of the rank to answer; the first time, torch's recorder looks up all lines.
+# Seconds for a rank to answer, on a thread of its own, so even while its main thread is stuck. The first answer takes
+# longest, on a busy machine seconds, since torch's recorder then looks up the lines of all calls.
+_TIMEOUT = 20.0
 _SAME_HOST_ERROR = 2e-3  # Seconds beyond their errors by which clocks of nodes with one host name may differ.
 _CELL = "padding:2px 12px 2px 0;vertical-align:top;text-align:"
 
@@ -73,7 +75,7 @@ class Trace:
         return self.report.text()
 
     def _repr_svg_(self) -> str:
-        return svg.svg(self.report, "#7f7f7f")  # a file has no surroundings: a grey to read on black and white
+        return svg.svg(self.report, "#7f7f7f")  # for a file: a grey that is readable on black and on white
 
     def _repr_html_(self) -> str:
         r = self.report

@@ -1,6 +1,6 @@
 """Carrier: moves values between this process and the ranks.
 
-A value's description comes first, and with it a small value. Large ones must fit into free memory before a byte moves;
+A value's description comes first, and a small value with it. Large ones must fit into free memory before a byte moves;
 they pass through shared memory where the rank and this process share it, else through the controller's data port.
 """
 
@@ -207,7 +207,7 @@ class Carrier:
         fetch: Callable[[str, int, str], Coroutine[Any, Any, T]],
         on_progress: Callable[[int, int], None] | None = None,
     ) -> T:
-        """Ranks or nodes ``fetch(path, nbytes, transfer)`` a segment, or a far controller's copy while that arrives."""
+        """Put buffers into a segment that ranks or nodes ``fetch``; from a remote controller while its copy arrives."""
         nbytes = layout([b.nbytes for b in buffers])[1]
         segment = Segment.create(self._cluster, nbytes)
         transfer = uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""Compare: whether an expression is equal on all ranks, and where not, by digests: a large state_dict is not moved."""
+"""Compare: whether an expression is equal on all ranks, or where it first differs. A large state_dict is not moved."""
 
 import math
 

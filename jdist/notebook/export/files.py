@@ -49,7 +49,7 @@ def export(cluster: Cluster, path: str, *, force: bool = False) -> Exported:
 
 
 def write(path: str, text: str, *, force: bool) -> str:
-    """Write the script; returns its absolute path. Raises UsageError if it may not replace what is there, or cannot."""
+    """Write the script; returns its absolute path. Raises UsageError if it cannot, or may not replace what is there."""
     target = os.path.realpath(os.path.expanduser(path))
     if not force:
         _check(path, target)

@@ -3,10 +3,11 @@
 Each rank's entries form a chain; a block may hold one entry of each rank, and every chain runs forward in the blocks'
 total order. A new entry joins the earliest block of its key that its rank has not passed, else it makes one at the end,
 so what is not shared stays in the order of arrival. When a block to join stands before the rank's last one, the rank's
-newer blocks are moved in front of it, unless it comes, through some chain, before the last one. (Pearce and Kelly,
-"A dynamic topological sort algorithm", 2006, with only the backward search.) The order is kept by labels with gaps, so
-comparing is O(1); searching backward is paid from a credit that grows with each entry, so all of it is linear in the
-number of entries. A block that holds every rank settles all blocks before it: they never change again.
+newer blocks are moved in front of it, which is possible unless it comes, through some chain, before that last one.
+(Pearce and Kelly, "A dynamic topological sort algorithm", 2006, with only the backward search.)
+
+The order is kept by labels with gaps, so comparing is O(1). Searching backward is paid from a credit that grows with
+each entry, so all of it is linear in the entries. A block that holds every rank settles all before it for good.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -34,8 +35,8 @@ class AlignedEntry:
 
     @property
     def likeness(self) -> tuple[Hashable, int, int]:
-        """Key that variants share or None, sizes of numbers and rest. Made late: most entries find an equal one."""
-        if self._likeness is None:
+        """The key that variants share (None: it has none), the length of its numbers, and that of the rest."""
+        if self._likeness is None:  # computed only when needed: most entries find an equal one first
             self._likeness = None, 0, 0
             if isinstance(self.item, OutputLine) and (found := skeleton(self.item.text)) is not None:
                 self._likeness = ("like", self.item.stream, found[0]), found[1], len(found[0])

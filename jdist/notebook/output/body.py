@@ -189,11 +189,11 @@ def _assembled(chunks: Iterable[_Chunk]) -> str:
 
 
 def fit(blocks: Sequence[Block], limit: int, make: Make[T]) -> tuple[list[T], list[str], list[T]]:
-    """First blocks that fit in ``limit`` bytes, notes of what is left out, last blocks; only those are made."""
+    """The first blocks within ``limit`` bytes, notes of what is left out, and the last ones. Only these are made."""
     head, room = _while_fitting(blocks, limit, make)
     tail: list[tuple[int, T]] = []
     if len(head) < len(blocks):
-        while head and limit - room > limit * 2 // 5:  # so much is for the first ones
+        while head and limit - room > limit * 2 // 5:  # two fifths are for the first ones
             room += head.pop()[0]
         room -= min(room, _MOST_NOTES * _NOTE)
         tail, _ = _while_fitting(blocks[len(head) :][::-1], room, make)
@@ -254,7 +254,7 @@ def alike_but(blocks: Sequence[Block], lead: int) -> list[tuple[int, ...]]:
 
 
 def in_rank_order(blocks: Sequence[Block]) -> list[Block]:
-    """Neighbouring blocks that share no rank, by rank: who was first means nothing. Each rank's own order is kept."""
+    """The blocks, with neighbours that share no rank sorted by rank: which of them arrived first means nothing."""
     ordered: list[Block] = []
     stretch: list[Block] = []
     seen: set[int] = set()

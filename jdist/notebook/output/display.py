@@ -1,5 +1,5 @@
-"""Display: follows a run on a screen until it is over, in one display, replaced as it grows. How often depends on its
-size: what is sent again stays in proportion to what is new. Only the thread that follows touches the screen.
+"""Display: follows a run on a screen until it is over, in one display that is replaced as it grows. The larger it is,
+the less often: what is sent again stays in proportion to what is new. Only the thread that follows touches the screen.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ _OPEN_TRACEBACK = 30  # The first cause's traceback stands open when it has at m
 
 
 def render(view: RunView, limit: int = LIMIT) -> dict[str, Any]:
-    """Text and HTML of at most ``limit`` bytes each, without pictures, and :data:`MIME` (half). Raises ValueError."""
+    """Text and HTML of at most ``limit`` bytes without pictures, and :data:`MIME` of half. Raises ValueError."""
     if limit < _LEAST_LIMIT:
         raise ValueError(f"a run cannot be shown in {limit} bytes; the least is {_LEAST_LIMIT}")
     if view.state == "done":

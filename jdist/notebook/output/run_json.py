@@ -1,7 +1,8 @@
-"""The structure of a run's output, ``application/vnd.jdist.run.v1+json``, for a front end to draw. It stands in one
-bundle with ``text/plain`` and ``text/html``, which show the same; a front end that meets another ``version`` shows the
-latter. Text stands here once for all ranks that wrote it. Large things, such as a picture, a table or a traceback, are
-parts of the HTML (:class:`HtmlPiece`). Ranks are written ``0-3,7``. Fields with their default are left out.
+"""The structure of a run's output, ``application/vnd.jdist.run.v1+json``, for a front end to draw.
+
+The bundle's ``text/html`` shows the same, and serves a front end that meets another ``version``. Text stands here once
+for all ranks that wrote it. Large things, such as a picture, a table or a traceback, are parts of the HTML
+(:class:`HtmlPiece`). Sets of ranks are written ``0-3,7``, and fields that have their default are left out.
 """
 
 import itertools
@@ -139,7 +140,7 @@ FindPiece = Callable[[str], HtmlPiece | None]
 
 
 def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) -> dict[str, Any]:
-    """A :class:`RunJson` for JSON, with ranks' text of about ``limit`` bytes; ``tracebacks`` are pieces of ``html``."""
+    """A :class:`RunJson` with at most about ``limit`` bytes of ranks' text; ``tracebacks`` are pieces of ``html``."""
     causes, echoes = view.failures
     failed = [*causes, *echoes]
     most = limit // 100  # characters of each text about the output

@@ -27,8 +27,9 @@ class BlockPart(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """One place in the merged view: one item of each of ``ranks`` (ascending). Several parts are lines that differ only
-    in their numbers, or displays that were updated to something else.
+    """One place in the merged view: one item of each of ``ranks`` (ascending).
+
+    It has several parts where lines differ only in their numbers, or displays were updated to something else.
     """
 
     ranks: tuple[int, ...]
@@ -101,7 +102,7 @@ class Transcript:
                 self._alignment.replace(node, rank, _entry(RichOutput(rank, item.data, item.metadata, is_result)))
 
     def _replace_tail(self, item: Tail) -> None:
-        """Replace the snapshot that a rank sends of a stream past its cap; it stands after all else that it sent."""
+        """Replace a rank's snapshot of a stream that is past its cap; it stands after all else that the rank sent."""
         self._close_line(item.rank, item.stream)
         assembler = LineAssembler()
         lines = assembler.feed(item.text)

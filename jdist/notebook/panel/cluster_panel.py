@@ -26,7 +26,7 @@ _UNSEEN = "no browser has shown this for a while; it goes on when one does"
 
 
 class PanelFollower(ClusterFollower):
-    """Calls ``show(sight)`` on the client's loop, at most twice a second; pauses if cells run and no browser looks."""
+    """Calls ``show(sight)`` on the client's loop, at most twice a second. Pauses if cells run and no browser looks."""
 
     def __init__(self, cluster: AsyncCluster, show: Callable[[Sight], None], visibility: Visibility):
         self._cluster = cluster

@@ -73,9 +73,10 @@ class ClickDelivery:
 
 
 class Visibility:
-    """Whether a browser still shows the panel: its ``widget``, a hidden Play, ticks there while that matters, as the
-    kernel is not informed when a page is closed. Without ``can_tick()`` (ticks can arrive now) it counts as visible;
-    ``on_return`` is called when it becomes visible again.
+    """Whether a browser still shows the panel: its ``widget``, a hidden Play, ticks there while that matters.
+
+    The kernel is not informed when a page is closed, but then the ticks end. Without ``can_tick()`` (ticks can arrive
+    now) the panel counts as visible. ``on_return`` is called when it becomes visible again.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ def draw(what: str, part: float, words: str) -> dict[str, str]:
 
 
 class TransferProgress:
-    """Shows a transfer after half a second, twice a second at most; where nothing can be replaced, only its end."""
+    """Shows a transfer after half a second, and at most twice a second; where nothing can be replaced, only its end."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float] = time.monotonic):
         self._screen = screen

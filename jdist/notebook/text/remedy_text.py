@@ -1,4 +1,4 @@
-"""Remedy text: verbs and suggested actions as typed, ``%dist stop`` in a notebook, the default, or ``jdist stop``."""
+"""Remedy text: verbs and actions as typed, ``%dist stop`` in a notebook (the default) or ``jdist stop`` in a shell."""
 
 import contextlib
 from collections.abc import Iterator

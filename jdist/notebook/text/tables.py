@@ -50,8 +50,9 @@ def _html(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[b
 
 
 def thumb_svg(matrix: Sequence[Sequence[float]]) -> str:
-    """A small heat picture of a 2-D tensor, a sequence of rows: blue below zero, red above, darker further out, a cross
-    for NaN and inf; the title says shape, least, greatest. Raises ValueError if it is empty or ragged.
+    """A small heat picture of a 2-D tensor: blue below zero, red above, darker further out, a cross for NaN and inf.
+
+    Its title says shape, least and greatest value. Raises ValueError if the matrix is empty or rows' lengths differ.
     """
     if not matrix or not matrix[0] or len({len(row) for row in matrix}) != 1:
         raise ValueError("a picture needs a matrix with at least one row and column, rows of one length")

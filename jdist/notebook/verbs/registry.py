@@ -66,9 +66,10 @@ def verb(
     attaches: Callable[[Words], bool] | None = lambda _: True,
     split: Callable[[Words], tuple[Words, Words]] = lambda words: (words, []),
 ) -> Callable[[Callable[[Session, Namespace], Any]], Callable[[Session, Namespace], Any]]:
-    """Registers a function as a verb; its docstring is the verb's help, and its result that of ``%dist``. It gets the
-    session and the options: ``options.words`` are all its words, ``options.rest`` those that ``split`` cut off. A
-    command attaches first to the newest cluster, or the one that it names, unless ``attaches`` says otherwise of them.
+    """Registers a function as a verb; its docstring is the verb's help, and its result that of ``%dist``.
+
+    It gets the session and the options: ``options.words`` are all its words, ``options.rest`` those that ``split`` cut
+    off. A command first attaches to the cluster that it names, or the newest, unless ``attaches(words)`` is false.
     """
 
     def register(function: Callable[[Session, Namespace], Any]) -> Callable[[Session, Namespace], Any]:
