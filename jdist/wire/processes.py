@@ -37,7 +37,7 @@ def has_ended(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
             return f.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second, if it is reaped after the file was opened
         import psutil
 
         return os.path.exists("/proc/self/stat") or not psutil.pid_exists(pid)
