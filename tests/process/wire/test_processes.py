@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from jdist.wire import processes
 
 
 @pytest.fixture
-def process() -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
 
 
 def test_a_process_has_ended_once_it_is_a_zombie_and_once_it_is_gone(process: subprocess.Popen[bytes]) -> None:
@@ -31,7 +35,7 @@ def test_a_process_that_is_reaped_while_it_is_looked_at_has_ended(
     """Its file in /proc is open then, and reading it fails."""
 
     def reaped_meanwhile(path: str, mode: str) -> Any:
-        file = open(path, mode)
+        file = Path(path).open(mode)  # noqa: SIM115 - has_ended closes it
         process.kill()
         process.wait()
         return file
