@@ -32,10 +32,14 @@ def agent(cluster: jdist.Cluster, node_rank: int) -> int:
 
 
 def forkserver(cluster: jdist.Cluster, node_rank: int) -> int:
-    """The child of the agent that still writes to the agent's own log."""
+    """The child of the agent that forks workers: the first one, or the warm one that has taken its place."""
 
     def alone() -> list[int]:
-        found = _children_writing_to(cluster, node_rank, f"jdist-{cluster.name}.log")
+        found = []
+        for child in psutil.Process(agent(cluster, node_rank)).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.name() in {"jdist-fork", "jdist-warm"}:
+                    found.append(child.pid)
         return found if len(found) == 1 else []  # while it warms up, there is a second one that will take its place
 
     (pid,) = eventually(alone, 20)
