@@ -201,14 +201,15 @@ class WorkerHandlers:
         folders = self._parts.code_sync.folder.folders
         if folders:
             self._parts.workers.send(kernel.worker, CodeSynced(folders, ()))
-        self._node.send(membership.WorkerUp(kernel.worker, kernel.pid, kernel.wanted.incarnation))
+        up = membership.WorkerUp(kernel.worker, kernel.pid, kernel.wanted.incarnation, kernel.inherits)
+        self._node.send(up)
         self._parts.prewarmer.record_ended(kernel.worker)
 
     def handle_exit(self) -> None:
         self._parts.relay.flush()
 
-    def handle_down(self, wanted: membership.StartWorker, reason: str) -> None:
-        _log.info("worker %d is down: %s", wanted.worker, reason)
+    def handle_down(self, down: membership.WorkerDown) -> None:
+        _log.info("worker %d is down: %s", down.worker, down.reason)
         if not self._is_ending():
-            self._parts.prewarmer.record_ended(wanted.worker)
-            self._node.send(membership.WorkerDown(wanted.worker, wanted.incarnation, reason))
+            self._parts.prewarmer.record_ended(down.worker)
+            self._node.send(down)

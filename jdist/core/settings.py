@@ -72,6 +72,8 @@ class WorkerSpec(Struct, frozen=True):
     handover_socket: str  # Unix socket where the agent hands over connections to the data port.
     cluster: str
     threads: int
+    names_socket: str = ""  # Unix socket to which a process that fails hands its names over; "": there is none.
+    inherits: bool = False  # The process before it has handed its names over.
 
 
 class StoreSpec(Struct, frozen=True):

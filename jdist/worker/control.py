@@ -32,6 +32,7 @@ from jdist.worker.compat.ipykernel import cell_numbers
 from jdist.worker.escalation import free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
+from jdist.worker.handover.names import NamesHandover
 from jdist.worker.kernel import shell, sigint, tracebacks
 from jdist.worker.observe.observer import Observer, StallDetector
 from jdist.worker.queries.rank_queries import QueryHandler, reason
@@ -61,11 +62,13 @@ class ControlThread:
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
         self._autoreload = Autoreload(kernel.shell)
         self._queries = QueryHandler(spec, namespace, self._observer)
+        self._handover = NamesHandover(spec, self._observer, namespace)
         sigint.install(kernel)
         on_reform.be_rank(spec.rank)
         tracebacks.adapt(kernel.shell)
         patches.install(self._groups)
         shell.adapt(kernel)
+        self._handover.guard()
 
     def start(self) -> None:
         threading.Thread(target=lambda: asyncio.run(self._main()), name="jdist", daemon=True).start()

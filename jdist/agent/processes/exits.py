@@ -17,6 +17,12 @@ from jdist.core.slurm import SlurmJob, parse_job
 _REMEMBERED = 256
 _SLURM_TIMEOUT = 2.0  # Seconds for Slurm's answer; from SIGTERM to SIGKILL a job has 30 s by default.
 _SLURM_RETRY = 0.1
+_FATAL = {  # faulthandler's names of signals.
+    "Aborted": signal.SIGABRT,
+    "Segmentation fault": signal.SIGSEGV,
+    "Bus error": signal.SIGBUS,
+    "Floating-point exception": signal.SIGFPE,
+}
 _HINTS = {
     "process": "; no oom kill was counted",
     "unknown": "; the kernel's out-of-memory killer does that, or somebody's kill -9",
@@ -90,6 +96,11 @@ def explain_exit(status: int | None, verdict: OomVerdict | None = None) -> str:
     if verdict.cause == "kernel":
         return f"killed by signal {number} ({name}), out of memory: {verdict.evidence}"
     return f"killed by signal {number} ({name}{_HINTS[verdict.cause]})"
+
+
+def signal_of(text: str) -> int:
+    """The signal of which faulthandler wrote that it was about to end the process; 0 if it wrote of none."""
+    return next((number for words, number in _FATAL.items() if f"Fatal Python error: {words}" in text), 0)
 
 
 async def why_terminated(environ: Mapping[str, str]) -> str:

@@ -17,13 +17,14 @@ from typing import Any, Protocol
 
 from jdist.agent.node.facts import NodeContext, interface_environment
 from jdist.agent.node.join_options import WORKER
-from jdist.agent.processes.exits import ChildReaper, explain_exit
+from jdist.agent.processes.exits import ChildReaper, explain_exit, signal_of
+from jdist.agent.processes.handover import HandoverServer
 from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.processes.kernel import Kernel
 from jdist.agent.processes.oom import OomMonitor
 from jdist.core.errors import LaunchError
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import StartWorker, Welcome, WorkerHello
+from jdist.core.messages.membership import StartWorker, Welcome, WorkerDown, WorkerFails, WorkerHello
 from jdist.core.messages.protocol import WorkerMessage
 from jdist.core.settings import WorkerSpec
 from jdist.wire import log
@@ -47,7 +48,7 @@ class WorkerListener(Protocol):
     def handle_worker_message(self, message: Any) -> None: ...  # Any but its hello.
     def handle_up(self, kernel: Kernel) -> None: ...  # It is ready for cells.
     def handle_exit(self) -> None: ...  # A process has ended; all its output has been read.
-    def handle_down(self, wanted: StartWorker, reason: str) -> None: ...  # It has lost its process, or got none.
+    def handle_down(self, down: WorkerDown) -> None: ...  # It has lost its process, or got none, or is about to.
 
 
 class Workers:
@@ -64,15 +65,32 @@ class Workers:
         self._reaper = ChildReaper()
         self._socket_path = str(node.directory / "agent")
         self._socket = bind_ipc(node.zmq_context, self._socket_path, self._handle_frames)
+        self._failing: dict[int, Kernel] = {}  # Those that are reported as down while they hand their names over.
+        self._names_path = str(node.directory / "names")
+        self.handover = HandoverServer(self._names_path, self._kernel_of, self._handle_failure)
 
     def start(self, wanted: StartWorker) -> bool:
-        """Kill what is left of the worker and start a fresh process; False if that is down already."""
-        self.end((wanted.worker,))
+        """Kill what is left of the worker and start a fresh process; False if that is down already.
+
+        A process that is handing its names over is waited for instead.
+        """
+        failing = self._failing.get(wanted.worker)
+        if failing is not None and failing.successor is None:
+            failing.successor = wanted
+            return True
+        if failing is not None:
+            self.end((wanted.worker,))  # a second request: what is left of it is not wanted
+        return self._begin(wanted)
+
+    def _begin(self, wanted: StartWorker) -> bool:
+        kernel = self.kernels.pop(wanted.worker, None)
+        if kernel is not None:
+            self._dismiss(kernel)
         number, gpu_index = next(self._numbers), self._free_gpu()
         try:
             kernel = Kernel(self._node, number, wanted, gpu_index, self._handle_kernel_frames, self._handle_exit)
         except OSError as e:
-            self.listener.handle_down(wanted, str(e))
+            self.listener.handle_down(WorkerDown(wanted.worker, wanted.incarnation, str(e)))
             return False
         self.kernels[wanted.worker] = kernel
         self._node.create_task(self._start(kernel))
@@ -81,20 +99,25 @@ class Workers:
     def end(self, workers: Iterable[int]) -> None:
         """End these for good; nothing more of them is reported."""
         for worker in tuple(workers):
-            kernel = self.kernels.pop(worker, None)
-            if kernel is not None:
-                kernel.is_dismissed = True
-                kernel.kill()
+            for kernel in (self.kernels.pop(worker, None), self._failing.pop(worker, None)):
+                if kernel is not None:
+                    self._dismiss(kernel)
+            self.handover.forget(worker)
+
+    def _dismiss(self, kernel: Kernel) -> None:
+        kernel.is_dismissed = True
+        kernel.kill()
 
     def close(self) -> None:
         """Leave no process behind, whoever started it: the node has no workers any more."""
-        kernels = list(self.kernels.values())
-        self.end(self.kernels)
+        kernels = [*self.kernels.values(), *self._failing.values()]
+        self.end({*self.kernels, *self._failing})
         self._node.starter.close()
         self._reaper.end_all(_CHILDREN_END_TIMEOUT)
         for kernel in kernels:
             kernel.close()
         self._socket.close()
+        self.handover.close()
         self.oom.close()
 
     def _free_gpu(self) -> int:
@@ -123,7 +146,10 @@ class Workers:
             handover_socket=str(node.directory / "handover"),
             cluster=node.endpoint.cluster,
             threads=threads,
+            names_socket=self._names_path,
+            inherits=self.handover.has_names(wanted.worker),
         )
+        kernel.inherits = spec.inherits
         env = {
             **(node.options.launcher if welcome.keeps_launcher else {}),
             WORKER: "1",
@@ -143,10 +169,32 @@ class Workers:
     def _report_down(self, kernel: Kernel, reason: str) -> None:
         if not kernel.is_dismissed:
             del self.kernels[kernel.worker]
-            self.listener.handle_down(kernel.wanted, reason)
+            self.listener.handle_down(WorkerDown(kernel.worker, kernel.wanted.incarnation, reason))
+
+    def _handle_failure(self, kernel: Kernel, message: WorkerFails) -> None:
+        """Report a process that a signal is about to end, while it hands its names over: others may wait for it."""
+        if kernel.is_dismissed:
+            return
+        kernel.is_dismissed = True
+        self._failing[kernel.worker] = self.kernels.pop(kernel.worker)
+        self.listener.handle_exit()
+        reason = explain_exit(message.signal) + _raw_log_end(kernel.raw_log)
+        down = WorkerDown(kernel.worker, kernel.wanted.incarnation, reason, message.observation, hands_over=True)
+        self.listener.handle_down(down)
 
     def _handle_exit(self, kernel: Kernel) -> None:
+        self.handover.handle_exit(kernel)
         status = self._reaper.status(kernel.pid)
+        if self._failing.get(kernel.worker) is kernel:
+            del self._failing[kernel.worker]
+            self.listener.handle_exit()
+            self.oom.verdict(kernel.pid)
+            sweep_dead(self._node.endpoint.cluster)
+            if kernel.successor is not None:
+                self._begin(kernel.successor)
+            return
+        if kernel.is_stuck and status == signal.SIGKILL:
+            status = signal_of(kernel.last_words) or status
         if status == signal.SIGTERM:  # a scheduler that ends the node's job sends that to all of its processes
             asyncio.get_running_loop().call_later(_TOGETHER, self._report_exit, kernel, status)
         else:
@@ -175,6 +223,10 @@ class Workers:
             kernel.is_subscribed = True
             self._report_up(kernel)
         self.listener.handle_kernel_message(kernel, channel, message)
+
+    def _kernel_of(self, identity: bytes) -> Kernel | None:
+        kernels = (*self.kernels.values(), *self._failing.values())
+        return next((k for k in kernels if k.identity == identity), None)
 
     def _handle_frames(self, frames: list[bytes]) -> None:
         kernel = next((k for k in self.kernels.values() if k.identity == frames[0]), None)

@@ -49,6 +49,7 @@ class RankLoss:
             return
         never_up = rank.phase == "starting"
         died_again = m.phase == "forming" and rank.incarnation > 0 and rank.generation == 0
+        rank.observed_last = message.observation
         self._lose(rank, message.reason)
         where = m.world.where(rank.rank)
         if never_up:

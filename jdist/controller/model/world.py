@@ -15,6 +15,7 @@ from jdist.controller.model.phases import RANK, HasPhase, Lifecycle, RankPhase, 
 from jdist.core.messages.base import Message
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.membership import LauncherTask, NodeFacts
+from jdist.core.messages.observation import Observation
 from jdist.core.messages.runs import Output, OutputItem, Tail
 from jdist.core.topology import Topology
 
@@ -72,6 +73,7 @@ class Rank(HasPhase[RankPhase]):
     wants_reform: bool = False  # It has functions that are to be called once the world has been formed again.
     was_up: bool = False
     last_line: str = ""
+    observed_last: Observation | None = None  # What the process was doing when it failed, if it could say so.
     death: str = ""  # Why the last process in its place ended, and when.
     died_at: float = 0.0
     last_run: int = 0  # The number of the run that it began last.

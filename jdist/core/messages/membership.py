@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from jdist.core.messages.base import Message
 from jdist.core.messages.groups import FormWorld, GroupSpec
+from jdist.core.messages.observation import Observation
 
 
 class NodeFacts(Struct, frozen=True):
@@ -158,14 +159,38 @@ class WorkerUp(Message, frozen=True):
     worker: int
     pid: int
     incarnation: int
+    inherits: bool = False  # It takes over the names of the process before it, once it is in the world.
 
 
 class WorkerDown(Message, frozen=True):
-    """A worker's process ended; ``reason`` is such as "killed by signal 9 (SIGKILL)"."""
+    """A worker's process ended, or is about to: ``reason`` is such as "killed by signal 9 (SIGKILL)"."""
 
     worker: int
     incarnation: int
     reason: str
+    observation: Observation | None = None  # What its main thread was calling when it failed, if that is known.
+    hands_over: bool = False  # It is still handing its names over to the process that takes its place.
+
+
+class WorkerFails(Message, frozen=True):
+    """A signal is about to end the worker's process, which hands its names over before."""
+
+    signal: int
+    observation: Observation | None
+
+
+class SavingNames(Message, frozen=True):
+    """The names are being saved: sent again and again while that makes progress."""
+
+
+class NamesSaved(Message, frozen=True):
+    """The names have been saved in the memory whose descriptor comes along."""
+
+    nbytes: int
+
+
+class RequestNames(Message, frozen=True):
+    """A worker asks for what the process before it saved. Answered by NamesSaved, or SavingNames for nothing."""
 
 
 class LivenessLost(Message, frozen=True):
@@ -241,4 +266,5 @@ ClientMessage = Restart | AddNode | RemoveRanks | DropNodes
 AgentMessage = AgentHello | WorkerUp | WorkerDown | LivenessLost | AgentLeaving | Heartbeat
 ToAgent = Welcome | LivenessRenewed | Rejected | StartWorker | EndWorkers | Shutdown
 ToUnauthenticated = Enrolled | Rejected
+Handover = WorkerFails | SavingNames | NamesSaved | RequestNames  # At an agent's socket for names, both ways.
 RankReplyBody = Invited | PlaceOpened | Resized

@@ -117,7 +117,7 @@ class Bed:
 
 
 def kernel(wanted: StartWorker) -> Any:
-    return Double(worker=wanted.worker, pid=4000 + wanted.worker, wanted=wanted, is_up=True)
+    return Double(worker=wanted.worker, pid=4000 + wanted.worker, wanted=wanted, is_up=True, inherits=False)
 
 
 @pytest.fixture
@@ -303,8 +303,8 @@ def test_what_a_worker_says_is_recorded_and_forwarded_unless_it_is_late(bed: Bed
 
 
 def test_a_lost_worker_is_reported_unless_the_agent_ends(bed: Bed) -> None:
-    bed.events.handle_down(StartWorker(10, 2, 3), "killed")
+    bed.events.handle_down(WorkerDown(10, 3, "killed"))
     bed.is_ending = True
-    bed.events.handle_down(SECOND, "killed with the agent")
+    bed.events.handle_down(WorkerDown(11, 0, "killed with the agent"))
     assert bed.sent == [WorkerDown(10, 3, "killed")]
     assert bed.prewarmer.called("record_ended") == [[10]]

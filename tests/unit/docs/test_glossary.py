@@ -25,7 +25,7 @@ PLAIN = set(
     array assembler async at attach autoreload bar base be bin bind block body book bootstrap box bridge
     broadcast browser bucket bulk byte callback cap capture carrier case change check child chunk clear click
     clock code collect column command compare comparison compat complete completion compose config connection
-    console content context contract control core create data debug decide delivery describe description
+    console content context contract control core crash create data debug decide delivery describe description
     detector device diagnosis dial digest directory disk display doctor done down drawn drop edge element
     emulator end endpoint enrol entry environment error escalation evaluate event examination examine execute exit
     export expression extension fact fail failure feed fetch file find flight folder folding follow forget fork
@@ -39,7 +39,7 @@ PLAIN = set(
     protocol public pull quantity query quorum rate read reap reason rebind rebuilt receive record recorder recovery
     refuse registry reject relay release remote remove render renew renumber replace replaceable replacement
     reply report request requirement resize restart restore result revive rewrite rich ring route row rule run
-    safe sample schema screen script send serve server session set setting shard shell shown shutdown sight
+    safe sample save schema screen script send serve server session set setting shard shell shown shutdown sight
     silent skip snapshot socket source span spawn spec stack start state status step stop store style successor
     supervisor support table tail terminal test text thread tick timeline timeout too tracebacks transfer
     transition translate translation transport tree unpack unresponsive untranslatable up upload usage use value

@@ -29,7 +29,7 @@ from jdist.agent.processes.workers import Workers
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import WorldFormed
-from jdist.core.messages.membership import LauncherTask, Shutdown, StartWorker, Welcome, WorkerHello
+from jdist.core.messages.membership import LauncherTask, Shutdown, StartWorker, Welcome, WorkerDown, WorkerHello
 from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.sockets import dial_ipc, new_context
@@ -110,8 +110,8 @@ class Listener:
     def handle_exit(self) -> None:
         self._add("exit")
 
-    def handle_down(self, wanted: StartWorker, reason: str) -> None:
-        self._add("down", wanted.worker, wanted.incarnation, reason)
+    def handle_down(self, down: WorkerDown) -> None:
+        self._add("down", down.worker, down.incarnation, down.reason)
 
 
 class Bed:
@@ -180,7 +180,7 @@ def play(runtime_directory: Path, tmp_path_factory: pytest.TempPathFactory, monk
 
         asyncio.run(main())
         left = {path.name for path in folder.iterdir() if not path.name.endswith(".raw.log")}
-        assert left <= {"agent"}, "no socket and no connection file of a worker stays"
+        assert left <= {"agent", "names"}, "no socket and no connection file of a worker stays"
         shutil.rmtree(folder)
 
     return play

@@ -16,7 +16,7 @@ import jdist.core.messages
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message, PayloadWire, ValueMissing
 from jdist.core.messages.groups import FormWorld
-from jdist.core.messages.membership import Enrol, Heartbeat, ToUnauthenticated
+from jdist.core.messages.membership import Enrol, Handover, Heartbeat, ToUnauthenticated
 from jdist.core.messages.protocol import (
     AgentMessage,
     ClientMessage,
@@ -44,6 +44,7 @@ DIRECTIONS = {
     "ToAgent": ToAgent,
     "WorkerMessage": WorkerMessage,
     "ToWorker": ToWorker,
+    "Handover": Handover,
     "Enrol": Enrol,
     "ToNewcomer": ToUnauthenticated,
 }

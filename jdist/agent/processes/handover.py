@@ -1,0 +1,153 @@
+"""Handover: what a failing worker's process saves of its names is kept here for the process that takes its place.
+
+Each worker connects to a Unix socket when it starts, and stays connected. What faulthandler writes there tells of a
+failure, and is followed by a `WorkerFails` if Python can still run. Then the names come, as a descriptor of memory that
+has no name in any file system, so that nothing is left if this agent dies. A process that falls silent in between is
+ended.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from jdist.agent.processes.kernel import Kernel
+from jdist.core.errors import ProtocolError
+from jdist.core.messages.base import Message
+from jdist.core.messages.membership import Handover, NamesSaved, SavingNames, RequestNames, WorkerFails
+from jdist.wire.values.frames import Unpacker, pack
+
+_log = logging.getLogger("jdist.agent")
+
+OWN = b"\0"  # The first byte of messages; anything else is faulthandler's text.
+_SILENCE = 10.0  # Seconds without progress after which a process that fails is ended.
+_PACKET = 1 << 20
+
+_unpack: Unpacker[Any] = Unpacker(Handover)
+
+
+class HandoverServer:
+    """Listens at ``path`` on the running loop.
+
+    ``kernel_of(identity)`` is the kernel that has this identity; ``on_failure(kernel, message)`` is called once for a
+    kernel whose process is about to end.
+    """
+
+    def __init__(
+        self, path: str, kernel_of: Callable[[bytes], Kernel | None], on_failure: Callable[[Kernel, WorkerFails], None]
+    ):
+        self._kernel_of = kernel_of
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._saved: dict[int, tuple[int, int]] = {}  # By worker: the memory's descriptor, and its size.
+        self._deadlines: dict[Kernel, asyncio.TimerHandle] = {}
+        self._connections: dict[socket.socket, bytes] = {}  # Each with the identity of its worker, once that is known.
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(path)
+        self._listener.listen(64)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept)
+
+    def has_names(self, worker: int) -> bool:
+        """Whether the last process of this worker has handed its names over."""
+        return worker in self._saved
+
+    def forget(self, worker: int) -> None:
+        """Drop what the last process of this worker has saved."""
+        if worker in self._saved:
+            os.close(self._saved.pop(worker)[0])
+
+    def handle_exit(self, kernel: Kernel) -> None:
+        """The kernel's process has ended: read what it has written in the end."""
+        for sock in [s for s, identity in self._connections.items() if identity == kernel.identity]:
+            while self._receive(sock):
+                pass
+        if kernel in self._deadlines:
+            self._deadlines.pop(kernel).cancel()
+
+    def close(self) -> None:
+        for worker in list(self._saved):
+            self.forget(worker)
+        for timer in self._deadlines.values():
+            timer.cancel()
+        for sock in (self._listener, *self._connections):
+            self._loop.remove_reader(sock)
+            sock.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            sock, _ = self._listener.accept()
+            sock.setblocking(False)
+            self._connections[sock] = b""
+            self._loop.add_reader(sock, self._receive, sock)
+
+    def _receive(self, sock: socket.socket) -> bool:
+        """One packet: the worker's identity first, then faulthandler's text and messages; whether there was one."""
+        try:
+            data, fds, _, _ = socket.recv_fds(sock, _PACKET, 1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data, fds = b"", []
+        if not data:
+            self._loop.remove_reader(sock)
+            del self._connections[sock]
+            sock.close()
+            return False
+        kernel = self._kernel_of(self._connections[sock])
+        if not self._connections[sock]:
+            self._connections[sock] = data
+        elif kernel is not None:
+            fds = self._handle(kernel, sock, data, fds)
+        for fd in fds:
+            os.close(fd)
+        return True
+
+    def _handle(self, kernel: Kernel, sock: socket.socket, data: bytes, fds: list[int]) -> list[int]:
+        """Handle a worker's packet; the descriptors that are not kept."""
+        if not data.startswith(OWN):
+            kernel.last_words += data.decode(errors="replace")
+            self._await(kernel)
+            return fds
+        try:
+            message = _unpack(data[len(OWN) :])
+        except ProtocolError as e:
+            _log.warning("worker %d: %s", kernel.worker, e)
+            return fds
+        match message:
+            case WorkerFails():
+                self._await(kernel)
+                self._on_failure(kernel, message)
+            case SavingNames():
+                self._await(kernel)
+            case NamesSaved() if fds:
+                self._await(kernel)
+                self.forget(kernel.worker)
+                self._saved[kernel.worker] = fds[0], message.nbytes
+                return fds[1:]
+            case RequestNames():
+                self._give(kernel.worker, sock)
+        return fds
+
+    def _give(self, worker: int, sock: socket.socket) -> None:
+        """Hand the names to the process that asks for them. Nothing is kept: what it cannot load, no other can."""
+        fd, nbytes = self._saved.get(worker, (-1, 0))
+        answer: Message = NamesSaved(nbytes) if fd >= 0 else SavingNames()
+        with contextlib.suppress(OSError):  # it has ended
+            socket.send_fds(sock, [OWN + pack(answer)], [fd] if fd >= 0 else [])
+        self.forget(worker)
+
+    def _await(self, kernel: Kernel) -> None:
+        """End the process unless more comes from it soon, or it ends by itself."""
+        if kernel in self._deadlines:
+            self._deadlines[kernel].cancel()
+        self._deadlines[kernel] = self._loop.call_later(_SILENCE, self._end, kernel)
+
+    def _end(self, kernel: Kernel) -> None:
+        _log.warning("worker %d got stuck as it failed; ending it", kernel.worker)
+        del self._deadlines[kernel]
+        kernel.is_stuck = True
+        kernel.kill()

@@ -1,0 +1,123 @@
+"""The crash handler: a process that a signal is about to end hands over first what its successor can go on with.
+
+gloo ends a process by ``std::terminate`` in its own thread when a peer sends more than expected, and C code of the
+user's may fault. A handler of these signals runs in the thread that fails. While the main thread waits in a collective,
+the interpreter is free, so Python can run there; and if the main thread itself failed in C code, Python can run in its
+place. The work is done on a thread of its own, as the failing one may have little stack left. Then the process ends by
+the same signal. A fault in the meantime ends it at once, and its agent ends a process that gets stuck.
+
+Installed below faulthandler's handlers, which need no interpreter: what they write tells the agent of a failure in
+which Python cannot run any more.
+"""
+
+import _thread
+import contextlib
+import ctypes
+import faulthandler
+import mmap
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE)
+
+_ON_STACK = 0x08000000  # SA_ONSTACK
+_STACK = 8 << 20  # Bytes of the stack on which the handler runs where the main thread's own has overflowed.
+# Python 3.14 takes any other stack than the thread's own for an overflow.
+_HAS_OWN_STACK = sys.version_info < (3, 14)
+_SOON = 0.05
+
+
+class _Action(ctypes.Structure):
+    """``struct sigaction`` of Linux's C libraries."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+class _Stack(ctypes.Structure):
+    """``stack_t``."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+class CrashHandler:
+    """This process's handler. ``hand_over(signal)`` is called once, on a thread of its own; what it raises is ignored.
+
+    ``line`` is a socket to the agent, to which faulthandler writes where the process failed. Made on the main thread.
+    """
+
+    def __init__(self, hand_over: Callable[[int], None], line: socket.socket):
+        self._hand_over = hand_over
+        self._pid = os.getpid()
+        self._failing: set[int] = set()  # The thread that has failed, and the one that hands over.
+        self._turn = _thread.allocate_lock()
+        self._done = _thread.allocate_lock()
+        self._libc: Any = ctypes.CDLL(None)
+        self._libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        self._libc.signal.restype = ctypes.c_void_p
+        self._callback = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._handle)  # kept for the process's life
+        self._stack = mmap.mmap(-1, _STACK)
+        self._line = line
+        self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+    def install(self) -> None:
+        """Handle the signals from now on; on the main thread."""
+        action = _Action(ctypes.cast(self._callback, ctypes.c_void_p), flags=_ON_STACK if _HAS_OWN_STACK else 0)
+        for number in SIGNALS:
+            self._libc.sigaction(int(number), ctypes.byref(action), None)
+        faulthandler.enable(self._line.fileno())
+        stack = _Stack(ctypes.addressof(ctypes.c_char.from_buffer(self._stack)), 0, _STACK)
+        self._libc.sigaltstack(ctypes.byref(stack), None)  # after faulthandler's own, which is too small for Python
+        # A child that fails is none of the agent's business.
+        os.register_at_fork(after_in_child=lambda: os.dup2(self._nowhere, self._line.fileno(), inheritable=False))
+
+    def _handle(self, number: int) -> None:
+        """The handler: in the thread that failed, with whatever is on its stack."""
+        try:
+            if os.getpid() == self._pid:
+                self._fail(number)
+        finally:
+            self._libc.signal(number, None)  # the default
+            getattr(self._libc, "raise")(number)  # it is blocked here, and taken once the handler returns
+
+    def _fail(self, number: int) -> None:
+        own = _thread.get_ident()
+        if own in self._failing:
+            return  # a fault in what is done about the first
+        if not self._turn.acquire(blocking=False):
+            while True:  # another thread has failed, too: the process ends when the first is done
+                time.sleep(1.0)
+        self._libc.signal(int(signal.SIGINT), 1)  # ignored: an interrupt would raise in this very place
+        self._failing.add(own)
+        self._done.acquire()
+        _thread.start_new_thread(self._run, (number,))
+        while not self._done.acquire(timeout=1.0):
+            pass
+
+    def _run(self, number: int) -> None:
+        self._failing.add(_thread.get_ident())
+        sys.setswitchinterval(_SOON)
+        with contextlib.suppress(BaseException):
+            self._hand_over(number)
+        self._done.release()
+
+
+def connect(path: str, identity: str) -> socket.socket:
+    """A connection to the agent's socket for names. Raises OSError."""
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        line.connect(path)
+        line.send(identity.encode())
+    except OSError:
+        line.close()
+        raise
+    return line
