@@ -17,7 +17,7 @@ from typing import Any
 from jdist.agent.processes.kernel import Kernel
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import Handover, NamesSaved, SavingNames, RequestNames, WorkerFails
+from jdist.core.messages.membership import Handover, NamesSaved, RequestNames, SavingNames, WorkerFails
 from jdist.wire.values.frames import Unpacker, pack
 
 _log = logging.getLogger("jdist.agent")
