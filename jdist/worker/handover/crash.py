@@ -32,7 +32,7 @@ _HAS_OWN_STACK = sys.version_info < (3, 14)
 _SOON = 0.05
 
 
-class _Action(ctypes.Structure):
+class _HandlerEntry(ctypes.Structure):
     """``struct sigaction`` of Linux's C libraries."""
 
     _fields_ = (
@@ -71,7 +71,7 @@ class CrashHandler:
 
     def install(self) -> None:
         """Handle the signals from now on; on the main thread."""
-        action = _Action(ctypes.cast(self._callback, ctypes.c_void_p), flags=_ON_STACK if _HAS_OWN_STACK else 0)
+        action = _HandlerEntry(ctypes.cast(self._callback, ctypes.c_void_p), flags=_ON_STACK if _HAS_OWN_STACK else 0)
         for number in SIGNALS:
             self._libc.sigaction(int(number), ctypes.byref(action), None)
         faulthandler.enable(self._line.fileno())
