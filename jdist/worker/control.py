@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ipykernel.kernelapp import IPKernelApp
@@ -26,8 +26,8 @@ from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.worker.cells.autoreload import Autoreload
-from jdist.worker.cells.fd_capture import FdCapture
 from jdist.worker.cells.runner import CellRunner
+from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import cell_numbers
 from jdist.worker.escalation import free_main_thread
 from jdist.worker.groups import on_reform, patches
@@ -45,7 +45,7 @@ _unpack: Unpacker[Any] = Unpacker(ToWorker)
 class ControlThread:
     """One rank's end of jdist. Made on the main thread, before the kernel's loop starts, into which it hooks."""
 
-    def __init__(self, spec: WorkerSpec, app: IPKernelApp, captures: Sequence[FdCapture]):
+    def __init__(self, spec: WorkerSpec, app: IPKernelApp, streams: OwnStreams):
         self._spec = spec
         self._worker = spec.worker
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -56,7 +56,7 @@ class ControlThread:
         self._groups = GroupRegistry(namespace)
         self._groups.on_group_made = self._send_group_made
         self._groups.log.cells = cell_numbers(kernel.shell)
-        self._cells = CellRunner(kernel, spec.worker, captures)
+        self._cells = CellRunner(kernel, spec.worker, streams)
         self._observer = Observer(self._groups.log, self._groups.labels, self._cells.spans)
         self._cells.digest_calls = self._observer.digests
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)

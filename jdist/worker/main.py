@@ -15,7 +15,13 @@ from jdist.core.settings import WorkerSpec
 from jdist.wire import log
 from jdist.wire.processes import set_name
 from jdist.worker.cells.fd_capture import FdCapture
-from jdist.worker.compat.ipykernel import flush_when_needed, poll_until_subscribed, remember_subscribers
+from jdist.worker.cells.streams import OwnStreams
+from jdist.worker.compat.ipykernel import (
+    flush_when_needed,
+    poll_until_subscribed,
+    remember_subscribers,
+    use_own_streams,
+)
 from jdist.worker.control import ControlThread
 
 _SUBSCRIBER_POLL = 0.02
@@ -50,10 +56,12 @@ def main(spec_json: bytes) -> None:
     app.config.HistoryManager.enabled = False  # no database of what was typed: the notebook has it
     remember_subscribers()
     app.initialize([])
-    control = ControlThread(spec, app, [FdCapture(1, sys.stdout), FdCapture(2, sys.stderr)])
-    _pack_fast(app.session)
+    captures = [FdCapture(1, sys.stdout), FdCapture(2, sys.stderr)]
     for stream in (sys.stdout, sys.stderr):
         flush_when_needed(stream)  # a cell ends with flushes of both, each a wait for another thread
+    use_own_streams(sys.stdout, sys.stderr)
+    control = ControlThread(spec, app, OwnStreams(captures))
+    _pack_fast(app.session)
     control.start()
     poll_until_subscribed(app.iopub_thread, _SUBSCRIBER_POLL)
     app.start()

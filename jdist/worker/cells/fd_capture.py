@@ -21,11 +21,11 @@ class FdCapture:
     """Replaces a file descriptor by a pipe; a thread passes what arrives there to ``stream``, in the order written."""
 
     def __init__(self, fd: int, stream: Any):
+        self.fd = fd
         self._write = stream.write
-        self._read_end, write_end = os.pipe()
+        self._read_end, self._write_end = os.pipe()  # this write end stays open: the pipe has no end while cells run
         self._wake_read, self._wake_write = os.pipe()
-        os.dup2(write_end, fd)
-        os.close(write_end)
+        os.dup2(self._write_end, fd)
         os.set_blocking(self._read_end, False)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pid = os.getpid()  # a forked child, such as a data loader's, has the pipe but no thread that reads it
@@ -38,6 +38,15 @@ class FdCapture:
     def _write_in_order(self, text: str) -> Any:
         self.catch_up()
         return self._write(text)
+
+    def restore(self) -> bool:
+        """Open the file descriptor again if a cell has closed it; whether it had. What was put there instead stays."""
+        try:
+            os.fstat(self.fd)
+        except OSError:
+            os.dup2(self._write_end, self.fd)
+            return True
+        return False
 
     def catch_up(self) -> None:
         """Pass on what the pipe holds, if anything: called before Python writes to the same stream."""

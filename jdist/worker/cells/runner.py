@@ -6,10 +6,9 @@ needs, on every rank at once. A console goes on using that channel; the kernel's
 
 import asyncio
 import contextvars
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import structs
@@ -20,8 +19,8 @@ from jdist.core.messages.runs import ExecuteCell, RankDone
 from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
 from jdist.wire.values.frames import pack
-from jdist.worker.cells.fd_capture import FdCapture
 from jdist.worker.cells.outcome import outcome_of
+from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import main_lock, wake_toolkit_loop
 from jdist.worker.observe.observer import RunSpans
 
@@ -29,11 +28,11 @@ from jdist.worker.observe.observer import RunSpans
 class CellRunner:
     """Runs one rank's cells; publishes their ends on the iopub channel, so that none can overtake its cell's output."""
 
-    def __init__(self, kernel: Any, worker: int, captures: Sequence[FdCapture] = ()):
+    def __init__(self, kernel: Any, worker: int, streams: OwnStreams):
         """Call it on the main thread, before the kernel's loop starts."""
         self._kernel = kernel
         self._worker = worker
-        self._captures = captures
+        self._streams = streams
         self._loop: asyncio.AbstractEventLoop = IOLoop.current().asyncio_loop  # type: ignore[attr-defined]
         self._context = contextvars.copy_context()  # one for all cells: what one sets in it, the next finds
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,6 +67,7 @@ class CellRunner:
             self._cell, self._began = cell, time.monotonic()
             self.idle.clear()
             self.spans.begin(cell.run)
+            self._streams.settle()  # threads may have replaced them since the last cell
             try:
                 await kernel.do_execute(cell.code, False, not cell.is_internal, {}, cell.allow_stdin)
             except (Exception, KeyboardInterrupt):  # as ipykernel does: the kernel outlives it
@@ -83,8 +83,7 @@ class CellRunner:
         cell = self._cell
         if cell is None or (result is not None and result.info.raw_cell != cell.code):
             return
-        for capture in self._captures:
-            capture.catch_up()
+        self._streams.settle(has_failed=result is None or not result.success)
         done = outcome_of(result, self._kernel.shell, cell.run, self._worker, self._seconds())
         span = self.spans.find(cell.run)
         if done.kind == "value" and span is not None:
@@ -92,8 +91,7 @@ class CellRunner:
         self._end(done)
 
     def _end(self, done: RankDone) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        self._streams.settle()  # also what the value's own code wrote while it was being described
         kernel = self._kernel
         parent = kernel.get_parent("shell")
         kernel.session.send(kernel.iopub_socket, "jdist_done", {}, parent=parent, ident=b"jdist", buffers=[pack(done)])

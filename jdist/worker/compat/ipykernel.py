@@ -3,9 +3,11 @@
 Checked on ipykernel 7.4.0 with IPython 9.18.1; tests/unit/worker/compat resolves every name of ``PRIVATE``.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ipykernel import displayhook, kernelbase, zmqshell
 from ipykernel.iostream import IOPubThread
 
 # Private methods and attributes, by the class whose objects have them.
@@ -97,6 +99,26 @@ def flush_when_needed(stream: Any) -> None:
 
     stream._flush = counted
     stream.flush = flush
+
+
+def use_own_streams(stdout: Any, stderr: Any) -> None:
+    """Have ipykernel flush and label these streams, whatever a cell has put into ``sys.stdout`` and ``sys.stderr``."""
+    own = _Sys(sys, stdout, stderr)
+    for module in (displayhook, kernelbase, zmqshell):
+        module.sys = own  # type: ignore[attr-defined]
+
+
+class _Sys:
+    """The module ``sys`` but for its output streams."""
+
+    def __init__(self, module: Any, stdout: Any, stderr: Any):
+        vars(self).update(_module=module, stdout=stdout, stderr=stderr)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_module"], name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(vars(self)["_module"], name, value)
 
 
 def remember_subscribers() -> None:

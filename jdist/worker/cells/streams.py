@@ -1,0 +1,82 @@
+"""The rank's own stdout and stderr: the kernel uses only these, and they come back when a cell leaves something useless
+in ``sys.stdout``: None, or what is closed, in memory or failing. A class that works, such as one that also writes to a
+file, stays for the cells to come.
+"""
+
+import io
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jdist.worker.cells.fd_capture import FdCapture
+
+
+class OwnStreams:
+    """One rank's streams, as they are when this is made. All methods are called on the main thread."""
+
+    def __init__(self, captures: Sequence[FdCapture] = ()):
+        self._own: dict[str, Any] = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._captures = captures
+        for stream in self._own.values():
+            stream.close = stream.flush  # a cell's ``sys.stdout.close()`` would close it for all cells to come
+
+    def settle(self, has_failed: bool = False) -> None:
+        """Send what was written, and have the next cell find streams that work. Never raises."""
+        notes = []
+        for name, own in self._own.items():
+            if (fault := self._fault_of(name, has_failed)) is None:
+                continue
+            setattr(sys, name, own)
+            if fault:
+                notes.append(f"sys.{name} {fault}; it is the rank's own again")
+        for capture in self._captures:
+            if capture.restore():
+                notes.append(f"file descriptor {capture.fd} was closed; it is open again")
+            capture.catch_up()
+        for note in notes:
+            self._own["stderr"].write(f"jdist: {note}\n")
+        for own in self._own.values():
+            own.flush()
+
+    def _fault_of(self, name: str, has_failed: bool) -> str | None:
+        """Why the stream that is in place must go, "" without a reason to tell, or None if it may stay."""
+        stream: Any = getattr(sys, name, None)
+        if stream is self._own[name]:
+            return None
+        if stream is None:
+            return "was left as None"
+        if stream is getattr(sys, f"__{name}__"):
+            _tried(lambda: _use(stream, has_failed=False))
+            return ""  # it leads to the same place by a longer way
+        kind = type(stream).__name__
+        if isinstance(stream, io.StringIO | io.BytesIO):
+            return f"was left as a {kind}, which shows nothing"
+        failure = _tried(lambda: _use(stream, has_failed))
+        return f"was left as a {kind} that cannot be used ({failure})" if failure else None
+
+
+def _use(stream: Any, has_failed: bool) -> None:
+    """What IPython does with a stream, and, as this may have been why the cell failed, a write."""
+    if getattr(stream, "closed", False):
+        raise ValueError("it is closed")
+    stream.write = stream.write  # IPython puts its own in its place while a cell runs
+    if has_failed:
+        stream.write("")
+    if hasattr(stream, "flush"):
+        stream.flush()
+
+
+def _tried(action: Callable[[], object]) -> str:
+    """What ``action``, a Python function, raised; "" if nothing. An interrupt ends the action only."""
+    try:
+        action()
+    except BaseException as e:  # also SystemExit: the rank needs to reply
+        try:
+            return f"{type(e).__name__}: {e}".removesuffix(": ")
+        except BaseException:
+            return type(e).__name__
+    return ""
+
+
+GUARDS = (_tried.__code__,)
+"""Code that catches whatever raises in what it calls, so that an interrupt may raise there."""
