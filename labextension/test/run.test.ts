@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
 
 import { labelOf, stepOf } from '../src/remedy';
-import { doneCount, failedFirst, htmlOf, IRunBundle, mergeLines, partsOf, Segment } from '../src/run/model';
-import { isStderr, keyOf, lineCount, mergeTexts, ranksIn, segmentsFor } from '../src/run/segments';
+import { doneCount, failedFirst, htmlOf, IRunBundle, partsOf, Segment } from '../src/run/model';
+import { isStderr, keyOf, lineCount, ranksIn, segmentsFor } from '../src/run/segments';
 
 const RUN: IRunBundle = {
   version: 1,
@@ -41,17 +41,6 @@ describe('the ranks of a run', () => {
   it('are done unless they wait or run', () => expect(doneCount(RUN)).toBe(3));
 });
 
-describe('lines that differ only in their numbers', () => {
-  it.each([
-    [['loss 0.1', 'loss 0.2'], 'loss 0.1 | 0.2'],
-    [['step 3 loss 1e-3', 'step 3 loss -2.5'], 'step 3 loss 1e-3 | -2.5'],
-    [['loss nan', 'loss 1'], 'loss nan | 1'],
-    [['layer2 is 1', 'layer2 is 2'], 'layer2 is 1 | 2'],
-    [['same', 'same'], 'same'],
-    [['a 1', 'a 1 2'], 'a 1 | a 1 2']
-  ])('%j become one', (lines, merged) => expect(mergeLines(lines)).toBe(merged));
-});
-
 describe('a piece of the HTML', () => {
   const html = 'x<b>one</b><i>two</i>';
 
@@ -70,6 +59,8 @@ describe('the segments', () => {
   const text: Segment = { kind: 'text', ranks: '0-1', text: 'a\nb' };
   const alike: Segment = {
     kind: 'alike',
+    ranks: '0-2',
+    text: 'loss 1 | 2\nend',
     stderr: true,
     texts: [
       { ranks: '0', text: 'loss 1\nend' },
@@ -94,12 +85,8 @@ describe('the segments', () => {
     expect(segmentsFor(alike, 3)).toEqual([]);
   });
 
-  it('merge their texts line by line', () => {
-    expect(alike.kind === 'alike' && mergeTexts(alike)).toBe('loss 1 | 2\nend');
-  });
-
   it('say whose they are, and how long', () => {
-    expect([text, alike, gap, shown].map(ranksIn)).toEqual(['0-1', '0,1-2', '', '0']);
+    expect([text, alike, gap, shown].map(ranksIn)).toEqual(['0-1', '0-2', '', '0']);
     expect([text, alike, gap, shown].map(lineCount)).toEqual([2, 2, 1, 1]);
     expect([text, alike, gap, shown].map(isStderr)).toEqual([false, true, false, false]);
   });

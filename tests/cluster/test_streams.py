@@ -99,7 +99,7 @@ if 'own' in globals() and isinstance(own, int):
     os.close(own), os.close(null)
     del own, null
 print('next')
-_ = os.system('echo from a child')
+child = os.system('echo from a child')
 """
 AFTER = """
 import sys

@@ -30,15 +30,24 @@ T = TypeVar("T")
 Make = Callable[[Block], tuple[int, T]]  # Makes a block ready, and returns the bytes that it counts for as well.
 
 
+def one_line(block: Block) -> str | None:
+    """The line in which several ranks' lines are joined; None where each stands by itself."""
+    lines = [item.text for rank in block.ranks if isinstance(item := block.of(rank), OutputLine)]
+    return joined(lines) if len(block.parts) > 1 and len(lines) == len(block.ranks) else None
+
+
 def merged_parts(block: Block) -> Sequence[BlockPart]:
-    """The block's parts; lines that differ only in their numbers are one part, with each rank's numbers."""
+    """The block's parts as they are shown: lines that are joined are one part."""
     first = block.parts[0].item
     if not isinstance(first, OutputLine):
         return block.parts
-    text = first.text
-    if len(block.parts) > 1:
-        text = joined([item.text for rank in block.ranks if isinstance(item := block.of(rank), OutputLine)])
-    return (BlockPart(block.ranks, OutputLine(first.rank, first.stream, cut(text, LONGEST_LINE))),)
+    if (line := one_line(block)) is not None:
+        return (BlockPart(block.ranks, _shortened(first, line)),)
+    return [BlockPart(p.ranks, _shortened(p.item, p.item.text)) for p in block.parts if isinstance(p.item, OutputLine)]
+
+
+def _shortened(line: OutputLine, text: str) -> OutputLine:
+    return OutputLine(line.rank, line.stream, cut(text, LONGEST_LINE))
 
 
 def prefix(ranks: Iterable[int]) -> str:
@@ -254,14 +263,20 @@ def alike_but(blocks: Sequence[Block], lead: int) -> list[tuple[int, ...]]:
 
 
 def in_rank_order(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks, with neighbours that share no rank sorted by rank: which of them arrived first means nothing."""
+    """The blocks, with neighbours that share no rank sorted by rank: which of them arrived first means nothing. What
+    the same ranks wrote in sequence stays together, such as a tensor's lines.
+    """
     ordered: list[Block] = []
-    stretch: list[Block] = []
+    stretch: list[list[Block]] = []
     seen: set[int] = set()
-    for block in blocks:
-        if not seen.isdisjoint(block.ranks):
-            ordered += sorted(stretch, key=lambda b: b.ranks[0])
+    for ranks, written in itertools.groupby(blocks, key=lambda block: block.ranks):
+        if not seen.isdisjoint(ranks):
+            ordered += _by_first_rank(stretch)
             stretch, seen = [], set()
-        stretch.append(block)
-        seen.update(block.ranks)
-    return ordered + sorted(stretch, key=lambda b: b.ranks[0])
+        stretch.append(list(written))
+        seen.update(ranks)
+    return ordered + _by_first_rank(stretch)
+
+
+def _by_first_rank(stretch: list[list[Block]]) -> list[Block]:
+    return [block for some in sorted(stretch, key=lambda some: some[0].ranks[0]) for block in some]

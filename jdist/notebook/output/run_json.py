@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from jdist.core.outcome import OutputLine, RichOutput
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.remedy import Remedy
-from jdist.notebook.output.body import LONGEST_LINE, fit, images_that_fit, richest, text_of
+from jdist.notebook.output.body import LONGEST_LINE, fit, images_that_fit, one_line, richest, text_of
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi
@@ -71,8 +71,12 @@ class VariantText(_Record, frozen=True):
 
 
 class VariantSegment(_Record, frozen=True, tag="alike", tag_field="kind"):
-    """Lines that differ in their numbers only: the n-th lines of all ``texts`` stand in one place."""
+    """Lines that differ in a number: ``text`` has those of all ``ranks``, ``loss 0.1 | 0.2``; ``texts`` are their own.
+    Line n of ``text`` stands for line n of all ``texts``.
+    """
 
+    ranks: str
+    text: str
     texts: list[VariantText]
     stderr: bool = False
 
@@ -137,6 +141,7 @@ class RunJson(_Record, frozen=True):
 # ---------------------------------------------------------------- how it is made
 
 FindPiece = Callable[[str], HtmlPiece | None]
+_Writers = tuple[bool, list[str], bool] | None
 
 
 def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) -> dict[str, Any]:
@@ -220,21 +225,24 @@ def _verdict(view: RunView, most: int) -> VerdictJson | None:
 
 def _segments(blocks: Sequence[Block], limit: int, find: FindPiece) -> list[Segment]:
     images = images_that_fit(blocks)
-    previous: tuple[bool, list[str]] | None = None
+    previous: list[_Writers] = []
 
     def make(block: Block) -> tuple[int, list[Segment]]:
         nonlocal previous
         first = block.parts[0].item
         if not isinstance(first, OutputLine):
-            previous = None
+            previous = []
             shown = [_display(part, images, find) for part in block.parts]
             weights = (_length(each.text if isinstance(each, GapSegment) else each.data) for each in shown)
             return _OVERHEAD * len(shown) + sum(weights), [*shown]
         texts = [VariantText(_written(part.ranks), cut(text_of(part), LONGEST_LINE)) for part in block.parts]
-        lines = VariantSegment(texts, first.stream == "stderr")
-        overhead = 0 if _writers(lines) == previous else _OVERHEAD * len(texts)
-        previous = _writers(lines)
-        return overhead + sum(_length(each.text) for each in texts), [lines]
+        line = one_line(block)
+        lines: list[Segment] = [TextSegment(each.ranks, each.text, first.stream == "stderr") for each in texts]
+        if line is not None:
+            lines = [VariantSegment(_written(block.ranks), line, texts, first.stream == "stderr")]
+        overhead = 0 if [*map(_writers, lines)] == previous else _OVERHEAD * len(texts)
+        previous = [*map(_writers, lines)]
+        return overhead + sum(_length(each.text) for each in texts) + _length(line or ""), lines
 
     head, notes, tail = fit(blocks, limit, make)
     return [*_joined(head), *map(GapSegment, notes), *_joined(tail)]
@@ -243,19 +251,26 @@ def _segments(blocks: Sequence[Block], limit: int, find: FindPiece) -> list[Segm
 def _joined(found: Iterable[list[Segment]]) -> Iterator[Segment]:
     """The segments, with neighbouring lines of the same ranks and stream in one of them."""
     for writers, group in itertools.groupby(itertools.chain.from_iterable(found), key=_writers):
+        some = list(group)
         if writers is None:
-            yield from group
+            yield from some
             continue
-        columns = zip(*(segment.texts for segment in group if isinstance(segment, VariantSegment)), strict=True)
+        lines = [each for each in some if isinstance(each, TextSegment | VariantSegment)]
+        text = "\n".join(each.text for each in lines)
+        columns = zip(*(each.texts for each in lines if isinstance(each, VariantSegment)), strict=True)
         texts = [VariantText(column[0].ranks, "\n".join(each.text for each in column)) for column in columns]
-        is_stderr, _ = writers
-        first = TextSegment(texts[0].ranks, texts[0].text, is_stderr)
-        yield first if len(texts) == 1 else VariantSegment(texts, is_stderr)
+        ranks, is_stderr = lines[0].ranks, lines[0].stderr
+        yield VariantSegment(ranks, text, texts, is_stderr) if texts else TextSegment(ranks, text, is_stderr)
 
 
-def _writers(segment: Segment) -> tuple[bool, list[str]] | None:
+def _writers(segment: Segment) -> _Writers:
     """To which stream lines were written and by whom; None for anything else."""
-    return (segment.stderr, [each.ranks for each in segment.texts]) if isinstance(segment, VariantSegment) else None
+    match segment:
+        case TextSegment():
+            return segment.stderr, [segment.ranks], False
+        case VariantSegment():
+            return segment.stderr, [each.ranks for each in segment.texts], True
+    return None
 
 
 def _display(part: BlockPart, images: set[int], find: FindPiece) -> GapSegment | DisplaySegment:

@@ -11,6 +11,7 @@ from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind
 from jdist.core.quantities import format_count, format_duration, format_whole_seconds
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.topology import Topology
+from jdist.notebook.output.alignment import MOST_VARIANTS
 from jdist.notebook.output.transcript import Block
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import cut, naming
@@ -36,16 +37,15 @@ class Failure(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """``ValueError: bad 3``; when the ranks' messages differ in their numbers, all of them: ``bad 3 | 4``."""
+        """``ValueError: bad 3``; when the ranks' messages differ in one number, all of them: ``bad 3 | 4``."""
         if self.error is None:
             return ""
         text = self.error.evalue
         if len(set(self.messages)) > 1:
             alike = {s[0] if (s := skeleton(m)) else None for m in self.messages}
-            if len(self.messages) <= 8 and len(alike) == 1 and None not in alike:
-                text = joined(self.messages)
-            else:
-                text = f"{text} (rank {self.ranks[0]}; other ranks: other numbers)"
+            is_one_line = len(self.messages) <= MOST_VARIANTS and len(alike) == 1 and None not in alike
+            together = joined(self.messages) if is_one_line else None
+            text = together or f"{text} (rank {self.ranks[0]}; other ranks: other numbers)"
         text = _clipped(ansi.strip(text))
         return f"{ansi.strip(self.error.ename)}: {text}" if text else ansi.strip(self.error.ename)
 

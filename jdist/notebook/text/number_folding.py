@@ -1,9 +1,10 @@
-"""Lines that say the same but for their numbers: ``loss 0.1`` on one rank, ``loss 0.2`` on another."""
+"""Lines that say the same but for one number: ``loss 0.1`` on one rank, ``loss 0.2`` on another."""
 
 import re
 from collections.abc import Sequence
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
+_VALUE = re.compile(r"[\[\]{}]|<\w|\w\(|\([^()]*,")  # A list, a dict, a tuple, a call or what a repr looks like.
 _ANY_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _HOLE = "\0"
 
@@ -13,9 +14,9 @@ MOST_NUMBERS = 4  # A line with more numbers than this is never joined: the resu
 
 def skeleton(text: str) -> tuple[str, int] | None:
     """The text with a hole for each number, and the numbers' length; None when it is not to be joined with another: too
-    long, no number or too many of them, coloured, or holding the bar that would separate the joined numbers.
+    long, no number or too many of them, coloured, holding a list or a repr, or the bar that would separate the numbers.
     """
-    if len(text) > LONGEST or "|" in text or "\x1b" in text or _HOLE in text:
+    if len(text) > LONGEST or "|" in text or "\x1b" in text or _HOLE in text or _VALUE.search(text):
         return None
     numbers = _NUMBER.findall(text)
     if not 1 <= len(numbers) <= MOST_NUMBERS:
@@ -23,14 +24,17 @@ def skeleton(text: str) -> tuple[str, int] | None:
     return _NUMBER.sub(_HOLE, text), sum(map(len, numbers))
 
 
-def joined(texts: Sequence[str]) -> str:
-    """One line for ``texts`` of one skeleton, in their order: ``step 5 loss 0.1 | 0.2``; equal numbers stand once."""
+def joined(texts: Sequence[str]) -> str | None:
+    """One line for ``texts`` of one skeleton, in their order, ``step 5 loss 0.1 | 0.2``; None if more than one number
+    differs, as a reader could not tell which of them belong together.
+    """
     found = [_NUMBER.findall(text) for text in texts]
     words = _NUMBER.sub(_HOLE, texts[0]).split(_HOLE)
-    line = words[0]
-    for column, word in zip(zip(*found, strict=True), words[1:], strict=True):
-        line += (column[0] if len(set(column)) == 1 else " | ".join(column)) + word
-    return line
+    columns = list(zip(*found, strict=True))
+    if sum(len(set(column)) > 1 for column in columns) != 1:
+        return None
+    numbers = (column[0] if len(set(column)) == 1 else " | ".join(column) for column in columns)
+    return words[0] + "".join(number + word for number, word in zip(numbers, words[1:], strict=True))
 
 
 def numberless(text: str) -> str:

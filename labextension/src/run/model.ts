@@ -22,8 +22,11 @@ export interface IText {
   stderr?: boolean;
 }
 
+/** `text` has the numbers of all ranks, `loss 0.1 | 0.2`; `texts` are the ranks' own. */
 export interface IAlike {
   kind: 'alike';
+  ranks: string;
+  text: string;
   texts: { ranks: string; text: string }[];
   stderr?: boolean;
 }
@@ -103,23 +106,6 @@ export function failedFirst(parts: IPart[]): IPart[] {
 /** How many ranks are done. */
 export function doneCount(run: IRunBundle): number {
   return partsOf(run).filter(part => part.state !== 'waiting' && part.state !== 'running').length;
-}
-
-const NUMBER = /(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)(?!\w)/g;
-
-/** One line for lines that differ only in their numbers: `loss 0.1 | 0.2`; a number that all have stands once. */
-export function mergeLines(lines: string[]): string {
-  const found = lines.map(line => line.match(NUMBER) ?? []);
-  const words = lines[0].split(NUMBER);
-  if (found.some(numbers => numbers.length !== words.length - 1)) {
-    return lines.join(' | ');
-  }
-  return words
-    .map((word, i) => {
-      const column = i ? found.map(numbers => numbers[i - 1]) : [];
-      return (new Set(column).size === 1 ? column[0] : column.join(' | ')) + word;
-    })
-    .join('');
 }
 
 /** The piece of the bundle's HTML; empty if the two do not belong together. */

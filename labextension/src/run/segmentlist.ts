@@ -5,7 +5,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { Panel, PanelLayout, Widget } from '@lumino/widgets';
 
 import { htmlOf, IShown, RankChoice, Segment } from './model';
-import { ISource, isStderr, keyOf, lineCount, mergeTexts, ranksIn, segmentsFor } from './segments';
+import { ISource, isStderr, keyOf, lineCount, ranksIn, segmentsFor } from './segments';
 
 const LONGEST_RANKS = 14;
 
@@ -67,9 +67,8 @@ export class SegmentList extends Panel {
   private _content(segment: Segment, source: ISource): Widget {
     switch (segment.kind) {
       case 'text':
-        return this._text(segment.text, segment.stderr);
       case 'alike':
-        return this._text(mergeTexts(segment), segment.stderr);
+        return this._text(segment.text, segment.stderr);
       case 'gap':
         return this._gap(segment.text);
       case 'shown':

@@ -1,7 +1,7 @@
 /** What is shown of the segments of a run's output. */
 
 import { includesRank } from '../format';
-import { htmlOf, IAlike, mergeLines, RankChoice, Segment } from './model';
+import { htmlOf, RankChoice, Segment } from './model';
 
 /** The HTML that pieces refer to, and whether the notebook is trusted. */
 export interface ISource {
@@ -34,7 +34,7 @@ export function keyOf(segment: Segment, choice: RankChoice, source: ISource): st
 
 /** All ranks of a segment, as a user writes them. */
 export function ranksIn(segment: Segment): string {
-  return segment.kind === 'alike' ? segment.texts.map(each => each.ranks).join(',') : (segment.ranks ?? '');
+  return segment.ranks ?? '';
 }
 
 /** Whether the segment was written to standard error. */
@@ -44,12 +44,5 @@ export function isStderr(segment: Segment): boolean {
 
 /** The lines that the segment takes; a display counts as one. */
 export function lineCount(segment: Segment): number {
-  const text = segment.kind === 'text' ? segment.text : segment.kind === 'alike' ? segment.texts[0].text : '';
-  return text ? text.split('\n').length : 1;
-}
-
-/** The texts of several ranks that differ only in their numbers as one, line by line. */
-export function mergeTexts(segment: IAlike): string {
-  const texts = segment.texts.map(each => each.text.split('\n'));
-  return texts[0].map((_, i) => mergeLines(texts.map(lines => lines[i] ?? ''))).join('\n');
+  return segment.kind === 'text' || segment.kind === 'alike' ? segment.text.split('\n').length : 1;
 }

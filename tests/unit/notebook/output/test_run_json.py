@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from typing import Any
 
 import jsonschema
@@ -77,7 +78,24 @@ def test_lines_that_differ_in_numbers_keep_each_ranks_own() -> None:
         for rank in RANKS:
             transcript.feed(Text((rank,), "stdout", f"step {step} loss 0.{rank // 2}\n"))
     texts = [{"ranks": f"{r}-{r + 1}", "text": f"step 0 loss 0.{r // 2}\nstep 1 loss 0.{r // 2}"} for r in (0, 2)]
-    assert structure(transcript)["segments"] == [{"kind": "alike", "texts": texts}]
+    text = "\n".join(f"step {step} loss 0.0 | 0.0 | 0.1 | 0.1" for step in range(2))
+    assert structure(transcript)["segments"] == [{"kind": "alike", "ranks": "0-3", "text": text, "texts": texts}]
+
+
+def test_lines_that_differ_in_two_numbers_or_hold_a_value_stand_by_rank_in_every_form() -> None:
+    transcript = Transcript(RANKS)
+    for rank in reversed(RANKS):
+        text = f"step 0 loss {rank} acc {rank}\n[1] tensor([{rank}.,\n        {rank}.])\n"
+        transcript.feed(Text((rank,), "stdout", text + "● run 1 cannot finish\n"))
+    expected = [(str(rank), f"step 0 loss {rank} acc {rank}") for rank in RANKS]
+    expected += [(str(rank), f"[1] tensor([{rank}.,\n        {rank}.])") for rank in RANKS]
+    expected += [("0-3", "● run 1 cannot finish")]
+    shown = bundle(transcript)
+    assert [(s["ranks"], s["text"]) for s in shown[MIME]["segments"]] == expected
+    lines = [(ranks, line) for ranks, text in expected for line in text.split("\n")]
+    body = [f"[{ranks}] {line}" for ranks, line in lines]
+    assert shown["text/plain"].splitlines()[: len(body)] == body
+    assert re.findall(r"<span[^>]*>\[([-0-9]+)\]</span> ([^<\n]*)", shown["text/html"]) == lines
 
 
 def test_a_result_and_a_display_stand_with_their_ranks() -> None:

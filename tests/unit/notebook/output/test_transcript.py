@@ -10,7 +10,7 @@ from jdist.core.messages.runs import Clear, Display, Tail, Text
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.output.alignment import MOST_VARIANTS
 from jdist.notebook.output.transcript import Block, Transcript
-from jdist.notebook.text.number_folding import joined
+from jdist.notebook.text.number_folding import joined, skeleton
 
 RANKS = (0, 1, 2, 3)
 
@@ -308,12 +308,37 @@ def test_items_are_given_to_the_ranks_named():
     [
         (["loss 0.1", "loss 0.2"], "loss 0.1 | 0.2"),
         (["step 5 loss 0.1", "step 5 loss -2e-3"], "step 5 loss 0.1 | -2e-3"),
-        (["rank 0: nan", "rank 1: 3."], "rank 0 | 1: nan | 3."),
-        (["7", "7"], "7"),
+        (["loss (train) 0.1", "loss (train) nan"], "loss (train) 0.1 | nan"),
+        (["rank 0 of 2", "rank 0 of 2", "rank 1 of 2"], "rank 0 | 0 | 1 of 2"),
+        (["rank 0: nan", "rank 1: 3."], None),
+        (["7", "7"], None),
     ],
 )
-def test_joined_lines(lines, expected):
+def test_lines_are_joined_where_exactly_one_number_differs(lines, expected):
+    assert len({skeleton(line)[0] for line in lines}) == 1
     assert joined(lines) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sum 3 [3.0, 3.0]",
+        "tensor([0.7071, 0.7071])",
+        "         0.2, 0.3]])",
+        "{'loss': 0.1}",
+        "point (1, 2)",
+        "Loss(value=0.1)",
+        "<Loss 0.1>",
+        "[1] fake",
+        "[0-3] loss 0.1",
+        "a | 1",
+        "\x1b[31m1\x1b[0m",
+        "1 2 3 4 5",
+        "none",
+    ],
+)
+def test_a_line_with_a_value_is_never_joined(line):
+    assert skeleton(line) is None
 
 
 @pytest.mark.parametrize("kind", ["equal", "alternating", "private", "few words", "one after the other"])
