@@ -103,12 +103,12 @@ def flush_when_needed(stream: Any) -> None:
 
 def use_own_streams(stdout: Any, stderr: Any) -> None:
     """Have ipykernel flush and label these streams, whatever a cell has put into ``sys.stdout`` and ``sys.stderr``."""
-    own = _SystemModule(sys, stdout, stderr)
+    own = _OwnStreams(sys, stdout, stderr)
     for module in (displayhook, kernelbase, zmqshell):
         module.sys = own  # type: ignore[attr-defined]
 
 
-class _SystemModule:
+class _OwnStreams:
     """The module ``sys`` but for its output streams."""
 
     def __init__(self, module: Any, stdout: Any, stderr: Any):
