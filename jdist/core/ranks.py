@@ -1,7 +1,7 @@
 """RankSet: an ordered set of ranks, as a user writes it and as jdist prints it."""
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Self, TypeVar
 
@@ -11,6 +11,7 @@ from jdist.core.topology import Mesh, Topology
 H = TypeVar("H", bound=Hashable)
 
 _DIGITS = 9  # A number with more digits is no rank; Python refuses to read thousands of digits.
+_LISTED = 12  # Names that are listed in one sentence.
 _RANGE = re.compile(rf"^(-?\d{{1,{_DIGITS}}})(?:-(-?\d{{1,{_DIGITS}}}))?$")
 
 
@@ -141,6 +142,14 @@ def describe_fresh_ranks(ranks: Iterable[int]) -> str:
     found = tuple(ranks)
     lost = "its namespace is lost" if len(found) == 1 else "their namespaces are lost"
     return f"{describe_ranks(found, 'is')} fresh: {lost}"
+
+
+def describe_carried(rank: int, lost: Sequence[tuple[str, str]]) -> str:
+    """``"rank 2 was started again and has its names from before, except: it (generator)"``."""
+    text = f"rank {rank} was started again and has its names from before"
+    shown = [f"{name} ({why})" for name, why in lost[:_LISTED]]
+    more = [f"{len(lost) - _LISTED} more"] if len(lost) > _LISTED else []
+    return text + (f", except: {', '.join([*shown, *more])}" if lost else "")
 
 
 def ranks_by(values: Iterable[tuple[int, H]]) -> dict[H, list[int]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ipykernel.kernelapp import IPKernelApp
+from msgspec import structs
 
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import CodeSynced
@@ -62,7 +63,7 @@ class ControlThread:
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
         self._autoreload = Autoreload(kernel.shell)
         self._queries = QueryHandler(spec, namespace, self._observer)
-        self._handover = NamesHandover(spec, self._observer, namespace)
+        self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups)
         sigint.install(kernel)
         on_reform.be_rank(spec.rank)
         tracebacks.adapt(kernel.shell)
@@ -129,6 +130,9 @@ class ControlThread:
             self._send(WorldFailed(self._worker, form.generation, reason(e)))
             return
         _log.debug("worker %d formed generation %d", self._worker, form.generation)
+        if self._handover.is_due:
+            carried = self._handover.take_over(form.timeout)
+            formed = structs.replace(formed, carried=carried, wants_reform=on_reform.is_wanted())
         self._generation = max(self._generation, form.generation)
         self._send(formed)
         self._observer.prepare()

@@ -8,13 +8,13 @@ import math
 
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
-from jdist.controller.model.world import Node, Numbering
+from jdist.controller.model.world import Node, Numbering, Rank
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.core.messages import groups
 from jdist.core.messages.protocol import RankReply, RankReplyBody
 from jdist.core.messages.status import Notice
-from jdist.core.ranks import RankSet
+from jdist.core.ranks import RankSet, describe_carried, describe_fresh_ranks
 
 # Seconds from a rank's failure to join until the world has failed: news of what caused it may be on its way, such as a
 # rank's death or another store, and that is mended.
@@ -168,6 +168,7 @@ class Formation:
             named=dict(self.named),
             mesh=self.mesh,
             cut=m.world.listeners(),
+            heirs=tuple(rank.worker for rank in ranks.values() if rank.inherits),
             node_of=topology.node_of,
         )
         for node_rank in m.world.nodes:
@@ -182,6 +183,8 @@ class Formation:
         if rank is None:
             return
         rank.listeners |= set(message.listeners)
+        if message.carried is not None:
+            self._handle_carried(rank, message.carried)
         for text in message.notices:
             m.broadcast(Notice(f"rank {rank.rank}: {text}"))
         if message.generation != m.generation or rank.rank not in self._joining:
@@ -200,6 +203,16 @@ class Formation:
             m.send(client, RankReply(request, -1, body))
         self._underway = []
         self._own_runs.queue()
+
+    def _handle_carried(self, rank: Rank, carried: groups.CarriedNames) -> None:
+        """The rank has taken over the names of the process before it, so that it is not fresh and needs no setup."""
+        rank.inherits = False
+        if carried.count:
+            rank.is_fresh = rank.needs_setup = False
+            text = describe_carried(rank.rank, carried.lost)
+        else:
+            text = describe_fresh_ranks((rank.rank,)) + (f"; {carried.error}" if carried.error else "")
+        self._model.broadcast(Notice(text))
 
     def handle_world_failed(self, node: Node, message: groups.WorldFailed) -> None:
         """A rank cannot join: give the generation up soon, unless the cause is mended before."""

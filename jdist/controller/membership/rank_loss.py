@@ -40,6 +40,9 @@ class RankLoss:
             transition(rank, "up", f"process {message.pid}")
             rank.was_up = True
             rank.pid = message.pid
+            rank.inherits = message.inherits
+            if rank.is_expected_to_inherit and not message.inherits:
+                self._model.broadcast(Notice(describe_fresh_ranks((rank.rank,))))
 
     def handle_worker_down(self, node: Node, message: WorkerDown) -> None:
         """A worker's process ended: replace it, unless it cannot start or the policy on_death forbids it."""
@@ -50,6 +53,7 @@ class RankLoss:
         never_up = rank.phase == "starting"
         died_again = m.phase == "forming" and rank.incarnation > 0 and rank.generation == 0
         rank.observed_last = message.observation
+        rank.is_saving = message.hands_over
         self._lose(rank, message.reason)
         where = m.world.where(rank.rank)
         if never_up:
@@ -101,7 +105,7 @@ class RankLoss:
         m.world.ranks[rank.rank] = fresh = rank.replaced(rank.incarnation + 1)
         m.is_dirty = True
         self._own_runs.drop_replays(rank.rank)
-        if fresh.is_fresh:
+        if fresh.is_fresh and not fresh.is_expected_to_inherit:
             m.broadcast(Notice(describe_fresh_ranks((rank.rank,))))
         m.send_to_node(rank.node_rank, StartWorker(rank.worker, rank.rank, fresh.incarnation))
 

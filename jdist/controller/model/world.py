@@ -73,6 +73,9 @@ class Rank(HasPhase[RankPhase]):
     wants_reform: bool = False  # It has functions that are to be called once the world has been formed again.
     was_up: bool = False
     last_line: str = ""
+    inherits: bool = False  # Its process takes over the names of the one before, once it is in the world.
+    is_saving: bool = False  # Its process, which is about to end, saves its names.
+    is_expected_to_inherit: bool = False  # The process before it was saving its names when it was replaced.
     observed_last: Observation | None = None  # What the process was doing when it failed, if it could say so.
     death: str = ""  # Why the last process in its place ended, and when.
     died_at: float = 0.0
@@ -92,6 +95,7 @@ class Rank(HasPhase[RankPhase]):
         fresh = Rank(self.rank, self.node_rank, self.worker, incarnation=incarnation, last_run=self.last_run)
         fresh.is_fresh = fresh.needs_setup = self.was_up or self.is_fresh
         fresh.death, fresh.died_at = self.death, self.died_at
+        fresh.is_expected_to_inherit = self.is_saving
         fresh.lifecycle = self.lifecycle
         transition(fresh, "starting", f"incarnation {incarnation}")
         return fresh

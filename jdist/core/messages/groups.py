@@ -50,6 +50,14 @@ class StoreDown(Message, frozen=True):
     reason: str
 
 
+class CarriedNames(Struct, frozen=True):
+    """What a rank has taken over from the process before it."""
+
+    count: int  # Number of names.
+    lost: tuple[tuple[str, str], ...] = ()  # What could not be carried, and why: `("gen", "generator")`.
+    error: str = ""  # Why there is nothing, if it could not be loaded.
+
+
 class WorldFormed(Message, frozen=True):
     """A worker holds the generation."""
 
@@ -59,6 +67,7 @@ class WorldFormed(Message, frozen=True):
     listeners: tuple[tuple[str, int], ...]
     notices: tuple[str, ...] = ()
     wants_reform: bool = False  # It has functions to be called now that the world was formed again.
+    carried: CarriedNames | None = None  # If it is new in the world and takes the place of a process that failed.
 
 
 class WorldFailed(Message, frozen=True):
@@ -102,6 +111,7 @@ class FormWorld(Message, frozen=True):
     named: dict[str, tuple[int, ...]]
     mesh: tuple[tuple[str, ...], tuple[int, ...]] | None
     cut: tuple[tuple[str, int], ...]  # Listeners of the last generation, whose connections are closed first.
+    heirs: tuple[int, ...] = ()  # Workers that will take over names: DDP begins anew with its buckets on every rank.
     node_of: tuple[int, ...] = ()  # The node that each place is on; empty: each is one (see core/topology).
 
 

@@ -48,6 +48,13 @@ def take_apart(array: NDArray[Any]) -> tuple[ArrayNote, memoryview]:
     return ArrayNote(array.dtype.str, array.shape, order), memoryview(octets).cast("B")
 
 
+def nbytes(note: ArrayNote) -> int:
+    """Bytes of the elements."""
+    import numpy as np
+
+    return math.prod(note.shape) * np.dtype(note.dtype).itemsize
+
+
 def put_together(note: ArrayNote, buffer: memoryview | bytes | bytearray) -> NDArray[Any]:
     """The array on ``buffer``. Raises ProtocolError when note and buffer disagree, ImportError without numpy."""
     import numpy as np  # only here: a process that has not imported it holds no array

@@ -234,7 +234,7 @@ def _culprit(obj: object, reason: Exception) -> tuple[str, object, Exception]:
     """The innermost part that cannot be pickled, as far as a limited search finds it: its path, itself, and why."""
     path = ""
     for _ in range(_DEPTH):
-        for step, part in _parts(obj)[:_TRIES]:
+        for step, part in parts_of(obj)[:_TRIES]:
             failure = _failure(part)
             if failure is not None:
                 path, obj, reason = path + step, part, failure
@@ -252,7 +252,7 @@ def _failure(part: object) -> Exception | None:
     return None
 
 
-def _parts(obj: object) -> list[tuple[str, object]]:
+def parts_of(obj: object) -> list[tuple[str, object]]:
     """The parts of ``obj``, each with the step of the path that leads to it."""
     if isinstance(obj, dict):
         return [(f"[{key!r}]", value) for key, value in obj.items()]

@@ -53,7 +53,12 @@ def replace_cancel_on_sigint(kernel: Any, cancel: Callable[..., Any]) -> None:
 
 def cell_numbers(shell: Any) -> Mapping[str, int]:
     """The execution count of each cell, by the file name under which it was compiled; grows with every cell."""
-    found: Mapping[str, int] = getattr(shell.compile, "_filename_map", {})
+    return cell_files(shell)
+
+
+def cell_files(shell: Any) -> dict[str, int]:
+    """The same, to which cells of another process can be added."""
+    found: dict[str, int] = getattr(shell.compile, "_filename_map", {})
     return found
 
 

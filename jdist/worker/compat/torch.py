@@ -175,6 +175,25 @@ def compile_as(function: Any, original: Callable[..., Any]) -> None:
     function._torchdynamo_inline = original
 
 
+# ---------------------------------------------------------------- storages
+
+
+def storage_id(storage: torch.UntypedStorage) -> int:
+    """The same for all Python objects of one storage."""
+    return int(storage._cdata)
+
+
+def untyped_storage(storage: Any) -> torch.UntypedStorage:
+    """What a typed storage, as torch's own pickles of tensors refer to it, is made of."""
+    found: torch.UntypedStorage = storage._untyped_storage
+    return found
+
+
+def typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> Any:
+    """The storage as torch's own pickles of tensors refer to it."""
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
 # ---------------------------------------------------------------- DistributedDataParallel
 
 

@@ -51,6 +51,16 @@ def is_wanted() -> bool:
     return bool(_functions)
 
 
+def functions() -> dict[tuple[str, str], Callable[..., Any]]:
+    """All of them, by module and name."""
+    return dict(_functions)
+
+
+def adopt(functions: dict[tuple[str, str], Callable[..., Any]]) -> None:
+    """Take over those of the process before this one."""
+    _functions.update(functions)
+
+
 def call(generation: int) -> None:
     """Call them all; raises the first error once all have been called."""
     __tracebackhide__ = True

@@ -14,7 +14,8 @@ from typing import Any
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
-from jdist.worker.compat.torch import move_ddp
+from jdist.worker.compat.torch import make_new_reducer, move_ddp
+from jdist.worker.values import ddp
 
 # The ends of a notice about what the user has to make again.
 ON_REFORM = "; a function with @jdist.on_reform is called whenever that is needed"
@@ -39,6 +40,13 @@ def remember_ddp_modules() -> None:
     DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
 
 
+def renew_reducers() -> None:
+    """Have every DDP module begin anew with its buckets, as does one that another rank has just wrapped."""
+    for wrapped in list(_ddps):
+        if not ddp.is_special(wrapped):
+            make_new_reducer(wrapped)
+
+
 def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: dict[str, Any]) -> list[str]:
     """Point DDP modules, containers, instances and closures at the group that is now under an old one's key.
 
@@ -59,12 +67,12 @@ def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: di
                 notices.append(f"{name} of the last generation is gone; {AGAIN}")
     if not old:
         return notices
-    for ddp in list(_ddps):
-        if (moved_to := new.get(id(ddp.process_group))) is not None:
-            move_ddp(ddp, moved_to)
+    for wrapped in list(_ddps):
+        if (moved_to := new.get(id(wrapped.process_group))) is not None:
+            move_ddp(wrapped, moved_to)
         else:
             notices.append(
-                f"DistributedDataParallel({type(ddp.module).__name__}) was built on a group that is gone; "
+                f"DistributedDataParallel({type(wrapped.module).__name__}) was built on a group that is gone; "
                 f"build it again from its .module{ON_REFORM}"
             )
     for holder in gc.get_referrers(*old):

@@ -22,7 +22,7 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import Endpoint, ListenerWaker, end_reading, own_listeners, release
 from jdist.worker.groups import on_reform
 from jdist.worker.groups.formation import RankFormation
-from jdist.worker.groups.rebind import AGAIN, rebind
+from jdist.worker.groups.rebind import AGAIN, rebind, renew_reducers
 from jdist.worker.groups.store_client import StoreClient, sweep
 from jdist.worker.observe.call_log import CallLog
 
@@ -89,6 +89,10 @@ class GroupRegistry:
         self.store_client.disconnect()
         if self._formation is not None:
             self._waker.wake(self._new_listeners(), self._formation.form.world_size)
+
+    def is_own_name(self, name: str) -> bool:
+        """Whether every rank has this name from jdist, and the user has given it no other meaning."""
+        return name in self._bound and self._namespace.get(name) is self._bound[name]
 
     # ------------------------------------------------------------ what cells do (called by the patches)
 
@@ -174,6 +178,8 @@ class GroupRegistry:
         form = formation.form
         mesh = groups.pop("mesh", None)
         notices = rebind(self._previous, groups, self._namespace)
+        if form.heirs:
+            renew_reducers()
         notices += [f"the group of ranks {r}, made by its members alone, is gone; {AGAIN}" for r in self._local]
         notices += self._misfit_meshes(form.world_size)
         self._previous.clear()

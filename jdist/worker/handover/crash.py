@@ -29,6 +29,7 @@ _ON_STACK = 0x08000000  # SA_ONSTACK
 _STACK = 8 << 20  # Bytes of the stack on which the handler runs where the main thread's own has overflowed.
 # Python 3.14 takes any other stack than the thread's own for an overflow.
 _HAS_OWN_STACK = sys.version_info < (3, 14)
+_SAVING_STACK = 256 << 20  # Of the thread that saves: pickling nested objects takes stack.
 _SOON = 0.05
 
 
@@ -99,6 +100,7 @@ class CrashHandler:
         self._libc.signal(int(signal.SIGINT), 1)  # ignored: an interrupt would raise in this very place
         self._failing.add(own)
         self._done.acquire()
+        _thread.stack_size(_SAVING_STACK)
         _thread.start_new_thread(self._run, (number,))
         while not self._done.acquire(timeout=1.0):
             pass

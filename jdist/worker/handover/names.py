@@ -1,32 +1,54 @@
-"""The worker's part of a handover: what it saves when a signal is about to end it, and what it takes over."""
+"""The worker's part of a handover: a process that a signal is about to end reports that, and saves its names."""
 
+import asyncio
+import concurrent.futures
+import contextlib
 import logging
+import os
 import socket
+import sys
+from collections.abc import Sequence
 from typing import Any
 
+from tornado.ioloop import IOLoop
+
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import WorkerFails
+from jdist.core.messages.groups import CarriedNames
+from jdist.core.messages.membership import Handover, NamesSaved, RequestNames, SavingNames, WorkerFails
 from jdist.core.messages.observation import Observation
 from jdist.core.settings import WorkerSpec
-from jdist.wire.values.frames import pack
+from jdist.wire.values.frames import Unpacker, pack
+from jdist.worker.groups.registry import GroupRegistry
+from jdist.worker.handover import session
 from jdist.worker.handover.crash import CrashHandler, connect
+from jdist.worker.handover.load import load
+from jdist.worker.handover.memory import NamesReader, NamesWriter
+from jdist.worker.handover.save import Save
 from jdist.worker.observe.observer import Observer
 
 _log = logging.getLogger("jdist.worker")
 
 _OWN = b"\0"  # The first byte of messages to the agent; faulthandler's text has none.
 _RECENT_CALLS = 8  # Calls of each group that are reported.
+_PACKET = 1 << 16
+_ANSWER = 30.0  # Seconds for the agent's answer.
+
+_unpack: Unpacker[Any] = Unpacker(Handover)
 
 
 class NamesHandover:
-    """One worker's names, as they pass from process to process."""
+    """One worker's names, as they pass from process to process. Made on the main thread."""
 
-    def __init__(self, spec: WorkerSpec, observer: Observer, namespace: dict[str, Any]):
+    def __init__(self, spec: WorkerSpec, shell: Any, observer: Observer, groups: GroupRegistry):
         self._spec = spec
+        self._shell = shell
         self._observer = observer
-        self._namespace = namespace
+        self._groups = groups
         self._line: socket.socket | None = None
         self._handler: CrashHandler | None = None
+        self._loop: asyncio.AbstractEventLoop = IOLoop.current().asyncio_loop  # type: ignore[attr-defined]
+        self._environment = dict(os.environ)
+        self.is_due = spec.inherits  # There are names that have not been taken over yet.
 
     def guard(self) -> None:
         """From now on this process hands its names over before a signal ends it; on the main thread."""
@@ -40,18 +62,66 @@ class NamesHandover:
         self._handler = CrashHandler(self._hand_over, self._line)
         self._handler.install()
 
+    # ------------------------------------------------------------ in the process that fails
+
     def _hand_over(self, number: int) -> None:
-        """Report the failure, with what the main thread was calling; it ends within a moment."""
+        """Report the failure, save the names, and show what has been written last."""
         self._send(WorkerFails(number, self._observation()))
+        if not self.is_due:  # else it has not got any yet
+            writer = NamesWriter(lambda: self._send(SavingNames()))
+            kept = session.take(self._shell, self._environment)
+            nbytes = Save(self._shell, kept, self._groups.is_own_name).write(writer)
+            self._send(NamesSaved(nbytes), [writer.fd])
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the user's own
+                stream.flush()
 
     def _observation(self) -> Observation | None:
-        device = str(self._namespace.get("device", "cpu"))
+        device = str(self._shell.user_ns.get("device", "cpu"))
         try:
             return self._observer.observe(device, 0, _RECENT_CALLS)
         except Exception as e:  # the process is broken: whatever it may be
             _log.debug("worker %d cannot say what it did: %r", self._spec.worker, e)
             return None
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
         if self._line is not None:
-            self._line.send(_OWN + pack(message))
+            socket.send_fds(self._line, [_OWN + pack(message)], fds)
+
+    # ------------------------------------------------------------ in the process that takes its place
+
+    def take_over(self, timeout: float) -> CarriedNames:
+        """Load the names on the main thread, which is idle while the world is formed; what has been carried."""
+        self.is_due = False
+        done: concurrent.futures.Future[CarriedNames] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                done.set_result(self._load())
+            except Exception as e:  # what was saved is damaged, or there is no memory for it
+                _log.info("worker %d could not load its names", self._spec.worker, exc_info=True)
+                done.set_result(CarriedNames(0, error=f"{type(e).__name__}: {e}"))
+
+        self._loop.call_soon_threadsafe(run)
+        try:
+            return done.result(timeout)
+        except TimeoutError:
+            return CarriedNames(0, error=f"they were not loaded within {timeout:.0f} s")
+
+    def _load(self) -> CarriedNames:
+        if self._line is None:
+            return CarriedNames(0, error="the agent cannot be reached")
+        self._send(RequestNames())
+        self._line.settimeout(_ANSWER)
+        try:
+            data, fds, _, _ = socket.recv_fds(self._line, _PACKET, 1)
+        finally:
+            self._line.settimeout(None)
+        message = _unpack(data[len(_OWN) :])
+        if not isinstance(message, NamesSaved) or not fds:
+            return CarriedNames(0, error="they were not saved")
+        try:
+            return load(NamesReader(fds[0], message.nbytes), self._shell, self._environment)
+        finally:
+            for fd in fds:
+                os.close(fd)

@@ -17,11 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages.base import PayloadWire
 from jdist.wire.values.objects import decode, encode
-from jdist.worker.compat.torch import device_types, has_comm_hook, make_new_reducer, resolve_group
+from jdist.worker.compat.torch import device_types, make_new_reducer
+from jdist.worker.values import ddp
 from jdist.worker.values.collective import broadcast_object
 
 _CHUNK = 64 << 20  # Bytes that travel in one send.
-_DDP_OPTIONS = ("broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
 
 
 class HeldState(Struct, frozen=True):
@@ -70,8 +70,8 @@ def restore(names: tuple[str, ...], src: int, dst: int, namespace: dict[str, Any
         values = decode(payload, [_receive(size, src) for size in payload.sizes])
         done = {item.name: _apply(item, values[item.name], namespace) for item in items}
     for item in items:
-        if isinstance(ddp := namespace.get(item.name), DistributedDataParallel):
-            make_new_reducer(ddp)
+        if isinstance(wrapped := namespace.get(item.name), DistributedDataParallel):
+            make_new_reducer(wrapped)
     return done
 
 
@@ -129,9 +129,9 @@ def _item(name: str, obj: Any, there: HeldState | None, ranks: tuple[int, int]) 
             f"{name} is sharded (DTensor): rank {src} holds a part of its own, and the lost part is nowhere else; "
             "load it from a checkpoint on all ranks"
         )
-    ddp = _ddp_options(name, obj, dst) if isinstance(obj, DistributedDataParallel) else None
+    options = _ddp_options(name, obj, dst) if isinstance(obj, DistributedDataParallel) else None
     if here is None or there is None:
-        return RestoreItem(name, "bind", ddp)
+        return RestoreItem(name, "bind", options)
     if not here.is_stateful and not there.is_stateful:
         return RestoreItem(name, "copy" if isinstance(obj, torch.Tensor) and here == there else "bind")
     if here.type != there.type:
@@ -145,7 +145,7 @@ def _item(name: str, obj: Any, there: HeldState | None, ranks: tuple[int, int]) 
             raise UsageError(
                 f"{name} differs at {key!r}: {one} on rank {src}, {other} on rank {dst}; make it alike first"
             )
-    return RestoreItem(name, "load", ddp)
+    return RestoreItem(name, "load", options)
 
 
 def _tensors(obj: Any) -> list[torch.Tensor]:
@@ -194,7 +194,7 @@ def _apply(item: RestoreItem, value: Any, namespace: dict[str, Any]) -> str:
     else:
         value, done = _on_device(value, namespace.get("device")), "brought whole"
     if item.ddp is not None and not isinstance(value, DistributedDataParallel):
-        value = _wrap_ddp(value, item.ddp)
+        value = ddp.wrap(value, item.ddp)
     namespace[item.name] = value
     return done
 
@@ -210,39 +210,23 @@ def _on_device(value: Any, device: Any) -> Any:
     return value
 
 
-# ---------------------------------------------------------------- DDP
+def _ddp_options(name: str, obj: Any, rank: int) -> dict[str, Any]:
+    """The options with which DDP is to be wrapped on ``rank``.
 
-# A reducer sorts the parameters into buckets, and into others after its first backward, all ranks at once. One that is
-# made later on one rank would sum other parameters than its peers', so every rank makes a new one then.
-
-
-def _ddp_options(name: str, ddp: Any, rank: int) -> dict[str, Any]:
-    """The options with which :func:`_wrap_ddp` wraps as ``ddp`` does.
-
-    Raises UsageError when ``rank`` is not in the group of ``ddp``, or an option cannot be sent to another rank.
+    Raises UsageError when ``rank`` is not in the group of ``obj``, or an option cannot be sent to another rank.
     """
-    members = dist.get_process_group_ranks(ddp.process_group)
+    members = dist.get_process_group_ranks(obj.process_group)
     if rank not in members:
         raise UsageError(f"{name} is trained by ranks {members}: rank {rank} is none of its replicas")
-    if has_comm_hook(ddp) or getattr(ddp, "mixed_precision", None) is not None:
+    if ddp.is_special(obj):
         raise UsageError(
             f"{name} has a communication hook or mixed precision of DDP's own: restore its .module under another name, "
             "then build DDP anew on all ranks"
         )
-    return {
-        **{name: getattr(ddp, name) for name in _DDP_OPTIONS},
-        "process_group": str(ddp.process_group.group_name),
-        "bucket_cap_mb": max(1, ddp.bucket_bytes_cap >> 20),
-    }
+    return ddp.options_of(obj)
 
 
-def _wrap_ddp(module: Any, options: dict[str, Any]) -> Any:
-    """DDP around a module, on this rank alone: the others have theirs."""
-    options = {**options, "process_group": resolve_group(options["process_group"])}
-    on = next((p.device for p in module.parameters()), torch.device("cpu"))
-    if on.type != "cpu":
-        options["device_ids"] = [on.index]
-    return DistributedDataParallel(module, init_sync=False, **options)
+# ---------------------------------------------------------------- transport
 
 
 def _transport() -> torch.device:

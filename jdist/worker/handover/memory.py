@@ -1,0 +1,126 @@
+"""Memory without a name, in which names pass from one process to the next: pickles, then buffers, then an index."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+from msgspec import Struct
+
+from jdist.core.errors import ProtocolError
+from jdist.wire.values.segments import ALIGNMENT, SLICE
+
+_PROGRESS_EVERY = 0.5  # Seconds.
+_MARGIN = 0.05  # Share of the memory that has to stay free.
+
+
+class Index(Struct, frozen=True):
+    """What the memory holds, and where."""
+
+    names: tuple[tuple[str, int], ...]  # Each name, and where its pickle begins.
+    end: int  # Where the last pickle ends.
+    buffers: tuple[tuple[int, int], ...]  # Beginning and length of each buffer.
+    losses: tuple[tuple[str, str], ...]  # What could not be carried, and why: `("gen", "a generator")`.
+
+
+class NamesWriter:
+    """The memory as it is written, a file for a pickler; calls ``report`` now and then while that makes progress."""
+
+    def __init__(self, report: Callable[[], None]):
+        self.fd = os.memfd_create("jdist-names", os.MFD_CLOEXEC)
+        self._report = report
+        self._reported = time.monotonic()
+        self.end = 0
+
+    def write(self, data: Any) -> int:
+        """Append to the pickles."""
+        written = self._write_at(self.end, memoryview(data).cast("B"))
+        self.end += written
+        return written
+
+    def restart(self) -> None:
+        """Forget what has been written."""
+        os.ftruncate(self.fd, 0)
+        self.end = 0
+
+    def finish(
+        self,
+        names: Sequence[tuple[str, int]],
+        buffers: Sequence[tuple[int, Callable[[], memoryview]]],
+        losses: Sequence[tuple[str, str]],
+    ) -> int:
+        """Write the buffers, each with its length, and the index; the number of bytes in all."""
+        places, at = [], self.end
+        for nbytes, view in buffers:
+            at = -(-at // ALIGNMENT) * ALIGNMENT
+            places.append((at, nbytes))
+            if nbytes:
+                self._write_at(at, view())
+            at += nbytes
+        index = msgspec.msgpack.encode(Index(tuple(names), self.end, tuple(places), tuple(losses)))
+        self._write_at(at, memoryview(index + len(index).to_bytes(8, "little")))
+        return at + len(index) + 8
+
+    def _write_at(self, offset: int, data: memoryview) -> int:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self.fd, data[done : done + SLICE], offset + done)
+            if time.monotonic() - self._reported >= _PROGRESS_EVERY:
+                self._reported = time.monotonic()
+                self._report()
+        return done
+
+
+class NamesReader:
+    """The memory as it is read."""
+
+    def __init__(self, fd: int, nbytes: int):
+        self._fd = fd
+        length = int.from_bytes(self._read(nbytes - 8, 8), "little")
+        self.index = msgspec.msgpack.decode(self._read(nbytes - 8 - length, length), type=Index)
+
+    def pickle_of(self, number: int) -> bytes:
+        """The pickle of a name, by its number in the index."""
+        begin = self.index.names[number][1]
+        following = self.index.names[number + 1 :]
+        return self._read(begin, (following[0][1] if following else self.index.end) - begin)
+
+    def read_buffer(self, number: int, target: memoryview) -> None:
+        """Read a buffer into memory of its length."""
+        at, nbytes = self.index.buffers[number]
+        if nbytes != len(target):
+            raise ProtocolError(f"buffer {number} has {nbytes} bytes where {len(target)} were expected")
+        done = 0
+        while done < nbytes:
+            read = os.preadv(self._fd, [target[done : done + SLICE]], at + done)
+            if not read:
+                raise ProtocolError(f"buffer {number} ends after {done} of {nbytes} bytes")
+            done += read
+
+    def _read(self, at: int, nbytes: int) -> bytes:
+        data = os.pread(self._fd, nbytes, at) if at >= 0 and nbytes >= 0 else b""
+        while data and len(data) < nbytes:
+            more = os.pread(self._fd, nbytes - len(data), at + len(data))
+            if not more:
+                break
+            data += more
+        if len(data) != nbytes:
+            raise ProtocolError(f"{len(data)} bytes were read where {nbytes} were expected")
+        return data
+
+
+def free_memory() -> int:
+    """Bytes that this process may take without running out of memory, by the machine's and its cgroup's counts."""
+    machine = psutil.virtual_memory()
+    free = int(machine.available - _MARGIN * machine.total)
+    with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        inside = next(line for line in lines if line.startswith("0::"))[3:].lstrip("/")
+        folder = Path("/sys/fs/cgroup") / inside
+        limit, used = (int((folder / f"memory.{what}").read_text()) for what in ("max", "current"))
+        free = min(free, int(limit * (1 - _MARGIN)) - used)
+    return free

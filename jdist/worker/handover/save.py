@@ -1,0 +1,122 @@
+"""Saving the names of a process that fails, as far as they can be pickled and memory is left."""
+
+import contextlib
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from jdist.core.quantities import format_bytes
+from jdist.wire.values.objects import parts_of
+from jdist.worker.handover.memory import NamesWriter, free_memory
+from jdist.worker.handover.pickler import Loss, NamesPickler
+from jdist.worker.handover.rebuild import LostValue
+
+SESSION = "/"  # Names that begin so are no names of the namespace, but keys of its session.
+_SEARCHED = 50_000  # Objects in which the place of a part is searched for.
+_HISTORY = re.compile(r"_+|_i+|_i?\d+|_[dio]h|In|Out")
+_DEEP = 50_000  # Levels of nested objects that the saving thread's stack has room for.
+
+Losses = dict[str, str]
+
+
+class Save:
+    """One saving of ``namespace``, together with what ``session`` gives for each of its keys."""
+
+    def __init__(self, shell: Any, session: Mapping[str, Callable[[], Any]], is_own_name: Callable[[str], bool]):
+        self._namespace: dict[str, Any] = shell.user_ns
+        self._hidden: Mapping[str, Any] = shell.user_ns_hidden
+        self._session = session
+        self._is_own_name = is_own_name
+        self._losses: Losses = {}
+        self._omitted: set[str] = set()
+
+    def write(self, writer: NamesWriter) -> int:
+        """Write everything that can be written; the number of bytes."""
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEP))
+        values = dict(self._values())
+        while True:
+            writer.restart()
+            pickler = NamesPickler(writer, self._namespace)
+            names = self._pickle(values, pickler, writer)
+            if names is not None and self._fits(pickler, writer.end):
+                break
+        self._explain(values, pickler.losses)
+        buffers = [(buffer.nbytes, buffer.view) for buffer in pickler.buffers]
+        return writer.finish(names, buffers, tuple(self._losses.items()))
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        """The session first: its paths are needed to load the names."""
+        for key, ask in self._session.items():
+            with contextlib.suppress(Exception):  # the process is failing: what cannot be asked is not restored
+                yield f"{SESSION}{key}", ask()
+        nothing = object()
+        for name, value in list(self._namespace.items()):
+            is_hidden = value is self._hidden.get(name, nothing) or _HISTORY.fullmatch(name) is not None
+            if not is_hidden and not self._is_own_name(name) and value is not self._namespace:
+                yield name, value
+        for number, value in list(self._namespace.get("Out", {}).items()):
+            yield f"{SESSION}out {number}", value
+
+    def _pickle(
+        self, values: dict[str, Any], pickler: NamesPickler, writer: NamesWriter
+    ) -> list[tuple[str, int]] | None:
+        """Pickle each name behind the other; None if one could not be, and all must be done again without it."""
+        names = []
+        for name, value in values.items():
+            if name in self._omitted:
+                continue
+            pickler.name = name
+            begin = writer.end
+            try:
+                pickler.dump(value)
+            except Exception as e:  # as in NamesPickler: any class's own code
+                self._omit(name, f"{type(value).__name__}: {e}")
+                return None
+            names.append((name, begin))
+        return names
+
+    def _fits(self, pickler: NamesPickler, pickled: int) -> bool:
+        """Whether there is memory for all; if not, the largest name is omitted."""
+        free = free_memory()
+        if pickled + sum(buffer.nbytes for buffer in pickler.buffers) <= free or not pickler.buffers:
+            return True
+        sizes: dict[str, int] = {}
+        for buffer in pickler.buffers:
+            sizes[buffer.name] = sizes.get(buffer.name, 0) + buffer.nbytes
+        largest = max(sizes, key=sizes.__getitem__)
+        why = f"{format_bytes(sizes[largest])}, and {format_bytes(max(0, free))} of memory were free to save it in"
+        self._omit(largest, why)
+        return False
+
+    def _omit(self, name: str, why: str) -> None:
+        self._omitted.add(name)
+        if not name.startswith(SESSION):
+            self._losses[name] = why
+
+    def _explain(self, values: dict[str, Any], losses: list[Loss]) -> None:
+        for loss in losses:
+            if not loss.name.startswith(SESSION) and not isinstance(loss.part, LostValue):
+                kind = type(loss.part).__name__
+                is_clear = loss.why.startswith(("cannot pickle", "Can't pickle")) or not loss.why
+                path = loss.name + _path_to(loss.part, values[loss.name])
+                self._losses[path] = kind if is_clear else f"{kind}: {loss.why}"
+
+
+def _path_to(part: Any, value: Any) -> str:
+    """The steps from a value to one of its parts: ``".loader[0]"``; "" if it is the value itself, or is not found."""
+    seen = {id(value)}
+    waiting = deque([("", value)])
+    while waiting and len(seen) < _SEARCHED:
+        path, holder = waiting.popleft()
+        if holder is part:
+            return path
+        steps: list[tuple[str, Any]] = []
+        with contextlib.suppress(Exception):  # an empty cell, a property
+            steps = parts_of(holder)
+        for step, inner in steps:
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                waiting.append((path + step, inner))
+    return ""
