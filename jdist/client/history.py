@@ -4,6 +4,7 @@ It holds code and how it ended, never a value of a rank. Other clients' steps ar
 """
 
 import ast
+import math
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -137,12 +138,31 @@ def as_python(value: Any) -> str:
     if tensors.is_tensor(value):
         return _tensor(value)
     try:
-        text = repr(value)
-        read = ast.literal_eval(text) if len(text) <= _LONGEST else None
-        is_same = type(read) is type(value) and bool(read == value)
-    except Exception:  # a repr or == of the user's own may raise anything; what reads back is no literal then
+        text = repr(value) if _size(value) <= _LONGEST else ""
+        return text if 0 < len(text) <= _LONGEST and ast.literal_eval(text) == value else ""
+    except (ValueError, RecursionError):  # inf and nan are written as names; a list may contain itself
         return ""
-    return text if is_same else ""
+
+
+def _size(value: Any) -> float:
+    """At most the characters of a value that is made of Python's own literals; infinite for any other, or a long one.
+
+    No ``__repr__`` of the user's is called: it may take any time, and do anything.
+    """
+    kind = type(value)
+    if kind in (str, bytes):
+        return len(value)
+    if kind in (list, tuple, set, dict) and len(value) <= _LONGEST:
+        parts = [*value, *value.values()] if kind is dict else value
+        total = 0.0
+        for part in parts:
+            total += 1 + _size(part)
+            if total > _LONGEST:
+                break
+        return total
+    if kind is int:
+        return float(value.bit_length())
+    return 1 if kind in (float, complex, bool, type(None)) else math.inf
 
 
 def _tensor(value: Any) -> str:
@@ -157,5 +177,8 @@ def _tensor(value: Any) -> str:
 
 def kind_of(value: Any) -> str:
     """``Tensor [64, 3]``, ``DataFrame``."""
-    shape = getattr(value, "shape", None)
+    try:
+        shape = getattr(value, "shape", None)
+    except BaseException:  # a property of the user's own may raise anything
+        shape = None
     return type(value).__name__ + (f" {list(shape)}" if isinstance(shape, tuple) else "")

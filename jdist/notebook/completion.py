@@ -4,6 +4,7 @@ IPython asks a matcher for completions; for Shift-Tab it passes on only a name, 
 """
 
 import concurrent.futures
+import re
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ _DEADLINE = 0.2  # Seconds for the ranks to answer; then the notebook answers al
 _MARGIN = 0.1  # Further seconds for the client's own thread.
 _REST = 2.0  # Seconds for which a rank that missed the deadline is not asked.
 _MOST = 32  # Ranks that are asked; of a larger world a sample.
+_ABOVE = re.compile(r"(?:\s*#.*(?:\n|\Z))*\s*")
 _UNBROKEN = str.maketrans(" -", "\N{NO-BREAK SPACE}\N{NON-BREAKING HYPHEN}")  # JupyterLab would break the line there.
 
 
@@ -141,14 +143,19 @@ def _select(cluster: Cluster, options: str) -> tuple[int, ...]:
 
 def ranks_part(code: str, *, is_auto: bool) -> tuple[str, int] | None:
     """The words after ``%%dist``, and where the ranks' part begins, or None. ``is_auto``: plain cells go to ranks."""
-    blank = len(code) - len(code.lstrip())
-    first, newline, _ = code[blank:].partition("\n")
+    start = code_start(code)
+    first, newline, _ = code[start:].partition("\n")
     words = first.split(maxsplit=1)
     if words[:1] == ["%%dist"]:
-        return words[1].strip() if len(words) > 1 else "", blank + len(first) + len(newline)
+        return words[1].strip() if len(words) > 1 else "", start + len(first) + len(newline)
     if is_auto and first and not first.startswith(("%", "!", "get_ipython()")):
         return "", 0
     return None
+
+
+def code_start(code: str) -> int:
+    """Where the first line begins that is neither blank nor a comment; the code's length if there is none."""
+    return _ABOVE.match(code).end()  # type: ignore[union-attr]  # it matches nothing, too
 
 
 def is_for_ranks(line: str) -> bool:

@@ -9,7 +9,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jdist.core.errors import UsageError
 from jdist.notebook import verbs
-from jdist.notebook.completion import RankCompleter
+from jdist.notebook.completion import RankCompleter, code_start, ranks_part
 from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import NotebookScreen, TerminalScreen
@@ -17,7 +17,7 @@ from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import worded_errors
 from jdist.notebook.verbs import values
 
-_HELP = re.compile(r"^(\s*%dist\s+\w+)\s*\?+\s*$")
+_HELP = re.compile(r"^\s*(?:\?+\s*(?P<before>%dist\s+[\w-]+)|(?P<after>%dist\s+[\w-]+)\s*\?+)\s*$")
 
 
 @magics_class
@@ -85,12 +85,22 @@ class DistMagics(Magics):
             self.session.is_auto = is_auto
 
     def transform(self, lines: list[str]) -> list[str]:
-        """``%dist VERB?`` asks for usage; while auto is on, a cell goes to the ranks unless it begins with % or !."""
-        lines = [_HELP.sub(r"\1 --help\n", line) for line in lines]
-        first = next((text.strip() for text in lines if text.strip()), "")
-        if not self.session.is_auto or not first or first[0] in "%!" or first.startswith("get_ipython()"):
-            return lines
-        return ["%%dist\n", *lines]
+        """``%dist VERB?`` asks for usage, and comments may stand above ``%%dist``.
+
+        While auto is on, a cell goes to the ranks unless its first line that is no comment begins with % or !.
+        """
+        lines = [_asks_for_usage(line) for line in lines]
+        code = "".join(lines)
+        below = code[code_start(code) :]
+        if below.startswith("%%") and (self.session.is_auto or ranks_part(below, is_auto=False) is not None):
+            return below.splitlines(keepends=True)  # IPython takes a cell's magic from its first line only
+        return ["%%dist\n", *lines] if self.session.is_auto and ranks_part(code, is_auto=True) else lines
+
+
+def _asks_for_usage(line: str) -> str:
+    """``%dist VERB?`` and ``?%dist VERB`` as ``%dist VERB --help``; another line as it is."""
+    found = _HELP.match(line)
+    return line if found is None else f"{found['before'] or found['after']} --help\n"
 
 
 DistMagics.dist.__doc__ = f"{DistMagics.dist.__doc__}\n\n{cell_parser().format_help()}"  # shown by %%dist?

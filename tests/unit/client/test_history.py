@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 import numpy as np
 import pytest
 import torch
 
-from jdist.client.history import BroadcastStep, CellStep, History, as_python
+from jdist.client.history import BroadcastStep, CellStep, History, as_python, kind_of
 from jdist.client.run import CellRun
 from jdist.core.messages.base import PayloadWire
 from jdist.core.messages.runs import RankDone, RunEnded
@@ -126,3 +127,18 @@ def test_a_value_whose_repr_fails_is_none_that_can_be_written() -> None:
             raise RuntimeError("on purpose")
 
     assert as_python(Odd()) == ""
+
+
+def test_no_repr_of_the_users_own_is_asked_for() -> None:
+    class Ends:
+        shape = property(lambda _: sys.exit("on purpose"))
+
+        def __repr__(self) -> str:
+            raise SystemExit("on purpose")
+
+    loop: list[object] = []
+    loop.append(loop)
+    for value in (Ends(), [1, Ends()], {"key": (Ends(),)}, {1: list(range(1000))}, [Ends()] * 100_000, loop, 10**9000):
+        assert as_python(value) == ""
+    assert kind_of(Ends()) == "Ends"
+    assert as_python([set(), {1}, b"x", -2j]) == "[set(), {1}, b'x', (-0-2j)]"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from IPython.core.interactiveshell import InteractiveShell
 
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.quantities import ArgumentParser, HelpWanted, parse_duration
+from jdist.notebook.magics import DistMagics
 from jdist.notebook.options import cell_parser, split_words, start_parser
 from jdist.notebook.output.screen import Bundle, Update
 from jdist.notebook.session import Session
@@ -296,3 +299,43 @@ def test_any_words_after_a_verb_are_a_usage_error_at_worst(verb: str, line: str)
 )
 def test_words_keep_an_expressions_quotes(line: str, words: list[str]) -> None:
     assert split_words(line) == words
+
+
+# ---------------------------------------------------------------- in a notebook's cell
+
+
+@pytest.fixture
+def magics() -> Iterator[DistMagics]:
+    shell = InteractiveShell()
+    yield DistMagics(shell)
+    shell.history_manager.end_session()
+
+
+@pytest.mark.parametrize("asked", ["%dist {}?", "%dist {} ??", "?%dist {}", "  %dist  {} ? "])
+def test_each_verb_shows_its_usage(magics: DistMagics, asked: str) -> None:
+    magics.session.screen = paper = Paper()
+    for name, known in VERBS.items():
+        (line,) = magics.transform([asked.format(name) + "\n"])
+        magics.dist(line.strip().removeprefix("%dist"))
+        assert paper.texts[-1].startswith(known.parser().format_usage().strip()), name
+
+
+@pytest.mark.parametrize(
+    ("cell", "plain", "auto"),
+    [
+        ("x\n", "x\n", "%%dist\nx\n"),
+        ("# why\nx\n", "# why\nx\n", "%%dist\n# why\nx\n"),
+        ("# why\n\n%%dist -r 0\nx\n", "%%dist -r 0\nx\n", "%%dist -r 0\nx\n"),
+        ("# why\n%%time\nx\n", "# why\n%%time\nx\n", "%%time\nx\n"),
+        ("\n# why\n%matplotlib inline\nx\n", None, None),
+        ("# why\n!ls\n", None, None),
+        ("# why\n", None, None),
+        ("\n", None, None),
+        ("x\n%%time\n", "x\n%%time\n", "%%dist\nx\n%%time\n"),
+    ],
+)
+def test_comments_may_stand_above_a_magic(magics: DistMagics, cell: str, plain: str | None, auto: str | None) -> None:
+    """None: it stays as it is."""
+    assert "".join(magics.transform(cell.splitlines(keepends=True))) == (plain or cell)
+    magics.session.is_auto = True
+    assert "".join(magics.transform(cell.splitlines(keepends=True))) == (auto or cell)
