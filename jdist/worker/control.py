@@ -34,7 +34,7 @@ from jdist.worker.escalation import free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover.names import NamesHandover
-from jdist.worker.kernel import shell, sigint, tracebacks
+from jdist.worker.kernel import appearance, shell, sigint, tracebacks
 from jdist.worker.observe.observer import Observer, StallDetector
 from jdist.worker.queries.rank_queries import QueryHandler, reason
 
@@ -69,6 +69,7 @@ class ControlThread:
         tracebacks.adapt(kernel.shell)
         patches.install(self._groups)
         shell.adapt(kernel)
+        appearance.set_up(kernel.shell)
         self._handover.guard()
 
     def start(self) -> None:

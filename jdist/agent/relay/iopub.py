@@ -4,7 +4,9 @@ What several ranks write alike within a moment crosses the network once. A strea
 the rank's log on this node; from then on only its newest lines travel, with the exact count of what was left out.
 """
 
+import copy
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -25,7 +27,12 @@ _STREAMS: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
 _TAIL_LINES = 40
 _TAIL_CHARS = 8000
 _CHARS_PER_LINE = 200  # The limit on characters is the limit on lines times this.
+_REWRITES = 4  # With what is written over, the limit on characters times this.
+_BACK = re.compile(r"\r(?!\n)|(\x1b\[\d*[AF])")  # Back to the line's beginning, or to the line above.
 _DISPLAY_LIMIT = 4 << 20  # Bytes of displays of one rank in one run that travel.
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_LONGEST_REPR = 60  # Characters of a widget that is shown as text.
+_NO_WIDGET = "(shown as text: widgets of ranks are not connected to the notebook)"
 _LOG_LIMIT = 256 << 20  # Bytes of a rank's log before the older half is dropped.
 _READ_LIMIT = 8 << 20  # Bytes of a log that are read at most for one answer.
 _READ_STEP = 64 << 10
@@ -76,32 +83,80 @@ class RankLogs:
         self._logs.clear()
 
 
+class _TextMeter:
+    """Counts the lines and characters of a text that are not written over."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self._chars = 0
+        self._line_chars = 0  # Of these, the characters of the line that is not ended yet.
+        self._pending = ""  # A carriage return, until it is known that no newline follows.
+
+    @property
+    def chars(self) -> int:
+        return self._chars + len(self._pending)
+
+    def add(self, text: str) -> None:
+        text = self._pending + text
+        self._pending = "\r" if text.endswith("\r") else ""
+        at, end = 0, len(text) - len(self._pending)
+        for back in _BACK.finditer(text, 0, end):
+            self._count(text[at : back.start()])
+            self._chars -= self._line_chars
+            self._line_chars = 0
+            self.lines = max(0, self.lines - (back[1] is not None))
+            at = back.end()
+        self._count(text[at:end])
+
+    def _count(self, text: str) -> None:
+        newline = text.rfind("\n")
+        self.lines += text.count("\n")
+        self._chars += len(text)
+        self._line_chars = len(text) + (self._line_chars if newline < 0 else -newline - 1)
+
+
 class _CappedStream:
-    """One rank's stdout or stderr in one run, against its limit."""
+    """One rank's stdout or stderr in one run, against its limit. What is written over, as bars are, counts once.
+
+    A run's output is kept where it was asked for, so there is a limit on all that travels as well.
+    """
 
     def __init__(self, limit: int):
-        self._lines_left = limit
-        self._chars_left = limit * _CHARS_PER_LINE
+        self._limit = limit
+        self._chars_left = limit * _CHARS_PER_LINE * _REWRITES
+        self._admitted = _TextMeter()
         self._is_capped = False
-        self._withheld_lines = 0
-        self._withheld_chars = 0
+        self._withheld = _TextMeter()
         self._tail = ""
         self.has_new_tail = False
 
     def admit(self, text: str) -> str:
         """The part of ``text`` within the limit; the rest is counted and the newest of it kept."""
-        head = "" if self._is_capped else text[: self._chars_left]
-        if head.count("\n") >= self._lines_left:
-            head = head[: len(head) - len(head.split("\n", self._lines_left)[-1])]
-        self._chars_left -= len(head)
-        self._lines_left -= head.count("\n")
+        head = self._within_limit(text)
         if len(head) < len(text):
             self._is_capped = True
             rest = text[len(head) :]
-            self._withheld_lines += rest.count("\n")
-            self._withheld_chars += len(rest)
+            self._withheld.add(rest)
             self._tail = (self._tail + rest)[-_TAIL_CHARS - 1 :]
             self.has_new_tail = True
+        return head
+
+    def _within_limit(self, text: str) -> str:
+        if self._is_capped:
+            return ""
+        after = copy.copy(self._admitted)
+        after.add(text)
+        fits = after.chars <= self._limit * _CHARS_PER_LINE and len(text) <= self._chars_left
+        if fits and after.lines + (not text.endswith("\n")) <= self._limit:
+            head = text
+        else:
+            lines = max(0, self._limit - self._admitted.lines)
+            chars = max(0, self._limit * _CHARS_PER_LINE - self._admitted.chars)
+            head = text[: min(chars, self._chars_left)]
+            if head.count("\n") >= lines:
+                head = head[: len(head) - len(head.split("\n", lines)[-1])]
+        self._chars_left -= len(head)
+        self._admitted.add(head)
         return head
 
     def tail(self, worker: int, stream: Literal["stdout", "stderr"]) -> Tail:
@@ -111,7 +166,10 @@ class _CappedStream:
         if len(self._tail) > _TAIL_CHARS and len(lines) > 1:
             lines = lines[1:]  # its beginning is gone
         shown = "".join(lines[-_TAIL_LINES:])[-_TAIL_CHARS:]
-        return Tail(worker, stream, self._withheld_lines - shown.count("\n"), self._withheld_chars - len(shown), shown)
+        counted = _TextMeter()
+        counted.add(shown)
+        left_out = max(0, self._withheld.lines - counted.lines), max(0, self._withheld.chars - counted.chars)
+        return Tail(worker, stream, *left_out, shown)
 
 
 class _RankOutput:
@@ -194,6 +252,8 @@ class OutputRelay:
             part.display_sizes[display_id] = size
         part.display_bytes += size
         data = content.data
+        if _WIDGET in data:
+            data = {"text/plain": f"{data.get('text/plain', 'widget')[:_LONGEST_REPR]} {_NO_WIDGET}"}
         if part.display_bytes > _DISPLAY_LIMIT:
             left_out = f"[a display of {size} bytes was left out: this rank showed more than 4 MB in this run]"
             data = {"text/plain": left_out}

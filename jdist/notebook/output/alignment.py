@@ -10,15 +10,17 @@ The order is kept by labels with gaps, so comparing is O(1). Searching backward 
 each entry, so all of it is linear in the entries. A block that holds every rank settles all before it for good.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
+from jdist.notebook.text import bars
 from jdist.notebook.text.number_folding import skeleton
 
 _GAP = 1 << 128
 _CREDIT = 16  # Steps of backward search that each entry pays for.
 _NEAR = 4  # Entries that differ in their numbers are joined only when the rank skips at most so many blocks by it.
 MOST_VARIANTS = 8  # A block with differing entries holds at most so many ranks.
+_RECENT = 64  # Among so many of its last entries, a rank can take one back.
 _WIDEST = 160  # The numbers of such a block take at most so many characters, with the line around them.
 
 
@@ -38,9 +40,18 @@ class AlignedEntry:
         """The key that variants share (None: it has none), the length of its numbers, and that of the rest."""
         if self._likeness is None:  # computed only when needed: most entries find an equal one first
             self._likeness = None, 0, 0
-            if isinstance(self.item, OutputLine) and (found := skeleton(self.item.text)) is not None:
-                self._likeness = ("like", self.item.stream, found[0]), found[1], len(found[0])
+            if isinstance(self.item, OutputLine):
+                if (bar := bars.find(self.item.text)) is not None:
+                    self._likeness = ("bar", bars.kind(bar)), 0, 0
+                elif (found := skeleton(self.item.text)) is not None:
+                    self._likeness = ("like", self.item.stream, found[0]), found[1], len(found[0])
         return self._likeness
+
+    @property
+    def is_bar(self) -> bool:
+        """Whether it is a progress bar, which may join those of any number of ranks."""
+        like = self.likeness[0]
+        return isinstance(like, tuple) and like[0] == "bar"
 
 
 class AlignedBlock:
@@ -65,7 +76,7 @@ class AlignedBlock:
             return False
         if not self.varied and entry.key == self.first.key:
             return True
-        if len(self.members) >= MOST_VARIANTS:
+        if len(self.members) >= MOST_VARIANTS and not entry.is_bar:
             return isinstance(entry.item, RichOutput) and entry.key == self.first.key
         like, numbers, rest = entry.likeness
         if like is None:
@@ -115,7 +126,7 @@ class Alignment:
             chain.append(node)
             self._levels[rank] = node.level
             is_full = len(node.members) >= len(self._ranks) > 0 and self._ranks <= node.members.keys()
-            if is_full and node.label > self._settled.label:
+            if is_full and node.label > self._settled.label and not entry.is_bar:  # a bar may be taken back
                 self._settled = node
             nodes.append(node)
         return nodes
@@ -129,12 +140,35 @@ class Alignment:
     def clear(self, rank: int) -> None:
         """Forgets all that the rank has added."""
         for node in self._chains.pop(rank, ()):
-            del node.members[rank], node.seqs[rank]
-            node.cache = None
-            if not node.members:
-                self._unlink(node)
-                if self._settled is node:
-                    self._settled = node.prev
+            self._leave(node, rank)
+
+    def take_back(self, rank: int, is_wanted: Callable[[AlignedEntry], bool]) -> AlignedEntry | None:
+        """Removes the rank's newest entry that is wanted, if it comes after all displays and among the last ones."""
+        chain = self._chains.get(rank, [])
+        for at in range(len(chain) - 1, max(len(chain) - _RECENT, 0) - 1, -1):
+            node = chain[at]
+            entry = node.members[rank]
+            if not isinstance(entry.item, OutputLine):
+                return None
+            if is_wanted(entry):
+                self._remove(rank, at)
+                return entry
+        return None
+
+    def _remove(self, rank: int, at: int) -> None:
+        chain = self._chains[rank]
+        for later in chain[at + 1 :]:
+            later.seqs[rank] -= 1
+        self._leave(chain.pop(at), rank)
+        self._levels[rank] = chain[-1].level if chain else 0
+
+    def _leave(self, node: AlignedBlock, rank: int) -> None:
+        del node.members[rank], node.seqs[rank]
+        node.cache = None
+        if self._settled is node:
+            self._settled = node.prev
+        if not node.members:
+            self._unlink(node)
 
     def _place(self, rank: int, head: AlignedBlock | None, entry: AlignedEntry) -> AlignedBlock:
         """The block of the rank's next entry: the best existing one, or a new one at the end."""
@@ -187,6 +221,7 @@ class Alignment:
 
     def _is_closed(self, node: AlignedBlock) -> bool:
         full = node.varied and len(node.members) >= MOST_VARIANTS and isinstance(node.first.item, OutputLine)
+        full = full and not node.first.is_bar
         return not node.members or full or node.label <= self._settled.label
 
     def _route(self, head: AlignedBlock | None, node: AlignedBlock) -> list[AlignedBlock] | None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.output.transcript import Block, BlockPart
-from jdist.notebook.text import ansi, markup
+from jdist.notebook.text import ansi, bars, markup
 from jdist.notebook.text.limits import cut, left_out, size
 from jdist.notebook.text.number_folding import joined
 from jdist.notebook.text.remedy_text import typed
@@ -24,6 +24,7 @@ _FOLD, _SHOWN = 80, 24  # A sequence of more than `_FOLD` lines is folded but fo
 _OVERHEAD = 450  # The largest size, in bytes, of the HTML around a display.
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg")
 _MOST_NOTES = 20
+_MOST_BARS = 128  # So many progress bars of one place are shown by rank.
 _NOTE = 280  # The largest size of a note, in bytes.
 
 T = TypeVar("T")
@@ -32,8 +33,25 @@ Make = Callable[[Block], tuple[int, T]]  # Makes a block ready, and returns the 
 
 def one_line(block: Block) -> str | None:
     """The line in which several ranks' lines are joined; None where each stands by itself."""
+    if found := bars_of(block):
+        return bars.summary(found) if len(block.parts) > bars.MOST else None
     lines = [item.text for rank in block.ranks if isinstance(item := block.of(rank), OutputLine)]
     return joined(lines) if len(block.parts) > 1 and len(lines) == len(block.ranks) else None
+
+
+def bars_of(block: Block) -> dict[tuple[int, ...], bars.ProgressBar]:
+    """The progress bars of a block by ranks; empty if it has other lines."""
+    found = {p.ranks: bars.find(p.item.text) for p in block.parts if isinstance(p.item, OutputLine)}
+    known = {ranks: bar for ranks, bar in found.items() if bar is not None}
+    return known if len(known) == len(block.parts) else {}
+
+
+def by_rank(block: Block) -> Sequence[BlockPart]:
+    """The block's parts, one by one; of the progress bars of very many ranks, the slowest."""
+    if len(block.parts) <= _MOST_BARS or not (found := bars_of(block)):
+        return block.parts
+    slowest = set(bars.slowest(found, _MOST_BARS))
+    return [part for part in block.parts if part.ranks in slowest]
 
 
 def merged_parts(block: Block) -> Sequence[BlockPart]:
@@ -102,6 +120,9 @@ def html_body(blocks: Sequence[Block], limit: int) -> str:
     images = images_that_fit(blocks)
 
     def make(block: Block) -> tuple[int, _Chunk]:
+        if len(block.parts) > bars.MOST and (line := one_line(block)) is not None:
+            content = _opening(block, line)
+            return size(content), _Chunk(content, size(content))
         chunks = [_chunk(part, images) for part in merged_parts(block)]
         weight = sum(chunk.weight for chunk in chunks)
         if all(chunk.lines for chunk in chunks):
@@ -113,6 +134,14 @@ def html_body(blocks: Sequence[Block], limit: int) -> str:
     head, notes, tail = fit(blocks, limit, make)
     note = markup.muted("\n".join(notes)).replace("\n", "<br>") if notes else ""
     return _assembled(head) + note + _assembled(tail)
+
+
+def _opening(block: Block, line: str) -> str:
+    """Lines of many ranks as one, which opens to show them by rank."""
+    parts = by_rank(block)
+    more = [markup.muted(f"the {len(parts)} slowest of {len(block.parts)}")] if len(parts) < len(block.parts) else []
+    lines = (f"{markup.prefix(prefix(p.ranks))} {ansi.to_html(text_of(p))}" for p in parts)
+    return markup.details(f"{prefix(block.ranks)} {line}", "".join(more) + markup.pre("\n".join(lines)))
 
 
 def _chunk(part: BlockPart, images: set[int]) -> _Chunk:

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from jdist.core.outcome import OutputLine, RichOutput
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.remedy import Remedy
-from jdist.notebook.output.body import LONGEST_LINE, fit, images_that_fit, one_line, richest, text_of
+from jdist.notebook.output.body import LONGEST_LINE, by_rank, fit, images_that_fit, one_line, richest, text_of
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi
@@ -235,7 +235,7 @@ def _segments(blocks: Sequence[Block], limit: int, find: FindPiece) -> list[Segm
             shown = [_display(part, images, find) for part in block.parts]
             weights = (_length(each.text if isinstance(each, GapSegment) else each.data) for each in shown)
             return _OVERHEAD * len(shown) + sum(weights), [*shown]
-        texts = [VariantText(_written(part.ranks), cut(text_of(part), LONGEST_LINE)) for part in block.parts]
+        texts = [VariantText(_written(part.ranks), cut(text_of(part), LONGEST_LINE)) for part in by_rank(block)]
         line = one_line(block)
         lines: list[Segment] = [TextSegment(each.ranks, each.text, first.stream == "stderr") for each in texts]
         if line is not None:

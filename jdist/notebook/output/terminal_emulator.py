@@ -1,9 +1,9 @@
 """Lines made of the raw text of streams, as a terminal would show them: ``\\r`` and ``\\b`` go back, ``ESC[K`` erases,
-colours stay with their characters. The cursor does not leave the line: a finished line never changes.
+``ESC[A`` goes up, colours stay with their characters.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from jdist.core.messages.runs import Display, OutputItem, Tail, Text
 from jdist.core.ranks import RankSet
@@ -12,16 +12,72 @@ from jdist.notebook.text.ansi import PLAIN, SEQUENCE, UNFINISHED, Style
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LONGEST_SEQUENCE = 4096  # An escape sequence that has not ended after so many characters is none.
 _WIDEST = 100_000  # ESC[nC and ESC[nG move no further right than this.
+_TALLEST = 100  # ESC[nA moves no further up than this at once.
+
+
+class _Row:
+    """A line of cells that can still change, with the style of each."""
+
+    __slots__ = ("cells", "styles")
+
+    def __init__(self) -> None:
+        self.cells: list[str] = []
+        self.styles: list[Style] | None = None  # None while the whole line has the default style
+
+    @property
+    def text(self) -> str:
+        """The line as it looks now; colours as SGR sequences, reset at its end."""
+        if self.styles is None:
+            return "".join(self.cells)
+        out, last = [], PLAIN
+        for cell, style in zip(self.cells, self.styles, strict=True):
+            if style != last:
+                out.append(("\x1b[0m" if last != PLAIN else "") + style.sgr())
+                last = style
+            out.append(cell)
+        return "".join(out) + ("\x1b[0m" if last != PLAIN else "")
+
+    def put(self, text: str, at: int, style: Style) -> None:
+        """Write over what stands there."""
+        end = at + len(text)
+        gap = at - len(self.cells)
+        if gap > 0:
+            self.cells.extend(" " * gap)
+        if self.styles is None and style != PLAIN:
+            self.styles = [PLAIN] * (len(self.cells) - max(gap, 0))
+        if self.styles is not None:
+            self.styles.extend([PLAIN] * max(gap, 0))
+            self.styles[at:end] = [style] * len(text)
+        self.cells[at:end] = text
+
+    def blank(self, end: int) -> None:
+        """Erase what stands before ``end``."""
+        end = min(end, len(self.cells))
+        self.cells[:end] = " " * end
+        if self.styles is not None:
+            self.styles[:end] = [PLAIN] * end
+
+    def cut(self, at: int) -> None:
+        """Erase what stands from ``at`` on."""
+        del self.cells[at:]
+        if self.styles is not None:
+            del self.styles[at:]
 
 
 class LineAssembler:
-    """The unfinished line of one stream. Lines are returned once a newline has ended them."""
+    """The lines of one stream that can still change: the one with the cursor, and those below it.
 
-    __slots__ = ("_cells", "_cursor", "_pending", "_style", "_styles")
+    Lines above the cursor are finished, and are returned. When the cursor goes back up to one, as bars of several lines
+    have it, ``take_back`` is called to get the last finished line again; it returns None where there is none.
+    """
 
-    def __init__(self) -> None:
-        self._cells: list[str] = []
-        self._styles: list[Style] | None = None  # None while the whole line has the default style
+    __slots__ = ("_below", "_cursor", "_done", "_pending", "_row", "_style", "_take_back")
+
+    def __init__(self, take_back: Callable[[], str | None] = lambda: None) -> None:
+        self._take_back = take_back
+        self._row = _Row()
+        self._below: list[_Row] = []  # The next one first.
+        self._done: list[str] = []  # The lines that the text being read has ended.
         self._cursor = 0
         self._style = PLAIN
         self._pending = ""
@@ -34,34 +90,55 @@ class LineAssembler:
         if cut and len(text) - cut.start() < _LONGEST_SEQUENCE:
             text, self._pending = text[: cut.start()], text[cut.start() :]
         parts = text.split("\n")
-        done = []
         for part in parts[:-1]:
-            if not self._cells and self._style == PLAIN and not _CONTROL.search(part):
-                done.append(part)
+            if not self._row.cells and not self._below and self._style == PLAIN and not _CONTROL.search(part):
+                self._done.append(part)
             else:
                 self._write(part)
-                done.append(self.take())
+                self._end_line()
         self._write(parts[-1])
+        done, self._done = self._done, []
         return done
 
     @property
-    def current(self) -> str:
-        """The unfinished line as it looks now; colours as SGR sequences, reset at its end."""
-        if self._styles is None:
-            return "".join(self._cells)
-        out, last = [], PLAIN
-        for cell, style in zip(self._cells, self._styles, strict=True):
-            if style != last:
-                out.append(("\x1b[0m" if last != PLAIN else "") + style.sgr())
-                last = style
-            out.append(cell)
-        return "".join(out) + ("\x1b[0m" if last != PLAIN else "")
+    def current(self) -> list[str]:
+        """The unfinished lines as they look now, those at the end left out that are blank."""
+        lines = [row.text for row in self._below]
+        while lines and not lines[-1].strip():
+            lines.pop()
+        first = self._row.text
+        return [first, *lines] if first.strip() or lines else []
 
-    def take(self) -> str:
-        """Ends the unfinished line and returns it; the colour goes on in the next one, as in a terminal."""
-        line = self.current
-        self._cells, self._styles, self._cursor = [], None, 0
-        return line
+    def take(self) -> list[str]:
+        """Ends the unfinished lines and returns them; the colour goes on in the next one, as in a terminal."""
+        lines = self.current
+        self._row, self._below, self._cursor = _Row(), [], 0
+        return lines
+
+    def _end_line(self) -> None:
+        self._done.append(self._row.text)
+        self._row = self._below.pop(0) if self._below else _Row()
+        self._cursor = 0
+
+    def _go_up(self) -> bool:
+        """Move the cursor to the line above; False: there is none that could change."""
+        text = self._done.pop() if self._done else self._take_back()
+        if text is None:
+            return False
+        if self._row.cells or self._below:
+            self._below.insert(0, self._row)
+        self._row = _Row()
+        self._restore(text)
+        return True
+
+    def _restore(self, text: str) -> None:
+        """Put a line's text and colours into the empty row."""
+        at, style, column = 0, PLAIN, 0
+        for match in SEQUENCE.finditer(text):
+            self._row.put(text[at : match.start()], column, style)
+            column, at = len(self._row.cells), match.end()
+            style = style.after(match["args"] or "")
+        self._row.put(text[at:], column, style)
 
     def _write(self, text: str) -> None:
         at = 0
@@ -84,36 +161,35 @@ class LineAssembler:
         count = int(args) if args.isdecimal() and len(args) < 7 else 0
         if final == "m":
             self._style = self._style.after(args)
+        elif final in ("A", "F"):
+            for _ in range(min(max(1, count), _TALLEST)):
+                if not self._go_up():
+                    break
+        elif final in ("B", "E"):
+            for _ in range(min(max(1, count), len(self._below))):
+                column = self._cursor
+                self._end_line()
+                self._cursor = column
+        elif final == "J" and count == 0:  # all after the cursor
+            self._row.cut(self._cursor)
+            self._below.clear()
         elif final == "K" and count == 1:  # the line up to the cursor
-            upto = min(self._cursor + 1, len(self._cells))
-            self._cells[:upto] = " " * upto
-            if self._styles is not None:
-                self._styles[:upto] = [PLAIN] * upto
+            self._row.blank(self._cursor + 1)
         elif final == "K" and count in (0, 2):  # the line after the cursor, the whole line
-            del self._cells[self._cursor if count == 0 else 0 :]
-            if self._styles is not None:
-                del self._styles[len(self._cells) :]
+            self._row.cut(self._cursor if count == 0 else 0)
         elif final == "C":
             self._cursor = min(self._cursor + max(1, count), _WIDEST)
         elif final == "D":
             self._cursor = max(0, self._cursor - max(1, count))
         elif final == "G":
             self._cursor = min(max(1, count) - 1, _WIDEST)
+        if final in ("E", "F"):
+            self._cursor = 0
 
     def _put(self, text: str) -> None:
-        if not text:
-            return
-        start, end = self._cursor, self._cursor + len(text)
-        gap = start - len(self._cells)
-        if gap > 0:
-            self._cells.extend(" " * gap)
-        if self._styles is None and self._style != PLAIN:
-            self._styles = [PLAIN] * (len(self._cells) - max(gap, 0))
-        if self._styles is not None:
-            self._styles.extend([PLAIN] * max(gap, 0))
-            self._styles[start:end] = [self._style] * len(text)
-        self._cells[start:end] = text
-        self._cursor = end
+        if text:
+            self._row.put(text, self._cursor, self._style)
+            self._cursor += len(text)
 
 
 class LineStream:
@@ -140,8 +216,7 @@ class LineStream:
     def close(self) -> Iterator[str]:
         """The remaining lines: those without a newline, and the newest of streams that passed their limit."""
         for (rank, _), assembler in self._open.items():
-            if assembler.current:
-                yield from _prefixed((rank,), (assembler.take(),))
+            yield from _prefixed((rank,), assembler.take())
         for rank, tail in sorted(self._tails.items()):
             yield f"[{rank}] … {tail.lines:,} lines left out; jdist logs {rank} shows them"
             yield from _prefixed((rank,), tail.text.splitlines())

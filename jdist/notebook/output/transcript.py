@@ -4,7 +4,7 @@ but no rank's line is lost, moved behind a later one of the same rank or given t
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 import msgspec
@@ -15,6 +15,7 @@ from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.core.ranks import ranks_by
 from jdist.notebook.output.alignment import AlignedBlock, AlignedEntry, Alignment
 from jdist.notebook.output.terminal_emulator import LineAssembler
+from jdist.notebook.text import bars
 
 Stream = Literal["stdout", "stderr"]
 
@@ -77,7 +78,9 @@ class Transcript:
         for rank in ranks:
             if (rank, item.stream) in self._tails:
                 self._close_tail(rank, item.stream)
-            if lines := self._open.setdefault((rank, item.stream), LineAssembler()).feed(item.text):
+            if (assembler := self._open.get((rank, item.stream))) is None:
+                assembler = self._open[rank, item.stream] = LineAssembler(partial(self._take_back, rank, item.stream))
+            if lines := assembler.feed(item.text):
                 done.setdefault(tuple(lines), []).append(rank)
         for same, who in done.items():
             for line in same:
@@ -103,10 +106,12 @@ class Transcript:
 
     def _replace_tail(self, item: Tail) -> None:
         """Replace a rank's snapshot of a stream that is past its cap; it stands after all else that the rank sent."""
-        self._close_line(item.rank, item.stream)
+        for line in self._open.pop((item.rank, item.stream), LineAssembler()).take():
+            if bars.find(line) is None:  # the newest state of a bar is in the snapshot
+                self._alignment.add((item.rank,), _text_entry(item.stream, line))
         assembler = LineAssembler()
         lines = assembler.feed(item.text)
-        lines += [assembler.current] if assembler.current else []
+        lines += assembler.current
         skipped = [SkippedLines(item.rank, item.lines, item.chars)] if item.lines or item.chars else []
         self._tails[item.rank, item.stream] = [*skipped, *(OutputLine(item.rank, item.stream, line) for line in lines)]
 
@@ -133,7 +138,7 @@ class Transcript:
             for item in self._tails[key]:
                 live.add((key[0],), _entry(item))
         for (rank, stream), assembler in sorted(self._open.items()):
-            if line := assembler.current:
+            for line in assembler.current:
                 live.add((rank,), _text_entry(stream, line))
         return [_block(node) for node in (*self._alignment, *live)]
 
@@ -142,8 +147,14 @@ class Transcript:
         return [_with_rank(entry.item, rank) for entry in self._alignment.chain(rank)]
 
     def _close_line(self, rank: int, stream: Stream) -> None:
-        if (assembler := self._open.get((rank, stream))) is not None and (line := assembler.take()):
-            self._alignment.add((rank,), _text_entry(stream, line))
+        if (assembler := self._open.get((rank, stream))) is not None:
+            for line in assembler.take():
+                self._alignment.add((rank,), _text_entry(stream, line))
+
+    def _take_back(self, rank: int, stream: Stream) -> str | None:
+        """The rank's last finished line of this stream, which is not finished any more."""
+        entry = self._alignment.take_back(rank, lambda e: isinstance(e.key, tuple) and e.key[0] == stream)
+        return entry.item.text if entry is not None and isinstance(entry.item, OutputLine) else None
 
     def _close_tail(self, rank: int, stream: Stream) -> None:
         for item in self._tails.pop((rank, stream), ()):
@@ -162,9 +173,12 @@ def _entry(item: OutputEntry) -> AlignedEntry:
 
 @lru_cache(maxsize=4096)
 def _text_entry(stream: Stream, text: str) -> AlignedEntry:
-    """A line's entry. Equals of a short line are sought nearby only: an ``ok`` may mean anything."""
+    """A line's entry. Equals of a short line are sought nearby only: an ``ok`` may mean anything. A bar is no error,
+    though most are written to stderr.
+    """
     reach = max(8, len(text.strip()) ** 2)
-    return AlignedEntry(OutputLine(-1, stream, text), (stream, text), reach)
+    shown_as = "stdout" if stream == "stderr" and bars.find(text) is not None else stream
+    return AlignedEntry(OutputLine(-1, shown_as, text), (stream, text), reach)
 
 
 def _with_rank(item: OutputEntry, rank: int) -> OutputEntry:

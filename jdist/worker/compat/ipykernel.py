@@ -15,7 +15,7 @@ PRIVATE = {
     "ipykernel.kernelbase.Kernel": "_allow_stdin _main_asyncio_lock _post_dummy_stop_aborting_message",
     "ipykernel.ipkernel.IPythonKernel": "_cancel_on_sigint",
     "ipykernel.iostream.IOPubThread": "_handle_subscription _xpub_stream",
-    "ipykernel.iostream.OutStream": "_buffers _flush",
+    "ipykernel.iostream.OutStream": "_buffers _flush _isatty",
     "ipykernel.zmqshell.ZMQInteractiveShell": "_last_traceback _showtraceback",
     "IPython.core.interactiveshell.InteractiveShell": "_format_exception_for_storage",
     "IPython.core.compilerop.CachingCompiler": "_filename_map",
@@ -124,6 +124,12 @@ class _OwnStreams:
 
     def __setattr__(self, name: str, value: object) -> None:
         setattr(vars(self)["_module"], name, value)
+
+
+def write_to_a_terminal(stream: Any, fd: int) -> None:
+    """Have an ipykernel OutStream say that it is a terminal, with this file descriptor."""
+    stream._isatty = True
+    stream.fileno = lambda: fd
 
 
 def remember_subscribers() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 from IPython import display
 from IPython.core import debugger, page
 from IPython.core.autocall import ZMQExitAutocall
-from traitlets.config import Config
 
 from jdist.worker.compat.ipykernel import allows_input
 
@@ -20,7 +19,6 @@ def adapt(kernel: Any) -> None:
     kernel.getpass = _with_hint(kernel, kernel.getpass)
     sys.breakpointhook = _breakpointhook(kernel, sys.breakpointhook)
     shell: Any = kernel.shell
-    shell.config = _RankConfig(shell.config)
     exiter: Any = _ConsoleExit
     shell.exiter = shell.user_ns["exit"] = shell.user_ns["quit"] = exiter(shell)
     shell.user_ns_hidden.update(exit=shell.exiter, quit=shell.exiter)
@@ -32,13 +30,6 @@ def _display(text: Any, *_: Any, **__: Any) -> None:
     """Display what ``obj?`` pages: the reply in which ipykernel would send it has no reader."""
     publish: Any = display.publish_display_data
     publish(text if isinstance(text, dict) else {"text/plain": text})
-
-
-class _RankConfig(Config):
-    """Answers no to ``"IPKernelApp" in get_ipython().config``, so that tqdm.auto and others write text, not widgets."""
-
-    def __contains__(self, key: Any) -> bool:
-        return key != "IPKernelApp" and bool(super().__contains__(key))
 
 
 class _ConsoleExit(ZMQExitAutocall):

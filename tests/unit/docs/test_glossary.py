@@ -21,7 +21,7 @@ PLAIN = set(
     re.findall(
         r"\w+",
         """
-    abort accept access ack active add address adopt align alignment allowance annotation app apply argument
+    abort accept access ack active add address adopt align alignment allowance annotation app appearance apply argument
     array assembler async at attach autoreload bar base be bin bind block body book bootstrap box bridge
     broadcast browser bucket bulk byte callback cap capture carrier case change check child chunk clear click
     clock code collect column command compare comparison compat complete completion compose config connection

@@ -427,3 +427,28 @@ def test_ranks_that_were_ended_at_one_line_stand_together_whatever_ended_their_c
     outcomes = {r: Outcome(kind="interrupted", error=e) for r, e in enumerate(ended)}
     causes, echoes = view(outcomes=outcomes).failures
     assert [f.ranks for f in (*causes, *echoes)] == [(0, 1)]
+
+
+def test_progress_bars_of_many_ranks_are_one_that_opens():
+    def drawn(ranks, done):
+        transcript = Transcript(range(ranks))
+        for rank in range(ranks):
+            at = done + rank % 7
+            bar = f"\rtrain:  {at}%|{'█' * 4:<10}| {at}/100 [00:01<00:01, {at / 3:.2f}it/s, loss={rank}]"
+            transcript.feed(Text((rank,), "stderr", bar))
+        return render(view(transcript, ranks=tuple(range(ranks)), state="running"))
+
+    few = drawn(4, 40)
+    assert [line[:13] for line in few["text/plain"].splitlines()[:4]] == [f"[{r}] train:  4" for r in range(4)]
+    many = drawn(64, 40)
+    line = "[0-63] train 40-46 % ━━━━━━━━━──╌╌╌╌╌╌╌╌╌╌╌╌╌ 40-46/100 · slowest 10 ranks"
+    assert many["text/plain"].splitlines()[0] == line
+    assert f"{line}</summary>" in many["text/html"]
+    assert "loss=63" in many["text/html"]
+    (segment,) = many[MIME]["segments"]
+    assert (segment["ranks"], f"[0-63] {segment['text']}") == ("0-63", line)
+    assert len(segment["texts"]) == 64
+    huge = drawn(3000, 40)
+    assert huge["text/plain"].startswith("[0-2999] train 40-46 %")
+    assert "the 128 slowest of 3000" in huge["text/html"]
+    assert len(huge[MIME]["segments"][0]["texts"]) == 128

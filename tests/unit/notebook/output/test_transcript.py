@@ -226,6 +226,71 @@ def test_an_open_line_is_seen_while_it_grows_and_ends_with_close():
     assert texts(transcript.blocks(), 2) == ["done", " 20%"]
 
 
+UP, ERASE = "\x1b[A", "\x1b[2K"
+
+
+def nested(epoch: int, batch: int) -> list[str]:
+    """What tqdm writes to draw a bar below another one, in the pieces in which it flushes."""
+    return [f"\repoch {epoch}", "\n", f"\rbatch {batch}", UP]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_bars_below_each_other_are_drawn_over(at_once):
+    transcript = fed((RANKS, "begun\n"))
+    for epoch in range(3):
+        for batch in range(5):
+            pieces = nested(epoch, batch + 7)
+            for piece in ["".join(pieces)] if at_once else pieces:
+                for rank in RANKS:
+                    transcript.feed(Text((rank,), "stdout", piece))
+                transcript.blocks()
+    assert shape(transcript.blocks()) == [(RANKS, ["begun"]), (RANKS, ["epoch 2"]), (RANKS, ["batch 11"])]
+    transcript.feed(Text(RANKS, "stdout", "\n\nafter\n"))
+    transcript.close()
+    assert shape(transcript.blocks())[-1] == (RANKS, ["after"])
+    assert texts(transcript.blocks(), 2) == ["begun", "epoch 2", "batch 11", "after"]
+
+
+def test_a_rank_takes_back_its_own_lines_of_that_stream_only():
+    transcript = fed((RANKS, "one\n\x1b[31mtwo\x1b[0m\n"))
+    transcript.feed(Text((1,), "stderr", "warning\n"))
+    transcript.feed(Text((1,), "stdout", f"{UP}{UP}1\n\x1b[3C{ERASE}new\n"))
+    assert texts(transcript.blocks(), 0) == ["one", "\x1b[31mtwo\x1b[0m"]
+    assert texts(transcript.blocks(), 1, "stdout") == ["1ne", "   new"]
+    assert texts(transcript.blocks(), 1, "stderr") == ["warning"]
+    transcript.feed(Display((2,), {"text/plain": "figure"}))
+    transcript.feed(Text((2,), "stdout", f"{UP}{UP}below\n"))  # not over what was displayed
+    assert texts(transcript.blocks(), 2) == ["one", "\x1b[31mtwo\x1b[0m", "below"]
+    transcript.feed(Text((3,), "stdout", "\x1b[9A\r\x1b[J"))  # further up than there are lines
+    transcript.close()
+    assert texts(transcript.blocks(), 3) == []
+
+
+def bar(done: int, label: str = "train") -> str:
+    return f"\r{label}: {done:>3}%|{'█' * (done // 10):<10}| {done}/100 [00:0{done % 7}<00:01, {done / 3:.2f}it/s]"
+
+
+def test_bars_of_all_ranks_stand_together_and_are_no_errors():
+    transcript = Transcript(range(40))
+    for done in (0, 7, 42):
+        for rank in range(40):
+            transcript.feed(Text((rank,), "stderr", bar(done + rank)))
+    (block,) = transcript.blocks()
+    assert block.ranks == tuple(range(40))
+    assert {part.item.stream for part in block.parts} == {"stdout"}
+    for rank in range(40):
+        transcript.feed(Text((rank,), "stderr", bar(100) + "\n" + bar(rank, "test")))
+    transcript.close()
+    assert [block.ranks for block in transcript.blocks()] == [tuple(range(40))] * 2
+
+
+def test_a_bar_that_passes_the_limit_stands_once():
+    transcript = Transcript(RANKS)
+    transcript.feed(Text((0,), "stderr", "begun\n" + bar(41)))
+    transcript.feed(Tail(0, "stderr", 0, 0, bar(42) + bar(43)))
+    assert [text[:10] for text in texts(transcript.blocks(), 0)] == ["begun", "train:  43"]
+
+
 def test_equal_displays_are_joined_and_others_are_not():
     transcript = Transcript(RANKS)
     transcript.feed(Text((0,), "stdout", "open"))

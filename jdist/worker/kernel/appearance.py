@@ -1,0 +1,112 @@
+"""The appearance of a rank to libraries: what torchrun starts in a terminal, though it is an ipykernel underneath.
+
+Libraries look at different facts to find out whether they run in a notebook, at a prompt or in a launched process, and
+choose widgets, HTML or text, or refuse distributed training, by the answer. Each of these facts is set here:
+
+=====================================================  ==========================================================
+``sys.ps1``                                            Lightning (Fabric and Trainer), matplotlib
+``"IPKernelApp" in get_ipython().config``              transformers, and tqdm before 4.70
+``type(get_ipython()).__name__``, or of its bases      rich, huggingface_hub, fastprogress
+``"ipykernel.zmqshell" in sys.modules``                tqdm, whose two modules for notebooks are replaced instead
+``sys.stdout.isatty()``                                rich, huggingface_hub: whether a bar may be drawn over
+``os.get_terminal_size(sys.stdout.fileno())``          tqdm, rich, ``shutil``
+=====================================================  ==========================================================
+
+torchrun's environment is set with each generation (:mod:`jdist.worker.groups.formation`). ``get_ipython()`` stays, as
+magics need it. The notebook shows the ranks' text as a terminal would (:mod:`jdist.notebook.output.terminal_emulator`).
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from traitlets.config import Config
+
+from jdist.worker.compat.ipykernel import write_to_a_terminal
+
+_NAME = "RankShell"
+_COLUMNS, _LINES = 100, 40  # The size of the terminal: what fits into a notebook's output.
+
+
+def set_up(shell: Any) -> None:
+    """Have this process look like a launched one; once, before user code runs and before it imports anything."""
+    if hasattr(sys, "ps1"):
+        del sys.ps1, sys.ps2
+    shell.config = _RankConfig(shell.config)
+    for kind in type(shell).__mro__:
+        if kind.__name__ == "ZMQInteractiveShell":
+            kind.__name__ = _NAME
+    for fd, stream in ((1, sys.stdout), (2, sys.stderr)):
+        write_to_a_terminal(stream, fd)
+    os.get_terminal_size = _with_size(os.get_terminal_size)
+    sys.meta_path.insert(0, _TextBars())
+
+
+def _with_size(original: Callable[[int], os.terminal_size]) -> Callable[..., os.terminal_size]:
+    def get_terminal_size(fd: int = 1, /) -> os.terminal_size:
+        try:
+            return original(fd)
+        except OSError:
+            if fd not in {1, 2}:
+                raise
+            return os.terminal_size((_COLUMNS, _LINES))
+
+    return get_terminal_size
+
+
+class _RankConfig(Config):
+    """Answers no to ``"IPKernelApp" in get_ipython().config``."""
+
+    def __contains__(self, key: Any) -> bool:
+        return key != "IPKernelApp" and bool(super().__contains__(key))
+
+
+class _TextBars(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads tqdm's two modules for notebooks with its bar of text in the place of that of widgets."""
+
+    def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+        if name in ("tqdm.notebook", "tqdm.autonotebook"):
+            return importlib.util.spec_from_loader(name, self)
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        std: Any = importlib.import_module("tqdm.std")
+        if module.__name__ == "tqdm.autonotebook":
+            vars(module).update(tqdm=std.tqdm, trange=std.trange, __all__=["tqdm", "trange"])
+            return
+        bar = _notebook_bar(std.tqdm)
+
+        def count(*args: Any, **kwargs: Any) -> Any:
+            return bar(range(*args), **kwargs)
+
+        vars(module).update(
+            tqdm=bar,
+            tqdm_notebook=bar,
+            trange=count,
+            tnrange=count,
+            __all__=["tqdm_notebook", "tnrange", "tqdm", "trange"],
+        )
+
+
+def _notebook_bar(std: Any) -> Any:
+    """tqdm's bar of text, with what only the one for notebooks accepts."""
+
+    class NotebookBar(std):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any):
+            kwargs.pop("display", None)
+            if not str(kwargs.get("ncols") or 0).isdecimal():
+                del kwargs["ncols"]  # "100%" of a notebook's width
+            kwargs["disable"] = bool(kwargs.get("disable"))
+            super().__init__(*args, **kwargs)
+
+        @property
+        def container(self) -> Any:
+            """What ``display=False`` leaves to be displayed."""
+            return self
+
+    return NotebookBar
