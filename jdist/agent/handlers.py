@@ -95,6 +95,9 @@ class ControllerHandlers:
             self._handlers[type(message)](message)
             return
         if isinstance(message, runs.ExecuteCell):
+            if not parts.workers.have_processes(message.workers):
+                self._node.send(runs.CellRefused(message.run, message.workers))
+                return
             parts.prewarmer.record_started(w for w in message.workers if w in parts.workers.kernels)
         elif isinstance(message, groups.FormWorld):
             self._record_place(message)
@@ -212,4 +215,4 @@ class WorkerHandlers:
         _log.info("worker %d is down: %s", down.worker, down.reason)
         if not self._is_ending():
             self._parts.prewarmer.record_ended(down.worker)
-            self._node.send(down)
+            self._node.send(msgspec.structs.replace(down, last_run=self._parts.ledger.last_run))

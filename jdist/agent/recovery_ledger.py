@@ -21,7 +21,7 @@ class RecoveryLedger:
         self._workers: dict[int, HeldWorker] = {}  # What each holds since its process was started.
         self._form: FormWorld | None = None
         self._ended: set[int] = set()  # Workers, on any node, that were removed from the world since it was formed.
-        self._last_run = 0
+        self.last_run = 0  # The last run whose cell was sent to workers.
         self._setup: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def record_start(self, wanted: StartWorker) -> None:
@@ -38,7 +38,7 @@ class RecoveryLedger:
         """Record a message between the controller and a rank."""
         match message:
             case ExecuteCell():
-                self._last_run = max(self._last_run, message.run)
+                self.last_run = max(self.last_run, message.run)
                 self._change(message.workers, run=message.run)
                 if message.is_setup:
                     run, workers = self._setup.pop(message.code, (message.run, ()))
@@ -73,7 +73,7 @@ class RecoveryLedger:
             workers[worker] = replace(workers[worker], pid=kernels[worker].pid, is_up=kernels[worker].is_up)
         setup = tuple((run, code, of) for code, (run, of) in self._setup.items())
         ended = tuple(sorted(self._ended))
-        return HeldGeneration(tuple(workers.values()), self._form, store, self._last_run, setup, ended)
+        return HeldGeneration(tuple(workers.values()), self._form, store, self.last_run, setup, ended)
 
 
 def _union(some: Iterable[_T], others: Iterable[_T]) -> tuple[_T, ...]:

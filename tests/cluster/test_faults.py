@@ -6,6 +6,7 @@ What ends the cluster takes one each.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 import jdist
@@ -156,6 +158,40 @@ def test_a_worker_that_ends_itself(surviving: jdist.Cluster) -> None:
     with pytest.raises(jdist.RankLost, match="exited with code 7"):
         surviving.run("import os\nif rank == 1: os._exit(7)\ndist.barrier()", timeout=20)
     assert surviving.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
+
+
+def test_a_cell_sent_in_the_moment_of_a_death_runs_once_the_rank_is_replaced(surviving: jdist.Cluster) -> None:
+    notices: list[str] = []
+    unwatch = surviving.asynchronous.watch(lambda m: notices.append(getattr(m, "text", "")))
+    for _ in range(3):
+        surviving.run(f"{ALL_REDUCE}; kept = rank", timeout=60)
+        anatomy.kill(anatomy.worker(surviving, 1))
+        run = surviving.run(f"{ALL_REDUCE}, globals().get('kept')", timeout=60)
+        assert run.values == {0: (2.0, 0), 1: (2.0, None)}
+    unwatch()
+    assert any("the cell began" in text for text in notices)
+
+
+def test_a_worker_that_is_killed_while_it_comes_up_costs_no_other_rank(surviving: jdist.Cluster) -> None:
+    surviving.run("kept = rank", timeout=60)
+    parent = psutil.Process(anatomy.agent(surviving, 0))
+    killed = {anatomy.worker(surviving, 1)}
+    notices: list[str] = []
+    unwatch = surviving.asynchronous.watch(lambda m: notices.append(getattr(m, "text", "")))
+    anatomy.kill(*killed)
+
+    def kill_next() -> bool:
+        for process in parent.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.name() == "jdist-rank-1" and process.pid not in killed:
+                    killed.add(process.pid)
+                    process.kill()
+        return len(killed) == 3
+
+    assert eventually(kill_next)
+    assert surviving.run(f"{ALL_REDUCE}, globals().get('kept')", timeout=60).values == {0: (2.0, 0), 1: (2.0, None)}
+    unwatch()
+    assert any("attempt 3 of 3" in text for text in notices)
 
 
 def test_a_worker_that_dies_again_and_again(surviving: jdist.Cluster) -> None:

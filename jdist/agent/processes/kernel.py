@@ -14,6 +14,7 @@ import msgspec
 from jupyter_client.session import Session
 
 from jdist.agent.node.facts import NodeContext
+from jdist.agent.processes.exits import is_dying
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.agent.starters.starter import Starter
 from jdist.core.messages.base import AGENT_IDENTITY
@@ -80,6 +81,11 @@ class Kernel:
     @property
     def is_up(self) -> bool:
         return self.is_subscribed and self.has_greeted
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended, or is ending after it was killed."""
+        return bool(self.pid) if self._pidfd < 0 else is_dying(self._pidfd)
 
     def reply_input(self, text: str) -> None:
         self._stdin.send(self._session.serialize(self._session.msg("input_reply", {"value": text, "status": "ok"})))

@@ -212,6 +212,11 @@ class Workers:
         """Send to the worker; False if it has no process."""
         return bool(self.forward((worker,), pack(message)))
 
+    def have_processes(self, workers: Iterable[int]) -> bool:
+        """Whether each of these has a process now, also if the end of one has not been noticed otherwise."""
+        kernels = [self.kernels.get(worker) for worker in workers]
+        return all(kernel is not None and not kernel.has_ended for kernel in kernels)
+
     def forward(self, workers: Collection[int], data: bytes) -> int:
         """Send an encoded message to those of the workers that are here; how many. A large cell is packed only once."""
         there = filter(None, map(self.kernels.get, workers))

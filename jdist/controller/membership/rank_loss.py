@@ -6,6 +6,7 @@ Only this module acts on a loss. The order, with who is called for what, is in d
 from jdist.controller.membership.formation import Formation
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
+from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node, Rank
 from jdist.controller.queries import Queries
 from jdist.controller.runs.lifecycle import RunLifecycle
@@ -14,13 +15,14 @@ from jdist.controller.verdict.decide import decide_on_loss
 from jdist.core.messages.groups import GroupCreated
 from jdist.core.messages.membership import Restart, StartWorker, WorkerDown, WorkerUp
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.runs import RankDone
+from jdist.core.messages.runs import CellRefused, RankDone
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import Remedy
 
 _ABORT = "(SIGABRT)"  # How gloo ends a process whose peer sent more than expected: the ranks' calls mismatched.
+_ATTEMPTS = 3  # Processes in a rank's place that may end, one after the other, before they have joined the world.
 _EXPLAINED = 1.0  # Seconds in which a poll of the other ranks may explain the loss, before they are freed.
 
 
@@ -50,17 +52,20 @@ class RankLoss:
         rank = m.world.rank_of(node, message.worker)
         if rank is None or rank.incarnation != message.incarnation or rank.phase == "gone":
             return
-        never_up = rank.phase == "starting"
-        died_again = m.phase == "forming" and rank.incarnation > 0 and rank.generation == 0
+        never_up, never_held = rank.phase == "starting", rank.generation == 0
         rank.observed_last = message.observation
         rank.is_saving = message.hands_over
-        self._lose(rank, message.reason)
+        self._lose(rank, message.reason, last_run=message.last_run)
         where = m.world.where(rank.rank)
-        if never_up:
+        if never_up and not rank.incarnation:
             self._formation.fail(f"{where} could not be started: {message.reason}")
-        elif died_again:
-            self._formation.fail(f"{where} was replaced and died again while it joined the world: {message.reason}")
+        elif m.settings.on_death == "replace" and never_held and rank.attempts >= _ATTEMPTS:
+            times = f"{rank.attempts} processes in the place of {where} ended before they had joined the world"
+            self._formation.fail(f"{times}, the last one: {message.reason}")
         elif m.settings.on_death == "replace":
+            if never_held and rank.attempts:
+                again = f"attempt {rank.attempts + 1} of {_ATTEMPTS}"
+                m.broadcast(Notice(f"{where} ended before it had joined the world and is started again ({again})"))
             self.replace(rank)
         elif m.settings.on_death == "wait":
             why = m.missing_ranks()
@@ -71,8 +76,11 @@ class RankLoss:
         else:
             m.ending = f"{where} is lost, and the cluster was started to stop then: {message.reason}"
 
-    def _lose(self, rank: Rank, reason: str, *, is_wanted: bool = False) -> None:
-        """The rank has no process: answer its queries, abort its run. ``is_wanted``: a restart, without a notice."""
+    def _lose(self, rank: Rank, reason: str, *, is_wanted: bool = False, last_run: int | None = None) -> None:
+        """The rank has no process: answer its queries, abort its run. ``is_wanted``: a restart, without a notice.
+
+        ``last_run``: its node has begun no later run, and will say so of one that is on its way.
+        """
         m = self._model
         transition(rank, "gone", reason)
         rank.pid = 0
@@ -85,17 +93,52 @@ class RankLoss:
         if not is_wanted:
             m.broadcast(Notice(f"{where} is lost: {reason}"))
         run = m.runs.run_on(rank.rank)
+        if run is not None and last_run is not None and run.number > last_run:
+            self._settle_not_begun(run)
+        elif run is not None:
+            self._end_part(run, rank, reason)
+
+    def _end_part(self, run: Run, rank: Rank, reason: str) -> None:
+        """The rank is lost to its run, which is aborted; if its calls may have mismatched, once that is explained."""
+        m, where = self._model, self._model.world.where(rank.rank)
+        seconds, error = m.now - (run.started_at or m.now), ErrorInfo("RankLost", reason)
+        self._runs.record_rank_done(RankDone(run.number, rank.rank, "lost", seconds, error=error))
+        run.verdict = decide_on_loss(run.number, rank.rank, where, reason)
+        m.send(run.client, VerdictChanged(run.number, run.verdict))
+        if _ABORT in reason and run.pending and not run.abort_reason:
+            transition(run, "diagnosing", reason)
+            run.diagnose_until = m.now + _EXPLAINED
+            run.poll_no_later_than(m.now)
+        else:
+            self._runs.abort(run, "lost")
+
+    def handle_not_begun(self, node: Node, message: CellRefused) -> None:
+        """A node has not begun a cell, since a process of its had ended, which it reports as well."""
+        run = self._model.runs.running.get(message.run)
         if run is not None:
-            seconds, error = m.now - (run.started_at or m.now), ErrorInfo("RankLost", reason)
-            self._runs.record_rank_done(RankDone(run.number, rank.rank, "lost", seconds, error=error))
-            run.verdict = decide_on_loss(run.number, rank.rank, where, reason)
-            m.send(run.client, VerdictChanged(run.number, run.verdict))
-            if _ABORT in reason and run.pending and not run.abort_reason:
-                transition(run, "diagnosing", reason)
-                run.diagnose_until = m.now + _EXPLAINED
-                run.poll_no_later_than(m.now)
+            ranks = (self._model.world.rank_of(node, worker) for worker in message.workers)
+            run.not_begun |= {r.rank for r in ranks if r is not None and r.rank in run.pending}
+            self._settle_not_begun(run)
+
+    def _settle_not_begun(self, run: Run) -> None:
+        """With both reports here: the run waits for the next generation if no rank has begun it, else it is lost."""
+        m = self._model
+        lost = [n for n in sorted(run.not_begun) if m.world.ranks[n].phase != "held"]
+        if not lost:
+            return
+        where = m.world.where(lost[0])
+        if run.not_begun == set(run.ranks) and not (run.abort_reason or run.is_own or run.is_setup):
+            m.runs.put_back(run, f"{where} had died before any rank began")
+            if m.settings.on_death != "replace":
+                self._runs.end_waiting(m.missing_ranks())
             else:
-                self._runs.abort(run, "lost")
+                m.send(run.client, Notice(f"{where} had died before the cell began; it runs once the rank is replaced"))
+            return
+        for number in sorted(run.not_begun - set(lost)):
+            self._runs.record_rank_done(RankDone(run.number, number, "interrupted"))
+        run.not_begun = set()
+        for number in lost:
+            self._end_part(run, m.world.ranks[number], f"{m.world.ranks[number].death}, before it began the cell")
 
     def replace(self, rank: Rank) -> None:
         """Have the agent start a fresh process for a rank that is gone, if its node is here."""
@@ -140,6 +183,7 @@ class RankLoss:
             rank = m.world.ranks[number]
             if rank.phase != "gone":
                 self._lose(rank, "restarted by the user", is_wanted=True)
+            rank.attempts = 0
             self.replace(rank)
         self.mend()
         answer = GroupCreated(f"{describe_ranks(message.ranks, 'is')} fresh")
@@ -154,6 +198,7 @@ class RankLoss:
         m.reason = ""
         for rank in list(m.world.ranks.values()):
             if rank.phase == "gone":
+                rank.attempts = 0
                 self.replace(rank)
         self._formation.mend_store()
 

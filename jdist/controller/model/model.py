@@ -129,6 +129,9 @@ class Model(HasPhase[Phase]):
     def remedies(self) -> tuple[Remedy, ...]:
         """Suggested actions against what the world lacks now; empty if it lacks nothing."""
         if self.phase == "failed":
+            lost = RankSet(r.rank for r in self.world.ranks.values() if r.phase == "gone")
+            if lost and len(lost) < len(self.world.ranks):
+                return (Remedy("restart", "try again; the other ranks keep their names", str(lost)),)
             return (Remedy("restart", "try again"),)
         absent = [r.rank for r in self.world.ranks.values() if not self.world.nodes[r.node_rank].is_here]
         if not absent:

@@ -33,7 +33,7 @@ RANK: dict[RankPhase, tuple[RankPhase, ...]] = {
 }
 RUN: dict[RunPhase, tuple[RunPhase, ...]] = {
     "queued": ("running", "ended"),
-    "running": ("diagnosing", "aborting", "comparing", "ended"),
+    "running": ("queued", "diagnosing", "aborting", "comparing", "ended"),
     "diagnosing": ("aborting", "ended"),
     "aborting": ("comparing", "ended"),
     "comparing": ("ended",),

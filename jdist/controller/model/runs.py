@@ -47,6 +47,7 @@ class Run(HasPhase[RunPhase]):
     purpose: str = ""  # What the controller itself runs this for; "" for a client's cell.
     started_at: float | None = None
     pending: set[int] = field(default_factory=set)  # Ranks whose part has not ended.
+    not_begun: set[int] = field(default_factory=set)  # Ranks whose node has not begun it, since one had died before.
     ends: dict[int, RankEnd] = field(default_factory=dict)
     first_failure: int = -1
     abort_reason: AbortReason = ""  # Why it was aborted; kept when it has ended.
@@ -156,6 +157,14 @@ class RunBook:
         if run.timeout is not None:
             run.final_poll_at = now + max(run.timeout / 2, run.timeout - _FINAL_POLL)
         self.running[run.number] = run
+
+    def put_back(self, run: Run, why: str) -> None:
+        """The run, which no rank has begun, waits again, before all others."""
+        transition(run, "queued", why)
+        del self.running[run.number]
+        run.started_at = run.deadline = run.poll_at = run.final_poll_at = None
+        run.pending, run.not_begun, run.is_stalled = set(), set(), False
+        self.queued.insert(0, run)
 
     def run_on(self, rank: int) -> Run | None:
         return next((r for r in self.running.values() if rank in r.pending), None)

@@ -68,6 +68,7 @@ class Rank(HasPhase[RankPhase]):
     pid: int = 0
     incarnation: int = 0
     generation: int = 0
+    attempts: int = 0  # Processes started in its place, this one included, since one of them last joined the world.
     is_fresh: bool = False
     needs_setup: bool = False
     wants_reform: bool = False  # It has functions that are to be called once the world has been formed again.
@@ -96,6 +97,7 @@ class Rank(HasPhase[RankPhase]):
         fresh.is_fresh = fresh.needs_setup = self.was_up or self.is_fresh
         fresh.death, fresh.died_at = self.death, self.died_at
         fresh.is_expected_to_inherit = self.is_saving
+        fresh.attempts = 1 + (self.attempts if self.generation == 0 else 0)
         fresh.lifecycle = self.lifecycle
         transition(fresh, "starting", f"incarnation {incarnation}")
         return fresh

@@ -170,6 +170,7 @@ class WorkerDown(Message, frozen=True):
     reason: str
     observation: Observation | None = None  # What its main thread was calling when it failed, if that is known.
     hands_over: bool = False  # It is still handing its names over to the process that takes its place.
+    last_run: int | None = None  # The last run whose cell its node had begun by then; None: not known.
 
 
 class WorkerFails(Message, frozen=True):

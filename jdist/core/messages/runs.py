@@ -139,6 +139,13 @@ class ExecuteCell(Message, frozen=True):
     is_setup: bool = False
 
 
+class CellRefused(Message, frozen=True):
+    """A node has not begun a cell on these workers, because one of them has no process any more."""
+
+    run: int
+    workers: tuple[int, ...]
+
+
 class AbortRun(Message, frozen=True):
     """End a run on these workers: close connections to ``listeners``; replace one after ``grace`` seconds."""
 
@@ -150,5 +157,5 @@ class AbortRun(Message, frozen=True):
 
 ClientMessage = RunCell | Interrupt | InputReply
 ToClient = RunAccepted | RunStarted | Output | RankDone | RunEnded | InputRequest
-AgentMessage = Output | RankDone | InputRequest
+AgentMessage = Output | RankDone | InputRequest | CellRefused
 ToAgent = ExecuteCell | AbortRun | InputReply

@@ -34,7 +34,16 @@ from jdist.core.messages.membership import (
 )
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import ToAgent
-from jdist.core.messages.runs import AbortRun, ExecuteCell, InputReply, InputRequest, Output, RankDone, Text
+from jdist.core.messages.runs import (
+    AbortRun,
+    CellRefused,
+    ExecuteCell,
+    InputReply,
+    InputRequest,
+    Output,
+    RankDone,
+    Text,
+)
 from jdist.wire.values.frames import pack
 
 FIRST, SECOND = StartWorker(10, 2, 0), StartWorker(11, 3, 0)
@@ -74,6 +83,7 @@ class Bed:
         self.finished: list[int] = []
         self.tasks: list[Coroutine[Any, Any, None]] = []
         self.is_ending = False
+        self.is_dying = False
         self.is_sent: asyncio.Event | None = None
         self.kernels: dict[int, Any] = {}
         node = SimpleNamespace(
@@ -84,6 +94,7 @@ class Bed:
         )
         self.link, self.prewarmer, self.meter = Double(), Double(), Double()
         self.workers = Double(kernels=self.kernels, welcome=None, start=self._start, end=self._end)
+        self.workers.answers["have_processes"] = lambda _workers: not self.is_dying
         self.store = Double(address=("10.0.0.1", 29500), start=lambda *_: "the store's start")
         self.rank_queries, self.node_queries = Double(record_reply=lambda m: m != Stalled(10, 99)), Double()
         self.code_sync = Double(folder=SimpleNamespace(folders=()))
@@ -302,9 +313,18 @@ def test_what_a_worker_says_is_recorded_and_forwarded_unless_it_is_late(bed: Bed
     assert [w.generation for w in held.workers] == [5, 0]
 
 
+def test_a_cell_for_a_worker_that_dies_is_begun_on_none_and_its_loss_says_which_was_the_last(bed: Bed) -> None:
+    bed.gets(WELCOME, CELL)
+    bed.is_dying = True
+    bed.gets(ExecuteCell(8, (10, 11), "y = 2", False, False))
+    bed.events.handle_down(WorkerDown(10, 0, "killed"))
+    assert bed.sent == [CellRefused(8, (10, 11)), WorkerDown(10, 0, "killed", last_run=7)]
+    assert len(bed.workers.called("forward")) == 1
+
+
 def test_a_lost_worker_is_reported_unless_the_agent_ends(bed: Bed) -> None:
     bed.events.handle_down(WorkerDown(10, 3, "killed"))
     bed.is_ending = True
     bed.events.handle_down(WorkerDown(11, 0, "killed with the agent"))
-    assert bed.sent == [WorkerDown(10, 3, "killed")]
+    assert bed.sent == [WorkerDown(10, 3, "killed", last_run=0)]
     assert bed.prewarmer.called("record_ended") == [[10]]

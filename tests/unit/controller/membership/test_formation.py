@@ -122,13 +122,13 @@ def test_a_rank_that_dies_in_every_forming_fails_the_world_instead_of_going_on_f
     d = Driver(nnodes=1, nproc=(2,))
     agent = d.add_agent("a-0", forms=False)
     d.settle()
-    for _ in range(5):
+    for _ in range(9):
         if d.state.model.phase == "forming":
             agent.kill(1, "killed by signal 11 (SIGSEGV)")
             d.settle()
     assert d.state.model.phase == "failed"
     assert "SIGSEGV" in d.state.model.reason
-    assert d.state.model.generation == 2
+    assert d.state.model.generation == 4
 
 
 def test_a_worker_that_cannot_start_fails_the_world_and_any_restart_tries_it_again() -> None:

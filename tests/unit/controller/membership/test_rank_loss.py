@@ -7,7 +7,7 @@ import pytest
 from jdist.controller.model.events import FromAgent, Tick
 from jdist.core.messages.groups import FormWorld, StartStore, StoreDown
 from jdist.core.messages.membership import Heartbeat, Restart, StartWorker, Welcome, WorkerDown, WorkerUp
-from jdist.core.messages.runs import AbortRun, ExecuteCell, Interrupt, RankDone, RunEnded
+from jdist.core.messages.runs import AbortRun, CellRefused, ExecuteCell, Interrupt, RankDone, RunEnded
 from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused, StatusReport, StatusRequest
 from support.driver import Driver
 
@@ -37,6 +37,65 @@ def test_a_rank_that_dies_in_a_run_ends_it_for_all_its_ranks() -> None:
     assert d.state.model.generation == 1, "the next generation waits for the run in progress"
     d.finish(3)
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
+
+
+@pytest.mark.parametrize("order", ["the death first", "the cell first"])
+def test_a_run_that_no_rank_has_begun_when_one_dies_is_begun_once_that_is_replaced(order: str) -> None:
+    d = Driver(nnodes=1, nproc=(3,)).ready()
+    run = d.run((0, 1, 2))
+    agent = d.agents["a-0"]
+    agent.cells.clear()
+    reports = [WorkerDown(1, 0, "killed by signal 9", last_run=run - 1), CellRefused(run, (0, 1, 2))]
+    agent.says.extend(reports if order == "the death first" else reversed(reports))
+    d.settle()
+    assert [m.run for m in d.heard(ExecuteCell)] == [run, run]
+    assert (d.state.model.generation, d.heard(AbortRun)) == (2, [])
+    assert any("had died before the cell began" in n.text for n in d.told(Notice))
+    for rank in range(3):
+        d.finish(rank)
+    assert d.kinds(run) == dict.fromkeys(range(3), "value")
+
+
+def test_a_run_that_other_nodes_have_begun_when_a_rank_had_died_is_lost() -> None:
+    d = Driver().ready()
+    run = d.run()
+    agent = d.agents["a-1"]
+    agent.cells.clear()
+    agent.says.extend([CellRefused(run, (2, 3)), WorkerDown(2, 0, "killed by signal 9", last_run=run - 1)])
+    d.settle()
+    assert d.kinds(run) == {0: "interrupted", 1: "interrupted", 2: "lost", 3: "interrupted"}
+    lost = next(done for done in d.runs[run].done if done.rank == 2)
+    assert lost.error is not None
+    assert lost.error.evalue == "killed by signal 9, before it began the cell"
+    assert d.state.model.phase == "ready"
+    assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
+
+
+def test_a_rank_that_dies_again_while_it_comes_up_is_tried_again_and_others_keep_their_names() -> None:
+    d = Driver(nnodes=1, nproc=(3,)).ready()
+    agent = d.agents["a-0"]
+    agent.starts_workers = False
+    agent.kill(1)
+    d.settle()
+    for _ in range(2):
+        assert d.state.model.phase != "failed"
+        agent.kill(1, "killed by signal 9")
+        d.settle()
+    assert [m.incarnation for m in d.heard(StartWorker)] == [1, 2, 3]
+    assert "(attempt 3 of 3)" in " ".join(n.text for n in d.told(Notice))
+    agent.kill(1, "killed by signal 11")
+    d.settle()
+    assert d.state.model.phase == "failed"
+    remedies = d.told(Notice)[-1].remedies
+    assert [r.ranks for r in remedies] == ["1"], "a restart of all would cost the other ranks' names"
+    agent.starts_workers = True
+    d.say(Restart("r", (1,)))
+    d.settle()
+    assert d.state.model.phase == "ready"
+    assert [rank.incarnation for rank in d.state.model.world.ranks.values()] == [0, 4, 0]
+    agent.kill(1)
+    d.settle()
+    assert d.state.model.phase == "ready", "a process that had joined counts no more"
 
 
 def test_a_rank_that_dies_while_it_is_being_halted_is_lost_and_replaced_once() -> None:
