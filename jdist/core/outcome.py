@@ -23,7 +23,7 @@ class ErrorInfo(Struct, frozen=True):
     is_echo: bool = False
     """It only reports a broken connection to a peer: most likely the effect of another failure."""
     remedies: tuple[Remedy, ...] = ()
-    """Suggested actions, where jdist itself reports the error."""
+    """Suggested actions."""
 
 
 class Outcome(Struct, kw_only=True):

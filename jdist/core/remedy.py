@@ -8,9 +8,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-# What is done to a cluster, or to some of its ranks. run_cell: run a cell of the user's on these ranks.
+# What is done to a cluster, to some of its ranks, or to a name. run_cell: run a cell of the user's on these ranks.
 _OfCluster = Literal["start", "list", "attach", "stop", "status", "doctor", "invite", "sync"]
-Action = _OfCluster | Literal["interrupt", "restart", "remove", "run_cell"]
+_OfNames = Literal["push", "pull", "restore"]
+Action = _OfCluster | _OfNames | Literal["interrupt", "restart", "remove", "run_cell", "run"]
 
 
 class Remedy(Struct, frozen=True, omit_defaults=True):
@@ -19,7 +20,7 @@ class Remedy(Struct, frozen=True, omit_defaults=True):
     action: Action
     effect: str
     ranks: str = ""  # Ranks as a user writes them: "2", "0-3,7", "node=1"; "" for all, or none in particular.
-    name: str = ""  # The name of the cluster, or the path, that it is about.
+    name: str = ""  # The cluster's name, the path or the variable that it is about, with what is typed beside it.
 
     def __str__(self) -> str:
         """Plain words, for a program that has no front end: ``restart rank 2``."""

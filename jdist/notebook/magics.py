@@ -1,5 +1,6 @@
 """The magics ``%dist`` and ``%%dist``."""
 
+import contextlib
 import contextvars
 import re
 import threading
@@ -8,7 +9,7 @@ from typing import Any
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jdist.core.errors import UsageError
-from jdist.notebook import verbs
+from jdist.notebook import missing_names, verbs
 from jdist.notebook.completion import RankCompleter, code_start, ranks_part
 from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.output.display import RunDisplay
@@ -60,7 +61,8 @@ class DistMagics(Magics):
         s.last_run = run
         if o.out:
             s.namespace[o.out] = run
-        display = RunDisplay(cluster, run, s.screen, lead=o.lead, timeout=o.timeout, notices=s.drain_notices())
+        notices, names = s.drain_notices(), s.namespace
+        display = RunDisplay(cluster, run, s.screen, lead=o.lead, timeout=o.timeout, notices=notices, namespace=names)
         if o.background:
             follow = contextvars.copy_context().run
             threading.Thread(target=follow, args=(display.follow,), name=f"jdist-run-{run.number}", daemon=True).start()
@@ -83,6 +85,15 @@ class DistMagics(Magics):
             return self._shell.run_cell(cell)
         finally:
             self.session.is_auto = is_auto
+
+    def explain_missing(self, result: Any) -> None:
+        """After a cell of the notebook's own that lacks a name: which ranks have it."""
+        error = None if result is None else result.error_in_exec
+        cluster = self.session.current
+        if isinstance(error, NameError) and error.name and cluster is not None and not cluster.asynchronous.link.lost:
+            with worded_errors():
+                if (shown := missing_names.advice_here(cluster, error.name)) is not None:
+                    self.session.screen.show(shown)
 
     def transform(self, lines: list[str]) -> list[str]:
         """``%dist VERB?`` asks for usage, and comments may stand above ``%%dist``.
@@ -111,6 +122,7 @@ def load(shell: Any) -> None:
     magics = DistMagics(shell)
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(magics.transform)
+    shell.events.register("post_run_cell", magics.explain_missing)
     magics.completer.install(shell)
 
 
@@ -121,5 +133,7 @@ def unload(shell: Any) -> None:
         shell.magics_manager.magics[kind].pop("dist", None)
     if magics is not None:
         magics.completer.remove()
+        with contextlib.suppress(ValueError):  # %load_ext ran in a shell whose events were reset since
+            shell.events.unregister("post_run_cell", magics.explain_missing)
         if magics.transform in shell.input_transformers_cleanup:
             shell.input_transformers_cleanup.remove(magics.transform)

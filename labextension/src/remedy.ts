@@ -1,10 +1,11 @@
 /** Remedies: the actions that a verdict suggests, as the server and a run's output send them; worded here. */
 
-/** `ranks` as a user writes them, such as 0-3; without them all. */
+/** `ranks` as a user writes them, such as 0-3; without them all. `name` is what it is about, such as a variable. */
 export interface IRemedy {
   action: string;
   effect: string;
   ranks?: string;
+  name?: string;
 }
 
 /** How a click on a remedy is carried out: these ranks are interrupted ("" for all), or a cell is made. */
@@ -19,8 +20,9 @@ export function stepOf(remedy: IRemedy): Step {
 }
 
 /** What a user would type in a cell. */
-export function labelOf({ action, ranks }: IRemedy): string {
-  return (action === 'run_cell' ? '%%dist' : `%dist ${action}`) + (ranks ? ` -r ${ranks}` : '');
+export function labelOf({ action, ranks, name }: IRemedy): string {
+  const words = action === 'run_cell' ? '%%dist' : `%dist ${action}` + (name ? ` ${name}` : '');
+  return words + (ranks ? ` -r ${ranks}` : '');
 }
 
 export function effectOf(remedy: IRemedy): string {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jupyter_client.manager import KernelManager
@@ -65,15 +65,24 @@ class Notebook:
         self.client.wait_for_ready(timeout=DEADLINE)
         self.run("%load_ext jdist")
 
-    def execute(self, code: str, on_output: Callable[[Cell], None] = lambda _: None) -> Cell:
-        """Run a cell; ``on_output`` is called after each of its outputs."""
+    def execute(
+        self, code: str, on_output: Callable[[Cell], None] = lambda _: None, answers: Iterable[str] | None = None
+    ) -> Cell:
+        """Run a cell; ``on_output`` is called after each of its outputs, ``answers`` are typed when it asks."""
         cell = Cell()
 
         def hook(message: dict[str, Any]) -> None:
             cell.take(message)
             on_output(cell)
 
-        reply = self.client.execute_interactive(code, timeout=DEADLINE, output_hook=hook, allow_stdin=False)
+        typed = iter(answers or ())
+        reply = self.client.execute_interactive(
+            code,
+            timeout=DEADLINE,
+            output_hook=hook,
+            allow_stdin=answers is not None,
+            stdin_hook=lambda _: self.client.input(next(typed)),
+        )
         cell.status = reply["content"]["status"]
         cell.ename = reply["content"].get("ename", "")
         cell.evalue = reply["content"].get("evalue", "")

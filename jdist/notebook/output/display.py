@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import queue
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
@@ -14,6 +14,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import InputRequest, Output, RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Notice, Stopped
+from jdist.notebook import missing_names
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import Replaceable, Screen, plain, weight
@@ -30,7 +31,9 @@ _CALM_BYTES_PER_SECOND = 20_000  # The rate while nothing but the clock changed.
 
 
 class RunDisplay:
-    """One run on a screen. ``notices`` come first: what the user should know, such as a rank that died since."""
+    """One run on a screen. ``notices`` come first: what the user should know, such as a rank that died since. Names
+    that ranks lack are sought in ``namespace``, the user's own.
+    """
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class RunDisplay:
         lead: int | None = None,
         timeout: float | None = None,
         notices: Sequence[str] = (),
+        namespace: Mapping[str, object] | None = None,
     ):
         self._cluster = cluster
         self._run = run
@@ -50,6 +54,7 @@ class RunDisplay:
         self._transcript = Transcript(run.ranks)
         self._lines = LineStream()
         self._notices = list(notices)
+        self._namespace = namespace or {}
         self._events: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._output = Replaceable(screen)
         self._began = time.monotonic()
@@ -79,6 +84,8 @@ class RunDisplay:
             raise
         finally:
             unwatch()
+        with contextlib.suppress(KeyboardInterrupt):
+            missing_names.advise(self._cluster, self._run, self._namespace)
         self._draw()
         self._run.on_late = self._show_late
         if self._interrupts and all(o.ok for o in self._run.outcomes.values()):

@@ -13,10 +13,12 @@ from jdist.notebook.output.run_json import MIME, run_json
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.text import ansi, markup
 from jdist.notebook.text.limits import cut, naming, size
+from jdist.notebook.text.remedy_text import arrows, command
 
 LIMIT = 200_000  # Bytes of each representation, pictures not counted.
 _LEAST_LIMIT = 20_000
 _MOST_CAUSES = 8
+_MOST_REMEDIES = 4
 _OPEN_TRACEBACK = 30  # The first cause's traceback stands open when it has at most so many lines.
 
 
@@ -58,7 +60,8 @@ def _plain_failures(view: RunView, room: int, longest_traceback: int) -> list[st
     for cause in causes[:_MOST_CAUSES]:
         traceback = ansi.strip(cause.traceback) if cause.kind == "error" else ""
         place = f"  {cut(cause.place, 250)}" if cause.place else ""
-        lines = (cut(cause.headline, room // 24), place, cut(traceback, longest_traceback))
+        actions = (f"  {cut(line, 250)}" for line in arrows(cause.remedies[:_MOST_REMEDIES]))
+        lines = (cut(cause.headline, room // 24), place, *actions, cut(traceback, longest_traceback))
         pieces.append("\n".join(filter(None, lines)))
     shown = _fitting(pieces, room * 3 // 4)
     shown += [_more(len(causes) - len(shown), "cause")] if len(shown) < len(causes) else []
@@ -112,7 +115,10 @@ def _html_failures(view: RunView, tracebacks: Sequence[str], room: int) -> str:
     for i, (cause, traceback) in enumerate(zip(causes, tracebacks, strict=False)):
         is_open = i == 0 and cause.kind == "error" and cause.traceback.count("\n") < _OPEN_TRACEBACK
         more = markup.details("traceback", traceback, is_open) if traceback else ""
-        boxes.append(markup.error_box(cut(cause.headline, room // 24), cut(cause.place, 250), more))
+        actions = "".join(
+            markup.suggested(cut(command(each), 120), cut(each.effect, 120)) for each in cause.remedies[:_MOST_REMEDIES]
+        )
+        boxes.append(markup.error_box(cut(cause.headline, room // 24), cut(cause.place, 250), actions + more))
     shown = _fitting(boxes, room * 3 // 4)
     shown += [markup.muted(_more(len(causes) - len(shown), "cause"))] if len(shown) < len(causes) else []
     if echoes:

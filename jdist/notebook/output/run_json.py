@@ -17,7 +17,7 @@ from jdist.core.outcome import OutputLine, RichOutput
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.remedy import Remedy
 from jdist.notebook.output.body import LONGEST_LINE, by_rank, fit, images_that_fit, one_line, richest, text_of
-from jdist.notebook.output.run_view import RunView
+from jdist.notebook.output.run_view import Failure, RunView
 from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import cut
@@ -27,6 +27,7 @@ VERSION: Literal[1] = 1
 
 _MOST_FAILURES = 12
 _DETAILS = 20
+_MOST_REMEDIES = 4
 _OVERHEAD = 110  # Bytes of a segment besides its text, as notebooks are written.
 _INLINE = ("text/latex", "text/markdown")
 _LARGEST_DATA = 50_000
@@ -110,6 +111,7 @@ class FailureJson(_Record, frozen=True):
     place: str = ""  # `line 5: dist.all_reduce(t)`
     traceback: HtmlPiece | None = None
     is_echo: bool = False
+    remedies: list[Remedy] = []
 
 
 class VerdictJson(_Record, frozen=True):
@@ -149,6 +151,7 @@ def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) ->
     causes, echoes = view.failures
     failed = [*causes, *echoes]
     most = limit // 100  # characters of each text about the output
+    shown = (*tracebacks, *[""] * _MOST_FAILURES)
     find = _piece_finder(html)
     run = RunJson(
         version=VERSION,
@@ -158,16 +161,25 @@ def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) ->
         seconds=_rounded(view.elapsed),
         ranks=_rank_states(view),
         segments=_segments(view.blocks, limit, find),
-        failures=[
-            FailureJson(_written(f.ranks), f.kind, cut(f.headline, most), cut(f.place, most), find(text), f.is_echo)
-            for f, text in zip(failed[:_MOST_FAILURES], (*tracebacks, *[""] * _MOST_FAILURES), strict=False)
-        ],
+        failures=[_failure(f, text, most, find) for f, text in zip(failed[:_MOST_FAILURES], shown, strict=False)],
         more_failures=max(0, len(failed) - _MOST_FAILURES),
         verdict=_verdict(view, most),
         notices=view.newest_notices(most),
         lead=view.lead,
     )
     return dict(msgspec.to_builtins(run))
+
+
+def _failure(failure: Failure, traceback: str, most: int, find: FindPiece) -> FailureJson:
+    return FailureJson(
+        _written(failure.ranks),
+        failure.kind,
+        cut(failure.headline, most),
+        cut(failure.place, most),
+        find(traceback),
+        failure.is_echo,
+        list(failure.remedies[:_MOST_REMEDIES]),
+    )
 
 
 def _piece_finder(html: str) -> FindPiece:

@@ -10,6 +10,7 @@ from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind
 from jdist.core.quantities import format_count, format_duration, format_whole_seconds
 from jdist.core.ranks import RankSet, ranks_by
+from jdist.core.remedy import Remedy
 from jdist.core.topology import Topology
 from jdist.notebook.output.alignment import MOST_VARIANTS
 from jdist.notebook.output.transcript import Block
@@ -63,6 +64,11 @@ class Failure(Struct, frozen=True):
     def traceback(self) -> str:
         """The first rank's traceback, with its colours."""
         return "\n".join(self.error.traceback) if self.error is not None else ""
+
+    @property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Suggested actions."""
+        return self.error.remedies if self.error is not None and self.kind == "error" else ()
 
     @property
     def headline(self) -> str:

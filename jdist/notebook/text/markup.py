@@ -52,6 +52,11 @@ def error_box(headline: str, place: str, more: str) -> str:
     return f'<div style="{_ERROR}"><strong>{html.escape(headline)}</strong>{where}{more}</div>'
 
 
+def suggested(action: str, effect: str) -> str:
+    """A suggested action, as it is typed, and its effect; both plain text."""
+    return f"<div>→ <code>{html.escape(action)}</code> {html.escape(effect)}</div>"
+
+
 def notice(text: str) -> str:
     """Something the user should know about this run."""
     return f'<div style="{_NOTICE}">{pre(ansi.to_html(text))}</div>'

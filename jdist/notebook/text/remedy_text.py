@@ -1,7 +1,7 @@
 """Remedy text: verbs and actions as typed, ``%dist stop`` in a notebook (the default) or ``jdist stop`` in a shell."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Literal
 
@@ -36,6 +36,13 @@ def command(remedy: Remedy) -> str:
     if remedy.action == "run_cell":
         return f"%%dist{ranks}" if _style.get() == "magic" else f"{typed('run')}{ranks} SCRIPT.py"
     return typed(remedy.action) + (f" {remedy.name}" if remedy.name else "") + ranks
+
+
+def arrows(remedies: Iterable[Remedy]) -> list[str]:
+    """A line for each suggested action: ``→ %dist push model  copy the notebook's``."""
+    actions = [(command(remedy), remedy.effect) for remedy in remedies]
+    width = max((len(action) for action, _ in actions), default=0)
+    return [f"→ {action:<{width}}  {effect}" for action, effect in actions]
 
 
 def worded(about: JdistError | Notice | Stopped) -> str:

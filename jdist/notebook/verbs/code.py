@@ -37,7 +37,8 @@ def run(s: Session, o: Namespace) -> None:
     ranks = s.cluster.select(o.ranks, o.group)
     cell = s.cluster.submit(script_cell(o.script, o.rest), ranks, timeout=o.timeout, allow_stdin=len(ranks) == 1)
     s.last_run = cell
-    RunDisplay(s.cluster, cell, s.screen, timeout=o.timeout, notices=s.drain_notices()).follow()
+    notices, names = s.drain_notices(), s.namespace
+    RunDisplay(s.cluster, cell, s.screen, timeout=o.timeout, notices=notices, namespace=names).follow()
     s.drain_notices()  # the display has shown it
     cell.check()
 

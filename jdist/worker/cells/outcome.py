@@ -4,6 +4,7 @@ import os
 import traceback
 from typing import Any
 
+from jdist.core.errors import JdistError
 from jdist.core.messages.base import PayloadWire
 from jdist.core.messages.runs import RankDone
 from jdist.core.outcome import ErrorInfo
@@ -11,6 +12,7 @@ from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.objects import encode, inline, summarize
 from jdist.worker.cells import script
 from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
+from jdist.worker.queries.introspection import near_miss
 
 _ECHOING = ("RuntimeError", "DistBackendError", "DistNetworkError")  # Errors that report a peer's broken connection.
 _ECHOES = (
@@ -64,10 +66,13 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
     """The exception with IPython's own rendering of its traceback, and the cell line it came through."""
     line, source = _cell_line(error, shell)
     ename = type(error).__name__
+    remedies = error.remedies if isinstance(error, JdistError) else ()
     try:
-        evalue = str(error)
+        evalue = error.message if isinstance(error, JdistError) else str(error)
     except Exception as e:  # the user's own __str__
         evalue = f"(an exception whose text raises {type(e).__name__})"
+    if isinstance(error, NameError):
+        evalue += near_miss(error, shell.user_ns)
     return ErrorInfo(
         ename=ename,
         evalue=_printable(evalue),
@@ -75,6 +80,7 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
         cell_line=line,
         source=None if source is None else _printable(source),
         is_echo=ename in _ECHOING and any(text in evalue.lower() for text in _ECHOES),
+        remedies=remedies,
     )
 
 

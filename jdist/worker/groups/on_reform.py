@@ -33,6 +33,11 @@ def be_rank(rank: int) -> None:
     _rank = rank
 
 
+def rank() -> int | None:
+    """The rank that this process is; None in another process."""
+    return _rank
+
+
 def on_reform(function: F) -> F:
     """Have ``function`` called on this rank after every re-forming of the world; for use in a cell, as a decorator.
 

@@ -1,24 +1,37 @@
 """The shell of a rank, whose input, pager and ``exit`` differ from a notebook's, as no user sits in front of it."""
 
+import functools
+import pdb  # noqa: T100 — its class is adapted; nothing stops here
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch.distributed
 from IPython import display
 from IPython.core import debugger, page
 from IPython.core.autocall import ZMQExitAutocall
 
+from jdist.core.errors import UsageError
+from jdist.core.remedy import Remedy
 from jdist.worker.compat.ipykernel import allows_input
+from jdist.worker.groups import on_reform
 
-_REFUSED = "input() and breakpoint() need one rank to talk to: run the cell on one rank only (-r RANK)"
+
+class InputRefused(UsageError, RuntimeError):
+    """A cell asks the user something where no one rank could be answered. It is shown in one line."""
+
+    def __init__(self, what: str, effect: str):
+        ranks = "" if on_reform.rank() is None else str(on_reform.rank())
+        message = f"{what} needs a cell that runs on one rank, and not in the background"
+        super().__init__(message, remedies=[Remedy("run_cell", effect, ranks)])
 
 
 def adapt(kernel: Any) -> None:
     """Change an ipykernel's shell; once, on the main thread, before user code runs."""
-    kernel.raw_input = _with_hint(kernel, kernel.raw_input)
-    kernel.getpass = _with_hint(kernel, kernel.getpass)
-    sys.breakpointhook = _breakpointhook(kernel, sys.breakpointhook)
     shell: Any = kernel.shell
+    kernel.raw_input = _only_on_one_rank(kernel, kernel.raw_input, "input()", "answer it there")
+    kernel.getpass = _only_on_one_rank(kernel, kernel.getpass, "getpass()", "answer it there")
+    _adapt_debuggers(kernel, shell)
     exiter: Any = _ConsoleExit
     shell.exiter = shell.user_ns["exit"] = shell.user_ns["quit"] = exiter(shell)
     shell.user_ns_hidden.update(exit=shell.exiter, quit=shell.exiter)
@@ -39,26 +52,51 @@ class _ConsoleExit(ZMQExitAutocall):
         super().__call__(keep_kernel)  # type: ignore[no-untyped-call]
 
 
-def _with_hint(kernel: Any, method: Callable[..., Any]) -> Callable[..., Any]:
-    """``method``, which raises with a hint where several ranks run the cell and none may ask for input."""
+def _only_on_one_rank(kernel: Any, function: Callable[..., Any], what: str, effect: str) -> Callable[..., Any]:
+    """``function``, which raises InputRefused where several ranks run the cell and none may ask for input."""
 
+    @functools.wraps(function)
     def asked(*args: Any, **kwargs: Any) -> Any:
         if not allows_input(kernel):
-            raise RuntimeError(_REFUSED)
-        return method(*args, **kwargs)
+            raise InputRefused(what, effect)
+        return function(*args, **kwargs)
 
     return asked
 
 
-def _breakpointhook(kernel: Any, attached: Callable[..., Any]) -> Callable[..., Any]:
-    """IPython's debugger at the caller, or ``attached``, debugpy's hook, which does nothing without a front end."""
+def _adapt_debuggers(kernel: Any, shell: Any) -> None:
+    """Have every way into a debugger say at once where it cannot be used, and begin at the caller where it can."""
+    attached, post_mortem = sys.breakpointhook, shell.debugger
+    debug = "debug it there"
+    in_pdb: Any = pdb.Pdb
+
+    def at_caller(*args: Any, **kwargs: Any) -> Any:
+        set_trace: Any = debugger.set_trace
+        frame: Any = sys._getframe()
+        while frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        return set_trace(frame, *args, **kwargs)
+
+    checked = _only_on_one_rank(kernel, at_caller, "breakpoint()", debug)
 
     def hook(*args: Any, **kwargs: Any) -> Any:
         if kernel.debugger is not None and kernel.debugger.is_started:
-            return attached(*args, **kwargs)
-        if not allows_input(kernel):
-            raise RuntimeError(_REFUSED)
-        set_trace: Any = debugger.set_trace
-        return set_trace(sys._getframe(1), *args, **kwargs)
+            return attached(*args, **kwargs)  # debugpy's, which does nothing without a front end
+        return checked(*args, **kwargs)
 
-    return hook
+    def debug_last_error(force: bool = False) -> Any:
+        if allows_input(kernel):
+            return post_mortem(force)
+        if shell.call_pdb and sys.exc_info()[1] is not None:  # %pdb: the error itself is what is reported
+            print("jdist: %pdb starts only in a cell that runs on one rank", file=sys.stderr)
+            return None
+        raise InputRefused("%debug", "start in the frame that failed there")
+
+    sys.breakpointhook = hook
+    shell.debugger = debug_last_error
+    trace: Any = _only_on_one_rank(kernel, in_pdb.set_trace, "a debugger", debug)
+    in_pdb.set_trace = lambda self, frame=None, **given: trace(self, frame or sys._getframe(1), **given)
+    in_pdb.interaction = _only_on_one_rank(kernel, in_pdb.interaction, "a debugger", debug)
+    # torch's own has all other ranks wait in a barrier, which they cannot while the cell runs on one.
+    distributed: Any = torch.distributed
+    distributed.breakpoint = _only_on_one_rank(kernel, lambda *_, **__: at_caller(), "dist.breakpoint()", debug)

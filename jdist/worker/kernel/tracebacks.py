@@ -13,6 +13,7 @@ from typing import Any
 from IPython.core import ultratb
 
 from jdist.worker.compat.ipykernel import cell_numbers, reuse_shown_traceback, show_traceback
+from jdist.worker.kernel.shell import InputRefused
 from jdist.worker.observe.call_log import OWN_FILES
 
 
@@ -50,6 +51,9 @@ def adapt(shell: Any) -> None:
     def show(
         shell: Any, kind: type[BaseException], error: BaseException, tb: TracebackType | None, **_offset: Any
     ) -> list[str]:
+        if isinstance(error, InputRefused):
+            show_traceback(shell, kind, error, [])  # its message says it all
+            return []
         cells, frames, lines = cell_numbers(shell), traceback.extract_tb(tb), []
         for frame in frames:
             if frame.filename in cells:
@@ -62,7 +66,7 @@ def adapt(shell: Any) -> None:
         show_traceback(shell, kind, error, lines)
         return lines
 
-    shell.set_custom_exc((KeyboardInterrupt,), show)
+    shell.set_custom_exc((KeyboardInterrupt, InputRefused), show)
     reuse_shown_traceback(shell)
 
 

@@ -6,6 +6,7 @@ import { Panel, Widget } from '@lumino/widgets';
 
 import { includesRank } from '../format';
 import { htmlOf, IFailing, IRunBundle, RankChoice } from './model';
+import { remedyRow, TakeRemedy } from './remedyrow';
 import { renderHtml } from './segmentlist';
 import { ISource } from './segments';
 
@@ -16,6 +17,7 @@ const OPEN_LINES = 30;
 export class FailureList extends Panel {
   constructor(
     private _rendermime: IRenderMimeRegistry,
+    private _take: TakeRemedy,
     private _trans: TranslationBundle
   ) {
     super();
@@ -62,6 +64,7 @@ export class FailureList extends Panel {
       place.textContent = failing.place;
       head.node.append(document.createElement('br'), place);
     }
+    (failing.remedies ?? []).forEach(remedy => head.node.append(remedyRow(remedy, this._take, this._trans)));
     box.addWidget(head);
     if (html) {
       box.addWidget(this._traceback(html, isFirst && failing.state === 'error', trusted));

@@ -55,6 +55,7 @@ export interface IFailing {
   place?: string;
   traceback?: IPiece;
   is_echo?: boolean;
+  remedies?: IRemedy[];
 }
 
 export interface IFinding {

@@ -3,12 +3,9 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
-import { effectOf, IRemedy, labelOf } from '../remedy';
 import { VERDICT_SIGN } from '../states';
 import { IFinding } from './model';
-
-/** Carries out a remedy. Resolves with what to say when it is done; rejects with the reason if it fails. */
-export type TakeRemedy = (remedy: IRemedy) => Promise<string>;
+import { remedyRow, TakeRemedy } from './remedyrow';
 
 /** A finding, announced by screen readers; nothing is drawn again while it stays the same. */
 export class VerdictBox extends Widget {
@@ -42,35 +39,8 @@ export class VerdictBox extends Widget {
       detail.textContent = line;
       this.node.append(detail);
     }
-    (finding.remedies ?? []).forEach(remedy => this.node.append(this._row(remedy)));
-  }
-
-  private _row(remedy: IRemedy): HTMLElement {
-    const row = document.createElement('div');
-    row.className = 'jdist-RunRemedy';
-    const button = document.createElement('button');
-    button.type = 'button';
-    button.className = 'jp-Button jp-mod-styled jp-mod-minimal';
-    button.textContent = labelOf(remedy);
-    const effect = document.createElement('span');
-    effect.textContent = effectOf(remedy);
-    effect.id = `jdist-remedy-${count++}`;
-    button.setAttribute('aria-describedby', effect.id);
-    button.addEventListener('click', async () => {
-      button.disabled = true;
-      effect.textContent = this._trans.__('requested …');
-      try {
-        effect.textContent = await this._take(remedy);
-      } catch (error) {
-        effect.textContent = error instanceof Error ? error.message : String(error);
-        button.disabled = false;
-      }
-    });
-    row.append(button, effect);
-    return row;
+    (finding.remedies ?? []).forEach(remedy => this.node.append(remedyRow(remedy, this._take, this._trans)));
   }
 
   private _key = 'null';
 }
-
-let count = 0;
