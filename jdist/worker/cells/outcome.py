@@ -12,6 +12,7 @@ from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.objects import encode, inline, summarize
 from jdist.worker.cells import script
 from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
+from jdist.worker.kernel.guarded import guarded
 from jdist.worker.queries.introspection import near_miss
 
 _ECHOING = ("RuntimeError", "DistBackendError", "DistNetworkError")  # Errors that report a peer's broken connection.
@@ -37,24 +38,19 @@ def outcome_of(result: Any, shell: Any, run: int, worker: int, duration: float) 
     value = result.result
     if value is None:
         return RankDone(run, worker, "value", duration)
-    try:
-        payload, buffers = encode(value, limit=INLINE_LIMIT)
-    except Exception:  # too large, or the user's own __reduce__ fails: the value stays here, and pull() says why
+    encoded, _ = guarded(lambda: encode(value, limit=INLINE_LIMIT))
+    if encoded is None:  # too large, or the user's own __reduce__ fails: the value stays here, and pull() says why
         held = f"Out[{shell.execution_count - 1}]"
         return RankDone(run, worker, "value", duration, payload=_without_content(value), held=held)
-    return RankDone(run, worker, "value", duration, payload=inline(payload, buffers))
+    return RankDone(run, worker, "value", duration, payload=inline(*encoded))
 
 
 def _without_content(value: Any) -> PayloadWire:
-    try:
-        nbytes = int(value.nbytes)
-    except Exception:  # most have none, and the user's own may be or do anything
-        nbytes = 0
-    try:
-        summary = summarize(value)
-    except Exception as e:  # the user's own __repr__ or __len__
-        summary = f"{type(value).__name__} (that cannot be described: {type(e).__name__})"
-    return PayloadWire(b"", (), nbytes, _printable(summary))
+    nbytes, _ = guarded(lambda: int(value.nbytes))  # most have none, and the user's own may be or do anything
+    summary, failure = guarded(lambda: summarize(value))
+    if summary is None:  # the user's own __len__ or attributes
+        summary = f"{type(value).__name__} (that cannot be described: {type(failure).__name__})"
+    return PayloadWire(b"", (), nbytes or 0, _printable(summary))
 
 
 def _printable(text: str) -> str:
@@ -67,10 +63,8 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
     line, source = _cell_line(error, shell)
     ename = type(error).__name__
     remedies = error.remedies if isinstance(error, JdistError) else ()
-    try:
-        evalue = error.message if isinstance(error, JdistError) else str(error)
-    except Exception as e:  # the user's own __str__
-        evalue = f"(an exception whose text raises {type(e).__name__})"
+    text, failure = guarded(lambda: error.message if isinstance(error, JdistError) else str(error))
+    evalue = f"(an exception whose text raises {type(failure).__name__})" if text is None else text
     if isinstance(error, NameError):
         evalue += near_miss(error, shell.user_ns)
     return ErrorInfo(

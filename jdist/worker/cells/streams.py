@@ -5,10 +5,11 @@ file, stays for the cells to come.
 
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jdist.worker.cells.fd_capture import FdCapture
+from jdist.worker.kernel.guarded import described, guarded
 
 
 class OwnStreams:
@@ -46,13 +47,13 @@ class OwnStreams:
         if stream is None:
             return "was left as None"
         if stream is getattr(sys, f"__{name}__"):
-            _tried(lambda: _use(stream, has_failed=False))
+            guarded(lambda: _use(stream, has_failed=False))
             return ""  # it leads to the same place by a longer way
         kind = type(stream).__name__
         if isinstance(stream, io.StringIO | io.BytesIO):
             return f"was left as a {kind}, which shows nothing"
-        failure = _tried(lambda: _use(stream, has_failed))
-        return f"was left as a {kind} that cannot be used ({failure})" if failure else None
+        _, failure = guarded(lambda: _use(stream, has_failed))
+        return f"was left as a {kind} that cannot be used ({described(failure)})" if failure is not None else None
 
 
 def _use(stream: Any, has_failed: bool) -> None:
@@ -64,19 +65,3 @@ def _use(stream: Any, has_failed: bool) -> None:
         stream.write("")
     if hasattr(stream, "flush"):
         stream.flush()
-
-
-def _tried(action: Callable[[], object]) -> str:
-    """What ``action``, a Python function, raised; "" if nothing. An interrupt ends the action only."""
-    try:
-        action()
-    except BaseException as e:  # also SystemExit: the rank needs to reply
-        try:
-            return f"{type(e).__name__}: {e}".removesuffix(": ")
-        except BaseException:
-            return type(e).__name__
-    return ""
-
-
-GUARDS = (_tried.__code__,)
-"""Code that catches whatever raises in what it calls, so that an interrupt may raise there."""

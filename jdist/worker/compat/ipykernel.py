@@ -17,6 +17,7 @@ PRIVATE = {
     "ipykernel.iostream.IOPubThread": "_handle_subscription _xpub_stream",
     "ipykernel.iostream.OutStream": "_buffers _flush _isatty",
     "ipykernel.zmqshell.ZMQInteractiveShell": "_last_traceback _showtraceback",
+    "IPython.core.formatters.BaseFormatter": "_check_return _return_type",
     "IPython.core.interactiveshell.InteractiveShell": "_format_exception_for_storage",
     "IPython.core.compilerop.CachingCompiler": "_filename_map",
     "IPython.core.ultratb.VerboseTB": "get_records",
@@ -79,6 +80,26 @@ def reuse_shown_traceback(shell: Any) -> None:
         return {"ename": type(error).__name__, "evalue": str(error), "traceback": last_traceback(shell)}
 
     shell._format_exception_for_storage = recorded
+
+
+# ---------------------------------------------------------------- formatters
+
+
+def unguarded_format(kind: Any) -> Callable[..., Any]:
+    """The method by which formatters of this class format, without IPython's own way to deal with what it raises."""
+    found: Callable[..., Any] = kind.__call__.__wrapped__
+    return found
+
+
+def is_format(formatter: Any, made: Any) -> bool:
+    """Whether this is what the formatter may return, with or without metadata."""
+    first = made[0] if isinstance(made, tuple) and made else made
+    return made is None or isinstance(first, formatter._return_type)
+
+
+def check_format(formatter: Any, made: Any, obj: Any) -> Any:
+    """What the formatter's caller gets."""
+    return formatter._check_return(made, obj)
 
 
 # ---------------------------------------------------------------- output streams

@@ -15,8 +15,8 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jdist.worker.cells import streams
 from jdist.worker.compat.ipykernel import replace_cancel_on_sigint
+from jdist.worker.kernel import guarded
 
 
 class SafeSigint:
@@ -26,7 +26,6 @@ class SafeSigint:
         self._shell = kernel.shell
         # Both catch whatever user code below them raises, KeyboardInterrupt included.
         self._roots: set[CodeType] = {InteractiveShell.run_code.__code__, InteractiveShell.user_expressions.__code__}
-        self._guards: set[CodeType] = {*streams.GUARDS}
         self._cancelled = False
 
     def __call__(self, _signum: int, frame: FrameType | None) -> None:
@@ -35,12 +34,12 @@ class SafeSigint:
 
     def is_user_code(self, frame: FrameType | None) -> bool:
         """Whether the stack has a frame of the user's namespace below a function of the shell that runs cells, or any
-        frame below one of jdist's that calls code of the user's for another reason.
+        frame in a guarded call.
         """
         namespace = self._shell.user_global_ns
         seen_user, top = False, frame
         while frame is not None:
-            if frame.f_code in self._guards and frame is not top:
+            if frame.f_code is guarded.CODE and frame is not top:
                 return True
             seen_user = seen_user or frame.f_globals is namespace or frame.f_globals is self._shell.user_ns
             if seen_user and frame.f_code in self._roots:
