@@ -15,7 +15,7 @@ from jdist.core.errors import UsageError
 from jdist.core.remedy import Remedy
 from jdist.worker.compat.ipykernel import allows_input
 from jdist.worker.groups import on_reform
-from jdist.worker.kernel import formatters
+from jdist.worker.kernel import formatter
 
 
 class InputRefused(UsageError, RuntimeError):
@@ -33,7 +33,7 @@ def adapt(kernel: Any) -> None:
     kernel.raw_input = _only_on_one_rank(kernel, kernel.raw_input, "input()", "answer it there")
     kernel.getpass = _only_on_one_rank(kernel, kernel.getpass, "getpass()", "answer it there")
     _adapt_debuggers(kernel, shell)
-    formatters.adapt(shell)
+    formatter.adapt(shell)
     exiter: Any = _ConsoleExit
     shell.exiter = shell.user_ns["exit"] = shell.user_ns["quit"] = exiter(shell)
     shell.user_ns_hidden.update(exit=shell.exiter, quit=shell.exiter)

@@ -1,4 +1,4 @@
-"""Formatters of displayed values: a value that cannot be formatted says so in a line, where IPython would publish a
+"""The formatters of displayed values: a value that cannot be formatted says so in a line, where IPython would publish a
 traceback that no front end shows. A text of many megabytes is cut before it travels.
 """
 
@@ -15,7 +15,7 @@ _KEPT = 20_000  # Characters of a longer one, at its beginning and at its end.
 def adapt(shell: Any) -> None:
     """Replace the formatters of an ipykernel's shell; before user code runs."""
     own = shell.display_formatter
-    own.formatters = {kind: _telling(formatter) for kind, formatter in own.formatters.items()}
+    own.formatters = {kind: _telling(each) for kind, each in own.formatters.items()}
     own.ipython_display_formatter = _telling(own.ipython_display_formatter)
     own.mimebundle_formatter = _telling(own.mimebundle_formatter)
 
@@ -25,7 +25,7 @@ def _telling(formatter: Any) -> Any:
     format_value = unguarded_format(kind)
     is_text = formatter.format_type == "text/plain" and formatter.print_method == "_repr_pretty_"
 
-    class Telling(kind):  # type: ignore[misc]
+    class Formatter(kind):  # type: ignore[misc]
         def __call__(self, obj: Any, *args: Any, **options: Any) -> Any:
             try:
                 made = format_value(self, obj, *args, **options)
@@ -43,7 +43,7 @@ def _telling(formatter: Any) -> Any:
         print(f"jdist: {type(obj).__name__}.{self.print_method}() {what}", file=sys.stderr)
         return None
 
-    return Telling(parent=formatter.parent, enabled=formatter.enabled)
+    return Formatter(parent=formatter.parent, enabled=formatter.enabled)
 
 
 def _shortened(text: Any) -> Any:
