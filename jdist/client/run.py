@@ -120,6 +120,8 @@ class CellRun:
         causes = [r for r, o in failed.items() if o.kind in ("error", "lost") and not (o.error and o.error.is_echo)]
         first = self.first_failure if self.first_failure in failed else min(causes or failed)
         outcome = failed[first]
+        if self.verdict is not None and self.verdict.kind == "mismatch" and not self.verdict.has_passed:
+            return self.verdict.final_text
         if outcome.kind in ("timeout", "interrupted"):
             who = describe_ranks(failed, "were") if len(failed) > 1 else f"{self.topology.where(first)} was"
             why = " at the deadline" if outcome.kind == "timeout" else ""

@@ -30,6 +30,8 @@ class Call(Struct, frozen=True, omit_defaults=True):
     ended: float | None = None  # None while the call is in flight, or if its end was not observed (see `is_done`).
     is_done: bool = False
     has_failed: bool = False  # It raised an exception.
+    parts: int = 1  # Collectives of its group that it consists of so far, of which `number` is the last.
+    nth: int = 0  # Of a send or recv: its number in its :class:`Channel`, from 1; 0 if unknown.
 
 
 class GroupProgress(Struct, frozen=True, omit_defaults=True):
@@ -40,6 +42,21 @@ class GroupProgress(Struct, frozen=True, omit_defaults=True):
     begun: int
     ended: int
     label: str = ""  # "world", the name it was made under, its description, or "".
+
+
+class Channel(Struct, frozen=True, omit_defaults=True):
+    """A rank's sends to one rank, or its receives from one, with one tag in one group, since the world was formed.
+
+    The messages of a channel arrive in order, so the n-th send there meets the n-th receive.
+    """
+
+    group: str
+    is_send: bool
+    peer: int  # Global rank; :data:`ANY` for receives from any rank.
+    tag: int
+    begun: int
+    in_flight: int = 0
+    taken: tuple[tuple[int, int], ...] = ()  # Of receives from any rank: from whom they got how many, if that is known.
 
 
 class CallDigest(Struct, frozen=True):
@@ -70,13 +87,17 @@ class Activity(Struct, frozen=True, omit_defaults=True):
     calls: tuple[Call, ...] = ()
     needs: tuple[int, ...] = ()  # For new_group: the ranks that must all call it; empty if unknown.
     waits_for: str = ""  # For a store wait: what the rank waits for, in words.
+    is_limited: bool = False  # For a store wait: it has a timeout so short that it soon ends by itself.
     state: str = ""  # For a silent rank: its process's state, such as "stopped by a signal (SIGSTOP)".
 
 
 SAME_SIZE = {"all_reduce", "broadcast", "reduce", "all_gather", "gather", "reduce_scatter"}
 SAME_SIZE |= {"all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"}
-SAME_SIZE |= {"_all_gather_base", "_reduce_scatter_base", "allreduce", "allgather"}
+SAME_SIZE |= {"scatter", "all_reduce_coalesced", "all_gather_coalesced", "_all_gather_base", "_reduce_scatter_base"}
+SAME_SIZE |= {"allreduce", "allgather"}
 """Collectives in which every rank has a tensor of the same dtype and number of elements."""
+SAME_DTYPE = SAME_SIZE | {"all_to_all", "all_to_all_single"}
+"""Collectives in which every rank has tensors of the same dtype."""
 _MAY_BE_UNEVEN = {"all_gather"}  # NCCL accepts tensors of different sizes there; other backends fail or block.
 
 
@@ -111,7 +132,9 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 
     run: int
     kind: VerdictKind
-    responsible: tuple[int, ...]  # The ranks that others wait for, a mismatch's minority, or a cycle's members.
+    # The ranks that others wait for, a cycle's members, or whose calls differ from those of most ranks of their group;
+    # empty where calls differ and neither side is a majority: no rank is accused then.
+    responsible: tuple[int, ...]
     waiting: tuple[int, ...]
     reason: str  # One line, without the run's number.
     details: tuple[str, ...] = ()

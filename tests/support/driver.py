@@ -125,9 +125,9 @@ class Agent:
         error = ErrorInfo("ValueError", "x", is_echo=echo) if kind == "error" else None
         self.says.append(RankDone(cell.run, worker, kind, 0.1, error=error))
 
-    def kill(self, worker: int, reason: str = "killed by signal 9") -> None:
+    def kill(self, worker: int, reason: str = "killed by signal 9", observation: Observation | None = None) -> None:
         self.cells.pop(worker, None)
-        self.says.append(WorkerDown(worker, self.incarnations[worker], reason))
+        self.says.append(WorkerDown(worker, self.incarnations[worker], reason, observation))
 
     def _start(self, worker: int, incarnation: int) -> None:
         self.incarnations[worker] = incarnation

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jdist.controller.verdict.wait_graph import Part, RankSnapshot
+from jdist.controller.verdict.wait_graph import Part, RankSnapshot, is_send
 from jdist.core.messages.observation import Observation
-from jdist.core.observation import Activity, Call, GroupProgress
+from jdist.core.observation import Activity, Call, Channel, GroupProgress
 
 ALL = (0, 1, 2, 3)
 GROUPS = {"0": ("world", ALL), "1": ("tp", (0, 1)), "2": ("", (2, 3)), "3": ("dp", (1, 2))}
@@ -28,7 +28,8 @@ def seen(
         for g, (label, ranks) in GROUPS.items()
         if rank in ranks
     )
-    observation = Observation("cpu", doing or Activity("idle"), 1, progress, more.pop("recent", ()))
+    recent, channels = more.pop("recent", ()), more.pop("channels", ())
+    observation = Observation("cpu", doing or Activity("idle"), 1, progress, recent, channels=channels)
     return RankSnapshot(f"rank {rank} (node {rank // 2}, h{rank // 2})", part, observation, **more)
 
 
@@ -47,9 +48,21 @@ def busy(rank: int, number: int = 16, **more: Any) -> RankSnapshot:
 
 
 def moving(rank: int, op: str, peer: int, **more: Any) -> RankSnapshot:
-    part, seconds = more.pop("part", "running"), more.pop("seconds", 0.6)
-    one = Call(op, "0", peer=peer, **more)
-    return seen(rank, part, Activity("transfer", op, 2, seconds=seconds, calls=(one,)))
+    """A rank in a send or recv; ``channels`` are its others."""
+    part, seconds, channels = more.pop("part", "running"), more.pop("seconds", 0.6), more.pop("channels", ())
+    one = Call(op, more.pop("group", "0"), peer=peer, **{"nth": 1, **more})
+    own = Channel(one.group, is_send(one), peer, one.tag, one.nth, 1)
+    return seen(rank, part, Activity("transfer", op, 2, seconds=seconds, calls=(one,)), channels=(own, *channels))
+
+
+def sent(peer: int, begun: int = 1, tag: int = 0, group: str = "0") -> tuple[Channel, ...]:
+    """A channel in which a rank has sent."""
+    return (Channel(group, True, peer, tag, begun),)
+
+
+def received(peer: int, begun: int = 1, tag: int = 0, **more: Any) -> tuple[Channel, ...]:
+    """A channel in which a rank has received."""
+    return (Channel("0", False, peer, tag, begun, **more),)
 
 
 def recv(rank: int, peer: int, **more: Any) -> RankSnapshot:

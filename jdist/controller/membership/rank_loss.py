@@ -11,7 +11,8 @@ from jdist.controller.model.world import Node, Rank
 from jdist.controller.queries import Queries
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
-from jdist.controller.verdict.decide import decide_on_loss
+from jdist.controller.verdict.decide import ABORT, decide_on_loss
+from jdist.controller.verdict.wait_graph import RankSnapshot
 from jdist.core.messages.groups import GroupCreated
 from jdist.core.messages.membership import Restart, StartWorker, WorkerDown, WorkerUp
 from jdist.core.messages.observation import VerdictChanged
@@ -21,7 +22,6 @@ from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import Remedy
 
-_ABORT = "(SIGABRT)"  # How gloo ends a process whose peer sent more than expected: the ranks' calls mismatched.
 _ATTEMPTS = 3  # Processes in a rank's place that may end, one after the other, before they have joined the world.
 _EXPLAINED = 1.0  # Seconds in which a poll of the other ranks may explain the loss, before they are freed.
 
@@ -99,17 +99,20 @@ class RankLoss:
             self._end_part(run, rank, reason)
 
     def _end_part(self, run: Run, rank: Rank, reason: str) -> None:
-        """The rank is lost to its run, which is aborted; if its calls may have mismatched, once that is explained."""
-        m, where = self._model, self._model.world.where(rank.rank)
-        seconds, error = m.now - (run.started_at or m.now), ErrorInfo("RankLost", reason)
-        self._runs.record_rank_done(RankDone(run.number, rank.rank, "lost", seconds, error=error))
-        run.verdict = decide_on_loss(run.number, rank.rank, where, reason)
-        m.send(run.client, VerdictChanged(run.number, run.verdict))
-        if _ABORT in reason and run.pending and not run.abort_reason:
+        """End a lost rank's part of a run. The run is aborted once it has a verdict, for which others may be polled."""
+        m = self._model
+        if not run.abort_reason or any(reason == other.note for other in run.losses.values()) or run.verdict is None:
+            where = m.world.where(rank.rank)
+            run.losses[rank.rank] = RankSnapshot(where, "lost", rank.observed_last, note=reason)
+            run.verdict = decide_on_loss(run.number, run.losses, run.seen)
+            m.send(run.client, VerdictChanged(run.number, run.verdict))
+        if ABORT in reason and not run.abort_reason:
             transition(run, "diagnosing", reason)
             run.diagnose_until = m.now + _EXPLAINED
             run.poll_no_later_than(m.now)
-        else:
+        seconds, error = m.now - (run.started_at or m.now), ErrorInfo("RankLost", reason)
+        self._runs.record_rank_done(RankDone(run.number, rank.rank, "lost", seconds, error=error))
+        if run.phase != "diagnosing":
             self._runs.abort(run, "lost")
 
     def handle_not_begun(self, node: Node, message: CellRefused) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from jdist.controller.model.phases import RUN, HasPhase, Lifecycle, RunPhase, transition
+from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot
 from jdist.core.messages.runs import RankDone
 from jdist.core.observation import CallDigest, Verdict
 
@@ -62,6 +63,8 @@ class Run(HasPhase[RunPhase]):
     final_poll_at: float | None = None  # The last poll before the deadline: its answers explain the timeout.
     unconfirmed: object = None  # What the last poll found and the next has to confirm.
     verdict: Verdict | None = None
+    losses: dict[int, RankSnapshot] = field(default_factory=dict)  # The ranks that it lost by themselves, first first.
+    seen: Ranks = field(default_factory=dict)  # How a poll found the others after such a loss.
 
     def __post_init__(self) -> None:
         self.lifecycle = Lifecycle(f"run {self.number}", "queued", RUN)
@@ -87,6 +90,14 @@ class Run(HasPhase[RunPhase]):
     def is_over(self) -> bool:
         """Whether every rank's part has ended."""
         return self.phase != "queued" and not self.pending
+
+    @property
+    def first_to_blame(self) -> int:
+        """The rank whose failure counts as the first: the one that the verdict accuses of a mismatch; -1: none."""
+        if self.verdict is None or self.verdict.kind != "mismatch":
+            return self.first_failure
+        failed = (r for r in self.verdict.responsible if r in self.ends and self.ends[r].kind != "value")
+        return next(failed, -1)
 
     @property
     def next_deadline(self) -> float | None:

@@ -138,7 +138,7 @@ class RunLifecycle:
         if run.verdict is not None and has_ended_well and not run.verdict.has_passed:
             m.send(run.client, VerdictChanged(run.number, None))
         seconds = m.now - (run.started_at or m.now)
-        m.send(run.client, messages.RunEnded(run.number, run.reason, seconds, run.first_failure))
+        m.send(run.client, messages.RunEnded(run.number, run.reason, seconds, run.first_to_blame))
 
     def handle_interrupt(self, client: str, message: messages.Interrupt) -> None:
         """Abort runs, of some ranks or one by its number; queued ones end at once."""

@@ -12,13 +12,11 @@ and a rank that has begun a cell since then may do anything.
 
 from dataclasses import dataclass, field
 
-from msgspec import structs
-
 from jdist.controller.model.model import Model
 from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node
 from jdist.controller.runs.lifecycle import RunLifecycle
-from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_crash, is_confirmed
+from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_loss, is_confirmed
 from jdist.controller.verdict.wait_graph import Part, RankSnapshot
 from jdist.core.messages.observation import Observation, Observe, Stalled, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
@@ -31,6 +29,7 @@ _DEADLINE = 1.0  # Seconds until a poll ends although a rank has not answered; i
 _CONFIRM_AFTER = 0.25  # Seconds until the second poll, if one is not proof enough.
 _REPEAT_AFTER = 1.0  # Seconds between two polls while a verdict stands: it is withdrawn when the run makes progress.
 SLOW_AFTER = 5.0  # Seconds of waiting until it is reported for which rank.
+_SOON = 0.05  # Seconds until the next poll while the loss of a rank has to be explained.
 _NEAR_DEADLINE = 1.0  # Seconds before a run's deadline from which on everything that holds it up is reported.
 
 
@@ -119,6 +118,8 @@ class RankPoller:
 
     def _snapshot(self, rank: int, run: Run, poll: _Poll) -> RankSnapshot:
         """The rank when the poll began. Nothing is known of a rank that has begun or ended a cell since then."""
+        if rank in run.losses:
+            return run.losses[rank]
         where, observation = self._model.world.where(rank), poll.answers.get(rank)
         if self._model.world.ranks[rank].phase != "held":
             return RankSnapshot(where, "lost")
@@ -185,16 +186,19 @@ class RankPoller:
             self._runs.abort(run, "failed")
 
     def _end_diagnosis(self, run: Run, ranks: dict[int, RankSnapshot]) -> None:
-        """End a run that lost a rank. If the survivors' calls mismatch, report that and the loss; then abort them."""
+        """Set the verdict on a run that lost a rank, from what the others called. Then abort them."""
+        now, run.seen = self._model.now, ranks
+        found = decide_on_loss(run.number, run.losses, ranks)
         has_moved = any(s.part == "elsewhere" and s.observation is None for r, s in ranks.items() if r in run.ranks)
-        if has_moved and run.diagnose_until is not None and self._model.now < run.diagnose_until:
-            run.poll_no_later_than(self._model.now)  # a rank failed in the meantime; the next poll shows where
+        moving = [s for s in ranks.values() if s.part == "running" and not s.is_in_known_call]
+        is_open = found.kind == "lost" or not found.responsible
+        if run.diagnose_until is not None and now < run.diagnose_until and (has_moved or (is_open and moving)):
+            # A rank failed in the meantime, or has not come to the call yet: the next poll shows where it is.
+            run.poll_no_later_than(now if has_moved else now + _SOON)
             return
-        loss = run.verdict
-        found = decide_on_crash(run.number, loss.responsible[0], ranks) if loss is not None else None
-        if found is not None and loss is not None:
-            run.verdict = structs.replace(found, details=(*found.details, loss.reason), remedies=())
-            self._model.send(run.client, VerdictChanged(run.number, run.verdict))
+        if found != run.verdict:
+            run.verdict = found
+            self._model.send(run.client, VerdictChanged(run.number, found))
         self._runs.end_diagnosis(run)
 
 

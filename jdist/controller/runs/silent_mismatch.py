@@ -110,7 +110,11 @@ def _verdict(run: int, comparison: _Comparison) -> Verdict:
             everyone = ((tuple(sorted(calls)), ""),)
             found = mismatch.compare(number, calls, sorted(calls)) or mismatch.Mismatch(number, "operation", everyone)
             return mismatch.verdict(run, found, next(iter(calls.values())).op, label, has_passed=True)
-    responsible = tuple(sorted(rank for ranks in comparison.parties[1:] for rank in ranks))
-    others = describe_ranks(comparison.parties[0])
-    reason = f"{describe_ranks(responsible, 'has')} called other collectives in group {label} than {others}"
+    responsible = mismatch.accused(comparison.parties, len(members))
+    if responsible:
+        others = describe_ranks(rank for rank in members if rank not in responsible)
+        reason = f"{describe_ranks(responsible, 'has')} called other collectives in group {label} than {others}"
+    else:
+        parties = " and ".join(describe_ranks(ranks) for ranks in comparison.parties)
+        reason = f"{parties} have called different collectives in group {label}"
     return Verdict(run, "mismatch", responsible, (), f"{reason}: what they left is wrong", group=label, has_passed=True)

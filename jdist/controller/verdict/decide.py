@@ -3,9 +3,11 @@
 The rules, of which the first that applies decides::
 
     rule        applies if                                              kind                      responsible
-    mismatched  members of a group called different things under one    mismatch                  the minority, or all
-                sequence number
+    mismatched  members of a group called different things under one    mismatch                  those that differ from
+                sequence number                                                                   a majority
     absent      a wait needs a rank whose part of the run is over       missing, transfer, store  that rank
+    unset       a rank waits at the store for a key, and every rank     store                     that rank, or no rank
+                that could set it can only wait                                                   if all do
     circular    the waits form a circle                                 cycle, transfer           its members
     slow        a wait has lasted ``slow_after`` seconds, and leads to  slow                      the busy ranks
                 a busy rank
@@ -13,16 +15,18 @@ The rules, of which the first that applies decides::
 :mod:`~jdist.controller.verdict.wait_graph` says who waits for whom, :mod:`~jdist.controller.verdict.phrases` words it.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from jdist.controller.verdict import mismatch, phrases
-from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, circle, may_move, needs
-from jdist.core.observation import INTERRUPT, ActivityKind, Call, Verdict, VerdictKind
-from jdist.core.ranks import describe_ranks
+from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, circle, is_send, may_move, meet, needs
+from jdist.core.observation import INTERRUPT, ActivityKind, Call, Verdict, VerdictKind, sizes
+from jdist.core.ranks import describe_ranks, ranks_by
 from jdist.core.remedy import Remedy
 
+ABORT = "(SIGABRT)"  # How gloo ends a process whose peer sent more than expected: the ranks' calls did not fit.
 _KINDS: dict[ActivityKind, VerdictKind] = {"collective": "missing", "transfer": "transfer", "store": "store"}
 _LASTING = 0.2  # Seconds in a collective after which a rank is taken to wait in it, rather than to pass through.
 
@@ -52,7 +56,8 @@ def _mismatched(case: Case) -> Verdict | None:
         for call in ranks[rank].activity.calls or ((last,) if last is not None else ()):
             found = mismatch.find(call.group, call.number, ranks) if call.number else None
             if found is not None:
-                waiting = tuple(r for r in case.blocked if any(c.group == call.group for c in ranks[r].activity.calls))
+                blocked = [r for r in case.blocked if ranks[r].is_blocked]
+                waiting = tuple(r for r in blocked if any(c.group == call.group for c in ranks[r].activity.calls))
                 return mismatch.verdict(case.run, found, call.op, phrases.label(call, ranks[rank]), waiting)
     return None
 
@@ -83,6 +88,20 @@ def _joining(responsible: tuple[int, ...], ranks: Ranks, kind: ActivityKind) -> 
     what = {"collective": "the same collective", "transfer": "the other half", "store": "the same"}[kind]
     effect = f"let {describe_ranks(responsible)} join by calling {what}"
     return (Remedy("run_cell", effect, ",".join(map(str, responsible))),)
+
+
+def _unset(case: Case) -> Verdict | None:
+    """A key that no rank will set: not one of the ranks can, and others wait for the rank that waits for it."""
+    ranks = case.ranks
+    at_store = [
+        r for r in case.stuck if ranks[r].activity.kind == "store" and ranks[r].activity.op.startswith("store.")
+    ]
+    if not at_store:
+        return None
+    reason = phrases.unset(at_store, ranks)
+    details = phrases.waits(case.stuck, at_store[0], ranks)
+    responsible = tuple(at_store) if len(at_store) < len(case.stuck) else ()
+    return Verdict(case.run, "store", responsible, tuple(case.stuck), reason, details, (INTERRUPT,))
 
 
 def _circular(case: Case) -> Verdict | None:
@@ -124,7 +143,7 @@ def _busy_ends(waiting: Iterable[int], ranks: Ranks) -> set[int]:
     return found
 
 
-RULES: tuple[Callable[[Case], Verdict | None], ...] = (_mismatched, _absent, _circular, _slow)
+RULES: tuple[Callable[[Case], Verdict | None], ...] = (_mismatched, _absent, _unset, _circular, _slow)
 
 
 def _pending(rank: int, ranks: Ranks) -> tuple[str, str, int]:
@@ -136,10 +155,11 @@ def _pending(rank: int, ranks: Ranks) -> tuple[str, str, int]:
 def last_call(snapshot: RankSnapshot) -> Call | None:
     """The collective that the rank is in, or failed in."""
     last = max((c for c in snapshot.calls if c.peer is None), key=lambda c: c.started, default=None)
-    if last is None or snapshot.part not in ("running", "failed"):
-        return None
-    is_in_it = last.has_failed if snapshot.part == "failed" else not last.is_done
-    return last if is_in_it else None
+    return last if last is not None and _is_in(snapshot, last) else None
+
+
+def _is_in(snapshot: RankSnapshot, call: Call) -> bool:
+    return {"running": not call.is_done, "lost": not call.is_done, "failed": call.has_failed}.get(snapshot.part, False)
 
 
 def decide_at_deadline(run: int, ranks: Ranks) -> Verdict | None:
@@ -151,21 +171,45 @@ def decide_at_deadline(run: int, ranks: Ranks) -> Verdict | None:
     return Verdict(run, "slow", tuple(busy), (), reason, phrases.work(busy, ranks), (INTERRUPT,))
 
 
-def decide_on_loss(run: int, rank: int, where: str, reason: str) -> Verdict:
-    """A rank's process is gone."""
-    return Verdict(run, "lost", (rank,), (), f"{where} is lost: {reason}")
+def decide_on_loss(run: int, losses: Ranks, others: Ranks) -> Verdict:
+    """Why a run ends that has lost ranks: their calls, or that their processes are gone.
 
-
-def decide_on_crash(run: int, rank: int, ranks: Ranks) -> Verdict | None:
-    """Why the C++ code of ``rank`` ended its process, as gloo does when a message is larger than its receiver expects.
-
-    The other ranks' calls show it if they differ. In a group of two only the survivor's call is known, which did not
-    match. None if the others agree: then the rank itself called something else, or died for another reason.
+    gloo ends a process whose message is larger than its receiver expects, and that may be any of the ranks. What the
+    lost ranks were calling is in their snapshots, if they could report it; ``others`` are known from a poll.
     """
-    others = [r for r, snapshot in ranks.items() if r != rank and snapshot.observation is not None]
-    found = _mismatched(Case(run, ranks, others))
-    if found is not None:
-        return found
+    texts = tuple(
+        f"{phrases.who(ranks, losses)} {'is' if len(ranks) == 1 else 'are'} lost: {reason}"
+        for reason, ranks in ranks_by((r, snapshot.note) for r, snapshot in losses.items()).items()
+    )
+    if any(ABORT in snapshot.note for snapshot in losses.values()):
+        ranks = {**losses, **{r: snapshot for r, snapshot in others.items() if r not in losses}}  # their calls first
+        seen = [r for r, snapshot in ranks.items() if snapshot.observation is not None]
+        found = _mismatched(Case(run, ranks, seen)) or _misfit_transfer(run, losses, ranks)
+        found = found or next((v for rank in losses if (v := _unlike_its_partner(run, rank, ranks)) is not None), None)
+        if found is not None:
+            return structs.replace(found, details=(*found.details, *texts), remedies=())
+    return Verdict(run, "lost", tuple(losses), (), texts[0], texts[1:])
+
+
+def _misfit_transfer(run: int, lost: Iterable[int], ranks: Ranks) -> Verdict | None:
+    """A lost rank received a message that was larger than what it expected."""
+    for rank in lost:
+        receives = [c for c in ranks[rank].calls if c.peer is not None and not is_send(c) and not c.is_done]
+        sends = [(r, c) for r, s in ranks.items() for c in s.calls if c.peer == rank]
+        for own, (other, call) in itertools.product(receives, sends):
+            is_half = meet(rank, own, other, call, ranks)
+            if is_half and (call.dtypes, sizes(call)) != (own.dtypes, sizes(own)):
+                what = "dtype" if call.dtypes != own.dtypes else "size"
+                reason, details = phrases.misfit({rank: own, other: call}, what, ranks)
+                waiting = tuple(r for r in (rank, other) if ranks[r].is_blocked)
+                return Verdict(run, "mismatch", (), waiting, reason, details, (INTERRUPT,), own.op)
+    return None
+
+
+def _unlike_its_partner(run: int, rank: int, ranks: Ranks) -> Verdict | None:
+    """In a group of two, what a rank did of which nothing is known did not fit the survivor's call."""
+    if ranks[rank].observation is not None:
+        return None
     partners = {}
     for other, snapshot in ranks.items():
         call = last_call(snapshot)
@@ -175,8 +219,7 @@ def decide_on_crash(run: int, rank: int, ranks: Ranks) -> Verdict | None:
     if not partners:
         return None
     reason, details = phrases.crash(rank, partners, ranks)
-    responsible = tuple(sorted({rank, *partners}))
-    return Verdict(run, "mismatch", responsible, tuple(partners), reason, details, (INTERRUPT,))
+    return Verdict(run, "mismatch", (), tuple(partners), reason, details, (INTERRUPT,))
 
 
 def is_confirmed(found: Verdict, ranks: Ranks) -> bool:

@@ -1,16 +1,21 @@
-"""Mismatch: ranks of a group that called different things under one sequence number, and the verdict on it. Pure."""
+"""Mismatch: ranks of a group that called different things under one sequence number, and the verdict on it. Pure.
 
-import itertools
+Only here is decided who is accused of a mismatch: the ranks that differ from a majority of the group. Where there is no
+majority both sides are shown, and no rank is accused.
+"""
+
 import re
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from jdist.controller.verdict.wait_graph import Ranks, members
-from jdist.core.observation import INTERRUPT, SAME_SIZE, Call, Verdict, sizes
+from jdist.core.observation import INTERRUPT, SAME_DTYPE, SAME_SIZE, Call, Verdict, sizes
 from jdist.core.ranks import describe_ranks, ranks_by
 
-_SPLITS = re.compile(r"splits=\[([\d, ]*)\]→\[([\d, ]*)\]")
+_SPLITS = re.compile(r"splits=(even|\[[\d, ]*\])→(even|\[[\d, ]*\])")
+
+Sizes = list[int] | None  # Elements for each member; None if unknown.
 
 
 class Mismatch(Struct, frozen=True):
@@ -19,14 +24,15 @@ class Mismatch(Struct, frozen=True):
     number: int
     what: str  # "operation", "size", "dtype", "root", ...
     parties: tuple[tuple[tuple[int, ...], str], ...]
+    responsible: tuple[int, ...] = ()
 
-    @property
-    def responsible(self) -> tuple[int, ...]:
-        """The ranks of the smallest party, or of all if it is no minority."""
-        largest, smallest = self.parties[0][0], self.parties[-1][0]
-        if len(largest) > len(smallest):
-            return smallest
-        return tuple(sorted(rank for ranks, _ in self.parties for rank in ranks))
+
+def accused(parties: Sequence[Sequence[int]], size: int) -> tuple[int, ...]:
+    """Of ranks that differ, those outside the party to which most of the group's ``size`` ranks belong, if any does."""
+    largest = max(parties, key=len)
+    if 2 * len(largest) <= size:
+        return ()
+    return tuple(sorted(rank for ranks in parties if ranks is not largest for rank in ranks))
 
 
 def verdict(
@@ -65,36 +71,70 @@ def compare(number: int, calls: Mapping[int, Call], members: Sequence[int]) -> M
         return None
     ops = {r: c.op for r, c in calls.items()}
     if len(set(ops.values())) > 1:
-        return Mismatch(number, "operation", _parties(ops, calls))
-    if next(iter(ops.values())) in SAME_SIZE:
-        with_tensors = {r: c for r, c in calls.items() if c.shapes}
-        dtypes = {r: c.dtypes for r, c in with_tensors.items()}
-        if len(set(dtypes.values())) > 1:
-            return Mismatch(number, "dtype", _parties(dtypes, calls))
-        of_size = {r: sizes(c) for r, c in with_tensors.items()}
-        if len(set(of_size.values())) > 1:
-            return Mismatch(number, "size", _parties(of_size, calls))
-    splits = {r: s for r, c in calls.items() if (s := _split_sizes(c)) is not None}
-    for (i, (given, _)), (j, (_, taken)) in itertools.product(splits.items(), repeat=2):
-        a, b = members.index(i), members.index(j)
-        if b < len(given) and a < len(taken) and given[b] != taken[a]:
-            return Mismatch(number, "split sizes", _parties({i: i, j: j}, calls))
+        return _differing(number, "operation", ops, calls, members)
+    op = next(iter(ops.values()))
+    with_tensors = {r: c for r, c in calls.items() if c.shapes}
+    dtypes = {r: frozenset(c.dtypes) for r, c in with_tensors.items()}
+    if op in SAME_DTYPE and len(set(dtypes.values())) > 1:
+        return _differing(number, "dtype", dtypes, calls, members)
+    splits = {r: s for r, c in calls.items() if (s := _split_sizes(c, len(members))) is not None}
     if splits:
-        return None
+        even = {r: (_even(c, len(members)), None) for r, c in calls.items()}
+        return _misfit(number, {**even, **splits}, calls, members)
+    of_size = {r: sizes(c) for r, c in with_tensors.items()}
+    if (op in SAME_SIZE or op == "all_to_all_single") and len(set(of_size.values())) > 1:
+        return _differing(number, "size", of_size, calls, members)
     details = {r: c.detail for r, c in calls.items() if c.detail}
     if len(set(details.values())) > 1:
         names = {d.partition("=")[0] for d in details.values()}
-        return Mismatch(number, "root" if names <= {"src", "dst"} else "reduction", _parties(details, calls))
+        what = "root" if names <= {"src", "dst"} else "reduction"
+        return _differing(number, what, details, calls, members)
     return None
 
 
-def _split_sizes(call: Call) -> tuple[list[int], list[int]] | None:
-    """What an all_to_all gives to and takes from each member, if the sizes differ."""
+def _differing(
+    number: int, what: str, values: Mapping[int, object], calls: Mapping[int, Call], members: Sequence[int]
+) -> Mismatch:
+    parties = _parties(values, calls)
+    size = max(len(members), len(values))
+    return Mismatch(number, what, parties, accused([ranks for ranks, _ in parties], size))
+
+
+def _misfit(
+    number: int, splits: Mapping[int, tuple[Sizes, Sizes]], calls: Mapping[int, Call], members: Sequence[int]
+) -> Mismatch | None:
+    """Ranks that give other numbers of elements than others take; accused is one that is in each such pair."""
+    pairs = set()
+    for i, (given, _) in splits.items():
+        for j, (_, taken) in splits.items():
+            a, b = members.index(i), members.index(j)
+            if given and taken and b < len(given) and a < len(taken) and given[b] != taken[a]:
+                pairs.add(frozenset((i, j)))
+    if not pairs:
+        return None
+    common = frozenset.intersection(*pairs)
+    involved = frozenset.union(*pairs)
+    parties = _parties({r: r for r in involved}, calls)
+    return Mismatch(number, "split sizes", parties, tuple(common) if len(common) == 1 else ())
+
+
+def _split_sizes(call: Call, size: int) -> tuple[Sizes, Sizes] | None:
+    """What an all_to_all gives to and takes from each of ``size`` members, if the sizes differ."""
     found = _SPLITS.search(call.detail)
     if found is None:
         return None
-    given, taken = ([int(n) for n in part.split(",") if n.strip()] for part in found.groups())
-    return given, taken
+    given, taken = (None if part == "even" else _numbers(part) for part in found.groups())
+    return given or _even(call, size), taken
+
+
+def _even(call: Call, size: int) -> Sizes:
+    """What a member gives to each of the others if it has named no sizes."""
+    return [call.shapes[0][0] // size] * size if size and len(call.shapes) == 1 and call.shapes[0] else None
+
+
+def _numbers(text: str) -> list[int]:
+    """``"[1, 3]"`` → [1, 3]."""
+    return [int(n) for n in text[1:-1].split(",") if n.strip()]
 
 
 def _parties(values: Mapping[int, object], calls: Mapping[int, Call]) -> tuple[tuple[tuple[int, ...], str], ...]:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from jdist.controller.verdict.mismatch import describe_call, describe_tensors
-from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, is_send, missing, needs
+from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, begun_for, is_send, missing, needs
 from jdist.core.observation import ANY, Call
+from jdist.core.quantities import format_count
 from jdist.core.ranks import describe_ranks, ranks_by
 
 _SLEEPING = 0.05  # Share of a core below which a rank is described as sleeping.
@@ -20,11 +21,38 @@ def absence(rank: int, responsible: Sequence[int], ranks: Ranks) -> str:
         did = "left" if all(_has_left(ranks[r], call) for r in responsible) else "not entered"
         return f"{subject} {have} {did} {_name(call, label(call, ranks[rank]))}"
     if activity.kind == "transfer" and call is not None:
-        partner, done = "no rank" if call.peer == ANY else subject, "received from" if is_send(call) else "sent to"
-        return f"{partner} has {done} rank {rank}, which waits in {_name_transfer(call)}"
+        return _unserved(rank, call, subject, ranks)
     if activity.op in ("new_group", "split_group"):
         return f"{subject} {have} not called {activity.op}, which every rank of the world must call"
     return f"{describe_ranks([rank], 'waits')} at the store for {activity.waits_for or 'a key that no rank will set'}"
+
+
+def _unserved(rank: int, call: Call, peer: str, ranks: Ranks) -> str:
+    """Such as "rank 1 has not sent to rank 0, which waits in recv from rank 1"."""
+    verb, preposition = ("received", "from") if is_send(call) else ("sent", "to")
+    wait = f"rank {rank}, which waits in {_name_transfer(call, ranks[rank])}"
+    if call.peer == ANY:
+        return f"no rank has {verb} {preposition} {wait}"
+    begun = begun_for(rank, call, ranks)
+    if not begun:
+        return f"{peer} has not {verb} {preposition} {wait}"
+    wait = f"rank {rank}, which waits in {_name_transfer(call, ranks[rank], f'{call.op} number {call.nth}')}"
+    return f"{peer} has {verb} {format_count(begun, 'message')} {preposition} {wait}"
+
+
+def unset(at_store: Sequence[int], ranks: Ranks) -> str:
+    """The ranks that wait for keys that no rank will set."""
+    keys = ranks_by((r, ranks[r].activity.waits_for or "a key of a store") for r in at_store)
+    text = ", ".join(f"{who(r, ranks)} {'waits' if len(r) == 1 else 'wait'} for {key}" for key, r in keys.items())
+    return f"{text}, and no rank is left that can set {'it' if len(keys) == 1 else 'them'}"
+
+
+def misfit(halves: Mapping[int, Call], what: str, ranks: Ranks) -> Phrases:
+    """A send and a recv that are the halves of one message, and differ."""
+    sender = next(r for r, c in halves.items() if is_send(c))
+    receiver = next(r for r in halves if r != sender)
+    lines = tuple(f"rank {r} calls {_name_transfer(c, ranks[r], describe_call(c))}" for r, c in sorted(halves.items()))
+    return f"what rank {sender} sends to rank {receiver} differs in {what} from what that receives", lines
 
 
 def who(numbers: Sequence[int], ranks: Ranks) -> str:
@@ -40,7 +68,13 @@ def _has_left(snapshot: RankSnapshot, call: Call) -> bool:
 
 def circle(ring: Sequence[int], stuck: Iterable[int], ranks: Ranks, is_exchange: bool) -> Phrases:
     """A circle of waits; ``is_exchange``: two ranks that send to or receive from each other at the same time."""
-    what = "cross each other's sends and receives" if is_exchange else "wait for each other in a circle"
+    what = "wait for each other in a circle"
+    if is_exchange:
+        calls = [c for r in ring if (c := ranks[r].blocked_in) is not None]
+        differs = _difference(calls) if len({is_send(c) for c in calls}) == 2 else ""
+        what = "cross each other's sends and receives"
+        if differs:
+            what = f"send and receive past each other, {differs}"
     lines = tuple(f"rank {r} waits in {_wait(r, ranks)}" for r in ring)
     behind = tuple(f"rank {r} waits in {_wait(r, ranks)}, behind them" for r in stuck if r not in ring)
     return f"{describe_ranks(ring)} {what} ({' → '.join(map(str, (*ring, ring[0])))})", lines + behind
@@ -109,10 +143,21 @@ def _name(call: Call, group: str) -> str:
     return " ".join(filter(None, (call.op, f"#{call.number}", describe_tensors(call), f"of group {group}")))
 
 
-def _name_transfer(call: Call) -> str:
+def _name_transfer(call: Call, snapshot: RankSnapshot, name: str = "") -> str:
+    """``"recv from rank 1 with tag 3 in group tp"``."""
     direction = "to" if is_send(call) else "from"
     peer = "any rank" if call.peer == ANY else f"rank {call.peer}"
-    return f"{call.op} {direction} {peer}" + (f" with tag {call.tag}" if call.tag else "")
+    tag = f" with tag {call.tag}" if call.tag else ""
+    group = label(call, snapshot)
+    return f"{name or call.op} {direction} {peer}{tag}" + ("" if group == "world" else f" in group {group}")
+
+
+def _difference(calls: Sequence[Call]) -> str:
+    """In what a send and a recv of the same two ranks differ, so that they do not meet."""
+    found = [
+        what for what, n in (("tag", len({c.tag for c in calls})), ("group", len({c.group for c in calls}))) if n > 1
+    ]
+    return f"with another {' and '.join(found)}" if found else ""
 
 
 def _wait(rank: int, ranks: Ranks) -> str:
@@ -122,7 +167,7 @@ def _wait(rank: int, ranks: Ranks) -> str:
     if activity.kind == "collective" and call is not None:
         what, awaited = _name(call, label(call, ranks[rank])), set(missing(call, ranks))
     elif activity.kind == "transfer" and call is not None:
-        what = " and ".join(_name_transfer(c) for c in activity.calls[:2])
+        what = " and ".join(_name_transfer(c, ranks[rank]) for c in activity.calls[:2])
     else:
         what, awaited = activity.op, {m for need in needs(rank, ranks) for m in need}
     whom = f" for {describe_ranks(awaited)}" if awaited else ""

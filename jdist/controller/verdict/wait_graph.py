@@ -4,9 +4,10 @@ A blocked rank has *needs*, each a set of ranks of which one must come. A rank *
 of its needs contains a rank that may move. The other ranks can only wait: for a rank whose part of the run is over, or
 for each other in a circle.
 
-The ranks are observed at different moments. The graph is sound for collectives nevertheless: the number of collectives
-that a rank has begun in a group only grows, and no rank can leave one that another member has not begun. Sends and
-receives have no numbers, so a finding about them counts only if the next poll sees the same calls still in flight.
+The ranks are observed at different moments. The graph is sound nevertheless: the number of collectives that a rank has
+begun in a group only grows, and no rank can leave one that another member has not begun. The same holds for the
+messages of a channel (:class:`~jdist.core.observation.Channel`), whose n-th send meets its n-th receive. Where a call
+has no number, a finding counts only if the next poll sees the same calls still in flight.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 from jdist.core.messages.observation import Observation
-from jdist.core.observation import ANY, Activity, Call, GroupProgress
+from jdist.core.observation import ANY, Activity, Call, Channel, GroupProgress
 
 # running: in the run. done, failed: its part of the run is over. free: not in the run, and idle. elsewhere: in another
 # run's cell. lost: its process is gone, and its replacement is in no group yet.
@@ -50,7 +51,14 @@ class RankSnapshot(Struct, frozen=True):
 
     @property
     def is_blocked(self) -> bool:
-        return not self.is_over and self.observation is not None and self.activity.kind in _BLOCKED
+        if self.is_over or self.observation is None or self.activity.kind not in _BLOCKED:
+            return False
+        return not self.activity.is_limited  # such a wait soon ends by itself
+
+    @property
+    def is_in_known_call(self) -> bool:
+        """Whether it is blocked, and it is known under which number."""
+        return self.is_blocked and all(call.number or call.nth for call in self.activity.calls)
 
     @property
     def blocked_in(self) -> Call | None:
@@ -74,7 +82,16 @@ class RankSnapshot(Struct, frozen=True):
 
     def call(self, group: str, number: int) -> Call | None:
         """Its collective with this sequence number, if it is remembered."""
-        return next((c for c in self.calls if c.group == group and c.number == number and c.peer is None), None)
+        calls = (*self.activity.calls, *self.calls)  # of one that it is in, the line is known here
+        own = (c for c in calls if c.group == group and c.peer is None)
+        return next((c for c in own if c.number - c.parts < number <= c.number), None)
+
+    def channel(self, group: str, tag: int, peer: int, *, is_send: bool) -> Channel:
+        """Its sends to ``peer``, or its receives from there; none have begun where it reports no such channel."""
+        channels = self.observation.channels if self.observation is not None else ()
+        wanted = group, is_send, peer, tag
+        found = (c for c in channels if (c.group, c.is_send, c.peer, c.tag) == wanted)
+        return next(found, Channel(*wanted, begun=0))
 
 
 Ranks = Mapping[int, RankSnapshot]  # All ranks of the world.
@@ -120,11 +137,45 @@ def _partner(rank: int, call: Call, ranks: Ranks) -> frozenset[int]:
     """The ranks of which one must come for a send or recv; empty if its other half is in flight already."""
     if call.peer is None:
         return frozenset()
-    others = frozenset(ranks) - {rank} if call.peer == ANY else frozenset((call.peer,)) & ranks.keys()
-    for other in (c for r in others for c in ranks[r].calls if c.peer in (rank, ANY) and not c.is_done):
-        if is_send(call) != is_send(other) and call.tag == other.tag:
-            return frozenset()
-    return others
+    others = frozenset(ranks) - {rank}
+    if call.peer == ANY:
+        others = others.intersection(members(call.group, ranks) or others)
+    else:
+        others &= {call.peer}
+    return frozenset() if is_served(rank, call, ranks) else others
+
+
+def is_served(rank: int, call: Call, ranks: Ranks) -> bool:
+    """Whether the other half of a send or recv has begun, or may have."""
+    return not call.nth or begun_for(rank, call, ranks) >= call.nth
+
+
+def begun_for(rank: int, call: Call, ranks: Ranks) -> int:
+    """How many messages of the call's channel have their other half, at most."""
+    own, place, peer = ranks[rank], (call.group, call.tag), ANY if call.peer is None else call.peer
+    if is_send(call):
+        partner = ranks.get(peer, own)
+        from_any = partner.channel(*place, ANY, is_send=False)
+        elsewhere = sum(n for source, n in from_any.taken if source != rank)
+        return partner.channel(*place, rank, is_send=False).begun + from_any.begun - elsewhere
+    sent = {r: s.channel(*place, rank, is_send=True).begun for r, s in ranks.items()}
+    if peer != ANY:
+        taken = dict(own.channel(*place, ANY, is_send=False).taken)
+        return sent.get(peer, 0) - taken.get(peer, 0)
+    by_name = (own.channel(*place, r, is_send=False) for r in ranks)
+    return sum(sent.values()) - sum(channel.begun - channel.in_flight for channel in by_name)
+
+
+def meet(rank: int, recv: Call, other: int, send: Call, ranks: Ranks) -> bool:
+    """Whether a recv of ``rank`` and a send of ``other`` are the halves of one message, as far as can be told."""
+    if send.peer != rank or not is_send(send) or (recv.group, recv.tag) != (send.group, send.tag):
+        return False
+    if recv.peer == other:
+        return recv.nth == send.nth != 0
+    place = recv.group, recv.tag
+    taken = dict(ranks[rank].channel(*place, ANY, is_send=False).taken).get(other, 0)
+    got = taken + ranks[rank].channel(*place, other, is_send=False).begun
+    return recv.peer == ANY and send.nth == got + 1
 
 
 def is_send(call: Call) -> bool:

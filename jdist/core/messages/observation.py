@@ -2,7 +2,7 @@
 
 from jdist.core.messages.base import Message
 from jdist.core.messages.nodes import GpuUse
-from jdist.core.observation import Activity, Call, GroupProgress, Verdict
+from jdist.core.observation import Activity, Call, Channel, GroupProgress, Verdict
 
 
 class Observe(Message, frozen=True):
@@ -22,6 +22,7 @@ class Observation(Message, frozen=True):
     recent: tuple[Call, ...] = ()  # Oldest first, those in flight included.
     run: int = 0  # The run whose cell is being executed; 0: none.
     gpu: GpuUse | None = None  # None: there is no GPU, it was not asked for, or the driver does not report it.
+    channels: tuple[Channel, ...] = ()  # Of its sends and receives, if recent calls were asked for.
 
 
 class GetStack(Message, frozen=True):

@@ -165,7 +165,9 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
     def echo_summary(self) -> str:
         """``ranks 0,2 failed because of rank 1``; there is at least one echo."""
         causes, echoes = self.failures
-        return f"{naming(rank for echo in echoes for rank in echo.ranks)} failed because of {naming(causes[0].ranks)}"
+        is_mismatch = self.verdict is not None and self.verdict.kind == "mismatch"
+        cause = "that" if is_mismatch else naming(causes[0].ranks)  # the verdict stands above it
+        return f"{naming(rank for echo in echoes for rank in echo.ranks)} failed because of {cause}"
 
     def newest_notices(self, longest: int) -> list[str]:
         """A few notices, each of at most ``longest`` characters, and before them how many were left out."""

@@ -23,7 +23,7 @@ from jdist.worker.groups.formation import FOREVER
 from jdist.worker.groups.rebind import remember_ddp_modules
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.observe.call_log import OWN_FILES
-from jdist.worker.observe.main_thread import STORE_WAITS
+from jdist.worker.observe.main_thread import STORE_WAITS, WORK_WAITS
 
 _BLOCKING_STORE_METHODS = ("wait", "get", "multi_get", "queue_pop", "barrier")
 
@@ -41,6 +41,7 @@ def install(groups: GroupRegistry) -> None:
                 setattr(module, name, patched)
     OWN_FILES.update({__file__, inspect.getfile(GroupRegistry)})
     _mark_store_waits()
+    _mark_work_waits()
     remember_receives()
     remember_ddp_modules()
     groups.log.install()
@@ -135,3 +136,16 @@ def _mark_store_waits() -> None:
         wait.__code__ = wait.__code__.replace(co_name=name)
         STORE_WAITS.add(wait.__code__)
         setattr(dist.Store, name, wait)
+
+
+def _mark_work_waits() -> None:
+    """Give ``Work.wait`` a Python frame, too: it shows which call the thread waits for."""
+    original: Any = dist.Work.wait
+
+    def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return original(work, *args, **kwargs)
+
+    wait.__doc__ = original.__doc__
+    WORK_WAITS.add(wait.__code__)
+    setattr(dist.Work, "wait", wait)  # noqa: B010 - the stub's signature differs

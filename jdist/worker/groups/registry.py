@@ -8,7 +8,6 @@ replaced (see worker/groups/rebind).
 import gc
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -193,7 +192,7 @@ class GroupRegistry:
         self._bind_names(formation, mesh)
         if formation.rank == 0 and form.store_port:
             sweep(self.store_client.get(form.store_host, form.store_port), form.generation)
-        self.log.formed_at = time.time_ns()
+        self.log.world_formed()
         self._formation = formation
         return tuple(notices)
 

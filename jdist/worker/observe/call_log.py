@@ -23,7 +23,9 @@ import torch.distributed as dist
 from msgspec import Struct
 from torch.distributed import distributed_c10d as c10d
 
+from jdist.core.observation import Channel
 from jdist.worker.compat import torch as torch_compat
+from jdist.worker.observe.channels import ChannelProgress, Channels
 
 OWN_FILES = {__file__}  # Files of the frames that stand between a caller and torch; tracebacks leave them out.
 KEPT = 4000  # Calls that are kept, and backward passes.
@@ -37,11 +39,14 @@ COLLECTIVES = (
 TRANSFERS = frozenset({"send", "recv", "isend", "irecv", "send_object_list", "recv_object_list"})
 _RECORDED = [op for op in (*COLLECTIVES, *TRANSFERS) if hasattr(dist, op)]
 # Replaced in distributed_c10d as well, which compares a P2POp's function with its own; send and recv call them.
-_INSIDE_TOO = ("isend", "irecv")
+_INSIDE_TOO = ("isend", "irecv")  # Each is one message.
 # Parameters by whose shape a call is described: the first of them that the function has.
 _TENSORS = ("tensor", "input_tensor", "input", "tensors", "input_tensor_list", "input_list", "output", "output_tensor")
 # Further parameters that are recorded.
-_OTHERS = ("src", "dst", "group_src", "group_dst", "tag", "op", "group", "input_split_sizes", "output_split_sizes")
+_OTHERS = (
+    *("src", "dst", "group_src", "group_dst", "tag", "op", "group", "input_split_sizes", "output_split_sizes"),
+    "output_tensor_list",  # What an all_to_all takes, as against what it gives.
+)
 _DEPTH = 40  # Frames above the call that are searched for a cell's.
 _LISTED = 64  # Tensors of a list that are described.
 _NEWEST = 256  # How many recent calls (of all threads) are searched for one that has not returned.
@@ -69,6 +74,7 @@ class LoggedCall(Struct, eq=False, gc=False):
     ended: int = 0  # 0: it has not returned.
     has_failed: bool = False  # It raised.
     work_ref: weakref.ref[Any] | None = None  # Of the Work that it returned.
+    nth: int = 0  # Of a send or receive: its number in its channel, or that of the last message within it.
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -89,6 +95,13 @@ class LoggedCall(Struct, eq=False, gc=False):
         return bool(self.ended) and (work is None or bool(work.is_completed()))
 
 
+class _OpenCall(Struct, gc=False):
+    """A send or receive that is under way around its messages."""
+
+    call: LoggedCall
+    from_any: list[ChannelProgress] = []  # The channels of its messages from any rank.
+
+
 class _Ring(deque[LoggedCall]):
     """The newest calls, and how many there have been."""
 
@@ -102,9 +115,17 @@ class CallLog:
         self.cells: Container[str] = ()  # File names of cells.
         self.transfers = 0  # Changes when a send or receive begins or returns; a group's counter counts them.
         self.formed_at = 0  # Wall clock in ns when the world was formed; earlier calls do not count.
+        self.channels = Channels()
         self._calls = _Ring(maxlen=KEPT)
         self._backward = _Ring(maxlen=KEPT)
         self._transfers: deque[LoggedCall] = deque(maxlen=KEPT)
+        self._outer: dict[int, _OpenCall] = {}  # By thread: the call around messages that it is in.
+
+    def world_formed(self) -> None:
+        """ChannelProgress from here on: what an earlier world has left unfinished will stay so."""
+        self.formed_at = time.time_ns()
+        self.channels = Channels()
+        self._transfers.clear()
 
     def install(self) -> None:
         """Put the closures in place of the public functions, once a process, before user code runs."""
@@ -117,7 +138,7 @@ class CallLog:
         torch.autograd.backward = self._logged(torch.autograd.backward, BACKWARD, self._backward)
 
     def _logged(self, original: Callable[..., Any], op: str, ring: _Ring) -> Callable[..., Any]:
-        log, parameters, is_transfer = self, _parameters(op), op in _INSIDE_TOO
+        log, parameters, is_transfer = self, _parameters(op), op in TRANSFERS
         is_kept, names = parameters.is_kept, parameters.defaults
 
         @functools.wraps(original)
@@ -138,8 +159,7 @@ class CallLog:
             ring.append(call)
             ring.added += 1
             if is_transfer:
-                log.transfers += 1
-                log._transfers.append(call)
+                return log._transfer(call, original, args, kwargs)
             try:
                 result = original(*args, **kwargs)
                 if isinstance(result, dist.Work):
@@ -149,11 +169,46 @@ class CallLog:
                 raise
             finally:
                 call.ended = time.time_ns()
-                log.transfers += is_transfer
             return result
 
         torch_compat.compile_as(logged, original)
         return logged
+
+    def _transfer(self, call: LoggedCall, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """Make a logged call that sends or receives: one message, or the call around some."""
+        __tracebackhide__ = True
+        is_message, channels = call.op in _INSIDE_TOO, self.channels
+        count = channels.begin(call) if is_message else None
+        outer = self._outer.get(call.thread)
+        if is_message:
+            self.transfers += 1
+            self._transfers.append(call)
+            if outer is not None:
+                outer.call.nth = call.nth
+        else:
+            own = self._outer[call.thread] = _OpenCall(call)
+        result = None
+        try:
+            result = original(*args, **kwargs)
+            if isinstance(result, dist.Work):
+                call.work_ref = weakref.ref(result)
+        except BaseException:
+            call.has_failed = True
+            raise
+        finally:
+            call.ended = time.time_ns()
+            if is_message:
+                self.transfers += 1
+                if count is not None and result is None:
+                    channels.take_back(count)
+                elif count is not None and outer is not None and channels.is_from_any(call):
+                    outer.from_any.append(count)
+            else:
+                channels.took(own.from_any, result)
+                self._outer.pop(call.thread)
+                if outer is not None:
+                    self._outer[call.thread] = outer
+        return result
 
     def cell_frame(self, frame: FrameType | None) -> FrameType | None:
         """The innermost frame of a cell, from ``frame`` outwards."""
@@ -195,6 +250,10 @@ class CallLog:
         while self._transfers and self._transfers[0].is_done:
             self._transfers.popleft()
         return found
+
+    def read_channels(self) -> tuple[Channel, ...]:
+        """How many messages there have been in each channel since the world was formed."""
+        return self.channels.read(c for c in list(self._transfers) if not c.is_done)
 
     def find(self, work: object) -> LoggedCall | None:
         """The call that returned this Work."""

@@ -11,8 +11,9 @@ from typing import Any
 
 from msgspec import structs
 
-from jdist.core.observation import ANY, Call
+from jdist.core.observation import Call
 from jdist.worker.observe.call_log import TRANSFERS, GroupName, LoggedCall, TensorMeta
+from jdist.worker.observe.channels import global_rank, peer
 from jdist.worker.observe.flight_recorder import RecorderEntry
 
 _Pair = tuple[int, LoggedCall | None, list[RecorderEntry]]  # When it began, the logged call, the entries.
@@ -62,16 +63,17 @@ class CallMerger:
         first = next(iter(arguments.values()), None)
         tensors: list[TensorMeta] = [m for m in (first if isinstance(first, list) else [first]) if isinstance(m, tuple)]
         is_transfer, is_async = logged.op in TRANSFERS, logged.work_ref is not None
-        ends = (self._global_rank(arguments, end, name) for end in ("src", "dst") if end in arguments)
         return Call(
             op=logged.op,
             group=name,
             number=entries[-1].call.number if entries and not is_transfer else 0,
+            parts=max(1, len(entries)),
             shapes=tuple(tuple(n if type(n) is int else -1 for n in shape) for shape, _ in tensors),
             dtypes=tuple(str(dtype).removeprefix("torch.") for _, dtype in tensors),
             detail="" if is_transfer else self._detail(arguments, name),
-            peer=next((r for r in ends if r is not None), ANY) if is_transfer else None,
+            peer=peer(arguments, self.group_ranks.get(name, ())) if is_transfer else None,
             tag=arguments.get("tag") or 0 if is_transfer else 0,
+            nth=logged.nth,
             line=logged.line,
             started=logged.started / 1e9,
             ended=None if is_async or not logged.ended else logged.ended / 1e9,
@@ -80,21 +82,21 @@ class CallMerger:
         )
 
     def _detail(self, arguments: dict[str, Any], group: str) -> str:
-        parts = [f"{end}={self._global_rank(arguments, end, group) or 0}" for end in ("src", "dst") if end in arguments]
+        members = self.group_ranks.get(group, ())
+        parts = [f"{end}={global_rank(arguments, end, members) or 0}" for end in ("src", "dst") if end in arguments]
         if arguments.get("op") is not None:
             parts.append("op=" + str(arguments["op"]).partition(":")[0].rpartition(".")[2].strip(" <>"))
         splits = arguments.get("input_split_sizes"), arguments.get("output_split_sizes")
+        if "output_tensor_list" in arguments:
+            splits = _elements(arguments.get("input_tensor_list")), _elements(arguments["output_tensor_list"])
         if any(splits):
             parts.append("splits=" + "→".join(str(s or "even") for s in splits))
         return " ".join(parts)
 
-    def _global_rank(self, arguments: dict[str, Any], end: str, group: str) -> int | None:
-        """The global rank of ``src`` or ``dst``, also where the rank in the group was given."""
-        inside = arguments.get(f"group_{end}")
-        if inside is None:
-            return arguments.get(end)
-        ranks = self.group_ranks.get(group, ())
-        return ranks[inside] if 0 <= inside < len(ranks) else None
+
+def _elements(tensors: Any) -> list[int]:
+    """The number of elements of each tensor of a list."""
+    return [meta[0].numel() for meta in tensors or () if isinstance(meta, tuple)]
 
 
 def _paired(logged: Sequence[LoggedCall], entries: Iterable[RecorderEntry]) -> list[_Pair]:

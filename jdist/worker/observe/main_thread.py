@@ -8,16 +8,17 @@ of Python's own waits: a sleep or a data loader's wait while a collective goes o
 import contextlib
 import itertools
 import linecache
+import math
 import os
 import platform
 import re
 import sys
 import threading
 import time
+from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any
 
-import torch.distributed as dist
 from msgspec import Struct, structs
 
 from jdist.core.observation import Activity
@@ -27,7 +28,10 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_log import TRANSFERS, CallLog, LoggedCall
 from jdist.worker.observe.flight_recorder import FlightRecorder
 
-STORE_WAITS: set[CodeType] = set()  # Code that is on the stack in a store's wait; filled by worker/groups/patches.
+# Code that is on the stack in a wait at a store and in that for a Work, each with a local of that name; filled by
+# worker/groups/patches.
+STORE_WAITS: set[CodeType] = set()
+WORK_WAITS: set[CodeType] = set()
 _NEAR = 3  # Innermost frames that are searched for a wait at a store.
 _SETTLE = 0.006  # Least seconds between two samples of a thread that may be blocked.
 _BUSY = 0.01  # Share of a core above which a thread does not wait (for more than the GIL).
@@ -40,7 +44,7 @@ _PYTHONS = {
     *("signal", "time", "zmq", "tornado"),
 }
 _LOCK = re.compile(r"\.(acquire|get)\([^()]*\)$")
-_WAIT = re.compile(r"^([A-Za-z_]\w*)\.wait\(")
+_SOON = 20.0  # Seconds of a timeout with which a wait at a store is meant to end by itself. The world's store has 30.
 
 Key = tuple[Any, ...]
 
@@ -52,6 +56,7 @@ class Location(Struct, frozen=True):
     key: Key
     call: LoggedCall | None = None  # The call it is in, or whose Work it waits for.
     is_open: bool = False  # Whether it is in that call itself.
+    is_wait: bool = False  # Whether it is in the wait for that call's Work.
 
 
 class _Sample(Struct):
@@ -118,7 +123,14 @@ class MainThread:
         if waiting is not None:
             activity = _at_store(frames, waiting, python.activity)
             return _Sample(Location(activity, (id(waiting), frames[0].f_lasti)), None, at, cpu)
-        return _Sample(python, self._maybe(frames[0], python.activity), at, cpu)
+        work = frames[0].f_locals.get("work") if frames[0].f_code in WORK_WAITS else None
+        call = self._log.find(work) if work is not None else None
+        if call is not None and not call.is_done:
+            kind = "transfer" if call.op in TRANSFERS else "collective"
+            activity = structs.replace(python.activity, kind=kind, op=call.op)
+            return _Sample(Location(activity, (call.op, call.started, "wait"), call, is_wait=True), None, at, cpu)
+        innermost = frames[1] if work is not None and len(frames) > 1 else frames[0]
+        return _Sample(python, self._maybe(innermost, python.activity), at, cpu)
 
     def _python(self, frames: list[FrameType]) -> Location:
         """At the innermost frame of a cell, or of a script that it runs; else at the innermost frame of all."""
@@ -140,21 +152,15 @@ class MainThread:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package in _PYTHONS or not _waits_for_a_thread(self._native_id):
             return None
-        text = _instruction(frame)
-        if _LOCK.search(text):
+        if _LOCK.search(_instruction(frame)):
             return None
-        pending, named = self._log.pending(), _WAIT.search(text)
-        # The call whose Work is waited for, where the code names it: ``work.wait()``.
-        work = frame.f_locals.get(named[1], frame.f_globals.get(named[1])) if named is not None else None
-        call = self._log.find(work) if isinstance(work, dist.Work) else None
-        is_waited = call is not None and not call.is_done  # an earlier one may still be in flight
-        if not pending and not is_waited and not self._recorder.is_in_flight():
+        pending, is_in_flight = self._log.pending(), self._recorder.is_in_flight()
+        if not pending and not is_in_flight:
             return None
-        is_transfer = call in pending if call is not None else not self._recorder.is_in_flight()
         key = (id(frame), frame.f_lasti, self._recorder.status, len(pending))
-        op = call.op if call is not None else pending[0].op if is_transfer else ""
-        kind = "transfer" if is_transfer else "collective"
-        return Location(structs.replace(python, kind=kind, op=op), key, call)
+        if is_in_flight:
+            return Location(structs.replace(python, kind="collective", op=""), key)
+        return Location(structs.replace(python, kind="transfer", op=pending[0].op), key)
 
 
 # ---------------------------------------------------------------- frames of a thread, read from another
@@ -250,4 +256,12 @@ def _at_store(frames: list[FrameType], waiting: FrameType, python: Activity) -> 
         needs = tuple(sorted(asked.f_locals["ranks"] or ())) if asked is not None else ()
         who = f"ranks {RankSet(needs)}" if needs else "every rank of the world"
         words = f"{who} to call {op} as well"
-    return structs.replace(python, kind="store", op=op, needs=needs, waits_for=words)
+    is_limited = op.startswith("store.") and _timeout(waiting) <= _SOON
+    return structs.replace(python, kind="store", op=op, needs=needs, waits_for=words, is_limited=is_limited)
+
+
+def _timeout(wait: FrameType) -> float:
+    """Seconds until a wait at a store ends by itself."""
+    given = (*wait.f_locals.get("args", ()), *wait.f_locals.get("kwargs", {}).values())
+    own = getattr(wait.f_locals.get("store"), "timeout", None)
+    return next((limit.total_seconds() for limit in (*given, own) if isinstance(limit, timedelta)), math.inf)

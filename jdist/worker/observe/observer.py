@@ -11,7 +11,7 @@ from collections.abc import Callable
 from msgspec import Struct, structs
 
 from jdist.core.messages.observation import Observation, RankTrace
-from jdist.core.observation import Activity, Call, CallDigest
+from jdist.core.observation import Activity, Call, CallDigest, Channel
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_digest import digest_calls
 from jdist.worker.observe.call_log import OWN_FILES, CallLog
@@ -94,12 +94,14 @@ class Observer:
         doing = self._activity(self._main.location() if run else None)
         groups = self._recorder.progress(exact=recent > 0)
         calls: list[Call] = []
+        channels: tuple[Channel, ...] = ()
         if recent:
+            channels = self._log.read_channels()
             formed = self._log.formed_at
             entries = [e for e in self._recorder.entries() if e.is_current and e.created >= formed]
             logged = [c for c in self._log.all() if c.started >= formed]  # the call of each entry is in the log then
             calls = self._merger().merge(logged, entries, recent)
-        return Observation(device, doing, rss, groups, tuple(calls), run)
+        return Observation(device, doing, rss, groups, tuple(calls), run, channels=channels)
 
     def stack(self) -> str:
         """The main thread's stack as Python prints it, without jdist's functions around torch's; from the cell on."""
@@ -151,7 +153,7 @@ class Observer:
             return structs.replace(found, kind="python", seconds=0.0)
         if not calls:
             return found
-        seconds = max(0.0, time.time() - calls[0].started)
+        seconds = found.seconds if at.is_wait else max(0.0, time.time() - calls[0].started)
         return structs.replace(found, op=calls[0].op, seconds=seconds, calls=calls)
 
     def _calls(self, at: Location) -> tuple[Call, ...]:
@@ -162,7 +164,7 @@ class Observer:
                 return ()
             own = [e for e in self._recorder.entries() if e.call.group == call.group and e.created >= at.call.started]
             if at.activity.kind == "collective" and own:  # else it has not got so far yet, or is none that is numbered
-                call = structs.replace(call, number=own[-1].call.number)
+                call = structs.replace(call, number=own[-1].call.number, parts=len(own))
             return (call,)
         if at.activity.kind == "transfer":
             sought = self._log.pending() if at.call is None else [at.call]
@@ -224,7 +226,7 @@ class StallDetector:
         key = at.key if at is not None else None
         # Outside a call of its own a glance reports a collective or transfer only for the place of the one before.
         is_blocked = at is not None and at.activity.kind in ("collective", "transfer", "store")
-        if at is not None and (at.activity.kind == "store" or at.is_open):
+        if at is not None and (at.activity.kind == "store" or at.is_open or at.is_wait):
             is_blocked = key == self._last
         if is_blocked and key != self._reported:
             self._reported = key

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from jdist.core.messages.observation import Observation, Observe, VerdictChanged
 from jdist.core.messages.protocol import RankQuery
 from jdist.core.messages.runs import AbortRun, Interrupt, RunEnded
 from jdist.core.messages.status import Notice, StatusReport, StatusRequest
-from jdist.core.observation import Activity, Call, GroupProgress
+from jdist.core.observation import Activity, Call, GroupProgress, Verdict
 from support.driver import Driver
 from support.rank_polls import answer, stall
 
@@ -28,7 +30,7 @@ def asked(d: Driver) -> int:
 
 
 def observed(begun: int, ended: int, kind: str = "collective", seconds: float = 0.4) -> Observation:
-    call = Call("all_reduce", "0", begun) if kind == "collective" else Call("recv", "0", peer=1, started=100.0)
+    call = Call("all_reduce", "0", begun) if kind == "collective" else Call("recv", "0", peer=1, started=100.0, nth=1)
     blocked = Activity(kind, call.op, 3, seconds=seconds, calls=(call,))  # type: ignore[arg-type]
     doing = blocked if begun > ended or kind == "transfer" else Activity("python", "f", 2, "f()")
     return Observation("cpu", doing, 1, (GroupProgress("0", ALL, begun, ended, "world"),))
@@ -296,38 +298,112 @@ def test_a_setup_cell_that_waits_for_the_others_is_stopped() -> None:
     assert {h.run for h in d.heard(AbortRun)} == {replay.number}
 
 
+SIGABRT = "killed by signal 6 (SIGABRT)"
+
+
+def calling(dtype: str = "float32", **more: Any) -> Observation:
+    """A rank in all_reduce #5 of the world."""
+    call = Call("all_reduce", "0", 5, ((4,),), (dtype,), **more)
+    doing = Activity("collective", "all_reduce", 3, calls=(call,))
+    return Observation("cpu", doing, 1, (GroupProgress("0", ALL, 5, 4, "world"),))
+
+
+def told(d: Driver) -> Verdict:
+    verdict = d.told(VerdictChanged)[-1].verdict
+    assert verdict is not None
+    return verdict
+
+
 def test_a_rank_that_its_c_code_ended_is_explained_by_calls_that_do_not_fit() -> None:
     d = driver()
     run = d.run()
-    d.agent_of(3).kill(3, "killed by signal 6 (SIGABRT)")
+    d.agent_of(3).kill(3, SIGABRT, calling())
     d.settle()
     assert not d.heard(AbortRun), "first the others are looked at"
+    assert (told(d).kind, told(d).responsible) == ("lost", (3,))
     d.sleep(0.0)
-    for rank in (0, 1, 2):
-        call = Call("all_reduce", "0", 5, ((4,),), ("float64" if rank == 2 else "float32",))
-        doing = Activity("collective", "all_reduce", 3, calls=(call,))
-        answer(d, **{f"r{rank}": Observation("cpu", doing, 1, (GroupProgress("0", ALL, 5, 4, "world"),))})
+    answer(d, r0=calling(), r1=calling(), r2=calling("float64"))
     assert {h.run for h in d.heard(AbortRun)} == {run}
-    verdict = d.told(VerdictChanged)[-1].verdict
-    assert verdict is not None
-    assert (verdict.kind, verdict.responsible) == ("mismatch", (2,))
-    assert "rank 3 (node 1, a-1) is lost: killed by signal 6 (SIGABRT)" in verdict.details
+    assert (told(d).kind, told(d).responsible) == ("mismatch", (2,))
+    assert told(d).details == (
+        "ranks 0-1, 3 call all_reduce [4] float32",
+        "rank 2 calls all_reduce [4] float64",
+        "rank 3 (node 1, a-1) is lost: killed by signal 6 (SIGABRT)",
+    )
+    d.settle()
+    assert d.told(RunEnded)[-1].first_failure == 2, "the rank that is accused, not the one that died"
+
+
+def test_a_rank_that_has_not_come_to_the_call_yet_is_looked_at_again() -> None:
+    """Without it there may be no majority."""
+    d = driver()
+    run = d.run()
+    d.agent_of(3).kill(3, SIGABRT, calling())
+    d.settle()
+    d.sleep(0.0)
+    answer(d, r0=BUSY, r1=calling(), r2=calling("float64"))
+    assert not d.heard(AbortRun)
+    d.sleep(0.05)
+    answer(d, r0=calling(), r1=calling(), r2=calling("float64"))
+    assert {h.run for h in d.heard(AbortRun)} == {run}
+    assert told(d).responsible == (2,)
+    d = driver()
+    run = d.run()
+    d.agent_of(3).kill(3, SIGABRT, calling())
+    d.settle()
+    for _ in range(30):
+        d.sleep(0.05)
+        answer(d, r0=BUSY, r1=calling(), r2=calling("float64"))
+    assert {h.run for h in d.heard(AbortRun)} == {run}
+    assert told(d).responsible == (), "two against one, and rank 0 might have joined either side"
+
+
+def test_of_two_ranks_that_its_c_code_ended_each_tells_what_it_called() -> None:
+    d = driver()
+    run = d.run()
+    d.agent_of(3).kill(3, SIGABRT, calling())
+    d.settle()
+    d.sleep(0.0)
+    answer(d, r0=calling(), r1=calling())
+    d.agent_of(2).kill(2, SIGABRT, calling("float64"))  # while it is polled
+    d.settle()
+    d.sleep(1.1)
+    assert {h.run for h in d.heard(AbortRun)} == {run}
+    assert (told(d).kind, told(d).responsible) == ("mismatch", (2,))
+    assert told(d).details[-1] == f"ranks 2-3 are lost: {SIGABRT}"
+    d = driver()
+    run = d.run()
+    for agent in d.agents.values():
+        agent.frees = False
+    d.agent_of(3).kill(3, SIGABRT, calling())
+    d.settle()
+    d.sleep(0.0)
+    answer(d, r0=calling(), r1=calling(), r2=calling())
+    assert (told(d).kind, told(d).responsible) == ("lost", (3,))
+    assert {h.run for h in d.heard(AbortRun)} == {run}
+    d.agent_of(2).kill(2, SIGABRT, calling("float64"))  # when the others are freed already
+    d.settle()
+    assert (told(d).kind, told(d).responsible) == ("mismatch", (2,))
 
 
 def test_a_run_whose_ranks_have_all_failed_is_explained_before_it_ends() -> None:
-    d = driver()
-    run = d.run((0, 1))
-    d.agent_of(0).kill(0, "killed by signal 6 (SIGABRT)")
-    d.finish(1, "error")
-    assert d.told(RunEnded) == []
     call = Call("all_reduce", "1", 5, ((7,),), ("float32",), started=2.0, is_done=True, has_failed=True)
     last = Observation("cpu", Activity("idle"), 1, (GroupProgress("1", (0, 1), 5, 5, "low"),), (call,))
-    d.sleep(0.0)
-    answer(d, r1=last, r2=BUSY, r3=BUSY)
-    verdict = d.told(VerdictChanged)[-1].verdict
-    assert verdict is not None
-    assert (verdict.kind, verdict.responsible) == ("mismatch", (0, 1))
-    assert d.told(RunEnded)[-1].run == run
+    for is_first in (True, False):
+        d = driver()
+        run = d.run((0, 1))
+        if not is_first:
+            d.finish(1, "error")
+        d.agent_of(0).kill(0, SIGABRT)
+        d.settle()
+        if is_first:
+            d.finish(1, "error")
+        assert d.told(RunEnded) == []
+        d.sleep(0.0)
+        answer(d, r1=last, r2=BUSY, r3=BUSY)
+        assert (told(d).kind, told(d).responsible) == ("mismatch", ()), "one against one"
+        assert d.told(RunEnded)[-1].run == run
+        assert d.told(RunEnded)[-1].first_failure == -1, "nobody is accused"
 
 
 def test_an_interrupt_does_not_wait_for_an_explanation() -> None:

@@ -6,14 +6,17 @@ The tables are worlds of four ranks (see support.rank_snapshots). ``coll(...)`` 
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
-from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_crash, is_confirmed
+from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_loss, is_confirmed
 from jdist.controller.verdict.wait_graph import Part, RankSnapshot
 from jdist.core.messages.observation import Observation
 from jdist.core.observation import ANY, Activity, Call
 from jdist.notebook.text.remedy_text import command
-from support.rank_snapshots import ALL, busy, call, coll, moving, over, recv, seen, send, store, world
+from support.rank_snapshots import ALL, busy, call, coll, moving, over, received, recv, seen, send, sent, store, world
 
 
 def test_the_text_as_the_user_sees_it() -> None:
@@ -111,7 +114,33 @@ CERTAIN = [
     ),
     # ------------------------------------------------------------ different calls under one number
     ("another operation", world(*DIFFERENT), "mismatch", (0,), "different collectives at #17"),
-    ("two against two", world(*HALF), "mismatch", ALL, "different collectives at #17"),
+    ("two against two", world(*HALF), "mismatch", (), "different collectives at #17"),
+    ("two against one and one", world(coll(0), coll(1), coll(2, size=8), coll(3, size=9)), "mismatch", (), "in size"),
+    ("two against one that is known", world(coll(0), coll(1), coll(2, size=8), busy(3)), "mismatch", (), "in size"),
+    ("all of them", world(*(coll(r, size=r + 1) for r in ALL)), "mismatch", (), "in size"),
+    (
+        "an object collective, of which one rank is in the second half",
+        world(
+            *(coll(r, "all_reduce" if r == 1 else "all_gather_object", 17 + (r == 3), parts=1 + (r == 3)) for r in ALL)
+        ),
+        "mismatch",
+        (1,),
+        "different collectives at #17",
+    ),
+    (
+        "uneven sizes of an all_to_all that does without them",
+        world(*(coll(r, "all_to_all_single", size=8 if r == 1 else 16) for r in ALL)),
+        "mismatch",
+        (1,),
+        "in size",
+    ),
+    (
+        "splits of one that fit no other",
+        world(*(coll(r, "all_to_all_single", detail=f"splits={[1 + (r == 1)] * 4}→[1, 1, 1, 1]") for r in ALL)),
+        "mismatch",
+        (1,),
+        "split sizes",
+    ),
     (
         "another shape",
         world(coll(0), coll(1, size=8), coll(2), coll(3)),
@@ -137,7 +166,19 @@ CERTAIN = [
             busy(3),
         ),
         "mismatch",
-        (0, 1),
+        (1,),
+        "split sizes",
+    ),
+    (
+        "splits of two that do not fit each other",
+        world(
+            coll(0, "all_to_all_single", 1, "1", detail="splits=[1, 3]→[1, 3]"),
+            coll(1, "all_to_all_single", 1, "1", detail="splits=[2, 2]→[3, 2]"),
+            busy(2),
+            busy(3),
+        ),
+        "mismatch",
+        (),
         "split sizes",
     ),
     (
@@ -167,14 +208,14 @@ CERTAIN = [
         world(recv(0, 1), over(1), busy(2), busy(3)),
         "transfer",
         (1,),
-        "rank 1 (node 0, h0) has sent to rank 0, which waits in recv from rank 1",
+        "rank 1 (node 0, h0) has not sent to rank 0, which waits in recv from rank 1",
     ),
     (
         "send to one that is over",
         world(send(0, 1), over(1), busy(2), busy(3)),
         "transfer",
         (1,),
-        "waits in send to rank 1",
+        "rank 1 (node 0, h0) has not received from rank 0, which waits in send to rank 1",
     ),
     (
         "irecv waited for",
@@ -190,9 +231,64 @@ CERTAIN = [
         (1, 2, 3),
         "no rank has sent",
     ),
+    (
+        "a recv after two that were served",
+        world(recv(0, 1, nth=3), over(1, channels=sent(0, 2)), busy(2), busy(3)),
+        "transfer",
+        (1,),
+        "has sent 2 messages to rank 0, which waits in recv number 3 from rank 1",
+    ),
+    (
+        "a send after one that was received",
+        world(send(0, 1, nth=2), over(1, channels=received(0, 1)), busy(2), busy(3)),
+        "transfer",
+        (1,),
+        "has received 1 message from rank 0, which waits in send number 2 to rank 1",
+    ),
+    (
+        "sent with another tag",
+        world(recv(0, 1, tag=3), over(1, channels=sent(0, 1, tag=4)), busy(2), busy(3)),
+        "transfer",
+        (1,),
+        "recv from rank 1 with tag 3",
+    ),
+    (
+        "sent in another group",
+        world(recv(0, 1, group="1"), over(1, channels=sent(0)), busy(2), busy(3)),
+        "transfer",
+        (1,),
+        "recv from rank 1 in group tp",
+    ),
+    (
+        "what it sent was taken by a recv from any",
+        world(recv(0, 1, channels=received(ANY, 1, taken=((1, 1),))), over(1, channels=sent(0)), busy(2), busy(3)),
+        "transfer",
+        (1,),
+        "has not sent to rank 0",
+    ),
+    (
+        "recv from any, after one of each",
+        world(recv(0, ANY, nth=2, channels=received(2)), over(1, channels=sent(0)), over(2, channels=sent(0)), over(3)),
+        "transfer",
+        (1, 2, 3),
+        "no rank has sent to rank 0",
+    ),
     ("both receive", world(recv(0, 1), recv(1, 0), busy(2), busy(3)), "transfer", (0, 1), "cross each other's"),
     ("both send", world(send(0, 1), send(1, 0), over(2), over(3)), "transfer", (0, 1), "(0 → 1 → 0)"),
-    ("tags that differ", world(send(0, 1, tag=7), recv(1, 0, tag=8), busy(2), busy(3)), "transfer", (0, 1), "cross"),
+    (
+        "tags that differ",
+        world(send(0, 1, tag=7), recv(1, 0, tag=8), busy(2), busy(3)),
+        "transfer",
+        (0, 1),
+        "send and receive past each other, with another tag",
+    ),
+    (
+        "groups that differ",
+        world(send(0, 1, group="1"), recv(1, 0), busy(2), busy(3)),
+        "transfer",
+        (0, 1),
+        "with another group",
+    ),
     (
         "a ring of receives",
         world(recv(0, 3), recv(1, 0), recv(2, 1), recv(3, 2)),
@@ -220,6 +316,27 @@ CERTAIN = [
         (1, 2, 3),
         "at the store for key 'a'",
     ),
+    (
+        "a key that one waits for, and the others for it",
+        world(store(0, "store.wait", waits_for="key 'a' at the store"), coll(1), coll(2), coll(3)),
+        "store",
+        (0,),
+        "rank 0 (node 0, h0) waits for key 'a' at the store, and no rank is left that can set it",
+    ),
+    (
+        "a key that all wait for",
+        world(*(store(r, "store.get", waits_for="key 'a' at the store") for r in ALL)),
+        "store",
+        (),
+        "ranks 0-3 wait for key 'a' at the store, and no rank is left that can set it",
+    ),
+    (
+        "keys of their own",
+        world(*(store(r, "store.get", waits_for=f"key '{r // 2}' at the store") for r in ALL)),
+        "store",
+        (),
+        "ranks 0-1 wait for key '0' at the store, ranks 2-3 wait for key '1' at the store",
+    ),
     ("new_group against a collective", world(store(0), coll(1), coll(2), coll(3)), "cycle", (0, 1), "circle"),
 ]
 
@@ -237,7 +354,7 @@ def test_a_run_that_cannot_finish(
     assert text in found.headline
     assert all(ranks[r].is_blocked for r in found.waiting)
     named = {r for r in found.responsible if f"rank {r}" in str(found)}
-    assert named or "ranks" in str(found)
+    assert named or "ranks" in str(found) or not found.responsible
 
 
 LEFT_ALONE = [
@@ -257,10 +374,11 @@ LEFT_ALONE = [
     ("the missing one has not been seen", world(coll(0), coll(1), coll(2), RankSnapshot("rank 3", "running"))),
     ("the missing one began a cell meanwhile", world(coll(0), coll(1), coll(2), RankSnapshot("rank 3", "elsewhere"))),
     ("a message under way", world(recv(0, 1), send(1, 0), busy(2), busy(3))),
-    (
-        "an isend under way from one that is over",
-        world(recv(0, 1), over(1, recent=(Call("isend", "0", peer=0),)), busy(2), busy(3)),
-    ),
+    ("an isend under way from one that is over", world(recv(0, 1), over(1, channels=sent(0)), busy(2), busy(3))),
+    ("the third of three messages", world(recv(0, 1, nth=3), over(1, channels=sent(0, 3)), busy(2), busy(3))),
+    ("a send to one that receives from any", world(send(0, 1), over(1, channels=received(ANY)), busy(2), busy(3))),
+    ("recv from any, one has sent", world(recv(0, ANY), over(1), over(2, channels=sent(0)), over(3))),
+    ("a key, with a timeout that is near", world(store(0, "store.wait", is_limited=True), over(1), over(2), over(3))),
     ("recv from any, one computes", world(recv(0, ANY), over(1), over(2), busy(3))),
     ("recv from any, one sends", world(recv(0, ANY), over(1), over(2), send(3, 0))),
     ("a pipeline behind one that computes", world(busy(0), recv(1, 0), recv(2, 1), recv(3, 2))),
@@ -279,7 +397,7 @@ LEFT_ALONE = [
     ("the same elements in other shapes", world(coll(0, shapes=((4, 4),)), coll(1), coll(2), coll(3))),
     (
         "scatter, where only the root brings tensors",
-        world(coll(0, "scatter", size=4), *(coll(r, "scatter") for r in (1, 2, 3))),
+        world(coll(0, "scatter", size=4), *(coll(r, "scatter", size=0) for r in (1, 2, 3))),
     ),
     ("only another run's rank waits", world(coll(0, part="elsewhere"), over(1), over(2), over(3))),
 ]
@@ -290,20 +408,118 @@ def test_what_may_still_finish_is_left_alone(ranks: dict[int, RankSnapshot]) -> 
     assert decide(12, ranks) is None
 
 
-def test_of_two_ranks_one_of_which_was_ended_by_its_c_code_the_calls_did_not_fit() -> None:
-    dead = RankSnapshot("rank 0 (node 0, h0)", "lost")
+# ---------------------------------------------------------------- a rank that gloo has ended
+
+SIGABRT = "killed by signal 6 (SIGABRT)"
+
+
+def lost(rank: int, alive: RankSnapshot | None = None, reason: str = SIGABRT) -> RankSnapshot:
+    """A rank that has died; ``alive``: as it could report itself before."""
+    return RankSnapshot(
+        f"rank {rank} (node {rank // 2}, h{rank // 2})", "lost", alive.observation if alive else None, note=reason
+    )
+
+
+MESSAGE: dict[str, Any] = {"shapes": ((16,),), "dtypes": ("float32",)}
+CRASHES = [
+    (
+        "another size, the victim agreed with the others",
+        (coll(0), coll(1, size=8), coll(2), coll(3)),
+        {0},
+        (1,),
+        "in size",
+    ),
+    ("the victim differed", (coll(0), coll(1), coll(2, size=8), coll(3)), {2}, (2,), "in size"),
+    ("two victims, one of which differed", (coll(0), coll(1, size=8), coll(2), coll(3)), {0, 1}, (1,), "in size"),
+    ("two against two", (coll(0), coll(1), coll(2, size=8), coll(3, size=8)), {2}, (), "in size"),
+    ("another operation", (coll(0), coll(1), coll(2, "broadcast"), coll(3)), {1}, (2,), "different collectives"),
+    ("another dtype", (coll(0), coll(1), coll(2, dtypes=("int64",)), coll(3)), {1}, (2,), "in dtype"),
+    (
+        "the others have left it already",
+        (over(0, number=17, recent=(call(is_done=True),)), coll(1, size=8), coll(2), coll(3)),
+        {1},
+        (1,),
+        "in size",
+    ),
+    (
+        "a message that is too large",
+        (send(0, 1, shapes=((17,),), dtypes=("float32",)), recv(1, 0, **MESSAGE), busy(2), busy(3)),
+        {1},
+        (),
+        "what rank 0 sends to rank 1 differs in size from what that receives",
+    ),
+    (
+        "of an exchange, whose send began last",
+        (
+            moving(0, "isend", 1, shapes=((1001,),), dtypes=("float32",), channels=received(1)),
+            seen(
+                1,
+                doing=Activity("python"),
+                recent=(Call("irecv", "0", peer=0, nth=1, **MESSAGE), Call("isend", "0", peer=2, nth=1, started=9.0)),
+            ),
+            busy(2),
+            busy(3),
+        ),
+        {1},
+        (),
+        "what rank 0 sends to rank 1 differs in size",
+    ),
+    (
+        "one is through, and in another group's",
+        (
+            coll(0, "all_to_all_single", size=2000),
+            coll(1, "all_to_all_single", size=2000),
+            coll(2, number=1, group="2", recent=(call("all_to_all_single", size=4, is_done=True),)),
+            coll(3, "all_to_all_single", size=2000),
+        ),
+        {0, 1, 3},
+        (2,),
+        "all_to_all_single #17 of group world differs",
+    ),
+    (
+        "a message of wider numbers",
+        (send(0, 1, shapes=((16,),), dtypes=("float64",)), recv(1, ANY, **MESSAGE), busy(2), busy(3)),
+        {1},
+        (),
+        "differs in dtype",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "victims", "responsible", "text"), [c[1:] for c in CRASHES], ids=[c[0] for c in CRASHES]
+)
+def test_a_rank_that_gloo_ended_is_explained_by_calls_that_do_not_fit(
+    ranks: tuple[RankSnapshot, ...], victims: set[int], responsible: tuple[int, ...], text: str
+) -> None:
+    losses = {r: lost(r, ranks[r]) for r in victims}
+    found = decide_on_loss(12, losses, {r: s for r, s in enumerate(ranks) if r not in victims})
+    assert (found.kind, found.responsible, found.remedies) == ("mismatch", responsible, ())
+    assert text in found.reason
+    named = " ".join(found.details)
+    assert all(re.search(rf"\b{r}\b", named) for r in victims)
+    assert found.details[-1].endswith(f"lost: {SIGABRT}")
+
+
+def test_of_a_group_of_two_the_survivors_call_did_not_fit_that_of_a_rank_which_reported_nothing() -> None:
     one = coll(1, number=3, group="1", size=7)
     for left in (one, over(1, "failed", begun={"1": 3}, recent=(call(number=3, group="1", size=7, has_failed=True),))):
-        found = decide_on_crash(12, 0, world(dead, left, busy(2), busy(3)))
-        assert found is not None
-        assert (found.kind, found.responsible) == ("mismatch", (0, 1))
-        assert found.details == ("rank 1 calls all_reduce [7] float32 in group tp",)
+        found = decide_on_loss(12, {0: lost(0)}, {1: left, 2: busy(2), 3: busy(3)})
+        assert (found.kind, found.responsible) == ("mismatch", ())
+        assert found.details[0] == "rank 1 calls all_reduce [7] float32 in group tp"
 
 
-def test_ranks_that_agree_do_not_explain_why_another_was_ended() -> None:
-    dead = RankSnapshot("rank 0 (node 0, h0)", "lost")
-    assert decide_on_crash(12, 0, world(dead, coll(1), coll(2), coll(3))) is None
-    assert decide_on_crash(12, 0, world(dead, coll(1), coll(2, size=7), coll(3))).responsible == (2,)  # type: ignore[union-attr]
+def test_ranks_that_agree_do_not_explain_a_loss_and_nor_do_calls_explain_a_kill() -> None:
+    agreeing = {r: coll(r) for r in (1, 2, 3)}
+    for loss in (lost(0), lost(0, coll(0)), lost(0, coll(0, size=8), "killed by signal 9 (SIGKILL)")):
+        found = decide_on_loss(12, {0: loss}, agreeing)
+        assert (found.kind, found.responsible, found.details) == ("lost", (0,), ())
+        assert found.reason == f"rank 0 (node 0, h0) is lost: {loss.note}"
+    unknown = decide_on_loss(12, {0: lost(0)}, {1: coll(1), 2: coll(2, size=7), 3: coll(3)})
+    assert (unknown.kind, unknown.responsible) == ("mismatch", ()), "rank 0 may have called what rank 2 did"
+    several = decide_on_loss(12, {0: lost(0), 1: lost(1), 3: lost(3, reason="exited with code 3")}, {2: coll(2)})
+    assert several.reason == f"ranks 0-1 are lost: {SIGABRT}"
+    assert several.details == ("rank 3 (node 1, h1) is lost: exited with code 3",)
 
 
 # ---------------------------------------------------------------- slow is not hung

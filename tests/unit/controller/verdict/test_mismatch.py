@@ -15,7 +15,7 @@ from support.rank_snapshots import ALL, call, coll, world
         ((call(), call(), call("broadcast"), call()), "operation", (2,)),
         ((call(), call(), call(size=4), call()), "size", (2,)),
         ((call(), call(dtypes=("float64",)), call(), call()), "dtype", (1,)),
-        ((call(detail="src=0"), call(detail="src=1"), call(detail="src=0"), call(detail="src=1")), "root", ALL),
+        ((call(detail="src=0"), call(detail="src=1"), call(detail="src=0"), call(detail="src=1")), "root", ()),
         (
             (call(detail="op=MAX"), call(detail="op=SUM"), call(detail="op=SUM"), call(detail="op=SUM")),
             "reduction",
@@ -24,7 +24,7 @@ from support.rank_snapshots import ALL, call, coll, world
         (
             (call("all_to_all", detail="splits=[1, 3]→[1, 1]"), call("all_to_all", detail="splits=[1, 1]→[2, 1]")),
             "split sizes",
-            (0, 1),
+            (),
         ),
     ],
     ids=["operation", "size", "dtype", "root", "reduction", "splits"],
