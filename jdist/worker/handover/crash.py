@@ -75,6 +75,7 @@ class CrashHandler:
         action = _HandlerEntry(ctypes.cast(self._callback, ctypes.c_void_p), flags=_ON_STACK if _HAS_OWN_STACK else 0)
         for number in SIGNALS:
             self._libc.sigaction(int(number), ctypes.byref(action), None)
+        self._line.setblocking(False)  # faulthandler's text is left out rather than waited for
         faulthandler.enable(self._line.fileno())
         stack = _Stack(ctypes.addressof(ctypes.c_char.from_buffer(self._stack)), 0, _STACK)
         self._libc.sigaltstack(ctypes.byref(stack), None)  # after faulthandler's own, which is too small for Python
@@ -108,6 +109,7 @@ class CrashHandler:
     def _run(self, number: int) -> None:
         self._failing.add(_thread.get_ident())
         sys.setswitchinterval(_SOON)
+        self._line.setblocking(True)
         with contextlib.suppress(BaseException):
             self._hand_over(number)
         self._done.release()

@@ -116,7 +116,7 @@ class NamesHandover:
         try:
             data, fds, _, _ = socket.recv_fds(self._line, _PACKET, 1)
         finally:
-            self._line.settimeout(None)
+            self._line.setblocking(False)
         message = _unpack(data[len(_OWN) :])
         if not isinstance(message, NamesSaved) or not fds:
             return CarriedNames(0, error="they were not saved")

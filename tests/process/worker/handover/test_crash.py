@@ -1,0 +1,152 @@
+"""The crash handler, in processes that end by each of its signals, in each kind of thread."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+DEADLINE = 60.0
+BEGIN = """
+import ctypes, os, signal, socket, sys, threading, time
+from jdist.worker.handover.crash import CrashHandler
+libc = ctypes.CDLL(None)
+told = os.fdopen(os.dup(1), "w")
+
+def hand_over(number):
+    frame = sys._current_frames()[threading.main_thread().ident]
+    names = []
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    print("handed over", number, "in" if "work" in names else "out", file=told, flush=True)
+
+line = socket.socket(fileno=int(sys.argv[1]))
+CrashHandler(hand_over, line).install()
+
+def thread_that_aborts():
+    thread = ctypes.c_ulong()
+    libc.pthread_create(ctypes.byref(thread), None, libc.abort, None)
+
+def work():
+"""
+
+
+INTERRUPTED = """
+handler = CrashHandler(lambda number: (os.kill(os.getpid(), signal.SIGINT), hand_over(number)), line)
+handler.install()
+ctypes.string_at(0)
+"""
+
+
+def run(code: str, begin: str = BEGIN) -> tuple[int, str, str]:
+    """The exit code of a process that runs ``code`` in a function, what was told, and what came on the line."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    body = textwrap.indent(textwrap.dedent(code), "    ")
+    with ours, theirs:
+        ended = subprocess.run(
+            [sys.executable, "-c", f"{begin}{body}\nwork()", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        theirs.close()
+        text = b""
+        while packet := ours.recv(1 << 16):
+            text += packet
+    return ended.returncode, ended.stdout, text.decode()
+
+
+@pytest.mark.parametrize(
+    ("code", "number"),
+    {
+        "a thread of C's own, while the main thread waits in C": ("thread_that_aborts()\nlibc.pause()", signal.SIGABRT),
+        "a thread of C's own, while the main thread computes": (
+            "thread_that_aborts()\nwhile True: pass",
+            signal.SIGABRT,
+        ),
+        "the main thread, with the interpreter": ("ctypes.string_at(0)", signal.SIGSEGV),
+        "the main thread, in C without it": ("libc.strlen(None)", signal.SIGSEGV),
+        "abort": ("os.abort()", signal.SIGABRT),
+        "a signal from elsewhere": ("os.kill(os.getpid(), signal.SIGBUS)\ntime.sleep(100)", signal.SIGBUS),
+        "raise": ("getattr(libc, 'raise')(int(signal.SIGFPE))", signal.SIGFPE),
+        "a thread of Python's": (
+            "t = threading.Thread(target=lambda: libc.strlen(None))\nt.start()\nt.join()",
+            signal.SIGSEGV,
+        ),
+        "two threads at once": ("thread_that_aborts()\nthread_that_aborts()\nlibc.pause()", signal.SIGABRT),
+        "an interrupt meanwhile": (INTERRUPTED, signal.SIGSEGV),
+        "faulthandler that the user enables": (
+            "import faulthandler\nfaulthandler.enable()\nos.abort()",
+            signal.SIGABRT,
+        ),
+        "faulthandler that the user disables": (
+            "import faulthandler\nfaulthandler.disable()\nos.abort()",
+            signal.SIGABRT,
+        ),
+    }.values(),
+)
+def test_names_are_handed_over_before_the_process_ends_by_the_same_signal(code: str, number: signal.Signals) -> None:
+    assert run(code)[:2] == (-number, f"handed over {int(number)} in\n")
+
+
+def test_the_line_tells_of_a_failure_even_if_python_cannot_run() -> None:
+    code, told, line = run("os.abort()", BEGIN.replace("print(", "(lambda *_, **__: os._exit(7))("))
+    assert (code, told) == (7, "")
+    assert "Fatal Python error: Aborted" in line
+    assert "in work" in line
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 takes any other stack for an overflow")
+def test_the_main_threads_stack_may_have_overflowed() -> None:
+    overflow = """
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    compare = ctypes.cast(libc.qsort, ctypes.c_void_p).value
+    numbers = (ctypes.c_int * 2)(2, 1)
+
+    @callback
+    def deeper(a, b):
+        libc.qsort((ctypes.c_int * 2)(2, 1), 2, 4, deeper)
+        return 0
+
+    sys.setrecursionlimit(10**9)
+    libc.qsort(numbers, 2, 4, deeper)
+    """
+    assert run(overflow)[:2] == (-signal.SIGSEGV, "handed over 11 in\n")
+
+
+def test_a_fault_in_the_handover_ends_the_process() -> None:
+    faulty = BEGIN.replace("def hand_over(number):", "def hand_over(number):\n    libc.strlen(None)")
+    assert run("os.abort()", faulty)[:2] == (-signal.SIGSEGV, "")
+    raising = BEGIN.replace("def hand_over(number):", "def hand_over(number):\n    raise SystemExit")
+    assert run("os.abort()", raising)[:2] == (-signal.SIGABRT, "")
+
+
+def test_a_child_hands_nothing_over() -> None:
+    forked = """
+    pid = os.fork()
+    if not pid:
+        os.abort()
+    print(os.waitpid(pid, 0)[1], flush=True)
+    """
+    assert run(forked) == (0, "6\n", "")
+    executed = """
+    import subprocess
+    print(subprocess.run([sys.executable, "-c", "import os; os.abort()"], stderr=subprocess.DEVNULL).returncode)
+    """
+    assert run(executed) == (0, "-6\n", "")
+
+
+def test_a_handler_of_the_users_own_takes_the_place_of_this_one() -> None:
+    own = """
+    signal.signal(signal.SIGABRT, lambda *_: (print("mine", flush=True), os._exit(3)))
+    os.kill(os.getpid(), signal.SIGABRT)
+    time.sleep(100)
+    """
+    assert run(own) == (3, "mine\n", "")
