@@ -16,6 +16,9 @@ from typing import Any
 import cloudpickle
 import torch
 import torch.distributed as dist
+from ipykernel.iostream import OutStream
+from IPython.core.getipython import get_ipython
+from IPython.core.interactiveshell import InteractiveShell
 from msgspec import Struct
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,11 +27,6 @@ from jdist.worker.compat.torch import storage_id, untyped_storage
 from jdist.worker.handover import rebuild
 from jdist.worker.values import ddp
 
-_RENEWED: dict[type, Callable[..., Any]] = {
-    type(threading.Lock()): threading.Lock,
-    type(threading.RLock()): threading.RLock,
-    threading.local: threading.local,
-}
 _FUNCTION = ("__defaults__", "__kwdefaults__", "__dict__", "__annotations__", "__doc__", "__qualname__", "__module__")
 
 
@@ -75,36 +73,25 @@ class NamesPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _reduce(self, obj: Any) -> Any:
         kind = type(obj)
+        if isinstance(obj, torch.Tensor | torch.UntypedStorage | torch.storage.TypedStorage):
+            return self._memory(obj)
         if kind is FunctionType and obj.__globals__ is self._namespace:
             return _function(obj)
-        if kind is CellType:
-            return _cell(obj)
-        if kind in _RENEWED:
-            return _RENEWED[kind], ()
+        if arrays.is_array(obj):
+            note, view = arrays.take_apart(obj)
+            return rebuild.array, (self._number(view.nbytes, lambda: view), note)
+        if isinstance(obj, type | FunctionType | ModuleType):
+            return super().reducer_override(obj)
+        reducer = _special(obj) or self.dispatch_table.get(kind)
+        return obj.__reduce_ex__(5) if reducer is None else reducer(obj)
+
+    def _memory(self, obj: Any) -> Any:
         if isinstance(obj, torch.UntypedStorage):
             return self._storage(obj)
         if isinstance(obj, torch.storage.TypedStorage):
             return rebuild.typed, (untyped_storage(obj), obj.dtype)
-        if isinstance(obj, torch.Tensor):
-            self._check_device(obj.device)
-            return _tensor(obj)
-        if arrays.is_array(obj):
-            note, view = arrays.take_apart(obj)
-            return rebuild.array, (self._number(view.nbytes, lambda: view), note)
-        if isinstance(obj, dist.ProcessGroup):
-            return rebuild.group, (str(obj.group_name),)
-        if isinstance(obj, DistributedDataParallel):
-            if ddp.is_special(obj):
-                raise TypeError("it has a communication hook or mixed precision of DDP's own")
-            return rebuild.wrapped_in_ddp, (obj.module, ddp.options_of(obj))
-        if _is_fsdp(obj):
-            raise TypeError("FSDP shards cannot be wrapped again by one rank")
-        if isinstance(obj, io.IOBase) and not isinstance(obj, io.BytesIO | io.StringIO):
-            raise TypeError("")  # an open file: cloudpickle would carry its content
-        if isinstance(obj, type | FunctionType | ModuleType):
-            return super().reducer_override(obj)
-        reducer = self.dispatch_table.get(kind)
-        return obj.__reduce_ex__(5) if reducer is None else reducer(obj)
+        self._check_device(obj.device)
+        return _tensor(obj)
 
     def _storage(self, obj: torch.UntypedStorage) -> Any:
         device, nbytes = str(obj.device), obj.nbytes()
@@ -156,7 +143,44 @@ def _tensor(tensor: torch.Tensor) -> Any:
     return rebuild.with_gradient, (*reduced, tensor.grad)
 
 
-def _is_fsdp(obj: Any) -> bool:
-    module = sys.modules.get("torch.distributed.fsdp")
-    kinds = (getattr(module, name, None) for name in ("FSDPModule", "FullyShardedDataParallel"))
-    return any(isinstance(obj, kind) for kind in kinds if kind is not None)
+def _special(obj: Any) -> Callable[[Any], Any] | None:
+    """How an object is carried that has no pickle, or whose pickle is of no use."""
+    kind = type(obj)
+    if kind in _REDUCERS:
+        return _REDUCERS[kind]
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is not None and isinstance(obj, fsdp.FSDPModule | fsdp.FullyShardedDataParallel):
+        raise TypeError("one rank alone cannot shard it again")
+    return next((reducer for base, reducer in _REDUCERS_OF_ANY.items() if isinstance(obj, base)), None)
+
+
+def _ddp(wrapped: Any) -> Any:
+    if ddp.is_special(wrapped):
+        raise TypeError("it has a communication hook or mixed precision of DDP's own")
+    return rebuild.wrapped_in_ddp, (wrapped.module, ddp.options_of(wrapped))
+
+
+def _file(file: io.IOBase) -> Any:
+    if isinstance(file, io.BytesIO | io.StringIO):
+        return file.__reduce_ex__(5)
+    raise TypeError("")  # cloudpickle would carry the content of an open file
+
+
+def _refuse(_: Any) -> Any:
+    raise TypeError("")
+
+
+_REDUCERS: dict[type, Callable[[Any], Any]] = {
+    CellType: _cell,
+    OutStream: lambda stream: (rebuild.stream, (stream.name,)),
+    type(threading.Lock()): lambda _: (threading.Lock, ()),
+    type(threading.RLock()): lambda _: (threading.RLock, ()),
+    threading.local: lambda _: (threading.local, ()),
+}
+_REDUCERS_OF_ANY: dict[type, Callable[[Any], Any]] = {
+    dist.ProcessGroup: lambda group: (rebuild.group, (str(group.group_name),)),
+    DistributedDataParallel: _ddp,
+    InteractiveShell: lambda _: (get_ipython, ()),
+    threading.Thread: _refuse,
+    io.IOBase: _file,
+}

@@ -4,6 +4,7 @@ Numbers in them count the buffers that came beside the pickles.
 """
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType
@@ -119,6 +120,14 @@ def array(number: int, note: arrays.ArrayNote) -> Any:
     if memory:
         _now.read(number, memoryview(memory))
     return arrays.put_together(note, memory)
+
+
+# ---------------------------------------------------------------- the rank's own
+
+
+def stream(name: str) -> Any:
+    """The rank's standard output or error."""
+    return getattr(sys, name)
 
 
 # ---------------------------------------------------------------- groups

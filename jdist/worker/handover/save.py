@@ -72,7 +72,7 @@ class Save:
             try:
                 pickler.dump(value)
             except Exception as e:  # as in NamesPickler: any class's own code
-                self._omit(name, f"{type(value).__name__}: {e}")
+                self._omit(name, _reason(value, str(e)))
                 return None
             names.append((name, begin))
         return names
@@ -98,10 +98,14 @@ class Save:
     def _explain(self, values: dict[str, Any], losses: list[Loss]) -> None:
         for loss in losses:
             if not loss.name.startswith(SESSION) and not isinstance(loss.part, LostValue):
-                kind = type(loss.part).__name__
-                is_clear = loss.why.startswith(("cannot pickle", "Can't pickle")) or not loss.why
                 path = loss.name + _path_to(loss.part, values[loss.name])
-                self._losses[path] = kind if is_clear else f"{kind}: {loss.why}"
+                self._losses[path] = _reason(loss.part, loss.why)
+
+
+def _reason(part: Any, why: str) -> str:
+    """What the part is; and why it cannot be carried, unless that says no more than that it cannot be pickled."""
+    kind = type(part).__name__
+    return kind if not why or "pickle" in why.lower() else f"{kind}: {why}"
 
 
 def _path_to(part: Any, value: Any) -> str:

@@ -58,7 +58,7 @@ def restore(shell: Any, key: str, value: Any, environment: Mapping[str, str]) ->
             torch.cuda.set_rng_state_all(value)
         case "dtype":
             torch.set_default_dtype(value)
-        case "deterministic":
+        case "deterministic" if value != torch.are_deterministic_algorithms_enabled():  # which imports much
             torch.use_deterministic_algorithms(value)
         case "count":
             shell.execution_count = value
