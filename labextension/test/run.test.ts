@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
 
 import { labelOf, stepOf } from '../src/remedy';
-import { doneCount, failedFirst, htmlOf, IRunBundle, partsOf, Segment } from '../src/run/model';
-import { isStderr, keyOf, lineCount, ranksIn, segmentsFor } from '../src/run/segments';
+import { doneCount, failedFirst, htmlOf, IAlike, IRunBundle, partsOf, Segment } from '../src/run/model';
+import { isStderr, keyOf, lineCount, linesByRank, opens, ranksIn, segmentsFor } from '../src/run/segments';
 
 const RUN: IRunBundle = {
   version: 1,
@@ -90,6 +90,15 @@ describe('the segments', () => {
     expect([text, alike, gap, shown].map(ranksIn)).toEqual(['0-1', '0-2', '', '0']);
     expect([text, alike, gap, shown].map(lineCount)).toEqual([2, 2, 1, 1]);
     expect([text, alike, gap, shown].map(isStderr)).toEqual([false, true, false, false]);
+  });
+
+  it('of bars of many ranks are one that is changed in its place', () => {
+    const texts = Array.from({ length: 9 }, (_, i) => ({ ranks: `${i}`, text: `${i} %\nb ${i}` }));
+    const bars: IAlike = { kind: 'alike', ranks: '0-8', text: '0-8 %\nb', texts };
+    expect([opens(bars), opens(alike), opens(text)]).toEqual([true, false, false]);
+    expect(linesByRank({ ...bars, texts: texts.slice(7) })).toBe('[7] 7 %\n[7] b 7\n[8] 8 %\n[8] b 8');
+    expect(keyOf({ ...bars, text: '9 %' }, 'all', source)).toBe(keyOf(bars, 'all', source));
+    expect(keyOf({ ...alike, text: '9 %' }, 'all', source)).not.toBe(keyOf(alike, 'all', source));
   });
 
   it('are the same only as long as they look the same', () => {

@@ -140,7 +140,8 @@ def _opening(block: Block, line: str) -> str:
     """Lines of many ranks as one, which opens to show them by rank."""
     parts = by_rank(block)
     more = [markup.muted(f"the {len(parts)} slowest of {len(block.parts)}")] if len(parts) < len(block.parts) else []
-    lines = (f"{markup.prefix(prefix(p.ranks))} {ansi.to_html(text_of(p))}" for p in parts)
+    width = max(len(prefix(part.ranks)) for part in parts)
+    lines = (f"{markup.prefix(prefix(p.ranks).ljust(width))} {ansi.to_html(text_of(p))}" for p in parts)
     return markup.details(f"{prefix(block.ranks)} {line}", "".join(more) + markup.pre("\n".join(lines)))
 
 

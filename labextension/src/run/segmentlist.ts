@@ -5,7 +5,8 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { Panel, PanelLayout, Widget } from '@lumino/widgets';
 
 import { htmlOf, IShown, RankChoice, Segment } from './model';
-import { ISource, isStderr, keyOf, lineCount, ranksIn, segmentsFor } from './segments';
+import { OpeningLines } from './openinglines';
+import { ISource, isStderr, keyOf, lineCount, opens, ranksIn, segmentsFor } from './segments';
 
 const LONGEST_RANKS = 14;
 
@@ -34,6 +35,7 @@ export class SegmentList extends Panel {
         (this.layout as PanelLayout).insertWidget(i, widget);
       }
     });
+    wanted.forEach((segment, i) => this._change(next[i], segment));
     this._keys = keys;
     return wanted.reduce((sum, segment) => sum + lineCount(segment), 0);
   }
@@ -49,6 +51,14 @@ export class SegmentList extends Panel {
     const isPicture = segment.kind === 'shown' && htmlOf(source.html, segment.piece).startsWith('<img ');
     widget.toggleClass('jdist-mod-picture', isPicture);
     return widget;
+  }
+
+  /** Shows what is new in a segment that is changed in its place. */
+  private _change(widget: Widget, segment: Segment): void {
+    const lines = [...widget.children()].find(child => child instanceof OpeningLines);
+    if (lines && opens(segment)) {
+      lines.show_(segment);
+    }
   }
 
   private _gutter(ranks: string, isError: boolean): Widget {
@@ -68,6 +78,9 @@ export class SegmentList extends Panel {
     switch (segment.kind) {
       case 'text':
       case 'alike':
+        if (opens(segment)) {
+          return new OpeningLines(this._rendermime);
+        }
         return this._text(segment.text, segment.stderr);
       case 'gap':
         return this._gap(segment.text);

@@ -1,7 +1,10 @@
 /** What is shown of the segments of a run's output. */
 
 import { includesRank } from '../format';
-import { htmlOf, RankChoice, Segment } from './model';
+import { htmlOf, IAlike, RankChoice, Segment } from './model';
+
+/** Lines of more ranks than this, which are progress bars, open to show them by rank. */
+const MOST_JOINED = 8;
 
 /** The HTML that pieces refer to, and whether the notebook is trusted. */
 export interface ISource {
@@ -21,9 +24,23 @@ export function segmentsFor(segment: Segment, choice: RankChoice): Segment[] {
   return !segment.ranks || includesRank(segment.ranks, choice) ? [segment] : [];
 }
 
-/** Equal for segments that look the same. */
+/** Whether the segment is one line for the lines of many ranks, which it opens to show. */
+export function opens(segment: Segment): segment is IAlike {
+  return segment.kind === 'alike' && segment.texts.length > MOST_JOINED;
+}
+
+/** The lines of each rank of such a segment, with the rank before each. */
+export function linesByRank({ texts }: IAlike): string {
+  const width = Math.max(...texts.map(({ ranks }) => ranks.length)) + 2;
+  return texts.map(({ ranks, text }) => text.replace(/^/gm, `${`[${ranks}]`.padEnd(width)} `)).join('\n');
+}
+
+/** Equal for segments that look the same, and for one that opens, which is changed in its place. */
 export function keyOf(segment: Segment, choice: RankChoice, source: ISource): string {
   const kind = choice === 'all' ? 'all' : 'one';
+  if (opens(segment)) {
+    return `${kind}opens${segment.ranks}`;
+  }
   if (segment.kind !== 'shown') {
     return kind + JSON.stringify(segment);
   }

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("traces")
 PICTURE = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # one pixel
 )
-ATTACH, SAYS, SHOWS, FAILS, HANGS, LIVES, DETACH = range(7)
+ATTACH, SAYS, SHOWS, FAILS, HANGS, LIVES, BARS, MANY_BARS, DETACH = range(9)
 CELLS = [
     "%load_ext jdist\n%dist attach shared",
     """%%dist
@@ -54,6 +54,35 @@ while not os.path.exists('SIGNAL'):
     print('line', i, 'of rank', 'abcd'[rank])
     i += 1
     time.sleep(0.02)""",
+    """%%dist
+import os, time
+from tqdm.auto import tqdm
+for epoch in tqdm(range(2), desc='epoch', mininterval=0):
+    for batch in tqdm(range(100), desc='batch', leave=False, mininterval=0):
+        if (epoch, batch) == (1, 20 + 9 * rank):
+            while not os.path.exists('SIGNAL'): time.sleep(0.02)""",
+    # a cluster of 64 ranks that nobody has
+    """import os, time
+from IPython.display import display
+from jdist.core.messages.runs import Text
+from jdist.notebook.output.render import render
+from jdist.notebook.output.run_view import RunView
+from jdist.notebook.output.transcript import Transcript
+transcript = Transcript(range(64))
+def drawn(done):
+    for rank in range(64):
+        at = done + rank % 7
+        bar = f"\\rtrain:  {at}%|{'█' * (at // 5):<20}| {at}/100 [00:12<00:17, 9.1it/s, loss={1 / (1 + rank):.3f}]"
+        transcript.feed(Text((rank,), "stderr", bar))
+    ranks = tuple(range(64))
+    return render(RunView(run=7, ranks=ranks, state="running", elapsed=done, blocks=transcript.blocks()))
+handle = display(drawn(40), raw=True, display_id=True)
+done = 40
+while not os.path.exists('SIGNAL'):
+    done = 40 + (done + 1) % 40
+    handle.update(drawn(done), raw=True)
+    time.sleep(0.1)
+handle.update(drawn(90), raw=True)""",
     "%dist detach",
 ]
 
@@ -204,6 +233,50 @@ def test_what_is_chosen_focused_and_scrolled_to_stays_while_the_run_goes_on(
     expect(chosen).to_be_focused()
     expect(chosen).to_have_attribute("aria-selected", "true")
     assert body(output).evaluate("e => e.scrollTop") == 10
+    assert serious_findings(notebook) == []
+
+
+def test_bars_move_by_rank(notebook: LabNotebook, signal_file: Path) -> None:
+    signal_file.unlink(missing_ok=True)
+    notebook.start(BARS)
+    output = notebook.output(BARS)
+    try:
+        for rank in range(4):
+            at = 20 + 9 * rank
+            expect(body(output)).to_contain_text(re.compile(rf"batch: +\d+%\|.*\| {at}/100 \["))
+            expect(output.get_by_title(f"rank {rank}", exact=True).first).to_be_visible()
+        expect(body(output)).not_to_contain_text("err")
+        notebook.picture("run-output-bars", output)
+    finally:
+        signal_file.touch()
+        notebook.until_over(BARS)
+    expect(body(output)).to_contain_text("100%")
+    expect(body(output)).not_to_contain_text("batch")
+    assert serious_findings(notebook) == []
+
+
+def test_bars_of_many_ranks_are_one_that_stays_open(notebook: LabNotebook, signal_file: Path) -> None:
+    signal_file.unlink(missing_ok=True)
+    notebook.start(MANY_BARS)
+    output = notebook.output(MANY_BARS)
+    bar = body(output).locator("summary")
+    try:
+        expect(bar).to_have_text(re.compile(r"^train \d+-\d+ % ━+─*╌+ \d+-\d+/100 · slowest 10 ranks$"))
+        expect(body(output)).not_to_contain_text("loss=")
+        notebook.picture("run-output-many-bars", output)
+        bar.click()
+        expect(body(output)).to_contain_text(re.compile(r"\[63\] train: .*loss=0.016"))
+        before = bar.inner_text()
+        expect(bar).not_to_have_text(before)
+        expect(bar).to_be_focused()
+        notebook.picture("run-output-many-bars-open", output)
+        tabs(output).nth(4).click()
+        expect(body(output)).to_contain_text("loss=0.250")
+        tabs(output).nth(0).click()
+    finally:
+        signal_file.touch()
+        notebook.until_over(MANY_BARS)
+    expect(bar).to_have_text(re.compile(r"^train 90-96 %"))
     assert serious_findings(notebook) == []
 
 
