@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection
 
 from jdist.worker.compat.torch import abort_nccl
+from jdist.worker.gloo.callbacks import waits
 from jdist.worker.gloo.connections import Endpoint, abort_receives, end_reading, shut_down
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.kernel.sigint import interrupt_main
@@ -53,6 +54,7 @@ def _end_connections(listeners: Collection[Endpoint], groups: GroupRegistry, *, 
     waiting = store_wait(frames_of(threading.main_thread().ident or 0))
     every = {*listeners, *groups.listeners}
     end_reading(every)
+    waits.end()
     if is_hard:
         shut_down(every)
     abort_receives()

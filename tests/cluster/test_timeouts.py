@@ -93,6 +93,92 @@ def test_ddp_backward_with_one_rank_missing(cluster: jdist.Cluster) -> None:
     assert len(set(run.values.values())) == 1
 
 
+HOOKS = """
+from torch.nn.parallel import DistributedDataParallel as DDP
+kept = rank
+
+def divides(state, bucket):
+    future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return future.then(lambda done: done.value()[0] / world_size)
+
+def waits_inside(state, bucket):  # more than one bucket blocks both of gloo's threads, with torchrun as well
+    def again(done):
+        return dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0] / world_size
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(again)
+
+def calls_inside(state, bucket):
+    def again(done):
+        dist.all_reduce(done.value()[0])
+        return done.value()[0]
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(again)
+
+def make(hook):
+    layers = [torch.nn.Linear(64, 64) for _ in range(4)]
+    made = DDP(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
+    made.register_comm_hook(None, hook)
+    return made
+
+def step(hooked):
+    hooked.zero_grad()
+    hooked(torch.ones(2, 64)).square().mean().backward()
+    return hooked.module[0].weight.grad.sum().item()
+"""
+
+
+@pytest.mark.parametrize("hook", ["divides", "waits_inside", "calls_inside"])
+def test_a_communication_hook_is_ended_whatever_its_callbacks_wait_for(cluster: jdist.Cluster, hook: str) -> None:
+    cluster.run(HOOKS, timeout=30)
+    pids = [r.pid for r in cluster.status().ranks]
+    cluster.run(f"hooked = make({hook})", timeout=30)
+    timed_out(cluster, "step(hooked)\nif rank != 2: step(hooked)")
+    assert len(set(cluster.run("hooked = make(divides); step(hooked)", timeout=30).values.values())) == 1
+    assert cluster.run("kept", timeout=20).values == {r: r for r in WORLD}
+    assert [r.pid for r in cluster.status().ranks] == pids
+
+
+STEPS = {
+    "FSDP, the first": """
+from torch.distributed.fsdp import FullyShardedDataParallel
+torch.manual_seed(0)
+cpu = torch.device("cpu")
+inner = FullyShardedDataParallel(torch.nn.Linear(8, 16), device_id=cpu)
+whole = FullyShardedDataParallel(torch.nn.Sequential(inner, torch.nn.Linear(16, 1)), device_id=cpu)
+sgd = torch.optim.SGD(whole.parameters(), lr=0.01)
+def step():
+    sgd.zero_grad()
+    loss = whole(torch.ones(2, 8)).square().mean()
+    loss.backward()
+    sgd.step()
+    return loss.item()
+""",
+    "a pipeline": """
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+torch.manual_seed(rank)
+part = torch.nn.Linear(8, 8)
+stage = PipelineStage(part, rank, world_size, torch.device("cpu"))
+schedule = Schedule1F1B(stage, 4, lambda y, t: (y - t).square().mean())
+def step():
+    part.zero_grad()
+    given = {0: {"target": None}, world_size - 1: {"target": torch.zeros(8, 8)}}.get(rank, {})
+    schedule.step(*([torch.ones(8, 8)] if rank == 0 else []), **given)
+    return part.weight.grad.sum().item()
+""",
+}
+
+
+@pytest.mark.parametrize("absent", [0, 2])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_that_was_cut_off_leaves_a_library_fit_for_the_next(
+    cluster: jdist.Cluster, name: str, absent: int
+) -> None:
+    expected = cluster.run(f"{STEPS[name]}\n[step() for _ in range(3)][-1]", timeout=60).values
+    cluster.run(STEPS[name], timeout=60)
+    timed_out(cluster, f"if rank != {absent}: step()", 1.0)  # the first, in which there is more to set up
+    cluster.run("step()", timeout=20)
+    timed_out(cluster, f"if rank != {absent}: step()", 1.0)
+    assert cluster.run("[step() for _ in range(2)][-1]", timeout=20).values == pytest.approx(expected)
+
+
 def test_handles_of_groups_made_in_cells_go_on_working(cluster: jdist.Cluster) -> None:
     cluster.run("pairs = dist.new_group([0, 1]); held = dist.group.WORLD")
     timed_out(cluster, "if rank: dist.barrier()")

@@ -169,6 +169,7 @@ class Formation:
             mesh=self.mesh,
             cut=m.world.listeners(),
             heirs=tuple(rank.worker for rank in ranks.values() if rank.inherits),
+            is_after_abort=m.was_aborted,
             node_of=topology.node_of,
         )
         for node_rank in m.world.nodes:
@@ -197,6 +198,7 @@ class Formation:
             return
         transition(m, "ready", "every rank holds the generation")
         m.reason = ""
+        m.was_aborted = False
         self.deadline = None
         self.init_seconds = m.now - self._began
         for client, request, body in self._underway:

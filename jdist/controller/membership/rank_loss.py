@@ -97,6 +97,11 @@ class RankLoss:
             self._settle_not_begun(run)
         elif run is not None:
             self._end_part(run, rank, reason)
+        for other in list(m.runs.running.values()):
+            if rank.rank in other.ends and other.is_stalled:  # ranks may wait for this one, whose part has ended
+                if is_wanted:
+                    self._runs.abort(other, "lost")
+                other.poll_no_later_than(m.now)
 
     def _end_part(self, run: Run, rank: Rank, reason: str) -> None:
         """End a lost rank's part of a run. The run is aborted once it has a verdict, for which others may be polled."""

@@ -161,7 +161,7 @@ class RunLifecycle:
         run.abort_reason = reason
         m.reform_ended = m.reform_ended or run.purpose == ON_REFORM
         run.give_up_at = m.now + m.settings.interrupt_grace
-        m.is_dirty = True
+        m.is_dirty = m.was_aborted = True
         listeners = m.world.listeners()
         for node_rank, workers in m.world.workers_by_node(sorted(run.pending)).items():
             m.send_to_node(node_rank, messages.AbortRun(run.number, workers, listeners, m.settings.interrupt_grace))

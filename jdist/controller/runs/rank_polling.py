@@ -166,9 +166,9 @@ class RankPoller:
     def _set_verdict(self, run: Run, found: Verdict | None) -> None:
         """Send the run's verdict if it has changed, or withdraw it.
 
-        If a rank failed and others can only wait for it, the run is aborted. So is a run of the controller itself that
-        certainly cannot finish, since no user could unblock it: such as the replay of a setup cell in which a fresh
-        rank waits for ranks that do not run it.
+        If a rank failed or was lost and others can only wait for it, the run is aborted. So is a run of the controller
+        itself that certainly cannot finish, since no user could unblock it: such as the replay of a setup cell in which
+        a fresh rank waits for ranks that do not run it.
         """
         if found != run.verdict and not _is_same_finding(found, run.verdict):
             run.verdict = found
@@ -182,7 +182,9 @@ class RankPoller:
         elif run.is_own:
             where = f"on ranks {RankSet(run.pending)}, where it could not finish"
             self._model.broadcast(Notice(f"{run.purpose} was ended {where}: {found.reason}"))
-        if run.is_own or any(r in run.ends and run.ends[r].kind == "error" for r in found.responsible):
+        if any(self._model.world.ranks[r].phase != "held" for r in found.responsible):
+            self._runs.abort(run, "lost")  # its part had ended; its successor joins when the run is over
+        elif run.is_own or any(r in run.ends and run.ends[r].kind == "error" for r in found.responsible):
             self._runs.abort(run, "failed")
 
     def _end_diagnosis(self, run: Run, ranks: dict[int, RankSnapshot]) -> None:

@@ -112,6 +112,7 @@ class FormWorld(Message, frozen=True):
     mesh: tuple[tuple[str, ...], tuple[int, ...]] | None
     cut: tuple[tuple[str, int], ...]  # Listeners of the last generation, whose connections are closed first.
     heirs: tuple[int, ...] = ()  # Workers that will take over names: DDP begins anew with its buckets on every rank.
+    is_after_abort: bool = False  # A run was aborted in the last generation, perhaps in the middle of a step.
     node_of: tuple[int, ...] = ()  # The node that each place is on; empty: each is one (see core/topology).
 
 

@@ -23,7 +23,7 @@ PRIVATE = {
     "_store_based_barrier _unregister_all_process_groups _update_default_pg",
     "torch.distributed.distributed_c10d._world": "group_count pg_backend_config pg_group_ranks pg_map pg_names "
     "pg_to_tag tags_to_pg",
-    "torch._C": "DisableTorchFunctionSubclass",
+    "torch._C": "DisableTorchFunctionSubclass Future",
     "torch._C._distributed_c10d": "_dump_fr_trace",
     "torch._C._distributed_c10d.Reducer": "_set_static_graph",
     "torch._C._distributed_c10d.Logger": "_set_static_graph",
@@ -101,6 +101,8 @@ def device_types(group: Any) -> set[str]:
 
 
 # ---------------------------------------------------------------- ending what is blocked
+
+Future: Any = torch._C.Future  # What ``Work.get_future`` returns; the base of torch.futures.Future.
 
 
 def abort_nccl() -> None:

@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.errors import UsageError
 from jdist.core.messages.groups import GroupSpec
+from jdist.worker.gloo.callbacks import waits
 from jdist.worker.gloo.connections import remember_receives
 from jdist.worker.groups.formation import FOREVER
 from jdist.worker.groups.rebind import remember_ddp_modules
@@ -43,6 +44,7 @@ def install(groups: GroupRegistry) -> None:
     _mark_store_waits()
     _mark_work_waits()
     remember_receives()
+    waits.install()
     remember_ddp_modules()
     groups.log.install()
 

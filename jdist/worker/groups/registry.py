@@ -17,7 +17,9 @@ from torch.distributed import ProcessGroup
 
 from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import FormWorld, GroupSpec, WorldFormed
+from jdist.worker.compat import fsdp
 from jdist.worker.compat import torch as torch_compat
+from jdist.worker.gloo.callbacks import waits
 from jdist.worker.gloo.connections import Endpoint, ListenerWaker, end_reading, own_listeners, release
 from jdist.worker.groups import on_reform
 from jdist.worker.groups.formation import RankFormation
@@ -140,6 +142,7 @@ class GroupRegistry:
             formation = RankFormation(form, rank, gpu_index, self.store_client)
             formation.set_environment()
             self._leave(form.cut)
+            waits.resume()
             before = own_listeners()
             try:
                 with formation.watchdog(self._abandoned):
@@ -179,6 +182,8 @@ class GroupRegistry:
         notices = rebind(self._previous, groups, self._namespace)
         if form.heirs:
             renew_reducers()
+        if form.is_after_abort:
+            fsdp.end_steps()
         notices += [f"the group of ranks {r}, made by its members alone, is gone; {AGAIN}" for r in self._local]
         notices += self._misfit_meshes(form.world_size)
         self._previous.clear()

@@ -32,6 +32,7 @@ from jdist.worker.observe.flight_recorder import FlightRecorder
 # worker/groups/patches.
 STORE_WAITS: set[CodeType] = set()
 WORK_WAITS: set[CodeType] = set()
+TRANSPARENT: set[CodeType] = set()  # Code of stand-ins for torch's waits, in whose caller a thread is said to be.
 _NEAR = 3  # Innermost frames that are searched for a wait at a store.
 _SETTLE = 0.006  # Least seconds between two samples of a thread that may be blocked.
 _BUSY = 0.01  # Share of a core above which a thread does not wait (for more than the GIL).
@@ -170,6 +171,8 @@ def frames_of(thread: int) -> list[FrameType]:
     """The frames of a thread (``threading.get_ident``), innermost first; empty once it has ended."""
     frames: list[FrameType] = []
     frame = sys._current_frames().get(thread)
+    if frame is not None and frame.f_code in TRANSPARENT:
+        frame = frame.f_back
     while frame is not None:
         frames.append(frame)
         frame = frame.f_back

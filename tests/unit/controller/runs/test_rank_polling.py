@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from jdist.core.messages.groups import FormWorld
+from jdist.core.messages.membership import Restart
 from jdist.core.messages.observation import Observation, Observe, VerdictChanged
 from jdist.core.messages.protocol import RankQuery
 from jdist.core.messages.runs import AbortRun, Interrupt, RunEnded
@@ -171,6 +173,35 @@ def test_ranks_that_can_only_wait_for_a_failed_one_are_freed() -> None:
     assert d.kinds(run) == {1: "error", 0: "interrupted", 2: "interrupted", 3: "interrupted"}
     assert d.told(RunEnded)[-1].first_failure == 1
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
+
+
+def test_ranks_that_can_only_wait_for_one_that_died_after_its_part_are_freed() -> None:
+    d = driver()
+    run = d.run()
+    d.finish(1)
+    stall(d, 0, run)
+    answer(d, r0=WAITS, r1=BUSY, r2=WAITS, r3=WAITS)
+    assert not d.heard(AbortRun), "a cell on rank 1 may still join"
+    d.agent_of(1).kill(1)
+    d.settle()
+    d.sleep(0.0)
+    answer(d, r0=WAITS, r2=WAITS, r3=WAITS)
+    d.settle()
+    assert d.kinds(run) == {1: "value", 0: "interrupted", 2: "interrupted", 3: "interrupted"}
+    assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
+    assert d.heard(FormWorld)[-1].is_after_abort
+
+
+def test_a_rank_that_is_restarted_by_hand_frees_those_that_are_blocked_in_its_run() -> None:
+    d = driver()
+    run, other = d.run((0, 1, 2)), d.run((3,))
+    d.finish(1)
+    stall(d, 0, run)
+    d.say(Restart("r", (1,)))
+    assert {h.run for h in d.heard(AbortRun)} == {run}
+    d.settle()
+    assert d.kinds(run) == {1: "value", 0: "interrupted", 2: "interrupted"}
+    assert set(d.state.model.runs.running) == {other}
 
 
 def test_the_end_of_a_part_is_followed_by_a_poll() -> None:
