@@ -42,9 +42,9 @@ def install(groups: GroupRegistry) -> None:
                 setattr(module, name, patched)
     OWN_FILES.update({__file__, inspect.getfile(GroupRegistry)})
     _mark_store_waits()
+    waits.install()  # first: the frame that the next line adds is seen by worker/observe
     _mark_work_waits()
     remember_receives()
-    waits.install()
     remember_ddp_modules()
     groups.log.install()
 
