@@ -22,7 +22,7 @@ export function stepOf(remedy: IRemedy): Step {
 /** What a user would type in a cell. */
 export function labelOf({ action, ranks, name }: IRemedy): string {
   const words = action === 'run_cell' ? '%%dist' : `%dist ${action}` + (name ? ` ${name}` : '');
-  return words + (ranks ? ` -r ${ranks}` : '');
+  return (words + (ranks ? ` -r ${ranks}` : '')).replace(/\s+/g, ' '); // one line, wherever it comes from
 }
 
 export function effectOf(remedy: IRemedy): string {

@@ -25,6 +25,7 @@ describe('a remedy', () => {
     [{ action: 'interrupt; import os' }, '%dist interrupt; import os', { cell: '%dist interrupt; import os\n' }],
     [{ action: 'restart', ranks: '2' }, '%dist restart -r 2', { cell: '%dist restart -r 2\n' }],
     [{ action: 'push', name: 'lr', ranks: '1' }, '%dist push lr -r 1', { cell: '%dist push lr -r 1\n' }],
+    [{ action: 'push', name: 'lr\n!rm' }, '%dist push lr !rm', { cell: '%dist push lr !rm\n' }],
     [{ action: 'run_cell', ranks: '3' }, '%%dist -r 3', { cell: '%%dist -r 3\n' }]
   ])('%j is worded, and done at once only if it is an interrupt', (remedy, label, step) => {
     expect(labelOf({ ...remedy, effect: '' })).toBe(label);

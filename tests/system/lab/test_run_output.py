@@ -29,9 +29,10 @@ pytestmark = pytest.mark.usefixtures("traces")
 PICTURE = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # one pixel
 )
-ATTACH, SAYS, SHOWS, FAILS, HANGS, LIVES, BARS, MANY_BARS, DETACH = range(9)
+# The last has cells inserted below it.
+ATTACH, SAYS, SHOWS, FAILS, HANGS, LIVES, BARS, MANY_BARS, DETACH, LACKS = range(10)
 CELLS = [
-    "%load_ext jdist\n%dist attach shared",
+    "%load_ext jdist\n%dist attach shared\nwidth = 32",
     """%%dist
 import sys
 print('the same everywhere')
@@ -84,6 +85,10 @@ while not os.path.exists('SIGNAL'):
     time.sleep(0.1)
 handle.update(drawn(90), raw=True)""",
     "%dist detach",
+    """%%dist
+print('loss', rank / 4)
+print('sum', rank, [rank] * 2)
+layers = 2 * width""",
 ]
 
 
@@ -182,6 +187,26 @@ def test_a_failure_comes_first_and_its_rank_too(notebook: LabNotebook) -> None:
     expect(output.locator(".jdist-RunFailure")).to_have_count(1)
     expect(output.locator(".jdist-RunFailure")).to_contain_text("interrupted")
     assert serious_findings(notebook) == []
+
+
+def test_lines_are_joined_as_in_text_and_a_missing_name_has_a_button(notebook: LabNotebook) -> None:
+    notebook.run(LACKS)
+    output = notebook.output(LACKS)
+    lines = body(output).locator(".jdist-RunSegment")
+    shown = [(line.locator(".jdist-RunRanks").inner_text(), line.locator("pre").inner_text()) for line in lines.all()]
+    sums = [(str(rank), f"sum {rank} [{rank}, {rank}]") for rank in range(4)]
+    assert shown == [("0-3", "loss 0.0 | 0.25 | 0.5 | 0.75"), *sums]
+    tabs(output).nth(3).click()
+    expect(lines).to_have_text([re.compile(r"^loss 0\.5$"), re.compile(r"^sum 2 \[2, 2\]$")])
+    tabs(output).nth(0).click()
+    failure = output.locator(".jdist-RunFailure")
+    expect(failure).to_contain_text("NameError: name 'width' is not defined")
+    expect(failure).to_contain_text("copy the notebook's")
+    notebook.picture("run-output-missing-name", notebook.cell(LACKS))
+    assert serious_findings(notebook) == []
+    failure.get_by_role("button", name="%dist push width").click()
+    expect(failure).to_contain_text("inserted in the cell below")
+    expect(notebook.cell(LACKS + 1)).to_contain_text("%dist push width")
 
 
 def test_a_suggested_action_for_a_hang_is_a_button(notebook: LabNotebook) -> None:
