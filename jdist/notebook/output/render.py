@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from jdist.core.outcome import OutputLine
-from jdist.notebook.output.body import alike_but, html_body, in_rank_order, only, plain_body
+from jdist.notebook.output.body import alike_but, html_body, in_rank_order, indented, only, plain_body
 from jdist.notebook.output.run_json import MIME, run_json
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.text import ansi, markup
@@ -58,10 +58,11 @@ def _plain_failures(view: RunView, room: int, longest_traceback: int) -> list[st
     causes, echoes = view.failures
     pieces = []
     for cause in causes[:_MOST_CAUSES]:
-        traceback = ansi.strip(cause.traceback) if cause.kind == "error" else ""
+        traceback = indented(" ", cut(ansi.strip(cause.traceback), longest_traceback)) if cause.kind == "error" else ""
         place = f"  {cut(cause.place, 250)}" if cause.place else ""
         actions = (f"  {cut(line, 250)}" for line in arrows(cause.remedies[:_MOST_REMEDIES]))
-        lines = (cut(cause.headline, room // 24), place, *actions, cut(traceback, longest_traceback))
+        headline = indented("   ", cut(cause.headline, room // 24))  # a message's further lines are not jdist's own
+        lines = (headline, place, *actions, traceback and f"  {traceback}")
         pieces.append("\n".join(filter(None, lines)))
     shown = _fitting(pieces, room * 3 // 4)
     shown += [_more(len(causes) - len(shown), "cause")] if len(shown) < len(causes) else []

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
-_VALUE = re.compile(r"[\[\]{}]|<\w|\w\(|\([^()]*,")  # A list, a dict, a tuple, a call or what a repr looks like.
+_VALUE = re.compile(r"[\[\]{}●]|<\w|\w\(|\([^()]*,")  # A list, dict, tuple, call or repr, or a verdict's mark.
 _ANY_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _HOLE = "\0"
 

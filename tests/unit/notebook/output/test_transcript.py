@@ -397,6 +397,7 @@ def test_lines_are_joined_where_exactly_one_number_differs(lines, expected):
         "[1] fake",
         "[0-3] loss 0.1",
         "a | 1",
+        "● run 1 cannot finish",
         "\x1b[31m1\x1b[0m",
         "1 2 3 4 5",
         "none",
