@@ -6,6 +6,7 @@ from collections.abc import Sequence
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
 _VALUE = re.compile(r"[\[\]{}●]|<\w|\w\(|\([^()]*,")  # A list, dict, tuple, call or repr, or a verdict's mark.
 _ANY_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_SEPARATOR = re.compile("[|│┃║\0\x1b]")  # It may be a table's, or a colour's.
 _HOLE = "\0"
 
 LONGEST = 80  # A longer line is never joined with one that differs.
@@ -14,9 +15,9 @@ MOST_NUMBERS = 4  # A line with more numbers than this is never joined: the resu
 
 def skeleton(text: str) -> tuple[str, int] | None:
     """The text with a hole for each number, and the numbers' length; None when it is not to be joined with another: too
-    long, no number or too many of them, coloured, holding a list or a repr, or the bar that would separate the numbers.
+    long, no number or too many of them, coloured, holding a list or a repr, or a bar as a table has it.
     """
-    if len(text) > LONGEST or "|" in text or "\x1b" in text or _HOLE in text or _VALUE.search(text):
+    if len(text) > LONGEST or _SEPARATOR.search(text) or _VALUE.search(text):
         return None
     numbers = _NUMBER.findall(text)
     if not 1 <= len(numbers) <= MOST_NUMBERS:

@@ -104,6 +104,9 @@ def _notebook_bar(std: Any) -> Any:
             kwargs["disable"] = bool(kwargs.get("disable"))
             super().__init__(*args, **kwargs)
 
+        def _repr_pretty_(self, printer: Any, _: bool) -> None:
+            printer.text(str(self))
+
         @property
         def container(self) -> Any:
             """What ``display=False`` leaves to be displayed."""

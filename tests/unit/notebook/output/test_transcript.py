@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jdist.core.messages.runs import Clear, Display, Tail, Text
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.output.alignment import MOST_VARIANTS
+from jdist.notebook.output.terminal_emulator import LineAssembler
 from jdist.notebook.output.transcript import Block, Transcript
 from jdist.notebook.text.number_folding import joined, skeleton
 
@@ -148,6 +149,7 @@ def test_what_every_rank_has_passed_never_changes(first, second):
         # an equal line nearby is better than one that differs
         ([((0,), "s 1\ns 2\n"), ((1,), "s 2\n")], [((0,), ["s 1"]), ((0, 1), ["s 2"])]),
         ([((0,), "a|1\n"), ((1,), "a|2\n")], [((0,), ["a|1"]), ((1,), ["a|2"])]),
+        ([((0,), "│ 1 │\n"), ((1,), "│ 2 │\n")], [((0,), ["│ 1 │"]), ((1,), ["│ 2 │"])]),
         (
             [((0,), "x" * 90 + " 1\n"), ((1,), "x" * 90 + " 2\n")],
             [((0,), ["x" * 90 + " 1"]), ((1,), ["x" * 90 + " 2"])],
@@ -264,6 +266,33 @@ def test_a_rank_takes_back_its_own_lines_of_that_stream_only():
     transcript.feed(Text((3,), "stdout", "\x1b[9A\r\x1b[J"))  # further up than there are lines
     transcript.close()
     assert texts(transcript.blocks(), 3) == []
+
+
+drawn = st.lists(
+    st.sampled_from(["\n", "\r", "\x1b[A", "\x1b[2A", "\x1b[B", "\x1b[2K", "\x1b[J", "a", "bb 1", "c 2"]), max_size=30
+)
+
+
+@given(st.lists(drawn, min_size=2, max_size=4), st.data())
+def test_each_rank_has_what_a_terminal_of_its_own_would_show(texts_by_rank, data):
+    left = dict(enumerate(map("".join, texts_by_rank)))
+    expected = {}
+    for rank, text in left.items():
+        done: list[str] = []
+        alone = LineAssembler(lambda done=done: done.pop() if done else None)
+        done += alone.feed(text)
+        expected[rank] = done + alone.take()
+    transcript = Transcript(left)
+    while ready := [rank for rank, text in left.items() if text]:
+        rank = data.draw(st.sampled_from(ready))
+        cut = data.draw(st.integers(1, len(left[rank])))
+        transcript.feed(Text((rank,), "stdout", left[rank][:cut]))
+        left[rank] = left[rank][cut:]
+        transcript.blocks()
+    transcript.close()
+    blocks = transcript.blocks()
+    assert {rank: texts(blocks, rank) for rank in left} == expected
+    assert {rank: [item.text for item in transcript.items(rank)] for rank in left} == expected
 
 
 def bar(done: int, label: str = "train") -> str:
