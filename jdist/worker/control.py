@@ -131,8 +131,8 @@ class ControlThread:
             self._send(WorldFailed(self._worker, form.generation, reason(e)))
             return
         _log.debug("worker %d formed generation %d", self._worker, form.generation)
-        if self._handover.is_due:
-            carried = self._handover.take_over(form.timeout)
+        carried = self._handover.take_over(form.timeout)
+        if carried is not None:
             formed = structs.replace(formed, carried=carried, wants_reform=on_reform.is_wanted())
         self._generation = max(self._generation, form.generation)
         self._send(formed)

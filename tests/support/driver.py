@@ -11,7 +11,7 @@ from typing import TypeVar
 from jdist.controller.model.events import Event, Exit, Forget, FromAgent, FromClient, PeerGone, Send, Tick
 from jdist.controller.state import State
 from jdist.core.messages.base import PROTOCOL, Ack, Message
-from jdist.core.messages.groups import FormWorld, StartStore, StoreUp, WorldFormed
+from jdist.core.messages.groups import CarriedNames, FormWorld, StartStore, StoreUp, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
     EndWorkers,
@@ -68,6 +68,8 @@ class Agent:
     frees: bool = True
     finishes: bool = False
     answers: bool = True
+    saved: dict[int, CarriedNames] = field(default_factory=dict)
+    """By worker: what its next process takes over from the one that was killed."""
     wants: set[int] = field(default_factory=set)
     """Ranks with functions to be called after a forming."""
 
@@ -98,7 +100,9 @@ class Agent:
                     if worker in self.incarnations:
                         self.place = Topology(message.nproc_per_node).place(rank)
                         at = (("10.0.0.1", 5000 + worker),)
-                        self.says.append(WorldFormed(worker, message.generation, "cpu", at, (), worker in self.wants))
+                        carried, wants = self.saved.pop(worker, None), worker in self.wants
+                        formed = WorldFormed(worker, message.generation, "cpu", at, (), wants, carried)
+                        self.says.append(formed)
             case ExecuteCell():
                 for worker in message.workers:
                     assert worker not in self.cells, f"{worker} got run {message.run} in {self.cells[worker].run}"
@@ -125,14 +129,20 @@ class Agent:
         error = ErrorInfo("ValueError", "x", is_echo=echo) if kind == "error" else None
         self.says.append(RankDone(cell.run, worker, kind, 0.1, error=error))
 
-    def kill(self, worker: int, reason: str = "killed by signal 9", observation: Observation | None = None) -> None:
+    def kill(
+        self,
+        worker: int,
+        reason: str = "killed by signal 9",
+        observation: Observation | None = None,
+        hands_over: bool = False,
+    ) -> None:
         self.cells.pop(worker, None)
-        self.says.append(WorkerDown(worker, self.incarnations[worker], reason, observation))
+        self.says.append(WorkerDown(worker, self.incarnations[worker], reason, observation, hands_over))
 
     def _start(self, worker: int, incarnation: int) -> None:
         self.incarnations[worker] = incarnation
         if self.starts_workers:
-            self.says.append(WorkerUp(worker, 1000 + worker, incarnation))
+            self.says.append(WorkerUp(worker, 1000 + worker, incarnation, worker in self.saved))
 
 
 @dataclass

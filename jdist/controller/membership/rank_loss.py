@@ -72,7 +72,8 @@ class RankLoss:
             self._formation.abandon(why)
             self._formation.refuse_waiting(why)
             text = f"the place of rank {rank.rank} stays empty, the others keep their names"
-            m.broadcast(Notice(text, remedies=(Remedy("restart", "start a fresh one", str(rank.rank)),)))
+            what = "start it again, with its names" if message.hands_over else "start a fresh one"
+            m.broadcast(Notice(text, remedies=(Remedy("restart", what, str(rank.rank)),)))
         else:
             m.ending = f"{where} is lost, and the cluster was started to stop then: {message.reason}"
 

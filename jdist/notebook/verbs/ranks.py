@@ -54,7 +54,9 @@ def restart(s: Session, o: Namespace) -> None:
     """replace ranks' processes (their names are lost): restart [-r RANKS]"""
     chosen = s.cluster.select(o.ranks, o.group)
     s.cluster.restart(chosen)
-    s.echo(f"{describe_fresh_ranks(chosen)}; the world is re-formed")
+    fresh = [row.rank for row in s.cluster.status().ranks if row.fresh and row.rank in chosen]
+    what = describe_fresh_ranks(fresh) if fresh else f"{describe_ranks(chosen, 'has')} been started again"
+    s.echo(f"{what}; the world is re-formed")
 
 
 _RANK = option("rank", nargs="?", help="the rank, as -r names it")

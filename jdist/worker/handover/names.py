@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,8 @@ class NamesHandover:
         self._handler: CrashHandler | None = None
         self._loop: asyncio.AbstractEventLoop = IOLoop.current().asyncio_loop  # type: ignore[attr-defined]
         self._environment = dict(os.environ)
-        self.is_due = spec.inherits  # There are names that have not been taken over yet.
+        self._turn = threading.Lock()
+        self._is_due = spec.inherits  # There are names that have not been taken over yet.
 
     def guard(self) -> None:
         """From now on this process hands its names over before a signal ends it; on the main thread."""
@@ -67,7 +69,7 @@ class NamesHandover:
     def _hand_over(self, number: int) -> None:
         """Report the failure, save the names, and show what has been written last."""
         self._send(WorkerFails(number, self._observation()))
-        if not self.is_due:  # else it has not got any yet
+        if not self._is_due:  # else it has none of its own yet
             writer = NamesWriter(lambda: self._send(SavingNames()))
             kept = session.take(self._shell, self._environment)
             nbytes = Save(self._shell, kept, self._groups.is_own_name).write(writer)
@@ -90,9 +92,17 @@ class NamesHandover:
 
     # ------------------------------------------------------------ in the process that takes its place
 
-    def take_over(self, timeout: float) -> CarriedNames:
-        """Load the names on the main thread, which is idle while the world is formed; what has been carried."""
-        self.is_due = False
+    def take_over(self, timeout: float) -> CarriedNames | None:
+        """Load the names, once; what has been carried, None if there is nothing to be taken over (any more)."""
+        with self._turn:
+            if not self._is_due:
+                return None
+            carried = self._load_on_main_thread(timeout)
+            self._is_due = False
+            return carried
+
+    def _load_on_main_thread(self, timeout: float) -> CarriedNames:
+        """The main thread is idle while the world is formed."""
         done: concurrent.futures.Future[CarriedNames] = concurrent.futures.Future()
 
         def run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.controller.model.events import FromAgent, Tick
-from jdist.core.messages.groups import FormWorld, StartStore, StoreDown
+from jdist.core.messages.groups import CarriedNames, FormWorld, StartStore, StoreDown
 from jdist.core.messages.membership import Heartbeat, Restart, StartWorker, Welcome, WorkerDown, WorkerUp
 from jdist.core.messages.runs import AbortRun, CellRefused, ExecuteCell, Interrupt, RankDone, RunEnded
 from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused, StatusReport, StatusRequest
@@ -22,6 +22,44 @@ def test_a_rank_that_dies_idle_is_replaced_and_the_world_formed_again() -> None:
         "rank 2 is fresh: its namespace is lost",
     ]
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
+    d.say(StatusRequest("s"))
+    assert [r.fresh for r in d.told(StatusReport)[-1].ranks] == [False, False, True, False]
+
+
+def test_a_rank_that_takes_over_names_is_not_fresh_and_runs_no_setup_cell() -> None:
+    d = Driver().ready()
+    d.run((0, 1, 2, 3), is_setup=True)
+    for rank in range(4):
+        d.finish(rank)
+    cells = len(d.heard(ExecuteCell))
+    agent, before = d.agent_of(2), len(d.told(Notice))
+    agent.saved[2] = CarriedNames(3, (("gen", "generator"), ("a.b", "Bad: why")))
+    agent.kill(2, "killed by signal 6 (SIGABRT)", hands_over=True)
+    d.settle()
+    assert [n.text for n in d.told(Notice)[before:]] == [
+        "rank 2 (node 1, a-1) is lost: killed by signal 6 (SIGABRT)",
+        "rank 2 was started again and has its names from before, except: gen (generator), a.b (Bad: why)",
+    ]
+    assert d.heard(FormWorld)[-1].heirs == (2,)
+    d.say(StatusRequest("s"))
+    assert not any(r.fresh for r in d.told(StatusReport)[-1].ranks)
+    assert len(d.heard(ExecuteCell)) == cells
+    agent.kill(2)
+    d.settle()
+    assert d.heard(FormWorld)[-1].heirs == ()
+    assert len(d.heard(ExecuteCell)) > cells, "of one that is fresh then"
+
+
+@pytest.mark.parametrize("saved", [None, CarriedNames(0, error="no memory")])
+def test_a_rank_that_could_not_take_its_names_over_is_fresh(saved: CarriedNames | None) -> None:
+    d = Driver().ready()
+    agent = d.agent_of(2)
+    if saved is not None:
+        agent.saved[2] = saved
+    agent.kill(2, "killed by signal 11 (SIGSEGV)", hands_over=True)
+    d.settle()
+    fresh = [n.text for n in d.told(Notice) if "fresh" in n.text]
+    assert fresh == ["rank 2 is fresh: its namespace is lost" + ("; no memory" if saved is not None else "")]
     d.say(StatusRequest("s"))
     assert [r.fresh for r in d.told(StatusReport)[-1].ranks] == [False, False, True, False]
 

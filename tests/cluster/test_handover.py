@@ -1,0 +1,127 @@
+"""Handover: ranks that gloo or C code of a cell's ends are started again with their names, and training goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import jdist
+from jdist.core.messages.status import Notice
+
+MISMATCH = "dist.all_reduce(torch.ones(1001 if rank == 1 else 1000))"
+FAULT = "import ctypes\nif rank == 2: ctypes.string_at(0)\ndist.barrier()"
+BEGIN = """
+from torch.nn.parallel import DistributedDataParallel as DDP
+pair = dist.new_group([0, 1])
+every = dist.new_group([0, 1, 2, 3])
+def begin():
+    global model, optimizer, scheduler, done
+    torch.manual_seed(7)
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).double()
+    model = DDP(layers, process_group=every, gradient_as_bucket_view=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    done = 0
+def step():
+    global done
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * done + rank)).double()
+    optimizer.zero_grad()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    scheduler.step()
+    done += 1
+    return loss.item()
+"""
+STATE = "done, *scheduler.get_last_lr(), float(sum(p.abs().sum() for p in model.parameters()))"
+
+
+@pytest.fixture
+def notices(cluster: jdist.Cluster) -> Iterator[list[str]]:
+    heard: list[str] = []
+    unwatch = cluster.asynchronous.watch(lambda m: heard.append(m.text) if isinstance(m, Notice) else None)
+    yield heard
+    unwatch()
+
+
+def crash(cluster: jdist.Cluster, code: str) -> set[int]:
+    """The ranks that were lost in a cell, each of which has come back."""
+    with pytest.raises(jdist.RankLost) as failed:
+        cluster.run(code, timeout=60)
+    lost = {rank for rank, outcome in failed.value.run.outcomes.items() if outcome.kind == "lost"}
+    assert lost
+    cluster.run("pass", timeout=120)
+    assert not any(row.fresh for row in cluster.status().ranks)
+    return lost
+
+
+def test_training_goes_on_to_the_same_numbers(cluster: jdist.Cluster, notices: list[str]) -> None:
+    cluster.run(BEGIN)
+    alone = cluster.run(f"begin()\nlosses = [step() for _ in range(8)]\nlosses, ({STATE})", timeout=120).values
+    cluster.run("begin()\nlosses = [step() for _ in range(4)]", timeout=60)
+    for code in (MISMATCH, MISMATCH, FAULT):
+        lost = crash(cluster, code)
+        assert {f"rank {r} was started again and has its names from before" for r in lost} <= set(notices)
+        notices.clear()
+        cluster.run("losses.append(step())", timeout=120)
+    assert lost == {2}
+    found = cluster.run(f"losses.append(step())\nlosses, ({STATE})", timeout=60).values
+    for rank in range(4):  # to rounding: DDP begins anew with its buckets, and a ring adds in another order then
+        assert found[rank][0] == pytest.approx(alone[rank][0], rel=1e-12)
+        assert found[rank][1] == pytest.approx(alone[rank][1], rel=1e-12)
+        assert found[rank][1] == found[0][1]
+    assert cluster.run("t = torch.ones(1)\nif rank < 2: dist.all_reduce(t, group=pair)\nt.item()").values[1] == 2.0
+
+
+def test_what_cannot_be_carried_is_named_and_the_history_and_the_session_are_there(
+    cluster: jdist.Cluster, notices: list[str]
+) -> None:
+    cluster.run("gen = (i for i in range(3))\nimport os\nhome = os.getcwd()\nx = rank")
+    cluster.run("os.environ['MINE'] = 'x'\nos.chdir('/tmp')")
+    cluster.run("x * 100")
+    cluster.run("def broken():\n    return 1 / 0")
+    lost = crash(cluster, MISMATCH)
+    for rank in lost:
+        assert f"rank {rank} was started again and has its names from before, except: gen (generator)" in notices
+    rank = min(lost)
+    found = cluster.run("x, Out[max(Out)], os.environ['MINE'], os.getcwd(), 'gen' in globals(), In[-4][:3]").values
+    assert found[rank] == (rank, rank * 100, "x", "/tmp", False, "def")
+    assert found[3] == (3, 300, "x", "/tmp", True, "def")
+    with pytest.raises(jdist.CellError) as failed:
+        cluster.run("broken()")
+    error = failed.value.run.outcomes[rank].error
+    assert error is not None
+    assert (error.cell_line, error.source) == (2, "return 1 / 0"), "the source of earlier cells is known"
+    cluster.run("globals().pop('gen', None)\ndel os.environ['MINE']\nos.chdir(home)")
+
+
+def test_a_rank_that_gets_stuck_or_fails_again_while_it_saves_is_fresh(
+    fresh_cluster: Callable[..., jdist.Cluster],
+) -> None:
+    own = fresh_cluster(2, 1)
+    own.run(
+        "class Dead:\n    def __reduce__(self): import ctypes; ctypes.string_at(0)\ndead, x = Dead(), rank", ranks=[1]
+    )
+    own.run("x = rank", ranks=[0])
+    with pytest.raises(jdist.RankLost, match="SIGABRT"):
+        own.run("import os\nif rank == 1: os.abort()")
+    assert own.run("globals().get('x')", timeout=120).values == {0: 0, 1: None}
+    assert [row.fresh for row in own.status().ranks] == [False, True]
+
+
+def test_an_empty_place_keeps_the_names_until_it_is_restarted_and_a_child_hands_nothing_over(
+    fresh_cluster: Callable[..., jdist.Cluster],
+) -> None:
+    own = fresh_cluster(2, 1, on_death="wait")
+    own.run("import os\nran = globals().get('ran', 0) + 1", setup=True)
+    own.run("x, ran = rank, 7")
+    child = "pid = os.fork()\nif not pid: os.abort()\nos.waitpid(pid, 0)[1]"
+    assert own.run(child, ranks=[1]).values == {1: 6}
+    with pytest.raises(jdist.RankLost):
+        own.run("if rank == 1: os.abort()")
+    own.restart([1])
+    assert own.run("x, ran").values == {0: (0, 7), 1: (1, 7)}, "the setup cell is not run again"
+    own.restart([1])
+    fresh = own.run("globals().get('x'), ran").values
+    assert fresh == {0: (0, 7), 1: (None, 1)}, "one that lives is replaced by a fresh one"
