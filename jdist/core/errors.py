@@ -127,6 +127,17 @@ class RankLost(CellError):
     """A rank's process died, or its node is gone; that rank's namespace is lost."""
 
 
+def describe_error(error: BaseException) -> str:
+    """The text of one of jdist's own errors; of any other, its class as well. Never raises."""
+    try:
+        text = str(error)
+    except BaseException as e:  # the user's own __str__
+        return f"{type(error).__name__} (its text raises {type(e).__name__})"
+    if isinstance(error, JdistError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def nearest(word: str, known: Iterable[object]) -> str:
     """The end of a message: "; did you mean …?" with the known word nearest to ``word``, or a list of all."""
     names = [str(k) for k in known]

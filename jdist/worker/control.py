@@ -15,6 +15,7 @@ from typing import Any
 from ipykernel.kernelapp import IPKernelApp
 from msgspec import structs
 
+from jdist.core.errors import describe_error
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import CodeSynced
 from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFailed
@@ -36,7 +37,7 @@ from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover.names import NamesHandover
 from jdist.worker.kernel import appearance, shell, sigint, tracebacks
 from jdist.worker.observe.observer import Observer, StallDetector
-from jdist.worker.queries.rank_queries import QueryHandler, reason
+from jdist.worker.queries.rank_queries import QueryHandler
 
 _log = logging.getLogger("jdist.worker")
 
@@ -128,7 +129,7 @@ class ControlThread:
             formed = self._groups.form(form, self._worker, self._spec.gpu_index)
         except Exception as e:  # whatever torch raises is the reason to report
             _log.info("worker %d could not form generation %d", self._worker, form.generation, exc_info=True)
-            self._send(WorldFailed(self._worker, form.generation, reason(e)))
+            self._send(WorldFailed(self._worker, form.generation, describe_error(e)))
             return
         _log.debug("worker %d formed generation %d", self._worker, form.generation)
         carried = self._handover.take_over(form.timeout)
@@ -149,10 +150,13 @@ class ControlThread:
         )
 
     def _handle_rank_query(self, query: RankQuery) -> None:
-        worker = self._worker
+        worker, askers = self._worker, self._groups.log.askers
+        askers.add(threading.get_ident())
         try:
             body = self._queries.answer(query.op, lambda done: self._send(RankReply(query.request, worker, done)))
-        except Exception as e:  # the user's own properties and reprs run here
-            _log.debug("could not answer %s: %s", type(query.op).__name__, reason(e), exc_info=True)
-            body = QueryFailed(reason(e))
+        except BaseException as e:  # the user's own properties and reprs run here, and may exit
+            _log.debug("could not answer %s: %s", type(query.op).__name__, describe_error(e), exc_info=True)
+            body = QueryFailed(describe_error(e))
+        finally:
+            askers.discard(threading.get_ident())
         self._send(RankReply(query.request, worker, body))

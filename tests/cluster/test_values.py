@@ -25,6 +25,7 @@ import jdist
 from jdist.client.blocking import bridge
 from jdist.client.link import Link
 from jdist.client.values.carrier import Carrier
+from jdist.core.errors import NotPicklable
 from jdist.core.messages.base import ProbeWire
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
@@ -192,6 +193,78 @@ def test_what_arrives_arrives_and_the_rest_says_why(cluster: jdist.Cluster) -> N
     assert "lock" in caught.value.errors[2]
     assert "half" in caught.value.errors[3]
     assert "rank 3" in str(caught.value)
+
+
+UNWELCOME = """
+import sys
+class Raises:
+    def __init__(self, error):
+        self.error = error
+    def __reduce__(self):
+        raise self.error
+    def __len__(self):
+        raise self.error
+    __getattr__ = __len__
+class Unsayable(Exception):
+    def __str__(self):
+        sys.exit("on purpose")
+class Calls:
+    def __reduce__(self):
+        dist.all_reduce(torch.ones(1))
+        return int, (3,)
+class Leaves:
+    def __reduce__(self):
+        return sys.exit, ("on purpose",)
+unwelcome = {"exit": Raises(SystemExit(3)), "interrupt": Raises(KeyboardInterrupt()), "unsayable": Raises(Unsayable()),
+    "calls": Calls(), "leaves": Leaves(), "file": open("/etc/hostname")}
+"""
+
+
+def test_no_value_ends_a_rank_or_the_client(cluster: jdist.Cluster) -> None:
+    """A helper thread of the rank, or the client's, would end with what the value raises, and the question be lost."""
+    cluster.run(UNWELCOME)
+    reasons = {
+        "exit": "Raises.__reduce__ raised SystemExit: 3",
+        "interrupt": "Raises.__reduce__ raised KeyboardInterrupt",
+        "unsayable": r"raised Unsayable \(its text raises SystemExit\)",
+        "calls": "UsageError|all_reduce was called by a value that is pulled or looked at",
+        "leaves": "Leaves arrived but cannot be made here: SystemExit: on purpose",
+        "file": r"an open file \(/etc/hostname\) cannot leave its process; take its content",
+    }
+    for name, reason in reasons.items():
+        with pytest.raises(jdist.ValueFailed, match=reason):
+            cluster.pull(f"unwelcome['{name}']")
+    with pytest.raises(jdist.ValueFailed, match=r"\['exit'\] is a Raises"):
+        cluster.pull("unwelcome")
+    cluster.show("unwelcome['exit']")
+    cluster.check("unwelcome['exit']")
+    with pytest.raises(NotPicklable, match=r"Refuses.__reduce__ raised SystemExit"):
+        cluster.push(x=Refuses())
+    assert cluster.pull("rank") == {r: r for r in WORLD}
+    cluster.run("del unwelcome")
+
+
+class Refuses:
+    def __reduce__(self) -> Any:
+        raise SystemExit
+
+
+def test_a_value_that_hangs_is_left_by_an_interrupt(cluster: jdist.Cluster) -> None:
+    """The client's loop goes on: the value is pickled, or made again, on a thread of its own."""
+    is_asked, is_over = threading.Event(), threading.Event()
+
+    class Hangs:
+        def __reduce__(self) -> Any:
+            is_asked.set()
+            is_over.wait(60)
+            return int, (3,)
+
+    pushing, ended = bridge().begin(cluster.asynchronous.push(x=Hangs()))
+    assert is_asked.wait(60)
+    assert cluster.run("rank").values == {r: r for r in WORLD}
+    pushing.cancel()
+    assert ended.wait(60)
+    is_over.set()
 
 
 def test_some_of_several_names(cluster: jdist.Cluster) -> None:

@@ -6,16 +6,20 @@ they pass through shared memory where the rank and this process share it, else t
 
 import asyncio
 import contextlib
+import importlib
 import os
+import sys
 import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 
+from jdist.client.aside import aside
 from jdist.client.link import CONTROLLER, Link, OnMoved, new_request
 from jdist.core.errors import ConnectionLost, JdistError, ValueFailed
 from jdist.core.messages.base import PayloadWire, QueryFailed, ValueMissing
@@ -35,15 +39,17 @@ from jdist.core.ranks import describe_ranks, ranks_by
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.transport.dialing import Receiver, put_segment
 from jdist.wire.values.frames import MAX_MESSAGE
-from jdist.wire.values.objects import decode, encode, inline
+from jdist.wire.values.objects import decode, encode, inline, needs_torch
 from jdist.wire.values.segments import Segment, create_probe, layout, new_memory, split
 
-OnProgress = Callable[[str, int, int], None]  # Called with the names of the values, bytes done and bytes in all.
+# Called with the names of the values, bytes done and bytes in all; with 0 in all for something else that takes time.
+OnProgress = Callable[[str, int, int], None]
 T = TypeVar("T")
 
 _MEMORY_SHARE = 0.9
 _AT_ONCE = 4
 _PUT_TIMEOUT = 120.0  # Seconds without progress of a rank that binds, or a node that fetches, a pushed value.
+_IMPORT_SHOWN = 1.0  # Seconds of importing torch after which the user is told.
 _LARGEST_HEAD = MAX_MESSAGE - (1 << 20)
 
 
@@ -59,11 +65,30 @@ class _Pulled:
         self._done: dict[int, int] = {}
         self._on_progress = on_progress
 
-    def decode(self, name: str, rank: int, item: PayloadWire, buffers: list[Any]) -> None:
-        try:
-            self.values[name][rank] = decode(item, buffers)
-        except JdistError as e:
-            self.errors[rank] = f"{item.summary} arrived and cannot be read here: {e}"
+    async def decode(self, rank: int, arrived: list[tuple[str, PayloadWire, list[Any]]]) -> None:
+        """Rebuild what has arrived from a rank: (name, payload, buffers)."""
+
+        def rebuild() -> None:
+            for name, item, buffers in arrived:
+                try:
+                    self.values[name][rank] = decode(item, buffers)
+                except JdistError as e:
+                    self.errors[rank] = f"{item.summary} arrived and cannot be read here: {e}"
+
+        if any(needs_torch(item) for _, item, _ in arrived):
+            await self.import_torch()
+        await aside(rebuild)
+
+    async def import_torch(self) -> None:
+        """Import torch, which takes seconds on a busy machine; another pull's import is joined."""
+        if not _is_missing("torch"):
+            return
+        importing = asyncio.ensure_future(aside(lambda: importlib.import_module("torch")))
+        done, _ = await asyncio.wait({importing}, timeout=_IMPORT_SHOWN)
+        if not done and self._on_progress is not None:
+            self._on_progress("importing torch in the notebook, for the first tensor that is pulled", 0, 0)
+        with contextlib.suppress(Exception):  # where there is none, or a broken one, rebuilding says so
+            await importing
 
     def note(self, rank: int, done: int) -> None:
         """Report that ``done`` bytes of a rank's value have arrived."""
@@ -92,20 +117,24 @@ class Carrier:
         """``{name: {rank: value}}``. Raises ValueFailed naming the ranks that gave none; the rest is on the error."""
         pulled = _Pulled(names, on_progress)
         held: dict[int, Evaluated] = {}
-        for rank, answer in (await self._link.query(ranks, Evaluate(names, probe=self.probe))).items():
+        answers = await self._link.query(ranks, Evaluate(names, probe=self.probe))
+        for rank, answer in answers.items():
             if not isinstance(answer, Evaluated):
                 pulled.errors[rank] = reason_of(answer)
                 continue
-            for name, item in zip(names, answer.items, strict=True):
+            for item in answer.items:
                 if isinstance(item, ValueMissing):
                     pulled.errors[rank] = "; ".join(filter(None, (pulled.errors.get(rank), item.reason)))
-                elif item.buffers is not None:
-                    pulled.decode(name, rank, item, [bytearray(b) for b in item.buffers])
             if answer.handle:
                 held[rank] = answer
         pulled.total = sum(map(_held_size, held.values()))
         await self._check_room(pulled, held)
-        await asyncio.gather(*(self._fetch(rank, answer, pulled) for rank, answer in held.items()))
+        arrived = {rank: _inline_items(names, a) for rank, a in answers.items() if isinstance(a, Evaluated)}
+        work = [self._fetch(rank, answer, pulled) for rank, answer in held.items()]
+        work += [pulled.decode(rank, items) for rank, items in arrived.items() if items]
+        if any(needs_torch(i) for a in held.values() for i in a.items if isinstance(i, PayloadWire)):
+            work.append(pulled.import_torch())  # while they travel
+        await asyncio.gather(*work)
         if pulled.errors:
             raise _failed(f"pull {', '.join(names)}", pulled.values, pulled.errors)
         return {n: dict(sorted(v.items())) for n, v in pulled.values.items()}
@@ -130,9 +159,8 @@ class Carrier:
         async with pulled.gate:
             try:
                 buffers = await fetch(rank, answer.handle, sizes, lambda r, step: pulled.note(r, step.done))
-                for name, item in items:
-                    pulled.decode(name, rank, item, buffers[: len(item.sizes)])
-                    buffers = buffers[len(item.sizes) :]
+                views = iter(buffers)
+                await pulled.decode(rank, [(name, item, list(islice(views, len(item.sizes)))) for name, item in items])
             except (JdistError, OSError) as e:
                 pulled.errors[rank] = str(e).removeprefix(f"rank {rank}: ")
             pulled.note(rank, _held_size(answer))
@@ -180,7 +208,7 @@ class Carrier:
         """Bind ``values`` on ``ranks``. Raises ValueFailed naming the ranks on which they could not be bound."""
         names = tuple(values)
         what = ", ".join(names)
-        encoded = [encode(v) for v in values.values()]
+        encoded = await aside(lambda: [encode(v) for v in values.values()])
         pickled = sum(len(p.head) for p, _ in encoded)  # arrays and tensors travel beside it
         if pickled > _LARGEST_HEAD:
             raise ValueFailed(
@@ -240,6 +268,20 @@ def _remove(path: str, owner: int) -> None:
     """Remove a file, unless this process was forked from its owner."""
     if os.getpid() == owner:
         Path(path).unlink(missing_ok=True)
+
+
+def _inline_items(names: tuple[str, ...], answer: Evaluated) -> list[tuple[str, PayloadWire, list[Any]]]:
+    return [
+        (name, item, [bytearray(b) for b in item.buffers])
+        for name, item in zip(names, answer.items, strict=True)
+        if isinstance(item, PayloadWire) and item.buffers is not None
+    ]
+
+
+def _is_missing(module: str) -> bool:
+    """Whether it is not imported, or is being imported now."""
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return module not in sys.modules or bool(getattr(spec, "_initializing", False))
 
 
 def _held_size(peeked: Evaluated) -> int:

@@ -60,6 +60,9 @@ class TransferProgress:
             if self._is_over or not self._screen.is_live or now < self._next:
                 return
             self._next = now + _EVERY
+            if not total:
+                self._output.show(line(f"{what} …"))
+                return
             part = done / total if total else 1.0
             words = [f"{int(part * 100)} %", f"{format_bytes(done)} of {format_bytes(total)}"]
             self._past = [(at, moved) for at, moved in self._past if at > now - _RECENT] or self._past[-1:]
@@ -73,8 +76,8 @@ class TransferProgress:
         """Show ``text`` in the end, with the total where progress was shown."""
         with self._lock:
             self._is_over = True
-            if not self._output.is_shown:
-                self._screen.show(plain(text))
+            if not self._output.is_shown or not self._moved:
+                self._output.show(line(text) if self._output.is_shown else plain(text))
                 return
             seconds = self._clock() - self._began
             rate = f" · {format_rate(self._moved / seconds)}" if seconds > 0 else ""
@@ -88,7 +91,8 @@ class TransferProgress:
         with self._lock:
             if not self._is_over and self._output.is_shown:
                 done, total = self._last
-                self._output.show(line(f"stopped at {format_bytes(done)} of {format_bytes(total)}"))
+                at = f" at {format_bytes(done)} of {format_bytes(total)}" if total else ""
+                self._output.show(line(f"stopped{at}"))
             self._is_over = True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
@@ -31,21 +32,37 @@ def is_array(obj: object) -> bool:
     np = sys.modules.get("numpy")
     if np is None or type(obj) not in (np.ndarray, np.memmap):
         return False
-    dtype = obj.dtype  # type: ignore[attr-defined]
+    return _is_raw(obj.dtype)  # type: ignore[attr-defined]
+
+
+@functools.lru_cache(256)
+def _is_raw(dtype: Any) -> bool:
+    np = sys.modules["numpy"]
     # Fields, metadata and dtypes from other packages (ml_dtypes) are lost in dtype.str: those arrays are pickled.
     return bool(
         dtype.kind in _RAW_KINDS and dtype.names is None and not dtype.metadata and np.dtype(dtype.str) == dtype
     )
 
 
-def take_apart(array: NDArray[Any]) -> tuple[ArrayNote, memoryview]:
-    """The note and a view on the elements; an array in neither C nor Fortran order is copied into C order."""
+def take_apart(array: NDArray[Any], known: dict[object, ArrayNote] | None = None) -> tuple[ArrayNote, memoryview]:
+    """The note and a view on the elements; an array in neither C nor Fortran order is copied into C order.
+
+    A note that is in ``known`` is used again, and a new one added.
+    """
     import numpy as np
 
-    order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    flat = np.asarray(array).ravel(order=order)
-    octets: Any = flat.view(np.uint8) if array.nbytes else b""  # datetimes offer no buffer themselves
-    return ArrayNote(array.dtype.str, array.shape, order), memoryview(octets).cast("B")
+    flags = array.flags
+    order: Literal["C", "F"] = "C" if flags.c_contiguous or not flags.f_contiguous else "F"
+    octets: Any = (
+        np.asarray(array).ravel(order=order).view(np.uint8) if array.nbytes else b""
+    )  # datetimes have no buffer
+    key = (array.dtype, array.shape, order)
+    note = known.get(key) if known is not None else None
+    if note is None:
+        note = ArrayNote(array.dtype.str, array.shape, order)
+        if known is not None:
+            known[key] = note
+    return note, memoryview(octets).cast("B")
 
 
 def nbytes(note: ArrayNote) -> int:
@@ -60,12 +77,9 @@ def put_together(note: ArrayNote, buffer: memoryview | bytes | bytearray) -> NDA
     import numpy as np  # only here: a process that has not imported it holds no array
 
     view = memoryview(buffer)
-    if _RAW_DTYPE.fullmatch(note.dtype) is None or min(note.shape, default=0) < 0:
+    dtype = _dtype(note.dtype)
+    if dtype is None or min(note.shape, default=0) < 0:
         raise ProtocolError(f"an array of dtype {note.dtype!r} and shape {list(note.shape)} cannot come as raw bytes")
-    try:
-        dtype = np.dtype(note.dtype)
-    except (TypeError, ValueError) as e:
-        raise ProtocolError(f"an array of unknown dtype {note.dtype!r} arrived") from e
     if math.prod(note.shape) * dtype.itemsize != view.nbytes:
         raise ProtocolError(f"{view.nbytes} bytes arrived for an array {note.dtype} {list(note.shape)}")
     if not view.nbytes:
@@ -77,3 +91,12 @@ def put_together(note: ArrayNote, buffer: memoryview | bytes | bytearray) -> NDA
     if view.readonly or not flat.flags.aligned:
         flat = flat.copy()  # else the array shares the buffer's memory
     return flat.reshape(note.shape, order=note.order)
+
+
+@functools.lru_cache(256)
+def _dtype(text: str) -> Any:
+    """The dtype; None for one whose elements are not their bytes, and for what is none."""
+    try:
+        return sys.modules["numpy"].dtype(text) if _RAW_DTYPE.fullmatch(text) else None
+    except (TypeError, ValueError):
+        return None

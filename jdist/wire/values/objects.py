@@ -10,6 +10,7 @@ sent.
 
 import io
 import pickle
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,13 +19,15 @@ import cloudpickle
 import msgspec
 from msgspec import Struct
 
-from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedValue, TooLarge
+from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedValue, TooLarge, describe_error
 from jdist.core.messages.base import PayloadWire
 from jdist.wire.values import arrays, tensors
+from jdist.wire.values.refusals import Kinds, Refused, explain, find_culprit, is_stop
 
 FORMAT = 1  # First byte of every head; both sides must use the same.
 _SMALL = 512  # A buffer of fewer bytes stays inside the pickle stream: a frame and its alignment would cost more.
-_TRIES, _DEPTH = 100, 8  # Parts of each object, and levels, in which what cannot be pickled is searched for.
+
+_TENSORS = tensors.__name__.encode()  # A pickle stream with tensors names it.
 
 Buffer = memoryview | bytes | bytearray
 
@@ -50,15 +53,18 @@ _Head = _TensorHead | _ArrayHead | _BytesHead | _PickleHead
 _decoder: msgspec.msgpack.Decoder[_Head] = msgspec.msgpack.Decoder(_Head)
 
 
-def encode(obj: object, limit: int | None = None) -> tuple[PayloadWire, list[memoryview]]:
+def encode(
+    obj: object, limit: int | None = None, report: Callable[[int], None] = lambda _: None
+) -> tuple[PayloadWire, list[memoryview]]:
     """The payload of ``obj`` and its buffers: C-contiguous views of format 'B', without copies where possible.
 
-    Raises NotPicklable when a part of it cannot be pickled, ShardedValue (a TypeError too) for a DTensor, and TooLarge
-    as soon as head and buffers are known to exceed ``limit`` bytes.
+    ``report`` is called often, with the bytes taken so far. Raises NotPicklable when a part of it cannot be pickled,
+    ShardedValue (a TypeError too) for a DTensor, and TooLarge as soon as head and buffers are known to exceed ``limit``
+    bytes.
     """
     buffers: list[memoryview]
     head: _Head
-    _Stream(obj, limit).take(_nbytes(obj))  # before anything is copied
+    _Stream(obj, limit, report).take(_nbytes(obj))  # before anything is copied
     if tensors.is_tensor(obj) and _plain(obj):
         note, buffers = tensors.take_apart(obj)  # type: ignore[arg-type]
         head = _TensorHead(note)
@@ -68,7 +74,7 @@ def encode(obj: object, limit: int | None = None) -> tuple[PayloadWire, list[mem
     elif type(obj) in (bytes, bytearray):
         head, buffers = _BytesHead(type(obj) is bytearray), [memoryview(obj)]  # type: ignore[arg-type]
     else:
-        head, buffers = _pickled(obj, limit)
+        head, buffers = _pickled(obj, limit, report)
     sizes = tuple(b.nbytes for b in buffers)
     return PayloadWire(bytes([FORMAT]) + msgspec.msgpack.encode(head), sizes, sum(sizes), summarize(obj)), buffers
 
@@ -103,12 +109,28 @@ def decode(payload: PayloadWire, buffers: Sequence[Buffer]) -> Any:
         raise
     except ImportError as e:
         raise NotRebuilt(f"{not_made}: {e}; install it here too, or sync it here") from e
-    except Exception as e:  # __setstate__ and constructors of any class run here
-        raise NotRebuilt(f"{not_made}: {type(e).__name__}: {e}") from e
+    except BaseException as e:  # __setstate__ and constructors of any class run here, and may exit
+        if is_stop(e):
+            raise
+        raise NotRebuilt(f"{not_made}: {describe_error(e)}") from e
+
+
+def needs_torch(payload: PayloadWire) -> bool:
+    """Whether decoding will import torch, as far as can be seen without it."""
+    return b"torch" in payload.head or payload.summary.startswith(("Tensor ", "Parameter ")) or _TENSORS in payload.head
 
 
 def summarize(obj: object) -> str:
     """A description of ``obj`` in one line: ``"Tensor float32 [3, 4]"``, ``"dict of 2"``, ``"Linear"``."""
+    try:
+        return _summary(obj)
+    except BaseException as e:  # the user's own attributes and __len__ run here
+        if is_stop(e):
+            raise
+        return type(obj).__name__
+
+
+def _summary(obj: object) -> str:
     shape, dtype = getattr(obj, "shape", None), getattr(obj, "dtype", None)
     name = type(obj).__name__
     if tensors.is_tensor(obj):
@@ -132,16 +154,18 @@ def _plain(obj: Any) -> bool:
 class _Stream(io.BytesIO):
     """A pickle stream of ``obj``, which may have ``limit`` bytes with the buffers that are taken out of it."""
 
-    def __init__(self, obj: object, limit: int | None):
+    def __init__(self, obj: object, limit: int | None, report: Callable[[int], None] = lambda _: None):
         super().__init__()
         self._obj = obj
         self._limit = limit
+        self._report = report
         self._taken = 0
 
     def take(self, nbytes: int) -> None:
         self._taken += nbytes
         if self._limit is not None and self._taken > self._limit:
             raise TooLarge(f"{summarize(self._obj)} has more than {self._limit:,} bytes")
+        self._report(self._taken)
 
     def write(self, data: Any) -> int:
         self.take(memoryview(data).nbytes)
@@ -156,26 +180,38 @@ def _nbytes(obj: Any) -> int:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, with tensors and arrays taken out of the stream."""
+    """cloudpickle, with tensors and arrays taken out of the stream.
+
+    Alike tensors share one note, which pickle then writes once.
+    """
 
     def __init__(self, file: _Stream, out_of_band: Callable[[pickle.PickleBuffer], bool]):
         super().__init__(file, protocol=5, buffer_callback=out_of_band)
         self._take = file.take
+        self._tensor_notes: dict[object, tensors.TensorNote] = {}
+        self._array_notes: dict[object, arrays.ArrayNote] = {}
+        self._kinds = Kinds()
 
     def reducer_override(self, obj: Any) -> Any:
-        self._take(_nbytes(obj))
         if tensors.is_tensor(obj):
             if not _plain(obj):
                 return NotImplemented  # torch's own way
-            note, views = tensors.take_apart(obj)
+            self._take(tensors.nbytes(obj))
+            note, views = tensors.take_apart(obj, self._tensor_notes)
             return tensors.put_together, (note, *map(pickle.PickleBuffer, views))
         if arrays.is_array(obj):
-            array_note, view = arrays.take_apart(obj)
+            self._take(obj.nbytes)
+            array_note, view = arrays.take_apart(obj, self._array_notes)
             return arrays.put_together, (array_note, pickle.PickleBuffer(view))
+        for name in ("stdout", "stderr"):
+            if obj is getattr(sys, name, None):
+                return getattr, (sys, name)
+        self._take(len(obj) if type(obj) is bytearray else 0)
+        self._kinds.check(obj)
         return super().reducer_override(obj)
 
 
-def _pickled(obj: object, limit: int | None) -> tuple[_PickleHead, list[memoryview]]:
+def _pickled(obj: object, limit: int | None, report: Callable[[int], None]) -> tuple[_PickleHead, list[memoryview]]:
     buffers: list[memoryview] = []
 
     def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -186,20 +222,39 @@ def _pickled(obj: object, limit: int | None) -> tuple[_PickleHead, list[memoryvi
         buffers.append(view)
         return False
 
-    file = _Stream(obj, limit)
+    file = _Stream(obj, limit, report)
     try:
         _Pickler(file, out_of_band).dump(obj)
     except (ShardedValue, TooLarge):
         raise
-    except Exception as e:  # __reduce__ and __getstate__ of any class may raise anything
-        path, part, why = _culprit(obj, e)
-        where = f" ({path} is a {type(part).__name__})" if path else ""
-        raise NotPicklable(
-            f"{summarize(obj)} cannot leave its process{where}: {why}; "
-            "pull the parts you need by name, such as a tensor, a list or a state_dict"
-        ) from e
+    except BaseException as e:  # __reduce__ and __getstate__ of any class may raise anything, and exit
+        if is_stop(e):
+            raise
+        raise _refusal(obj, e) from e
     stream = file.getvalue()
     return _PickleHead(stream, zlib.crc32(stream)), buffers
+
+
+def _refusal(obj: object, error: BaseException) -> NotPicklable:
+    path, part, why = find_culprit(obj, error, _failure)
+    if isinstance(why, Refused):
+        where = f"{summarize(obj)} cannot leave its process ({path} is {why.what})"
+        return NotPicklable(f"{where if path else f'{why.what} cannot leave its process'}; take {why.instead}")
+    where = f" ({path} is a {type(part).__name__})" if path else ""
+    return NotPicklable(
+        f"{summarize(obj)} cannot leave its process{where}: {explain(why)}; "
+        "pull the parts you need by name, such as a tensor, a list or a state_dict"
+    )
+
+
+def _failure(part: object) -> BaseException | None:
+    try:
+        _Pickler(_Stream(part, None), lambda _: False).dump(part)
+    except BaseException as e:  # as in _pickled
+        if is_stop(e):
+            raise
+        return e
+    return None
 
 
 def _checked_head(payload: PayloadWire, buffers: Sequence[Buffer]) -> _Head:
@@ -228,37 +283,3 @@ def _only(buffers: Sequence[Buffer]) -> Buffer:
     if len(buffers) != 1:
         raise ProtocolError(f"{len(buffers)} buffers arrived for a value that has one")
     return buffers[0]
-
-
-def _culprit(obj: object, reason: Exception) -> tuple[str, object, Exception]:
-    """The innermost part that cannot be pickled, as far as a limited search finds it: its path, itself, and why."""
-    path = ""
-    for _ in range(_DEPTH):
-        for step, part in parts_of(obj)[:_TRIES]:
-            failure = _failure(part)
-            if failure is not None:
-                path, obj, reason = path + step, part, failure
-                break
-        else:
-            break
-    return path, obj, reason
-
-
-def _failure(part: object) -> Exception | None:
-    try:
-        _Pickler(_Stream(part, None), lambda _: False).dump(part)
-    except Exception as e:  # as in _pickled
-        return e
-    return None
-
-
-def parts_of(obj: object) -> list[tuple[str, object]]:
-    """The parts of ``obj``, each with the step of the path that leads to it."""
-    if isinstance(obj, dict):
-        return [(f"[{key!r}]", value) for key, value in obj.items()]
-    if isinstance(obj, (list, tuple)):
-        return [(f"[{i}]", value) for i, value in enumerate(obj)]
-    if hasattr(obj, "__closure__") and hasattr(obj, "__code__"):
-        cells = zip(obj.__code__.co_freevars, obj.__closure__ or (), strict=False)
-        return [(f" closes over {name}", cell.cell_contents) for name, cell in cells]
-    return [(f".{name}", value) for name, value in getattr(obj, "__dict__", {}).items()]

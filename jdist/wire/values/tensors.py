@@ -7,6 +7,7 @@ on the tensors' own memory: writes to a tensor before they are sent are sent, to
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ _COMPRESSED = {
     "sparse_bsr": ("crow_indices", "col_indices"),
     "sparse_bsc": ("ccol_indices", "row_indices"),
 }
+_SMALL = 512  # Bytes that are copied rather than viewed, which takes longer.
 _PARTS = {"strided": 0, "meta": 0, "sparse_coo": 2} | dict.fromkeys(_COMPRESSED, 3)
 
 
@@ -67,11 +69,18 @@ def is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def take_apart(tensor: torch.Tensor) -> tuple[TensorNote, list[memoryview]]:
+def take_apart(
+    tensor: torch.Tensor, known: dict[object, TensorNote] | None = None
+) -> tuple[TensorNote, list[memoryview]]:
     """The note of a plain tensor, and views on its elements in row-major order (of a copy, if on a device or strided).
 
-    ``requires_grad`` is kept of leaves; what an operation produced is detached.
+    ``requires_grad`` is kept of leaves; what an operation produced is detached. A note that is in ``known`` is used
+    again, and a new one added.
     """
+    is_leaf = tensor.requires_grad and tensor.is_leaf
+    key = (type(tensor), tensor.dtype, tensor.shape, tensor.device, is_leaf, tensor.layout)
+    if known is not None and key in known:
+        return known[key], [_small_copy(tensor) if tensor.nbytes <= _SMALL else raw_bytes(tensor)]
     layout = _layout(tensor)
     plain = tensor.detach()
     parts = [take_apart(part) for part in _components(plain, layout)]
@@ -83,11 +92,13 @@ def take_apart(tensor: torch.Tensor) -> tuple[TensorNote, list[memoryview]]:
         shape=tuple(tensor.shape),
         layout=layout,
         device=str(tensor.device),
-        requires_grad=tensor.requires_grad and tensor.is_leaf,
+        requires_grad=is_leaf,
         is_parameter=type(tensor) is not sys.modules["torch"].Tensor,
         is_coalesced=layout == "sparse_coo" and tensor.is_coalesced(),
         parts=tuple(part for part, _ in parts),
     )
+    if known is not None and layout == "strided":
+        known[key] = note
     return note, buffers
 
 
@@ -100,6 +111,12 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     memory = (ctypes.c_ubyte * nbytes).from_address(flat.data_ptr())
     memory.tensor = flat  # type: ignore[attr-defined]  # keeps the memory as long as the view
     return memoryview(memory).cast("B")
+
+
+def _small_copy(tensor: torch.Tensor) -> memoryview:
+    """As raw_bytes, of a copy: for few bytes that is faster than a view."""
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    return memoryview(bytearray(ctypes.string_at(flat.data_ptr(), flat.nbytes)))
 
 
 def _buffer_count(note: TensorNote) -> int:
@@ -164,8 +181,9 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def _layout(tensor: torch.Tensor) -> str:
-    layout = str(tensor.layout).removeprefix("torch.")
-    return "meta" if tensor.is_meta and layout == "strided" else layout
+    if tensor.layout is sys.modules["torch"].strided:
+        return "meta" if tensor.is_meta else "strided"
+    return str(tensor.layout).removeprefix("torch.")
 
 
 def _components(tensor: torch.Tensor, layout: str) -> tuple[torch.Tensor, ...]:
@@ -178,12 +196,19 @@ def _components(tensor: torch.Tensor, layout: str) -> tuple[torch.Tensor, ...]:
 
 
 def _dtype(note: TensorNote) -> torch.dtype:
-    import torch
-
-    dtype: Any = getattr(torch, note.dtype, None) if note.dtype.isidentifier() else None
-    if not isinstance(dtype, torch.dtype):
+    dtype = _dtype_of(note.dtype)
+    if dtype is None:
+        torch = sys.modules["torch"]
         raise ProtocolError(f"a tensor of unknown dtype {note.dtype!r} arrived; torch here is {torch.__version__}")
     return dtype
+
+
+@functools.lru_cache(256)
+def _dtype_of(name: str) -> torch.dtype | None:
+    import torch
+
+    dtype: Any = getattr(torch, name, None) if name.isidentifier() else None
+    return dtype if isinstance(dtype, torch.dtype) else None
 
 
 def _build(note: TensorNote, buffers: Iterator[Buffer]) -> torch.Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jdist.core.quantities import format_bytes
-from jdist.wire.values.objects import parts_of
+from jdist.wire.values.refusals import parts_of
 from jdist.worker.handover.memory import NamesWriter, free_memory
 from jdist.worker.handover.pickler import Loss, NamesPickler
 from jdist.worker.handover.rebuild import LostValue

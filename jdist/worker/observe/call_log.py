@@ -23,6 +23,7 @@ import torch.distributed as dist
 from msgspec import Struct
 from torch.distributed import distributed_c10d as c10d
 
+from jdist.core.errors import UsageError
 from jdist.core.observation import Channel
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.channels import ChannelProgress, Channels
@@ -51,6 +52,10 @@ _DEPTH = 40  # Frames above the call that are searched for a cell's.
 _LISTED = 64  # Tensors of a list that are described.
 _NEWEST = 256  # How many recent calls (of all threads) are searched for one that has not returned.
 _NONE: dict[str, Any] = {}
+_ASKED = (
+    "by a value that is pulled or looked at, and not by a cell: no other rank would enter it then. "
+    "Call it in a cell, and pull what it returns"
+)
 
 TensorMeta = tuple[torch.Size, torch.dtype]  # What is recorded of a tensor. No other tuple is among a call's arguments.
 
@@ -113,6 +118,7 @@ class CallLog:
 
     def __init__(self) -> None:
         self.cells: Container[str] = ()  # File names of cells.
+        self.askers: set[int] = set()  # Threads that answer questions about values: they may call no collective.
         self.transfers = 0  # Changes when a send or receive begins or returns; a group's counter counts them.
         self.formed_at = 0  # Wall clock in ns when the world was formed; earlier calls do not count.
         self.channels = Channels()
@@ -144,6 +150,8 @@ class CallLog:
         @functools.wraps(original)
         def logged(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
+            if (thread := threading.get_ident()) in log.askers:
+                raise UsageError(f"{op} was called {_ASKED}")
             frame: FrameType | None = sys._getframe(1)
             if frame.f_code.co_filename not in log.cells:  # type: ignore[union-attr]
                 frame = log.cell_frame(frame)
@@ -151,7 +159,7 @@ class CallLog:
                 op,
                 frame and frame.f_code,
                 frame.f_lasti if frame else 0,
-                threading.get_ident(),
+                thread,
                 time.time_ns(),
                 tuple(map(_kept, compress(args, is_kept))),
                 {name: _kept(value) for name, value in kwargs.items() if name in names} if kwargs else _NONE,

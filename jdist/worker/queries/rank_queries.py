@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from jdist.core.errors import JdistError, UsageError
+from jdist.core.errors import UsageError, describe_error
 from jdist.core.messages import introspection, observation, values
 from jdist.core.messages.base import Ack, PayloadWire, Progress, QueryFailed, ValueMissing
 from jdist.core.messages.protocol import RankOp, RankReplyBody
@@ -49,7 +49,7 @@ class QueryHandler:
         """The reply to one query; ``report`` takes the progress of long ones."""
         match op:
             case values.Evaluate():
-                return self._evaluate(op)
+                return self._evaluate(op, report)
             case values.Fetch():
                 return self._fetch(op, report)
             case values.Release():
@@ -86,14 +86,14 @@ class QueryHandler:
             case _:
                 return QueryFailed(f"a rank cannot answer {type(op).__name__}")
 
-    def _evaluate(self, query: values.Evaluate) -> values.Evaluated:
+    def _evaluate(self, query: values.Evaluate, report: Report) -> values.Evaluated:
         items: list[PayloadWire | ValueMissing] = []
         held: Buffers = []
         for name in query.names:
             try:
-                payload, buffers = encode(evaluate(name, self._namespace))
-            except Exception as e:  # the user's own attributes and __reduce__ run here
-                items.append(ValueMissing(reason(e)))
+                payload, buffers = encode(evaluate(name, self._namespace), report=_paced(report))
+            except BaseException as e:  # the user's own attributes run here, and may exit
+                items.append(ValueMissing(describe_error(e)))
                 continue
             if len(payload.head) > _LARGEST_HEAD:
                 size = f"{len(payload.head):,} bytes of pickle"
@@ -176,9 +176,17 @@ class QueryHandler:
         return Ack()
 
 
-def reason(error: Exception) -> str:
-    """The text of one of jdist's own errors; of another one, its class too."""
-    return str(error) if isinstance(error, JdistError) else f"{type(error).__name__}: {error}"
+def _paced(report: Report) -> Callable[[int], None]:
+    """Reports bytes of a value whose size is not known yet, so that its receiver waits on while they grow."""
+    reported = time.monotonic()
+
+    def taken(nbytes: int) -> None:
+        nonlocal reported
+        if time.monotonic() - reported >= _PROGRESS_EVERY:
+            reported = time.monotonic()
+            report(Progress(nbytes, 0))
+
+    return taken
 
 
 def _data_connection(path: str, transfer: str) -> socket.socket:

@@ -44,7 +44,7 @@ PLAIN = set(
     supervisor support table tail terminal test text thread tick timeline timeout too tracebacks transfer
     transition translate translation transport tree unpack unresponsive untranslatable up upload usage use value
     variable variant view visibility wait wake want watch weigh welcome widget wire word
-    buffer carry ddp index load memory rebuild write
+    aside buffer carry ddp index kind load memory rebuild refusal write
     ansi api chrome cli comm cuda dist fd forkserver fsdp gitignore gloo gpu html hub iopub ipykernel jdist json
     jupyter kube kubernetes mpi oom picklable pickle pickler pod ray sigint slurm ssh svg tensor torch
     """,

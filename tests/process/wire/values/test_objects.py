@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import gzip
+import io
+import multiprocessing
 import pickle
+import queue
+import re
+import socket
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import types
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +31,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torch.utils.data import DataLoader
 
 from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedValue, TooLarge, UsageError
 from jdist.core.messages.base import PayloadWire
@@ -290,6 +302,126 @@ def test_what_cannot_be_pickled_is_named(value: Any, path: str) -> None:
         encode(value)
 
 
+class Fails:
+    """Its method raises what it was given."""
+
+    def __init__(self, error: BaseException):
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        raise self.error
+
+    @property
+    def shape(self) -> Any:
+        raise self.error
+
+
+class Unsayable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("on purpose")
+
+
+class Exiting:
+    """Ends the process in which it is made again."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, ("on purpose",)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (SystemExit(), "SystemExit"),
+        (GeneratorExit(), "GeneratorExit"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (ValueError("odd"), "ValueError: odd"),
+        (Unsayable(), "Unsayable (its text raises SystemExit)"),
+    ],
+    ids=repr,
+)
+def test_a_method_that_exits_only_refuses_its_value(error: BaseException, text: str) -> None:
+    for value, path in ((Fails(error), ""), ({"a": [Fails(error)]}, r"\['a'\]\[0\] is a Fails")):
+        with pytest.raises(NotPicklable, match=f"{path}.*Fails.__reduce__ raised {re.escape(text)};"):
+            encode(value)
+
+
+def test_a_keyboard_interrupt_is_the_users_on_the_main_thread_only() -> None:
+    """There it is a Stop; a value can raise one, too."""
+    with pytest.raises(KeyboardInterrupt):
+        encode(Fails(KeyboardInterrupt()))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(NotPicklable, match=r"__reduce__ raised KeyboardInterrupt"):
+        pool.submit(encode, Fails(KeyboardInterrupt())).result()
+
+
+def test_what_lives_in_a_process_is_refused_by_what_it_is(tmp_path: Path) -> None:
+    class WithState(threading.Thread):
+        def __reduce__(self) -> Any:
+            return str, ("what it says itself",)
+
+    async def coroutine() -> None: ...
+
+    running = coroutine()
+    path = tmp_path / "some.txt"
+    path.write_text("content")
+    with (
+        path.open() as text,
+        path.open("rb") as binary,
+        path.open("a") as appended,
+        gzip.open(tmp_path / "some.gz", "wb") as packed,
+        tempfile.NamedTemporaryFile() as temporary,
+        socket.socket() as sock,
+        contextlib.closing(sqlite3.connect(":memory:")) as database,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        known = [
+            *((file, "an open file") for file in (text, binary, appended, packed, temporary)),
+            *((lock, "a lock") for lock in (threading.Lock(), threading.RLock())),
+            (threading.Event(), "an event between threads"),
+            (threading.Thread(), "a thread"),
+            (threading.Timer(1, print), "a thread"),
+            (multiprocessing.Process(), "a process"),
+            (sock, "a socket"),
+            (database, "an open database"),
+            (pool, "an executor"),
+            (queue.Queue(), "a queue between threads"),
+            (running, "something that an event loop runs"),
+            ((i for i in ()), "a generator"),
+            (sys._getframe(), "a frame of a call"),
+            (weakref.ref(pool), "a weak reference"),
+            (iter(DataLoader([1])), "an iterator of a DataLoader"),
+            (torch.distributed.HashStore(), "a rendezvous store"),
+        ]
+        for value, what in known:
+            with pytest.raises(NotPicklable, match=f"^{what}( \\(.*\\))? cannot leave its process; take "):
+                encode(value)
+            with pytest.raises(NotPicklable, match=rf"^dict of 1 cannot .* \(\['a'\]\[1\] is {what}.*\); take "):
+                encode({"a": (0, value)})
+        with pytest.raises(NotPicklable, match=f"an open file \\({path}\\)"):
+            encode(text)
+    running.close()
+    for value in (io.StringIO("a"), io.BytesIO(b"a")):
+        assert moved(value).getvalue() == value.getvalue()
+    assert moved(WithState()) == "what it says itself"
+    assert moved([sys.stdout])[0] is sys.stdout
+
+
+def test_alike_tensors_and_arrays_are_described_once() -> None:
+    """The pickle of many small ones holds little but their bytes, and reading it makes no note for each."""
+    for many in ([torch.zeros(3) for _ in range(1000)], {i: np.zeros(3) for i in range(1000)}):
+        payload, buffers = encode(many)
+        assert not buffers
+        assert len(payload.head) < 60_000
+        assert len(payload.head) < len(pickle.dumps(many))
+    mixed = [torch.zeros(3), torch.ones(3).requires_grad_(), torch.nn.Parameter(torch.ones(3)), torch.arange(3)]
+    mixed += [torch.zeros(3).bfloat16(), torch.ones(3).to_sparse(), torch.empty(3, device="meta"), torch.zeros(1000)]
+    mixed += [torch.eye(4).t()[1], torch.zeros(3, dtype=torch.complex64).conj()]
+    for sent, got in zip(mixed * 2, moved(mixed * 2), strict=True):
+        assert (type(got), got.dtype, got.shape, got.layout) == (type(sent), sent.dtype, sent.shape, sent.layout)
+        assert got.requires_grad == sent.requires_grad
+        assert sent.is_meta or torch.equal(got.to_dense(), sent.to_dense())
+
+
 def test_a_dtensor_is_refused_wherever_it_is() -> None:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Replicate
@@ -322,6 +454,8 @@ class Unwelcome:
 def test_what_cannot_be_made_here_is_said() -> None:
     with pytest.raises(NotRebuilt, match="Unwelcome arrived but cannot be made here: ValueError"):
         moved(Unwelcome())
+    with pytest.raises(NotRebuilt, match="Exiting arrived but cannot be made here: SystemExit: on purpose"):
+        moved(Exiting())
     stream = pickle.dumps(np.float64).replace(b"numpy", b"numpz")
     head = objects._PickleHead(stream, objects.zlib.crc32(stream))
     with pytest.raises(NotRebuilt, match="No module named 'numpz'"):
