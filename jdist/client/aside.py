@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def aside(call: Callable[[], T]) -> T:
-    """What ``call()`` returns or raises. Once cancelled, nobody waits for it, nor does the process's end."""
+    """What ``call()`` returns or raises. When this is cancelled, the call goes on, and nothing waits for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
