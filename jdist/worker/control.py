@@ -55,7 +55,7 @@ class ControlThread:
         self._generation = 0
         kernel: Any = app.kernel
         namespace: dict[str, Any] = kernel.shell.user_ns
-        self._groups = GroupRegistry(namespace)
+        self._groups = GroupRegistry(namespace, spec.cluster)
         self._groups.on_group_made = self._send_group_made
         self._groups.log.cells = cell_numbers(kernel.shell)
         self._cells = CellRunner(kernel, spec.worker, streams)

@@ -47,6 +47,7 @@ def main(spec_json: bytes) -> None:
     log.configure("worker", os.fdopen(os.dup(2), "w", errors="replace"))  # the log file; 2 becomes cells' stderr
     set_name(f"jdist-rank-{spec.rank}")
     torch.set_num_threads(spec.threads)
+    _seed()
     app: Any = WorkerApp.instance(
         connection_file=spec.connection_file,
         capture_fd_output=False,
@@ -66,6 +67,16 @@ def main(spec_json: bytes) -> None:
     poll_until_subscribed(app.iopub_thread, _SUBSCRIBER_POLL)
     app.start()
     os._exit(0)
+
+
+def _seed() -> None:
+    """Begin with random numbers of this process's own: what was forked has the state of the process before.
+
+    Python's own generator sees to itself, and those of GPUs are made when they are first used.
+    """
+    torch.default_generator.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
 
 
 def _pack_fast(session: Any) -> None:

@@ -28,6 +28,7 @@ PRIVATE = {
     "torch._C._distributed_c10d.Reducer": "_set_static_graph",
     "torch._C._distributed_c10d.Logger": "_set_static_graph",
     "torch.distributed.ProcessGroup": "_device_types",
+    "torch.distributed.rendezvous": "_create_c10d_store _torchelastic_use_agent_store",
     "torch.nn.parallel.DistributedDataParallel": "_build_debug_param_to_name_mapping _build_params_for_reducer "
     "_ddp_init_helper _update_process_group",
 }
@@ -71,6 +72,16 @@ def set_world_store(store: Any) -> None:
     """Have groups made from now on meet in ``store``."""
     world: Any = dist.group.WORLD
     c10d._world.pg_map[world] = (c10d._world.pg_map[world][0], store)
+
+
+def replace_store_maker(make: Callable[..., Any]) -> None:
+    """Have a rendezvous by ``env://`` or ``tcp://`` call ``make(original, host, port, rank, world_size, timeout)``.
+
+    ``original`` takes the other arguments, and has rank 0 hold the store, whatever torchrun's variables say.
+    """
+    rendezvous: Any = sys.modules["torch.distributed.rendezvous"]  # torch.distributed has a function of that name
+    rendezvous._torchelastic_use_agent_store = lambda: False
+    rendezvous._create_c10d_store = functools.partial(make, rendezvous._create_c10d_store)
 
 
 def group_count() -> int:

@@ -48,7 +48,7 @@ def _inet_sockets(*, listening: bool) -> Iterator[socket.socket]:
                         yield copy
 
 
-def _connections() -> Iterator[tuple[socket.socket, Endpoint, Endpoint]]:
+def connections() -> Iterator[tuple[socket.socket, Endpoint, Endpoint]]:
     """A duplicate of each connected TCP socket with its local and remote endpoint."""
     for sock in _inet_sockets(listening=False):
         with contextlib.suppress(OSError):  # not connected
@@ -62,7 +62,7 @@ def own_listeners() -> set[Endpoint]:
 
 def connections_to(port: int) -> set[Endpoint]:
     """Local ends of this process's connections to ``port`` of any host."""
-    return {here for _, here, there in _connections() if there[1] == port}
+    return {here for _, here, there in connections() if there[1] == port}
 
 
 def shut_down(listeners: Collection[Endpoint], store_port: int = 0, keep: Collection[Endpoint] = ()) -> int:
@@ -71,7 +71,7 @@ def shut_down(listeners: Collection[Endpoint], store_port: int = 0, keep: Collec
     ``listeners`` are all ranks' gloo listeners. Connections to the store whose local end is in ``keep`` stay.
     """
     count = 0
-    for sock, here, there in _connections():
+    for sock, here, there in connections():
         if here in listeners or there in listeners or (there[1] == store_port and here not in keep):
             with contextlib.suppress(OSError):  # already shut down
                 sock.shutdown(socket.SHUT_RDWR)
@@ -87,7 +87,7 @@ def end_reading(listeners: Collection[Endpoint]) -> int:
     before :func:`release`, and no peer may see this end close.
     """
     count = 0
-    for sock, here, there in _connections():
+    for sock, here, there in connections():
         inode = os.fstat(sock.fileno()).st_ino
         if inode not in _held and (here in listeners or there in listeners):
             with contextlib.suppress(OSError):  # already shut down

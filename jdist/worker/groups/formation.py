@@ -4,8 +4,6 @@ It chooses a backend, meets the others at the store, makes the groups, and check
 """
 
 import contextlib
-import json
-import os
 import sys
 import threading
 import time
@@ -14,8 +12,10 @@ from datetime import timedelta
 from typing import Any
 from zlib import crc32
 
+import msgspec
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.errors import LaunchError
@@ -23,6 +23,8 @@ from jdist.core.messages.groups import FormWorld
 from jdist.core.topology import Topology
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import Endpoint, ListenerWaker, own_listeners, shut_down
+from jdist.worker.groups.environment import RankEnvironment
+from jdist.worker.groups.rpc import RpcState
 from jdist.worker.groups.store_client import StoreClient, meet
 
 FOREVER = timedelta(days=1)  # torch's timeout for collectives: jdist's deadlines come first, and explain.
@@ -30,6 +32,13 @@ WORLD = "the world"  # Key of the default group among a generation's groups.
 _NAMED_NUMBERS = 1_000_000  # The first number in names of jdist's own groups, far from those of cells' groups.
 _AGAIN = 0.05  # Seconds between two attempts to end a formation that is to end.
 _SLACK = 0.5  # Seconds that the watchdog leaves to the waits which end by themselves at the deadline.
+
+
+class Facts(Struct, frozen=True):
+    """What a rank tells the others while a generation is formed."""
+
+    listeners: tuple[Endpoint, ...]  # The sockets on which its groups listen.
+    rpc: RpcState
 
 
 class RankFormation:
@@ -71,26 +80,9 @@ class RankFormation:
             )
         return backend, torch.device("cuda", self._gpu_index)
 
-    def set_environment(self) -> None:
-        """Set torchrun's variables, OpenMPI's, and NCCL's error handling."""
-        values = {
-            "RANK": self.rank,
-            "LOCAL_RANK": self.local_rank,
-            "GROUP_RANK": self.node_rank,
-            "WORLD_SIZE": self.form.world_size,
-            "LOCAL_WORLD_SIZE": self._local_world_size,
-            "GROUP_WORLD_SIZE": self._topology.nnodes,
-            "MASTER_ADDR": self.form.store_host,
-            "MASTER_PORT": self.form.store_port,
-            "OMPI_COMM_WORLD_RANK": self.rank,
-            "OMPI_COMM_WORLD_SIZE": self.form.world_size,
-            "OMPI_COMM_WORLD_LOCAL_RANK": self.local_rank,
-            "OMPI_COMM_WORLD_LOCAL_SIZE": self._local_world_size,
-        }
-        os.environ.update({name: str(value) for name, value in values.items()})
-        # NCCL's watchdog would end the process at an error or a long wait; jdist aborts the communicators itself.
-        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-        os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+    def set_environment(self, environment: RankEnvironment) -> None:
+        """Set torchrun's variables and others."""
+        environment.set(self.form, self._topology, self.rank)
 
     @contextlib.contextmanager
     def watchdog(self, abandoned: threading.Event) -> Iterator[None]:
@@ -191,12 +183,14 @@ class RankFormation:
             groups.update({f"mesh dimension {n!r}": mesh.get_group(n) for n in names})
         return groups
 
-    def exchange_listeners(self, own: set[Endpoint]) -> set[Endpoint]:
-        """All ranks' listeners, of which ``own`` are this rank's; also checks that a collective comes out right."""
+    def exchange(self, own: Facts, environment: RankEnvironment) -> dict[int, Facts]:
+        """What all ranks tell each other, by rank; also checks that a collective comes out right."""
         rank, world_size = self.rank, self.form.world_size
         store = torch_compat.world_store() if self.backend != "mpi" else None
         if store is not None:
-            store.set(f"listeners/{rank}", json.dumps(sorted(own)))
+            if rank == 0 and self.form.store_port:
+                environment.publish_for_children(store, self.form)
+            store.set(f"facts/{rank}", msgspec.json.encode(own))
         expected = world_size * (world_size + 1) // 2
         for on in {self.device, torch.device("cpu")} if ":" in self.backend else {self.device}:
             ranks = torch.full((1,), rank + 1, dtype=torch.int64, device=on)
@@ -207,9 +201,11 @@ class RankFormation:
                     "world's connections are mixed up, stop the cluster and start it again"
                 )
         if store is None:
-            return own
-        texts = store.multi_get([f"listeners/{r}" for r in range(world_size)])
-        return own | {(str(ip), int(port)) for text in texts for ip, port in json.loads(text)}
+            return {rank: own}
+        if self.form.store_port:
+            environment.set_for_children(store)
+        texts = store.multi_get([f"facts/{r}" for r in range(world_size)])
+        return {r: msgspec.json.decode(text, type=Facts) for r, text in enumerate(texts)}
 
 
 @contextlib.contextmanager

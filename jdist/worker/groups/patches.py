@@ -46,6 +46,8 @@ def install(groups: GroupRegistry) -> None:
     _mark_work_waits()
     remember_receives()
     remember_ddp_modules()
+    groups.environment.install()
+    groups.rpc.install()
     groups.log.install()
 
 

@@ -22,8 +22,10 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.callbacks import waits
 from jdist.worker.gloo.connections import Endpoint, ListenerWaker, end_reading, own_listeners, release
 from jdist.worker.groups import on_reform
-from jdist.worker.groups.formation import RankFormation
+from jdist.worker.groups.environment import RankEnvironment
+from jdist.worker.groups.formation import Facts, RankFormation
 from jdist.worker.groups.rebind import AGAIN, rebind, renew_reducers
+from jdist.worker.groups.rpc import RpcAgent
 from jdist.worker.groups.store_client import StoreClient, sweep
 from jdist.worker.observe.call_log import CallLog
 
@@ -37,11 +39,13 @@ class GroupRegistry:
     are the sockets on which it made this rank listen.
     """
 
-    def __init__(self, namespace: dict[str, Any]):
+    def __init__(self, namespace: dict[str, Any], cluster: str = "jdist"):
         self.on_group_made: Callable[[int, GroupSpec, set[Endpoint]], None] = lambda _index, _spec, _listeners: None
         self._namespace = namespace
         self._bound: dict[str, Any] = {}
         self.store_client = StoreClient()
+        self.environment = RankEnvironment(cluster)
+        self.rpc = RpcAgent()
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # guards the two below
         self._newest = 0
@@ -84,6 +88,11 @@ class GroupRegistry:
         mesh = self._formation.form.mesh if self._formation is not None else None
         known |= {f"mesh dimension {name!r}": name for name in (mesh[0] if mesh is not None else ())}
         return {str(g.group_name): known[k] for k, g in list(self._groups.items()) if k in known and _is_group(g)}
+
+    def end_others(self) -> None:
+        """End what cells have made besides process groups: RPC, and whatever met by a rendezvous of its own."""
+        self.rpc.end()
+        self.environment.disconnect()
 
     def abort_group_creation(self) -> None:
         """End a wait in the making of a group: at the rendezvous store, or for a peer that will not connect."""
@@ -140,7 +149,7 @@ class GroupRegistry:
                     raise LaunchError(f"generation {form.generation} was given up for {self._newest}")
                 self._abandoned = threading.Event()
             formation = RankFormation(form, rank, gpu_index, self.store_client)
-            formation.set_environment()
+            formation.set_environment(self.environment)
             self._leave(form.cut)
             waits.resume()
             before = own_listeners()
@@ -149,13 +158,15 @@ class GroupRegistry:
                     formation.init_world()
                     groups = formation.make_groups()
                     own = own_listeners() - before
-                    self.listeners = formation.exchange_listeners(own)
+                    facts = formation.exchange(Facts(tuple(sorted(own)), self.rpc.state()), self.environment)
             except LaunchError:
                 raise
             except Exception as e:
                 reason = str(e).splitlines()[0] if str(e) else type(e).__name__
                 raise LaunchError(f"rank {rank} could not join the world of {form.world_size}: {reason}") from e
+            self.listeners = {endpoint for of in facts.values() for endpoint in of.listeners}
             notices = self._adopt(formation, groups)
+            notices += self.rpc.agree({r: of.rpc for r, of in facts.items()}, rank, form.generation)
             release()
         device, listeners = str(formation.device), tuple(sorted(own))
         return WorldFormed(worker, form.generation, device, listeners, notices, on_reform.is_wanted())
@@ -165,6 +176,7 @@ class GroupRegistry:
         if self._groups:  # else the last formation failed, and what was left before it counts
             self._previous, self._groups = self._groups, {}
         self._formation = None
+        self.rpc.leave()
         end_reading({*listeners, *self.listeners})
         self.listeners = set()
         if dist.is_initialized():

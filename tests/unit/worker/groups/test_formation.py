@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -50,16 +49,6 @@ def test_a_rank_knows_its_node_and_its_place_there() -> None:
     assert places == [(0, 0), (0, 1), (1, 0)]
     shared = form(1, nproc_per_node=(1, 1, 1), node_of=(0, 0, 1))  # two launcher tasks on one node
     assert (shared.node_rank, shared.local_rank) == (0, 1)
-
-
-def test_the_environment_is_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {"TORCH_NCCL_ENABLE_MONITORING": "1"})
-    form(1).set_environment()
-    names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
-    assert [os.environ[name] for name in names] == ["1", "1", "0", "3", "2", "2"]
-    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("10.0.0.1", "29500")
-    assert os.environ["OMPI_COMM_WORLD_LOCAL_SIZE"] == "2"
-    assert os.environ["TORCH_NCCL_ENABLE_MONITORING"] == "1", "the user's choice stays"
 
 
 @pytest.mark.parametrize(
