@@ -43,8 +43,11 @@ def describe_loss(row: RankFacts) -> str:
     if not row.death:
         return ""
     when = datetime.now().astimezone() - timedelta(seconds=row.death_age)
-    what = "is gone" if row.state == "gone" else "is fresh"
-    return f"{what} since {when:%H:%M:%S}: {row.death}"
+    if row.state == "gone":
+        what = "is gone since"
+    else:
+        what = "is fresh since" if row.fresh else "was started again with its names at"
+    return f"{what} {when:%H:%M:%S}: {row.death}"
 
 
 def rank_row(row: RankFacts, seen: Observation | None) -> dict[str, str]:

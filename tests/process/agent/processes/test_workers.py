@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -23,17 +24,28 @@ from jupyter_client.session import Session
 from jdist.agent.node.facts import NodeContext, node_facts
 from jdist.agent.node.join_options import WORKER, JoinOptions
 from jdist.agent.processes import workers as module
+from jdist.agent.processes.handover import OWN
 from jdist.agent.processes.jupyter_messages import KernelMessage
 from jdist.agent.processes.kernel import Kernel
 from jdist.agent.processes.workers import Workers
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import WorldFormed
-from jdist.core.messages.membership import LauncherTask, Shutdown, StartWorker, Welcome, WorkerDown, WorkerHello
+from jdist.core.messages.membership import (
+    LauncherTask,
+    NamesSaved,
+    Shutdown,
+    StartWorker,
+    Welcome,
+    WorkerDown,
+    WorkerFails,
+    WorkerHello,
+)
 from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.sockets import dial_ipc, new_context
 from jdist.wire.values.frames import pack
+from jdist.worker.handover.crash import connect
 
 DEADLINE = 30.0
 WELCOME = Welcome("here", 0, 1, 2, 0, 60.0, 100, False)
@@ -301,6 +313,46 @@ def test_its_last_lines_are_part_of_the_reason(play: Play) -> None:
         await bed.started(ONE)
         await bed.listener.until(2)
         assert bed.listener.events[-1] == ("down", 10, 0, "exited with code 1; it last wrote: no torch here")
+
+    play(scene)
+
+
+def test_a_worker_that_fails_is_down_at_once_and_its_successor_starts_when_it_has_ended(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE)
+        pid, spec = bed.pid(10), bed.starter.spec()
+        with connect(spec.names_socket, spec.identity) as line:
+            line.send(OWN + pack(WorkerFails(6, None)))
+            assert await bed.listener.until(2) == [("exit",), ("down", 10, 0, "killed by signal 6 (SIGABRT)")]
+            assert bed.workers.start(StartWorker(10, 0, 1))
+            assert len(bed.starter.requests) == 1, "it still hands its names over"
+            fd = os.memfd_create("names")
+            socket.send_fds(line, [OWN + pack(NamesSaved(5))], [fd])
+            os.close(fd)
+            os.kill(pid, signal.SIGABRT)
+            await bed.listener.until(3)
+            await bed.started()
+            assert (bed.starter.spec().inherits, spec.inherits) == (True, False)
+        assert bed.workers.kernels[10].inherits
+        await bed.started(StartWorker(10, 0, 2))
+        assert bed.starter.spec().inherits, "they have not been asked for yet"
+
+    play(scene)
+
+
+def test_a_second_request_does_not_wait_for_a_worker_that_fails(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE)
+        pid, spec = bed.pid(10), bed.starter.spec()
+        with connect(spec.names_socket, spec.identity) as line:
+            line.send(OWN + pack(WorkerFails(11, None)))
+            await bed.listener.until(2)
+            assert bed.workers.start(StartWorker(10, 0, 1))
+            await bed.started(StartWorker(10, 0, 2))
+        assert await bed.listener.until(3) == [("exit",), ("down", 10, 0, "killed by signal 11 (SIGSEGV)"), ("exit",)]
+        assert has_ended(pid)
+        assert not bed.starter.spec().inherits
+        assert [k.wanted.incarnation for k in bed.workers.kernels.values()] == [2]
 
     play(scene)
 
