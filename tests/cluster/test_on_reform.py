@@ -96,16 +96,47 @@ def test_one_that_hangs_is_ended_and_not_called_again(own: jdist.Cluster, notice
     own.run(TAKE_BACK)
 
 
+HOLDERS = """
+import functools, torch.distributed.optim, torch.distributed.nn.functional as functional
+from dataclasses import dataclass
+g = dist.new_group([0, 1, 2, 3])
+def total(x, group=g, *, world=dist.group.WORLD):
+    return functional.all_reduce(x, group=group).item() + functional.all_reduce(x, group=world).item()
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    group: object
+    pairs: tuple
+trainer = Trainer(g, ((1, g),))
+bound = functools.partial(functional.all_reduce, group=g)
+frozen, keyed = frozenset([g]), {g: "tensor"}
+torch.distributed.optim.my_group = g
+def use():
+    x, here = torch.ones(1), torch.distributed.optim.my_group
+    held = *frozen, *keyed, trainer.group, trainer.pairs[0][1], here
+    return total(x), bound(x).item(), functional.all_reduce(x).item(), [h is g for h in held]
+"""
+
+
+def test_every_kind_of_holder_uses_the_new_groups(own: jdist.Cluster, notices: list[str]) -> None:
+    own.run(HOLDERS)
+    expected = dict.fromkeys(range(4), (8.0, 4.0, 4.0, [True] * 5))
+    assert own.run("use()", timeout=20).values == expected
+    for _ in range(2):
+        reform(own)
+        assert own.run("use()", timeout=20).values == expected
+    assert not notices
+
+
 def test_what_could_not_be_mended_is_told_and_points_to_on_reform(own: jdist.Cluster, notices: list[str]) -> None:
-    own.run("g = dist.new_group([0, 1, 2, 3])\nfrozen = frozenset([g])")
-    reform(own)
-    assert own.run("t = torch.ones(1); dist.all_reduce(t, group=g); t.item()", timeout=20).values == dict.fromkeys(
-        range(4), 4.0
+    own.run(
+        "def batches(group):\n    yield 1\n    yield group\nwaiting = batches(dist.new_group([0, 1]))\nnext(waiting)"
     )
-    told = [n for n in notices if "frozenset" in n]
-    assert len(told) == 4
-    assert all("make that frozenset again" in n and "@jdist.on_reform" in n for n in told)
-    own.run("del g, frozen")
+    reform(own)
+    own.run("rank", timeout=20)
+    told = [n for n in notices if "suspended" in n]
+    assert len(told) >= 2  # one for each member of the group
+    assert all("the suspended batches() still holds" in n and "@jdist.on_reform" in n for n in told)
+    own.run("del waiting")
 
 
 def test_in_the_notebook_there_is_nothing_to_reform() -> None:

@@ -15,6 +15,7 @@ from zlib import crc32
 import msgspec
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before the first world: it binds the world as default arguments
 from msgspec import Struct
 from torch.distributed import distributed_c10d as c10d
 

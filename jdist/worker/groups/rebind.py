@@ -4,17 +4,17 @@ That is users' variables, FSDP's mesh objects and DDP's C++ reducer. DTensor and
 """
 
 import functools
-import gc
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from types import CellType, FrameType, FunctionType, MethodType, ModuleType
+from types import FrameType, MethodType, ModuleType
 from typing import Any
 
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from jdist.worker.compat.torch import make_new_reducer, move_ddp
+from jdist.worker.groups.holders import Replacement
 from jdist.worker.values import ddp
 
 # The ends of a notice about what the user has to make again.
@@ -48,16 +48,17 @@ def renew_reducers() -> None:
 
 
 def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: dict[str, Any]) -> list[str]:
-    """Point DDP modules, containers, instances and closures at the group that is now under an old one's key.
+    """Point DDP modules and all other holders at the group that is now under an old one's key.
 
-    Returns notices about what could not be reached. The garbage collector knows who refers to a group, except dicts of
-    plain values, which it does not track; those are found by walking what the namespace holds.
+    Returns notices about what could not be reached. What the namespace leads to is looked at first, since the garbage
+    collector does not know all containers (see `jdist.worker.groups.holders`).
     """
     notices: list[str] = []
     old: list[ProcessGroup] = []
     new: _New = {}
     names: dict[int, str] = {}
-    for key, group in previous.items():
+    for key in list(previous):
+        group = previous.pop(key)  # no reference may stay but those to be replaced
         if isinstance(group, ProcessGroup):  # else this rank was not in it
             name = key if isinstance(key, str) else f"group {group.group_name} ({group.group_desc})"
             if isinstance(groups.get(key), ProcessGroup):
@@ -67,6 +68,7 @@ def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: di
                 notices.append(f"{name} of the last generation is gone; {AGAIN}")
     if not old:
         return notices
+    del group
     for wrapped in list(_ddps):
         if (moved_to := new.get(id(wrapped.process_group))) is not None:
             move_ddp(wrapped, moved_to)
@@ -75,49 +77,13 @@ def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: di
                 f"DistributedDataParallel({type(wrapped.module).__name__}) was built on a group that is gone; "
                 f"build it again from its .module{ON_REFORM}"
             )
-    for holder in gc.get_referrers(*old):
-        if holder is not old:
-            _rebind_in(holder, new)
-    for holder in _reachable(namespace):
-        _rebind_in(holder, new)
-    for holder in gc.get_referrers(*old):
-        if isinstance(holder, tuple | frozenset):
-            kind, held = type(holder).__name__, sorted({names[id(v)] for v in holder if id(v) in names})
-            notices.append(
-                f"a {kind} still holds the old handle of {', '.join(held)}; make that {kind} again{ON_REFORM}"
-            )
+    replacement = Replacement(old, [new[id(group)] for group in old])
+    suspended = replacement.run(_reachable(namespace))
+    notices += [f"{each} still holds the handle of a group that is gone; {AGAIN}" for each in suspended]
+    for holder, groups_inside in replacement.left():
+        kind, held = type(holder).__name__, sorted({names[id(group)] for group in groups_inside})
+        notices.append(f"a {kind} still holds the old handle of {', '.join(held)}; make that {kind} again{ON_REFORM}")
     return list(dict.fromkeys(notices))
-
-
-def _replacement(value: object, new: _New) -> Any:
-    """What takes ``value``'s place (also a tuple's, with new groups in it), or None where it holds no old group."""
-    if type(value) is tuple:
-        inside = [_replacement(v, new) for v in value]
-        changed = any(group is not None for group in inside)
-        return tuple(v if group is None else group for v, group in zip(value, inside, strict=True)) if changed else None
-    return new.get(id(value))
-
-
-def _rebind_in(holder: Any, new: _New) -> None:
-    """Replace old groups inside one container, instance, function or closure cell."""
-    if isinstance(holder, list):
-        for i, value in enumerate(holder):
-            if (group := _replacement(value, new)) is not None:
-                holder[i] = group
-    elif isinstance(holder, set):
-        for value in [v for v in holder if _replacement(v, new) is not None]:
-            holder.discard(value)
-            holder.add(_replacement(value, new))
-    elif isinstance(holder, CellType):
-        holder.cell_contents = _replacement(holder.cell_contents, new)
-    elif isinstance(holder, FunctionType):
-        holder.__defaults__ = _replacement(holder.__defaults__, new) or holder.__defaults__
-    elif not isinstance(holder, FrameType | tuple | frozenset):
-        entries = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
-        if type(entries) is dict:
-            for key, value in list(entries.items()):
-                if (group := _replacement(value, new)) is not None:
-                    entries[key] = group
 
 
 def _reachable(namespace: dict[str, Any]) -> Iterator[Any]:

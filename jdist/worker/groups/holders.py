@@ -1,0 +1,221 @@
+"""Holders of old handles: finding what refers to an object that is replaced, and pointing it at the replacement.
+
+The garbage collector knows which of the objects that it tracks refer to another one. It does not track process groups,
+nor tuples and dicts in which nothing is tracked, such as the default arguments of a function; these are searched for
+only if an object's reference count shows that some reference to it has not been found. What cannot be changed, such as
+a tuple, is made anew with the replacement in it, and then replaced in its turn.
+"""
+
+import contextlib
+import functools
+import gc
+import sys
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from types import (
+    AsyncGeneratorType,
+    CellType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    MethodType,
+)
+from typing import Any
+
+_ROUNDS = 8  # Levels of tuples in tuples.
+_SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
+_IMMUTABLE = (tuple, frozenset, MethodType)
+_WEAK = (weakref.WeakKeyDictionary, weakref.WeakSet)
+# Where a reference was found that no list of referrers shows; looked at first when the next handle is replaced.
+_hidden_in: list[weakref.ref[Any]] = []
+
+
+class Replacement:
+    """Replaces ``old[i]`` by ``new[i]`` wherever it is held. Holds no reference to old objects but ``old`` itself."""
+
+    def __init__(self, old: list[Any], new: list[Any]):
+        self._old = old
+        self._new: dict[int, Any] = {id(o): n for o, n in zip(old, new, strict=True)}
+        self._remade: list[Any] = []  # Immutable holders whose place others have taken: their ids must stay theirs.
+        self._own: set[int] = {id(old), id(self._remade), id(self.__dict__)}
+
+    def run(self, nearby: Iterable[Any]) -> list[str]:
+        """Replace everywhere; ``nearby`` are holders that the collector may not know. Says what still holds the old."""
+        for holder in (*nearby, *filter(None, [ref() for ref in _hidden_in])):
+            self._replace_in(holder)
+        found = self._rounds(self._old)
+        self._replace_weak_keys()
+        if self._is_hidden():
+            found |= self._rounds(list(self._hidden()), is_hidden=True)
+        if gc.get_freeze_count() and self._is_hidden():
+            gc.unfreeze()  # a module that was imported before the fork may have been given a handle
+            found |= self._rounds(self._old) | self._rounds(list(self._hidden()), is_hidden=True)
+        return sorted({f"the suspended {holder.__qualname__}()" for holder in found.values()})
+
+    def left(self) -> list[tuple[Any, list[Any]]]:
+        """Tuples and frozensets that still hold old objects, each with those; not such as only a frame knows."""
+        held = [h for h in gc.get_referrers(*self._old) if _is(h, tuple | frozenset)]
+        remaining = []
+        for holder in held:
+            inside = [v for v in holder if id(v) in self._new]
+            around = [h for h in gc.get_referrers(holder) if h is not held and id(h) not in self._own]
+            if inside and not all(_is(h, FrameType) for h in around):
+                remaining.append((holder, inside))
+        return remaining
+
+    # ------------------------------------------------------------ search
+
+    def _rounds(self, targets: list[Any], *, is_hidden: bool = False) -> dict[int, Any]:
+        """Replace the targets in their holders, then immutable holders in theirs; returns suspended functions by id."""
+        suspended: dict[int, Any] = {}
+        for _ in range(_ROUNDS):
+            if not targets:
+                break
+            own = self._own | {id(targets)}
+            following: list[Any] = []
+            for holder in gc.get_referrers(*targets):
+                if id(holder) in own or _is(holder, FrameType):
+                    continue
+                if _is(holder, _SUSPENDED):
+                    suspended[id(holder)] = holder
+                elif _is(holder, _IMMUTABLE):
+                    if id(holder) not in self._new and (made := self.replacement(holder)) is not None:
+                        self._new[id(holder)] = made
+                        self._remade.append(holder)
+                        following.append(holder)
+                elif self._replace_in(holder) and is_hidden:
+                    _remember(holder)
+            targets = following
+        return suspended
+
+    def _is_hidden(self) -> bool:
+        """Whether one of the old objects has more references than those that the collector knows."""
+        known = Counter(id(value) for holder in gc.get_referrers(*self._old) for value in gc.get_referents(holder))
+        # One more is the argument of getrefcount.
+        return any(sys.getrefcount(self._old[i]) > known[id(self._old[i])] + 1 for i in range(len(self._old)))
+
+    def _hidden(self) -> Iterator[Any]:
+        """Tuples and dicts, unknown to the collector, that hold old objects."""
+        seen: set[int] = set()
+        for value in gc.get_referents(*gc.get_objects()):
+            if _is(value, tuple | dict) and not gc.is_tracked(value) and id(value) not in seen:
+                seen.add(id(value))
+                if _is(value, dict):
+                    self._replace_in(value)
+                elif id(value) not in self._new and (made := self.replacement(value)) is not None:
+                    self._new[id(value)] = made
+                    self._remade.append(value)
+                    yield value
+
+    def _replace_weak_keys(self) -> None:
+        if not any(map(weakref.getweakrefcount, self._old)):
+            return
+        for table in [each for each in gc.get_objects() if _is(each, _WEAK)]:
+            for key in [key for key in table if id(key) in self._new]:
+                if _is(table, weakref.WeakSet):
+                    table.discard(key)
+                    table.add(self._new[id(key)])
+                else:
+                    table[self._new[id(key)]] = table.pop(key)
+
+    # ------------------------------------------------------------ replacing
+
+    def replacement(self, value: Any) -> Any:
+        """What takes the place of ``value``, made anew if it is immutable; None if nothing in it is replaced."""
+        known = self._new.get(id(value))
+        if known is not None or not _is(value, _IMMUTABLE):
+            return known
+        if _is(value, MethodType):
+            inside = self._new.get(id(value.__self__))
+            return None if inside is None else MethodType(value.__func__, inside)
+        parts = [self.replacement(v) for v in value]
+        if all(part is None for part in parts):
+            return None
+        mixed = [v if part is None else part for v, part in zip(value, parts, strict=True)]
+        return tuple.__new__(type(value), mixed) if _is(value, tuple) else type(value)(mixed)
+
+    def _replace_in(self, holder: Any) -> bool:
+        """Replace inside one container, instance, class, function, partial or closure; whether anything was held."""
+        if _is(holder, list | deque):
+            found = [(i, made) for i, value in enumerate(holder) if (made := self.replacement(value)) is not None]
+            for i, made in found:
+                holder[i] = made
+            return bool(found)
+        if _is(holder, set):
+            changes = [(value, made) for value in holder if (made := self.replacement(value)) is not None]
+            holder.difference_update([value for value, _ in changes])
+            holder.update(made for _, made in changes)
+            return bool(changes)
+        if _is(holder, dict):
+            return self._replace_in_dict(holder)
+        if _is(holder, CellType):
+            try:
+                made = self.replacement(holder.cell_contents)
+            except ValueError:  # it is empty
+                return False
+            if made is not None:
+                holder.cell_contents = made
+            return made is not None
+        if _is(holder, FunctionType):
+            made = self.replacement(holder.__defaults__)
+            if made is not None:
+                holder.__defaults__ = made
+            return self._replace_in_dict(holder.__kwdefaults__ or {}) or made is not None
+        if _is(holder, functools.partial):
+            args = self.replacement(holder.args)
+            is_changed = self._replace_in_dict(keywords := dict(holder.keywords)) or args is not None
+            if is_changed:
+                args = holder.args if args is None else args
+                holder.__setstate__((holder.func, args, keywords, holder.__dict__ or None))
+            return is_changed
+        return self._replace_attributes(holder)
+
+    def _assign(self, holder: Any, items: Iterable[tuple[Any, Any]]) -> bool:
+        found = [(key, made) for key, value in items if (made := self.replacement(value)) is not None]
+        for key, made in found:
+            holder[key] = made
+        return bool(found)
+
+    def _replace_in_dict(self, holder: dict[Any, Any]) -> bool:
+        found = [(key, made) for key, value in holder.items() if (made := self.replacement(value)) is not None]
+        if "__module__" in holder and found:  # a class's: it must learn of the change
+            for owner in [each for each in gc.get_referrers(holder) if _is(each, type)]:
+                for name, made in found:
+                    type.__setattr__(owner, name, made)
+        holder.update(found)
+        if not any(self.replacement(key) is not None for key in holder):
+            return bool(found)
+        items = [(key if (made := self.replacement(key)) is None else made, value) for key, value in holder.items()]
+        holder.clear()  # their order is kept
+        holder.update(items)
+        return True
+
+    def _replace_attributes(self, holder: Any) -> bool:
+        entries = getattr(holder, "__dict__", None)
+        is_changed = self._replace_in_dict(entries) if type(entries) is dict else False
+        for slot in _slots(type(holder)):
+            with contextlib.suppress(AttributeError):  # it is empty
+                made = self.replacement(slot.__get__(holder))
+                if made is not None:
+                    slot.__set__(holder, made)  # of a frozen dataclass, too
+                    is_changed = True
+        return is_changed
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """As isinstance, but without asking the value: a proxy may do anything then."""
+    return issubclass(type(value), kind)
+
+
+def _slots(of: type) -> Iterator[Any]:
+    for base in of.__mro__:
+        if "__slots__" in base.__dict__:
+            yield from (each for each in base.__dict__.values() if _is(each, MemberDescriptorType))
+
+
+def _remember(holder: Any) -> None:
+    with contextlib.suppress(TypeError):  # nothing can refer weakly to it: it is searched for again
+        _hidden_in.append(weakref.ref(holder, _hidden_in.remove))
