@@ -92,6 +92,7 @@ ASK = {
     "breakpoint()": "breakpoint()",
     "a debugger": "import pdb; pdb.set_trace()\nx = 1",
     "dist.breakpoint()": "dist.breakpoint()",
+    "IPython.embed()": "import IPython; IPython.embed()",
     "%debug": "%debug",
 }
 
@@ -149,3 +150,13 @@ def test_a_debugger_on_one_rank_starts_where_it_failed_or_was_called(notebook: N
     assert "[2] 70" in shown(cell)
     assert "failed: ValueError: no such batch" in cell.text
     notebook.run("%%dist\n%pdb off\ndel _, loss_of")
+
+
+def test_a_prompt_that_nobody_answers_ends_with_the_cell(cluster: jdist.Cluster) -> None:
+    cluster.run("kept = rank", timeout=30)
+    for code in ("input()", "def f():\n    breakpoint()\n    return 1\nf()", "import code\ncode.interact(local={})"):
+        run = cluster.submit(code, (3,), timeout=1, allow_stdin=True)
+        assert run.wait(30)
+        assert run.outcomes[3].kind in ("timeout", "value"), (code, run.outcomes)
+    assert cluster.run("kept", timeout=30).values == {r: r for r in range(4)}, "no rank was replaced"
+    cluster.run("del kept", timeout=30)

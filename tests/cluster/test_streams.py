@@ -58,6 +58,17 @@ LEFT = {
         "",
     ),
     "None, and an await": ("import sys, asyncio\nsys.stdout = None\nawait asyncio.sleep(0)\n1 / 0", "", "left as None"),
+    "its methods are others": (
+        "import sys\nprint('seen')\nsys.stderr.flush = sys.stderr.write = sys.stdout.flush = lambda *_: 1 / 0",
+        "seen\n",
+        "",
+    ),
+    "it is deleted": ("import sys\nprint('seen')\ndel sys.stdout, sys.stderr", "seen\n", "sys.stdout was left as None"),
+    "a class that hides what it is": (
+        "import sys\nclass Hidden: __class__ = property(lambda self: 1 / 0)\nprint('seen')\nsys.stdout = Hidden()",
+        "seen\n",
+        "cannot be looked at (ZeroDivisionError: division by zero)",
+    ),
     "closed": ("import sys\nprint('seen')\nsys.stdout.close()\nsys.stderr.close()\n1", "seen\n", ""),
     "a file that is closed": (
         "import sys, os\nsys.stdout = open(os.devnull, 'w')\nsys.stdout.close()\n1",

@@ -18,14 +18,19 @@ class OwnStreams:
     def __init__(self, captures: Sequence[FdCapture] = ()):
         self._own: dict[str, Any] = {"stdout": sys.stdout, "stderr": sys.stderr}
         self._captures = captures
-        for stream in self._own.values():
-            stream.close = stream.flush  # a cell's ``sys.stdout.close()`` would close it for all cells to come
+        # A cell's ``sys.stdout.close()`` would close it for all cells to come.
+        self._methods = [(s, {"write": s.write, "flush": s.flush, "close": s.flush}) for s in self._own.values()]
 
     def settle(self, has_failed: bool = False) -> None:
         """Send what was written, and have the next cell find streams that work. Never raises."""
         notes = []
+        for stream, methods in self._methods:
+            vars(stream).update(methods)  # also where a cell has put its own in their place
         for name, own in self._own.items():
-            if (fault := self._fault_of(name, has_failed)) is None:
+            fault, failure = guarded(lambda name=name: self._fault_of(name, has_failed))  # type: ignore[misc]
+            if failure is not None:
+                fault = f"was left as something that cannot be looked at ({described(failure)})"
+            if fault is None:
                 continue
             setattr(sys, name, own)
             if fault:

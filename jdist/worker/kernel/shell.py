@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import IPython
 import torch.distributed
 from IPython import display
 from IPython.core import debugger, page
@@ -30,7 +31,7 @@ class InputRefused(UsageError, RuntimeError):
 def adapt(kernel: Any) -> None:
     """Change an ipykernel's shell; once, on the main thread, before user code runs."""
     shell: Any = kernel.shell
-    kernel.raw_input = _only_on_one_rank(kernel, kernel.raw_input, "input()", "answer it there")
+    kernel.raw_input = _only_on_one_rank(kernel, _until_stopped(kernel), "input()", "answer it there")
     kernel.getpass = _only_on_one_rank(kernel, kernel.getpass, "getpass()", "answer it there")
     _adapt_debuggers(kernel, shell)
     formatter.adapt(shell)
@@ -62,6 +63,27 @@ def _only_on_one_rank(kernel: Any, function: Callable[..., Any], what: str, effe
         if not allows_input(kernel):
             raise InputRefused(what, effect)
         return function(*args, **kwargs)
+
+    return asked
+
+
+def _until_stopped(kernel: Any) -> Callable[..., Any]:
+    """The kernel's ``raw_input``, which finds the end of all input once a cell was interrupted while it asked: a loop
+    that reads and evaluates, such as ``code.interact``, asks again after each interrupt.
+    """
+    ask = kernel.raw_input
+    stopped: object = None
+
+    def asked(prompt: str = "") -> Any:
+        nonlocal stopped
+        cell = kernel.get_parent("shell").get("header", {}).get("msg_id")
+        if cell is not None and stopped == cell:
+            raise EOFError("the cell was interrupted")
+        try:
+            return ask(prompt)
+        except KeyboardInterrupt:
+            stopped = cell
+            raise
 
     return asked
 
@@ -99,6 +121,8 @@ def _adapt_debuggers(kernel: Any, shell: Any) -> None:
     trace: Any = _only_on_one_rank(kernel, in_pdb.set_trace, "a debugger", debug)
     in_pdb.set_trace = lambda self, frame=None, **given: trace(self, frame or sys._getframe(1), **given)
     in_pdb.interaction = _only_on_one_rank(kernel, in_pdb.interaction, "a debugger", debug)
+    in_ipython: Any = IPython
+    in_ipython.embed = _only_on_one_rank(kernel, in_ipython.embed, "IPython.embed()", debug)
     # torch's own has all other ranks wait in a barrier, which they cannot while the cell runs on one.
     distributed: Any = torch.distributed
     distributed.breakpoint = _only_on_one_rank(kernel, lambda *_, **__: at_caller(), "dist.breakpoint()", debug)
