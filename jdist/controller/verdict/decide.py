@@ -11,6 +11,8 @@ The rules, of which the first that applies decides::
     circular    the waits form a circle                                 cycle, transfer           its members
     slow        a wait has lasted ``slow_after`` seconds, and leads to  slow                      the busy ranks
                 a busy rank
+    undelivered so has a wait for a message that has begun, though its  slow                      that rank
+                other rank's part is over
 
 :mod:`~jdist.controller.verdict.wait_graph` says who waits for whom, :mod:`~jdist.controller.verdict.phrases` words it.
 """
@@ -21,7 +23,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct, structs
 
 from jdist.controller.verdict import mismatch, phrases
-from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, circle, is_send, may_move, meet, needs
+from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, circle, is_send, is_served, may_move, meet, needs
 from jdist.core.observation import INTERRUPT, ActivityKind, Call, Verdict, VerdictKind, sizes
 from jdist.core.ranks import describe_ranks, ranks_by
 from jdist.core.remedy import Remedy
@@ -128,6 +130,20 @@ def _slow(case: Case) -> Verdict | None:
     return Verdict(case.run, "slow", tuple(busy), tuple(waiting), reason, details, (INTERRUPT,), *pending)
 
 
+def _undelivered(case: Case) -> Verdict | None:
+    """A message may be large, or its other half was given up: an ``isend`` does not arrive without its Work."""
+    ranks = case.ranks
+    for rank in case.blocked:
+        activity, call = ranks[rank].activity, ranks[rank].blocked_in
+        if call is None or call.peer is None or not call.nth or activity.seconds < case.slow_after:
+            continue
+        peer = call.peer
+        if peer in ranks and ranks[peer].is_over and is_served(rank, call, ranks):
+            reason, details = phrases.undelivered(rank, call, ranks)
+            return Verdict(case.run, "slow", (peer,), (rank,), reason, details, (INTERRUPT,), call.op)
+    return None
+
+
 def _busy_ends(waiting: Iterable[int], ranks: Ranks) -> set[int]:
     """The ranks at the far end of the waits that are neither blocked nor over."""
     found: set[int] = set()
@@ -143,7 +159,7 @@ def _busy_ends(waiting: Iterable[int], ranks: Ranks) -> set[int]:
     return found
 
 
-RULES: tuple[Callable[[Case], Verdict | None], ...] = (_mismatched, _absent, _unset, _circular, _slow)
+RULES: tuple[Callable[[Case], Verdict | None], ...] = (_mismatched, _absent, _unset, _circular, _slow, _undelivered)
 
 
 def _pending(rank: int, ranks: Ranks) -> tuple[str, str, int]:

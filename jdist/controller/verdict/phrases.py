@@ -40,6 +40,16 @@ def _unserved(rank: int, call: Call, peer: str, ranks: Ranks) -> str:
     return f"{peer} has {verb} {format_count(begun, 'message')} {preposition} {wait}"
 
 
+def undelivered(rank: int, call: Call, ranks: Ranks) -> Phrases:
+    """A message that both ranks have begun, and that does not arrive."""
+    peer, verb = call.peer or 0, "receive" if is_send(call) else "send"
+    wait = f"rank {rank} waits in {_name_transfer(call, ranks[rank])}{_at_line(call.line)}"
+    hint = f"an i{'recv' if is_send(call) else 'send'} is given up if its Work is not kept until it is done"
+    if not is_send(call) and ranks[rank].channel(call.group, call.tag, ANY, is_send=False).begun:
+        hint = "a receive from any rank may have taken it"
+    return f"{wait} for a message that rank {peer} has begun to {verb}", (whereabouts(peer, ranks[peer]), hint)
+
+
 def unset(at_store: Sequence[int], ranks: Ranks) -> str:
     """The ranks that wait for keys that no rank will set."""
     keys = ranks_by((r, ranks[r].activity.waits_for or "a key of a store") for r in at_store)

@@ -536,6 +536,17 @@ def test_who_is_waited_for_is_said_after_a_while_with_its_line() -> None:
     assert decide(12, ranks, slow_after=5.5) is None
 
 
+def test_a_message_that_does_not_arrive_although_it_was_begun_is_reported_as_slow() -> None:
+    """It may be large. So may an isend whose Work was dropped, which never arrives."""
+    ranks = world(recv(0, 1, seconds=5.5), over(1, channels=sent(0)), busy(2), busy(3))
+    found = decide(12, ranks)
+    assert found is not None
+    assert (found.kind, found.responsible, found.waiting, found.is_certain) == ("slow", (1,), (0,), False)
+    assert "waits in recv from rank 1 for a message that rank 1 has begun to send" in found.headline
+    assert found.details[1] == "an isend is given up if its Work is not kept until it is done"
+    assert decide(12, world(recv(0, 1, seconds=1.0), over(1, channels=sent(0)), busy(2), busy(3))) is None
+
+
 def test_the_far_end_of_a_chain_is_named() -> None:
     found = decide(12, world(busy(0, cpu=0.98), recv(1, 0, seconds=9), recv(2, 1, seconds=9), recv(3, 2, seconds=9)))
     assert found is not None
