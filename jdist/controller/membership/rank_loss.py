@@ -111,11 +111,12 @@ class RankLoss:
             where = m.world.where(rank.rank)
             run.losses[rank.rank] = RankSnapshot(where, "lost", rank.observed_last, note=reason)
             run.verdict = decide_on_loss(run.number, run.losses, run.seen)
-            m.send(run.client, VerdictChanged(run.number, run.verdict))
         if ABORT in reason and not run.abort_reason:
-            transition(run, "diagnosing", reason)
+            transition(run, "diagnosing", reason)  # the verdict is sent once that is over
             run.diagnose_until = m.now + _EXPLAINED
             run.poll_no_later_than(m.now)
+        elif run.verdict is not None:
+            m.send(run.client, VerdictChanged(run.number, run.verdict))
         seconds, error = m.now - (run.started_at or m.now), ErrorInfo("RankLost", reason)
         self._runs.record_rank_done(RankDone(run.number, rank.rank, "lost", seconds, error=error))
         if run.phase != "diagnosing":

@@ -182,9 +182,10 @@ class RankPoller:
         elif run.is_own:
             where = f"on ranks {RankSet(run.pending)}, where it could not finish"
             self._model.broadcast(Notice(f"{run.purpose} was ended {where}: {found.reason}"))
-        if any(self._model.world.ranks[r].phase != "held" for r in found.responsible):
+        concerned = found.responsible or run.ranks
+        if any(self._model.world.ranks[r].phase != "held" for r in concerned):
             self._runs.abort(run, "lost")  # its part had ended; its successor joins when the run is over
-        elif run.is_own or any(r in run.ends and run.ends[r].kind == "error" for r in found.responsible):
+        elif run.is_own or any(r in run.ends and run.ends[r].kind == "error" for r in concerned):
             self._runs.abort(run, "failed")
 
     def _end_diagnosis(self, run: Run, ranks: dict[int, RankSnapshot]) -> None:
@@ -198,9 +199,8 @@ class RankPoller:
             # A rank failed in the meantime, or has not come to the call yet: the next poll shows where it is.
             run.poll_no_later_than(now if has_moved else now + _SOON)
             return
-        if found != run.verdict:
-            run.verdict = found
-            self._model.send(run.client, VerdictChanged(run.number, found))
+        run.verdict = found
+        self._model.send(run.client, VerdictChanged(run.number, found))
         self._runs.end_diagnosis(run)
 
 
