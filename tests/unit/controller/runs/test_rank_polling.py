@@ -346,7 +346,7 @@ SIGABRT = "killed by signal 6 (SIGABRT)"
 def calling(dtype: str = "float32", **more: Any) -> Observation:
     """A rank in all_reduce #5 of the world."""
     call = Call("all_reduce", "0", 5, ((4,),), (dtype,), **more)
-    doing = Activity("collective", "all_reduce", 3, calls=(call,))
+    doing = Activity("collective", "all_reduce", 3, seconds=0.4, calls=(call,))
     return Observation("cpu", doing, 1, (GroupProgress("0", ALL, 5, 4, "world"),))
 
 
