@@ -141,17 +141,28 @@ print(console.is_jupyter, console.is_terminal, console.width)
 def test_widgets_say_that_they_are_text(cluster: jdist.Cluster) -> None:
     code = """
 import ipywidgets
-from IPython.display import display
+from IPython.display import clear_output, display
+print("stays")
 display(ipywidgets.IntProgress(value=3))
 box = ipywidgets.Output()
 with box: print("inside")
+display(box)
+for i in range(3):
+    with box:
+        clear_output(wait=True)
+        print("frame", i)
+ipywidgets.interact(lambda x: print("x is", x), x=3)
 ipywidgets.IntSlider(5)
 """
     end = shown(cluster, code).plain[-1]
     note = "(shown as text: widgets of ranks are not connected to the notebook)"
     assert f"[0-3] IntProgress(value=3) {note}" in end
     assert f"[0-3] IntSlider(value=5) {note}" in end
-    assert "[0-3] inside" in end
+    assert "[0-3] stays" in end
+    assert "inside" not in end
+    assert re.findall(r"frame \d", end) == ["frame 2"]
+    assert "[0-3] x is 3" in end
+    assert f"[0-3] Output() {note}" in end
 
 
 def test_what_is_displayed_is_replaced(cluster: jdist.Cluster) -> None:

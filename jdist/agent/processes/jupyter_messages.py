@@ -41,6 +41,13 @@ class ClearContent(Struct):
     wait: bool = False
 
 
+class CommContent(Struct):
+    """A message of a widget."""
+
+    comm_id: str = ""
+    data: dict[str, Any] = {}
+
+
 class InputContent(Struct):
     """A request for a line of input."""
 

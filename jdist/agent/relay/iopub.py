@@ -15,6 +15,7 @@ import msgspec
 
 from jdist.agent.processes.jupyter_messages import (
     ClearContent,
+    CommContent,
     DisplayContent,
     KernelMessage,
     StreamContent,
@@ -180,6 +181,15 @@ class _RankOutput:
         self.streams = {name: _CappedStream(limit) for name in _STREAMS}
         self.display_bytes = 0
         self.display_sizes: dict[str, int] = {}
+        self.area = 0  # The output widget that captures what is written now.
+        self._areas: dict[str, int] = {}
+
+    def note_capture(self, content: CommContent) -> None:
+        """An output widget begins to capture when its state gets a message's id, and ends when that is empty."""
+        state = content.data.get("state")
+        if isinstance(state, dict) and "msg_id" in state:
+            number = self._areas.setdefault(content.comm_id, len(self._areas) + 1)
+            self.area = number if state["msg_id"] else 0
 
     def collect(self, worker: int) -> list[OutputItem]:
         items, self.items = self.items, []
@@ -206,8 +216,11 @@ class OutputRelay:
             case "clear_output":
                 clear = read_content(message, ClearContent)
                 part = self._part(message.run, worker)
-                part.items.append(Clear((worker,), clear.wait))
+                part.items.append(Clear((worker,), clear.wait, part.area))
                 part.display_bytes, part.display_sizes = 0, {}
+            case "comm_msg":
+                self._part(message.run, worker).note_capture(read_content(message, CommContent))
+                return False
             case _:
                 return False
         return True
@@ -237,10 +250,10 @@ class OutputRelay:
         if not admitted:
             return
         last = part.items[-1] if part.items else None
-        if isinstance(last, Text) and last.stream == name:
-            part.items[-1] = Text((worker,), name, last.text + admitted)
+        if isinstance(last, Text) and (last.stream, last.area) == (name, part.area):
+            part.items[-1] = Text((worker,), name, last.text + admitted, part.area)
         else:
-            part.items.append(Text((worker,), name, admitted))
+            part.items.append(Text((worker,), name, admitted, part.area))
 
     def _add_display(self, worker: int, message: KernelMessage) -> None:
         content = read_content(message, DisplayContent)
@@ -258,7 +271,7 @@ class OutputRelay:
             left_out = f"[a display of {size} bytes was left out: this rank showed more than 4 MB in this run]"
             data = {"text/plain": left_out}
         is_result, is_update = message.kind == "execute_result", message.kind == "update_display_data"
-        part.items.append(Display((worker,), data, content.metadata, display_id, is_result, is_update))
+        part.items.append(Display((worker,), data, content.metadata, display_id, is_result, is_update, part.area))
 
 
 def merge(by_worker: dict[int, list[OutputItem]]) -> list[OutputItem]:

@@ -79,6 +79,7 @@ class Text(Message, frozen=True):
     ranks: tuple[int, ...]
     stream: Literal["stdout", "stderr"]
     text: str
+    area: int = 0  # Numbers the output widget of a rank that captured it, in the run; 0: none did.
 
 
 class Display(Message, frozen=True):
@@ -90,6 +91,7 @@ class Display(Message, frozen=True):
     display_id: str = ""
     is_result: bool = False
     is_update: bool = False
+    area: int = 0  # As above.
 
 
 class Clear(Message, frozen=True):
@@ -97,6 +99,7 @@ class Clear(Message, frozen=True):
 
     ranks: tuple[int, ...]
     wait: bool = False
+    area: int = 0  # Clears only what this output widget has captured; 0: everything.
 
 
 class Tail(Message, frozen=True):

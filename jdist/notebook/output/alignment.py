@@ -142,6 +142,11 @@ class Alignment:
         for node in self._chains.pop(rank, ()):
             self._leave(node, rank)
 
+    def remove(self, rank: int, entry: AlignedEntry, node: AlignedBlock) -> None:
+        """Removes the rank's entry from this block, if it is still there."""
+        if node.members.get(rank) is entry:
+            self._remove(rank, node.seqs[rank])
+
     def take_back(self, rank: int, is_wanted: Callable[[AlignedEntry], bool]) -> AlignedEntry | None:
         """Removes the rank's newest entry that is wanted, if it comes after all displays and among the last ones."""
         chain = self._chains.get(rank, [])

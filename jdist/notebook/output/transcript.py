@@ -51,6 +51,8 @@ class Transcript:
         self._tails: dict[tuple[int, Stream], list[OutputEntry]] = {}
         self._shown: dict[tuple[int, str], list[AlignedBlock]] = {}
         self._to_clear: set[int] = set()
+        self._captured: dict[tuple[int, int], list[tuple[AlignedEntry, AlignedBlock]]] = {}  # By rank and area.
+        self._areas_to_clear: set[tuple[int, int]] = set()
 
     def feed(self, item: OutputItem) -> None:
         """Record one item as the ranks sent it."""
@@ -58,7 +60,13 @@ class Transcript:
         is_new = isinstance(item, Text | Tail) or (isinstance(item, Display) and not item.is_update)
         if is_new and (waiting := self._to_clear.intersection(ranks)):
             self._clear(waiting)
+        if is_new and not isinstance(item, Tail) and item.area:
+            self._clear_area(self._areas_to_clear.intersection((rank, item.area) for rank in ranks))
         match item:
+            case Clear(area=area) if area:
+                self._areas_to_clear.update((rank, area) for rank in ranks)
+                if not item.wait:
+                    self._clear_area({(rank, area) for rank in ranks})
             case Text():
                 self._add_text(ranks, item)
             case Display(is_update=True):
@@ -84,7 +92,21 @@ class Transcript:
                 done.setdefault(tuple(lines), []).append(rank)
         for same, who in done.items():
             for line in same:
-                self._alignment.add(who, _text_entry(item.stream, line))
+                self._add(who, _text_entry(item.stream, line), item.area)
+
+    def _add(self, ranks: Sequence[int], entry: AlignedEntry, area: int) -> list[AlignedBlock]:
+        nodes = self._alignment.add(ranks, entry)
+        if area:
+            for rank, node in zip(ranks, nodes, strict=True):
+                self._captured.setdefault((rank, area), []).append((entry, node))
+        return nodes
+
+    def _clear_area(self, areas: set[tuple[int, int]]) -> None:
+        """Forget what output widgets of ranks have captured."""
+        self._areas_to_clear -= areas
+        for rank, area in areas:
+            for entry, node in self._captured.pop((rank, area), ()):
+                self._alignment.remove(rank, entry, node)
 
     def _add_display(self, ranks: Sequence[int], item: Display) -> None:
         """A display, or the cell's last value. It ends the ranks' open lines, as in any notebook."""
@@ -92,7 +114,7 @@ class Transcript:
             self._close_line(rank, "stdout")
             self._close_line(rank, "stderr")
         entry = _entry(RichOutput(ranks[0], item.data, item.metadata, item.is_result))
-        for rank, node in zip(ranks, self._alignment.add(ranks, entry), strict=True):
+        for rank, node in zip(ranks, self._add(ranks, entry, item.area), strict=True):
             if item.display_id:
                 self._shown.setdefault((rank, item.display_id), []).append(node)
 

@@ -359,6 +359,26 @@ def test_clearing_touches_no_other_rank_and_may_wait_for_the_next_output():
     assert texts(transcript.blocks(), 2) == ["frame", "open"]
 
 
+def test_clearing_an_output_widget_clears_what_it_has_captured():
+    transcript = fed((RANKS, "before\n"))
+    for frame in range(3):
+        transcript.feed(Clear(RANKS, wait=True, area=1))
+        transcript.feed(Text(RANKS, "stdout", f"frame {frame}\n", area=1))
+        transcript.feed(Display((1, 2), {"text/plain": f"figure {frame}"}, area=1))
+        transcript.feed(Text(RANKS, "stdout", f"beside {frame}\n"))
+    expected = ["before", "beside 0", "beside 1", "frame 2", "beside 2"]
+    assert texts(transcript.blocks(), 3) == expected
+    assert [getattr(i, "text", None) or i.data["text/plain"] for i in of_rank(transcript.blocks(), 1)] == [
+        *expected[:4],
+        "figure 2",
+        "beside 2",
+    ]
+    transcript.feed(Text((0,), "stdout", "another\n", area=2))
+    transcript.feed(Clear(RANKS, area=1))
+    assert texts(transcript.blocks(), 0) == [*expected[:3], "beside 2", "another"]
+    assert [i.text for i in transcript.items(1)] == [*expected[:3], "beside 2"]
+
+
 def test_a_snapshot_replaces_the_one_before_and_stands_last():
     transcript = fed((RANKS, "first\nhalf"))
     transcript.feed(Tail(2, "stdout", 10, 100, "old\n"))
