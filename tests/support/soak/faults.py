@@ -34,7 +34,7 @@ class Report:
 
     kind: str
     verdict: str = ""
-    """right, wrong, missing, aborted (a victim is named, and not why); "" where none is due."""
+    """right, open (nobody is accused, rightly), wrong, missing; "" where none is due."""
     to_verdict: float | None = None
     """Seconds from the moment when the run could no longer finish."""
     to_freedom: float | None = None
@@ -43,6 +43,8 @@ class Report:
     """Seconds from then until an all_reduce was right."""
     lost: set[int] = field(default_factory=set)
     """Ranks that may have lost their names."""
+    aborted: set[int] = field(default_factory=set)
+    """Ranks whose process gloo has ended: their successors have their names."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -103,36 +105,125 @@ def another_call(cluster: jdist.Cluster, rng: random.Random) -> Report:
     return _goes_wrong(cluster, rng, "another call", ("dist.all_reduce(torch.ones(7), group=g)",))
 
 
-def _goes_wrong(cluster: jdist.Cluster, rng: random.Random, kind: str, instead: tuple[str, ...]) -> Report:
-    report = Report(kind)
+def mismatched(cluster: jdist.Cluster, rng: random.Random) -> Report:
+    """A rank calls with another size, dtype or root, or another operation."""
+    return _mistaken(cluster, rng, Report("mismatched"))
+
+
+def mismatched_and_killed(cluster: jdist.Cluster, rng: random.Random) -> Report:
+    """The same, and while that is being recovered from, a worker is killed."""
+    rank = rng.randrange(4)
+    report = _mistaken(cluster, rng, Report("mismatched, killed"))
+    generation = cluster.generation
+    if report.aborted and rng.random() < 0.5:
+        eventually(lambda: cluster.generation > generation, WAIT)
+    time.sleep(rng.random() * 0.1)
+    pid = worker(cluster, rank)
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: worker(cluster, rank) not in (0, pid), WAIT)
+    report.lost.add(rank)
+    return report
+
+
+def crashed(cluster: jdist.Cluster, rng: random.Random) -> Report:
+    """C code of a rank crashes: its successor has its names."""
+    how = rng.choice(["import ctypes; ctypes.string_at(0)", "import os; os.abort()"])
+    report = Report("crashed")
     what = programs.program(rng, rng.randrange(5, 20))
-    places = [i for i, s in enumerate(what.steps) if any("dist." in x or "funcol" in x or "net(" in x for x in s.lines)]
+    step = rng.randrange(len(what.steps))
+    rank = rng.choice(programs.GROUPS[what.steps[step].group])
+    run = cluster.run(what.code({step: (rank, (how,))}), background=True)
+    if not run.wait(WAIT):
+        report.wrong.append("a rank has crashed and the run did not end")
+        run.cancel()
+    report.aborted = {r for r, o in run.outcomes.items() if o.kind == "lost"}
+    report.verdict = "missing" if run.verdict is None else "right" if run.verdict.responsible == (rank,) else "wrong"
+    if report.verdict != "right" or report.aborted != {rank}:
+        report.wrong.append(f"rank {rank} ran {how!r}, the verdict is {run.verdict}; {_ends(run)}")
+    return report
+
+
+def twice_wrong(cluster: jdist.Cluster, rng: random.Random) -> Report:
+    """Two ranks leave a step out, each another one or the same: no other rank may be accused."""
+    report = Report("twice wrong")
+    what = programs.program(rng, rng.randrange(5, 20))
+    places = _places(what)
+    if not places:
+        return none(cluster, rng)
+    steps = sorted(rng.choices(places, k=2))
+    wrong = {step: rng.choice(programs.GROUPS[what.steps[step].group]) for step in steps}
+    run = cluster.run(what.code({step: (rank, ()) for step, rank in wrong.items()}), background=True)
+    _judge(run, report, set(wrong.values()), f"ranks {wrong} (by step) left a step out", can_be_open=False)
+    return report
+
+
+def _mistaken(cluster: jdist.Cluster, rng: random.Random, report: Report) -> Report:
+    what = programs.program(rng, rng.randrange(5, 20))
+    places = [i for i in _places(what) if what.steps[i].mistakes]
     if not places:
         return none(cluster, rng)
     step = rng.choice(places)
     group = what.steps[step].group
     rank = rng.choice(programs.GROUPS[group])
-    lines = tuple(line.replace("group=g", f"group=group({group!r})") for line in instead)
+    mistake = rng.choice(what.steps[step].mistakes)
+    run = cluster.run(what.code({step: (rank, (mistake,))}), background=True)
+    told = f"rank {rank} called {mistake!r} in step {step} ({group}) instead of {what.steps[step].lines}"
+    _judge(run, report, {rank}, told, can_be_open=len(programs.GROUPS[group]) == 2)
+    return report
+
+
+def _places(what: programs.Program) -> list[int]:
+    """The steps in which ranks communicate."""
+    talks = ("dist.", "funcol", "net(")
+    return [i for i, s in enumerate(what.steps) if any(word in line for line in s.lines for word in talks)]
+
+
+def _goes_wrong(cluster: jdist.Cluster, rng: random.Random, kind: str, instead: tuple[str, ...]) -> Report:
+    report = Report(kind)
+    what = programs.program(rng, rng.randrange(5, 20))
+    places = _places(what)
+    if not places:
+        return none(cluster, rng)
+    step = rng.choice(places)
+    group = what.steps[step].group
+    rank = rng.choice(programs.GROUPS[group])
+    run = cluster.run(what.code({step: (rank, instead)}), background=True)
+    told = f"it was rank {rank} in step {step} ({group})"
+    _judge(run, report, {rank}, told, can_be_open=len(programs.GROUPS[group]) == 2)
+    return report
+
+
+def _judge(run: jdist.CellRun, report: Report, wrong: set[int], told: str, *, can_be_open: bool) -> None:
+    """Wait until the run is explained, compare that with what is true, and free the ranks.
+
+    ``can_be_open``: one call stands against one, so that nobody can know which of them was meant.
+    """
     began = time.monotonic()
-    run = cluster.run(what.code(step, rank, lines), background=True)
-    ended = lambda: run.is_done  # noqa: E731
-    found = eventually(lambda: ended() or ((v := run.verdict) is not None and v.is_certain), WAIT)
+    found = eventually(lambda: run.is_done or ((v := run.verdict) is not None and v.is_certain), WAIT)
     if not found:
         report.verdict = "missing"
-        report.wrong.append(f"step {step} of rank {rank} in {group}: no verdict within {WAIT:.0f} s")
+        report.wrong.append(f"{told}: no verdict within {WAIT:.0f} s")
     if run.verdict is not None:
         report.to_verdict = time.monotonic() - max(began, _last_end(run, began))
     if run.verdict is not None and run.verdict.kind == "lost":
         run.wait(WAIT)  # gloo has ended a process: whose call did not fit is said when the others have been looked at
-    report.lost = {r for r, o in run.outcomes.items() if o.kind == "lost"}
-    if run.verdict is not None:
-        report.verdict = "right" if rank in run.verdict.responsible else "wrong"
-        if report.verdict == "wrong" and run.verdict.kind == "lost" and "SIGABRT" in run.verdict.reason:
-            report.verdict = "aborted"  # by gloo, on a rank that did nothing wrong; nobody is left who could tell more
-        if report.verdict == "wrong":
-            report.wrong.append(f"it was rank {rank} in step {step} ({group}), the verdict is {run.verdict}")
+    report.aborted = {r for r, o in run.outcomes.items() if o.kind == "lost"}
     _free(run, report)
-    return report
+    verdict = run.verdict
+    if verdict is not None and not (verdict.kind == "lost" and report.aborted):
+        accused = set(verdict.responsible)
+        is_open = (
+            can_be_open or verdict.kind == "cycle"
+        )  # in a circle, each has a part: which is missing, none can know
+        if accused and accused <= wrong:
+            report.verdict = "right"
+        else:
+            report.verdict = "open" if is_open and (not accused or accused & wrong) else "wrong"
+    elif found:
+        report.verdict = "missing"
+    if report.verdict in ("wrong", "missing") and found:
+        report.wrong.append(f"{told}, the verdict is {verdict}; {_ends(run)}")
 
 
 def _last_end(run: jdist.CellRun, began: float) -> float:
@@ -308,6 +399,10 @@ ALL: dict[Fault, int] = {
     missing: 4,
     raises: 2,
     another_call: 2,
+    mismatched: 6,
+    mismatched_and_killed: 2,
+    crashed: 2,
+    twice_wrong: 1,
     interrupted: 2,
     timed_out: 1,
     killed: 4,

@@ -7,7 +7,9 @@ A program is a list of steps; each step is a few lines that append one number to
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 WORLD = 4
 GROUPS = {"world": (0, 1, 2, 3), "low": (0, 1), "high": (2, 3), "odd": (1, 3)}
@@ -23,19 +25,41 @@ def group(name):
     return dist.group.WORLD if name == "world" else groups[name]
 """
 """Replayed on every fresh rank."""
+MEMORY = """
+memory = {"step": 17, "model": torch.nn.Linear(4, 4), "tied": (own := torch.arange(6.0) * (rank + 1), own[2:4])}
+memory["optimizer"] = torch.optim.Adam(memory["model"].parameters())
+memory["model"](torch.ones(4)).sum().backward(); memory["optimizer"].step()
+def recall():
+    own, view = memory["tied"]
+    parameters = {id(p) for p in memory["model"].parameters()}
+    stepped = {id(p) for g in memory["optimizer"].param_groups for p in g["params"]}
+    total = sum(float(p.sum()) for p in memory["model"].parameters())
+    return memory["step"], own.tolist(), view.tolist(), parameters == stepped, len(memory["optimizer"].state), total
+recalled = recall()
+"""
+"""In no setup cell, so that a rank has it only if it has kept it, or if it was handed over."""
+REMEMBERS = "recalled == recall()"
 TOGETHER = "net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))"
 """What all ranks must do together, again after a rank was replaced."""
+DDP_STEP = (
+    "net.zero_grad(); net(torch.ones(rank + 1, 3)).sum().backward(); assert net.module.bias.grad[0].item() == 2.5"
+)
+MARK = "mark = checksum()"
 INTACT = "mark == checksum()"
 
 
 @dataclass(frozen=True)
 class Step:
-    """``lines`` run on the members of ``group``; ``gives`` is what each member appends to ``acc``."""
+    """``lines`` run on the members of ``group``; ``gives`` is what each member appends to ``acc``.
+
+    ``mistakes`` are lines that a member may run instead, each of which does not fit the others' call.
+    """
 
     group: str
     lines: tuple[str, ...]
     gives: dict[int, float]
     is_ddp: bool = False
+    mistakes: tuple[str, ...] = ()
 
     def code(self, skipped_by: int | None = None) -> list[str]:
         """As lines of a cell; ``skipped_by``: that rank leaves the step out."""
@@ -49,13 +73,14 @@ class Program:
 
     steps: tuple[Step, ...]
 
-    def code(self, wrong: int | None = None, rank: int = 0, instead: tuple[str, ...] = ()) -> str:
-        """The cell. In step ``wrong`` ``rank`` leaves the step out, and does ``instead``."""
+    def code(self, wrong: Mapping[int, tuple[int, tuple[str, ...]]] = MappingProxyType({})) -> str:
+        """The cell. In each step of ``wrong``, one rank leaves the step out and runs some lines instead."""
         lines = ["acc = []"]
         for number, step in enumerate(self.steps):
-            lines += step.code(rank if number == wrong else None)
-            if number == wrong and instead:
-                lines += [f"if rank == {rank}:", *(f"    {line}" for line in instead)]
+            rank, instead = wrong.get(number, (None, ()))
+            lines += step.code(rank)
+            if instead:
+                lines += [f"if rank == {rank}:", f"    g = group({step.group!r})", *(f"    {line}" for line in instead)]
         return "\n".join((*lines, "acc"))
 
     @property
@@ -69,8 +94,7 @@ def program(rng: random.Random, length: int) -> Program:
 
 
 def _step(rng: random.Random) -> Step:
-    make = rng.choice([_all_reduce, _broadcast, _all_gather, _reduce, _ring, _asynchronous, _functional, _ddp, _pause])
-    return make(rng, rng.choice(list(GROUPS)))
+    return rng.choice(STEPS)(rng, rng.choice(list(GROUPS)))
 
 
 def _size(rng: random.Random) -> int:
@@ -86,7 +110,13 @@ def _all_reduce(rng: random.Random, group: str) -> Step:
         f"dist.all_reduce(t, dist.ReduceOp.{name}, group=g)",
         "acc.append(t[-1].item())",
     )
-    return Step(group, lines, dict.fromkeys(members, value))
+    mistakes = (
+        "dist.all_reduce(torch.ones(1001), group=g)",
+        "dist.all_reduce(torch.ones(7, dtype=torch.float64), group=g)",
+        f"dist.broadcast(torch.ones(3), src={members[0]}, group=g)",
+        "dist.barrier(group=g)",
+    )
+    return Step(group, lines, dict.fromkeys(members, value), mistakes=mistakes)
 
 
 def _broadcast(rng: random.Random, group: str) -> Step:
@@ -97,7 +127,13 @@ def _broadcast(rng: random.Random, group: str) -> Step:
         f"dist.broadcast(t, src={src}, group=g)",
         "acc.append(t[-1].item())",
     )
-    return Step(group, lines, dict.fromkeys(members, float(src + k)))
+    other = next(m for m in members if m != src)
+    mistakes = (
+        f"dist.broadcast(torch.ones(1001), src={src}, group=g)",
+        f"dist.broadcast(torch.full((3,), 1.0), src={other}, group=g)",
+        "dist.all_reduce(torch.ones(1001), group=g)",
+    )
+    return Step(group, lines, dict.fromkeys(members, float(src + k)), mistakes=mistakes)
 
 
 def _all_gather(rng: random.Random, group: str) -> Step:
@@ -108,7 +144,11 @@ def _all_gather(rng: random.Random, group: str) -> Step:
         "dist.all_gather(parts, t, group=g)",
         "acc.append(sum(p[-1].item() for p in parts))",
     )
-    return Step(group, lines, dict.fromkeys(members, float(sum(m + k for m in members))))
+    mistakes = (
+        f"dist.all_gather([torch.empty(1007) for _ in range({len(members)})], torch.ones(1007), group=g)",
+        "dist.all_reduce(torch.ones(50), group=g)",
+    )
+    return Step(group, lines, dict.fromkeys(members, float(sum(m + k for m in members))), mistakes=mistakes)
 
 
 def _reduce(rng: random.Random, group: str) -> Step:
@@ -120,7 +160,8 @@ def _reduce(rng: random.Random, group: str) -> Step:
         f"acc.append(t[0].item() if rank == {dst} else -1.0)",
         "dist.barrier(group=g)",
     )
-    return Step(group, lines, {m: float(sum(x + k for x in members)) if m == dst else -1.0 for m in members})
+    gives = {m: float(sum(x + k for x in members)) if m == dst else -1.0 for m in members}
+    return Step(group, lines, gives, mistakes=(f"dist.reduce(torch.ones(1001), dst={dst}, group=g)",))
 
 
 def _ring(rng: random.Random, group: str) -> Step:
@@ -132,7 +173,98 @@ def _ring(rng: random.Random, group: str) -> Step:
         "s.wait(); r.wait()",
         "acc.append(t[0].item())",
     )
+    right, left = (f"{list(members)}[({list(members)}.index(rank) {sign} 1) % {len(members)}]" for sign in "+-")
+    mistakes = (f"w = dist.isend(torch.ones(1001), {right}); dist.recv(torch.empty(1001), {left}); w.wait()",)
+    return Step(group, lines, {m: float(members[i - 1] + k) for i, m in enumerate(members)}, mistakes=mistakes)
+
+
+def _batch(rng: random.Random, group: str) -> Step:
+    """Neighbours exchange in one batch."""
+    members, k = GROUPS[group], rng.randrange(100)
+    lines = (
+        f"m = {list(members)}; i = m.index(rank); t = torch.empty(5); o = torch.full((5,), float(rank + {k}))",
+        "ops = [dist.P2POp(dist.isend, o, m[(i + 1) % len(m)]), dist.P2POp(dist.irecv, t, m[i - 1])]",
+        "[w.wait() for w in dist.batch_isend_irecv(ops)]",
+        "acc.append(t[0].item())",
+    )
     return Step(group, lines, {m: float(members[i - 1] + k) for i, m in enumerate(members)})
+
+
+def _tagged(rng: random.Random, group: str) -> Step:
+    """Two messages, received in the other order by their tags."""
+    members, k = GROUPS[group], rng.randrange(100)
+    first, last = members[0], members[-1]
+    lines = (
+        "a, b = torch.zeros(3), torch.zeros(3)",
+        f"if rank == {first}:",
+        f"    ws = [dist.isend(torch.full((3,), float({k} + tag)), dst={last}, tag=tag) for tag in (1, 2)]",
+        "    [w.wait() for w in ws]",
+        f"elif rank == {last}:",
+        f"    w = dist.irecv(b, src={first}, tag=2); dist.recv(a, src={first}, tag=1); w.wait()",
+        f"acc.append((10 * a + b)[0].item() if rank == {last} else -1.0)",
+    )
+    return Step(group, lines, {m: float(10 * (k + 1) + k + 2) if m == last else -1.0 for m in members})
+
+
+def _objects(rng: random.Random, group: str) -> Step:
+    """Objects of different sizes."""
+    members, k = GROUPS[group], rng.randrange(100)
+    lines = (
+        f"found = [None] * {len(members)}",
+        f"dist.all_gather_object(found, {{'value': rank + {k}, 'text': 'x' * 100 * rank}}, group=g)",
+        "acc.append(float(sum(o['value'] for o in found)))",
+    )
+    mistakes = ("dist.all_reduce(torch.ones(1001), group=g)",)
+    return Step(group, lines, dict.fromkeys(members, float(sum(m + k for m in members))), mistakes=mistakes)
+
+
+def _broadcast_objects(rng: random.Random, group: str) -> Step:
+    members, k = GROUPS[group], rng.randrange(100)
+    src = rng.choice(members)
+    lines = (
+        f"found = [{{'value': rank + {k}}}]",
+        f"dist.broadcast_object_list(found, src={src}, group=g)",
+        "acc.append(float(found[0]['value']))",
+    )
+    mistakes = ("dist.all_gather_object([None] * 4, 'x' * 500, group=g)",)
+    return Step(group, lines, dict.fromkeys(members, float(src + k)), mistakes=mistakes)
+
+
+def _scatter(rng: random.Random, group: str) -> Step:
+    members, k = GROUPS[group], rng.randrange(100)
+    src = rng.choice(members)
+    lines = (
+        f"t = torch.empty(4); parts = [torch.full((4,), float(m + {k})) for m in {list(members)}]",
+        f"dist.scatter(t, parts if rank == {src} else None, src={src}, group=g)",
+        "acc.append(t[0].item())",
+    )
+    mistakes = ("dist.all_reduce(torch.ones(1001), group=g)",)
+    return Step(group, lines, {m: float(m + k) for m in members}, mistakes=mistakes)
+
+
+def _reduce_scatter(rng: random.Random, group: str) -> Step:
+    members, k = GROUPS[group], rng.randrange(100)
+    n = len(members)
+    lines = (
+        "t = torch.empty(2)",
+        f"dist.reduce_scatter_tensor(t, torch.arange({2 * n}.0) + rank + {k}, group=g)",
+        "acc.append(t[0].item())",
+    )
+    total = float(sum(m + k for m in members))
+    mistakes = (f"dist.reduce_scatter_tensor(torch.empty(500), torch.ones({500 * n}), group=g)",)
+    return Step(group, lines, {m: total + n * 2 * i for i, m in enumerate(members)}, mistakes=mistakes)
+
+
+def _all_to_all(rng: random.Random, group: str) -> Step:
+    members, k = GROUPS[group], rng.randrange(100)
+    n = len(members)
+    lines = (
+        f"t = torch.empty({n})",
+        f"dist.all_to_all_single(t, torch.full(({n},), float(rank + {k})), group=g)",
+        "acc.append(t.sum().item())",
+    )
+    mistakes = (f"dist.all_to_all_single(torch.empty({500 * n}), torch.ones({500 * n}), group=g)",)
+    return Step(group, lines, dict.fromkeys(members, float(sum(m + k for m in members))), mistakes=mistakes)
 
 
 def _asynchronous(rng: random.Random, group: str) -> Step:
@@ -150,7 +282,8 @@ def _asynchronous(rng: random.Random, group: str) -> Step:
 def _functional(rng: random.Random, group: str) -> Step:
     members, k = GROUPS[group], rng.randrange(100)
     lines = (f"t = funcol.all_reduce(torch.full((3,), float(rank + {k})), 'sum', g)", "acc.append((t + 0)[0].item())")
-    return Step(group, lines, dict.fromkeys(members, float(sum(m + k for m in members))))
+    mistakes = ("t = funcol.all_reduce(torch.ones(1001), 'sum', g) + 0",)
+    return Step(group, lines, dict.fromkeys(members, float(sum(m + k for m in members))), mistakes=mistakes)
 
 
 def _ddp(rng: random.Random, group: str) -> Step:
@@ -175,3 +308,23 @@ def _pause(rng: random.Random, group: str) -> Step:
         "acc.append(x[0, 0].item())",
     )
     return Step(group, lines, dict.fromkeys(members, 300.0))
+
+
+STEPS = (
+    _all_reduce,
+    _broadcast,
+    _all_gather,
+    _reduce,
+    _ring,
+    _batch,
+    _tagged,
+    _objects,
+    _broadcast_objects,
+    _scatter,
+    _reduce_scatter,
+    _all_to_all,
+    _asynchronous,
+    _functional,
+    _ddp,
+    _pause,
+)

@@ -35,6 +35,7 @@ def soak(
             cluster.new_group(name, list(ranks))
     cluster.run(programs.SETUP, setup=True, timeout=60)
     cluster.run(programs.TOGETHER, timeout=60)
+    cluster.run(programs.MEMORY, timeout=60)
     end = None if seconds is None else time.monotonic() + seconds
     number = 0
     while (count is None or number < count) and (end is None or time.monotonic() < end):
@@ -54,14 +55,24 @@ def _check(cluster: jdist.Cluster, report: faults.Report) -> None:
         report.to_group = time.monotonic() - began
         if found != dict.fromkeys(range(programs.WORLD), 10.0):
             report.wrong.append(f"the next all_reduce gave {found}")
+        lost = sorted(report.lost)
+        if lost:
+            cluster.run(programs.MEMORY, ranks=lost, timeout=faults.WAIT)
         intact = cluster.run(programs.INTACT, timeout=faults.WAIT).values
-        if report.lost:
+        remembers = cluster.run(programs.REMEMBERS, timeout=faults.WAIT).values
+        if lost:
             cluster.run(programs.TOGETHER, timeout=faults.WAIT)
+        elif report.aborted:  # its DDP was handed over, and its names were made in another process
+            cluster.run(programs.DDP_STEP, timeout=faults.WAIT)
+            cluster.run(programs.MARK, ranks=sorted(report.aborted), timeout=faults.WAIT)
     except jdist.JdistError as e:
         report.wrong.append(f"the next cell failed: {e}")
+        cluster.run(
+            f"{programs.SETUP}\n{programs.TOGETHER}\n{programs.MEMORY}", timeout=faults.WAIT
+        )  # for the next one
         return
-    for rank, is_intact in intact.items():
-        if not is_intact:
+    for rank in intact:
+        if not (intact[rank] or rank in report.aborted) or not remembers[rank]:
             report.wrong.append(f"rank {rank} has lost names")
     fresh = {r.rank for r in cluster.status().ranks if r.fresh}
     _check.fresh |= report.lost  # type: ignore[attr-defined]
