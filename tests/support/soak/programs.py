@@ -202,6 +202,7 @@ def _tagged(rng: random.Random, group: str) -> Step:
         f"elif rank == {last}:",
         f"    w = dist.irecv(b, src={first}, tag=2); dist.recv(a, src={first}, tag=1); w.wait()",
         f"acc.append((10 * a + b)[0].item() if rank == {last} else -1.0)",
+        "dist.barrier(group=g)",
     )
     return Step(group, lines, {m: float(10 * (k + 1) + k + 2) if m == last else -1.0 for m in members})
 
