@@ -213,13 +213,13 @@ def _judge(run: jdist.CellRun, report: Report, wrong: set[int], told: str, *, ca
     verdict = run.verdict
     if verdict is not None and not (verdict.kind == "lost" and report.aborted):
         accused = set(verdict.responsible)
-        is_open = (
-            can_be_open or verdict.kind == "cycle"
-        )  # in a circle, each has a part: which is missing, none can know
-        if accused and accused <= wrong:
+        is_open = verdict.kind == "cycle" or (verdict.kind == "mismatch" and can_be_open)
+        if not accused:
+            report.verdict = "open"
+        elif accused <= wrong:
             report.verdict = "right"
         else:
-            report.verdict = "open" if is_open and (not accused or accused & wrong) else "wrong"
+            report.verdict = "open" if is_open and accused & wrong else "wrong"
     elif found:
         report.verdict = "missing"
     if report.verdict in ("wrong", "missing") and found:
