@@ -62,8 +62,9 @@ def _check(cluster: jdist.Cluster, report: faults.Report) -> None:
         remembers = cluster.run(programs.REMEMBERS, timeout=faults.WAIT).values
         if lost:
             cluster.run(programs.TOGETHER, timeout=faults.WAIT)
-        elif report.aborted:  # its DDP was handed over, and its names were made in another process
+        elif report.aborted:  # their DDP was handed over
             cluster.run(programs.DDP_STEP, timeout=faults.WAIT)
+        if report.aborted:  # their names were made in another process
             cluster.run(programs.MARK, ranks=sorted(report.aborted), timeout=faults.WAIT)
     except jdist.JdistError as e:
         report.wrong.append(f"the next cell failed: {e}")
