@@ -157,7 +157,7 @@ def _special(obj: Any) -> Callable[[Any], Any] | None:
 def _ddp(wrapped: Any) -> Any:
     if ddp.is_special(wrapped):
         raise TypeError("it has a communication hook or mixed precision of DDP's own")
-    return rebuild.wrapped_in_ddp, (wrapped.module, ddp.options_of(wrapped))
+    return rebuild.wrapped_in_ddp, (wrapped.module, ddp.options_of(wrapped), wrapped.training)
 
 
 def _file(file: io.IOBase) -> Any:

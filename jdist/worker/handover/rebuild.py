@@ -141,6 +141,8 @@ def group(name: str) -> Any:
         return LostValue("process group that is gone")
 
 
-def wrapped_in_ddp(module: Any, options: dict[str, Any]) -> Any:
+def wrapped_in_ddp(module: Any, options: dict[str, Any], is_training: bool) -> Any:
     """A module that was wrapped in DistributedDataParallel; every rank begins anew with its buckets now."""
-    return ddp.wrap(module, options)
+    wrapped = ddp.wrap(module, options)
+    wrapped.training = is_training
+    return wrapped
