@@ -61,6 +61,7 @@ class ControlThread:
         self._cells = CellRunner(kernel, spec.worker, streams)
         self._observer = Observer(self._groups.log, self._groups.labels, self._cells.spans)
         self._cells.digest_calls = self._observer.digests
+        self._cells.has_broken_group = lambda: self._groups.log.has_broken_group
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
         self._autoreload = Autoreload(kernel.shell)
         self._queries = QueryHandler(spec, namespace, self._observer)

@@ -109,6 +109,7 @@ class RunLifecycle:
         if run is None or settled is None:
             return
         m.send(run.client, settled)
+        m.is_dirty = m.is_dirty or done.has_broken_group
         if run.is_own and settled.kind == "error" and settled.error is not None:
             what = f"{settled.error.ename}: {settled.error.evalue}"
             at = f" at line {settled.error.cell_line}" if settled.error.cell_line else ""

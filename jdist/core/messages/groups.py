@@ -13,6 +13,7 @@ class GroupSpec(Struct, frozen=True):
     name: str = ""
     splits: tuple[tuple[int, ...], ...] = ()  # All parts, if split_group of the world made it; no `ranks` then.
     is_gone: bool = False  # It has lost a member for good and is not created again, but counted: torch numbers groups.
+    timeout: float = 0.0  # Seconds for a collective of its own, as the user asked for; 0: no limit.
 
 
 class GroupCreated(Message, frozen=True):

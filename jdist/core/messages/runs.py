@@ -20,6 +20,7 @@ class RankDone(Message, frozen=True):
     held: str = ""  # The expression that pulls a value that is too large for a message.
     error: ErrorInfo | None = None
     digests: tuple[CallDigest, ...] = ()  # One for each group with collectives; empty if there were too many calls.
+    has_broken_group: bool = False  # A collective's connections have ended: the world must be formed again.
 
 
 class InputRequest(Message, frozen=True):

@@ -41,6 +41,7 @@ class CellRunner:
         self.spans = RunSpans()
         # Digests of the collectives that were called since a moment of the wall clock.
         self.digest_calls: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
+        self.has_broken_group: Callable[[], bool] = lambda: False  # Since the world was formed.
         self.idle = threading.Event()  # Set by the end of a cell, cleared by the beginning of the next.
         kernel.shell.events.register("post_run_cell", self._handle_end)
 
@@ -91,6 +92,8 @@ class CellRunner:
         self._end(done)
 
     def _end(self, done: RankDone) -> None:
+        if self.has_broken_group():
+            done = structs.replace(done, has_broken_group=True)
         self._streams.settle()  # also what the value's own code wrote while it was being described
         kernel = self._kernel
         parent = kernel.get_parent("shell")

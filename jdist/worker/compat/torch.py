@@ -10,6 +10,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 # The private names that can be looked up without an object of their class, by what has them.
 PRIVATE = {
     "torch.distributed.distributed_c10d": "_abort_process_group _new_process_group_helper _resolve_process_group "
-    "_store_based_barrier _unregister_all_process_groups _update_default_pg",
+    "_set_pg_timeout _store_based_barrier _unregister_all_process_groups _update_default_pg",
     "torch.distributed.distributed_c10d._world": "group_count pg_backend_config pg_group_ranks pg_map pg_names "
     "pg_to_tag tags_to_pg",
     "torch._C": "DisableTorchFunctionSubclass Future",
@@ -104,6 +105,11 @@ def forget_groups() -> None:
         getattr(c10d._world, registry).clear()
     c10d._unregister_all_process_groups()
     c10d._world.group_count = 0
+
+
+def set_timeout(group: Any, timeout: timedelta) -> None:
+    """Let the collectives of a group from now on fail after this time."""
+    c10d._set_pg_timeout(timeout, group)
 
 
 def device_types(group: Any) -> set[str]:

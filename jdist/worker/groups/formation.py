@@ -170,8 +170,9 @@ class RankFormation:
                 splits = [list(s) for s in spec.splits]
                 groups[index] = c10d.split_group(split_ranks=splits, timeout=FOREVER, group_desc=name)
             else:
+                timeout = timedelta(seconds=spec.timeout) if spec.timeout else FOREVER
                 groups[index] = dist.new_group(
-                    list(spec.ranks), FOREVER, spec.backend, group_desc=name, sort_ranks=False
+                    list(spec.ranks), timeout, spec.backend, group_desc=name, sort_ranks=False
                 )
         for name, ranks in self.form.named.items():
             with _numbered(f"{name}:{ranks}"):

@@ -23,7 +23,7 @@ from jdist.worker.gloo.connections import remember_receives
 from jdist.worker.groups.formation import FOREVER
 from jdist.worker.groups.rebind import remember_ddp_modules
 from jdist.worker.groups.registry import GroupRegistry
-from jdist.worker.observe.call_log import OWN_FILES
+from jdist.worker.observe.call_log import OWN_FILES, CallLog
 from jdist.worker.observe.main_thread import STORE_WAITS, WORK_WAITS
 
 _BLOCKING_STORE_METHODS = ("wait", "get", "multi_get", "queue_pop", "barrier")
@@ -43,7 +43,7 @@ def install(groups: GroupRegistry) -> None:
     OWN_FILES.update({__file__, inspect.getfile(GroupRegistry)})
     _mark_store_waits()
     waits.install()  # first: the frame that the next line adds is seen by worker/observe
-    _mark_work_waits()
+    _mark_work_waits(groups.log)
     remember_receives()
     remember_ddp_modules()
     groups.environment.install()
@@ -85,7 +85,13 @@ def _init_process_group(_call: Callable[[], None], asked: dict[str, Any], groups
             f"that jdist has formed with backend {backend!r}. Ask for the same, leave the arguments out, or start a "
             "cluster of the other kind (start --backend … -n …)"
         )
-    print(f"init_process_group: the world of {world_size} ranks ({backend}) is already formed; nothing to do")
+    done = "nothing to do"
+    if asked["timeout"] is not None:
+        groups.set_world_timeout(asked["timeout"])
+        done = f"its collectives fail after {asked['timeout'].total_seconds():g} s from now on"
+    elif asked["store"] is not None or (asked["init_method"] or "env://") != "env://":
+        done = "its own store is used, not the one that is asked for"
+    print(f"init_process_group: the world of {world_size} ranks ({backend}) is already formed; {done}")
 
 
 def _number(asked: dict[str, Any], name: str, variable: str) -> int | None:
@@ -113,10 +119,12 @@ def _destroy_process_group(call: Callable[[], None], asked: dict[str, Any], grou
 
 
 def _new_group(call: Callable[[], Any], asked: dict[str, Any], groups: GroupRegistry) -> Any:
+    timeout = asked["timeout"].total_seconds() if asked["timeout"] is not None else 0.0
     asked["timeout"] = asked["timeout"] or FOREVER
     ranks = tuple(range(groups.world[2]) if asked["ranks"] is None else asked["ranks"])
     backend = None if asked["backend"] is None else str(asked["backend"])
-    spec = GroupSpec(tuple(sorted(ranks)) if asked["sort_ranks"] else ranks, backend, asked["group_desc"] or "")
+    members = tuple(sorted(ranks)) if asked["sort_ranks"] else ranks
+    spec = GroupSpec(members, backend, asked["group_desc"] or "", timeout=timeout)
     return groups.make_group(call, spec, is_local=asked["use_local_synchronization"])
 
 
@@ -142,13 +150,17 @@ def _mark_store_waits() -> None:
         setattr(dist.Store, name, wait)
 
 
-def _mark_work_waits() -> None:
+def _mark_work_waits(log: CallLog) -> None:
     """Give ``Work.wait`` a Python frame, too: it shows which call the thread waits for."""
     original: Any = dist.Work.wait
 
     def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        return original(work, *args, **kwargs)
+        try:
+            return original(work, *args, **kwargs)
+        except RuntimeError as e:
+            log.record_failure(e)
+            raise
 
     wait.__doc__ = original.__doc__
     WORK_WAITS.add(wait.__code__)

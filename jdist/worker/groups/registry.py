@@ -9,6 +9,7 @@ import gc
 import logging
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeGuard
 
 import torch
@@ -58,6 +59,7 @@ class GroupRegistry:
         self._local: list[tuple[int, ...]] = []
         self._named: dict[str, Any] = {}
         self._world_size = 0
+        self._world_timeout: timedelta | None = None  # As a cell has asked for; None: no limit.
         self._new_listeners: Callable[[], set[Endpoint]] = set
         self._waker = ListenerWaker()
         self.log = CallLog()  # This process's calls of torch.distributed.
@@ -124,6 +126,11 @@ class GroupRegistry:
             self.listeners |= listeners
             self.on_group_made(index, spec, listeners)
         return group
+
+    def set_world_timeout(self, timeout: timedelta) -> None:
+        """Let the world's collectives on this rank fail after this time, in later generations as well."""
+        self._world_timeout = timeout
+        torch_compat.set_timeout(dist.group.WORLD, timeout)
 
     def record_destroyed(self, group: Any) -> None:
         """A cell destroyed a group. It stays in the list: only its members know that it is gone, and names count it."""
@@ -210,6 +217,8 @@ class GroupRegistry:
         if formation.rank == 0 and form.store_port:
             sweep(self.store_client.get(form.store_host, form.store_port), form.generation)
         self.log.world_formed()
+        if self._world_timeout is not None:
+            torch_compat.set_timeout(dist.group.WORLD, self._world_timeout)
         self._formation = formation
         return tuple(notices)
 

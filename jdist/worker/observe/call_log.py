@@ -26,6 +26,7 @@ from torch.distributed import distributed_c10d as c10d
 from jdist.core.errors import UsageError
 from jdist.core.observation import Channel
 from jdist.worker.compat import torch as torch_compat
+from jdist.worker.gloo.connections import breaks_group
 from jdist.worker.observe.channels import ChannelProgress, Channels
 
 OWN_FILES = {__file__}  # Files of the frames that stand between a caller and torch; tracebacks leave them out.
@@ -122,6 +123,7 @@ class CallLog:
         self.transfers = 0  # Changes when a send or receive begins or returns; a group's counter counts them.
         self.formed_at = 0  # Wall clock in ns when the world was formed; earlier calls do not count.
         self.channels = Channels()
+        self.has_broken_group = False  # A call or a wait failed since the world was formed, and its group with it.
         self._calls = _Ring(maxlen=KEPT)
         self._backward = _Ring(maxlen=KEPT)
         self._transfers: deque[LoggedCall] = deque(maxlen=KEPT)
@@ -131,7 +133,12 @@ class CallLog:
         """ChannelProgress from here on: what an earlier world has left unfinished will stay so."""
         self.formed_at = time.time_ns()
         self.channels = Channels()
+        self.has_broken_group = False
         self._transfers.clear()
+
+    def record_failure(self, error: BaseException) -> None:
+        """A call of torch.distributed, or the wait for its end, has raised this."""
+        self.has_broken_group = self.has_broken_group or breaks_group(error)
 
     def install(self) -> None:
         """Put the closures in place of the public functions, once a process, before user code runs."""
@@ -172,8 +179,9 @@ class CallLog:
                 result = original(*args, **kwargs)
                 if isinstance(result, dist.Work):
                     call.work_ref = weakref.ref(result)
-            except BaseException:
+            except BaseException as e:
                 call.has_failed = True
+                log.record_failure(e)
                 raise
             finally:
                 call.ended = time.time_ns()
