@@ -120,7 +120,11 @@ class Cluster(BaseCluster):
             run.wait()
         except KeyboardInterrupt:  # interrupts the ranks, too; if they fail of it, the error carries the run
             run.cancel()
-            run.wait()
+            try:
+                run.wait()
+            except KeyboardInterrupt:  # once more: the cell's own handlers are to end as well
+                run.cancel()
+                run.wait()
             run.check()
             raise
         if check:

@@ -30,7 +30,16 @@ from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
-from jdist.core.messages.runs import CellRefused, InputReply, InputRequest, Interrupt, Output, RankDone, RunCell
+from jdist.core.messages.runs import (
+    CellRefused,
+    HandlerRun,
+    InputReply,
+    InputRequest,
+    Interrupt,
+    Output,
+    RankDone,
+    RunCell,
+)
 from jdist.core.messages.status import Attached, ClientHello, Notice, StatusRequest, StopCluster, Stopped
 from jdist.core.settings import Settings
 
@@ -88,6 +97,7 @@ class State:
             GroupMade: formation.handle_group_made,
             Output: runs.handle_output,
             RankDone: lambda _, done: runs.record_rank_done(done),
+            HandlerRun: runs.handle_handler_run,
             CellRefused: self._rank_loss.handle_not_begun,
             InputRequest: runs.handle_input_request,
             Stalled: self._poller.handle_stalled,

@@ -42,6 +42,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     form_timeout: float = 120.0  # Time to form the world once every worker is up.
     interrupt_grace: float = 5.0  # Time from an interrupt until a rank that did not react is replaced.
+    handler_grace: float = 30.0  # Time for which a cell's own handlers of an interrupt may run, such as a `finally`.
     agent_grace: float = 60.0  # Time for the controller to be restarted, after which an agent ends its workers.
     beat_timeout: float = 3.0  # Time without a heartbeat until a node counts as unreachable, which loses nothing.
     node_grace: float = 15.0  # Time without a heartbeat until a node is dropped, and its ranks with it.

@@ -21,6 +21,13 @@ from jdist.notebook.verbs import values
 _HELP = re.compile(r"^\s*(?:\?+\s*(?P<before>%dist\s+[\w-]+)|(?P<after>%dist\s+[\w-]+)\s*\?+)\s*$")
 
 
+class Interrupted(KeyboardInterrupt):
+    """The user interrupts what a magic waits for: the notebook shows that, and none of jdist's own frames."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt{f': {self}' if str(self) else ''}"]
+
+
 @magics_class
 class DistMagics(Magics):
     """``%dist VERB`` and ``%%dist``."""
@@ -35,15 +42,18 @@ class DistMagics(Magics):
     @line_cell_magic
     def dist(self, line: str, cell: str | None = None) -> Any:
         """``%dist`` lists the verbs, ``%dist VERB`` carries one out, ``%%dist`` runs the cell on every rank."""
-        if cell is not None:
-            with worded_errors():
-                self._cell(line, cell)
-            return None
-        words = split_words(line)
-        if not words:
+        try:
+            if cell is not None:
+                with worded_errors():
+                    self._cell(line, cell)
+                return None
+            words = split_words(line)
+            if words:
+                return verbs.call(self.session, words[0], words[1:])
             print(verbs.usage())
-            return None
-        return verbs.call(self.session, words[0], words[1:])
+        except KeyboardInterrupt as e:
+            raise Interrupted(*e.args) from None
+        return None
 
     def _cell(self, line: str, cell: str) -> None:
         s = self.session

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFai
 from jdist.core.messages.membership import Shutdown, WorkerHello
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
-from jdist.core.messages.runs import AbortRun, ExecuteCell
+from jdist.core.messages.runs import AbortRun, ExecuteCell, HandlerRun
 from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
@@ -31,11 +30,12 @@ from jdist.worker.cells.autoreload import Autoreload
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import cell_numbers
-from jdist.worker.escalation import free_main_thread
+from jdist.worker.escalation import InterruptPolicy, free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover.names import NamesHandover
 from jdist.worker.kernel import appearance, shell, sigint, tracebacks
+from jdist.worker.observe.call_log import OWN_FILES
 from jdist.worker.observe.observer import Observer, StallDetector
 from jdist.worker.queries.rank_queries import QueryHandler
 
@@ -66,7 +66,11 @@ class ControlThread:
         self._autoreload = Autoreload(kernel.shell)
         self._queries = QueryHandler(spec, namespace, self._observer)
         self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups)
-        sigint.install(kernel)
+        self._sigint = sigint.install(kernel)
+        self._sigint.catch_ignored()
+        OWN_FILES.add(sigint.__file__)
+        self._aborting = threading.Lock()  # Guards the next.
+        self._last_abort: tuple[int, InterruptPolicy | None] = (0, None)  # The run that was aborted last.
         on_reform.be_rank(spec.rank)
         tracebacks.adapt(kernel.shell)
         patches.install(self._groups)
@@ -142,13 +146,33 @@ class ControlThread:
 
     def _handle_abort_run(self, abort: AbortRun) -> None:
         _log.debug("abort run %d within %.1f s", abort.run, abort.grace)
+        with self._aborting:
+            run, policy = self._last_abort
+            if run == abort.run and policy is not None:
+                policy.insist()  # the thread that frees the main thread already goes on
+                return
+
+            def report(is_handler: bool, seconds: float) -> None:
+                at = self._observer.glance()
+                line, source = (at.activity.line, at.activity.source) if at is not None else (None, "")
+                self._send(HandlerRun(self._worker, abort.run, is_handler, line, source, seconds))
+
+            newest_call = (lambda: self._groups.log.newest) if abort.listeners else (lambda: 0)
+            policy = InterruptPolicy(self._sigint, newest_call, abort.grace, abort.patience, report)
+            self._last_abort = abort.run, policy
+            if abort.insists:
+                policy.insist()
         free_main_thread(
             lambda: self._cells.spans.is_due(abort.run),  # a later run is not to be stopped
             self._cells.idle,
             set(abort.listeners),
             self._groups,
-            time.monotonic() + abort.grace,
+            lambda: policy.deadline,
+            policy.may_signal,
         )
+        with self._aborting:
+            if self._last_abort[1] is policy:
+                self._sigint.forget()
 
     def _handle_rank_query(self, query: RankQuery) -> None:
         worker, askers = self._worker, self._groups.log.askers

@@ -238,6 +238,90 @@ def test_a_cell_sent_right_after_an_interrupt_runs_on_every_rank(cluster: jdist.
         assert run.is_done
 
 
+CATCHING = {
+    "finally": "try:\n    dist.barrier() if rank else time.sleep(100)\nfinally:\n    save()",
+    "except": "try:\n    time.sleep(100)\nexcept KeyboardInterrupt:\n    save()",
+    "a context": (
+        "import contextlib\n@contextlib.contextmanager\ndef saving():\n    try: yield\n    finally: save()\n"
+        "with saving():\n    dist.barrier() if rank else time.sleep(100)"
+    ),
+    "a cell that awaits": "import asyncio\ntry:\n    await asyncio.sleep(100)\nfinally:\n    save()",
+    "code after the handler": "try:\n    time.sleep(100)\nexcept KeyboardInterrupt:\n    pass\nsave()",
+}
+SAVE = """
+import time
+saved = 0
+def save():
+    global saved
+    end = time.monotonic() + 1.2
+    while time.monotonic() < end: time.sleep(0.01)
+    saved += 1
+print("in it")
+"""
+IN_IT = "in it"
+
+
+def interrupted(cluster: jdist.Cluster, code: str) -> tuple[jdist.CellRun, list[str]]:
+    """A run that was interrupted once, and the notices that come."""
+    run = cluster.run(SAVE + code, background=True)
+    assert eventually(lambda: all(rank.last_line == IN_IT for rank in cluster.status().ranks))
+    notices: list[str] = []
+    cluster.asynchronous.watch(lambda m: notices.append(getattr(m, "text", "")))
+    run.cancel()
+    return run, notices
+
+
+@pytest.mark.parametrize("name", CATCHING)
+def test_the_cells_own_handler_of_an_interrupt_finishes(cluster: jdist.Cluster, name: str) -> None:
+    run, notices = interrupted(cluster, CATCHING[name])
+    assert run.wait(20)
+    assert cluster.run("saved").values == dict.fromkeys(WORLD, 1)
+    assert any("interrupt again to cut it off" in text for text in notices)
+
+
+STUBBORN = {
+    "an endless handler": "try:\n    time.sleep(100)\nfinally:\n    while True: time.sleep(0.01)",
+    "one that swallows everything": (
+        "try:\n    time.sleep(100)\nfinally:\n    while True:\n        try: time.sleep(0.01)\n        except: pass"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STUBBORN)
+def test_a_second_interrupt_ends_handlers_as_well(cluster: jdist.Cluster, name: str) -> None:
+    pids = [r.pid for r in cluster.status().ranks]
+    run, notices = interrupted(cluster, STUBBORN[name])
+    assert eventually(lambda: any("handling the interrupt" in text for text in notices))
+    run.cancel()
+    assert run.wait(5)
+    assert {o.kind for o in run.outcomes.values()} == {"interrupted"}
+    assert cluster.run("saved").values == dict.fromkeys(WORLD, 0)
+    assert [r.pid for r in cluster.status().ranks] == pids
+
+
+SWALLOWING = {
+    "and goes on with collectives": "while rank:\n    try: dist.all_reduce(torch.ones(1))\n    except: pass",
+    "in a destructor": (
+        "class Slow:\n    def __del__(self): time.sleep(1)\nslow = Slow()\ndel slow\ndist.barrier() if rank else 0"
+    ),
+    "in a collective of its handler": "try:\n    dist.barrier() if rank else 0\nfinally:\n    dist.barrier()",
+}
+
+
+@pytest.mark.parametrize("name", SWALLOWING)
+def test_an_interrupt_that_is_lost_is_raised_again_at_once(cluster: jdist.Cluster, name: str) -> None:
+    pids = [r.pid for r in cluster.status().ranks]
+    run, _ = interrupted(cluster, SWALLOWING[name])
+    assert run.wait(5)
+    assert cluster.run("t = torch.ones(1); dist.all_reduce(t); t.item()").values == dict.fromkeys(WORLD, 4.0)
+    assert [r.pid for r in cluster.status().ranks] == pids
+
+
+def test_a_command_that_reads_finds_the_end_of_its_input(cluster: jdist.Cluster) -> None:
+    run = cluster.run("name = 'value'\n!cat; echo $name", ranks=[0], timeout=20)
+    assert run.outcomes[0].stdout.split() == ["value"]
+
+
 def test_interrupting_many_times_does_no_harm(cluster: jdist.Cluster) -> None:
     run = cluster.run("kept_here = rank\nprint('in it')\nwhile True: pass", background=True)
     assert eventually(lambda: all(rank.last_line == "in it" for rank in cluster.status().ranks))

@@ -143,9 +143,8 @@ class RankProcess:
     def halt(self, body: tuple[set[tuple[str, int]], float]) -> tuple[bool, float]:
         listeners, grace = body
         began = time.monotonic()
-        came_back = free_main_thread(
-            lambda: self._is_running, self._idle, listeners, self.groups, time.monotonic() + grace
-        )
+        deadline = began + grace
+        came_back = free_main_thread(lambda: self._is_running, self._idle, listeners, self.groups, lambda: deadline)
         return came_back, time.monotonic() - began
 
     def side(self, code: str) -> Any:

@@ -3,6 +3,8 @@
 Only this module acts on a loss. The order, with who is called for what, is in docs/design/recovery.md ("Who acts").
 """
 
+import math
+
 from jdist.controller.membership.formation import Formation
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
@@ -174,6 +176,9 @@ class RankLoss:
                 rank = m.world.ranks[number]
                 if not m.world.nodes[rank.node_rank].was_in_reach(m.now - grace):
                     run.give_up_at = m.now + grace  # it may not have heard of the interrupt yet
+                    continue
+                if run.handlers.get(number, m.now) > m.now:
+                    run.give_up_at = min(run.give_up_at or math.inf, run.handlers[number])
                     continue
                 self._lose(rank, f"it did not stop within {grace:.0f} s of the interrupt and was replaced")
                 self.replace(rank)

@@ -56,6 +56,10 @@ class Run(HasPhase[RunPhase]):
     deadline: float | None = None
     diagnose_until: float | None = None  # While *diagnosing*: polls until then may explain the loss of a rank.
     give_up_at: float | None = None  # While *aborting*: ranks that are not free by then are replaced.
+    handlers: dict[int, float] = field(default_factory=dict)  # Ranks whose cell goes on, and when they are given up.
+    untold: dict[int, str] = field(default_factory=dict)  # What these do, of which the client is to be told.
+    tell_at: float | None = None  # When it is told, of all ranks at once.
+    is_insistent: bool = False  # Also the cell's own handlers are to end.
     compare_until: float | None = None  # While *comparing*: the run ends then at the latest.
 
     is_stalled: bool = False  # A rank of it is blocked, or was at the last poll.
@@ -104,7 +108,8 @@ class Run(HasPhase[RunPhase]):
         """When its phase changes by itself."""
         if self.phase == "comparing":
             return self.compare_until
-        return self.give_up_at if self.phase == "aborting" else self.deadline
+        times = (self.give_up_at, self.tell_at) if self.phase == "aborting" else (self.deadline,)
+        return min((t for t in times if t is not None), default=None)
 
     def poll_no_later_than(self, when: float) -> None:
         """Schedule the next poll of the ranks at or before ``when``."""

@@ -15,9 +15,11 @@ from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import Output, Tail, Text
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
+from jdist.core.ranks import describe_ranks
 
 _MOST_QUEUED = 1000
 _MOST_CHARS = 64 << 20  # Cells that wait, and characters of theirs.
+_TOGETHER = 0.3  # Seconds in which what several ranks do after an interrupt is collected.
 _LAST_LINE = 200  # Characters of a rank's last line that are remembered.
 
 
@@ -146,6 +148,7 @@ class RunLifecycle:
         wanted = set(message.ranks)
         for run in list(self._model.runs.running.values()):
             if message.run in (0, run.number) and (not wanted or wanted & run.pending):
+                self._insist(run)
                 self.abort(run, "interrupted")
         for run in list(self._model.runs.queued):
             if message.run in (0, run.number) and (not wanted or wanted & set(run.ranks)) and not run.is_own:
@@ -163,9 +166,44 @@ class RunLifecycle:
         m.reform_ended = m.reform_ended or run.purpose == ON_REFORM
         run.give_up_at = m.now + m.settings.interrupt_grace
         m.is_dirty = m.was_aborted = True
-        listeners = m.world.listeners()
+        self._send_abort(run)
+
+    def _send_abort(self, run: Run) -> None:
+        m, settings = self._model, self._model.settings
+        listeners, times = m.world.listeners(), (settings.interrupt_grace, settings.handler_grace)
         for node_rank, workers in m.world.workers_by_node(sorted(run.pending)).items():
-            m.send_to_node(node_rank, messages.AbortRun(run.number, workers, listeners, m.settings.interrupt_grace))
+            abort = messages.AbortRun(run.number, workers, listeners, *times, run.is_insistent)
+            m.send_to_node(node_rank, abort)
+
+    def _insist(self, run: Run) -> None:
+        """The user interrupts again a run that is being aborted: end the cell's own handlers, if any run."""
+        if run.handlers and run.pending and not run.is_insistent:
+            run.is_insistent = True
+            run.handlers = {}
+            run.give_up_at = self._model.now + self._model.settings.interrupt_grace
+            self._send_abort(run)
+
+    def handle_handler_run(self, node: Node, message: messages.HandlerRun) -> None:
+        """A rank's cell goes on after the interrupt: let it, and say so."""
+        m = self._model
+        run, rank = m.runs.running.get(message.run), m.world.rank_of(node, message.worker)
+        if run is None or rank is None or rank.rank not in run.pending or run.is_insistent or run.give_up_at is None:
+            return
+        run.handlers[rank.rank] = m.now + message.seconds + m.settings.interrupt_grace
+        what = "handling the interrupt" if message.is_handler else "going on, since the interrupt was caught,"
+        at = f" at cell line {message.line}" if message.line else ""
+        source = f": {message.source}" if message.source else ""
+        limit = f"for {message.seconds:.0f} s at most; interrupt again to cut it off"
+        run.untold[rank.rank] = f"{what}{at}{source} ({limit})"
+        run.tell_at = run.tell_at or m.now + _TOGETHER
+
+    def _tell(self, run: Run) -> None:
+        """Tell the client what the cell does after the interrupt, once for all ranks that do the same."""
+        untold, run.untold, run.tell_at = run.untold, {}, None
+        for text in dict.fromkeys(untold.values()):
+            ranks = describe_ranks([r for r, what in sorted(untold.items()) if what == text and r in run.pending], "is")
+            if run.pending & {r for r, what in untold.items() if what == text}:
+                self._model.send(run.client, Notice(f"{ranks} {text}"))
 
     def end_waiting(self, reason: str) -> None:
         """End every queued run of a user, because the world will not be formed soon; replays stay queued."""
@@ -184,6 +222,8 @@ class RunLifecycle:
     def handle_tick(self) -> None:
         """Halt the runs whose time is up."""
         for run in list(self._model.runs.running.values()):
+            if run.tell_at is not None and self._model.now >= run.tell_at:
+                self._tell(run)
             if run.phase == "comparing":
                 self.end_if_over(run)
             elif run.deadline is not None and self._model.now >= run.deadline:

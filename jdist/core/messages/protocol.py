@@ -58,5 +58,5 @@ ClientMessage = status.ClientMessage | runs.ClientMessage | membership.ClientMes
 ToClient = status.ToClient | runs.ToClient | observation.VerdictChanged | _Reply
 AgentMessage = membership.AgentMessage | groups.AgentMessage | runs.AgentMessage | observation.Stalled | _Reply
 ToAgent = membership.ToAgent | groups.ToAgent | runs.ToAgent | _Query
-WorkerMessage = membership.WorkerHello | groups.WorkerMessage | observation.Stalled | RankReply
+WorkerMessage = membership.WorkerHello | groups.WorkerMessage | runs.WorkerMessage | observation.Stalled | RankReply
 ToWorker = runs.ExecuteCell | runs.AbortRun | groups.FormWorld | code.CodeSynced | membership.Shutdown | RankQuery

@@ -150,6 +150,17 @@ class CellRefused(Message, frozen=True):
     workers: tuple[int, ...]
 
 
+class HandlerRun(Message, frozen=True):
+    """A run was interrupted on a worker, and its cell goes on there."""
+
+    worker: int
+    run: int
+    is_handler: bool  # In an `except` or `finally`; else the interrupt was swallowed.
+    line: int | None  # Of the cell.
+    source: str
+    seconds: float  # How long it may.
+
+
 class AbortRun(Message, frozen=True):
     """End a run on these workers: close connections to ``listeners``; replace one after ``grace`` seconds."""
 
@@ -157,9 +168,12 @@ class AbortRun(Message, frozen=True):
     workers: tuple[int, ...]
     listeners: tuple[tuple[str, int], ...]
     grace: float
+    patience: float = 0.0  # Seconds for which the cell's own handlers may run.
+    insists: bool = False  # The user has asked again: end the handlers, too.
 
 
+WorkerMessage = HandlerRun
 ClientMessage = RunCell | Interrupt | InputReply
 ToClient = RunAccepted | RunStarted | Output | RankDone | RunEnded | InputRequest
-AgentMessage = Output | RankDone | InputRequest | CellRefused
+AgentMessage = Output | RankDone | InputRequest | CellRefused | HandlerRun
 ToAgent = ExecuteCell | AbortRun | InputReply

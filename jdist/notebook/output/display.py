@@ -101,6 +101,8 @@ class RunDisplay:
                 if self._interrupts >= _PATIENCE:
                     raise
                 text = "interrupting every rank; namespaces are kept"
+                if self._interrupts > 1:
+                    text = "interrupting again, which ends the cell's own handlers of the interrupt, too"
                 self._notices = [*(n for n in self._notices if n != text), text]
                 self._is_dirty = True
                 self._run.cancel()

@@ -44,6 +44,13 @@ def allows_input(kernel: Any) -> bool:
     return bool(kernel._allow_stdin)
 
 
+def give_no_input() -> None:
+    """Have ``!command`` read an empty input: it gets a terminal for its output, at which no user can type."""
+    module: Any = zmqshell
+    original = module.system
+    module.system = lambda command: original(f"{{ {command}\n}} </dev/null")
+
+
 def replace_cancel_on_sigint(kernel: Any, cancel: Callable[..., Any]) -> None:
     """Have ``cancel(future)``, a context manager, decide what SIGINT does while a cell awaits."""
     kernel._cancel_on_sigint = cancel

@@ -14,7 +14,7 @@ from IPython.core.autocall import ZMQExitAutocall
 
 from jdist.core.errors import UsageError
 from jdist.core.remedy import Remedy
-from jdist.worker.compat.ipykernel import allows_input
+from jdist.worker.compat.ipykernel import allows_input, give_no_input
 from jdist.worker.groups import on_reform
 from jdist.worker.kernel import formatter
 
@@ -35,6 +35,7 @@ def adapt(kernel: Any) -> None:
     kernel.getpass = _only_on_one_rank(kernel, kernel.getpass, "getpass()", "answer it there")
     _adapt_debuggers(kernel, shell)
     formatter.adapt(shell)
+    give_no_input()
     exiter: Any = _ConsoleExit
     shell.exiter = shell.user_ns["exit"] = shell.user_ns["quit"] = exiter(shell)
     shell.user_ns_hidden.update(exit=shell.exiter, quit=shell.exiter)

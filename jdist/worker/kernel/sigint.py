@@ -1,22 +1,35 @@
 """SIGINT that only ever stops user code: in the kernel's own code, a KeyboardInterrupt would lose a reply.
 
 The handler inspects the stack that it interrupts. It raises only where the shell executes a cell, cancels a cell that
-awaits, and otherwise does nothing; the sender repeats the signal until the run has ended.
+awaits, and otherwise does nothing; the sender repeats the signal where :mod:`jdist.worker.escalation` finds it needed.
+For that the handler remembers what it has raised: as long as anything refers to the exception, it is on its way through
+the cell's code, or the cell handles it.
 """
 
 import asyncio
 import contextlib
 import inspect
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from jdist.worker.compat.ipykernel import replace_cancel_on_sigint
 from jdist.worker.kernel import guarded
+
+_OWN = 2  # References to an exception that only the handler holds: its attribute, and sys.getrefcount's argument.
+
+
+class Moment(NamedTuple):
+    """A moment by two clocks: the wall clock's nanoseconds, and seconds."""
+
+    wall: int
+    monotonic: float
 
 
 class SafeSigint:
@@ -27,10 +40,74 @@ class SafeSigint:
         # Both catch whatever user code below them raises, KeyboardInterrupt included.
         self._roots: set[CodeType] = {InteractiveShell.run_code.__code__, InteractiveShell.user_expressions.__code__}
         self._cancelled = False
+        self.raised_at: Moment | None = None  # When the cell was interrupted last; None: not since `forget`.
+        self.is_insistent = False  # Whether code that swallows the interrupt is interrupted again within its handler.
+        self._raised: KeyboardInterrupt | None = None
+        self._awaited: asyncio.Future[Any] | None = None
 
     def __call__(self, _signum: int, frame: FrameType | None) -> None:
-        if self.is_user_code(frame):
-            raise KeyboardInterrupt
+        if frame is not None and self.is_user_code(frame):
+            self._raise(frame)
+
+    def _raise(self, frame: FrameType) -> None:
+        self._note()
+        self._raised = KeyboardInterrupt()
+        if self.is_insistent:
+            self._raise_in_handlers(frame)
+        raise self._raised
+
+    def _note(self) -> None:
+        self.raised_at = Moment(time.time_ns(), time.monotonic())
+
+    def _raise_in_handlers(self, frame: FrameType | None) -> None:
+        """Have the next line of any of these frames raise as well: the first is that of whichever handler catches.
+
+        A loop that swallows everything would else end only when a signal comes between two rounds.
+        """
+
+        def trace(traced: FrameType, event: str, _: Any) -> Any:
+            if event == "line":
+                sys.settrace(None)
+                self._note()
+                self._raised = KeyboardInterrupt()
+                raise self._raised
+            if event == "call":
+                if not self.is_user_code(traced):
+                    sys.settrace(None)  # no handler has caught it
+                return None
+            return trace
+
+        while frame is not None and frame.f_code not in self._roots:
+            frame.f_trace = trace
+            frame = frame.f_back
+        sys.settrace(trace)
+
+    @property
+    def is_handled(self) -> bool:
+        """Whether the interrupt raised last is on its way, or the cell handles it, in ``except`` or ``finally``."""
+        if self._awaited is not None:
+            return not self._awaited.done()
+        if self._raised is None or sys.getrefcount(self._raised) > _OWN:
+            return self._raised is not None
+        self._raised = None
+        return False
+
+    def forget(self) -> None:
+        """Another interrupt begins, or the run has ended."""
+        self.raised_at = self._raised = self._awaited = None
+        self.is_insistent = False
+
+    def catch_ignored(self) -> None:
+        """Take notice of interrupts that Python ignores, because they were raised in a destructor or a callback."""
+        show = sys.unraisablehook
+
+        def hook(unraisable: Any) -> None:
+            if self._raised is not None and unraisable.exc_value is self._raised:
+                self.raised_at = self._raised = None
+            else:
+                show(unraisable)
+
+        sys.unraisablehook = hook
 
     def is_user_code(self, frame: FrameType | None) -> bool:
         """Whether the stack has a frame of the user's namespace below a function of the shell that runs cells, or any
@@ -59,11 +136,13 @@ class SafeSigint:
         def cancel() -> None:
             if not future.done():
                 self._cancelled = True
+                self._awaited = future
+                self._note()
                 future.cancel()
 
         def handle(_signum: int, frame: FrameType | None) -> None:
-            if self.is_user_code(frame):
-                raise KeyboardInterrupt
+            if frame is not None and self.is_user_code(frame):
+                self._raise(frame)
             loop.call_soon_threadsafe(cancel)
 
         signal.signal(signal.SIGINT, handle)

@@ -54,7 +54,8 @@ def adapt(shell: Any) -> None:
         if isinstance(error, InputRefused):
             show_traceback(shell, kind, error, [])  # its message says it all
             return []
-        cells, frames, lines = cell_numbers(shell), traceback.extract_tb(tb), []
+        cells, lines = cell_numbers(shell), []
+        frames = [f for f in traceback.extract_tb(tb) if f.filename not in OWN_FILES]
         for frame in frames:
             if frame.filename in cells:
                 source = linecache.getline(frame.filename, frame.lineno or 0).rstrip()

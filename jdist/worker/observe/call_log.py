@@ -238,6 +238,11 @@ class CallLog:
         """Oldest first."""
         return list(self._calls)
 
+    @property
+    def newest(self) -> int:
+        """When the newest call or backward pass began; 0: there was none."""
+        return max((ring[-1].started for ring in (self._calls, self._backward) if ring), default=0)
+
     def backward_passes(self) -> list[LoggedCall]:
         """Oldest first."""
         return list(self._backward)

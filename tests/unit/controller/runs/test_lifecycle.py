@@ -12,6 +12,7 @@ from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import (
     AbortRun,
     ExecuteCell,
+    HandlerRun,
     InputReply,
     InputRequest,
     Interrupt,
@@ -24,7 +25,7 @@ from jdist.core.messages.runs import (
     Tail,
     Text,
 )
-from jdist.core.messages.status import RequestRefused, StatusReport, StatusRequest
+from jdist.core.messages.status import Notice, RequestRefused, StatusReport, StatusRequest
 from jdist.core.outcome import ErrorInfo
 from support.driver import Driver
 
@@ -223,6 +224,42 @@ def test_a_second_interrupt_sends_no_second_halt() -> None:
 
 
 # ---------------------------------------------------------------- failures
+
+
+def test_a_rank_whose_cell_handles_the_interrupt_is_left_alone_until_the_user_insists_or_its_time_is_up() -> None:
+    d = Driver(interrupt_grace=3.0, handler_grace=20.0).ready()
+    for agent in d.agents.values():
+        agent.frees = False
+    run = d.run((0, 2))
+    d.say(Interrupt())
+    assert {(a.grace, a.patience, a.insists) for a in d.heard(AbortRun)} == {(3.0, 20.0, False)}
+    for rank in (0, 2):
+        d.step(FromAgent(d.agent_of(rank).name, HandlerRun(rank, run, True, 7, "save()", 20.0)))
+    d.sleep(4.0)
+    what = "ranks 0, 2 are handling the interrupt at cell line 7: save()"
+    said = f"{what} (for 20 s at most; interrupt again to cut it off)"
+    assert [n.text for n in d.told(Notice)] == [said]
+    d.finish(0)
+    assert d.kinds(run) == {0: "value"}
+    d.say(Interrupt())
+    d.say(Interrupt())
+    assert [a.workers for a in d.heard(AbortRun) if a.insists] == [(2,)]
+    d.sleep(4.0)
+    assert d.kinds(run) == {0: "value", 2: "lost"}
+
+
+def test_a_rank_whose_handler_outlasts_its_time_and_the_interrupts_is_replaced() -> None:
+    d = Driver(nnodes=1, interrupt_grace=3.0, handler_grace=6.0).ready()
+    d.agents["a-0"].frees = False
+    run = d.run((0, 1))
+    d.say(Interrupt())
+    d.step(FromAgent("a-0", HandlerRun(1, run, False, None, "", 6.0)))
+    d.sleep(4.0)
+    assert d.kinds(run) == {0: "lost"}, "rank 0 said nothing"
+    d.sleep(4.0)
+    assert d.kinds(run) == {0: "lost"}
+    d.sleep(2.0)
+    assert d.kinds(run) == {0: "lost", 1: "lost"}
 
 
 def test_the_first_failure_is_the_cause_and_an_echo_is_not() -> None:
