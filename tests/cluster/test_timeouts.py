@@ -176,6 +176,11 @@ def test_a_step_that_was_cut_off_leaves_a_library_fit_for_the_next(
     timed_out(cluster, f"if rank != {absent}: step()", 1.0)  # the first, in which there is more to set up
     cluster.run("step()", timeout=20)
     timed_out(cluster, f"if rank != {absent}: step()", 1.0)
+    cluster.run(f"{STEPS[name]}\nstep()", timeout=60)
+    for _ in range(3):  # at any moment of a step
+        timed_out(cluster, "while True: step()")
+        cluster.run("step()", timeout=20)
+    cluster.run(f"{STEPS[name]}\nstep()", timeout=60)
     assert cluster.run("[step() for _ in range(2)][-1]", timeout=20).values == pytest.approx(expected)
 
 

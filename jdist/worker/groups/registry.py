@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup
 
 from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import FormWorld, GroupSpec, WorldFormed
-from jdist.worker.compat import fsdp
+from jdist.worker.compat import step
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.callbacks import waits
 from jdist.worker.gloo.connections import Endpoint, ListenerWaker, end_reading, own_listeners, release
@@ -202,7 +202,7 @@ class GroupRegistry:
         if form.heirs:
             renew_reducers()
         if form.is_after_abort:
-            fsdp.end_steps()
+            step.end_steps()
         notices += [f"the group of ranks {r}, made by its members alone, is gone; {AGAIN}" for r in self._local]
         notices += self._misfit_meshes(form.world_size)
         self._previous.clear()

@@ -1,8 +1,8 @@
-"""The first FSDP (``FullyShardedDataParallel``): ending a forward or backward that was cut off half-way.
+"""A step that was cut off: what torch's own parallel training keeps of it in private attributes, and how it is ended.
 
-It keeps its place in a step in private attributes, which only the end of a backward sets back. A flat parameter whose
-all_gather was cut off counts as gathered, so that its rank would leave out the next one and train on uninitialized
-memory. Checked on torch 2.13.0.
+FullyShardedDataParallel, the first FSDP, keeps its place in a step, which only the end of a backward sets back. A flat
+parameter whose all_gather was cut off counts as gathered, so that its rank would leave out the next one and train on
+uninitialized memory. A pipeline's schedule keeps the losses of microbatches. Checked on torch 2.13.0.
 """
 
 import gc
@@ -12,17 +12,21 @@ from typing import Any
 PRIVATE = {
     "torch.distributed.fsdp._flat_param.FlatParamHandle": "reshard post_reshard",
     "torch.distributed.fsdp._common_utils": "HandleTrainingState TrainingState",
+    "torch.distributed.pipelining.schedules": "_PipelineSchedule",
 }
 
 
 def end_steps() -> None:
-    """Set every FSDP module of this process back to the beginning of a step: sharded, and in no pass."""
-    module = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
-    if module is None:
-        return
-    wrapper: Any = module.FullyShardedDataParallel
-    for found in [each for each in gc.get_objects() if issubclass(type(each), wrapper)]:
-        if getattr(found, "_is_root", None) is not None:  # it has been in a step
+    """Set every FSDP module (sharded, and in no pass) and pipeline back to the beginning of a step."""
+    sharding = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    pipelining = sys.modules.get("torch.distributed.pipelining.schedules")
+    wrapper: Any = sharding.FullyShardedDataParallel if sharding is not None else ()
+    schedule: Any = pipelining._PipelineSchedule if pipelining is not None else ()
+    classes = tuple(c for c in (wrapper, schedule) if c != ())
+    for found in [each for each in gc.get_objects() if issubclass(type(each), classes)] if classes else []:
+        if not issubclass(type(found), wrapper):
+            found._internal_losses.clear()
+        elif getattr(found, "_is_root", None) is not None:  # it has been in a step
             _end_step(found)
 
 
