@@ -13,7 +13,7 @@ from jdist.controller.model.world import Node, Rank
 from jdist.controller.queries import Queries
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
-from jdist.controller.verdict.decide import ABORT, decide_on_loss
+from jdist.controller.verdict.decide import decide_on_loss, is_crash
 from jdist.controller.verdict.wait_graph import RankSnapshot
 from jdist.core.messages.groups import GroupCreated
 from jdist.core.messages.membership import Restart, StartWorker, WorkerDown, WorkerUp
@@ -109,11 +109,13 @@ class RankLoss:
     def _end_part(self, run: Run, rank: Rank, reason: str) -> None:
         """End a lost rank's part of a run. The run is aborted once it has a verdict, for which others may be polled."""
         m = self._model
-        if not run.abort_reason or any(reason == other.note for other in run.losses.values()) or run.verdict is None:
+        notes = [loss.note for loss in run.losses.values()]
+        is_alike = reason in notes or (is_crash(reason) and any(map(is_crash, notes)))
+        if not run.abort_reason or is_alike or run.verdict is None:
             where = m.world.where(rank.rank)
             run.losses[rank.rank] = RankSnapshot(where, "lost", rank.observed_last, note=reason)
             run.verdict = decide_on_loss(run.number, run.losses, run.seen)
-        if ABORT in reason and not run.abort_reason:
+        if is_crash(reason) and not run.abort_reason:
             transition(run, "diagnosing", reason)  # the verdict is sent once that is over
             run.diagnose_until = m.now + _EXPLAINED
             run.poll_no_later_than(m.now)

@@ -28,7 +28,8 @@ from jdist.core.observation import INTERRUPT, ActivityKind, Call, Verdict, Verdi
 from jdist.core.ranks import describe_ranks, ranks_by
 from jdist.core.remedy import Remedy
 
-ABORT = "(SIGABRT)"  # How gloo ends a process whose peer sent more than expected: the ranks' calls did not fit.
+# How C++ code ends a process; gloo does so where a peer sent more than expected: the ranks' calls did not fit.
+_CRASHES = ("(SIGABRT)", "(SIGSEGV)", "(SIGBUS)")
 _KINDS: dict[ActivityKind, VerdictKind] = {"collective": "missing", "transfer": "transfer", "store": "store"}
 _LASTING = 0.2  # Seconds in a collective after which a rank is taken to wait in it, rather than to pass through.
 
@@ -187,6 +188,11 @@ def decide_at_deadline(run: int, ranks: Ranks) -> Verdict | None:
     return Verdict(run, "slow", tuple(busy), (), reason, phrases.work(busy, ranks), (INTERRUPT,))
 
 
+def is_crash(reason: str) -> bool:
+    """Whether a process was ended by its own C++ code, for which calls that do not fit may be the reason."""
+    return any(signal in reason for signal in _CRASHES)
+
+
 def decide_on_loss(run: int, losses: Ranks, others: Ranks) -> Verdict:
     """Why a run ends that has lost ranks: their calls, or that their processes are gone.
 
@@ -197,7 +203,7 @@ def decide_on_loss(run: int, losses: Ranks, others: Ranks) -> Verdict:
         f"{phrases.who(ranks, losses)} {'is' if len(ranks) == 1 else 'are'} lost: {reason}"
         for reason, ranks in ranks_by((r, snapshot.note) for r, snapshot in losses.items()).items()
     )
-    if any(ABORT in snapshot.note for snapshot in losses.values()):
+    if any(is_crash(snapshot.note) for snapshot in losses.values()):
         ranks = {**losses, **{r: snapshot for r, snapshot in others.items() if r not in losses}}  # their calls first
         seen = [r for r, snapshot in ranks.items() if snapshot.observation is not None]
         found = _mismatched(Case(run, ranks, seen)) or _misfit_transfer(run, losses, ranks)

@@ -32,7 +32,11 @@ COLLECTIVES = {
     "dist.scatter(t, src=0)": ("scatter", ((4,),), "src=0"),
     "dist.reduce_scatter(t, [torch.ones(4), torch.ones(4)])": ("reduce_scatter", ((4,), (4,)), "op=SUM"),
     "dist.reduce_scatter_tensor(t, torch.ones(8))": ("reduce_scatter_tensor", ((8,),), "op=SUM"),
-    "dist.all_to_all([torch.ones(2), torch.ones(2)], [torch.ones(2), torch.ones(2)])": ("all_to_all", ((2,), (2,)), ""),
+    "dist.all_to_all([torch.ones(2), torch.ones(2)], [torch.ones(2), torch.ones(2)])": (
+        "all_to_all",
+        ((2,), (2,)),
+        "splits=[2, 2]→[2, 2]",
+    ),
     "dist.all_to_all_single(torch.ones(4), t, [1, 3], [1, 3])": ("all_to_all_single", ((4,),), "splits=[1, 3]→[1, 3]"),
     "dist.all_reduce_coalesced([t, torch.ones(2)])": ("all_reduce_coalesced", ((4,), (2,)), "op=SUM"),
     "dist.barrier()": ("barrier", (), ""),
