@@ -130,7 +130,7 @@ class History:
                 step.state = "done"
             except JdistError as e:
                 step.state, step.why = "failed", f"{type(e).__name__}: {e}".partition("\n")[0]
-            step.is_shown = any(o.value is not None for o in run.outcomes.values())
+            step.is_shown = any(o.read_value is not None for o in run.outcomes.values())
 
 
 def as_python(value: Any) -> str:

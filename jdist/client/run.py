@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Self
 
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
@@ -213,7 +214,7 @@ class CellRun:
     def _outcome(self, done: RankDone) -> Outcome:
         return Outcome(
             kind=done.kind,  # type: ignore[arg-type]
-            value=None if done.payload is None else _value(done.rank, done.payload, done.held),
+            read_value=None if done.payload is None else partial(_value, done.rank, done.payload, done.held),
             error=done.error,
             stdout="".join(self._text[done.rank, "stdout"]),
             stderr="".join(self._text[done.rank, "stderr"]),

@@ -1,5 +1,7 @@
 """Outcome: the result of one rank's part of a run, and its output."""
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -26,7 +28,7 @@ class ErrorInfo(Struct, frozen=True):
     """Suggested actions."""
 
 
-class Outcome(Struct, kw_only=True):
+class Outcome(Struct, kw_only=True, dict=True):
     """The result of one rank's part of a run.
 
     ``kind`` is ``value`` (the cell finished; ``value`` is its last expression's value, or None), ``error``, ``timeout``
@@ -34,7 +36,8 @@ class Outcome(Struct, kw_only=True):
     """
 
     kind: OutcomeKind
-    value: Any = None
+    read_value: Callable[[], Any] | None = None
+    """Gives ``value``, which is made when it is first asked for: that may import torch, and run a class's own code."""
     error: ErrorInfo | None = None
     stdout: str = ""
     stderr: str = ""
@@ -44,6 +47,14 @@ class Outcome(Struct, kw_only=True):
     @property
     def ok(self) -> bool:
         return self.kind == "value"
+
+    @cached_property
+    def value(self) -> Any:
+        return None if self.read_value is None else self.read_value()
+
+    def __repr__(self) -> str:
+        shown = {name.replace("read_value", "value"): None for name in self.__struct_fields__}
+        return f"Outcome({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
 class OutputLine(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,7 +14,7 @@ from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted, Tex
 from jdist.core.messages.status import Notice, Stopped
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
-from jdist.wire.values.objects import encode
+from jdist.wire.values.objects import encode, inline
 
 
 def payload(value: object) -> PayloadWire:
@@ -120,6 +121,26 @@ def test_a_value_that_cannot_be_read_here_is_no_error_of_the_run() -> None:
     broken = PayloadWire(b"nonsense", (), 8, "Thing", ())
     r = run(RankDone(7, 0, "value", payload=broken))
     assert "Thing, not readable here" in repr(r.values[0])
+
+
+class Noted:
+    """Says when it is made again."""
+
+    made: ClassVar[list[int]] = []
+
+    def __reduce__(self) -> Any:
+        return Noted.made.append, (1,)
+
+
+def test_a_value_is_made_when_it_is_asked_for() -> None:
+    """Its class's code may take any time, and torch is imported for it: neither is to hold up the client's loop."""
+    payload, buffers = encode(Noted())
+    r = run(RankDone(7, 0, "value", payload=inline(payload, buffers)))
+    assert not Noted.made
+    assert r.values == {0: None} == r.values
+    assert Noted.made == [1]
+    assert "value=None" in repr(r.outcomes[0])
+    assert "read_value" not in repr(r.outcomes[0])
 
 
 def test_when_the_controller_is_gone_the_run_is_over_and_says_so() -> None:

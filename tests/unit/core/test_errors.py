@@ -49,7 +49,7 @@ class Run:
     """A run that is over, with one healthy rank."""
 
     def __init__(self) -> None:
-        self.outcomes = {0: Outcome(kind="value", value=5), 1: Outcome(kind="error")}
+        self.outcomes = {0: Outcome(kind="value", read_value=lambda: 5), 1: Outcome(kind="error")}
         self.values = {0: 5}
 
 
