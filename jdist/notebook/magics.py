@@ -13,7 +13,7 @@ from jdist.notebook import missing_names, verbs
 from jdist.notebook.completion import RankCompleter, code_start, ranks_part
 from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.output.display import RunDisplay
-from jdist.notebook.output.screen import NotebookScreen, TerminalScreen
+from jdist.notebook.output.screen import TerminalScreen, kernel_screen
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import worded_errors
 from jdist.notebook.verbs import values
@@ -35,7 +35,7 @@ class DistMagics(Magics):
     def __init__(self, shell: Any):
         super().__init__(shell)
         self._shell = shell
-        screen = NotebookScreen() if hasattr(shell, "kernel") else TerminalScreen()
+        screen = kernel_screen() if hasattr(shell, "kernel") else TerminalScreen()
         self.session = Session(screen, shell.user_ns, "notebook")
         self.completer = RankCompleter(self.session)
 

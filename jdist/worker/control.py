@@ -75,6 +75,7 @@ class ControlThread:
         tracebacks.adapt(kernel.shell)
         patches.install(self._groups)
         shell.adapt(kernel)
+        shell.keep_names(kernel.shell, self._groups.own_names)
         appearance.set_up(kernel.shell)
         self._handover.guard()
 

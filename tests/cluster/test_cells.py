@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import queue
+import re
 import threading
 from typing import Any
 
@@ -53,6 +54,34 @@ def test_names_that_every_worker_has(cluster: jdist.Cluster) -> None:
     code = "rank, local_rank, node_rank, world_size, str(device), torch.__name__, dist.__name__, dist.get_rank()"
     expected = {r: (r, r % 2, r // 2, 4, "cpu", "torch", "torch.distributed", r) for r in WORLD}
     assert cluster.run(code).values == expected
+
+
+def test_a_reset_keeps_the_names_that_every_worker_has(cluster: jdist.Cluster) -> None:
+    names = "rank, local_rank, node_rank, world_size, str(device), torch.ones(1).item(), dist.get_rank(), groups"
+    before = cluster.run(names).values
+    by_ipython = "get_ipython().reset(new_session=False)"
+    for reset in ("%reset -f", "%reset -sf", "%reset_selective -f .", by_ipython, "del rank, dist, mine"):
+        cluster.run("mine = 1\nrank = 7")
+        run = cluster.run(f"own = %who_ls\n{reset}", check=False)
+        assert run.values == dict.fromkeys(range(4), None), (reset, run.outcomes)
+        assert cluster.run(names).values == before, reset
+        assert cluster.run("'mine' in globals()").values == dict.fromkeys(range(4), False), reset
+    cluster.run("mine = 1\nown = %who_ls")
+    assert cluster.run("'mine' in own, 'rank' in own").values == dict.fromkeys(range(4), (True, False))
+    cluster.run("del mine, own")
+
+
+def test_a_recursion_without_end_is_shown_in_short(cluster: jdist.Cluster) -> None:
+    cluster.run("def one(n): return two(n)\ndef two(n):\n    return one(n + 1)\nimport sys")
+    part = r"(one|two) at line \d \(\d{3,} times\)"
+    for code in ("one(0)", "sys.setrecursionlimit(9000)\none(0)"):
+        error = cluster.run(code, check=False).outcomes[0].error
+        assert error is not None
+        assert error.ename == "RecursionError"
+        text = "\n".join(error.traceback)
+        assert re.search(f"skipping similar frames: {part}, {part}", text), text
+        assert text.count("----> ") < 12, text
+    cluster.run("sys.setrecursionlimit(3000)\ndel one, two")
 
 
 def test_a_collective_gives_every_rank_the_sum(cluster: jdist.Cluster) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import jdist
 from jdist.client import find
 from support import anatomy
+from support.notebook import DEADLINE, Notebook
 from support.notebook import Cell, Notebook
 from support.waits import eventually
 
@@ -330,6 +333,26 @@ def test_a_killed_kernel_leaves_the_cluster_which_ends_by_itself(traces: Traces)
     other.detach()
     assert eventually(lambda: "left" not in find.connections(), 10)
     assert eventually(lambda: not traces.excess(before)), traces.excess(before)
+
+
+def test_a_front_end_without_updates_gets_whole_lines(notebook: Notebook, tmp_path: Path) -> None:
+    """``jupyter run`` prints what is displayed and ignores what replaces it: it saw the first state of a run only."""
+    cells = [
+        f"%load_ext jdist\n%dist attach {NAME}",
+        "%%dist\nimport time\nfor i in range(4):\n    print(f'step {i} of rank {rank}'), time.sleep(0.2)\nrank * 10",
+        "%dist detach",
+    ]
+    files = [tmp_path / f"{i}.py" for i in range(len(cells))]
+    for file, cell in zip(files, cells, strict=True):
+        file.write_text(cell)
+    program = Path(sys.executable).parent / "jupyter"
+    done = subprocess.run([program, "run", *files], capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done
+    for rank in range(2):
+        steps = [f"[{rank}] step {i} of rank {rank}" for i in range(4)]
+        assert [line for line in done.stdout.splitlines() if line.startswith(f"[{rank}] step")] == steps
+        assert f"[{rank}] {rank * 10}" in done.stdout.splitlines()
+    assert "2 ranks" in done.stdout
 
 
 def test_the_cells_of_a_notebook_become_a_script(notebook: Notebook, tmp_path: Path) -> None:

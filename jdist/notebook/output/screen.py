@@ -1,16 +1,22 @@
 """Screens show mime bundles: in a notebook's cell output, or as a terminal's lines."""
 
+import contextlib
 import contextvars
 import html
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from getpass import getpass
+from pathlib import Path
 from typing import Any, Protocol
 
 Bundle = Mapping[str, Any]  # Text by mime type; JSON values for types that end in `json`.
 Update = Callable[[Bundle], None]  # Shows another bundle in the place of the one that it belongs to.
+
+
+_WITHOUT_UPDATES = {"jupyter-run", "jupyter-console", "jupyter-qtconsole"}  # They ignore update_display_data.
 
 
 class Screen(Protocol):
@@ -85,6 +91,15 @@ class TerminalScreen(NotebookScreen):
 
         update(bundle)
         return update
+
+
+def kernel_screen() -> Screen:
+    """The screen of a kernel: lines where the program that started it shows no updates of what was displayed."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{os.getppid()}/cmdline").read_text(errors="replace").split("\0")
+        if {Path(word).name for word in words} & _WITHOUT_UPDATES:
+            return TerminalScreen()
+    return NotebookScreen()
 
 
 def plain(text: str) -> Bundle:

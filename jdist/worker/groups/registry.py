@@ -44,6 +44,7 @@ class GroupRegistry:
         self.on_group_made: Callable[[int, GroupSpec, set[Endpoint]], None] = lambda _index, _spec, _listeners: None
         self._namespace = namespace
         self._bound: dict[str, Any] = {}
+        self.own_names: dict[str, Any] = {}  # What every rank has; one dict for all generations.
         self.store_client = StoreClient()
         self.environment = RankEnvironment(cluster)
         self.rpc = RpcAgent()
@@ -248,6 +249,8 @@ class GroupRegistry:
             names["mesh"] = mesh
         elif "mesh" in self._bound and self._namespace.get("mesh") is self._bound["mesh"]:
             del self._namespace["mesh"], self._bound["mesh"]  # it was for a world of another size
+        self.own_names.clear()
+        self.own_names.update(names)
         for name, value in names.items():
             if name not in self._namespace or name not in self._bound or self._namespace[name] is self._bound[name]:
                 self._namespace[name] = value

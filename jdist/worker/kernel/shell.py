@@ -3,7 +3,7 @@
 import functools
 import pdb  # noqa: T100 — its class is adapted; nothing stops here
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import IPython
@@ -41,6 +41,30 @@ def adapt(kernel: Any) -> None:
     shell.user_ns_hidden.update(exit=shell.exiter, quit=shell.exiter)
     as_hook: Any = page.as_hook
     shell.set_hook("show_in_pager", as_hook(_display), 0)
+
+
+def keep_names(shell: Any, names: Mapping[str, Any]) -> None:
+    """Keep ``names``, which change with each world, through ``%reset`` in each of its forms.
+
+    They are not among the user's own names, which ``%who`` lists and ``%reset_selective`` removes, a reset that clears
+    everything starts anew with them, and each cell begins with those that were deleted.
+    """
+    magics: Any = shell.magics_manager.registry["NamespaceMagics"]
+    start_anew, list_own = shell.init_user_ns, magics.who_ls
+
+    def init_user_ns() -> None:
+        start_anew()
+        shell.user_ns.update(names)
+
+    def who_ls(parameter_s: str = "") -> list[str]:
+        return [name for name in list_own(parameter_s) if name not in names or shell.user_ns[name] is not names[name]]
+
+    def bind_missing(*_: object) -> None:
+        shell.user_ns.update((name, value) for name, value in names.items() if name not in shell.user_ns)
+
+    shell.init_user_ns = init_user_ns
+    shell.events.register("pre_run_cell", bind_missing)
+    magics.who_ls = shell.magics_manager.magics["line"]["who_ls"] = who_ls
 
 
 def _display(text: Any, *_: Any, **__: Any) -> None:

@@ -1,16 +1,22 @@
 """Tracebacks: rendered fast from the first error on, and short for an interrupt, which needs only the cell's lines.
 
 IPython's rendering parses each frame's source file, most of a second for torch's largest. Its way for long files looks
-the same, and is taken for all. Nothing is rendered twice; frames of jdist's functions around torch's are left out.
+the same, and is taken for all, with the like frames of a recursion folded. Nothing is rendered twice; frames of jdist's
+functions around torch's are left out.
 """
 
 import linecache
 import sys
 import traceback
-from types import TracebackType
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+import stack_data.core
 from IPython.core import ultratb
+from stack_data.utils import collapse_repeated
 
 from jdist.worker.compat.ipykernel import cell_numbers, reuse_shown_traceback, show_traceback
 from jdist.worker.kernel.shell import InputRefused
@@ -40,9 +46,49 @@ def _hide_own_frames() -> None:
             while tb.tb_next is not None and tb.tb_next.tb_frame.f_code.co_filename in OWN_FILES:
                 tb.tb_next = tb.tb_next.tb_next
             tb = tb.tb_next
-        return original(self, etb, *args)
+        return _short_records(partial(original, self), etb, *args)
 
     formatter.get_records = get_records
+
+
+def _short_records(records_of: Callable[..., list[Any]], etb: TracebackType, *args: Any) -> list[Any]:
+    """The records of a traceback, where the many like frames of a recursion are one: IPython's fast way has each."""
+    found: list[Any] = []
+    frames = [(tb.tb_frame, tb.tb_lasti, tb.tb_lineno) for tb in _chain(etb)]
+    shown: list[tuple[FrameType, int, int]] = []
+
+    def add_shown() -> None:
+        link: TracebackType | None = None
+        for frame in reversed(shown):
+            link = TracebackType(link, *frame)
+        if link is not None:
+            found.extend(records_of(link, *args))
+        shown.clear()
+
+    collapse: Any = collapse_repeated
+    for piece in collapse(frames, key=lambda f: (f[0].f_code, f[2]), collapser=_repeated):
+        if isinstance(piece, tuple):
+            shown.append(piece)
+        else:
+            add_shown()
+            found.append(piece)
+    add_shown()
+    return found
+
+
+def _chain(tb: TracebackType | None) -> Iterator[TracebackType]:
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+def _repeated(frames: list[Any], keys: list[tuple[CodeType, int]]) -> Any:
+    """The record of frames that are left out, described without a look into their source files."""
+    found = stack_data.core.RepeatedFrames(frames, keys)
+    counts = Counter(keys).most_common()
+    text = ", ".join(f"{code.co_qualname} at line {line} ({count} times)" for (code, line), count in counts)
+    module: Any = ultratb
+    return module.FrameInfo(text, None, None, None, None, sd=found)
 
 
 def adapt(shell: Any) -> None:
