@@ -15,8 +15,7 @@ import pytest
 import jdist
 from jdist.client import find
 from support import anatomy
-from support.notebook import DEADLINE, Notebook
-from support.notebook import Cell, Notebook
+from support.notebook import DEADLINE, Cell, Notebook
 from support.waits import eventually
 
 if TYPE_CHECKING:
