@@ -203,6 +203,6 @@ def test_snippets_print_what_they_print_under_torchrun(tmp_path: Path) -> None:
             with pytest.raises(CellError, match="Timed out waiting 1000ms"):
                 cluster.run("if rank == 0:\n    dist.all_reduce(torch.ones(1))", timeout=DEADLINE)
         assert cluster.run(ALL_REDUCE, timeout=DEADLINE).values == {0: 2.0, 1: 2.0}
-        with pytest.raises(CellError, match="asks for rank 1"):
+        with pytest.raises(CellError, match="asks for rank"):
             cluster.run("dist.init_process_group('gloo', rank=1 - rank, world_size=2)")
         assert {r.pid for r in cluster.status().ranks} == pids
