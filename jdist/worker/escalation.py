@@ -67,6 +67,7 @@ class InterruptPolicy:
             return True
         is_handled = self._sigint.is_handled
         if not is_handled and self._newest_call() > at.wall:
+            self._sigint.is_insistent = True  # else what swallows it may do so for ever
             return True
         allowed = self._patience if is_handled else self._grace
         if now - at.monotonic > allowed:

@@ -317,7 +317,7 @@ SWALLOWING = {
 def test_an_interrupt_that_is_lost_is_raised_again_at_once(cluster: jdist.Cluster, name: str) -> None:
     pids = [r.pid for r in cluster.status().ranks]
     run, _ = interrupted(cluster, SWALLOWING[name])
-    assert run.wait(5)
+    assert run.wait(20)
     assert cluster.run("t = torch.ones(1); dist.all_reduce(t); t.item()").values == dict.fromkeys(WORLD, 4.0)
     assert [r.pid for r in cluster.status().ranks] == pids
 
