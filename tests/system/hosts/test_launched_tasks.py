@@ -39,7 +39,7 @@ if rank == 0:
 elif rank == world_size - 1:
     dist.recv(t, 0)
 own = tuple(int(os.environ[n]) for n in ("RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"))
-alien = ("TORCHELASTIC_", "OMPI_MCA", "PMIX_", "SLURM_PROCID", "SLURM_NTASKS", "JUPYTERHUB_", "JPY_")
+alien = ("TORCHELASTIC_ERROR_FILE", "OMPI_MCA", "PMIX_", "SLURM_PROCID", "SLURM_NTASKS", "JUPYTERHUB_", "JPY_")
 of_others = sorted(n for n in os.environ if n.startswith(alien))
 assert own == (rank, local_rank, node_rank, int(os.environ["OMPI_COMM_WORLD_LOCAL_SIZE"]), world_size), own
 own[:4], t.item(), of_others
