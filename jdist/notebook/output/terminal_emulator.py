@@ -91,7 +91,8 @@ class LineAssembler:
             text, self._pending = text[: cut.start()], text[cut.start() :]
         parts = text.split("\n")
         for part in parts[:-1]:
-            if not self._row.cells and not self._below and self._style == PLAIN and not _CONTROL.search(part):
+            is_blank = not (self._row.cells or self._cursor or self._below)
+            if is_blank and self._style == PLAIN and not _CONTROL.search(part):
                 self._done.append(part)
             else:
                 self._write(part)

@@ -195,6 +195,7 @@ def test_streams_are_kept_apart_in_the_order_of_arrival():
         (["\b\bx\n"], ["x"]),
         (["abcdef\r\x1b[K12\n"], ["12"]),
         (["abcdef\x1b[2K\rx\n"], ["x"]),
+        (["a\x1b[2K", "\n", "a\n"], ["", "a"]),
         (["abc\x1b[1D\x1b[1Kx\n"], ["  x"]),
         (["ab\x1b[3Cx\n"], ["ab   x"]),
         (["abc\x1b[1Gx\n"], ["xbc"]),
