@@ -27,6 +27,7 @@ from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.worker.cells.autoreload import Autoreload
+from jdist.worker.cells.children import Children
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import cell_numbers
@@ -35,6 +36,7 @@ from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover.names import NamesHandover
 from jdist.worker.kernel import appearance, shell, sigint, tracebacks
+from jdist.worker.kernel.forked import step_aside_in_children
 from jdist.worker.observe.call_log import OWN_FILES
 from jdist.worker.observe.observer import Observer, StallDetector
 from jdist.worker.queries.rank_queries import QueryHandler
@@ -78,6 +80,7 @@ class ControlThread:
         shell.keep_names(kernel.shell, self._groups.own_names)
         appearance.set_up(kernel.shell)
         self._handover.guard()
+        step_aside_in_children(kernel, [self._groups.step_aside, streams.step_aside])
 
     def start(self) -> None:
         threading.Thread(target=lambda: asyncio.run(self._main()), name="jdist", daemon=True).start()
@@ -163,6 +166,9 @@ class ControlThread:
             self._last_abort = abort.run, policy
             if abort.insists:
                 policy.insist()
+        if self._cells.spans.current == abort.run:
+            # Killed sooner than the rank is given up, which may be waiting for them.
+            self._spawn(Children.end, self._cells.children.find(), abort.grace / 2)
         free_main_thread(
             lambda: self._cells.spans.is_due(abort.run),  # a later run is not to be stopped
             self._cells.idle,

@@ -46,6 +46,7 @@ def main(spec_json: bytes) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the kernel runs user code
     log.configure("worker", os.fdopen(os.dup(2), "w", errors="replace"))  # the log file; 2 becomes cells' stderr
     set_name(f"jdist-rank-{spec.rank}")
+    sys.argv = [""]  # as at Python's prompt; it still has the forkserver's
     torch.set_num_threads(spec.threads)
     _seed()
     app: Any = WorkerApp.instance(

@@ -99,6 +99,8 @@ class Kernel:
 
     def _handle_exit(self) -> None:
         self.close()
+        with contextlib.suppress(OSError):  # what its cells have started ends with it, as under torchrun
+            os.killpg(self.pid, signal.SIGKILL)
         self._on_exit(self)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import select
+import sys
 import termios
 import threading
 from typing import Any
@@ -22,13 +23,12 @@ class FdCapture:
 
     def __init__(self, fd: int, stream: Any):
         self.fd = fd
-        self._write = stream.write
+        self._stream, self._write = stream, stream.write
         self._read_end, self._write_end = os.pipe()  # this write end stays open: the pipe has no end while cells run
         self._wake_read, self._wake_write = os.pipe()
         os.dup2(self._write_end, fd)
         os.set_blocking(self._read_end, False)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._pid = os.getpid()  # a forked child, such as a data loader's, has the pipe but no thread that reads it
         self._is_busy = False
         self._drained = threading.Event()
         self._draining = threading.Lock()
@@ -50,8 +50,6 @@ class FdCapture:
 
     def catch_up(self) -> None:
         """Pass on what the pipe holds, if anything: called before Python writes to the same stream."""
-        if os.getpid() != self._pid:
-            return
         unread = array.array("i", [0])
         fcntl.ioctl(self._read_end, termios.FIONREAD, unread)
         if unread[0] or self._is_busy:  # in this order: the pump is busy before it takes bytes out of the pipe
@@ -59,6 +57,15 @@ class FdCapture:
                 self._drained.clear()
                 os.write(self._wake_write, b"x")
                 self._drained.wait(_LONGEST)
+
+    def step_aside(self) -> None:
+        """In a forked child, which has no thread that sends: whatever it writes goes into the pipe, line by line."""
+        with contextlib.suppress(OSError):  # the user has closed the descriptor
+            text = open(self.fd, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+            for name in ("stdout", "stderr"):
+                if getattr(sys, name) is self._stream:
+                    setattr(sys, name, text)
+            self._stream.write, self._stream.flush = text.write, text.flush  # for who holds it, such as loggers
 
     def _pump(self) -> None:
         while True:

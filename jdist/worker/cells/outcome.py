@@ -8,6 +8,7 @@ from jdist.core.errors import JdistError
 from jdist.core.messages.base import PayloadWire
 from jdist.core.messages.runs import RankDone
 from jdist.core.outcome import ErrorInfo
+from jdist.core.remedy import Remedy
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.objects import encode, inline, summarize
 from jdist.worker.cells import script
@@ -15,6 +16,8 @@ from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
 from jdist.worker.kernel.guarded import guarded
 from jdist.worker.queries.introspection import near_miss
 
+_USAGE = 2  # The exit code of argparse and others for a wrong command line; a cell has none.
+_SCRIPT = (Remedy("run", "run a script with arguments", name="FILE --option value"),)
 _ECHOING = ("RuntimeError", "DistBackendError", "DistNetworkError")  # Errors that report a peer's broken connection.
 _ECHOES = (
     "connection closed by peer",
@@ -63,6 +66,8 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
     line, source = _cell_line(error, shell)
     ename = type(error).__name__
     remedies = error.remedies if isinstance(error, JdistError) else ()
+    if isinstance(error, SystemExit) and error.code == _USAGE:
+        remedies = _SCRIPT
     text, failure = guarded(lambda: error.message if isinstance(error, JdistError) else str(error))
     evalue = f"(an exception whose text raises {type(failure).__name__})" if text is None else text
     if isinstance(error, NameError):

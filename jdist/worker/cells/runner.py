@@ -6,6 +6,7 @@ needs, on every rank at once. A console goes on using that channel; the kernel's
 
 import asyncio
 import contextvars
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from jdist.core.messages.runs import ExecuteCell, RankDone
 from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
 from jdist.wire.values.frames import pack
+from jdist.worker.cells.children import Children
 from jdist.worker.cells.outcome import outcome_of
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import main_lock, wake_toolkit_loop
+from jdist.worker.kernel.forked import end_with_cell
 from jdist.worker.observe.observer import RunSpans
 
 
@@ -38,6 +41,8 @@ class CellRunner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._cell: ExecuteCell | None = None
         self._began = 0.0
+        self._pid = os.getpid()
+        self.children = Children()
         self.spans = RunSpans()
         # Digests of the collectives that were called since a moment of the wall clock.
         self.digest_calls: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
@@ -67,6 +72,7 @@ class CellRunner:
             kernel.pre_handler_hook()
             self._cell, self._began = cell, time.monotonic()
             self.idle.clear()
+            self.children.begin()
             self.spans.begin(cell.run)
             self._streams.settle()  # threads may have replaced them since the last cell
             try:
@@ -82,7 +88,11 @@ class CellRunner:
     def _handle_end(self, result: Any) -> None:
         """IPython reports that a cell is over: ours, or one of a console, or one that a cell itself runs."""
         cell = self._cell
-        if cell is None or (result is not None and result.info.raw_cell != cell.code):
+        if cell is not None and result is not None and result.info.raw_cell != cell.code:
+            return
+        if os.getpid() != self._pid:  # a child that the cell has forked, and that has gone on to the cell's end
+            end_with_cell(result)
+        if cell is None:
             return
         self._streams.settle(has_failed=result is None or not result.success)
         done = outcome_of(result, self._kernel.shell, cell.run, self._worker, self._seconds())
@@ -92,6 +102,8 @@ class CellRunner:
         self._end(done)
 
     def _end(self, done: RankDone) -> None:
+        if os.getpid() != self._pid:
+            end_with_cell(None)
         if self.has_broken_group():
             done = structs.replace(done, has_broken_group=True)
         self._streams.settle()  # also what the value's own code wrote while it was being described

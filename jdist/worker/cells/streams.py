@@ -44,6 +44,11 @@ class OwnStreams:
         for own in self._own.values():
             own.flush()
 
+    def step_aside(self) -> None:
+        """In a forked child: what it writes takes the way of whatever a process writes below Python."""
+        for capture in self._captures:
+            capture.step_aside()
+
     def _fault_of(self, name: str, has_failed: bool) -> str | None:
         """Why the stream that is in place must go, "" without a reason to tell, or None if it may stay."""
         stream: Any = getattr(sys, name, None)

@@ -89,6 +89,21 @@ def reuse_shown_traceback(shell: Any) -> None:
     shell._format_exception_for_storage = recorded
 
 
+def be_silent(kernel: Any) -> None:
+    """In a forked child: send nothing in the kernel's name, and write as text what would have been sent."""
+
+    def show(_kind: type[BaseException], error: BaseException, lines: list[str]) -> None:
+        if not isinstance(error, SystemExit):
+            print("\n".join(lines), file=sys.stderr)
+
+    def publish(data: dict[str, Any], *_: Any, **__: Any) -> None:
+        print(data.get("text/plain", ""))
+
+    kernel.session.send = lambda *_, **__: None
+    kernel.shell._showtraceback = show
+    kernel.shell.display_pub.publish = publish
+
+
 # ---------------------------------------------------------------- formatters
 
 

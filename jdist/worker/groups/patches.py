@@ -58,6 +58,8 @@ def _patched(original: Callable[..., Any], in_cell: Callable[..., Any], groups: 
     @functools.wraps(original)
     def patched(*args: Any, **kwargs: Any) -> Any:
         if not groups.is_in_cell:
+            if in_cell in _OF_THE_WORLD and groups.forget_inherited() and in_cell is _destroy_process_group:
+                return None  # a forked child has no part in the world that it would destroy
             return original(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -134,6 +136,9 @@ def _split_group(call: Callable[[], Any], asked: dict[str, Any], groups: GroupRe
         return groups.make_group(call, GroupSpec((), None, asked["group_desc"] or "", splits))
     own = next((ranks for ranks in splits if groups.world[1] in ranks), ())
     return groups.make_group(call, GroupSpec(own), is_local=True)
+
+
+_OF_THE_WORLD = (_init_process_group, _destroy_process_group)
 
 
 def _mark_store_waits() -> None:

@@ -61,6 +61,8 @@ class GroupRegistry:
         self._named: dict[str, Any] = {}
         self._world_size = 0
         self._world_timeout: timedelta | None = None  # As a cell has asked for; None: no limit.
+        self._inherited: list[Any] = []
+        self._is_forked = False
         self._new_listeners: Callable[[], set[Endpoint]] = set
         self._waker = ListenerWaker()
         self.log = CallLog()  # This process's calls of torch.distributed.
@@ -139,6 +141,24 @@ class GroupRegistry:
             if held is group and isinstance(index, int):
                 self._destroyed.add(index)
                 del self._groups[index]
+
+    # ------------------------------------------------------------ in a forked child
+
+    def step_aside(self) -> None:
+        """This process is a forked child of the rank: its calls are torch's own, and the rank's world is not its."""
+        self._formation, self._is_forked = None, True
+
+    def forget_inherited(self) -> bool:
+        """In a forked child, take the rank's groups out of torch's registries, once; whether that was done.
+
+        The objects stay: gloo's destructors would wait for threads that a child does not have.
+        """
+        if not self._is_forked:
+            return False
+        self._is_forked = False
+        self._inherited = torch_compat.groups()
+        torch_compat.forget_groups()
+        return True
 
     # ------------------------------------------------------------ forming
 

@@ -3,6 +3,7 @@
 import functools
 import pdb  # noqa: T100 — its class is adapted; nothing stops here
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ def adapt(kernel: Any) -> None:
     give_no_input()
     exiter: Any = _ConsoleExit
     shell.exiter = shell.user_ns["exit"] = shell.user_ns["quit"] = exiter(shell)
+    warnings.filterwarnings("ignore", "To exit: use", UserWarning)  # IPython's hint, after a SystemExit
     shell.user_ns_hidden.update(exit=shell.exiter, quit=shell.exiter)
     as_hook: Any = page.as_hook
     shell.set_hook("show_in_pager", as_hook(_display), 0)

@@ -1,0 +1,74 @@
+"""Children of a run: processes that its cell has started. Stop interrupts them as Ctrl-C in a terminal would.
+
+They are found by the rank's process group, which a process started on purpose as a daemon (``start_new_session``) has
+left, and by their age: what an earlier cell has left running on purpose goes on.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+
+_TICK = 1 / os.sysconf("SC_CLK_TCK")  # Seconds; the kernel rounds a process's start down to this.
+_AGAIN = 0.05
+
+
+class Children:
+    """The children of this process's present run; callable from any thread."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+
+    def begin(self) -> None:
+        """A run begins."""
+        self._since = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def interrupt(self) -> dict[int, float]:
+        """Send SIGINT to those of the run; returns them, with the moments of their starts."""
+        group, found = os.getpgrp(), {}
+        for pid in psutil.pids():
+            with contextlib.suppress(OSError):
+                if pid == os.getpid() or os.getpgid(pid) != group:
+                    continue
+                began = _started(pid)
+                if began >= self._since - _TICK and not _ignores_interrupts(pid):
+                    os.kill(pid, signal.SIGINT)
+                    found[pid] = began
+        return found
+
+    @staticmethod
+    def end(found: dict[int, float], deadline: float) -> None:
+        """Kill those which are still there at ``deadline`` (time.monotonic): they hang where SIGINT has no effect."""
+        while found and time.monotonic() < deadline:
+            time.sleep(_AGAIN)
+            found = {pid: began for pid, began in found.items() if _is_there(pid, began)}
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _is_there(pid: int, began: float) -> bool:
+    with contextlib.suppress(OSError):
+        return _stat(pid)[0] not in ("Z", "X") and _started(pid) == began
+    return False
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _started(pid: int) -> float:
+    """Seconds of the clock CLOCK_BOOTTIME."""
+    return int(_stat(pid)[19]) * _TICK
+
+
+def _ignores_interrupts(pid: int) -> bool:
+    """Whether it was told to, as multiprocessing's own helpers are."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigIgn:"):
+            return bool(int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1)
+    return False
