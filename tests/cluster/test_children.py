@@ -67,6 +67,40 @@ def reduced(rank, size):
     dist.destroy_process_group()
     print('Rank ', rank, ' has data ', tensor[0])
 
+class Partition:
+    def __init__(self, data, index):
+        self.data, self.index = data, index
+    def __len__(self):
+        return len(self.index)
+    def __getitem__(self, index):
+        return self.data[self.index[index]]
+
+def partition_dataset():
+    data = torch.utils.data.TensorDataset(torch.randn(24, 4), torch.randint(3, (24,)))
+    indexes = torch.randperm(24, generator=torch.Generator().manual_seed(1234)).tolist()
+    share = 24 // dist.get_world_size()
+    partition = Partition(data, indexes[dist.get_rank() * share:][:share])
+    return torch.utils.data.DataLoader(partition, batch_size=4, shuffle=True, num_workers=1)
+
+def average_gradients(model):
+    for param in model.parameters():
+        dist.all_reduce(param.grad.data, op=dist.ReduceOp.SUM)
+        param.grad.data /= dist.get_world_size()
+
+def training(rank, size):
+    torch.manual_seed(1234)
+    train_set, model = partition_dataset(), torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        for data, target in train_set:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(data), target).backward()
+            average_gradients(model)
+            optimizer.step()
+    least = model.weight.detach().clone()
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    print('Rank ', rank, ' has data ', torch.equal(least, model.weight))
+
 def stuck(rank, size):
     with open(PIDS, 'a') as f:
         f.write(f'{os.getpid()}\\n')
@@ -126,14 +160,17 @@ def cluster_of_children(own: jdist.Cluster) -> Iterator[jdist.Cluster]:
     assert own.run(ALL_REDUCE, timeout=60).values == dict.fromkeys(range(4), 4.0)
 
 
-@pytest.mark.parametrize(("function", "last"), [("blocking", 1), ("sendreceive", 1), ("reduced", 3)])
-def test_a_world_of_children_on_two_nodes(cluster_of_children: jdist.Cluster, function: str, last: int) -> None:
+_WORLDS = [("blocking", "tensor(1.)"), ("sendreceive", "tensor(1.)"), ("reduced", "tensor(3.)"), ("training", "True")]
+
+
+@pytest.mark.parametrize(("function", "last"), _WORLDS)
+def test_a_world_of_children_on_two_nodes(cluster_of_children: jdist.Cluster, function: str, last: str) -> None:
     own = cluster_of_children
     own.run(f"PORT = '{free_port()}'")
     first = own.run(f"startprocesses([0, 1], 3, {function})", ranks=[0], background=True, timeout=60)
     second = own.run(f"startprocesses([2], 3, {function})", ranks=[2], timeout=60)
     first.wait(60)
-    assert second.outcomes[2].stdout == f"Rank  2  has data  tensor({last}.)\n"
+    assert second.outcomes[2].stdout == f"Rank  2  has data  {last}\n"
     lines = first.outcomes[0].stdout.splitlines()
     assert sorted(line[:17] for line in lines) == ["Rank  0  has data", "Rank  1  has data"]
     assert first.outcomes[0].stderr == second.outcomes[2].stderr == ""
@@ -189,6 +226,14 @@ def test_stop_ends_the_children_of_the_run_and_no_others(cluster_of_children: jd
     assert run.wait(30)
     assert run.outcomes[3].kind == "interrupted"
     assert eventually(lambda: not any(map(_is_running, stuck)))
+    pids.unlink()
+    waits = f"subprocess.run(['sh', '-c', 'echo $$ > {pids}; exec sleep 600'])\nprint('went on')"
+    run = own.run(waits, [3], background=True)
+    assert eventually(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    own.interrupt()
+    assert run.wait(30)
+    assert (run.outcomes[3].kind, run.outcomes[3].stdout) == ("interrupted", "")
+    assert eventually(lambda: not _is_running(int(pids.read_text())))
     daemon = own.run("daemon.pid", [3]).values[3]
     assert _is_running(server)
     assert _is_running(daemon)

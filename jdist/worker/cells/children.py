@@ -14,6 +14,9 @@ import psutil
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")  # Seconds; the kernel rounds a process's start down to this.
 _AGAIN = 0.05
+_AFTER_RANK = (
+    0.05  # Seconds for the rank's own interrupt: else the cell would go on when the process it waits for ends.
+)
 
 
 class Children:
@@ -26,8 +29,8 @@ class Children:
         """A run begins."""
         self._since = time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    def interrupt(self) -> dict[int, float]:
-        """Send SIGINT to those of the run; returns them, with the moments of their starts."""
+    def find(self) -> dict[int, float]:
+        """Those of the run, with the moments of their starts, but for those that ignore SIGINT."""
         group, found = os.getpgrp(), {}
         for pid in psutil.pids():
             with contextlib.suppress(OSError):
@@ -35,19 +38,26 @@ class Children:
                     continue
                 began = _started(pid)
                 if began >= self._since - _TICK and not _ignores_interrupts(pid):
-                    os.kill(pid, signal.SIGINT)
                     found[pid] = began
         return found
 
     @staticmethod
-    def end(found: dict[int, float], deadline: float) -> None:
-        """Kill those which are still there at ``deadline`` (time.monotonic): they hang where SIGINT has no effect."""
+    def end(found: dict[int, float], grace: float) -> None:
+        """Send them SIGINT, and after ``grace`` seconds kill those which hang where SIGINT has no effect."""
+        deadline = time.monotonic() + grace
+        time.sleep(_AFTER_RANK)
+        _signal(found, signal.SIGINT)
         while found and time.monotonic() < deadline:
             time.sleep(_AGAIN)
             found = {pid: began for pid, began in found.items() if _is_there(pid, began)}
-        for pid in found:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        _signal(found, signal.SIGKILL)
+
+
+def _signal(found: dict[int, float], number: signal.Signals) -> None:
+    for pid, began in found.items():
+        with contextlib.suppress(OSError):
+            if _is_there(pid, began):
+                os.kill(pid, number)
 
 
 def _is_there(pid: int, began: float) -> bool:

@@ -23,8 +23,8 @@ PLAIN = set(
         """
     abort accept access ack active add address adopt align alignment allowance annotation app appearance apply argument
     array assembler async at attach autoreload bar base be bin bind block body book bootstrap box bridge
-    broadcast browser bucket bulk byte callback cap capture carrier case change channel check child chunk clear click
-    clock code collect column command compare comparison compat complete completion compose config connection
+    broadcast browser bucket bulk byte callback cap capture carrier case change channel check child children chunk clear
+    click clock code collect column command compare comparison compat complete completion compose config connection
     console content context contract control core crash create data debug decide delivery describe description
     detector device diagnosis dial digest directory disk display doctor done down drawn drop edge element
     emulator end endpoint enrol entry environment error escalation evaluate event examination examine execute exit
