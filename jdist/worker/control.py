@@ -166,9 +166,13 @@ class ControlThread:
             self._last_abort = abort.run, policy
             if abort.insists:
                 policy.insist()
+
+        def handles_interrupt() -> bool:
+            return self._cells.spans.is_due(abort.run) and policy.deadline is None and self._sigint.is_handled
+
         if self._cells.spans.current == abort.run:
             # Killed sooner than the rank is given up, which may be waiting for them.
-            self._spawn(Children.end, self._cells.children.find(), abort.grace / 2)
+            self._spawn(Children.end, self._cells.children.find(), abort.grace / 2, handles_interrupt)
         free_main_thread(
             lambda: self._cells.spans.is_due(abort.run),  # a later run is not to be stopped
             self._cells.idle,

@@ -8,15 +8,14 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")  # Seconds; the kernel rounds a process's start down to this.
 _AGAIN = 0.05
-_AFTER_RANK = (
-    0.05  # Seconds for the rank's own interrupt: else the cell would go on when the process it waits for ends.
-)
+_AFTER_RANK = 0.05  # Seconds after the rank's own interrupt, without which a cell would go on when its child ends.
 
 
 class Children:
@@ -24,9 +23,11 @@ class Children:
 
     def __init__(self) -> None:
         self._since = 0.0
+        self._newest = 0  # Of all processes, when the run began.
 
     def begin(self) -> None:
         """A run begins."""
+        self._newest = int(Path("/proc/loadavg").read_text().split()[-1])
         self._since = time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def find(self) -> dict[int, float]:
@@ -37,18 +38,29 @@ class Children:
                 if pid == os.getpid() or os.getpgid(pid) != group:
                     continue
                 began = _started(pid)
-                if began >= self._since - _TICK and not _ignores_interrupts(pid):
+                if self._is_of_run(pid, began) and not _ignores_interrupts(pid):
                     found[pid] = began
         return found
 
+    def _is_of_run(self, pid: int, began: float) -> bool:
+        """By its age, and by its number where both have begun within one tick: numbers go up."""
+        if abs(began - self._since) > _TICK:
+            return began > self._since
+        return pid > self._newest
+
     @staticmethod
-    def end(found: dict[int, float], grace: float) -> None:
-        """Send them SIGINT, and after ``grace`` seconds kill those which hang where SIGINT has no effect."""
-        deadline = time.monotonic() + grace
+    def end(found: dict[int, float], grace: float, is_left_alone: Callable[[], bool]) -> None:
+        """Send them SIGINT, and kill those which hang where it has no effect, ``grace`` seconds later.
+
+        They are not killed while ``is_left_alone``: the cell handles its interrupt, and may wait for what they save.
+        """
         time.sleep(_AFTER_RANK)
         _signal(found, signal.SIGINT)
+        deadline = time.monotonic() + grace
         while found and time.monotonic() < deadline:
             time.sleep(_AGAIN)
+            if is_left_alone():
+                deadline = time.monotonic() + grace
             found = {pid: began for pid, began in found.items() if _is_there(pid, began)}
         _signal(found, signal.SIGKILL)
 
