@@ -26,7 +26,9 @@ class RecoveryLedger:
 
     def record_start(self, wanted: StartWorker) -> None:
         """A fresh process is being started for the worker."""
-        self._workers[wanted.worker] = HeldWorker(wanted.worker, wanted.incarnation, pid=0, is_up=False)
+        self._workers[wanted.worker] = HeldWorker(
+            wanted.worker, wanted.incarnation, pid=0, is_up=False, is_fresh=wanted.incarnation > 0
+        )
 
     def record_end(self, workers: Iterable[int]) -> None:
         """These workers, of this node or others, are ended for good."""
@@ -55,7 +57,9 @@ class RecoveryLedger:
                 held = self._workers.get(message.worker)
                 if held is not None:
                     listeners = _union(held.listeners, message.listeners)
-                    self._change((message.worker,), generation=message.generation, listeners=listeners)
+                    is_fresh = held.is_fresh and not (message.carried and message.carried.count)
+                    formed = {"generation": message.generation, "listeners": listeners, "is_fresh": is_fresh}
+                    self._change((message.worker,), **formed)
             case GroupMade():
                 held = self._workers.get(message.worker)
                 if held is not None and message.generation == held.generation:
@@ -70,7 +74,9 @@ class RecoveryLedger:
         """The present state, with the address of the rendezvous store."""
         workers = dict(sorted(self._workers.items()))
         for worker in kernels.keys() & workers.keys():
-            workers[worker] = replace(workers[worker], pid=kernels[worker].pid, is_up=kernels[worker].is_up)
+            kernel, held = kernels[worker], workers[worker]
+            inherits = kernel.inherits and held.generation == 0
+            workers[worker] = replace(held, pid=kernel.pid, is_up=kernel.is_up, inherits=inherits)
         setup = tuple((run, code, of) for code, (run, of) in self._setup.items())
         ended = tuple(sorted(self._ended))
         return HeldGeneration(tuple(workers.values()), self._form, store, self.last_run, setup, ended)

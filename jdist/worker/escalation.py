@@ -92,7 +92,7 @@ def free_main_thread(
     ``listeners`` are every rank's gloo listeners. If empty, no collective can be on: the thread is only signalled, and
     the generation stays alive.
     """
-    step = 0
+    step, generation = 0, waits.generation
     while is_running():
         until = deadline()
         left = _AGAIN if until is None else until - time.monotonic()
@@ -102,6 +102,7 @@ def free_main_thread(
             interrupt_main()  # first: what the end of a connection raises then becomes a KeyboardInterrupt
         step += 1
         if listeners:
+            waits.end(generation)
             _end_connections(listeners, groups, is_hard=step > _GENTLE)
         if listeners and step == 1 and groups.has_nccl:
             # May block for as long as NCCL likes, which must not hold up the signals.
@@ -115,7 +116,6 @@ def _end_connections(listeners: Collection[Endpoint], groups: GroupRegistry, *, 
     waiting = store_wait(frames_of(threading.main_thread().ident or 0))
     every = {*listeners, *groups.listeners}
     end_reading(every)
-    waits.end()
     if is_hard:
         shut_down(every)
     abort_receives()

@@ -112,7 +112,7 @@ class Takeover:
     def _take_rank(self, rank: Rank, held: HeldWorker) -> None:
         m = self._model
         rank.incarnation = held.incarnation
-        rank.is_fresh = held.incarnation > 0
+        rank.is_fresh, rank.inherits = held.is_fresh, held.inherits
         rank.was_up = True
         rank.generation, rank.pid = held.generation, held.pid
         rank.groups, rank.listeners = list(held.groups), set(held.listeners)

@@ -104,6 +104,8 @@ class HeldWorker(Struct, frozen=True):
     run: int = 0  # The cell that it runs; 0: none.
     groups: tuple[GroupSpec, ...] = ()
     listeners: tuple[tuple[str, int], ...] = ()
+    is_fresh: bool = False  # It has taken the place of a process whose names are lost.
+    inherits: bool = False  # It takes over the names of the process before it, once it is in the world.
 
 
 class HeldGeneration(Struct, frozen=True):

@@ -26,6 +26,7 @@ class CallbackWaits:
         self._lock = threading.Lock()
         self._waiting: set[threading.Event] = set()
         self._is_over = False
+        self.generation = 0  # Counts the calls of `resume`.
 
     def install(self) -> None:
         """Put stand-ins in place of the two methods that wait, once a process, before user code runs."""
@@ -73,9 +74,14 @@ class CallbackWaits:
         if not future.done():
             raise RuntimeError(_ENDED)
 
-    def end(self) -> None:
-        """End those that are on, and from now on each at once: the generation's connections have been ended."""
+    def end(self, generation: int) -> None:
+        """End those that are on, and from now on each at once: the generation's connections have been ended.
+
+        Does nothing if that generation has been left: the waits are those of the next one's formation then.
+        """
         with self._lock:
+            if generation != self.generation:
+                return
             self._is_over = True
             for woken in self._waiting:
                 woken.set()
@@ -84,6 +90,7 @@ class CallbackWaits:
         """The generation has been left."""
         with self._lock:
             self._is_over = False
+            self.generation += 1
 
 
 waits = CallbackWaits()

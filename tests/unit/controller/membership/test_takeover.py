@@ -110,6 +110,17 @@ def test_a_world_that_has_got_another_size_is_taken_over_in_that() -> None:
     assert not d.heard(FormWorld)
 
 
+def test_a_rank_that_has_the_names_of_the_process_before_it_is_not_fresh() -> None:
+    d = Again()
+    replaced = (
+        HeldWorker(0, 1, 1000, is_up=True, generation=5),
+        HeldWorker(1, 1, 1001, is_up=True, generation=5, is_fresh=True),
+    )
+    d.back(0, held(0, ranks=replaced))
+    d.back(1, held(1))
+    assert [d.state.model.world.ranks[r].is_fresh for r in range(4)] == [False, True, False, False]
+
+
 def without_rank_1() -> tuple[HeldGeneration, HeldGeneration]:
     """What two nodes hold when only the first one has the generation that was begun after rank 1 had been removed."""
     named = {"g": (1, 2)}
@@ -299,7 +310,7 @@ def test_a_world_that_not_all_hold_is_formed_again() -> None:
 
 def test_ranks_that_died_or_were_being_started_meanwhile() -> None:
     d = Again()
-    ranks = (HeldWorker(2, 3, 0, is_up=False), HeldWorker(3, 1, 77, is_up=False))
+    ranks = (HeldWorker(2, 3, 0, is_up=False, is_fresh=True), HeldWorker(3, 1, 77, is_up=False, is_fresh=True))
     d.back(0, held(0))
     d.back(1, held(1, ranks=ranks))
     assert d.heard(StartWorker) == [StartWorker(2, 2, 4)]
