@@ -1,4 +1,4 @@
-"""Aside: calls that may run a user's code, or take their time, each on a thread of its own beside the client's loop."""
+"""Calls that may run user code or block, each on a thread of its own, so that they cannot hold up the client's loop."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def aside(call: Callable[[], T]) -> T:
-    """What ``call()`` returns or raises. When this is cancelled, the call goes on, and nothing waits for it."""
+    """Return or raise what ``call()`` does. If this is cancelled, the call goes on, and its result is dropped."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -22,7 +22,7 @@ async def aside(call: Callable[[], T]) -> T:
             done.set_result(result)  # type: ignore[arg-type]
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             done.set_exception(error)
-        else:  # it would end the loop
+        else:  # a BaseException, such as SystemExit, would end the loop
             done.set_exception(RuntimeError(describe_error(error)))
 
     def run() -> None:

@@ -122,7 +122,7 @@ class Cluster(BaseCluster):
             run.cancel()
             try:
                 run.wait()
-            except KeyboardInterrupt:  # once more: the cell's own handlers are to end as well
+            except KeyboardInterrupt:  # Ctrl-C again: interrupt the cell's own handlers, too
                 run.cancel()
                 run.wait()
             run.check()

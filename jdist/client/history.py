@@ -145,7 +145,7 @@ def as_python(value: Any) -> str:
 
 
 def _size(value: Any) -> float:
-    """At most the characters of a value that is made of Python's own literals; infinite for any other, or a long one.
+    """An upper bound for the length of a value's repr; infinite if it is long or not made of built-in types.
 
     No ``__repr__`` of the user's is called: it may take any time, and do anything.
     """

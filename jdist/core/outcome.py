@@ -37,7 +37,7 @@ class Outcome(Struct, kw_only=True, dict=True):
 
     kind: OutcomeKind
     read_value: Callable[[], Any] | None = None
-    """Gives ``value``, which is made when it is first asked for: that may import torch, and run a class's own code."""
+    """Makes ``value`` when it is first read: unpickling may import torch and run a class's own code."""
     error: ErrorInfo | None = None
     stdout: str = ""
     stderr: str = ""

@@ -22,7 +22,7 @@ _HELP = re.compile(r"^\s*(?:\?+\s*(?P<before>%dist\s+[\w-]+)|(?P<after>%dist\s+[
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user interrupts what a magic waits for: the notebook shows that, and none of jdist's own frames."""
+    """The user interrupted a magic: the notebook shows only that, without jdist's own frames."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"KeyboardInterrupt{f': {self}' if str(self) else ''}"]
@@ -97,7 +97,7 @@ class DistMagics(Magics):
             self.session.is_auto = is_auto
 
     def explain_missing(self, result: Any) -> None:
-        """After a cell of the notebook's own that lacks a name: which ranks have it."""
+        """After a NameError in a cell of the notebook itself: show which ranks have the name."""
         error = None if result is None else result.error_in_exec
         cluster = self.session.current
         if isinstance(error, NameError) and error.name and cluster is not None and not cluster.asynchronous.link.lost:
@@ -119,7 +119,7 @@ class DistMagics(Magics):
 
 
 def _asks_for_usage(line: str) -> str:
-    """``%dist VERB?`` and ``?%dist VERB`` as ``%dist VERB --help``; another line as it is."""
+    """Turn ``%dist VERB?`` and ``?%dist VERB`` into ``%dist VERB --help``; return any other line unchanged."""
     found = _HELP.match(line)
     return line if found is None else f"{found['before'] or found['after']} --help\n"
 

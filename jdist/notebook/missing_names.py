@@ -1,5 +1,5 @@
-"""Missing names: where a NameError is due to a name that is elsewhere, in the notebook or on other ranks, the action
-that brings it. Ranks are asked for names only, after such an error and at no other time.
+"""Missing names: if a NameError's name exists elsewhere, in the notebook or on other ranks, suggest how to copy it.
+Ranks are asked only after such an error, and only for names.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def advice_here(cluster: Cluster, name: str) -> dict[str, str] | None:
     if "module" in kinds.values():
         text = f"{having} {name}, a module that was imported there; the notebook has to import it, too"
     else:
-        text = sentence(f"{having} {name}", [Remedy("pull", "bring it here", name=name)], command)
+        text = sentence(f"{having} {name}", [Remedy("pull", "copy it into the notebook", name=name)], command)
     return {"text/plain": f"note: {text}", "text/html": markup.notice(text)}
 
 

@@ -36,7 +36,7 @@ from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover.names import NamesHandover
 from jdist.worker.kernel import appearance, shell, sigint, tracebacks
-from jdist.worker.kernel.forked import step_aside_in_children
+from jdist.worker.kernel.forked import disable_in_children
 from jdist.worker.observe.call_log import OWN_FILES
 from jdist.worker.observe.observer import Observer, StallDetector
 from jdist.worker.queries.rank_queries import QueryHandler
@@ -80,7 +80,7 @@ class ControlThread:
         shell.keep_names(kernel.shell, self._groups.own_names)
         appearance.set_up(kernel.shell)
         self._handover.guard()
-        step_aside_in_children(kernel, [self._groups.step_aside, streams.step_aside])
+        disable_in_children(kernel, [self._groups.after_fork, streams.after_fork])
 
     def start(self) -> None:
         threading.Thread(target=lambda: asyncio.run(self._main()), name="jdist", daemon=True).start()

@@ -1,6 +1,6 @@
 """Freeing a stuck main thread step by step: signal, end connections, abort, again and again until the run has ended.
 
-Every rank must do so at the same time, since a collective ends only when all its ranks' connections have ended. The
+All ranks must do this at the same time, since a collective ends only when all its ranks' connections have ended. The
 generation is dead afterwards; the namespace is not. Connections are ended in each step, but the main thread is
 signalled only as long as :class:`InterruptPolicy` says: a cell's own handler is left to finish.
 """
@@ -50,7 +50,7 @@ class InterruptPolicy:
         sigint.forget()
 
     def insist(self) -> None:
-        """The user has asked a second time: signal until the cell has ended."""
+        """The user has interrupted again: signal the main thread until the cell has ended."""
         self._insists_from = time.monotonic()
 
     @property
@@ -67,7 +67,7 @@ class InterruptPolicy:
             return True
         is_handled = self._sigint.is_handled
         if not is_handled and self._newest_call() > at.wall:
-            self._sigint.is_insistent = True  # else what swallows it may do so for ever
+            self._sigint.is_insistent = True  # else a loop that swallows each interrupt never ends
             return True
         allowed = self._patience if is_handled else self._grace
         if now - at.monotonic > allowed:

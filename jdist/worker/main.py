@@ -71,7 +71,7 @@ def main(spec_json: bytes) -> None:
 
 
 def _seed() -> None:
-    """Begin with random numbers of this process's own: what was forked has the state of the process before.
+    """Seed torch and numpy anew, because a forked process has the generators' state of the forkserver.
 
     Python's own generator sees to itself, and those of GPUs are made when they are first used.
     """

@@ -75,7 +75,10 @@ def test_a_missing_name_that_is_elsewhere_comes_with_the_way_to_bring_it(
     assert "mean" not in cell.text
 
     cell = notebook.execute("scaler")
-    assert (cell.ename, cell.text) == ("NameError", "\nnote: ranks 0-3 have scaler; %dist pull scaler to bring it here")
+    assert (cell.ename, cell.text) == (
+        "NameError",
+        "\nnote: ranks 0-3 have scaler; %dist pull scaler to copy it into the notebook",
+    )
     assert SECRET not in str(cell.displays)
     assert "ranks 0-3 have torch, a module" in notebook.execute("torch").text
     assert notebook.execute("nowhere_at_all").displays == []

@@ -31,17 +31,17 @@ LEFT = {
         TEE
         + "def flush(self): raise ValueError('no')\nTee.flush = flush\nsys.stdout = Tee(sys.stdout)\nprint('seen')\n1",
         "seen\n",
-        "jdist: sys.stdout was left as a Tee that cannot be used (ValueError: no); it is the rank's own again\n",
+        "jdist: sys.stdout was left as a Tee that cannot be used (ValueError: no); it was reset\n",
     ),
     "flush exits": (
         TEE + "Tee.flush = lambda self: sys.exit(3)\nsys.stdout = Tee(sys.stdout)\nprint('seen')\n1",
         "seen\n",
-        "jdist: sys.stdout was left as a Tee that cannot be used (SystemExit: 3); it is the rank's own again\n",
+        "jdist: sys.stdout was left as a Tee that cannot be used (SystemExit: 3); it was reset\n",
     ),
     "write raises": (
         TEE + "def write(self, text): raise ValueError('no')\nTee.write = write\nsys.stdout = Tee(0)\nprint('lost')",
         "",
-        "jdist: sys.stdout was left as a Tee that cannot be used (ValueError: no); it is the rank's own again\n",
+        "jdist: sys.stdout was left as a Tee that cannot be used (ValueError: no); it was reset\n",
     ),
     "no place for another write": (
         TEE + "Tee.__slots__ = ()\nclass S(Tee):\n    write = property(lambda self: self.own.write)\n"
@@ -78,7 +78,7 @@ LEFT = {
     "StringIO": (
         "import sys, io\nprint('seen')\nsys.stdout = io.StringIO()\nprint('kept there')\n1",
         "seen\n",
-        "jdist: sys.stdout was left as a StringIO, which shows nothing; it is the rank's own again\n",
+        "jdist: sys.stdout was left as a StringIO, which shows nothing; it was reset\n",
     ),
     "redirect_stdout": (
         "import contextlib, io\ncontextlib.redirect_stdout(io.StringIO()).__enter__()\nprint('kept there')",

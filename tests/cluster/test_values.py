@@ -227,7 +227,7 @@ def test_no_value_ends_a_rank_or_the_client(cluster: jdist.Cluster) -> None:
         "exit": "Raises.__reduce__ raised SystemExit: 3",
         "interrupt": "Raises.__reduce__ raised KeyboardInterrupt",
         "unsayable": r"raised Unsayable \(its text raises SystemExit\)",
-        "calls": "UsageError|all_reduce was called by a value that is pulled or looked at",
+        "calls": "UsageError|all_reduce was called by a value that is being pulled or inspected",
         "leaves": "Leaves arrived but cannot be made here: SystemExit: on purpose",
         "file": r"an open file \(/etc/hostname\) cannot leave its process; take its content",
     }

@@ -36,7 +36,7 @@ _HINTS = {
 
 
 def is_dying(pidfd: int) -> bool:
-    """Whether a process has ended, or has been killed and is about to: that takes a large one tens of milliseconds.
+    """Whether a process has ended, or has been killed and is being torn down (tens of ms for a large one).
 
     ``process_mrelease`` (Linux 5.15) frees the memory of a process that was killed, says ESRCH of one that has no more
     memory, and refuses any other.
@@ -118,7 +118,7 @@ def explain_exit(status: int | None, verdict: OomVerdict | None = None) -> str:
 
 
 def signal_of(text: str) -> int:
-    """The signal of which faulthandler wrote that it was about to end the process; 0 if it wrote of none."""
+    """The signal that faulthandler reported before the process ended; 0 if it reported none."""
     return next((number for words, number in _FATAL.items() if f"Fatal Python error: {words}" in text), 0)
 
 

@@ -1,9 +1,8 @@
-"""Handover: what a failing worker's process saves of its names is kept here for the process that takes its place.
+"""Handover: keeps the names that a failing worker's process has saved, for the process that takes its place.
 
-Each worker connects to a Unix socket when it starts, and stays connected. What faulthandler writes there tells of a
-failure, and is followed by a `WorkerFails` if Python can still run. Then the names come, as a descriptor of memory that
-has no name in any file system, so that nothing is left if this agent dies. A process that falls silent in between is
-ended.
+Each worker connects to a Unix socket when it starts, and stays connected. If it fails, faulthandler writes there first;
+a `WorkerFails` follows if Python can still run. Then the worker sends the descriptor of anonymous memory that holds its
+names, so nothing is left behind if this agent dies. A process that stops reporting progress in between is killed.
 """
 
 import asyncio
@@ -85,7 +84,7 @@ class HandoverServer:
             self._loop.add_reader(sock, self._receive, sock)
 
     def _receive(self, sock: socket.socket) -> bool:
-        """One packet: the worker's identity first, then faulthandler's text and messages; whether there was one."""
+        """Read one packet, the first of which is the worker's identity; returns whether there was one."""
         try:
             data, fds, _, _ = socket.recv_fds(sock, _PACKET, 1)
         except BlockingIOError:
@@ -107,9 +106,9 @@ class HandoverServer:
         return True
 
     def _handle(self, kernel: Kernel, sock: socket.socket, data: bytes, fds: list[int]) -> list[int]:
-        """Handle a worker's packet; the descriptors that are not kept."""
+        """Handle a worker's packet; returns the descriptors that are to be closed."""
         if not data.startswith(OWN):
-            kernel.last_words += data.decode(errors="replace")
+            kernel.fatal_text += data.decode(errors="replace")
             self._await(kernel)
             return fds
         try:
@@ -141,7 +140,7 @@ class HandoverServer:
         self.forget(worker)
 
     def _await(self, kernel: Kernel) -> None:
-        """End the process unless more comes from it soon, or it ends by itself."""
+        """Kill the process if it neither reports progress in time nor ends by itself."""
         if kernel in self._deadlines:
             self._deadlines[kernel].cancel()
         self._deadlines[kernel] = self._loop.call_later(_SILENCE, self._end, kernel)

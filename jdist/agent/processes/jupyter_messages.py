@@ -42,7 +42,7 @@ class ClearContent(Struct):
 
 
 class CommContent(Struct):
-    """A message of a widget."""
+    """A message to or from a widget (a comm)."""
 
     comm_id: str = ""
     data: dict[str, Any] = {}

@@ -48,7 +48,7 @@ class Kernel:
         self.is_dismissed = False  # The agent has ended it, or is about to: its end is not reported.
         self.is_subscribed = False  # Its output is received.
         self.has_greeted = False
-        self.last_words = ""  # What faulthandler wrote when a signal was about to end the process.
+        self.fatal_text = ""  # What faulthandler wrote when a signal was about to end the process.
         self.is_stuck = False  # It was ended because it could neither hand its names over nor end by itself.
         self.successor: StartWorker | None = None  # What is to be started once this process, which fails, has ended.
         self.inherits = False  # It takes over the names of the process before it.

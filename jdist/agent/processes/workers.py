@@ -172,7 +172,7 @@ class Workers:
             self.listener.handle_down(WorkerDown(kernel.worker, kernel.wanted.incarnation, reason))
 
     def _handle_failure(self, kernel: Kernel, message: WorkerFails) -> None:
-        """Report a process that a signal is about to end, while it hands its names over: others may wait for it."""
+        """Report a failing process before it has handed its names over, since other ranks may wait for it."""
         if kernel.is_dismissed:
             return
         kernel.is_dismissed = True
@@ -194,7 +194,7 @@ class Workers:
                 self._begin(kernel.successor)
             return
         if kernel.is_stuck and status == signal.SIGKILL:
-            status = signal_of(kernel.last_words) or status
+            status = signal_of(kernel.fatal_text) or status
         if status == signal.SIGTERM:  # a scheduler that ends the node's job sends that to all of its processes
             asyncio.get_running_loop().call_later(_TOGETHER, self._report_exit, kernel, status)
         else:
@@ -213,7 +213,7 @@ class Workers:
         return bool(self.forward((worker,), pack(message)))
 
     def have_processes(self, workers: Iterable[int]) -> bool:
-        """Whether each of these has a process now, also if the end of one has not been noticed otherwise."""
+        """Whether each of these has a live process, checked now: the end of one may not have been reported yet."""
         kernels = [self.kernels.get(worker) for worker in workers]
         return all(kernel is not None and not kernel.has_ended for kernel in kernels)
 

@@ -85,7 +85,7 @@ class RankLogs:
 
 
 class _TextMeter:
-    """Counts the lines and characters of a text that are not written over."""
+    """Counts the lines and characters that remain visible, without what was overwritten."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -117,9 +117,9 @@ class _TextMeter:
 
 
 class _CappedStream:
-    """One rank's stdout or stderr in one run, against its limit. What is written over, as bars are, counts once.
+    """One rank's stdout or stderr in one run, against its limit. Overwritten text, such as progress bars, counts once.
 
-    A run's output is kept where it was asked for, so there is a limit on all that travels as well.
+    The client that submitted the run keeps all that is sent, so a second, larger limit applies to the raw text.
     """
 
     def __init__(self, limit: int):

@@ -73,14 +73,14 @@ class _Pulled:
                 try:
                     self.values[name][rank] = decode(item, buffers)
                 except JdistError as e:
-                    self.errors[rank] = f"{item.summary} arrived and cannot be read here: {e}"
+                    self.errors[rank] = f"{item.summary} arrived, but cannot be unpickled here: {e}"
 
         if any(needs_torch(item) for _, item, _ in arrived):
             await self.import_torch()
         await aside(rebuild)
 
     async def import_torch(self) -> None:
-        """Import torch, which takes seconds on a busy machine; another pull's import is joined."""
+        """Import torch, which takes seconds on a busy machine; if another pull is importing it, wait for that."""
         if not _is_missing("torch"):
             return
         importing = asyncio.ensure_future(aside(lambda: importlib.import_module("torch")))
@@ -279,7 +279,7 @@ def _inline_items(names: tuple[str, ...], answer: Evaluated) -> list[tuple[str, 
 
 
 def _is_missing(module: str) -> bool:
-    """Whether it is not imported, or is being imported now."""
+    """Whether the module has not been imported completely."""
     spec = getattr(sys.modules.get(module), "__spec__", None)
     return module not in sys.modules or bool(getattr(spec, "_initializing", False))
 

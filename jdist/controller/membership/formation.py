@@ -168,7 +168,7 @@ class Formation:
             named=dict(self.named),
             mesh=self.mesh,
             cut=m.world.listeners(),
-            heirs=tuple(rank.worker for rank in ranks.values() if rank.inherits),
+            inheriting=tuple(rank.worker for rank in ranks.values() if rank.inherits),
             is_after_abort=m.was_aborted,
             node_of=topology.node_of,
         )

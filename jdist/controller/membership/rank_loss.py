@@ -62,8 +62,8 @@ class RankLoss:
         if never_up and not rank.incarnation:
             self._formation.fail(f"{where} could not be started: {message.reason}")
         elif m.settings.on_death == "replace" and never_held and rank.attempts >= _ATTEMPTS:
-            times = f"{rank.attempts} processes in the place of {where} ended before they had joined the world"
-            self._formation.fail(f"{times}, the last one: {message.reason}")
+            times = f"{where} was started {rank.attempts} times, and ended each time before it had joined the world"
+            self._formation.fail(f"{times}; the last time: {message.reason}")
         elif m.settings.on_death == "replace":
             if never_held and rank.attempts:
                 again = f"attempt {rank.attempts + 1} of {_ATTEMPTS}"
@@ -73,7 +73,7 @@ class RankLoss:
             why = m.missing_ranks()
             self._formation.abandon(why)
             self._formation.refuse_waiting(why)
-            text = f"the place of rank {rank.rank} stays empty, the others keep their names"
+            text = f"the place of rank {rank.rank} stays empty; the other ranks keep their names"
             what = "start it again, with its names" if message.hands_over else "start a fresh one"
             m.broadcast(Notice(text, remedies=(Remedy("restart", what, str(rank.rank)),)))
         else:
@@ -97,7 +97,7 @@ class RankLoss:
             m.broadcast(Notice(f"{where} is lost: {reason}"))
         run = m.runs.run_on(rank.rank)
         if run is not None and last_run is not None and run.number > last_run:
-            self._settle_not_begun(run)
+            self._decide_not_begun(run)
         elif run is not None:
             self._end_part(run, rank, reason)
         for other in list(m.runs.running.values()):
@@ -127,26 +127,26 @@ class RankLoss:
             self._runs.abort(run, "lost")
 
     def handle_not_begun(self, node: Node, message: CellRefused) -> None:
-        """A node has not begun a cell, since a process of its had ended, which it reports as well."""
+        """A node has not begun a cell because one of its workers has ended, which it reports separately."""
         run = self._model.runs.running.get(message.run)
         if run is not None:
             ranks = (self._model.world.rank_of(node, worker) for worker in message.workers)
             run.not_begun |= {r.rank for r in ranks if r is not None and r.rank in run.pending}
-            self._settle_not_begun(run)
+            self._decide_not_begun(run)
 
-    def _settle_not_begun(self, run: Run) -> None:
-        """With both reports here: the run waits for the next generation if no rank has begun it, else it is lost."""
+    def _decide_not_begun(self, run: Run) -> None:
+        """Once both reports are here: put the run back into the queue if no rank has begun it, else end it as lost."""
         m = self._model
         lost = [n for n in sorted(run.not_begun) if m.world.ranks[n].phase != "held"]
         if not lost:
             return
         where = m.world.where(lost[0])
         if run.not_begun == set(run.ranks) and not (run.abort_reason or run.is_own or run.is_setup):
-            m.runs.put_back(run, f"{where} had died before any rank began")
+            m.runs.put_back(run, f"{where} died before any rank began the cell")
             if m.settings.on_death != "replace":
                 self._runs.end_waiting(m.missing_ranks())
             else:
-                m.send(run.client, Notice(f"{where} had died before the cell began; it runs once the rank is replaced"))
+                m.send(run.client, Notice(f"{where} died before the cell began; it runs once the rank is replaced"))
             return
         for number in sorted(run.not_begun - set(lost)):
             self._runs.record_rank_done(RankDone(run.number, number, "interrupted"))

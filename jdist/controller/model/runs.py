@@ -56,10 +56,10 @@ class Run(HasPhase[RunPhase]):
     deadline: float | None = None
     diagnose_until: float | None = None  # While *diagnosing*: polls until then may explain the loss of a rank.
     give_up_at: float | None = None  # While *aborting*: ranks that are not free by then are replaced.
-    handlers: dict[int, float] = field(default_factory=dict)  # Ranks whose cell goes on, and when they are given up.
-    untold: dict[int, str] = field(default_factory=dict)  # What these do, of which the client is to be told.
+    handlers: dict[int, float] = field(default_factory=dict)  # By rank whose cell goes on: when it is given up.
+    untold: dict[int, str] = field(default_factory=dict)  # By rank: what its cell does, still to be told.
     tell_at: float | None = None  # When it is told, of all ranks at once.
-    is_insistent: bool = False  # Also the cell's own handlers are to end.
+    is_insistent: bool = False  # The user has interrupted again: the cell's own handlers are interrupted, too.
     compare_until: float | None = None  # While *comparing*: the run ends then at the latest.
 
     is_stalled: bool = False  # A rank of it is blocked, or was at the last poll.
@@ -67,7 +67,7 @@ class Run(HasPhase[RunPhase]):
     final_poll_at: float | None = None  # The last poll before the deadline: its answers explain the timeout.
     unconfirmed: object = None  # What the last poll found and the next has to confirm.
     verdict: Verdict | None = None
-    losses: dict[int, RankSnapshot] = field(default_factory=dict)  # The ranks that it lost by themselves, first first.
+    losses: dict[int, RankSnapshot] = field(default_factory=dict)  # Ranks that died in it, in that order.
     seen: Ranks = field(default_factory=dict)  # How a poll found the others after such a loss.
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class Run(HasPhase[RunPhase]):
 
     @property
     def first_to_blame(self) -> int:
-        """The rank whose failure counts as the first: the one that the verdict accuses of a mismatch; -1: none."""
+        """The rank whose failure is shown first: in a mismatch, the one that the verdict accuses; -1 for none."""
         if self.verdict is None or self.verdict.kind != "mismatch":
             return self.first_failure
         failed = (r for r in self.verdict.responsible if r in self.ends and self.ends[r].kind != "value")
@@ -175,7 +175,7 @@ class RunBook:
         self.running[run.number] = run
 
     def put_back(self, run: Run, why: str) -> None:
-        """The run, which no rank has begun, waits again, before all others."""
+        """Put a run that no rank has begun back at the head of the queue."""
         transition(run, "queued", why)
         del self.running[run.number]
         run.started_at = run.deadline = run.poll_at = run.final_poll_at = None

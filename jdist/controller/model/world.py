@@ -68,7 +68,7 @@ class Rank(HasPhase[RankPhase]):
     pid: int = 0
     incarnation: int = 0
     generation: int = 0
-    attempts: int = 0  # Processes started in its place, this one included, since one of them last joined the world.
+    attempts: int = 0  # Processes started for this rank since one last joined the world.
     is_fresh: bool = False
     needs_setup: bool = False
     wants_reform: bool = False  # It has functions that are to be called once the world has been formed again.

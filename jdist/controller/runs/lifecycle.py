@@ -176,7 +176,7 @@ class RunLifecycle:
             m.send_to_node(node_rank, abort)
 
     def _insist(self, run: Run) -> None:
-        """The user interrupts again a run that is being aborted: end the cell's own handlers, if any run."""
+        """The user has interrupted the run again: interrupt the cell's own handlers as well, if any are running."""
         if run.handlers and run.pending and not run.is_insistent:
             run.is_insistent = True
             run.handlers = {}
@@ -184,13 +184,13 @@ class RunLifecycle:
             self._send_abort(run)
 
     def handle_handler_run(self, node: Node, message: messages.HandlerRun) -> None:
-        """A rank's cell goes on after the interrupt: let it, and say so."""
+        """A rank's cell goes on after the interrupt: give it the time that it may take, and tell the client."""
         m = self._model
         run, rank = m.runs.running.get(message.run), m.world.rank_of(node, message.worker)
         if run is None or rank is None or rank.rank not in run.pending or run.is_insistent or run.give_up_at is None:
             return
         run.handlers[rank.rank] = m.now + message.seconds + m.settings.interrupt_grace
-        what = "handling the interrupt" if message.is_handler else "going on, since the interrupt was caught,"
+        what = "handling the interrupt" if message.is_handler else "still running after the cell caught the interrupt,"
         at = f" at cell line {message.line}" if message.line else ""
         source = f": {message.source}" if message.source else ""
         limit = f"for {message.seconds:.0f} s at most; interrupt again to cut it off"

@@ -94,7 +94,7 @@ def _joining(responsible: tuple[int, ...], ranks: Ranks, kind: ActivityKind) -> 
 
 
 def _unset(case: Case) -> Verdict | None:
-    """A key that no rank will set: not one of the ranks can, and others wait for the rank that waits for it."""
+    """Ranks wait for a key that no rank will set, because every rank that could set it can only wait itself."""
     ranks = case.ranks
     at_store = [
         r for r in case.stuck if ranks[r].activity.kind == "store" and ranks[r].activity.op.startswith("store.")
@@ -132,7 +132,7 @@ def _slow(case: Case) -> Verdict | None:
 
 
 def _undelivered(case: Case) -> Verdict | None:
-    """A message may be large, or its other half was given up: an ``isend`` does not arrive without its Work."""
+    """A message has begun and does not arrive: it is large, or its Work was dropped, and gloo cancelled it."""
     ranks = case.ranks
     for rank in case.blocked:
         activity, call = ranks[rank].activity, ranks[rank].blocked_in
@@ -189,12 +189,12 @@ def decide_at_deadline(run: int, ranks: Ranks) -> Verdict | None:
 
 
 def is_crash(reason: str) -> bool:
-    """Whether a process was ended by its own C++ code, for which calls that do not fit may be the reason."""
+    """Whether a process was ended by its own C++ code, possibly because ranks' calls did not match."""
     return any(signal in reason for signal in _CRASHES)
 
 
 def decide_on_loss(run: int, losses: Ranks, others: Ranks) -> Verdict:
-    """Why a run ends that has lost ranks: their calls, or that their processes are gone.
+    """The verdict on a run that has lost ranks: a mismatch of their calls if there is one, else that they are lost.
 
     gloo ends a process whose message is larger than its receiver expects, and that may be any of the ranks. What the
     lost ranks were calling is in their snapshots, if they could report it; ``others`` are known from a poll.
@@ -229,7 +229,7 @@ def _misfit_transfer(run: int, lost: Iterable[int], ranks: Ranks) -> Verdict | N
 
 
 def _unlike_its_partner(run: int, rank: int, ranks: Ranks) -> Verdict | None:
-    """In a group of two, what a rank did of which nothing is known did not fit the survivor's call."""
+    """A rank of a group of two died without reporting its call: it probably did not match the survivor's call."""
     if ranks[rank].observation is not None:
         return None
     partners = {}

@@ -1,6 +1,6 @@
 """Mismatch: ranks of a group that called different things under one sequence number, and the verdict on it. Pure.
 
-Only here is decided who is accused of a mismatch: the ranks that differ from a majority of the group. Where there is no
+Who is accused of a mismatch is decided only here: the ranks that differ from a majority of the group. Where there is no
 majority both sides are shown, and no rank is accused.
 """
 
@@ -103,7 +103,7 @@ def _differing(
 def _misfit(
     number: int, splits: Mapping[int, tuple[Sizes, Sizes]], calls: Mapping[int, Call], members: Sequence[int]
 ) -> Mismatch | None:
-    """Ranks that give other numbers of elements than others take; accused is one that is in each such pair."""
+    """Ranks that send other numbers of elements than peers expect; a rank that is in every such pair is accused."""
     pairs = set()
     for i, (given, _) in splits.items():
         for j, (_, taken) in splits.items():
@@ -119,7 +119,7 @@ def _misfit(
 
 
 def _split_sizes(call: Call, size: int) -> tuple[Sizes, Sizes] | None:
-    """What an all_to_all gives to and takes from each of ``size`` members, if the sizes differ."""
+    """The split sizes that an all_to_all sends to and expects from each of ``size`` members, if known."""
     found = _SPLITS.search(call.detail)
     if found is None:
         return None
@@ -128,7 +128,7 @@ def _split_sizes(call: Call, size: int) -> tuple[Sizes, Sizes] | None:
 
 
 def _even(call: Call, size: int) -> Sizes:
-    """What a member gives to each of the others if it has named no sizes."""
+    """The elements that a member sends to each other one if it named no split sizes."""
     return [call.shapes[0][0] // size] * size if size and len(call.shapes) == 1 and call.shapes[0] else None
 
 

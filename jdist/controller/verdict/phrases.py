@@ -44,7 +44,7 @@ def undelivered(rank: int, call: Call, ranks: Ranks) -> Phrases:
     """A message that both ranks have begun, and that does not arrive."""
     peer, verb = call.peer or 0, "receive" if is_send(call) else "send"
     wait = f"rank {rank} waits in {_name_transfer(call, ranks[rank])}{_at_line(call.line)}"
-    hint = f"an i{'recv' if is_send(call) else 'send'} is given up if its Work is not kept until it is done"
+    hint = f"gloo cancels an i{'recv' if is_send(call) else 'send'} whose Work is not kept until it is done"
     if not is_send(call) and ranks[rank].channel(call.group, call.tag, ANY, is_send=False).begun:
         hint = "a receive from any rank may have taken it"
     return f"{wait} for a message that rank {peer} has begun to {verb}", (whereabouts(peer, ranks[peer]), hint)
@@ -62,7 +62,7 @@ def misfit(halves: Mapping[int, Call], what: str, ranks: Ranks) -> Phrases:
     sender = next(r for r, c in halves.items() if is_send(c))
     receiver = next(r for r in halves if r != sender)
     lines = tuple(f"rank {r} calls {_name_transfer(c, ranks[r], describe_call(c))}" for r, c in sorted(halves.items()))
-    return f"what rank {sender} sends to rank {receiver} differs in {what} from what that receives", lines
+    return f"what rank {sender} sends to rank {receiver} differs in {what} from what rank {receiver} receives", lines
 
 
 def who(numbers: Sequence[int], ranks: Ranks) -> str:

@@ -57,7 +57,7 @@ class RankSnapshot(Struct, frozen=True):
 
     @property
     def is_in_known_call(self) -> bool:
-        """Whether it is blocked, and it is known under which number."""
+        """Whether it is blocked in a call whose number is known."""
         return self.is_blocked and all(call.number or call.nth for call in self.activity.calls)
 
     @property

@@ -52,10 +52,10 @@ class StoreDown(Message, frozen=True):
 
 
 class CarriedNames(Struct, frozen=True):
-    """What a rank has taken over from the process before it."""
+    """The names that a rank has loaded from the process before it, and those that were lost."""
 
     count: int  # Number of names.
-    lost: tuple[tuple[str, str], ...] = ()  # What could not be carried, and why: `("gen", "generator")`.
+    lost: tuple[tuple[str, str], ...] = ()  # What could not be handed over, and why: `("gen", "generator")`.
     error: str = ""  # Why there is nothing, if it could not be loaded.
 
 
@@ -112,7 +112,7 @@ class FormWorld(Message, frozen=True):
     named: dict[str, tuple[int, ...]]
     mesh: tuple[tuple[str, ...], tuple[int, ...]] | None
     cut: tuple[tuple[str, int], ...]  # Listeners of the last generation, whose connections are closed first.
-    heirs: tuple[int, ...] = ()  # Workers that will take over names: DDP begins anew with its buckets on every rank.
+    inheriting: tuple[int, ...] = ()  # Workers that will load handed-over names: every rank rebuilds DDP's buckets.
     is_after_abort: bool = False  # A run was aborted in the last generation, perhaps in the middle of a step.
     node_of: tuple[int, ...] = ()  # The node that each place is on; empty: each is one (see core/topology).
 

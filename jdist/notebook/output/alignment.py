@@ -25,7 +25,7 @@ _WIDEST = 160  # The numbers of such a block take at most so many characters, wi
 
 
 class AlignedEntry:
-    """An item to align, the key that equal items share, and the likeness that variants of it share."""
+    """An item to align, the key that equal items share, and the key (``likeness``) that its variants share."""
 
     __slots__ = ("_likeness", "item", "key", "reach")
 

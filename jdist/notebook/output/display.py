@@ -102,7 +102,7 @@ class RunDisplay:
                     raise
                 text = "interrupting every rank; namespaces are kept"
                 if self._interrupts > 1:
-                    text = "interrupting again, which ends the cell's own handlers of the interrupt, too"
+                    text = "interrupting again, including the cell's own `finally` and `except` blocks"
                 self._notices = [*(n for n in self._notices if n != text), text]
                 self._is_dirty = True
                 self._run.cancel()

@@ -38,7 +38,7 @@ class Failure(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """``ValueError: bad 3``; when the ranks' messages differ in one number, all of them: ``bad 3 | 4``."""
+        """``ValueError: bad 3``; if the ranks' messages differ in one number, with all numbers: ``bad 3 | 4``."""
         if self.error is None:
             return ""
         text = self.error.evalue

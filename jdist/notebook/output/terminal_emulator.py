@@ -67,8 +67,8 @@ class _Row:
 class LineAssembler:
     """The lines of one stream that can still change: the one with the cursor, and those below it.
 
-    Lines above the cursor are finished, and are returned. When the cursor goes back up to one, as bars of several lines
-    have it, ``take_back`` is called to get the last finished line again; it returns None where there is none.
+    Lines above the cursor are finished, and are returned. When the cursor moves back up to a finished line, as with
+    nested progress bars, ``take_back`` is called to get that line again; it returns None if there is none.
     """
 
     __slots__ = ("_below", "_cursor", "_done", "_pending", "_row", "_style", "_take_back")

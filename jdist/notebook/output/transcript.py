@@ -174,7 +174,7 @@ class Transcript:
                 self._alignment.add((rank,), _text_entry(stream, line))
 
     def _take_back(self, rank: int, stream: Stream) -> str | None:
-        """The rank's last finished line of this stream, which is not finished any more."""
+        """Remove and return the rank's last finished line of this stream, since it can change again."""
         entry = self._alignment.take_back(rank, lambda e: isinstance(e.key, tuple) and e.key[0] == stream)
         return entry.item.text if entry is not None and isinstance(entry.item, OutputLine) else None
 

@@ -26,7 +26,7 @@ _SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 class ProgressBar(Struct, frozen=True):
-    """What a line with a bar says."""
+    """A progress bar, as parsed from a line."""
 
     label: str  # The words before the bar.
     part: float | None  # How much is done, from 0 to 1; None where the total is unknown.
@@ -64,7 +64,7 @@ def find(line: str) -> ProgressBar | None:
 
 
 def kind(bar: ProgressBar) -> str:
-    """Equal for bars that belong together."""
+    """A key that is equal for bars that may be shown as one."""
     return _DIGITS.sub("#", bar.label)
 
 
@@ -91,7 +91,7 @@ def summary(by_ranks: Mapping[tuple[int, ...], ProgressBar]) -> str:
 
 
 def slowest(by_ranks: Mapping[T, ProgressBar], most: int) -> list[T]:
-    """The ranks of the bars that have come the least far."""
+    """The ranks whose bars have made the least progress."""
     return sorted(by_ranks, key=lambda ranks: _progress(by_ranks[ranks]))[:most]
 
 

@@ -182,7 +182,7 @@ def _nbytes(obj: Any) -> int:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, with tensors and arrays taken out of the stream.
 
-    Alike tensors share one note, which pickle then writes once.
+    Tensors of the same shape and dtype share one description, which pickle then writes once.
     """
 
     def __init__(self, file: _Stream, out_of_band: Callable[[pickle.PickleBuffer], bool]):

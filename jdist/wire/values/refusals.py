@@ -1,8 +1,8 @@
-"""Refusals: what cannot leave its process, and which part of a value that is.
+"""Refusals: find the part of a value that cannot be sent to another process, and say why.
 
-What lives in a process (files, locks, threads, streams, groups) is refused by its kind, with what to take instead:
-pickle would fail deep inside it, and cloudpickle would send an open file's content. A method of the user's that fails,
-or that would end the process by ``sys.exit``, only refuses its value.
+Objects that exist only in one process (files, locks, threads, streams, groups) are refused by type, with what to send
+instead: pickle would fail deep inside them, and cloudpickle would send an open file's content. If a user's method fails
+or calls ``sys.exit``, only its value is refused.
 """
 
 import threading
@@ -110,7 +110,7 @@ def _kind(cls: type) -> tuple[str, str] | None:
 
 
 def is_stop(error: BaseException) -> bool:
-    """Whether an exception that came out of the user's code is the user's own Stop, which is not to be caught."""
+    """Whether an exception out of the user's code is due to the user's Stop, which must not be swallowed."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 

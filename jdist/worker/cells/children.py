@@ -89,7 +89,7 @@ def _started(pid: int) -> float:
 
 
 def _ignores_interrupts(pid: int) -> bool:
-    """Whether it was told to, as multiprocessing's own helpers are."""
+    """Whether the process ignores SIGINT, as multiprocessing's own helpers do."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigIgn:"):
             return bool(int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1)

@@ -40,7 +40,7 @@ class FdCapture:
         return self._write(text)
 
     def restore(self) -> bool:
-        """Open the file descriptor again if a cell has closed it; whether it had. What was put there instead stays."""
+        """Open the file descriptor again if a cell has closed it; returns whether it had. A redirected one stays."""
         try:
             os.fstat(self.fd)
         except OSError:
@@ -58,8 +58,8 @@ class FdCapture:
                 os.write(self._wake_write, b"x")
                 self._drained.wait(_LONGEST)
 
-    def step_aside(self) -> None:
-        """In a forked child, which has no thread that sends: whatever it writes goes into the pipe, line by line."""
+    def after_fork(self) -> None:
+        """In a forked child, which has no thread to send output: write into the pipe, line by line."""
         with contextlib.suppress(OSError):  # the user has closed the descriptor
             text = open(self.fd, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
             for name in ("stdout", "stderr"):

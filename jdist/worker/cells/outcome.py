@@ -17,7 +17,7 @@ from jdist.worker.kernel.guarded import guarded
 from jdist.worker.queries.introspection import near_miss
 
 _USAGE = 2  # The exit code of argparse and others for a wrong command line; a cell has none.
-_SCRIPT = (Remedy("run", "give a script its command line: a cell has none", name="FILE --option value"),)
+_SCRIPT = (Remedy("run", "run a script with command-line arguments; a cell has none", name="FILE --option value"),)
 _ECHOING = ("RuntimeError", "DistBackendError", "DistNetworkError")  # Errors that report a peer's broken connection.
 _ECHOES = (
     "connection closed by peer",

@@ -74,7 +74,7 @@ class CellRunner:
             self.idle.clear()
             self.children.begin()
             self.spans.begin(cell.run)
-            self._streams.settle()  # threads may have replaced them since the last cell
+            self._streams.restore()  # threads may have replaced them since the last cell
             try:
                 await kernel.do_execute(cell.code, False, not cell.is_internal, {}, cell.allow_stdin)
             except (Exception, KeyboardInterrupt):  # as ipykernel does: the kernel outlives it
@@ -94,7 +94,7 @@ class CellRunner:
             end_with_cell(result)
         if cell is None:
             return
-        self._streams.settle(has_failed=result is None or not result.success)
+        self._streams.restore(has_failed=result is None or not result.success)
         done = outcome_of(result, self._kernel.shell, cell.run, self._worker, self._seconds())
         span = self.spans.find(cell.run)
         if done.kind == "value" and span is not None:
@@ -106,7 +106,7 @@ class CellRunner:
             end_with_cell(None)
         if self.has_broken_group():
             done = structs.replace(done, has_broken_group=True)
-        self._streams.settle()  # also what the value's own code wrote while it was being described
+        self._streams.restore()  # also what the value's own code wrote while it was being described
         kernel = self._kernel
         parent = kernel.get_parent("shell")
         kernel.session.send(kernel.iopub_socket, "jdist_done", {}, parent=parent, ident=b"jdist", buffers=[pack(done)])

@@ -1,6 +1,6 @@
-"""The rank's own stdout and stderr: the kernel uses only these, and they come back when a cell leaves something useless
-in ``sys.stdout``: None, or what is closed, in memory or failing. A class that works, such as one that also writes to a
-file, stays for the cells to come.
+"""The rank's own stdout and stderr. The kernel uses only these, and they are restored when a cell leaves something
+unusable in ``sys.stdout``: None, a closed or failing stream, or one in memory. A replacement that works, such as one
+that also writes to a file, is kept for the next cells.
 """
 
 import io
@@ -21,8 +21,8 @@ class OwnStreams:
         # A cell's ``sys.stdout.close()`` would close it for all cells to come.
         self._methods = [(s, {"write": s.write, "flush": s.flush, "close": s.flush}) for s in self._own.values()]
 
-    def settle(self, has_failed: bool = False) -> None:
-        """Send what was written, and have the next cell find streams that work. Never raises."""
+    def restore(self, has_failed: bool = False) -> None:
+        """Flush the output, and make sure that the next cell finds streams that work. Never raises."""
         notes = []
         for stream, methods in self._methods:
             vars(stream).update(methods)  # also where a cell has put its own in their place
@@ -34,7 +34,7 @@ class OwnStreams:
                 continue
             setattr(sys, name, own)
             if fault:
-                notes.append(f"sys.{name} {fault}; it is the rank's own again")
+                notes.append(f"sys.{name} {fault}; it was reset")
         for capture in self._captures:
             if capture.restore():
                 notes.append(f"file descriptor {capture.fd} was closed; it is open again")
@@ -44,13 +44,13 @@ class OwnStreams:
         for own in self._own.values():
             own.flush()
 
-    def step_aside(self) -> None:
-        """In a forked child: what it writes takes the way of whatever a process writes below Python."""
+    def after_fork(self) -> None:
+        """In a forked child: write to file descriptors 1 and 2, which the rank reads, instead of sending messages."""
         for capture in self._captures:
-            capture.step_aside()
+            capture.after_fork()
 
     def _fault_of(self, name: str, has_failed: bool) -> str | None:
-        """Why the stream that is in place must go, "" without a reason to tell, or None if it may stay."""
+        """Why the current stream must be replaced ("" if the user need not know), or None if it may stay."""
         stream: Any = getattr(sys, name, None)
         if stream is self._own[name]:
             return None

@@ -90,7 +90,7 @@ def reuse_shown_traceback(shell: Any) -> None:
 
 
 def be_silent(kernel: Any) -> None:
-    """In a forked child: send nothing in the kernel's name, and write as text what would have been sent."""
+    """In a forked child: send no kernel messages; write what would have been displayed as text."""
 
     def show(_kind: type[BaseException], error: BaseException, lines: list[str]) -> None:
         if not isinstance(error, SystemExit):
@@ -108,7 +108,7 @@ def be_silent(kernel: Any) -> None:
 
 
 def unguarded_format(kind: Any) -> Callable[..., Any]:
-    """The method by which formatters of this class format, without IPython's own way to deal with what it raises."""
+    """The formatter's undecorated method, without IPython's own handling of exceptions."""
     found: Callable[..., Any] = kind.__call__.__wrapped__
     return found
 

@@ -1,6 +1,6 @@
-"""A step that was cut off: what torch's own parallel training keeps of it in private attributes, and how it is ended.
+"""Resets what FSDP1 and pipeline schedules keep in private attributes of a training step that was cut off.
 
-FullyShardedDataParallel, the first FSDP, keeps its place in a step, which only the end of a backward sets back. A flat
+FullyShardedDataParallel (FSDP1) records where it is in a step, and resets that only at the end of a backward. A flat
 parameter whose all_gather was cut off counts as gathered, so that its rank would leave out the next one and train on
 uninitialized memory. A pipeline's schedule keeps the losses of microbatches. Checked on torch 2.13.0.
 """

@@ -108,7 +108,7 @@ def forget_groups() -> None:
 
 
 def set_timeout(group: Any, timeout: timedelta) -> None:
-    """Let the collectives of a group from now on fail after this time."""
+    """Set the timeout of a group's collectives, from now on."""
     c10d._set_pg_timeout(timeout, group)
 
 

@@ -1,11 +1,11 @@
-"""A rank's environment variables, which are torchrun's, and where a second rendezvous of its finds a store.
+"""A rank's environment variables, which are torchrun's, and the store of any further rendezvous in a rank.
 
 torchrun's agent holds a store at ``MASTER_PORT``, and torch connects every rank to it there. So do ranks here: what a
 cell makes by ``env://`` (RPC, a library's own group) meets at jdist's store, under a prefix of the generation's own, so
 that no key of an earlier one is ever read. At any other port rank 0 holds the store, as without torchrun.
 
-A child process of a rank is no rank. It finds another ``MASTER_PORT``, which is kept free on rank 0's host: children
-form a world of their own there, one after another, as anywhere.
+A child process of a rank is not a rank. It gets a different ``MASTER_PORT``, which is kept free on rank 0's host, so
+that children can form a world of their own there.
 """
 
 import json

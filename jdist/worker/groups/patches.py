@@ -92,7 +92,7 @@ def _init_process_group(_call: Callable[[], None], asked: dict[str, Any], groups
         groups.set_world_timeout(asked["timeout"])
         done = f"its collectives fail after {asked['timeout'].total_seconds():g} s from now on"
     elif asked["store"] is not None or (asked["init_method"] or "env://") != "env://":
-        done = "its own store is used, not the one that is asked for"
+        done = "its own store is used instead of the one that was passed"
     print(f"init_process_group: the world of {world_size} ranks ({backend}) is already formed; {done}")
 
 

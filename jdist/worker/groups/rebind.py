@@ -79,7 +79,7 @@ def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: di
             )
     replacement = Replacement(old, [new[id(group)] for group in old])
     suspended = replacement.run(_reachable(namespace))
-    notices += [f"{each} still holds the handle of a group that is gone; {AGAIN}" for each in suspended]
+    notices += [f"{each} still holds a group of the last generation; {AGAIN}" for each in suspended]
     for holder, groups_inside in replacement.left():
         kind, held = type(holder).__name__, sorted({names[id(group)] for group in groups_inside})
         notices.append(f"a {kind} still holds the old handle of {', '.join(held)}; make that {kind} again{ON_REFORM}")

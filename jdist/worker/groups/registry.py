@@ -131,7 +131,7 @@ class GroupRegistry:
         return group
 
     def set_world_timeout(self, timeout: timedelta) -> None:
-        """Let the world's collectives on this rank fail after this time, in later generations as well."""
+        """Set the timeout of the world's collectives on this rank, in later generations as well."""
         self._world_timeout = timeout
         torch_compat.set_timeout(dist.group.WORLD, timeout)
 
@@ -144,8 +144,8 @@ class GroupRegistry:
 
     # ------------------------------------------------------------ in a forked child
 
-    def step_aside(self) -> None:
-        """This process is a forked child of the rank: its calls are torch's own, and the rank's world is not its."""
+    def after_fork(self) -> None:
+        """In a forked child: stop logging and patching calls; torch keeps the world until `forget_inherited`."""
         self._formation, self._is_forked = None, True
 
     def forget_inherited(self) -> bool:
@@ -220,7 +220,7 @@ class GroupRegistry:
         form = formation.form
         mesh = groups.pop("mesh", None)
         notices = rebind(self._previous, groups, self._namespace)
-        if form.heirs:
+        if form.inheriting:
             renew_reducers()
         if form.is_after_abort:
             step.end_steps()

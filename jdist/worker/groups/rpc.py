@@ -1,4 +1,4 @@
-"""RPC of ``torch.distributed.rpc`` in a rank: ending what waits in it, so that ``init_rpc`` can be called again.
+"""``torch.distributed.rpc`` in a rank: ends what waits in it, so that ``init_rpc`` can be called again.
 
 RPC waits in C++ for answers, for all processes to shut down, and for functions that other processes have called here. A
 signal ends none of that. The shutdown of the agent fails all that is pending; it waits itself for functions that run
@@ -60,7 +60,7 @@ class RpcAgent:
             rpc_compat.replace_deletion(self._delete_references)
 
     def state(self) -> RpcState:
-        """To be told to the other ranks."""
+        """The state that this rank sends to the other ranks."""
         agent = rpc_compat.current_agent()
         workers = len(agent.get_worker_infos()) if agent is not None and agent is not self._ended else 0
         if not self._is_counted:
@@ -87,7 +87,7 @@ class RpcAgent:
                 rpc_compat.raise_in_thread(ident, RpcStopped)
 
     def leave(self) -> None:
-        """Leave nothing of an agent that was ended."""
+        """Remove an ended agent from torch's state."""
         if self._ended is not None:
             if rpc_compat.current_agent() is self._ended:
                 rpc_compat.forget_agent()
@@ -131,7 +131,7 @@ class RpcAgent:
         return call
 
     def _delete_references(self, original: Callable[[timedelta], None], timeout: timedelta = _DELETION) -> None:
-        """Once RPC has been shut down in one of the processes, that one sends no word of a reference's end any more."""
+        """Delete remote references; does not wait if RPC was shut down in a process, as that confirms no deletion."""
         self._wait_for(functools.partial(original, _NO_DELETION if self._has_been_shut_down else timeout))
 
     def _wait_for(self, function: Callable[[], object]) -> None:

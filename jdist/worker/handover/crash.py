@@ -1,4 +1,4 @@
-"""The crash handler: a process that a signal is about to end hands over first what its successor can go on with.
+"""The crash handler: before a signal ends the process, it hands its names over to its successor.
 
 gloo ends a process by ``std::terminate`` in its own thread when a peer sends more than expected, and C code of the
 user's may fault. A handler of these signals runs in the thread that fails. While the main thread waits in a collective,

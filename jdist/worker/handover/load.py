@@ -51,7 +51,7 @@ class _Pickles:
 
 
 def load(reader: NamesReader, shell: Any, environment: Mapping[str, str]) -> CarriedNames:
-    """Bind the names, and restore the session; what has been carried. ``environment`` as in `session`."""
+    """Bind the names, and restore the session; returns what was loaded and lost. ``environment`` as in `session`."""
     namespace: dict[str, Any] = shell.user_ns
     losses = dict(reader.index.losses)
     pickles, count = _Pickles(), 0

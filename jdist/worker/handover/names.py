@@ -53,7 +53,7 @@ class NamesHandover:
         self._is_due = spec.inherits  # There are names that have not been taken over yet.
 
     def guard(self) -> None:
-        """From now on this process hands its names over before a signal ends it; on the main thread."""
+        """Install the crash handler, which hands the names over; on the main thread."""
         if not self._spec.names_socket:
             return
         try:
@@ -93,7 +93,7 @@ class NamesHandover:
     # ------------------------------------------------------------ in the process that takes its place
 
     def take_over(self, timeout: float) -> CarriedNames | None:
-        """Load the names, once; what has been carried, None if there is nothing to be taken over (any more)."""
+        """Load the names, once; returns what was loaded and lost, or None if nothing is left to load."""
         with self._turn:
             if not self._is_due:
                 return None

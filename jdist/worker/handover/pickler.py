@@ -31,7 +31,7 @@ _FUNCTION = ("__defaults__", "__kwdefaults__", "__dict__", "__annotations__", "_
 
 
 class NotCarried(Exception):
-    """Without this part the whole name is of no use."""
+    """A name cannot be handed over, because it is useless without this part."""
 
 
 class Buffer(Struct, frozen=True):
@@ -43,7 +43,7 @@ class Buffer(Struct, frozen=True):
 
 
 class Loss(Struct, frozen=True):
-    """A part of a name's value that cannot be carried."""
+    """A part of a name's value that is lost."""
 
     name: str
     part: Any
@@ -144,7 +144,7 @@ def _tensor(tensor: torch.Tensor) -> Any:
 
 
 def _special(obj: Any) -> Callable[[Any], Any] | None:
-    """How an object is carried that has no pickle, or whose pickle is of no use."""
+    """How an object is handed over that cannot be pickled, or whose pickle is of no use."""
     kind = type(obj)
     if kind in _REDUCERS:
         return _REDUCERS[kind]

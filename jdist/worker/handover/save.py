@@ -62,7 +62,7 @@ class Save:
     def _pickle(
         self, values: dict[str, Any], pickler: NamesPickler, writer: NamesWriter
     ) -> list[tuple[str, int]] | None:
-        """Pickle each name behind the other; None if one could not be, and all must be done again without it."""
+        """Pickle the names one after the other; None if one failed, and the rest must be pickled again without it."""
         names = []
         for name, value in values.items():
             if name in self._omitted:

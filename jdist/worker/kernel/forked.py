@@ -1,9 +1,9 @@
-"""Forked children of a rank, such as those of ``multiprocessing`` and data loaders: copies that are no rank.
+"""Forked children of a rank, such as those of ``multiprocessing`` and data loaders: copies that are not ranks.
 
-A copy has all that jdist has put into the rank, and none of its threads. Whatever could answer for the rank, or change
-the world that the rank is in, steps aside there, so that the child is as a process forked from any script: it writes to
-the rank's output, Ctrl-C ends it, and it may form a world of its own. It can still ask for its rank in the world, as
-samplers in data loaders do.
+A child has everything that jdist installed in the rank, but none of its threads. Whatever could answer for the rank, or
+change its world, is disabled there, so that the child behaves like one forked from any script: it writes to the rank's
+output, Ctrl-C ends it, and it may form a world of its own. `dist.get_rank()` still works, since samplers in data
+loaders call it.
 """
 
 import builtins
@@ -21,10 +21,10 @@ from jdist.worker.kernel import sigint
 _input = builtins.input  # Python's own: ipykernel puts another in its place before each cell.
 
 
-def step_aside_in_children(kernel: Any, parts: Sequence[Callable[[], None]]) -> None:
+def disable_in_children(kernel: Any, parts: Sequence[Callable[[], None]]) -> None:
     """From now on, call ``parts`` in each forked child before anything else; once, on the main thread."""
 
-    def step_aside() -> None:
+    def after_fork() -> None:
         set_name("jdist-child")
         signal.set_wakeup_fd(-1)  # else the rank's event loop would take the child's signals for the rank's
         if getattr(signal.getsignal(signal.SIGINT), "__module__", "") == sigint.__name__:
@@ -34,7 +34,7 @@ def step_aside_in_children(kernel: Any, parts: Sequence[Callable[[], None]]) -> 
         for part in parts:
             part()
 
-    os.register_at_fork(after_in_child=step_aside)
+    os.register_at_fork(after_in_child=after_fork)
 
 
 def end_with_cell(result: Any) -> NoReturn:

@@ -21,7 +21,7 @@ from jdist.worker.kernel import formatter
 
 
 class InputRefused(UsageError, RuntimeError):
-    """A cell asks the user something where no one rank could be answered. It is shown in one line."""
+    """A cell on several ranks, or in the background, asks for input. Shown as one line without a traceback."""
 
     def __init__(self, what: str, effect: str):
         ranks = "" if on_reform.rank() is None else str(on_reform.rank())
@@ -48,8 +48,8 @@ def adapt(kernel: Any) -> None:
 def keep_names(shell: Any, names: Mapping[str, Any]) -> None:
     """Keep ``names``, which change with each world, through ``%reset`` in each of its forms.
 
-    They are not among the user's own names, which ``%who`` lists and ``%reset_selective`` removes, a reset that clears
-    everything starts anew with them, and each cell begins with those that were deleted.
+    They are not the user's own names, so ``%who`` does not list them, and ``%reset_selective`` does not remove them. A
+    full reset binds them again, and so does the start of each cell if one was deleted.
     """
     magics: Any = shell.magics_manager.registry["NamespaceMagics"]
     start_anew, list_own = shell.init_user_ns, magics.who_ls
@@ -150,6 +150,6 @@ def _adapt_debuggers(kernel: Any, shell: Any) -> None:
     in_pdb.interaction = _only_on_one_rank(kernel, in_pdb.interaction, "a debugger", debug)
     in_ipython: Any = IPython
     in_ipython.embed = _only_on_one_rank(kernel, in_ipython.embed, "IPython.embed()", debug)
-    # torch's own has all other ranks wait in a barrier, which they cannot while the cell runs on one.
+    # torch's own makes the other ranks wait in a barrier, but the cell runs on one rank only.
     distributed: Any = torch.distributed
     distributed.breakpoint = _only_on_one_rank(kernel, lambda *_, **__: at_caller(), "dist.breakpoint()", debug)

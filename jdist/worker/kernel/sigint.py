@@ -93,7 +93,7 @@ class SafeSigint:
         return False
 
     def forget(self) -> None:
-        """Another interrupt begins, or the run has ended."""
+        """Forget the last interrupt: another one begins, or the run has ended."""
         self.raised_at = self._raised = self._awaited = None
         self.is_insistent = False
 

@@ -54,8 +54,8 @@ _LISTED = 64  # Tensors of a list that are described.
 _NEWEST = 256  # How many recent calls (of all threads) are searched for one that has not returned.
 _NONE: dict[str, Any] = {}
 _ASKED = (
-    "by a value that is pulled or looked at, and not by a cell: no other rank would enter it then. "
-    "Call it in a cell, and pull what it returns"
+    "by a value that is being pulled or inspected, outside of a cell, so no other rank would join the call. "
+    "Call it in a cell, and pull the result"
 )
 
 TensorMeta = tuple[torch.Size, torch.dtype]  # What is recorded of a tensor. No other tuple is among a call's arguments.
@@ -130,14 +130,14 @@ class CallLog:
         self._outer: dict[int, _OpenCall] = {}  # By thread: the call around messages that it is in.
 
     def world_formed(self) -> None:
-        """ChannelProgress from here on: what an earlier world has left unfinished will stay so."""
+        """Start the counts of sends and receives anew; unfinished messages of an earlier world never arrive."""
         self.formed_at = time.time_ns()
         self.channels = Channels()
         self.has_broken_group = False
         self._transfers.clear()
 
     def record_failure(self, error: BaseException) -> None:
-        """A call of torch.distributed, or the wait for its end, has raised this."""
+        """Record that a call of torch.distributed, or the wait for it, raised ``error``."""
         self.has_broken_group = self.has_broken_group or breaks_group(error)
 
     def install(self) -> None:
@@ -191,7 +191,7 @@ class CallLog:
         return logged
 
     def _transfer(self, call: LoggedCall, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        """Make a logged call that sends or receives: one message, or the call around some."""
+        """Run a logged call that sends or receives: a single message, or a call that consists of several."""
         __tracebackhide__ = True
         is_message, channels = call.op in _INSIDE_TOO, self.channels
         count = channels.begin(call) if is_message else None

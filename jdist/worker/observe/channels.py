@@ -34,7 +34,7 @@ class Channels:
         self._keys: dict[Any, _Key | None] = {}  # By what was passed besides the tensor.
 
     def begin(self, call: "LoggedCall") -> ChannelProgress | None:
-        """ChannelProgress a message, and number the call; None if this rank is not in the group."""
+        """Count a message and number its call; None if this rank is not in the group."""
         key = self._key(call)
         if key is None:
             return None
@@ -55,7 +55,7 @@ class Channels:
         return key is not None and key[2] == ANY
 
     def took(self, counts: Iterable[ChannelProgress], source: object) -> None:
-        """Receives from any rank have got their messages from ``source``, if it is one."""
+        """Record that receives from any rank got their messages from ``source``, if that is a rank."""
         if not isinstance(source, int) or source < 0:
             return
         with self._lock:

@@ -177,7 +177,7 @@ class QueryHandler:
 
 
 def _paced(report: Report) -> Callable[[int], None]:
-    """Reports bytes of a value whose size is not known yet, so that its receiver waits on while they grow."""
+    """Reports the bytes pickled so far of a value of unknown size, so that the receiver keeps waiting."""
     reported = time.monotonic()
 
     def taken(nbytes: int) -> None:

@@ -40,7 +40,7 @@ class Bed:
         )
 
     def _kernel(self, identity: bytes) -> Any:
-        return SimpleNamespaceKernel(worker=10, identity=identity, last_words="", is_stuck=False, kill=self.killed.set)
+        return SimpleNamespaceKernel(worker=10, identity=identity, fatal_text="", is_stuck=False, kill=self.killed.set)
 
     def _handle_failure(self, kernel: Kernel, message: WorkerFails) -> None:
         self.failures.append((kernel.identity, message))
@@ -104,7 +104,7 @@ def test_names_are_kept_for_the_successor_and_handed_out_once(play: Any) -> None
             os.close(fd)
         failing.close()
         bed.end(b"w-0")  # what it had written is read before
-        assert signal_of(bed.kernels[b"w-0"].last_words) == signal.SIGABRT
+        assert signal_of(bed.kernels[b"w-0"].fatal_text) == signal.SIGABRT
         assert bed.server.has_names(10)
 
         heir = connect(bed.path, "w-1")

@@ -68,7 +68,7 @@ def test_wait_leaves_the_place_empty_and_says_how_to_fill_it() -> None:
     assert (facts.ready, facts.reason, facts.remedies) == (3, GONE, RESTART)
     assert [(n.text, n.remedies) for n in d.told(Notice)] == [
         (f"rank 2 (node 1, a-1) is lost: {WHY}", ()),
-        ("the place of rank 2 stays empty, the others keep their names", RESTART),
+        ("the place of rank 2 stays empty; the other ranks keep their names", RESTART),
     ]
     assert (rows(d)[2].state, rows(d)[2].death, rows(d)[2].fresh) == ("gone", WHY, False)
 

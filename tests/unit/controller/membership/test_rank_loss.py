@@ -40,13 +40,13 @@ def test_a_rank_that_takes_over_names_is_not_fresh_and_runs_no_setup_cell() -> N
         "rank 2 (node 1, a-1) is lost: killed by signal 6 (SIGABRT)",
         "rank 2 was started again and has its names from before, except: gen (generator), a.b (Bad: why)",
     ]
-    assert d.heard(FormWorld)[-1].heirs == (2,)
+    assert d.heard(FormWorld)[-1].inheriting == (2,)
     d.say(StatusRequest("s"))
     assert not any(r.fresh for r in d.told(StatusReport)[-1].ranks)
     assert len(d.heard(ExecuteCell)) == cells
     agent.kill(2)
     d.settle()
-    assert d.heard(FormWorld)[-1].heirs == ()
+    assert d.heard(FormWorld)[-1].inheriting == ()
     assert len(d.heard(ExecuteCell)) > cells, "of one that is fresh then"
 
 
@@ -88,7 +88,7 @@ def test_a_run_that_no_rank_has_begun_when_one_dies_is_begun_once_that_is_replac
     d.settle()
     assert [m.run for m in d.heard(ExecuteCell)] == [run, run]
     assert (d.state.model.generation, d.heard(AbortRun)) == (2, [])
-    assert any("had died before the cell began" in n.text for n in d.told(Notice))
+    assert any("died before the cell began" in n.text for n in d.told(Notice))
     for rank in range(3):
         d.finish(rank)
     assert d.kinds(run) == dict.fromkeys(range(3), "value")

@@ -446,7 +446,7 @@ CRASHES = [
         (send(0, 1, shapes=((17,),), dtypes=("float32",)), recv(1, 0, **MESSAGE), busy(2), busy(3)),
         {1},
         (),
-        "what rank 0 sends to rank 1 differs in size from what that receives",
+        "what rank 0 sends to rank 1 differs in size from what rank 1 receives",
     ),
     (
         "of an exchange, whose send began last",
@@ -543,7 +543,7 @@ def test_a_message_that_does_not_arrive_although_it_was_begun_is_reported_as_slo
     assert found is not None
     assert (found.kind, found.responsible, found.waiting, found.is_certain) == ("slow", (1,), (0,), False)
     assert "waits in recv from rank 1 for a message that rank 1 has begun to send" in found.headline
-    assert found.details[1] == "an isend is given up if its Work is not kept until it is done"
+    assert found.details[1] == "gloo cancels an isend whose Work is not kept until it is done"
     assert decide(12, world(recv(0, 1, seconds=1.0), over(1, channels=sent(0)), busy(2), busy(3))) is None
 
 
