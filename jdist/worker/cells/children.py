@@ -15,7 +15,7 @@ import psutil
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")  # Seconds; the kernel rounds a process's start down to this.
 _AGAIN = 0.05
-_AFTER_RANK = 0.05  # Seconds after the rank's own interrupt, without which a cell would go on when its child ends.
+_AFTER_RANK = 0.05  # Seconds: the rank is interrupted first, else its cell goes on once the child ends.
 
 
 class Children:
@@ -23,7 +23,7 @@ class Children:
 
     def __init__(self) -> None:
         self._since = 0.0
-        self._newest = 0  # Of all processes, when the run began.
+        self._newest = 0  # The process id that was assigned last when the run began.
 
     def begin(self) -> None:
         """A run begins."""

@@ -75,7 +75,7 @@ class CallbackWaits:
             raise RuntimeError(_ENDED)
 
     def end(self, generation: int) -> None:
-        """End those that are on, and from now on each at once: the generation's connections have been ended.
+        """End the current waits, and each later one at once: the generation's connections have been ended.
 
         Does nothing if that generation has been left: the waits are those of the next one's formation then.
         """
