@@ -157,7 +157,7 @@ HANGS = {
 @pytest.fixture
 def ready(cluster: jdist.Cluster) -> jdist.Cluster:
     """Groups that the cells use; a re-forming makes them again."""
-    if cluster.run("'pair' in globals()", timeout=30).values != dict.fromkeys(range(4), True):
+    if cluster.run("'_net' in globals()", timeout=30).values != dict.fromkeys(range(4), True):
         cluster.run(SETUP, timeout=60)
     return cluster
 

@@ -24,6 +24,7 @@ from jdist.worker.cells.children import Children
 from jdist.worker.cells.outcome import outcome_of
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import main_lock, wake_toolkit_loop
+from jdist.worker.kernel.appearance import remove_prompts
 from jdist.worker.kernel.forked import end_with_cell
 from jdist.worker.observe.observer import RunSpans
 
@@ -75,6 +76,7 @@ class CellRunner:
             self.children.begin()
             self.spans.begin(cell.run)
             self._streams.restore()  # threads may have replaced them since the last cell
+            remove_prompts()
             try:
                 await kernel.do_execute(cell.code, False, not cell.is_internal, {}, cell.allow_stdin)
             except (Exception, KeyboardInterrupt):  # as ipykernel does: the kernel outlives it

@@ -35,8 +35,7 @@ _COLUMNS, _LINES = 100, 40  # The size of the terminal: what fits into a noteboo
 
 def set_up(shell: Any) -> None:
     """Have this process look like a launched one; once, before user code runs and before it imports anything."""
-    if hasattr(sys, "ps1"):
-        del sys.ps1, sys.ps2
+    remove_prompts()
     shell.config = _RankConfig(shell.config)
     for kind in type(shell).__mro__:
         if kind.__name__ == "ZMQInteractiveShell":
@@ -45,6 +44,12 @@ def set_up(shell: Any) -> None:
         write_to_a_terminal(stream, fd)
     os.get_terminal_size = _with_size(os.get_terminal_size)
     sys.meta_path.insert(0, _TextBars())
+
+
+def remove_prompts() -> None:
+    """Take away what ``code.interact`` and embedded shells leave behind, too: the sign of a process at a prompt."""
+    for name in ("ps1", "ps2"):
+        vars(sys).pop(name, None)
 
 
 def _with_size(original: Callable[[int], os.terminal_size]) -> Callable[..., os.terminal_size]:

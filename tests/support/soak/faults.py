@@ -213,7 +213,8 @@ def _judge(run: jdist.CellRun, report: Report, wrong: set[int], told: str, *, ca
     verdict = run.verdict
     if verdict is not None and not (verdict.kind == "lost" and report.aborted):
         accused = set(verdict.responsible)
-        is_open = verdict.kind == "cycle" or (verdict.kind == "mismatch" and can_be_open)
+        is_circle = verdict.kind in ("cycle", "transfer") and len(accused) > 1
+        is_open = is_circle or (verdict.kind == "mismatch" and can_be_open)
         if not accused:
             report.verdict = "open"
         elif accused <= wrong:
