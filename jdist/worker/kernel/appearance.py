@@ -55,11 +55,12 @@ def remove_prompts() -> None:
 def _with_size(original: Callable[[int], os.terminal_size]) -> Callable[..., os.terminal_size]:
     def get_terminal_size(fd: int = 1, /) -> os.terminal_size:
         try:
-            return original(fd)
+            size = original(fd)
         except OSError:
             if fd not in {1, 2}:
                 raise
-            return os.terminal_size((_COLUMNS, _LINES))
+            size = os.terminal_size((0, 0))
+        return size if size.columns else os.terminal_size((_COLUMNS, _LINES))  # a new pseudo-terminal has no size
 
     return get_terminal_size
 
