@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,8 @@ made = [torch.rand(1).item(), torch.initial_seed(), numpy.random.rand(),
 """
 
 
-def test_unseeded_generators_differ_on_all_ranks(cluster: jdist.Cluster) -> None:
-    by_rank = cluster.run(SEEDS).values
+def test_unseeded_generators_differ_on_all_ranks(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
+    by_rank = fresh_cluster(2, 2).run(SEEDS).values
     for same in zip(*by_rank.values(), strict=True):
         assert len(set(same)) == 4, same
 

@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
+
 from jdist.client.doctor.debug_log import DebugLogs, collect_logs
 from jdist.client.link import CONTROLLER
 from jdist.core.messages.base import QueryFailed
@@ -39,6 +41,12 @@ class FakeLink:
 def found(lines: int) -> DebugLogs:
     facts = ClusterFacts("c", "ready", 1, "gloo", 2, (1, 1), ("a", "b"), 2)
     return asyncio.run(collect_logs(FakeLink(), facts, lines))  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _own_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without those that other tests have logged in this process."""
+    monkeypatch.setattr("jdist.client.doctor.debug_log.log.newest", lambda _: ())
 
 
 def test_records_are_merged_by_corrected_time() -> None:
