@@ -22,4 +22,7 @@ def test_what_is_broken_is_named_and_nothing_else_is_lost(
     wrong = [f"fault {n} ({r.kind}): {'; '.join(r.wrong)}" for n, r in enumerate(reports) if r.wrong]
     assert not wrong, "\n".join(wrong)
     assert len(reports) == FAULTS
-    assert sum(r.verdict == "right" for r in reports) > FAULTS / 3
+    assert sum(r.verdict in ("right", "open") for r in reports) > FAULTS / 3
+    assert sum(r.verdict == "right" for r in reports) > FAULTS / 6, (
+        "most groups have two ranks, where either may be right"
+    )
