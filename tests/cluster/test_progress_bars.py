@@ -193,7 +193,10 @@ for i in range(50):
     assert shown(cluster, looped).plain[-1].splitlines()[0] == "[0-3] now 49"
 
 
-def test_a_rank_looks_like_a_launched_process(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
+def test_a_rank_looks_like_a_launched_process(
+    fresh_cluster: Callable[..., jdist.Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # of the terminal here; importing readline sets it for processes started later
     cluster = fresh_cluster(2, 2)
     code = """
 import os, shutil, subprocess, sys

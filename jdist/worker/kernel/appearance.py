@@ -43,6 +43,8 @@ def set_up(shell: Any) -> None:
     for fd, stream in ((1, sys.stdout), (2, sys.stderr)):
         write_to_a_terminal(stream, fd)
     os.get_terminal_size = _with_size(os.get_terminal_size)
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)  # of the terminal in which the cluster was started
     sys.meta_path.insert(0, _TextBars())
 
 

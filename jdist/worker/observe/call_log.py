@@ -30,8 +30,7 @@ from jdist.worker.gloo.connections import breaks_group
 from jdist.worker.observe.channels import ChannelProgress, Channels
 
 OWN_FILES = {__file__}  # Files of the frames that stand between a caller and torch; tracebacks leave them out.
-KEPT = 4000  # Calls that are kept, and backward passes.
-BACKWARD = "backward"  # torch.autograd's: DDP's collectives are called within it, in C++.
+KEPT = 4000  # Calls that are kept, and functions that call collectives in C++.
 COLLECTIVES = (
     *("all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"),
     *("all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"),
@@ -40,6 +39,16 @@ COLLECTIVES = (
 )
 TRANSFERS = frozenset({"send", "recv", "isend", "irecv", "send_object_list", "recv_object_list"})
 _RECORDED = [op for op in (*COLLECTIVES, *TRANSFERS) if hasattr(dist, op)]
+# Functions in whose course C++ calls collectives, which only the flight recorder sees, by the module they are in:
+# autograd's pass backward, in which DDP reduces gradients, and the functional collectives.
+_FUNCTIONAL = ("all_reduce", "all_gather_tensor", "reduce_scatter_tensor", "all_to_all_single", "broadcast")
+_CALLERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (torch.autograd, ("backward",)),
+    (
+        torch_compat.functional_collectives,
+        tuple(f"{f}{of}" for f in _FUNCTIONAL for of in ("", "_autograd", "_coalesced")),
+    ),
+)
 # Replaced in distributed_c10d as well, which compares a P2POp's function with its own; send and recv call them.
 _INSIDE_TOO = ("isend", "irecv")  # Each is one message.
 # Parameters by whose shape a call is described: the first of them that the function has.
@@ -125,7 +134,7 @@ class CallLog:
         self.channels = Channels()
         self.has_broken_group = False  # A call or a wait failed since the world was formed, and its group with it.
         self._calls = _Ring(maxlen=KEPT)
-        self._backward = _Ring(maxlen=KEPT)
+        self._callers = _Ring(maxlen=KEPT)
         self._transfers: deque[LoggedCall] = deque(maxlen=KEPT)
         self._outer: dict[int, _OpenCall] = {}  # By thread: the call around messages that it is in.
 
@@ -148,10 +157,13 @@ class CallLog:
             setattr(dist, op, function)
             if op in _INSIDE_TOO:
                 setattr(c10d, op, function)
-        torch.autograd.backward = self._logged(torch.autograd.backward, BACKWARD, self._backward)
+        for module, names in _CALLERS:
+            for name in filter(vars(module).__contains__, names):
+                setattr(module, name, self._logged(getattr(module, name), name, self._callers))
 
     def _logged(self, original: Callable[..., Any], op: str, ring: _Ring) -> Callable[..., Any]:
-        log, parameters, is_transfer = self, _parameters(op), op in TRANSFERS
+        log, is_transfer = self, op in TRANSFERS
+        parameters = _parameters(op) if ring is self._calls else _NO_PARAMETERS
         is_kept, names = parameters.is_kept, parameters.defaults
 
         @functools.wraps(original)
@@ -240,12 +252,12 @@ class CallLog:
 
     @property
     def newest(self) -> int:
-        """When the newest call or backward pass began; 0: there was none."""
-        return max((ring[-1].started for ring in (self._calls, self._backward) if ring), default=0)
+        """When the newest call, or function that calls collectives in C++, began; 0: there was none."""
+        return max((ring[-1].started for ring in (self._calls, self._callers) if ring), default=0)
 
-    def backward_passes(self) -> list[LoggedCall]:
-        """Oldest first."""
-        return list(self._backward)
+    def callers(self) -> list[LoggedCall]:
+        """The calls of functions that call collectives in C++, oldest first."""
+        return list(self._callers)
 
     def since(self, began: int) -> list[LoggedCall] | None:
         """The calls that began then or later, oldest first; None if not all of them are kept."""
@@ -290,9 +302,12 @@ class _Parameters(Struct, frozen=True):
     is_kept: tuple[bool, ...]  # Of each parameter that may be passed by position, whether it is recorded.
 
 
+_NO_PARAMETERS = _Parameters({}, (), ())
+
+
 @functools.cache
 def _parameters(op: str) -> _Parameters:
-    known = inspect.signature(getattr(dist, op)).parameters if op != BACKWARD else {}
+    known = inspect.signature(getattr(dist, op)).parameters
     names = [*[name for name in _TENSORS if name in known][:1], *(name for name in _OTHERS if name in known)]
     defaults = {n: None if known[n].default is inspect.Parameter.empty else _kept(known[n].default) for n in names}
     is_kept = {n: n in defaults for n, p in known.items() if p.kind is not p.KEYWORD_ONLY}

@@ -2,7 +2,8 @@
 
 An entry belongs to its own thread's logged call during which it was made. A call may have several (a collective of
 objects sends sizes first): the last one's number counts. An entry without a call was made in C++, by DDP's reducer or a
-functional collective; its line is that of the backward pass. A logged call within another is a part of that.
+functional collective; its line is that of the backward pass or of the function. A logged call within another of the
+same thread is a part of that.
 """
 
 import bisect
@@ -22,12 +23,10 @@ _Pair = tuple[int, LoggedCall | None, list[RecorderEntry]]  # When it began, the
 class CallMerger:
     """Merges calls, by what is known of the groups at one moment."""
 
-    def __init__(
-        self, world: str, group_ranks: Mapping[str, tuple[int, ...]], backward_passes: Sequence[LoggedCall] = ()
-    ):
+    def __init__(self, world: str, group_ranks: Mapping[str, tuple[int, ...]], callers: Sequence[LoggedCall] = ()):
         self.world = world  # torch's name of the default group.
         self.group_ranks = group_ranks  # Global ranks of each group in its own order, by torch's name of it.
-        self._backward_passes = backward_passes
+        self._callers = callers  # Functions that called collectives in C++.
 
     def merge(self, logged: Sequence[LoggedCall], entries: Iterable[RecorderEntry], most: int = 0) -> list[Call]:
         """All calls, oldest first, or the last ``most`` of each group."""
@@ -48,10 +47,10 @@ class CallMerger:
         return calls[::-1]
 
     def _of_entry(self, entry: RecorderEntry) -> Call:
-        """A collective that was called in C++, with the line of the innermost backward pass that was under way."""
+        """A collective that was called in C++, with the line of the innermost function of Python's that led to it."""
         at = entry.created
-        passes = (p for p in reversed(self._backward_passes) if p.started <= at and (not p.ended or at <= p.ended))
-        return structs.replace(entry.call, line=next((p.line for p in passes), None))
+        callers = (c for c in reversed(self._callers) if c.started <= at and (not c.ended or at <= c.ended))
+        return structs.replace(entry.call, line=next((c.line for c in callers), None))
 
     def of_logged(self, logged: LoggedCall, entries: Sequence[RecorderEntry] = ()) -> Call | None:
         """A call that was logged; None if it did nothing, since this rank is not in the group."""

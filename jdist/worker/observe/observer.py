@@ -138,7 +138,7 @@ class Observer:
     def _merger(self) -> CallMerger:
         """A merger that knows the groups as they are now."""
         ranks = {name: members for _, name, members in torch_compat.groups()}
-        return CallMerger(torch_compat.world_name(), ranks, self._log.backward_passes())
+        return CallMerger(torch_compat.world_name(), ranks, self._log.callers())
 
     def _activity(self, at: Location | None) -> Activity:
         if at is None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from jdist.core.observation import ANY, Call
-from jdist.worker.observe.call_log import BACKWARD, GroupName, LoggedCall
+from jdist.worker.observe.call_log import GroupName, LoggedCall
 from jdist.worker.observe.call_merge import CallMerger, outermost
 from jdist.worker.observe.flight_recorder import RecorderEntry
 
@@ -40,7 +40,7 @@ def test_of_several_entries_the_last_number_counts() -> None:
 
 def test_an_entry_alone_has_the_line_of_its_backward_pass() -> None:
     code = compile("1\n2", "cell", "exec")
-    backward = LoggedCall(BACKWARD, code, 0, MAIN, 10, (), {}, 40)
+    backward = LoggedCall("backward", code, 0, MAIN, 10, (), {}, 40)
     line = backward.line
     merger = CallMerger("0", {}, [backward])
     within, after = merger.merge([], [entry(1, 20), entry(2, 50)])
