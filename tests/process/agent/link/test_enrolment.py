@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import socket
+from collections.abc import Sequence
 
 import pytest
 
@@ -32,16 +35,35 @@ async def chosen(answering: dict[str, asyncio.Event]) -> str:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.2", 0)
-    port = server.sockets[0].getsockname()[1]
-    others = [await asyncio.start_server(serve, host, port) for host in answering]
+    listening = bound_to_one_port(["127.0.0.2", *answering])
+    port = listening[0].getsockname()[1]
+    servers = [await asyncio.start_server(serve, sock=each) for each in listening]
     key = KeyPair.make()
     line = JoinLine(CLUSTER, HOSTS, port, port, key.public, key)
     try:
         return await enrolment._first(line)
     finally:
-        for each in (server, *others):
-            each.close()
+        for server in servers:
+            server.close()
+
+
+def bound_to_one_port(hosts: Sequence[str]) -> list[socket.socket]:
+    """A socket for each address, all with the same port; one that is free on the first may be taken on another."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            found: list[socket.socket] = []
+            for host in hosts:
+                sock = stack.enter_context(socket.socket())
+                try:
+                    sock.bind((host, found[0].getsockname()[1] if found else 0))
+                except OSError as e:
+                    if not found or e.errno != errno.EADDRINUSE:
+                        raise
+                    break
+                found.append(sock)
+            else:
+                stack.pop_all()
+                return found
 
 
 def test_an_earlier_address_that_answers_a_little_later_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
