@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ import jdist
 from support.cells import ALL_REDUCE
 from support.waits import eventually
 
+# A process that ends is missed by those that are still connecting to it (gloo: "connectFullMesh failed"), in any
+# script. So each of these functions ends with something that all ranks have to reach.
 TUTORIAL = """
 import os, signal, sys, subprocess, time
 import torch
@@ -49,6 +52,7 @@ def blocking(rank, size):
     else:
         dist.recv(tensor=tensor, src=0)
     print('Rank ', rank, ' has data ', tensor[0])
+    dist.barrier()
 
 def sendreceive(rank, size):
     tensor = torch.full((1,), float(rank))
@@ -59,6 +63,7 @@ def sendreceive(rank, size):
     if rank in (0, size - 1):
         request.wait()
     print('Rank ', rank, ' has data ', tensor[0])
+    dist.barrier()
 
 def reduced(rank, size):
     group = dist.new_group(list(range(size)))
@@ -170,10 +175,15 @@ def test_a_world_of_children_on_two_nodes(cluster_of_children: jdist.Cluster, fu
     first = own.run(f"startprocesses([0, 1], 3, {function})", ranks=[0], background=True, timeout=60)
     second = own.run(f"startprocesses([2], 3, {function})", ranks=[2], timeout=60)
     first.wait(60)
-    assert second.outcomes[2].stdout == f"Rank  2  has data  {last}\n"
+    errors = [_without_torchs_warnings(o.stderr) for o in (first.outcomes[0], second.outcomes[2])]
+    assert (second.outcomes[2].stdout, errors) == (f"Rank  2  has data  {last}\n", ["", ""])
     lines = first.outcomes[0].stdout.splitlines()
     assert sorted(line[:17] for line in lines) == ["Rank  0  has data", "Rank  1  has data"]
-    assert first.outcomes[0].stderr == second.outcomes[2].stderr == ""
+
+
+def _without_torchs_warnings(text: str) -> str:
+    """What else was written, such as a traceback: torch warns where a name server does not answer, for example."""
+    return re.sub(r"^\[W\d{4} .*\n", "", text, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
