@@ -78,6 +78,7 @@ def test_an_interrupt_in_rpc_leaves_ranks_that_can_use_it_again(pair: jdist.Clus
             pair.run(cell, timeout=1)
         assert pair.run("kept, dist.is_initialized()").values == {0: ([0], True), 1: ([1], True)}, what
         assert pair.run("up()\nt = total()\nrpc.shutdown()\nt", timeout=DEADLINE).values == {0: 9.0, 1: 9.0}, what
+        assert {r.rank: r.pid for r in pair.status().ranks} == pids, what
     with pytest.raises(CellTimeout):
         pair.run("if rank == 1:\n    up()", timeout=1)
     assert pair.run("up()\ntotal()", timeout=DEADLINE).values == {0: 9.0, 1: 9.0}

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+_Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 _methods: dict[str, Any] = {}  # An agent's own methods, by their names.
 
 _NUMBERS_USED = 2  # By each remote reference.
@@ -22,7 +24,8 @@ PRIVATE = {
     "torch.distributed.rpc": "_init_counter _init_counter_lock",
     "torch.distributed.rpc.api": "_all_gather_sequence_id _all_gather_sequence_id_to_states "
     "_cleanup_python_rpc_handler _delete_all_user_and_unforked_owner_rrefs _destroy_rref_context "
-    "_get_current_rpc_agent _init_rpc_states _is_current_rpc_agent_set _reset_current_rpc_agent",
+    "_get_current_rpc_agent _init_rpc_states _is_current_rpc_agent_set _reset_current_rpc_agent "
+    "_set_and_start_rpc_agent",
     "torch.distributed.rpc.internal": "_run_function",
     "torch._C._distributed_rpc": "TensorPipeAgent _delete_all_user_and_unforked_owner_rrefs",
 }
@@ -44,13 +47,20 @@ def current_agent() -> Any:
     return api._get_current_rpc_agent() if api._is_current_rpc_agent_set() else None
 
 
-def wrap_agent(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Wrap the methods of agents that wait for other processes or for functions that run here."""
-    from torch._C._distributed_rpc import TensorPipeAgent
+def wrap_agent(wrap: _Wrapper, alone: _Wrapper) -> None:
+    """Wrap the methods of agents that wait for other processes or for functions that run here.
 
-    for name in ("join", "shutdown"):
-        _methods[name] = getattr(TensorPipeAgent, name)
-        setattr(TensorPipeAgent, name, wrap(_methods[name]))
+    ``alone`` wraps what starts and joins an agent's threads: where two threads join one thread, the second may join
+    whatever thread has its memory by then, and whoever joins that one later ends the process.
+    """
+    from torch._C._distributed_rpc import TensorPipeAgent
+    from torch.distributed.rpc import api
+
+    agents: Any = TensorPipeAgent
+    _methods.update(join=agents.join, shutdown=agents.shutdown)
+    agents.join = wrap(agents.join)
+    agents.shutdown = wrap(alone(agents.shutdown))
+    api._set_and_start_rpc_agent = alone(api._set_and_start_rpc_agent)
 
 
 def served_function() -> CodeType:

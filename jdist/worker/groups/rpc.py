@@ -2,7 +2,8 @@
 
 RPC waits in C++ for answers, for all processes to shut down, and for functions that other processes have called here. A
 signal ends none of that. The shutdown of the agent fails all that is pending; it waits itself for functions that run
-here, so it is called on a thread of its own, and whoever waits for it on the main thread is let go.
+here, so it is called on a thread of its own, and whoever waits for it on the main thread is let go. Where a cell has
+the agent shut down at the same time, one of the two waits for the other: the agent cannot be shut down twice at once.
 
 torch counts calls of ``init_rpc`` and barriers of ``shutdown`` by process and for life, and names keys in the store by
 these counts. Where one rank has a fresh process or has given up half-way, the counts are made equal again.
@@ -12,6 +13,7 @@ import functools
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -48,6 +50,9 @@ class RpcAgent:
         self._ended: Any = None  # The agent that was ended last.
         self._was_ended = False  # Whether one was ended since the last generation.
         self._calls: dict[threading.Event, threading.Thread] = {}  # Calls of an agent's method by the main thread.
+        self._newest: weakref.ref[Any] | None = None  # The agent that was started or shut down last, and
+        self._turn = threading.Lock()  # what a thread holds that does so.
+        self._lock = threading.Lock()  # guards the two above
         self._is_fresh = True  # No generation has been formed in this process.
         self._has_been_shut_down = False  # Here, or in a process that takes part.
         self._is_counted = True  # Whether this is known:
@@ -56,7 +61,7 @@ class RpcAgent:
     def install(self) -> None:
         """Let the main thread go from waits in the agent when RPC is ended; once a process."""
         if rpc_compat.has_rpc():
-            rpc_compat.wrap_agent(self._released)
+            rpc_compat.wrap_agent(self._released, self._alone)
             rpc_compat.replace_deletion(self._delete_references)
 
     def state(self) -> RpcState:
@@ -65,7 +70,8 @@ class RpcAgent:
         workers = len(agent.get_worker_infos()) if agent is not None and agent is not self._ended else 0
         if not self._is_counted:
             for call in tuple(self._calls.values()):
-                call.join(_GIVE_UP)
+                if call.is_alive():  # else an interrupt came just before it was started
+                    call.join(_GIVE_UP)
             self._barriers, self._is_counted = rpc_compat.count_barriers(), True
         return RpcState(workers, self._was_ended and not workers, self._barriers)
 
@@ -125,22 +131,40 @@ class RpcAgent:
             self._is_counted, self._has_been_shut_down = False, True
             if threading.current_thread() is not threading.main_thread():
                 original(agent, *args, **kwargs)
-            elif agent is not self._ended:
-                self._wait_for(functools.partial(original, agent, *args, **kwargs))
+            else:
+                self._wait_for(functools.partial(original, agent, *args, **kwargs), agent)
 
         return call
 
+    def _alone(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``original``, a function of an agent, which runs in one thread at a time for each agent."""
+
+        @functools.wraps(original)
+        def call(agent: Any, *args: Any, **kwargs: Any) -> None:
+            with self._turn_of(agent):
+                original(agent, *args, **kwargs)
+
+        return call
+
+    def _turn_of(self, agent: Any) -> threading.Lock:
+        with self._lock:
+            if self._newest is None or self._newest() is not agent:
+                self._newest, self._turn = weakref.ref(agent), threading.Lock()
+            return self._turn
+
     def _delete_references(self, original: Callable[[timedelta], None], timeout: timedelta = _DELETION) -> None:
         """Delete remote references; does not wait if RPC was shut down in a process, as that confirms no deletion."""
-        self._wait_for(functools.partial(original, _NO_DELETION if self._has_been_shut_down else timeout))
+        delete = functools.partial(original, _NO_DELETION if self._has_been_shut_down else timeout)
+        self._wait_for(delete, rpc_compat.current_agent())
 
-    def _wait_for(self, function: Callable[[], object]) -> None:
-        """Call it on a thread of its own, until it returns or RPC is ended."""
+    def _wait_for(self, function: Callable[[], object], agent: Any) -> None:
+        """Call it on a thread of its own, until it returns or RPC is ended; not at all if ``agent`` was ended."""
         raised: list[Exception] = []
 
         def run() -> None:
             try:
-                function()
+                if agent is not self._ended:  # looked up here: whoever ends it from now on finds this call
+                    function()
             except Exception as e:
                 raised.append(e)
             is_over.set()
