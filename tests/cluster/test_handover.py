@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -74,6 +75,22 @@ def test_training_goes_on_to_the_same_numbers(cluster: jdist.Cluster, notices: l
         assert found[rank][1] == pytest.approx(alone[rank][1], rel=1e-12)
         assert found[rank][1] == found[0][1]
     assert cluster.run("t = torch.ones(1)\nif rank < 2: dist.all_reduce(t, group=pair)\nt.item()").values[1] == 2.0
+
+
+def test_code_that_saves_all_signal_handlers_and_restores_them_does_not_cost_the_names(cluster: jdist.Cluster) -> None:
+    """As Lightning's Trainer does; Python itself knows of no handlers but its own."""
+    restore = """
+    import signal
+    saved = {n: signal.getsignal(n) for n in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}}
+    signal.signal(signal.SIGABRT, print)
+    for number, handler in saved.items():
+        if handler is not None: signal.signal(number, handler)
+    del saved
+    """
+    for code in (MISMATCH, FAULT):
+        lost = crash(cluster, textwrap.dedent(restore) + f"kept = rank\n{code}")
+        found = cluster.run("kept", timeout=60).values
+        assert {r: found[r] for r in lost} == {r: r for r in lost}
 
 
 def test_what_cannot_be_carried_is_named_and_the_history_and_the_session_are_there(

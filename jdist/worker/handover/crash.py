@@ -8,12 +8,17 @@ the same signal. A fault in the meantime ends it at once, and its agent ends a p
 
 Installed below faulthandler's handlers, which need no interpreter: what they write tells the agent of a failure in
 which Python cannot run any more.
+
+Python counts these signals as having their default action, because it did not install the handlers itself. Code that
+saves all handlers and restores them later, such as Lightning's Trainer, would therefore remove these without knowing,
+and nobody would notice before a process fails. So in ``signal.signal`` these signals' default is this handler.
 """
 
 import _thread
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import mmap
 import os
 import signal
@@ -66,21 +71,41 @@ class CrashHandler:
         self._libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
         self._libc.signal.restype = ctypes.c_void_p
         self._callback = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._handle)  # kept for the process's life
+        self._own = _HandlerEntry(
+            ctypes.cast(self._callback, ctypes.c_void_p), flags=_ON_STACK if _HAS_OWN_STACK else 0
+        )
+        self._above: dict[int, _HandlerEntry] = {}  # faulthandler's, by signal.
         self._stack = mmap.mmap(-1, _STACK)
         self._line = line
         self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def install(self) -> None:
         """Handle the signals from now on; on the main thread."""
-        action = _HandlerEntry(ctypes.cast(self._callback, ctypes.c_void_p), flags=_ON_STACK if _HAS_OWN_STACK else 0)
         for number in SIGNALS:
-            self._libc.sigaction(int(number), ctypes.byref(action), None)
+            self._libc.sigaction(int(number), ctypes.byref(self._own), None)
         self._line.setblocking(False)  # faulthandler's text is left out rather than waited for
         faulthandler.enable(self._line.fileno())
+        for number in SIGNALS:
+            self._above[number] = _HandlerEntry()
+            self._libc.sigaction(int(number), None, ctypes.byref(self._above[number]))
+        signal.signal = self._keeping(signal.signal)
         stack = _Stack(ctypes.addressof(ctypes.c_char.from_buffer(self._stack)), 0, _STACK)
         self._libc.sigaltstack(ctypes.byref(stack), None)  # after faulthandler's own, which is too small for Python
         # A child that fails is none of the agent's business.
         os.register_at_fork(after_in_child=lambda: os.dup2(self._nowhere, self._line.fileno(), inheritable=False))
+
+    def _keeping(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap ``signal.signal`` so that what it takes for the default of these signals is this handler."""
+
+        @functools.wraps(original)
+        def set_handler(signalnum: Any, handler: Any) -> Any:
+            before = original(signalnum, handler)
+            if handler == signal.SIG_DFL and signalnum in self._above and os.getpid() == self._pid:
+                kept = self._above[signalnum] if faulthandler.is_enabled() else self._own
+                self._libc.sigaction(int(signalnum), ctypes.byref(kept), None)
+            return before
+
+        return set_handler
 
     def _handle(self, number: int) -> None:
         """The handler: in the thread that failed, with whatever is on its stack."""
