@@ -30,6 +30,7 @@ class RankEnd:
     kind: str
     at: float = 0.0
     failure: str = ""  # Such as "ValueError: no such file".
+    is_echo: bool = False  # It failed because the connection to another rank ended.
     digests: tuple[CallDigest, ...] = ()  # Of the collectives that it called.
 
 
@@ -124,8 +125,9 @@ class Run(HasPhase[RunPhase]):
         if self.abort_reason and kind == "error":
             kind = "timeout" if self.abort_reason == "timeout" else "interrupted"
         failure = "" if done.error is None else f"{done.error.ename}: {done.error.evalue}".partition("\n")[0][:_FAILURE]
-        self.ends[done.rank] = RankEnd(kind, now, failure, done.digests)
-        is_cause = kind in ("error", "lost") and not (done.error is not None and done.error.is_echo)
+        is_echo = done.error is not None and done.error.is_echo
+        self.ends[done.rank] = RankEnd(kind, now, failure, is_echo, done.digests)
+        is_cause = kind in ("error", "lost") and not is_echo
         died_by_itself = kind == "lost" and not self.abort_reason
         if is_cause and (self.first_failure < 0 or died_by_itself):
             self.first_failure = done.rank

@@ -11,7 +11,7 @@ which Python cannot run any more.
 
 Python counts these signals as having their default action, because it did not install the handlers itself. Code that
 saves all handlers and restores them later, such as Lightning's Trainer, would therefore remove these without knowing,
-and nobody would notice before a process fails. So in ``signal.signal`` these signals' default is this handler.
+which would show only when a process fails. So in ``signal.signal`` these signals' default is this handler.
 """
 
 import _thread
