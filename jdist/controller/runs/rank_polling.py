@@ -18,7 +18,7 @@ from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_loss, is_confirmed
-from jdist.controller.verdict.wait_graph import Part, RankSnapshot
+from jdist.controller.verdict.wait_graph import Part, RankSnapshot, is_behind
 from jdist.core.messages.observation import Observation, Observe, Stalled, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.status import Notice
@@ -196,9 +196,10 @@ class RankPoller:
         now, run.seen = self._model.now, ranks
         found = decide_on_loss(run.number, run.losses, ranks)
         has_moved = any(s.part == "elsewhere" and s.observation is None for r, s in ranks.items() if r in run.ranks)
-        moving = [s for s in ranks.values() if s.part == "running" and not s.is_in_known_call]
+        running = [r for r, s in ranks.items() if s.part == "running"]
+        is_moving = any(not ranks[r].is_in_known_call or is_behind(r, ranks) for r in running)
         is_open = found.kind == "lost" or not found.responsible
-        if run.diagnose_until is not None and now < run.diagnose_until and (has_moved or (is_open and moving)):
+        if run.diagnose_until is not None and now < run.diagnose_until and (has_moved or (is_open and is_moving)):
             # A rank failed in the meantime, or has not come to the call yet: the next poll shows where it is.
             run.poll_no_later_than(now if has_moved else now + _SOON)
             return

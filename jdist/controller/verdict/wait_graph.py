@@ -128,6 +128,16 @@ def missing(call: Call, ranks: Ranks) -> list[int]:
     return found
 
 
+def is_behind(rank: int, ranks: Ranks) -> bool:
+    """Whether a member of the group is past the collective that ``rank`` is in, which is thus about to leave it."""
+    others = [snapshot for r, snapshot in ranks.items() if r != rank]
+    return any(
+        (progress := other.progress(call.group)) is not None and progress.begun > call.number > 0
+        for call in ranks[rank].activity.calls
+        for other in others
+    )
+
+
 def members(group: str, ranks: Ranks) -> tuple[int, ...]:
     """The ranks of a group in its own order, from any rank that knows it; empty if none does."""
     return next((p.ranks for s in ranks.values() if (p := s.progress(group)) is not None), ())

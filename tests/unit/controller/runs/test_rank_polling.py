@@ -376,14 +376,15 @@ def test_a_rank_that_its_c_code_ended_is_explained_by_calls_that_do_not_fit() ->
     assert d.told(RunEnded)[-1].first_failure == 2, "the rank that is accused, not the one that died"
 
 
-def test_a_rank_that_has_not_come_to_the_call_yet_is_looked_at_again() -> None:
+@pytest.mark.parametrize("late", [BUSY, observed(4, 3)], ids=["in Python", "in the collective before"])
+def test_a_rank_that_has_not_come_to_the_call_yet_is_looked_at_again(late: Observation) -> None:
     """Without it there may be no majority."""
     d = driver()
     run = d.run()
     d.agent_of(3).kill(3, SIGABRT, calling())
     d.settle()
     d.sleep(0.0)
-    answer(d, r0=BUSY, r1=calling(), r2=calling("float64"))
+    answer(d, r0=late, r1=calling(), r2=calling("float64"))
     assert not d.heard(AbortRun)
     d.sleep(0.05)
     answer(d, r0=calling(), r1=calling(), r2=calling("float64"))
@@ -395,7 +396,7 @@ def test_a_rank_that_has_not_come_to_the_call_yet_is_looked_at_again() -> None:
     d.settle()
     for _ in range(30):
         d.sleep(0.05)
-        answer(d, r0=BUSY, r1=calling(), r2=calling("float64"))
+        answer(d, r0=late, r1=calling(), r2=calling("float64"))
     assert {h.run for h in d.heard(AbortRun)} == {run}
     assert told(d).responsible == (), "two against one, and rank 0 might have joined either side"
 
