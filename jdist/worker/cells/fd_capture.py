@@ -12,9 +12,11 @@ import select
 import sys
 import termios
 import threading
+import time
 from typing import Any
 
-_CHUNK = 65536
+_CHUNK = 65536  # Bytes; a pipe holds no more.
+_FASTEST = 16 << 20  # Bytes a second: what an agent can take from each of some ranks, and still be heard meanwhile.
 _LONGEST = 1.0  # Seconds that is waited for the pump.
 
 
@@ -23,7 +25,7 @@ class FdCapture:
 
     def __init__(self, fd: int, stream: Any):
         self.fd = fd
-        self._stream, self._write = stream, stream.write
+        self._stream, self._write, self._flush = stream, stream.write, stream.flush
         self._read_end, self._write_end = os.pipe()  # this write end stays open: the pipe has no end while cells run
         self._wake_read, self._wake_write = os.pipe()
         os.dup2(self._write_end, fd)
@@ -68,12 +70,18 @@ class FdCapture:
             self._stream.write, self._stream.flush = text.write, text.flush  # for who holds it, such as loggers
 
     def _pump(self) -> None:
+        unsent = 0
         while True:
             ready, _, _ = select.select([self._read_end, self._wake_read], [], [])
             self._is_busy = True
             with contextlib.suppress(BlockingIOError):  # it is empty
-                while chunk := os.read(self._read_end, _CHUNK):
-                    self._write(self._decoder.decode(chunk))
+                chunk = os.read(self._read_end, _CHUNK)  # all that was there when catch_up asked, not what comes then
+                self._write(self._decoder.decode(chunk))
+                unsent += len(chunk)
+            if unsent >= _CHUNK:  # for who writes faster, the pipe is full now and then
+                self._flush()
+                time.sleep(unsent / _FASTEST)
+                unsent = 0
             self._is_busy = False
             if self._wake_read in ready:
                 os.read(self._wake_read, _CHUNK)

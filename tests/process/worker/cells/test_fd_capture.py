@@ -1,0 +1,77 @@
+"""What is written to a file descriptor: passed on in bounded pieces, and caught up with whoever goes on writing."""
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from jdist.worker.cells import fd_capture
+from jdist.worker.cells.fd_capture import FdCapture
+from support.waits import eventually
+
+PIECE = b"x" * 4096
+
+
+class Stream:
+    """A stream that remembers how much was written between two flushes."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.unsent = self.most_unsent = 0
+
+    def write(self, text: str) -> int:
+        self.text += text
+        self.unsent += len(text)
+        self.most_unsent = max(self.most_unsent, self.unsent)
+        return len(text)
+
+    def flush(self) -> None:
+        self.unsent = 0
+
+
+@pytest.fixture
+def fd() -> Iterator[int]:
+    """A file descriptor that may be captured."""
+    fd = os.open(os.devnull, os.O_WRONLY)
+    yield fd
+    os.close(fd)
+
+
+def test_what_was_written_before_comes_first(fd: int) -> None:
+    stream = Stream()
+    FdCapture(fd, stream)
+    for number in range(100):
+        os.write(fd, f"child {number}\n".encode())
+        stream.write(f"rank {number}\n")
+    assert stream.text == "".join(f"child {n}\nrank {n}\n" for n in range(100))
+
+
+def test_it_catches_up_while_a_child_writes_without_a_pause(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refilled(Stream):
+        is_refilled = True
+
+        def write(self, text: str) -> int:
+            if self.is_refilled:
+                os.write(fd, PIECE)
+            return super().write(text)
+
+    monkeypatch.setattr(fd_capture, "_LONGEST", 600.0)
+    stream = Refilled()
+    capture = FdCapture(fd, stream)
+    os.write(fd, PIECE)
+    thread = threading.Thread(target=capture.catch_up, daemon=True)
+    thread.start()
+    thread.join(30)
+    stream.is_refilled, has_ended = False, not thread.is_alive()
+    thread.join(30)
+    assert has_ended
+
+
+def test_much_output_travels_in_bounded_pieces(fd: int) -> None:
+    stream = Stream()
+    FdCapture(fd, stream)
+    for _ in range(256):
+        os.write(fd, PIECE)
+    assert eventually(lambda: len(stream.text) == 256 * len(PIECE))
+    assert stream.most_unsent < 2 * 65536
