@@ -65,6 +65,7 @@ class CellRunner:
     async def _run(self, cell: ExecuteCell) -> None:
         kernel = self._kernel
         async with main_lock(kernel):
+            self._streams.catch_up()  # what children of the last cell have written since its end is the last cell's
             # The request message that the cell's output names as its parent.
             content = {"code": cell.code, "silent": False, "allow_stdin": cell.allow_stdin}
             parent = kernel.session.msg("execute_request", content)

@@ -44,6 +44,11 @@ class OwnStreams:
         for own in self._own.values():
             own.flush()
 
+    def catch_up(self) -> None:
+        """Pass on what children have written so far: it belongs to the cell whose number output bears now."""
+        for capture in self._captures:
+            capture.catch_up()
+
     def after_fork(self) -> None:
         """In a forked child: write to file descriptors 1 and 2, which the rank reads, instead of sending messages."""
         for capture in self._captures:
