@@ -73,12 +73,14 @@ class ClusterFollower(ABC):
         self, observer: AsyncCluster, wants_observations: Callable[[StatusReport], bool]
     ) -> tuple[StatusReport, Observations]:
         """The cluster now. Raises TimeoutError, ConnectionLost if it does not answer."""
-        report = await asyncio.wait_for(observer.status(), ANSWER_TIMEOUT)
+        async with asyncio.timeout(ANSWER_TIMEOUT):
+            report = await observer.status()
         alive = [row.rank for row in report.ranks if row.pid and row.state != "unreachable"]
         if not wants_observations(report) or not alive or report.facts.phase != "ready":
             return report, {}
         try:
-            return report, await asyncio.wait_for(observer.look(alive, timeout=_OBSERVE_TIMEOUT), ANSWER_TIMEOUT)
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                return report, await observer.look(alive, timeout=_OBSERVE_TIMEOUT)
         except (TimeoutError, ConnectionLost, UsageError):  # the last: ranks that have been removed in the meantime
             return report, {}
 
@@ -90,7 +92,8 @@ class ClusterFollower(ABC):
     async def _follow(self) -> None:
         while True:
             try:
-                self.observer = await asyncio.wait_for(AsyncCluster.observe(self.connection), ANSWER_TIMEOUT)
+                async with asyncio.timeout(ANSWER_TIMEOUT):
+                    self.observer = await AsyncCluster.observe(self.connection)
             except (ConnectionLost, ProtocolError, TimeoutError, OSError) as e:
                 self.handle_silence(e)
             self.was_attached = self.observer is not None
@@ -121,7 +124,8 @@ class ClusterFollower(ABC):
             self.handle_silence(e)
         await asyncio.sleep(_SHORTEST_PAUSE)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), self.pause())
+            async with asyncio.timeout(self.pause()):
+                await self._changed.wait()
 
     def _handle_message(self, message: Message) -> None:
         if isinstance(message, Notice):

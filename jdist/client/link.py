@@ -192,7 +192,8 @@ class Link:
         try:
             self.send(message)
             while True:
-                answer = await asyncio.wait_for(queue.get(), timeout)
+                async with asyncio.timeout(timeout):
+                    answer = await queue.get()
                 if isinstance(answer, RequestRefused):
                     raise UsageError(answer.reason, remedies=answer.remedies)
                 if isinstance(answer, Stopped):

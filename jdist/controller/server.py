@@ -100,7 +100,8 @@ class Server:
             reason = await self._over
             agents = [name for name, peer in self._state.model.liveness_names.items() if peer.startswith("a-")]
             with contextlib.suppress(TimeoutError):  # every agent ends, and with it all of its node's workers
-                await asyncio.wait_for(self._data.liveness_ended(agents), _AGENTS_END)
+                async with asyncio.timeout(_AGENTS_END):
+                    await self._data.liveness_ended(agents)
             return reason
         finally:
             if self._timer is not None:
@@ -108,7 +109,8 @@ class Server:
             self._port.close(linger=_LAST_WORDS)
             self._gate.close()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self._zmq.term), 2 * _LAST_WORDS)
+                async with asyncio.timeout(2 * _LAST_WORDS):
+                    await asyncio.to_thread(self._zmq.term)
             self._data.close()  # ends the liveness connections: the last messages, which say why, are out
 
     def stop(self, reason: str) -> None:

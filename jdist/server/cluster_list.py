@@ -235,7 +235,8 @@ class ClusterList:
                 async with asyncio.timeout(None if is_settled else _RESCAN):
                     while not self._rescan.is_set() and await asyncio.to_thread(_changed_at) == seen:
                         with contextlib.suppress(TimeoutError):
-                            await asyncio.wait_for(self._rescan.wait(), _GLANCE)
+                            async with asyncio.timeout(_GLANCE):
+                                await self._rescan.wait()
 
     async def _adopt(self, running: Mapping[str, Connection], others: dict[str, ClusterSnapshot]) -> None:
         """Follow the clusters that run; show the others."""

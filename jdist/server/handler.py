@@ -30,7 +30,8 @@ async def cross(work: Coroutine[Any, Any, T], within: float) -> T:
     """
     future, _ = bridge().begin(work)
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(future), within)
+        async with asyncio.timeout(within):
+            return await asyncio.wrap_future(future)
     finally:
         future.cancel()
 

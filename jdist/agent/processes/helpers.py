@@ -48,7 +48,8 @@ async def start_reporter(
         try:
             pid = await starter.start(ProcessRequest(entry, msgspec.json.encode(spec(str(path))), str(log), {}))
             on_exit(pid, is_over.set)
-            await asyncio.wait_for(is_over.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await is_over.wait()
             return pid, reports.recv(1 << 16)
         except BlockingIOError:
             last = log.read_text(errors="replace").strip().splitlines()[-1:]

@@ -190,7 +190,8 @@ class PreloadedProcess:
     async def _reply(self, timeout: float | None, doing: str) -> ProcessReply:
         host = socket.gethostname()
         try:
-            data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self._socket, 1 << 20), timeout)
+            async with asyncio.timeout(timeout):
+                data = await asyncio.get_running_loop().sock_recv(self._socket, 1 << 20)
         except TimeoutError:
             raise LaunchError(f"the forkserver on {host} did not {doing} within {timeout:.0f} s") from None
         except OSError:

@@ -122,6 +122,23 @@ def test_a_cluster_is_polled_when_it_changes_and_ranks_that_live_are_observed(ob
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("steps", range(6))
+def test_it_ends_also_while_a_change_is_being_noticed(observer: FakeObserver, steps: int) -> None:
+    async def scenario() -> None:
+        follower = Recorder()
+        await follower.next()
+        for _ in range(10):  # until it waits for a change
+            await asyncio.sleep(0)
+        follower.poll_now()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(LONG):
+            await follower.close()
+        assert observer.is_detached
+
+    asyncio.run(scenario())
+
+
 def test_a_silent_controller_is_polled_again_and_a_lost_one_left(observer: FakeObserver) -> None:
     async def scenario() -> None:
         observer.error = TimeoutError()
