@@ -40,7 +40,7 @@ from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.transport.dialing import Receiver, put_segment
 from jdist.wire.values.frames import MAX_MESSAGE
 from jdist.wire.values.objects import decode, encode, inline, needs_torch
-from jdist.wire.values.segments import Segment, create_probe, layout, new_memory, split
+from jdist.wire.values.segments import Segment, create_probe, layout, new_memory, receiving, split
 
 # Called with the names of the values, bytes done and bytes in all; with 0 in all for something else that takes time.
 OnProgress = Callable[[str, int, int], None]
@@ -167,10 +167,11 @@ class Carrier:
 
     async def _map(self, rank: int, handle: str, sizes: list[int], progress: OnMoved) -> list[memoryview]:
         """A held value's buffers in a segment, already unlinked: it lives as long as the values made on it."""
-        answer = await self._link.query_one(rank, Fetch(handle, self.probe), Fetched, on_progress=progress)
-        with Segment.open(answer.path, layout(sizes)[1], private=False) as segment:
-            segment.unlink()
-            return split(segment.view, sizes)
+        with receiving(self._cluster) as probe:
+            answer = await self._link.query_one(rank, Fetch(handle, probe), Fetched, on_progress=progress)
+            with Segment.open(answer.path, layout(sizes)[1], private=False) as segment:
+                segment.unlink()
+                return split(segment.view, sizes)
 
     async def _receive(self, rank: int, handle: str, sizes: list[int], progress: OnMoved) -> list[memoryview]:
         """A held value's buffers in memory of this process, received while the rank sends them."""

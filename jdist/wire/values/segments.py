@@ -15,7 +15,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -155,11 +155,12 @@ class Segment:
             written += os.pwrite(self._fd, piece[written:], offset + written)
 
     def hand_over(self, receiver: str) -> None:
-        """Make the owner of the segment or probe at ``receiver`` the owner of this one, too."""
-        owner = os.path.basename(receiver)[-32:-16]
-        path = f"{self.path[:-32]}{owner}{self.path[-16:]}"
+        """Make the owner of the probe at ``receiver`` the owner of this, too. Raises ValueFailed if it is removed."""
+        path = f"{self.path[:-32]}{_mark(receiver)}{self.path[-8:]}"
         os.rename(self.path, path)
         self.path = path
+        if not os.path.exists(receiver):  # in this order: it is removed before what was handed over is swept
+            raise ValueFailed("nobody waits for the value any more")
 
     def unlink(self) -> None:
         """Remove the name, if it is still there."""
@@ -191,6 +192,17 @@ def create_probe(cluster: str) -> ProbeWire:
     with Segment.create(cluster, len(nonce)) as segment:
         segment.fill([memoryview(nonce.encode())])
         return ProbeWire(segment.path, nonce)
+
+
+@contextlib.contextmanager
+def receiving(cluster: str) -> Iterator[ProbeWire]:
+    """A probe for one segment to be handed over to. At the end nothing is left, also if its path was not heard of."""
+    probe = create_probe(cluster)
+    try:
+        yield probe
+    finally:
+        Path(probe.path).unlink(missing_ok=True)
+        _sweep(cluster, lambda _owner, path: _mark(path.name) == _mark(probe.path))
 
 
 def shares_memory(probe: ProbeWire | None) -> bool:
@@ -234,6 +246,11 @@ def _sweep(cluster: str, is_to_go: Callable[[str, Path], bool]) -> list[str]:
                 path.unlink()
                 swept.append(str(path))
     return sorted(swept)
+
+
+def _mark(path: str) -> str:
+    """What the names of a probe and of the segments handed over to it have in common: their owner, and a part."""
+    return path[-32:-8]
 
 
 def _own_owner() -> str:

@@ -22,6 +22,7 @@ from jdist.wire.values.segments import (
     Segment,
     create_probe,
     layout,
+    receiving,
     shares_memory,
     split,
     sweep,
@@ -246,6 +247,22 @@ def test_what_was_handed_over_unheard_is_swept_by_its_new_owner_alone() -> None:
     cluster = f"t{secrets.token_hex(4)}"
     probe = create_probe(cluster)
     with Segment.create(cluster, 1000) as unheard, Segment.create(cluster, 1000) as others:
-        others.hand_over(f"jdist-{cluster}-{'0' * 8}{'1' * 8}{'2' * 16}")
+        with pytest.raises(ValueFailed):
+            others.hand_over(f"jdist-{cluster}-{'0' * 8}{'1' * 8}{'2' * 16}")
         assert sweep_handed_over(cluster) == [unheard.path]
     assert sorted(sweep(cluster)) == sorted([probe.path, others.path])
+
+
+def test_what_is_handed_over_and_not_taken_goes_with_its_receiver(cluster: str) -> None:
+    with receiving(cluster) as other, Segment.create(cluster, 10) as others, Segment.create(cluster, 10) as late:
+        others.hand_over(other.path)
+        with receiving(cluster) as probe, Segment.create(cluster, 10) as given:
+            given.hand_over(probe.path)
+            assert os.path.exists(given.path)
+        assert not os.path.exists(given.path)
+        assert not os.path.exists(probe.path)
+        with pytest.raises(ValueFailed, match="nobody waits"):
+            late.hand_over(probe.path)
+        late.unlink()
+        assert os.path.exists(others.path)
+    assert sweep(cluster) == []

@@ -1,0 +1,55 @@
+"""What a client leaves in shared memory: nothing."""
+
+import asyncio
+import secrets
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+from msgspec import structs
+
+from jdist.client.values.carrier import Carrier
+from jdist.core.messages.protocol import RankReplyBody
+from jdist.core.messages.values import Evaluated, Fetch
+from jdist.wire.values.objects import encode
+from jdist.wire.values.segments import Segment, sweep
+
+SIZE = 1 << 20
+
+
+class Link:
+    """A rank that has handed a value over and whose answer does not arrive."""
+
+    def __init__(self, cluster: str) -> None:
+        self.connection: Any = SimpleNamespace(cluster=cluster, host="127.0.0.1", data_port=1)
+        self.has_handed_over = asyncio.Event()
+
+    async def query(self, ranks: tuple[int, ...], _: object) -> dict[int, RankReplyBody]:
+        payload = structs.replace(encode(1)[0], sizes=(SIZE,))
+        return dict.fromkeys(ranks, Evaluated((payload,), "handle", is_near=True))
+
+    async def query_one(self, _: int, fetch: Fetch, *__: object, **___: object) -> NoReturn:
+        assert fetch.probe is not None
+        with Segment.create(self.connection.cluster, SIZE) as segment:
+            segment.hand_over(fetch.probe.path)
+        self.has_handed_over.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_a_pull_that_is_cancelled_while_its_answer_is_on_the_way() -> None:
+    cluster = f"t{secrets.token_hex(4)}"
+
+    async def scenario() -> None:
+        link: Any = Link(cluster)
+        carrier = Carrier(link)
+        pulling = asyncio.ensure_future(carrier.pull(("x",), (0,)))
+        async with asyncio.timeout(30):
+            await link.has_handed_over.wait()
+        pulling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pulling
+        carrier.close()
+
+    asyncio.run(scenario())
+    assert sweep(cluster) == []
