@@ -15,6 +15,7 @@ import re
 import secrets
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
@@ -79,6 +80,7 @@ class Segment:
         self.path = path
         self.nbytes = nbytes
         self._fd = fd
+        self._writing = threading.Lock()
         self._access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
@@ -152,7 +154,8 @@ class Segment:
         """Write bytes at ``offset``, without holding the GIL. Raises OSError when the disk fails."""
         written = 0
         while written < len(piece):
-            written += os.pwrite(self._fd, piece[written:], offset + written)
+            with self._writing:  # else a cancelled sender could close it meanwhile, and its number be another file's
+                written += os.pwrite(self._fd, piece[written:], offset + written)
 
     def hand_over(self, receiver: str) -> None:
         """Make the owner of the probe at ``receiver`` the owner of this, too. Raises ValueFailed if it is removed."""
@@ -175,9 +178,10 @@ class Segment:
             with contextlib.suppress(BufferError):
                 self._map.close()
         self._view = self._map = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        with self._writing:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,32 @@ def test_progress_counts_bytes_by_slices(cluster: str, monkeypatch: pytest.Monke
         segment.unlink()
         segment.fill(buffers, told.append)
     assert told == [100, 200, 250, 280]
+
+
+def test_a_segment_that_is_closed_while_it_is_filled_writes_into_no_other_file(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled push closes its segment while another thread fills it."""
+    segment, write, closers = Segment.create(cluster, 64), os.pwrite, []
+
+    def while_it_is_closed(fd: int, piece: memoryview, offset: int) -> int:
+        closers.append(threading.Thread(target=segment.close))
+        closers[-1].start()
+        closers[-1].join(0.1)
+        os.fstat(fd)  # raises if it is closed, and so may be another file's number
+        return write(fd, piece, offset)
+
+    segment.unlink()
+    monkeypatch.setattr(segments, "SLICE", 4)
+    monkeypatch.setattr(segments.os, "pwrite", while_it_is_closed)
+
+    def close_then_go_on(_done: int) -> None:
+        closers[-1].join()
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        segment.fill([memoryview(b"8 bytes.")], close_then_go_on)
+    assert len(closers) == 2
+    closers[-1].join()
 
 
 def test_what_does_not_fit_is_refused(cluster: str) -> None:
