@@ -90,14 +90,16 @@ def test_wait(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     assert "idle, fresh" in status(own)
 
 
-def test_stop(fresh_cluster: Callable[..., jdist.Cluster], traces: Traces) -> None:
+def test_stop(fresh_cluster: Callable[..., jdist.Cluster], traces: Traces, tmp_path: Path) -> None:
     """Every client hears why, and nothing is left."""
+    begun = tmp_path / "begun"
     before = traces.snapshot()
     own = fresh_cluster(2, 1, on_death="stop", **LIMITS)
     other = jdist.attach(own.name)
     try:
-        run = own.run("import time; time.sleep(100)", background=True)
-        assert eventually(lambda: run.state == "running")
+        cell = f"import time\nif rank == 1:\n    open({str(begun)!r}, 'w').close()\ntime.sleep(100)"
+        run = own.run(cell, background=True)
+        assert eventually(begun.exists)
         anatomy.kill(anatomy.worker(own, 1))
         assert run.wait(10)
         assert run.outcomes[1].kind == "lost"

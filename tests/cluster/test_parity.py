@@ -104,6 +104,7 @@ dist.init_process_group("gloo")
 t = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(t)
 print(t.item())
+dist.barrier()  # a process that ends while another still connects to it makes that one fail, in any script
 """
 
 

@@ -66,6 +66,7 @@ class Workers:
         self._socket_path = str(node.directory / "agent")
         self._socket = bind_ipc(node.zmq_context, self._socket_path, self._handle_frames)
         self._failing: dict[int, Kernel] = {}  # Those that are reported as down while they hand their names over.
+        self._ending: set[Kernel] = set()  # Those that have been killed and whose end has not been heard of.
         self._names_path = str(node.directory / "names")
         self.handover = HandoverServer(self._names_path, self._kernel_of, self._handle_failure)
 
@@ -107,14 +108,14 @@ class Workers:
     def _dismiss(self, kernel: Kernel) -> None:
         kernel.is_dismissed = True
         kernel.kill()
+        self._ending.add(kernel)
 
     def close(self) -> None:
         """Leave no process behind, whoever started it: the node has no workers any more."""
-        kernels = [*self.kernels.values(), *self._failing.values()]
         self.end({*self.kernels, *self._failing})
         self._node.starter.close()
         self._reaper.end_all(_CHILDREN_END_TIMEOUT)
-        for kernel in kernels:
+        for kernel in self._ending:
             kernel.close()
         self._socket.close()
         self.handover.close()
@@ -164,6 +165,7 @@ class Workers:
             self.oom.watch(kernel.pid)
         except (LaunchError, OSError) as e:
             kernel.close()
+            self._ending.discard(kernel)
             self._report_down(kernel, str(e))
 
     def _report_down(self, kernel: Kernel, reason: str) -> None:
@@ -183,6 +185,7 @@ class Workers:
         self.listener.handle_down(down)
 
     def _handle_exit(self, kernel: Kernel) -> None:
+        self._ending.discard(kernel)
         self.handover.handle_exit(kernel)
         status = self._reaper.status(kernel.pid)
         if self._failing.get(kernel.worker) is kernel:

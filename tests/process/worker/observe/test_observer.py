@@ -85,7 +85,7 @@ WITHOUT_A_NOTE = {
     "import torch.distributed.distributed_c10d as c\nc.all_reduce(t)": ("all_reduce", 2, ""),
     "import torch.distributed._functional_collectives as f\ny = f.all_reduce(t, 'sum', dist.group.WORLD)\ny = y + 1": (
         "all_reduce",
-        3,
+        2,
         "",
     ),
     "ddp(torch.ones(1, 2)).sum().backward()": ("all_reduce", 1, ""),
