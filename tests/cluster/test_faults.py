@@ -44,6 +44,13 @@ def kill_worker(cluster: jdist.Cluster, rank: int) -> None:
     assert eventually(lambda: pid not in {r.pid for r in cluster.status().ranks})
 
 
+def are_in_cell(cluster: jdist.Cluster, first: str = "python") -> bool:
+    """Whether all ranks are in the cell, the first one in ``first``; a run has started before its ranks begin it."""
+    seen = cluster.look()
+    inside = [rank for rank, at in seen.items() if at.doing.line]
+    return len(inside) == cluster.topology.world_size and seen[0].doing.kind == first
+
+
 class Phase:
     """A cluster busy with something, and how that ended."""
 
@@ -67,13 +74,8 @@ class Phase:
             anatomy.kill(pid)
 
     def _wait_until_inside(self) -> None:
-        inside = "collective" if self.name == "collective" else "python"
-
-        def is_inside() -> bool:
-            seen = self.cluster.look([0])
-            return 0 in seen and bool(seen[0].doing.line) and seen[0].doing.kind == inside
-
-        assert eventually(is_inside)
+        first = "collective" if self.name == "collective" else "python"
+        assert eventually(lambda: are_in_cell(self.cluster, first))
 
     def _finish(self) -> None:
         assert self.run is not None
@@ -146,7 +148,7 @@ def test_a_worker(surviving: jdist.Cluster, phase: str, rank: int) -> None:
 
 def test_both_workers_at_once(surviving: jdist.Cluster) -> None:
     run = surviving.run(CELL, background=True)
-    assert eventually(lambda: run.state == "running")
+    assert eventually(lambda: are_in_cell(surviving))
     for rank in (0, 1):
         anatomy.kill(anatomy.worker(surviving, rank))
     assert run.wait(SLACK)
