@@ -1,7 +1,7 @@
 # One command each. Every target makes .venv on first use; after that it starts at once.
 #
 #   make demo    run the first notebook here in the terminal, cell by cell
-#   make test    lint, types and imports; the tests of jdist itself; the first notebook. Ten minutes on two cores
+#   make test    lint, types and imports; the tests of jdist itself; the first notebook. Fifteen minutes on two cores
 #   make test-unit | test-process | test-cluster    one tier of them: nothing started; single processes; clusters
 #   make test-system  what jdist works with: ssh, Slurm, MPI, Ray, JupyterHub, browsers, all notebooks, the soak
 #   make test-all   everything that is checked: both of them
