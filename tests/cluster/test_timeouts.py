@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import time
 from collections.abc import Callable
 
@@ -261,15 +263,17 @@ def save():
     end = time.monotonic() + 1.2
     while time.monotonic() < end: time.sleep(0.01)
     saved += 1
-print("in it")
 """
-IN_IT = "in it"
+NUMBERS = itertools.count()
 
 
 def interrupted(cluster: jdist.Cluster, code: str) -> tuple[jdist.CellRun, list[str]]:
     """A run that was interrupted once, and the notices that come."""
-    run = cluster.run(SAVE + code, background=True)
-    assert eventually(lambda: all(rank.last_line == IN_IT for rank in cluster.status().ranks))
+    in_it = f"in it {next(NUMBERS)}"  # of this run: a rank's last line outlives its cell
+    said = f"print({in_it!r})"
+    code = re.sub(r"^(try|with .*):\n    ", rf"\g<0>{said}\n    ", f"{SAVE}\n{code}", count=1, flags=re.MULTILINE)
+    run = cluster.run(code if said in code else f"{said}\n{code}", background=True)
+    assert eventually(lambda: all(rank.last_line == in_it for rank in cluster.status().ranks))
     notices: list[str] = []
     cluster.asynchronous.watch(lambda m: notices.append(getattr(m, "text", "")))
     run.cancel()
