@@ -28,7 +28,7 @@ from jdist.agent.relay.node_queries import NodeQueries
 from jdist.agent.relay.rank_queries import RankQueries
 from jdist.agent.starters.starter import Prewarmer
 from jdist.core import __version__
-from jdist.core.messages import groups, membership, runs
+from jdist.core.messages import debug, groups, membership, runs
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.code import CodeSynced
 from jdist.core.messages.protocol import NodeQuery, RankQuery, ToAgent
@@ -40,6 +40,8 @@ from jdist.wire.transport.invitations import REFUSED
 from jdist.wire.values.frames import Unpacker
 
 _log = logging.getLogger("jdist.agent")
+
+_FOR_WORKERS = (runs.ExecuteCell, runs.AbortRun, groups.FormWorld, debug.PauseRanks, debug.ResumeRanks)
 
 _from_controller: Unpacker[Any] = Unpacker(ToAgent)
 _done: Unpacker[runs.RankDone] = Unpacker(runs.RankDone)
@@ -91,7 +93,7 @@ class ControllerHandlers:
     def handle(self, data: bytes) -> None:
         """Handle a message; what is for workers is forwarded as it came."""
         message, parts = _from_controller(data), self._parts
-        if not isinstance(message, runs.ExecuteCell | groups.FormWorld | runs.AbortRun):
+        if not isinstance(message, _FOR_WORKERS):
             self._handlers[type(message)](message)
             return
         if isinstance(message, runs.ExecuteCell):

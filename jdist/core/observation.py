@@ -71,7 +71,8 @@ class CallDigest(Struct, frozen=True):
 
 # idle: no cell runs. python: runs or sleeps outside torch.distributed. collective, transfer (send, recv), store (a
 # wait at the rendezvous store): blocked in that. silent: does not answer; its process is stopped or holds the GIL.
-ActivityKind = Literal["idle", "python", "collective", "transfer", "store", "silent"]
+# paused: by the debugger, with no cell in its frame.
+ActivityKind = Literal["idle", "python", "collective", "transfer", "store", "silent", "paused"]
 
 
 class Activity(Struct, frozen=True, omit_defaults=True):

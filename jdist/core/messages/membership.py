@@ -8,6 +8,7 @@ id on the way between agent and controller, which puts the present rank in its p
 from msgspec import Struct
 
 from jdist.core.messages.base import Message
+from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.groups import FormWorld, GroupSpec
 from jdist.core.messages.observation import Observation
 
@@ -106,6 +107,9 @@ class HeldWorker(Struct, frozen=True):
     listeners: tuple[tuple[str, int], ...] = ()
     is_fresh: bool = False  # It has taken the place of a process whose names are lost.
     inherits: bool = False  # It takes over the names of the process before it, once it is in the world.
+    paused: RankPaused | None = None  # Where `run` is paused; None: it is not.
+    resumes: int = 0  # How many `ResumeRanks` it was sent for `run`.
+    inner_run: int = 0  # The cell that it runs in the frame of `run`, which is paused; 0: none.
 
 
 class HeldGeneration(Struct, frozen=True):

@@ -9,13 +9,13 @@
 Each idea's module lists its own messages of a direction, and its queries (``op``) and replies, at its end.
 """
 
-from jdist.core.messages import code, groups, introspection, membership, nodes, observation, runs, status, values
+from jdist.core.messages import code, debug, groups, introspection, membership, nodes, observation, runs, status, values
 from jdist.core.messages.base import CommonReplyBody, Message
 
 NodeOp = nodes.NodeOp | code.NodeOp | introspection.GetDebugLog
 NodeReplyBody = nodes.NodeReplyBody | code.NodeReplyBody | introspection.DebugLog | CommonReplyBody
-RankOp = values.RankOp | observation.RankOp | introspection.RankOp | membership.Invite
-_RankAnswer = values.RankReplyBody | observation.RankReplyBody | introspection.RankReplyBody
+RankOp = values.RankOp | observation.RankOp | introspection.RankOp | debug.RankOp | membership.Invite
+_RankAnswer = values.RankReplyBody | observation.RankReplyBody | introspection.RankReplyBody | debug.RankReplyBody
 _ControllerAnswer = groups.GroupCreated | membership.RankReplyBody
 RankReplyBody = _RankAnswer | _ControllerAnswer | CommonReplyBody
 
@@ -54,9 +54,12 @@ class RankReply(Message, frozen=True):
 
 _Query = RankQuery | NodeQuery
 _Reply = RankReply | NodeReply
-ClientMessage = status.ClientMessage | runs.ClientMessage | membership.ClientMessage | groups.ClientMessage | _Query
-ToClient = status.ToClient | runs.ToClient | observation.VerdictChanged | _Reply
-AgentMessage = membership.AgentMessage | groups.AgentMessage | runs.AgentMessage | observation.Stalled | _Reply
-ToAgent = membership.ToAgent | groups.ToAgent | runs.ToAgent | _Query
+_CellMessage = runs.ClientMessage | debug.ClientMessage
+ClientMessage = status.ClientMessage | _CellMessage | membership.ClientMessage | groups.ClientMessage | _Query
+ToClient = status.ToClient | runs.ToClient | debug.ToClient | observation.VerdictChanged | _Reply
+_FromCells = runs.AgentMessage | debug.AgentMessage | observation.Stalled
+AgentMessage = membership.AgentMessage | groups.AgentMessage | _FromCells | _Reply
+ToAgent = membership.ToAgent | groups.ToAgent | runs.ToAgent | debug.ToAgent | _Query
 WorkerMessage = membership.WorkerHello | groups.WorkerMessage | runs.WorkerMessage | observation.Stalled | RankReply
-ToWorker = runs.ExecuteCell | runs.AbortRun | groups.FormWorld | code.CodeSynced | membership.Shutdown | RankQuery
+_Cells = runs.ExecuteCell | runs.AbortRun | debug.ToAgent
+ToWorker = _Cells | groups.FormWorld | code.CodeSynced | membership.Shutdown | RankQuery

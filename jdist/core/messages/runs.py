@@ -42,6 +42,8 @@ class RunCell(Message, frozen=True):
     allow_stdin: bool = False
     is_setup: bool = False
     is_internal: bool = False  # A cell of jdist's own: not counted in `Out`, not stored in history.
+    holds: bool = False  # A failure pauses the rank where it happened, and ends nothing.
+    in_failure: bool = False  # On ranks whose last cell failed, run it in the frame that failed.
 
 
 class Interrupt(Message, frozen=True):
@@ -141,6 +143,9 @@ class ExecuteCell(Message, frozen=True):
     allow_stdin: bool
     is_internal: bool
     is_setup: bool = False
+    holds: bool = False  # As in `RunCell`.
+    in_failure: bool = False  # As in `RunCell`.
+    in_run: int = 0  # The run that is paused on these workers, in whose chosen frame the cell runs.
 
 
 class CellRefused(Message, frozen=True):
@@ -170,6 +175,7 @@ class AbortRun(Message, frozen=True):
     grace: float
     patience: float = 0.0  # Seconds for which the cell's own handlers may run.
     insists: bool = False  # The user has asked again: end the handlers, too.
+    is_inner: bool = False  # It runs in the frame of a paused run: end no connections if a signal is enough.
 
 
 WorkerMessage = HandlerRun

@@ -5,6 +5,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from jdist.core.messages.base import Message
+from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.observation import Verdict
 from jdist.core.remedy import Remedy, sentence
@@ -58,6 +59,7 @@ class ClusterFacts(Message, frozen=True):
     node_of: tuple[int, ...] = ()  # The node that each place is on; empty: each is one.
     launcher_names: tuple[str, ...] = ()  # The launcher's names for the nodes, present or not; "": it has none.
     left_out: tuple[str, ...] = ()  # For each node without which the world was formed, a sentence that says why.
+    paused: tuple[int, ...] = ()  # Ranks that are paused.
 
     @property
     def topology(self) -> Topology:
@@ -85,6 +87,8 @@ class RankFacts(Struct, frozen=True):
     fresh: bool  # It was replaced since the cluster started: its earlier names are lost.
     death: str = ""  # Why its last process ended; "" if it still has its first.
     death_age: float = 0.0  # Seconds since then.
+    paused: RankPaused | None = None  # Where it is paused.
+    is_pausing: bool = False  # It was asked to pause, and has not yet: it is in a collective, or in other C code.
 
 
 class StatusReport(Message, frozen=True):

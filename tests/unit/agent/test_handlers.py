@@ -20,6 +20,7 @@ from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.iopub import OutputRelay, RankLogs
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import CodeSynced
+from jdist.core.messages.debug import PauseRanks, ResumeRanks
 from jdist.core.messages.groups import FormWorld, StartStore, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
@@ -142,7 +143,7 @@ def bed(tmp_path: Path) -> typing.Iterator[Bed]:
 
 
 def test_every_message_of_the_controller_has_a_handler(bed: Bed) -> None:
-    forwarded = {ExecuteCell, FormWorld, AbortRun}
+    forwarded = {ExecuteCell, FormWorld, AbortRun, PauseRanks, ResumeRanks}
     assert set(bed.controller._handlers) | forwarded == set(typing.get_args(ToAgent))
 
 

@@ -1,0 +1,117 @@
+"""Debugging: ranks are paused, looked into and continued.
+
+A rank pauses because its controller asked for it (`PauseRanks`), because its code did, or because a step is over. It
+reports that with `RankPaused`, among its output, and from then on runs the cells that are sent to it in the chosen
+frame (`ExecuteCell.in_run`), until a `ResumeRanks` or an `AbortRun` comes. Only the controller knows whether a rank is
+paused: it counts the `ResumeRanks` that it has sent to each rank for a run, and the rank those that it has received, so
+a `RankPaused` that has crossed a `ResumeRanks` on its way is recognised, and ignored.
+"""
+
+from jdist.core.messages.base import Message
+from jdist.core.observation import Call, Verdict
+from jdist.core.stacks import PauseReason, StackFrame, StepKind
+
+
+class RankPaused(Message, frozen=True):
+    """A rank's part of a run is paused."""
+
+    run: int
+    rank: int  # From an agent, the worker's id, which the controller replaces (see membership).
+    reason: PauseReason
+    at: StackFrame  # The chosen frame.
+    resumes: int  # How many `ResumeRanks` the rank has received for this run.
+    about_to: Call | None = None  # What it is about to call, after the step "next_call".
+    thread: str = ""  # Name of the thread that is paused; "" for the main thread.
+    error: str = ""  # For a failure: such as "ValueError: no such file".
+
+
+class Pause(Message, frozen=True):
+    """Pause the runs on ``ranks`` (empty: all), or one run. Answered as soon as the ranks have been asked."""
+
+    request: str
+    ranks: tuple[int, ...] = ()
+    run: int = 0
+
+
+class Resume(Message, frozen=True):
+    """Let paused ranks (empty: all) go on; ranks that have been asked to pause and have not yet do not pause."""
+
+    request: str
+    how: StepKind = "continue"
+    ranks: tuple[int, ...] = ()
+    line: int = 0  # For "until".
+
+
+class FollowRun(Message, frozen=True):
+    """Send what becomes of a run to this client as well, from now on."""
+
+    request: str
+    run: int
+
+
+class RunFollowed(Message, frozen=True):
+    """The run as it is now, to a client that follows it."""
+
+    request: str
+    run: int
+    code: str
+    ranks: tuple[int, ...]
+    pending: tuple[int, ...]  # Ranks whose part has not ended.
+    seconds: float  # Since its start; negative: it waits for other runs.
+    paused: tuple[RankPaused, ...] = ()
+    verdict: Verdict | None = None
+
+
+class RanksResumed(Message, frozen=True):
+    """Paused ranks of a run have been told to go on, or are being stopped."""
+
+    run: int
+    ranks: tuple[int, ...]
+    how: StepKind = "continue"
+
+
+class PauseRanks(Message, frozen=True):
+    """Pause these workers at their next line of Python, if they are in this run."""
+
+    run: int
+    workers: tuple[int, ...]
+
+
+class ResumeRanks(Message, frozen=True):
+    """Let these workers go on, if they are paused in this run; one that has been asked to pause does not."""
+
+    run: int
+    workers: tuple[int, ...]
+    how: StepKind = "continue"
+    line: int = 0
+
+
+class ReadStack(Message, frozen=True):
+    """Ask for the stack of a paused rank, or of one whose failure is being debugged, after choosing another frame."""
+
+    move: int = 0  # By so many frames: towards the callers if positive, towards the callees if negative.
+
+
+class DebugFailure(Message, frozen=True):
+    """Let cells with ``in_failure`` run in the frame in which the rank's last cell failed; answered by its stack."""
+
+    run: int = 0  # 0: its last one.
+
+
+class Stack(Message, frozen=True):
+    """A stack, outermost frame first, from the cell on."""
+
+    frames: tuple[StackFrame, ...]
+    chosen: int  # Index of the frame in which cells run.
+    run: int
+    reason: PauseReason
+    error: str = ""
+    thread: str = ""
+
+
+ClientMessage = Pause | Resume | FollowRun
+ToClient = RunFollowed | RankPaused | RanksResumed
+AgentMessage = RankPaused
+ToAgent = PauseRanks | ResumeRanks
+RankOp = ReadStack | DebugFailure
+RankReplyBody = Stack
