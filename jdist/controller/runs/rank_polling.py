@@ -8,7 +8,7 @@ deadline, and then a verdict is decided on each run that has blocked ranks.
 A rank reports a stall only once. If ranks do not answer, as on an overloaded machine, the present verdict stands and
 they are polled again. What a rank does after it was asked does not count: its part is as it was when the poll began,
 and a rank that has begun a cell since then may do anything. If ranks have failed because the connection to another one
-ended, and not even an agent has answered for a rank, that rank may be dead: nothing is certain before it is known.
+ended, and neither a rank nor its agent has answered, that rank may be dead. No verdict is given until this is known.
 """
 
 from dataclasses import dataclass, field
@@ -147,8 +147,8 @@ class RankPoller:
         waits = [s.activity.seconds for s in ranks.values() if s.part == "running" and s.is_blocked]
         unknown = {r for r, snapshot in ranks.items() if snapshot.is_unknown}
         run.is_stalled = bool(waits) or (run.is_stalled and bool(unknown))
-        if found is not None and found.is_certain and any(end.is_echo for end in run.ends.values()):
-            found = None if any(ranks[r].observation is None for r in unknown) else found
+        if found is not None and found.is_certain and _may_hide_a_death(run, ranks, unknown):
+            found = None
         if found is not None and found.is_certain and not is_confirmed(found, ranks):
             calls = tuple((r, c.op, c.started) for r in found.waiting for c in ranks[r].activity.calls)
             if run.unconfirmed != (found.kind, found.responsible, calls):
@@ -206,6 +206,11 @@ class RankPoller:
         run.verdict = found
         self._model.send(run.client, VerdictChanged(run.number, found))
         self._runs.end_diagnosis(run)
+
+
+def _may_hide_a_death(run: Run, ranks: dict[int, RankSnapshot], unknown: set[int]) -> bool:
+    """Whether ranks failed as after another one's death, which may be that of a rank from which nothing was heard."""
+    return any(end.is_echo for end in run.ends.values()) and any(ranks[r].observation is None for r in unknown)
 
 
 def _still_holds(present: Verdict | None, found: Verdict, unknown: set[int]) -> bool:

@@ -158,11 +158,16 @@ class Segment:
                 written += os.pwrite(self._fd, piece[written:], offset + written)
 
     def hand_over(self, receiver: str) -> None:
-        """Make the owner of the probe at ``receiver`` the owner of this, too. Raises ValueFailed if it is removed."""
+        """Give the segment to the process that made the probe at ``receiver``, which is to unlink it from now on.
+
+        Raises ValueFailed if that process has removed the probe, as it no longer waits for the value.
+        """
         path = f"{self.path[:-32]}{_mark(receiver)}{self.path[-8:]}"
         os.rename(self.path, path)
         self.path = path
-        if not os.path.exists(receiver):  # in this order: it is removed before what was handed over is swept
+        # After the rename: the receiver removes its probe first and looks for segments afterwards. So either it finds
+        # this one, or the probe is missing here, and the sender unlinks the segment.
+        if not os.path.exists(receiver):
             raise ValueFailed("nobody waits for the value any more")
 
     def unlink(self) -> None:
@@ -200,7 +205,11 @@ def create_probe(cluster: str) -> ProbeWire:
 
 @contextlib.contextmanager
 def receiving(cluster: str) -> Iterator[ProbeWire]:
-    """A probe for one segment to be handed over to. At the end nothing is left, also if its path was not heard of."""
+    """A probe for receiving one segment.
+
+    On exit the probe is removed, and so is a segment that was handed over to it, even if the message with the segment's
+    path has not arrived.
+    """
     probe = create_probe(cluster)
     try:
         yield probe
@@ -253,7 +262,10 @@ def _sweep(cluster: str, is_to_go: Callable[[str, Path], bool]) -> list[str]:
 
 
 def _mark(path: str) -> str:
-    """What the names of a probe and of the segments handed over to it have in common: their owner, and a part."""
+    """The part of a probe's file name that segments get in theirs when they are handed over to it.
+
+    It consists of the owner's id and half of the probe's random digits.
+    """
     return path[-32:-8]
 
 

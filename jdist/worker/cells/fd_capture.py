@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 _CHUNK = 65536  # Bytes; a pipe holds no more.
-_FASTEST = 16 << 20  # Bytes a second: what an agent can take from each of some ranks, and still be heard meanwhile.
+_FASTEST = 16 << 20  # Bytes a second that are passed on. More from several ranks would keep their agent from answering.
 _LONGEST = 1.0  # Seconds that is waited for the pump.
 
 
@@ -78,7 +78,7 @@ class FdCapture:
                 chunk = os.read(self._read_end, _CHUNK)  # all that was there when catch_up asked, not what comes then
                 self._write(self._decoder.decode(chunk))
                 unsent += len(chunk)
-            if unsent >= _CHUNK:  # for who writes faster, the pipe is full now and then
+            if unsent >= _CHUNK:  # meanwhile the pipe fills up, which blocks a process that writes faster than this
                 self._flush()
                 time.sleep(unsent / _FASTEST)
                 unsent = 0

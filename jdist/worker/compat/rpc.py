@@ -50,8 +50,9 @@ def current_agent() -> Any:
 def wrap_agent(wrap: _Wrapper, alone: _Wrapper) -> None:
     """Wrap the methods of agents that wait for other processes or for functions that run here.
 
-    ``alone`` wraps what starts and joins an agent's threads: where two threads join one thread, the second may join
-    whatever thread has its memory by then, and whoever joins that one later ends the process.
+    ``alone`` wraps the methods that start and join an agent's threads. They must not run in two threads at once: if
+    both join the same thread, the second join may come when that thread's memory already belongs to a new thread. It
+    then joins the new thread, and the process is aborted when that one is joined again by its owner.
     """
     from torch._C._distributed_rpc import TensorPipeAgent
     from torch.distributed.rpc import api

@@ -6,6 +6,7 @@ Checked on torch 2.13.0; tests/unit/worker/compat resolves every name of ``PRIVA
 import ctypes
 import functools
 import importlib
+import inspect
 import os
 import pickle
 import sys
@@ -25,8 +26,7 @@ PRIVATE = {
     "_set_pg_timeout _store_based_barrier _unregister_all_process_groups _update_default_pg",
     "torch.distributed.distributed_c10d._world": "group_count pg_backend_config pg_group_ranks pg_map pg_names "
     "pg_to_tag tags_to_pg",
-    "torch.distributed._functional_collectives": "all_reduce all_gather_tensor reduce_scatter_tensor all_to_all_single "
-    "broadcast",
+    "torch.distributed": "_functional_collectives",
     "torch._C": "DisableTorchFunctionSubclass Future",
     "torch._C._distributed_c10d": "_dump_fr_trace",
     "torch._C._distributed_c10d.Reducer": "_set_static_graph",
@@ -189,6 +189,19 @@ def read_flight_record(dump: bytes) -> dict[str, Any]:
 
 
 functional_collectives = importlib.import_module("torch.distributed._functional_collectives")
+
+
+def names_of_functional_collectives() -> tuple[str, ...]:
+    """The public ones, without those that torch.compile alone puts in the place of collectives in place."""
+    module = functional_collectives
+    return tuple(
+        name
+        for name, f in vars(module).items()
+        if inspect.isfunction(f) and f.__module__ == module.__name__ and "group" in inspect.signature(f).parameters
+        if not name.startswith("_") and not name.endswith("_inplace")
+    )
+
+
 # A context within which a tensor subclass's own ``__torch_function__`` is not called.
 plain_tensors: Callable[[], AbstractContextManager[Any]] = torch._C.DisableTorchFunctionSubclass
 

@@ -10,6 +10,7 @@ choose widgets, HTML or text, or refuse distributed training, by the answer. Eac
 ``"ipykernel.zmqshell" in sys.modules``                tqdm, whose two modules for notebooks are replaced instead
 ``sys.stdout.isatty()``                                rich, huggingface_hub: whether a bar may be drawn over
 ``os.get_terminal_size(sys.stdout.fileno())``          tqdm, rich, ``shutil``
+``COLUMNS`` and ``LINES`` in the environment           rich, ``shutil``, which prefer them to the terminal's size
 =====================================================  ==========================================================
 
 torchrun's environment is set with each generation (:mod:`jdist.worker.groups.formation`). ``get_ipython()`` stays, as

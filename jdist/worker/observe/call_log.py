@@ -41,13 +41,9 @@ TRANSFERS = frozenset({"send", "recv", "isend", "irecv", "send_object_list", "re
 _RECORDED = [op for op in (*COLLECTIVES, *TRANSFERS) if hasattr(dist, op)]
 # Functions in whose course C++ calls collectives, which only the flight recorder sees, by the module they are in:
 # autograd's pass backward, in which DDP reduces gradients, and the functional collectives.
-_FUNCTIONAL = ("all_reduce", "all_gather_tensor", "reduce_scatter_tensor", "all_to_all_single", "broadcast")
 _CALLERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (torch.autograd, ("backward",)),
-    (
-        torch_compat.functional_collectives,
-        tuple(f"{f}{of}" for f in _FUNCTIONAL for of in ("", "_autograd", "_coalesced")),
-    ),
+    (torch_compat.functional_collectives, torch_compat.names_of_functional_collectives()),
 )
 # Replaced in distributed_c10d as well, which compares a P2POp's function with its own; send and recv call them.
 _INSIDE_TOO = ("isend", "irecv")  # Each is one message.
@@ -158,7 +154,7 @@ class CallLog:
             if op in _INSIDE_TOO:
                 setattr(c10d, op, function)
         for module, names in _CALLERS:
-            for name in filter(vars(module).__contains__, names):
+            for name in names:
                 setattr(module, name, self._logged(getattr(module, name), name, self._callers))
 
     def _logged(self, original: Callable[..., Any], op: str, ring: _Ring) -> Callable[..., Any]:

@@ -88,6 +88,11 @@ WITHOUT_A_NOTE = {
         2,
         "",
     ),
+    "import torch.distributed._functional_collectives as f\ny = f.permute_tensor(t, [1, 0], [0, 1])\ny = y + 1": (
+        "all_to_all",
+        2,
+        "",
+    ),
     "ddp(torch.ones(1, 2)).sum().backward()": ("all_reduce", 1, ""),
 }
 
