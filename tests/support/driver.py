@@ -6,7 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jdist.controller.model.events import Event, Exit, Forget, FromAgent, FromClient, PeerGone, Send, Tick
 from jdist.controller.state import State
@@ -313,7 +313,7 @@ class Driver:
         return self.step(FromClient(client, message))
 
     def run(
-        self, ranks: Iterable[int] = (0, 1, 2, 3), timeout: float | None = None, client: str = "c-1", **options: bool
+        self, ranks: Iterable[int] = (0, 1, 2, 3), timeout: float | None = None, client: str = "c-1", **options: Any
     ) -> int:
         """Submit a cell; its number, or 0 when it was refused."""
         request = f"r{next(self._names)}"

@@ -56,8 +56,9 @@ class RankQueries:
         if isinstance(op, values.BindNames) and op.path and not shares_memory(op.probe):
             self._node.create_task(self._fetch(query, op))
             return
-        if isinstance(op, values.Evaluate) and op.probe is not None and not shares_memory(op.probe):
-            op = msgspec.structs.replace(op, probe=None)
+        if isinstance(op, values.Evaluate | observation.ReadProfile):
+            probe = op.probe if op.probe is not None and shares_memory(op.probe) else None
+            op = msgspec.structs.replace(op, probe=probe)
         if isinstance(op, observation.Observe) and op.with_gpu:
             self._meter.request(query.request)
         for worker in query.ranks:

@@ -13,6 +13,7 @@ from jdist.controller.model.phases import RUN, HasPhase, Lifecycle, RunPhase, tr
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot
 from jdist.core.messages.runs import RankDone
 from jdist.core.observation import CallDigest, Verdict
+from jdist.core.profile import ProfileOptions
 
 _FINAL_POLL = 0.8  # Seconds before a run's deadline at which its ranks are asked what they do.
 _FAILURE = 200  # Characters of an error that are remembered.
@@ -46,6 +47,7 @@ class Run(HasPhase[RunPhase]):
     allow_stdin: bool = False
     is_setup: bool = False
     is_internal: bool = False
+    profile: ProfileOptions | None = None
     purpose: str = ""  # What the controller itself runs this for; "" for a client's cell.
     started_at: float | None = None
     pending: set[int] = field(default_factory=set)  # Ranks whose part has not ended.

@@ -40,7 +40,7 @@ class RunLifecycle:
         ranks = tuple(sorted(set(message.ranks)))
         allow_stdin = message.allow_stdin and len(ranks) == 1
         run = Run(m.runs.new_number(), client, message.code, ranks, message.timeout, allow_stdin, message.is_setup)
-        run.is_internal = message.is_internal
+        run.is_internal, run.profile = message.is_internal, message.profile
         m.runs.queued.append(run)
         m.send(client, messages.RunAccepted(message.request, run.number, m.runs.blockers(run)))
 
@@ -71,6 +71,7 @@ class RunLifecycle:
                 m.world.ranks[number].last_run = run.number
             for node_rank, workers in m.world.workers_by_node(run.ranks).items():
                 cell = messages.ExecuteCell(run.number, workers, run.code, run.allow_stdin, run.is_internal, is_setup)
+                cell = cell if run.profile is None else replace(cell, profile=run.profile)
                 m.send_to_node(node_rank, cell)
 
     def handle_output(self, _: Node, output: Output) -> None:

@@ -1,6 +1,6 @@
 """Observation: what each rank is doing, seen from outside its main thread, and the verdict on a run."""
 
-from jdist.core.messages.base import Message
+from jdist.core.messages.base import Message, ProbeWire
 from jdist.core.messages.nodes import GpuUse
 from jdist.core.observation import Activity, Call, Channel, GroupProgress, Verdict
 
@@ -52,6 +52,13 @@ class RankTrace(Message, frozen=True):
     left_out: int = 0  # Number of older calls that are not kept any more.
 
 
+class ReadProfile(Message, frozen=True):
+    """Ask for what was recorded of a profiled run (0: the last one); `Evaluated` answers, as it does for a value."""
+
+    run: int = 0
+    probe: ProbeWire | None = None  # As in `Evaluate`.
+
+
 class VerdictChanged(Message, frozen=True):
     """Why a run makes no progress; None: the last verdict does not hold any more."""
 
@@ -66,5 +73,5 @@ class Stalled(Message, frozen=True):
     run: int
 
 
-RankOp = Observe | GetStack | GetTrace
+RankOp = Observe | GetStack | GetTrace | ReadProfile
 RankReplyBody = Observation | StackText | RankTrace

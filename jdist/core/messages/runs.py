@@ -7,6 +7,7 @@ from msgspec import field
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
+from jdist.core.profile import ProfileOptions
 
 
 class RankDone(Message, frozen=True):
@@ -44,6 +45,7 @@ class RunCell(Message, frozen=True):
     is_internal: bool = False  # A cell of jdist's own: not counted in `Out`, not stored in history.
     holds: bool = False  # A failure pauses the rank where it happened, and ends nothing.
     in_failure: bool = False  # On ranks whose last cell failed, run it in the frame that failed.
+    profile: ProfileOptions | None = None  # Run it under torch.profiler.
 
 
 class Interrupt(Message, frozen=True):
@@ -146,6 +148,7 @@ class ExecuteCell(Message, frozen=True):
     holds: bool = False  # As in `RunCell`.
     in_failure: bool = False  # As in `RunCell`.
     in_run: int = 0  # The run that is paused on these workers, in whose chosen frame the cell runs.
+    profile: ProfileOptions | None = None  # As in `RunCell`.
 
 
 class CellRefused(Message, frozen=True):

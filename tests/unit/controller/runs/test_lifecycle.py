@@ -27,6 +27,7 @@ from jdist.core.messages.runs import (
 )
 from jdist.core.messages.status import Notice, RequestRefused, StatusReport, StatusRequest
 from jdist.core.outcome import ErrorInfo
+from jdist.core.profile import ProfileOptions
 from support.driver import Driver
 
 
@@ -44,6 +45,13 @@ def test_a_cell_goes_to_each_node_once_and_its_ends_come_back() -> None:
         RunAccepted("r3", run, ()),
         RunStarted(run),
     ]
+
+
+def test_a_profiled_cell_is_profiled_on_every_node() -> None:
+    d = Driver().ready()
+    options = ProfileOptions(active=3)
+    d.run((0, 3), profile=options)
+    assert [c.profile for c in d.heard(ExecuteCell)] == [options, options]
 
 
 def test_runs_on_the_same_rank_queue_and_others_run_side_by_side() -> None:
