@@ -2,12 +2,14 @@
 
 import asyncio
 import weakref
+from collections.abc import Callable
 
 from jdist.client.attachment import Attachment
 from jdist.client.link import new_request
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
+from jdist.core.messages.debug import FollowRun, RunFollowed
 from jdist.core.messages.runs import Interrupt, RunAccepted, RunCell
 from jdist.core.messages.status import Stopped
 
@@ -22,6 +24,7 @@ class ActiveRuns:
         self._ended: weakref.WeakValueDictionary[int, CellRun] = weakref.WeakValueDictionary()
         self._submitted: dict[str, tuple[int, ...]] = {}  # Ranks of cells that wait to be accepted, by request.
         self._accepted: dict[str, CellRun] = {}  # Their runs, until the submitters take them; some end before that.
+        self._to_follow: set[str] = set()  # Requests to follow a run.
 
     async def submit(self, cell: RunCell) -> CellRun:
         """Send a cell to the controller. Raises UsageError when it refuses the cell."""
@@ -38,6 +41,19 @@ class ActiveRuns:
         if not cell.is_internal:
             self._attachment.history.add_cell(run, cell.code, self._attachment.facts.topology.world_size, cell.is_setup)
         return run
+
+    async def follow(self, number: int) -> CellRun:
+        """The run of this number, which this client may not have begun. Raises UsageError if it is over or unknown."""
+        if (known := self._runs.get(number)) is not None:
+            return known
+        request = new_request()
+        self._to_follow.add(request)
+        try:
+            await self._attachment.link.request(FollowRun(request, number), RunFollowed)
+            return self._accepted[request]
+        finally:
+            self._to_follow.discard(request)
+            self._accepted.pop(request, None)
 
     async def wait(self, run: CellRun, *, check: bool = True) -> CellRun:
         """Wait for a run, and interrupt it when the waiting is cancelled. With ``check``, raise the run's error."""
@@ -64,10 +80,13 @@ class ActiveRuns:
         """Pass a message on to its run, and the end of the cluster to every run that is not over."""
         match message:
             case RunAccepted(request) if request in self._submitted:  # the run exists before its first output arrives
-                call_soon = asyncio.get_running_loop().call_soon_threadsafe
                 ranks, topology = self._submitted[request], self._attachment.facts.topology
-                run = CellRun(message.run, ranks, topology, lambda number: call_soon(self.interrupt_now, number))
-                self._runs[run.number] = self._accepted[request] = run
+                self._add(request, CellRun(message.run, ranks, topology, self._interrupter()))
+            case RunFollowed(request) if request in self._to_follow and message.run not in self._runs:
+                self._add(request, CellRun.followed(message, self._attachment.facts.topology, self._interrupter()))
+            case RunFollowed(request):
+                if request in self._to_follow:
+                    self._accepted[request] = self._runs[message.run]
             case RunAccepted():  # its submitter has stopped waiting
                 self.interrupt_now(message.run)
             case Stopped():
@@ -75,6 +94,13 @@ class ActiveRuns:
                     self._feed(number, message)
             case _:
                 self._feed(getattr(message, "run", 0), message)
+
+    def _interrupter(self) -> Callable[[int], object]:
+        call_soon = asyncio.get_running_loop().call_soon_threadsafe
+        return lambda number: call_soon(self.interrupt_now, number)
+
+    def _add(self, request: str, run: CellRun) -> None:
+        self._runs[run.number] = self._accepted[request] = run
 
     def _feed(self, number: int, message: Message) -> None:
         run = self._runs.get(number) or self._ended.get(number)

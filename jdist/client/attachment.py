@@ -69,6 +69,10 @@ class Attachment:
             text = str(text) if isinstance(text, int) else ",".join(map(str, text or ()))
         return tuple(RankSet.parse(text, self.facts.topology, self.mesh, self.facts.groups))
 
+    def select_paused(self, ranks: Ranks = None, group: str | None = None) -> tuple[int, ...]:
+        """The same, where no choice means the paused ranks, if any rank is paused."""
+        return self.facts.paused or self.select() if ranks is None and group is None else self.select(ranks, group)
+
     def watch(self, watcher: Callable[[Message], None]) -> Callable[[], None]:
         """Call ``watcher`` with notices, facts and input requests, on the link's loop. Returns the way to end that."""
         self._watchers.append(watcher)
@@ -142,6 +146,10 @@ class BaseCluster:
     def select(self, ranks: Ranks = None, group: str | None = None) -> tuple[int, ...]:
         """The ranks that a selection such as "0-3,!2" or "node=1" names. Raises UsageError naming what is wrong."""
         return self.attachment.select(ranks, group)
+
+    def select_paused(self, ranks: Ranks = None, group: str | None = None) -> tuple[int, ...]:
+        """The ranks of a cell with this selection: without one, the paused ranks if there are any, else all."""
+        return self.attachment.select_paused(ranks, group)
 
     def __repr__(self) -> str:
         facts = self.attachment.current.facts if self.attachment.current is not None else None

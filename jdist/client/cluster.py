@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from jdist.client.active_runs import ActiveRuns
-from jdist.client.attachment import Attachment, BaseCluster, Ranks
+from jdist.client.attachment import Attachment, Ranks
+from jdist.client.debug.debugging import DebuggedCluster
 from jdist.client.doctor.collect import examine
 from jdist.client.doctor.debug_log import DebugLogs, collect_logs
 from jdist.client.doctor.diagnosis import Diagnosis, Finding
@@ -33,12 +33,11 @@ from jdist.core.settings import Host, OnDeath
 from jdist.wire.transport.keys import Connection
 
 
-class AsyncCluster(BaseCluster):
+class AsyncCluster(DebuggedCluster):
     """An attached cluster. Make one with :meth:`start` or :meth:`attach`; ``async with`` stops it at the end."""
 
     def __init__(self) -> None:
         super().__init__(Attachment())
-        self._runs = ActiveRuns(self.attachment)
         self._lifecycle = ClusterLifecycle(self.attachment, self._runs)
         self._code = SyncedCode(self.attachment)
         self._nodes = Nodes(self.attachment, self._lifecycle, self._code)
@@ -153,17 +152,21 @@ class AsyncCluster(BaseCluster):
         allow_stdin: bool = False,
         setup: bool = False,
         internal: bool = False,
+        hold: bool = False,
+        in_failure: bool = False,
     ) -> CellRun:
-        """Run ``code`` on ranks and wait for it (not with ``background``).
+        """Run ``code`` on ranks and wait for it (not with ``background``). On a paused rank, it runs in its frame.
 
-        ``timeout`` counts seconds from the moment when the ranks start on it. Raises CellError (CellTimeout, RankLost,
-        CellInterrupted) when a rank failed, unless ``check`` is False; the run is on the error.
+        ``timeout`` counts seconds from the moment when the ranks start on it; pauses do not count. With ``hold``, a
+        failure pauses the rank where it happened; with ``in_failure``, the cell runs where the ranks' last cell failed
+        (see :meth:`debug`). Raises CellError (CellTimeout, RankLost, CellInterrupted) when a rank failed, unless
+        ``check`` is False; the run is on the error.
 
         >>> (await cluster.run("x = rank * 10; x", ranks="0-3", timeout=20)).values
         {0: 0, 1: 10, 2: 20, 3: 30}
         """
-        cell = RunCell(new_request(), code, self.select(ranks, group), timeout, allow_stdin, setup, internal)
-        run = await self._runs.submit(cell)
+        options = (timeout, allow_stdin, setup, internal, hold, in_failure)
+        run = await self._runs.submit(RunCell(new_request(), code, self.select_paused(ranks, group), *options))
         return run if background else await self._runs.wait(run, check=check)
 
     async def run_async(self, code: str, ranks: Ranks = None, *, timeout: float | None = None) -> CellRun:
@@ -185,9 +188,12 @@ class AsyncCluster(BaseCluster):
         allow_stdin: bool = False,
         setup: bool = False,
         internal: bool = False,
+        hold: bool = False,
+        in_failure: bool = False,
     ) -> CellRun:
         """Send a cell to the ranks and return its run without waiting for it. Raises UsageError when it is refused."""
-        return await self._runs.submit(RunCell(new_request(), code, ranks, timeout, allow_stdin, setup, internal))
+        options = (timeout, allow_stdin, setup, internal, hold, in_failure)
+        return await self._runs.submit(RunCell(new_request(), code, ranks, *options))
 
     async def answer_input(self, run: int, rank: int, text: str) -> None:
         """Send the line that the user typed to a rank that reads input()."""
@@ -293,7 +299,7 @@ class AsyncCluster(BaseCluster):
 
     async def check(self, expr: str, ranks: Ranks = None) -> compare.CheckResult:
         """Whether ``expr`` is equal on all ranks, compared by digests that the ranks compute."""
-        return await compare.check(self.link, expr, self.select(ranks))
+        return await compare.check(self.link, expr, self.select_paused(ranks))
 
     async def sync(
         self, path: str, *, exclude: Sequence[str] = (), watch: bool = False, on_progress: OnProgress | None = None
@@ -352,14 +358,14 @@ class AsyncCluster(BaseCluster):
 
     async def complete(self, code: str, cursor: int, ranks: Ranks = None, timeout: float = 0.2) -> dict[int, Completed]:
         """Names that complete the text before ``cursor`` in ``code``, a line, by rank that answers in ``timeout`` s."""
-        return await self.link.query_within(self.select(ranks), Complete(code, cursor), Completed, timeout)
+        return await self.link.query_within(self.select_paused(ranks), Complete(code, cursor), Completed, timeout)
 
     async def inspect(self, name: str, ranks: Ranks = None, detail: int = 0, timeout: float = 0.2) -> dict[int, str]:
         """Type, signature and documentation of a name, with ``detail`` 1 its source, by rank; "" for no such name.
 
         A rank that does not answer within ``timeout`` seconds is missing.
         """
-        found = await self.link.query_within(self.select(ranks), Inspect(name, detail), Inspected, timeout)
+        found = await self.link.query_within(self.select_paused(ranks), Inspect(name, detail), Inspected, timeout)
         return {r: each.text for r, each in found.items()}
 
     @property

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from jdist.core import __version__
 from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, UsageError
 from jdist.core.messages.base import PROTOCOL, Message, Progress, QueryFailed
+from jdist.core.messages.debug import RunFollowed
 from jdist.core.messages.protocol import (
     NodeOp,
     NodeQuery,
@@ -241,8 +242,8 @@ class Link:
             case Stopped():
                 self._end(message.reason)
         queue = self._waiting.get(getattr(message, "request", ""))
-        if queue is None or isinstance(message, RunAccepted):
-            self._on_event(message)  # an accepted run exists before its first output arrives
+        if queue is None or isinstance(message, RunAccepted | RunFollowed):
+            self._on_event(message)  # the run exists before its first output arrives
         if queue is not None:
             queue.put_nowait(message)
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
+from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted, Tail, Text
 from jdist.core.messages.status import Stopped
@@ -55,7 +56,9 @@ class CellRun:
         self.behind: tuple[int, ...] = ()
         """Runs that must end before this one starts."""
         self.state = "queued"
-        """queued, running, or done."""
+        """queued, running, paused (at least one rank is), or done."""
+        self.paused: dict[int, RankPaused] = {}
+        """``{rank: RankPaused}`` of the ranks that are paused, and where."""
         self.reason = ""
         """Why the run was ended early: timeout, interrupted or lost."""
         self.seconds = 0.0
@@ -67,12 +70,26 @@ class CellRun:
         """Called with output that threads and children of the cell write after its end."""
         self._interrupt = interrupt
         self._over: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._changed = threading.Condition()  # Notified when a rank pauses, and at the end.
         self._text: defaultdict[tuple[int, str], list[str]] = defaultdict(list)  # Output by rank and stream.
         self._watchers: list[Callable[[Message | None], None]] = []
         self._past: list[Message] = []
         self._tails: dict[tuple[int, str], Tail] = {}
         self._lost: Stopped | None = None
         self._lock = threading.Lock()
+
+    @classmethod
+    def followed(cls, found: RunFollowed, topology: Topology, interrupt: Callable[[int], object]) -> Self:
+        """A run that was begun before, or by another client, as it is now. Values from before are not known."""
+        run = cls(found.run, found.ranks, topology, interrupt)
+        run.state = "running" if found.seconds >= 0 else "queued"
+        run.seconds = max(0.0, found.seconds)
+        run.verdict = found.verdict
+        for rank in sorted(set(found.ranks) - set(found.pending)):
+            run.outcomes[rank] = Outcome(kind=found.ended.get(rank, "value"))  # type: ignore[arg-type]
+        for paused in found.paused:
+            run.feed(paused)
+        return run
 
     @property
     def values(self) -> dict[int, Any]:
@@ -90,6 +107,12 @@ class CellRun:
         except TimeoutError:
             return False
         return True
+
+    def wait_paused(self, timeout: float | None = None) -> bool:
+        """Block until a rank is paused, the run is over, or ``timeout`` seconds have passed; whether it is paused."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.paused or self.is_done, timeout)
+            return bool(self.paused)
 
     def __await__(self) -> Generator[Any, None, Self]:
         yield from asyncio.shield(asyncio.wrap_future(self._over)).__await__()  # a cancelled waiter must not end it
@@ -172,6 +195,8 @@ class CellRun:
             with self._lock:
                 self._over.set_result(None)
                 watchers, self._watchers = self._watchers, []
+            with self._changed:
+                self._changed.notify_all()
             for watcher in watchers:
                 watcher(None)
 
@@ -188,18 +213,32 @@ class CellRun:
                     self.on_late(message)
             case RankDone():
                 self.outcomes[message.rank] = self._outcome(message)
+                self._set_paused({r: p for r, p in self.paused.items() if r != message.rank})
+            case RankPaused() if message.rank not in self.outcomes:
+                self._set_paused(self.paused | {message.rank: message})
+            case RanksResumed():
+                self._set_paused({r: p for r, p in self.paused.items() if r not in message.ranks})
             case VerdictChanged():
                 self.verdict = message.verdict
             case RunEnded():
+                self.paused = {}
                 self.state = "done"
                 self.reason = message.reason
                 self.seconds = message.seconds
                 self.first_failure = message.first_failure if message.first_failure >= 0 else None
             case Stopped():
+                self.paused = {}
                 self.state = "done"
                 self.reason = "lost"
                 self._lost = message
                 self.outcomes.update({r: Outcome(kind="lost") for r in self.ranks if r not in self.outcomes})
+
+    def _set_paused(self, paused: dict[int, RankPaused]) -> None:
+        self.paused = paused
+        if self.state != "done":
+            self.state = "paused" if paused else "running"
+        with self._changed:
+            self._changed.notify_all()
 
     def _keep(self, message: Message) -> None:
         """Keep a message for later watchers; of a capped stream's tails, sent at each flush, only the newest."""

@@ -10,8 +10,9 @@ from msgspec import Struct
 
 # What is done to a cluster, to some of its ranks, or to a name. run_cell: run a cell of the user's on these ranks.
 _OfCluster = Literal["start", "list", "attach", "stop", "status", "doctor", "invite", "sync"]
+_OfPauses = Literal["pause", "continue", "where", "debug"]
 _OfNames = Literal["push", "pull", "restore"]
-Action = _OfCluster | _OfNames | Literal["interrupt", "restart", "remove", "run_cell", "run"]
+Action = _OfCluster | _OfPauses | _OfNames | Literal["interrupt", "restart", "remove", "run_cell", "run"]
 
 
 class Remedy(Struct, frozen=True, omit_defaults=True):

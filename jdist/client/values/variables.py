@@ -24,7 +24,7 @@ class Variables:
 
     async def pull(self, names: str, ranks: Ranks, *, full: bool, on_progress: OnProgress | None) -> dict[Any, Any]:
         wanted = split_names(names)
-        chosen = self._attachment.select(ranks)
+        chosen = self._attachment.select(ranks) if full else self._attachment.select_paused(ranks)
         exprs = wanted
         if full:
             await self._runs.run_internal(rank_code.full_values(wanted))
@@ -46,7 +46,7 @@ class Variables:
     async def push(self, values: dict[str, Any], ranks: Ranks, on_progress: OnProgress | None) -> None:
         if not values:
             raise UsageError("push needs at least one name=value")
-        chosen = self._attachment.select(ranks)
+        chosen = self._attachment.select_paused(ranks)
         await self._attachment.carrier.push(values, chosen, on_progress)
         self._attachment.history.add_values(values, chosen)
 
@@ -58,11 +58,11 @@ class Variables:
         self._attachment.history.add_values({name: value}, chosen, dim)
 
     async def gather(self, name: str, dim: int, ranks: Ranks, on_progress: OnProgress | None) -> Any:
-        pulled = await self.pull(name, ranks, full=False, on_progress=on_progress)
+        pulled = await self.pull(name, self._attachment.select(ranks), full=False, on_progress=on_progress)
         return concatenate([pulled[r] for r in sorted(pulled)], dim)
 
     async def show(self, name: str, ranks: Ranks) -> dict[int, dict[str, Any]]:
-        answers = await self._attachment.link.query(self._attachment.select(ranks), Describe(name))
+        answers = await self._attachment.link.query(self._attachment.select_paused(ranks), Describe(name))
         return {
             r: msgspec.msgpack.decode(a.body) if isinstance(a, Described) else {"error": reason_of(a)}
             for r, a in sorted(answers.items())

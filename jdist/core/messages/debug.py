@@ -7,6 +7,8 @@ paused: it counts the `ResumeRanks` that it has sent to each rank for a run, and
 a `RankPaused` that has crossed a `ResumeRanks` on its way is recognised, and ignored.
 """
 
+from msgspec import field
+
 from jdist.core.messages.base import Message
 from jdist.core.observation import Call, Verdict
 from jdist.core.stacks import PauseReason, StackFrame, StepKind
@@ -60,6 +62,9 @@ class RunFollowed(Message, frozen=True):
     seconds: float  # Since its start; negative: it waits for other runs.
     paused: tuple[RankPaused, ...] = ()
     verdict: Verdict | None = None
+    ended: dict[int, str] = field(
+        default_factory=dict
+    )  # How each rank's part ended: an `OutcomeKind`, as far as known.
 
 
 class RanksResumed(Message, frozen=True):

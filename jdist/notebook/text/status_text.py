@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from html import escape
 
+from jdist.client.debug.places import describe_doing, describe_pause
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.ranks import RankSet
@@ -14,18 +15,6 @@ from jdist.notebook.text.tables import table
 COLUMNS = ("rank", "node", "device", "pid", "state", "doing", "memory", "GPU", "GPU memory", "last line", "lost")
 _GIB = 1 << 30
 _OPTIONAL = ("GPU", "GPU memory", "lost")  # Columns that are left out while they are empty.
-
-
-def describe_doing(seen: Observation) -> str:
-    """``"all_reduce #17 of world at line 5, 3.2 s"``."""
-    doing = seen.doing
-    if doing.kind == "silent":
-        return f"does not answer: {doing.state}"
-    call = doing.calls[0] if doing.calls else None
-    labels = {g.name: g.label or f"ranks {RankSet(g.ranks)}" for g in seen.groups}
-    number = f" #{call.number} of {labels.get(call.group, call.group)}" if call is not None and call.number else ""
-    line = f" at line {doing.line}" if doing.line else ""
-    return f"{doing.op}{number}{line}, {doing.seconds:.1f} s"
 
 
 def describe_gpu_memory(seen: Observation) -> str:
@@ -53,12 +42,14 @@ def describe_loss(row: RankFacts) -> str:
 def rank_row(row: RankFacts, seen: Observation | None) -> dict[str, str]:
     """A rank's cells by column; those of :data:`COLUMNS`, and CPU."""
     run = f" (run {row.run})" if row.run else ""
+    state = row.state if row.paused is None else "⏸ paused"
     cells = {
         "rank": str(row.rank),
         "node": f"{row.node_rank} {row.hostname}",
         "device": "?" if row.pid else "",
         "pid": str(row.pid or ""),
-        "state": f"{row.state}{run}" + (", fresh" if row.fresh else ""),
+        "state": f"{state}{', pauses soon' if row.is_pausing else ''}{run}" + (", fresh" if row.fresh else ""),
+        "doing": "" if row.paused is None else describe_pause(row.paused)[:80],
         "last line": row.last_line[:60],
         "lost": describe_loss(row),
     }
@@ -66,7 +57,7 @@ def rank_row(row: RankFacts, seen: Observation | None) -> dict[str, str]:
         return cells
     return cells | {
         "device": seen.device,
-        "doing": describe_doing(seen) if row.run else "",
+        "doing": describe_doing(seen) if row.run and row.paused is None else cells["doing"],
         "CPU": "" if seen.doing.cpu is None else f"{seen.doing.cpu:.0%}",
         "memory": f"{seen.rss / 1e6:,.0f} MB" if seen.rss else "",
         "GPU": "" if seen.gpu is None or seen.gpu.busy is None else f"{seen.gpu.busy:.0%}",

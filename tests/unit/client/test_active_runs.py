@@ -14,6 +14,7 @@ from jdist.client.attachment import Attachment
 from jdist.client.run import CellRun
 from jdist.core.errors import ConnectionLost, UsageError
 from jdist.core.messages.base import Message
+from jdist.core.messages.debug import FollowRun, RunFollowed
 from jdist.core.messages.runs import Interrupt, RankDone, RunAccepted, RunCell, RunEnded, RunStarted
 from jdist.core.messages.status import ClusterFacts, Stopped
 
@@ -40,7 +41,9 @@ class ToController:
 
         async def answered() -> None:
             await self.accepts.wait()
-            accepted = RunAccepted(message.request, 7)
+            accepted: Message = RunAccepted(message.request, 7)
+            if isinstance(message, FollowRun):
+                accepted = RunFollowed(message.request, message.run, "x", (0, 1), (1,), 3.0)
             self.on_event(accepted)
             if not answer.cancelled():
                 answer.set_result(accepted)
@@ -135,5 +138,19 @@ def test_a_timeout_that_is_none(timeout: float) -> None:
     async def scene(runs: ActiveRuns, link: ToController) -> None:
         with pytest.raises(UsageError, match="a timeout is a positive number of seconds"):
             await runs.submit(RunCell("r1", "x", (0,), timeout))
+
+    play(scene)
+
+
+def test_a_run_is_followed_once_and_gets_what_comes_next() -> None:
+    async def scene(runs: ActiveRuns, link: ToController) -> None:
+        link.accepts.set()
+        link.later = [RankDone(7, 1, "value")]
+        one, two = await asyncio.gather(runs.follow(7), runs.follow(7))
+        assert one is two
+        assert sorted(one.outcomes) == [0, 1]
+        assert await runs.follow(7) is one
+        runs.handle(RunEnded(7, "", 4.0))
+        assert one.is_done
 
     play(scene)

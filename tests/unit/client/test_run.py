@@ -10,9 +10,11 @@ import pytest
 from jdist.client.run import CellRun, Remote
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
+from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
 from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted, Text
 from jdist.core.messages.status import Notice, Stopped
 from jdist.core.outcome import ErrorInfo
+from jdist.core.stacks import StackFrame
 from jdist.core.topology import Topology
 from jdist.wire.values.objects import encode, inline
 
@@ -167,3 +169,34 @@ def test_a_late_watcher_hears_the_past_and_the_end() -> None:
     late: list[Message | None] = []
     r.watch(late.append)
     assert early == late == [*messages, None]
+
+
+AT = StackFrame("train_step", "", 8, "loss.backward()", 7)
+
+
+def test_a_run_is_paused_while_a_rank_is() -> None:
+    r = run(RunStarted(7), RankPaused(7, 0, "request", AT, 0), RankPaused(7, 1, "breakpoint", AT, 0))
+    assert (r.state, sorted(r.paused), r.paused[0].at.place) == ("paused", [0, 1], "train_step, line 8")
+    assert r.wait_paused(0.0)
+    r.feed(RanksResumed(7, (0,), "step"))
+    assert (r.state, sorted(r.paused)) == ("paused", [1])
+    r.feed(RanksResumed(7, (1,)))
+    assert (r.state, r.paused, r.wait_paused(0.0)) == ("running", {}, False)
+    r.feed(RankPaused(7, 1, "step", AT, 1))
+    r.feed(RankDone(7, 1, "error", error=error()))
+    r.feed(RankPaused(7, 1, "step", AT, 1))
+    assert r.paused == {}, "its part is over"
+    r.feed(RankPaused(7, 0, "step", AT, 1))
+    r.feed(RunEnded(7, "", 1.0))
+    assert (r.state, r.paused, r.wait_paused()) == ("done", {}, False)
+
+
+def test_a_run_that_others_have_begun_is_taken_over_as_it_is() -> None:
+    paused = RankPaused(7, 2, "request", AT, 0)
+    found = RunFollowed("r", 7, "x", (0, 1, 2), (2,), 3.0, (paused,), None, {0: "error"})
+    r = CellRun.followed(found, Topology((3,), ("alpha",)), lambda _: None)
+    assert (r.state, r.seconds, r.paused) == ("paused", 3.0, {2: paused})
+    assert {rank: outcome.kind for rank, outcome in r.outcomes.items()} == {0: "error", 1: "value"}
+    seen: list[Message | None] = []
+    r.watch(seen.append)
+    assert seen == [paused]

@@ -1,0 +1,1 @@
+"""Debugging: ranks are paused, looked into and continued."""

@@ -1,0 +1,168 @@
+"""Debugging: the methods of a cluster with which its ranks are paused, looked into and continued."""
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Mapping
+
+from jdist.client.active_runs import ActiveRuns
+from jdist.client.attachment import Attachment, BaseCluster, Ranks
+from jdist.client.debug.places import BLOCKED, Places, describe_unpaused
+from jdist.client.debug.stack_tree import Stacks
+from jdist.client.link import Link, new_request
+from jdist.client.run import CellRun
+from jdist.core.errors import UsageError
+from jdist.core.messages.debug import DebugFailure, Pause, RankPaused, ReadStack, Resume, Stack
+from jdist.core.messages.observation import Observation, Observe
+from jdist.core.messages.protocol import RankOp
+from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport, StatusRequest
+from jdist.core.remedy import Remedy
+from jdist.core.stacks import StepKind
+
+_ANSWER = 5.0  # Seconds for a rank to answer a query.
+_GLANCE = 0.5  # Seconds for a rank to say what it does.
+_LOOK_AGAIN = 0.3  # Seconds after which ranks are looked at again that have not paused.
+_BLOCKED_FOR = 0.4  # A rank that has been in one collective for so many seconds counts as blocked.
+_PAUSE = 2.0  # Seconds for ranks to pause.
+_PATIENCE: Mapping[StepKind, float] = {"continue": 0.5, "next_call": 60.0}
+_STEP = 10.0  # Seconds for a rank to finish any other step.
+
+
+class DebuggedCluster(BaseCluster):
+    """The part of AsyncCluster that pauses ranks and looks into them."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        super().__init__(attachment)
+        self._runs = ActiveRuns(attachment)
+
+    async def pause(self, ranks: Ranks = None, *, run: int = 0, timeout: float = _PAUSE) -> Places:
+        """Pause what runs on ``ranks`` (or one run), each rank at its next line of Python.
+
+        A rank that is inside a collective pauses as it comes out. Returns where the ranks are, as soon as each has
+        paused or is blocked, or after ``timeout`` seconds. Cells then run in the paused frames, until :meth:`resume`.
+        """
+        report = await self._report()
+        chosen = set(self.select(ranks))
+        running = {row.rank: row for row in report.ranks if row.rank in chosen and row.run and run in (0, row.run)}
+        await self._link.request(Pause(new_request(), () if ranks is None else tuple(sorted(chosen)), run), object)
+        return await self._settled(running, timeout)
+
+    async def resume(
+        self, how: StepKind = "continue", ranks: Ranks = None, *, line: int = 0, timeout: float | None = None
+    ) -> Places:
+        """Let paused ranks (by default all) go on, and return where they are then.
+
+        ``how``: "continue"; "step" to the next line anywhere; "next" to the next line of the chosen frame or of one of
+        its callers; "return" until the chosen frame has returned; "until" to a line of the chosen frame at or after
+        ``line``; "next_call" until each rank is about to begin its next collective or transfer. It returns as soon as
+        each rank has paused again, has finished, or is blocked in a collective, or after ``timeout`` seconds: 0.5
+        for "continue", 60 for "next_call", else 10. Ranks that have not paused by then go on. Raises UsageError if no
+        rank is paused.
+        """
+        chosen = set(self.select(ranks))
+        report = await self._report()
+        paused = {row.rank: row for row in report.ranks if row.rank in chosen and (row.paused or row.is_pausing)}
+        if not paused:
+            raise not_paused()
+        named = () if ranks is None else tuple(sorted(chosen))
+        await self._link.request(Resume(new_request(), how, named, line), object)
+        return await self._settled(paused, _PATIENCE.get(how, _STEP) if timeout is None else timeout)
+
+    async def where(self, ranks: Ranks = None) -> Stacks:
+        """The stacks of paused ranks, and what the others do; ``str()`` draws the stacks as one tree.
+
+        After :meth:`debug`, the stacks of the ranks that failed. Raises UsageError if no rank is paused.
+        """
+        chosen = self.select(ranks)
+        report = await self._report()
+        rows = {row.rank: row for row in report.ranks if row.rank in chosen}
+        found = await self._stacks([r for r, row in rows.items() if row.paused] or chosen, ReadStack())
+        if not found:
+            raise not_paused()
+        return Stacks(found, await self._describe_others({r: row for r, row in rows.items() if r not in found}, {}))
+
+    async def up(self, frames: int = 1, ranks: Ranks = None) -> Stacks:
+        """Let cells of paused ranks run in the caller of the chosen frame, or ``frames`` further up; their stacks."""
+        return await self._move(frames, ranks)
+
+    async def down(self, frames: int = 1, ranks: Ranks = None) -> Stacks:
+        """Let cells of paused ranks run in the frame that the chosen one has called, or ``frames`` further down."""
+        return await self._move(-frames, ranks)
+
+    async def debug(self, run: int = 0, ranks: Ranks = None) -> Stacks:
+        """The stacks of the ranks whose last cell (or ``run``) failed, where it failed.
+
+        ``run(code, in_failure=True)`` runs cells there, until a rank's next ordinary cell. Raises UsageError if none
+        of the ranks has failed.
+        """
+        found = await self._stacks(self.select(ranks), DebugFailure(run))
+        if not found:
+            raise UsageError(f"no rank has failed in {f'run {run}' if run else 'its last cell'}")
+        return Stacks(found, {})
+
+    async def follow(self, run: int) -> CellRun:
+        """A run that was begun before this client attached, or by another client, from now on.
+
+        Its output from before is not in it. Raises UsageError if the run is over, or unknown.
+        """
+        return await self._runs.follow(run)
+
+    @property
+    def _link(self) -> Link:
+        return self.attachment.link
+
+    async def _report(self) -> StatusReport:
+        return await self._link.request(StatusRequest(new_request()), StatusReport)
+
+    async def _move(self, frames: int, ranks: Ranks) -> Stacks:
+        found = await self._stacks(self.attachment.select_paused(ranks), ReadStack(frames))
+        if not found:
+            raise not_paused()
+        return Stacks(found, {})
+
+    async def _stacks(self, ranks: Collection[int], op: RankOp) -> dict[int, Stack]:
+        """The stacks of the ranks that have one. Raises UsageError if none has, and one does not answer."""
+        answers = await self._link.query(tuple(sorted(ranks)), op, _ANSWER)
+        return {r: a for r, a in sorted(answers.items()) if isinstance(a, Stack)}
+
+    async def _settled(self, before: Mapping[int, RankFacts], timeout: float) -> Places:
+        """Where the ranks are once each has paused, is done or is blocked, or after ``timeout`` seconds."""
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        unwatch = self.attachment.watch(lambda m: changed.set() if isinstance(m, ClusterFacts | RankPaused) else None)
+        runs = {rank: row.run for rank, row in before.items()}
+        began = loop.time()
+        try:
+            while True:
+                changed.clear()
+                rows = {row.rank: row for row in (await self._report()).ranks if row.rank in before}
+                moving = {r: row for r, row in rows.items() if row.paused is None and row.run and row.run == runs[r]}
+                late = loop.time() - began
+                if not moving or late >= timeout or (late >= _LOOK_AGAIN and await self._are_blocked(moving)):
+                    break
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(_LOOK_AGAIN, timeout - late)):
+                        await changed.wait()
+        finally:
+            unwatch()
+        paused = {r: row.paused for r, row in rows.items() if row.paused is not None}
+        others = await self._describe_others({r: row for r, row in rows.items() if r not in paused}, runs)
+        return Places(paused, others)
+
+    async def _glance(self, ranks: Collection[int]) -> dict[int, Observation]:
+        return await self._link.query_within(tuple(sorted(ranks)), Observe(), Observation, _GLANCE) if ranks else {}
+
+    async def _are_blocked(self, ranks: Collection[int]) -> bool:
+        seen = await self._glance(ranks)
+        return len(seen) == len(ranks) and all(
+            each.doing.kind in BLOCKED and each.doing.seconds >= _BLOCKED_FOR for each in seen.values()
+        )
+
+    async def _describe_others(self, rows: Mapping[int, RankFacts], runs: Mapping[int, int]) -> dict[int, str]:
+        """What ranks do that are not paused; ``runs``: the run that each was in before."""
+        seen = await self._glance([r for r, row in rows.items() if row.run])
+        return {r: describe_unpaused(row, seen.get(r), runs.get(r, 0)) for r, row in sorted(rows.items())}
+
+
+def not_paused() -> UsageError:
+    """The error that says that there is nothing to look into."""
+    return UsageError("no rank is paused", remedies=(Remedy("pause", "pause what runs"),))

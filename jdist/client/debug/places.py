@@ -1,0 +1,98 @@
+"""Places: where ranks are, in words. Those that are paused, by place; the others by what they do. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from jdist.client.trace.report import peer_text, tensors_text, title
+from jdist.core.messages.debug import RankPaused
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.status import RankFacts
+from jdist.core.observation import Call
+from jdist.core.ranks import RankSet, ranks_by
+
+_MOST = 16  # Places that are listed.
+_LONGEST = 160  # Characters of a place.
+_LONGEST_RANKS = 40  # Characters of the ranks at a place.
+BLOCKED = ("collective", "transfer", "store")  # Kinds of activity that only other ranks can end.
+
+
+class Places(dict[int, RankPaused]):
+    """Where ranks are: ``{rank: RankPaused}``. ``str()`` lists them, those that are at the same place together."""
+
+    def __init__(self, paused: Mapping[int, RankPaused], others: Mapping[int, str]):
+        super().__init__(paused)
+        self.others = dict(others)
+        """``{rank: what it does}`` of ranks that are not paused."""
+
+    def __repr__(self) -> str:
+        return "\n".join(list_places(self, self.others))
+
+
+def list_places(paused: Mapping[int, RankPaused], others: Mapping[int, str]) -> list[str]:
+    """``[0,2-3] train_step, line 8: loss.backward()``: a line for each place, the ranks there in front of it."""
+    texts = {rank: describe_pause(each) for rank, each in paused.items()} | dict(others)
+    alike = sorted(ranks_by(sorted(texts.items())).items(), key=lambda item: item[1])
+    names = [bracketed(ranks) for _, ranks in alike[:_MOST]]
+    width = max(map(len, names), default=0)
+    lines = [f"{name:<{width}} {shortened(text)}" for name, (text, _) in zip(names, alike, strict=False)]
+    if rest := alike[_MOST:]:
+        lines.append(f"… {sum(len(ranks) for _, ranks in rest)} more ranks at {len(rest)} other places")
+    return lines
+
+
+def bracketed(ranks: Iterable[int]) -> str:
+    """``[0,2-3]``; of very many ranges the first ones, and the number of ranks."""
+    text = str(RankSet(ranks))
+    if len(text) > _LONGEST_RANKS:
+        text = f"{text[:_LONGEST_RANKS].rpartition(',')[0]},… {len(set(ranks))} ranks"
+    return f"[{text}]"
+
+
+def shortened(text: str) -> str:
+    """The first line, within a width."""
+    text = text.partition("\n")[0]
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def describe_pause(paused: RankPaused) -> str:
+    """``train_step, line 8: loss.backward()``, and why it is paused there where the line does not say so."""
+    words = f"{paused.at.place}: {paused.at.source}" if paused.at.source else paused.at.place
+    if paused.thread:
+        words += f" (in thread {paused.thread})"
+    if paused.about_to is not None:
+        words += f" · about to call {describe_call(paused.about_to)}"
+    if paused.reason == "failure":
+        words += f" · {paused.error or 'failed'}"
+    return words
+
+
+def describe_call(call: Call) -> str:
+    """``all_reduce #18 [16] float32``, ``send [4] float32 to rank 1``."""
+    peer = peer_text(call) if call.peer is not None else ""
+    return " ".join(filter(None, (title(call), tensors_text(call), peer)))
+
+
+def describe_doing(seen: Observation, *, with_seconds: bool = True) -> str:
+    """``all_reduce #17 of world at line 5, 3.2 s``."""
+    doing = seen.doing
+    if doing.kind == "silent":
+        return f"does not answer: {doing.state}"
+    call = doing.calls[0] if doing.calls else None
+    labels = {g.name: g.label or f"ranks {RankSet(g.ranks)}" for g in seen.groups}
+    number = f" #{call.number} of {labels.get(call.group, call.group)}" if call is not None and call.number else ""
+    line = f" at line {doing.line}" if doing.line else ""
+    return f"{doing.op}{number}{line}" + (f", {doing.seconds:.1f} s" if with_seconds else "")
+
+
+def describe_unpaused(row: RankFacts, seen: Observation | None, run: int) -> str:
+    """What a rank does that is not paused; ``run`` is the run that it was in before, 0 if it was in none."""
+    if row.state in ("gone", "unreachable", "starting"):
+        return f"is {row.state}"
+    if not row.run:
+        return f"has finished its part of run {run}" if run else "runs nothing"
+    later = "; pauses after it" if row.is_pausing else ""
+    if seen is None or seen.doing.kind in ("idle", "paused"):  # it has moved on since
+        return f"is in run {row.run}{later}"
+    what = describe_doing(seen, with_seconds=False)
+    if seen.doing.kind == "silent":
+        return what + later
+    return f"{'in' if seen.doing.kind in BLOCKED else 'runs'} {what}{later}"
