@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jdist.core.outcome import ErrorInfo, Outcome
     from jdist.notebook.export.files import export
     from jdist.notebook.panel.open import panel
+    from jdist.worker.debug.breakpoints import breakpoint  # noqa: A004 — it does what Python's own does, under a condition
     from jdist.worker.groups.on_reform import on_reform
 
 # The modules of the public names that are no errors.
@@ -41,6 +42,7 @@ _HOMES = {
     "AsyncCluster": "jdist.client.cluster",
     "CellRun": "jdist.client.run",
     "on_reform": "jdist.worker.groups.on_reform",
+    "breakpoint": "jdist.worker.debug.breakpoints",
     "export": "jdist.notebook.export.files",
     "panel": "jdist.notebook.panel.open",
     "Trace": "jdist.client.trace.trace",
@@ -66,6 +68,7 @@ __all__ = [
     "ValueFailed",
     "__version__",
     "attach",
+    "breakpoint",
     "export",
     "list_clusters",
     "load_ipython_extension",

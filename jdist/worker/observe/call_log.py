@@ -129,6 +129,8 @@ class CallLog:
         self.formed_at = 0  # Wall clock in ns when the world was formed; earlier calls do not count.
         self.channels = Channels()
         self.has_broken_group = False  # A call or a wait failed since the world was formed, and its group with it.
+        # Called by a thread that is about to begin a call, with whether C++ will call the collectives in its course.
+        self.on_call: Callable[[LoggedCall, bool], None] | None = None
         self._calls = _Ring(maxlen=KEPT)
         self._callers = _Ring(maxlen=KEPT)
         self._transfers: deque[LoggedCall] = deque(maxlen=KEPT)
@@ -179,6 +181,11 @@ class CallLog:
                 tuple(map(_kept, compress(args, is_kept))),
                 {name: _kept(value) for name, value in kwargs.items() if name in names} if kwargs else _NONE,
             )
+            if log.on_call is not None:
+                log.on_call(call, ring is log._callers)
+                call.args = tuple(map(_kept, compress(args, is_kept)))  # They may have been changed in place.
+                call.kwargs = {name: _kept(value) for name, value in kwargs.items() if name in names}
+                call.started = time.time_ns()
             ring.append(call)
             ring.added += 1
             if is_transfer:

@@ -14,7 +14,7 @@ from jdist.core.messages.observation import Observation, RankTrace
 from jdist.core.observation import Activity, Call, CallDigest, Channel
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_digest import digest_calls
-from jdist.worker.observe.call_log import OWN_FILES, CallLog
+from jdist.worker.observe.call_log import OWN_FILES, CallLog, LoggedCall
 from jdist.worker.observe.call_merge import CallMerger
 from jdist.worker.observe.flight_recorder import FlightRecorder
 from jdist.worker.observe.main_thread import Key, Location, MainThread
@@ -62,7 +62,7 @@ class RunSpans:
 
 
 class Observer:
-    """Reports what this rank is doing. Callable from any thread but the main one, except for ``digests``."""
+    """Reports what this rank is doing. On the main thread, only ``digests`` and ``upcoming`` may be called."""
 
     def __init__(self, log: CallLog, labels: Callable[[], dict[str, str]], spans: RunSpans):
         self._log = log
@@ -134,6 +134,19 @@ class Observer:
         """Digests of the calls since ``began``, in seconds of the wall clock, one per group; called as a cell ends."""
         calls = self._log.since(int(began * 1e9))
         return digest_calls(calls, self._merger(), self._labels()) if calls else ()
+
+    def upcoming(self, logged: LoggedCall, is_in_cpp: bool) -> Call | None:
+        """A call that is about to begin, with the number that it will have; None if it will call nothing.
+
+        ``is_in_cpp``: C++ will call the collectives, in groups that are not known before.
+        """
+        if is_in_cpp:
+            return Call(logged.op, "", line=logged.line, started=logged.started / 1e9)
+        call = self._merger().of_logged(logged)
+        if call is None or call.peer is not None:
+            return call
+        begun = next((g.begun for g in self._recorder.progress(exact=True) if g.name == call.group), 0)
+        return structs.replace(call, number=begun + 1)
 
     def _merger(self) -> CallMerger:
         """A merger that knows the groups as they are now."""

@@ -1,0 +1,95 @@
+"""Breakpoints: whatever code calls to stop in a debugger pauses its rank there, in any thread.
+
+Debuggers that ask for input, such as `%debug`, are not among them: see :mod:`jdist.worker.kernel.shell`.
+"""
+
+import bdb
+import os
+import pdb  # noqa: T100 — for processes that are no ranks
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType
+from typing import Any
+
+from jdist.core.ranks import RankSet
+from jdist.core.topology import Topology
+from jdist.worker.groups import on_reform
+
+Pause = Callable[
+    [FrameType], None
+]  # Pauses the thread that calls it, in this frame or its innermost caller of a user's.
+
+_hook: Callable[[FrameType], None] | None = None  # What pauses this process; None in one that is no rank.
+_passed: Counter[tuple[CodeType, int]] = Counter()  # How often each dist.breakpoint() was skipped.
+
+
+def breakpoint(when: object = True, ranks: str | int | Iterable[int] | None = None) -> None:  # noqa: A001
+    """Pause this rank here if ``when`` is true, on ``ranks`` (default: each that comes here), such as "0,2-3" or 1.
+
+    ``when`` is a value, such as ``torch.isnan(loss)``. In a process that is no rank it is Python's own breakpoint().
+    """
+    __tracebackhide__ = True
+    if not when or (ranks is not None and _rank() not in _chosen(ranks)):
+        return
+    frame = sys._getframe(1)
+    if _hook is not None:
+        _hook(frame)
+    elif sys.breakpointhook is sys.__breakpointhook__ and not os.environ.get("PYTHONBREAKPOINT"):
+        pdb.Pdb().set_trace(frame)  # as the hook does, in this frame instead of its own
+    else:
+        sys.breakpointhook()  # noqa: T100 — the user's call
+
+
+def install(kernel: Any, pause: Pause) -> None:
+    """Have every breakpoint in this process call ``pause``; once, before user code runs."""
+    global _hook
+    import torch.distributed as dist  # here, as jdist.breakpoint is also for processes without torch
+
+    attached, own = sys.breakpointhook, os.getpid()
+
+    def stop(frame: FrameType) -> None:
+        if os.environ.get("PYTHONBREAKPOINT") == "0":
+            return
+        if os.getpid() != own:
+            _say_in_child(frame)
+        elif kernel.debugger is not None and kernel.debugger.is_started:
+            attached()  # debugpy's, which does nothing without a front end
+        else:
+            pause(frame)
+
+    def stop_at_caller(*_: object, **__: object) -> None:
+        stop(sys._getframe(1))
+
+    def stop_on_rank(rank: int = 0, skip: int = 0, **_: object) -> None:
+        """Pause one rank; the others go on to where they wait for it. Time-outs of groups are long enough anyway."""
+        frame = sys._getframe(1)
+        place = frame.f_code, frame.f_lasti
+        _passed[place] += 1
+        if _passed[place] > skip and _rank() == rank:
+            stop(frame)
+
+    _hook, sys.breakpointhook = stop, stop_at_caller
+    debuggers: Any = bdb.Bdb  # pdb's, IPython's and others' are made of it.
+    debuggers.set_trace = lambda _, frame=None, **__: stop(frame or sys._getframe(1))
+    distributed: Any = dist
+    distributed.breakpoint = stop_on_rank
+
+
+def _rank() -> int:
+    own = on_reform.rank()
+    return int(os.environ.get("RANK", "0")) if own is None else own
+
+
+def _chosen(ranks: str | int | Iterable[int]) -> RankSet:
+    if isinstance(ranks, str):
+        return RankSet.parse(ranks, Topology((int(os.environ.get("WORLD_SIZE", "1")),)))
+    return RankSet([ranks] if isinstance(ranks, int) else ranks)
+
+
+def _say_in_child(frame: FrameType) -> None:
+    at = f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}"
+    print(
+        f"jdist: a child process of rank {_rank()} goes on past the breakpoint at {at}; only ranks pause",
+        file=sys.stderr,
+    )

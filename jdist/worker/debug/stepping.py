@@ -1,0 +1,118 @@
+"""Stepping: a paused thread goes on to its next line, or to its next call of torch.distributed, and stops there.
+
+Only the frames that were on the stack are traced (`sys.settrace`), and for a step also those that their lines call.
+Nothing is traced otherwise. The step to the next call needs no tracing: the call log asks before each call.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from jdist.core.observation import Call
+from jdist.core.stacks import StepKind
+from jdist.worker.observe.call_log import CallLog, LoggedCall
+
+IsUserCode = Callable[[FrameType], bool]
+OnStop = Callable[[FrameType, Call | None], None]  # Where it stopped, and what it is about to call.
+
+
+class Stepper:
+    """Has a paused thread stop again. One per rank, as one thread of a rank is paused at a time."""
+
+    def __init__(self, log: CallLog, is_user_code: IsUserCode, upcoming: Callable[[LoggedCall, bool], Call | None]):
+        self._log = log
+        self._is_user_code = is_user_code
+        self._upcoming = upcoming  # How a call that is about to begin is described; None: it will do nothing.
+        self._trace: _Trace | None = None
+
+    def begin(self, how: StepKind, frame: FrameType, line: int, on_stop: OnStop) -> None:
+        """Have ``on_stop`` called in this thread when it is where ``how`` says, in relation to ``frame``.
+
+        The thread that is paused calls it, before it goes on. ``on_stop`` may begin the next step.
+        """
+        self.end()
+        if how == "next_call":
+            self._log.on_call = self._before_call(threading.get_ident(), on_stop)
+        elif how != "continue":
+            self._trace = _Trace(how, frame, line, self._is_user_code, on_stop)
+            self._trace.begin(sys._getframe())
+
+    def end(self) -> None:
+        """Stop nowhere; from any thread."""
+        self._log.on_call = None
+        if self._trace is not None:
+            self._trace.end()
+            self._trace = None
+
+    def _before_call(self, thread: int, on_stop: OnStop) -> Callable[[LoggedCall, bool], None]:
+        threads = {thread, threading.main_thread().ident}
+
+        def stop(logged: LoggedCall, is_in_cpp: bool) -> None:
+            frame = sys._getframe()
+            if logged.thread not in threads or not any(map(self._is_user_code, _outwards(frame))):
+                return
+            call = self._upcoming(logged, is_in_cpp)
+            if call is not None:
+                self.end()
+                on_stop(frame, call)
+
+        return stop
+
+
+class _Trace:
+    """The tracing of one step in one thread. It ends by itself where the step does."""
+
+    def __init__(self, how: StepKind, frame: FrameType, line: int, is_user_code: IsUserCode, on_stop: OnStop):
+        self._how = how
+        self._frame = frame
+        self._line = line
+        self._is_user_code = is_user_code
+        self._on_stop = on_stop
+        self._thread = threading.get_ident()
+        self._is_over = False
+        self._earlier: Any = None  # The thread's trace function, such as that of a coverage tool,
+        self._replaced: list[tuple[FrameType, Any]] = []  # and those of frames.
+
+    def begin(self, innermost: FrameType) -> None:
+        own = {"step": innermost, "return": self._frame.f_back}.get(self._how, self._frame)
+        for frame in filter(self._is_user_code, _outwards(own)):
+            self._replaced.append((frame, frame.f_trace))
+            frame.f_trace = self._handle
+        self._earlier = sys.gettrace()
+        sys.settrace(self._handle)
+
+    def end(self) -> None:
+        """Trace no more: at once in the traced thread, and in another as soon as it would be traced."""
+        self._is_over = True
+        if threading.get_ident() != self._thread:
+            return
+        if sys.gettrace() == self._handle:  # else another has taken its place, such as an interrupt
+            sys.settrace(self._earlier)
+        for frame, earlier in self._replaced:
+            if frame.f_trace == self._handle:
+                frame.f_trace = earlier
+        self._replaced.clear()
+
+    def _handle(self, frame: FrameType, event: str, _: object) -> Any:
+        """The trace function, of the thread ("call") and of the traced frames."""
+        if self._is_over:
+            self.end()
+        elif event == "call":
+            return self._handle if self._how == "step" and self._is_user_code(frame) else None
+        elif event == "line" and self._stops_at(frame):
+            self.end()
+            # Python traces nothing within a trace function: cells that run in the frame could not be interrupted there.
+            sys.call_tracing(self._on_stop, (frame, None))
+        return None
+
+    def _stops_at(self, frame: FrameType) -> bool:
+        return self._how != "until" or frame is not self._frame or frame.f_lineno >= self._line
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame, its caller, and so on."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
