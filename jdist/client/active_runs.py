@@ -30,6 +30,7 @@ class ActiveRuns:
         """Send a cell to the controller. Raises UsageError when it refuses the cell."""
         if cell.timeout is not None and not cell.timeout > 0:
             raise UsageError(f"a timeout is a positive number of seconds, not {cell.timeout}")
+        paused = set(self._attachment.facts.paused)
         self._submitted[cell.request] = cell.ranks
         try:
             accepted = await self._attachment.link.request(cell, RunAccepted)
@@ -39,7 +40,10 @@ class ActiveRuns:
             self._accepted.pop(cell.request, None)
         run.behind = accepted.behind
         if not cell.is_internal:
-            self._attachment.history.add_cell(run, cell.code, self._attachment.facts.topology.world_size, cell.is_setup)
+            facts, history = self._attachment.facts, self._attachment.history
+            is_inner = cell.in_failure or not paused.isdisjoint(cell.ranks)
+            world_size = facts.topology.world_size
+            history.add_cell(run, cell.code, world_size, is_setup=cell.is_setup, is_inner=is_inner)
         return run
 
     async def follow(self, number: int) -> CellRun:

@@ -32,6 +32,7 @@ class CellStep(Struct, kw_only=True):
     title: str = ""  # Where the user sees it, such as the notebook's `In [7]`; empty for one that a program has run.
     state: Literal["running", "done", "failed"] = "running"
     why: str = ""  # The reason why it failed.
+    is_inner: bool = False  # It ran in the frames of a paused run, or where a cell had failed.
     is_shown: bool = True  # A rank had a value to show at the end, or may have.
 
 
@@ -97,10 +98,12 @@ class History:
             self.forgotten += len(self._steps) == self._steps.maxlen
             self._steps.append(step)
 
-    def add_cell(self, run: CellRun, code: str, world_size: int, is_setup: bool) -> None:
+    def add_cell(
+        self, run: CellRun, code: str, world_size: int, *, is_setup: bool = False, is_inner: bool = False
+    ) -> None:
         """Record a cell whose run has been accepted, and its end when it comes."""
-        ranks = tuple(run.ranks)
-        step = CellStep(number=run.number, code=code, ranks=ranks, world_size=world_size, is_setup=is_setup)
+        step = CellStep(number=run.number, code=code, ranks=tuple(run.ranks), world_size=world_size)
+        step.is_setup, step.is_inner = is_setup, is_inner
         self.add(step)
         with self._lock:
             self._runs[run.number] = (step, run)

@@ -136,9 +136,9 @@ def _select(cluster: Cluster, options: str) -> tuple[int, ...]:
     """The ranks of a cell with these options; all of them while the options are incomplete."""
     try:
         o = cell_parser().parse(split_words(options))
-        return cluster.select(o.ranks, o.group)
+        return cluster.select_paused(o.ranks, o.group)
     except (UsageError, HelpWanted):
-        return cluster.select()
+        return cluster.select_paused()
 
 
 def ranks_part(code: str, *, is_auto: bool) -> tuple[str, int] | None:

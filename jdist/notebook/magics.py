@@ -1,9 +1,7 @@
 """The magics ``%dist`` and ``%%dist``."""
 
 import contextlib
-import contextvars
 import re
-import threading
 from typing import Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class
@@ -15,7 +13,7 @@ from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import TerminalScreen, kernel_screen
 from jdist.notebook.session import Session
-from jdist.notebook.text.remedy_text import worded_errors
+from jdist.notebook.text.remedy_text import typed, worded_errors
 from jdist.notebook.verbs import values
 
 _HELP = re.compile(r"^\s*(?:\?+\s*(?P<before>%dist\s+[\w-]+)|(?P<after>%dist\s+[\w-]+)\s*\?+)\s*$")
@@ -59,29 +57,35 @@ class DistMagics(Magics):
         s = self.session
         o = cell_parser().parse(split_words(line))
         cluster = s.cluster
-        ranks = cluster.select(o.ranks, o.group)
+        ranks = s.select_for_cell(o.ranks, o.group)
         if o.lead is not None and o.lead not in ranks:
             raise UsageError(f"--lead {o.lead}: the cell runs on ranks {', '.join(map(str, ranks))}")
         if o.out and not o.out.isidentifier():
             raise UsageError(f"-o {o.out!r}: that is no variable name")
         can_ask = len(ranks) == 1 and not o.background
-        run = cluster.submit(cell, ranks, timeout=o.timeout, allow_stdin=can_ask, setup=o.setup)
+        frames = s.frames_of(ranks)
+        options = {"allow_stdin": can_ask, "setup": o.setup, "hold": o.hold, "in_failure": bool(s.debugged)}
+        run = cluster.submit(cell, ranks, timeout=o.timeout, **options)
         count = getattr(self._shell, "execution_count", None)
         cluster.history.entitle(run.number, f"In [{count}]: %%dist {line}".rstrip())
         s.last_run = run
         if o.out:
             s.namespace[o.out] = run
         notices, names = s.drain_notices(), s.namespace
-        display = RunDisplay(cluster, run, s.screen, lead=o.lead, timeout=o.timeout, notices=notices, namespace=names)
+        options = {"lead": o.lead, "timeout": o.timeout, "notices": notices, "namespace": names, "frames": frames}
+        display = RunDisplay(cluster, run, s.screen, **options)
         if o.background:
-            follow = contextvars.copy_context().run
-            threading.Thread(target=follow, args=(display.follow,), name=f"jdist-run-{run.number}", daemon=True).start()
+            display.follow_in_background()
             return
         local = self._run_here(cell) if o.local else None
         try:
-            display.follow()
+            is_over = display.follow(until_paused=True)
         finally:
             s.drain_notices()  # the display has shown them
+        if not is_over:
+            if o.pull:
+                s.echo(f"not pulled, as the run is paused: {typed('pull')} {o.pull} reads it in the paused frames")
+            return
         run.check()
         if local is not None:
             local.raise_error()

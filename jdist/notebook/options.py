@@ -41,6 +41,7 @@ def cell_parser() -> ArgumentParser:
     p.add_argument("-o", "--out", metavar="NAME", help="bind the CellRun in the notebook")
     p.add_argument("-p", "--pull", metavar="NAME[,NAME]", help="then pull these into the notebook as {rank: value}")
     p.add_argument("-b", "--background", action="store_true", help="return at once; output goes on in this cell")
+    p.add_argument("--hold", action="store_true", help="a failure pauses the rank where it happened, and ends nothing")
     p.add_argument("--setup", action="store_true", help="remember the cell and replay it on any fresh rank")
     p.add_argument("--local", action="store_true", help="run it in the notebook too")
     p.add_argument("--lead", type=int, metavar="K", help="show rank K's output, the rest one click away")

@@ -1,6 +1,6 @@
 """Session: the cluster, the screen and the names of a notebook or a terminal."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jdist.client.blocking import Cluster
@@ -11,6 +11,7 @@ from jdist.core.messages.status import Notice
 from jdist.core.remedy import Remedy
 from jdist.notebook.output.screen import Screen, plain
 from jdist.notebook.text import remedy_text
+from jdist.notebook.text.limits import naming
 
 
 class Session:
@@ -24,6 +25,7 @@ class Session:
         self.exportable: Cluster | None = None  # The cluster in use or the last one, whose cells can be exported.
         self.last_run: CellRun | None = None
         self.is_auto = False
+        self.debugged: tuple[int, ...] = ()  # Ranks whose failure is being debugged: cells run where they failed.
         self._notices: list[str] = []
         self._unwatch: Callable[[], None] = lambda: None
         self._followers: list[Callable[[Cluster | None], None]] = []
@@ -51,6 +53,7 @@ class Session:
         if self.current is not None and self.namespace.get("cluster") is self.current:
             del self.namespace["cluster"]
         self.current = cluster
+        self.debugged = ()
         self.exportable = cluster or self.exportable
         self._unwatch()
         self._unwatch = lambda: None
@@ -69,6 +72,25 @@ class Session:
     def _on_message(self, message: Message) -> None:
         if isinstance(message, Notice):
             self._notices.append(remedy_text.worded(message))
+
+    def select_for_cell(self, ranks: str | None, group: str | None) -> tuple[int, ...]:
+        """The ranks of a cell with this selection: without one, those that are debugged, or paused, or all."""
+        is_chosen = ranks is not None or group is not None
+        return self.debugged if self.debugged and not is_chosen else self.cluster.select_paused(ranks, group)
+
+    def frames_of(self, ranks: Iterable[int]) -> str:
+        """In which frames a cell on these ranks runs, in words; "" for the ranks' own names."""
+        chosen = set(ranks)
+        if chosen <= set(self.debugged):
+            return "in the frames that failed"
+        paused = chosen & set(self.cluster.facts.paused)
+        return (
+            ""
+            if not paused
+            else "in the paused frames"
+            if paused == chosen
+            else f"in frames paused on {naming(paused)}"
+        )
 
     def drain_notices(self) -> list[str]:
         """Notices since the last call, such as of a rank that died while idle."""

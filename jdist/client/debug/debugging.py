@@ -129,7 +129,7 @@ class DebuggedCluster(BaseCluster):
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
         unwatch = self.attachment.watch(lambda m: changed.set() if isinstance(m, ClusterFacts | RankPaused) else None)
-        runs = {rank: row.run for rank, row in before.items()}
+        runs = {rank: row.paused.run if row.paused is not None else row.run for rank, row in before.items()}
         began = loop.time()
         try:
             while True:

@@ -71,7 +71,7 @@ class _Composer:
     def _translate(self, steps: Sequence[Step]) -> list[Translation]:
         """Each cell that did not fail and can be translated."""
         for step in steps:
-            if isinstance(step, CellStep) and step.state != "failed":
+            if isinstance(step, CellStep) and step.state != "failed" and not step.is_inner:
                 name = f"run_{step.number}"
                 try:
                     self._translated[id(step)] = translate(step.code, step.is_shown, name, self._helpers)
@@ -107,6 +107,8 @@ class _Composer:
         part = _ScriptPart(heading, ranks=step.ranks)
         if step.state == "failed":
             return self._without(step, part, f"it failed: {step.why}")
+        if step.is_inner:
+            return self._without(step, part, "it ran in the frames of a cell that was paused, or had failed")
         if is_script(step.code):
             return self._without(step, part, "it ran a whole script; give that to torchrun by itself")
         found = self._translated[id(step)]

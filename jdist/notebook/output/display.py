@@ -4,13 +4,16 @@ the less often: what is sent again stays in proportion to what is new. Only the 
 
 import asyncio
 import contextlib
+import contextvars
 import queue
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
+from jdist.core.messages.debug import RankPaused, RanksResumed
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import InputRequest, Output, RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Notice, Stopped
@@ -25,6 +28,8 @@ from jdist.notebook.text import remedy_text
 _FIRST = 0.15  # Seconds before a run that is not over is shown at all.
 _LEAST = 0.1
 _PATIENCE = 3  # The user's interrupts after which the notebook is free again, even if the controller does not answer.
+_GATHER = 0.5  # Seconds from the first rank's pause until the run counts as paused, although others have not paused.
+_IDLE = 60.0  # Seconds between two looks at a paused run, of which nothing is heard.
 _LATE = 0.5  # Seconds between two drawings of output that comes after a run's end.
 _BYTES_PER_SECOND = 400_000  # The rate at which the output may be sent again and again.
 _CALM_BYTES_PER_SECOND = 20_000  # The rate while nothing but the clock changed.
@@ -45,6 +50,7 @@ class RunDisplay:
         timeout: float | None = None,
         notices: Sequence[str] = (),
         namespace: Mapping[str, object] | None = None,
+        frames: str = "",
     ):
         self._cluster = cluster
         self._run = run
@@ -55,20 +61,26 @@ class RunDisplay:
         self._lines = LineStream()
         self._notices = list(notices)
         self._namespace = namespace or {}
+        self._frames = frames
         self._events: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._output = Replaceable(screen)
-        self._began = time.monotonic()
-        self._next = self._began + _FIRST
+        self._began = time.monotonic() - run.seconds
+        self._next = time.monotonic() + _FIRST
         self._is_dirty = False
         self._will_redraw = False
         self._interrupts = 0
-        self._is_waiting = bool(run.behind)
+        self._paused_at: float | None = None  # When the first of the ranks paused that are paused now.
+        self._is_background = self._is_watching = False
+        self._pauses_shown = ""
+        self._is_waiting = bool(run.behind) or (run.seconds > 0 and run.state == "queued")
         if run.behind:
             self._notices.append(f"waits for run {', '.join(map(str, run.behind))}, which holds its ranks")
 
-    def follow(self) -> None:
+    def follow(self, *, until_paused: bool = False) -> bool:
         """Show the run until it is over. A KeyboardInterrupt interrupts the run on its ranks and goes on showing; it is
         raised at the end if the run came to a good end all the same, and at once when it is the third.
+
+        With ``until_paused``, return False as soon as the run is paused; it is then shown in the background.
         """
 
         def on_cluster(message: Message) -> None:
@@ -77,25 +89,41 @@ class RunDisplay:
 
         unwatch = self._cluster.asynchronous.watch(on_cluster)
         try:
-            self._run.watch(self._events.put)
-            self._follow()
+            if not self._is_watching:
+                self._is_watching = True
+                self._run.watch(self._events.put)
+            is_over = self._follow(until_paused)
         except KeyboardInterrupt:  # perhaps between two steps: then the ranks were not interrupted yet
             self._run.cancel()
             raise
         finally:
             unwatch()
+        if not is_over:
+            self._draw()
+            self.follow_in_background()
+            return False
         with contextlib.suppress(KeyboardInterrupt):
             missing_names.advise(self._cluster, self._run, self._namespace)
         self._draw()
         self._run.on_late = self._show_late
         if self._interrupts and all(o.ok for o in self._run.outcomes.values()):
             raise KeyboardInterrupt
+        return True
 
-    def _follow(self) -> None:
+    def follow_in_background(self) -> None:
+        """Show the run in a thread of its own until it is over, where the present cell's output is."""
+        self._is_background = True
+        follow, name = contextvars.copy_context().run, f"jdist-run-{self._run.number}"
+        threading.Thread(target=follow, args=(self.follow,), name=name, daemon=True).start()
+
+    def _follow(self, until_paused: bool) -> bool:
+        """Show the run until it is over, or paused; whether it is over."""
         while True:
             try:
                 if self._step():
-                    return
+                    return True
+                if until_paused and self._is_paused():
+                    return False
             except KeyboardInterrupt:
                 self._interrupts += 1
                 if self._interrupts >= _PATIENCE:
@@ -116,15 +144,37 @@ class RunDisplay:
 
     def _step(self) -> bool:
         """Handle what has come, or draw when it is time to; True when the run is over."""
-        timeout = max(0.0, self._next - time.monotonic())
+        due = self._next
+        if self._run.paused:  # nothing changes but by an event, or when the ranks have had their time to pause
+            since = self._paused_at or time.monotonic()
+            due = self._next if self._is_dirty else time.monotonic() + _IDLE
+            due = min(due, since + _GATHER) if not self._is_paused() else due
+        timeout = max(0.0, due - time.monotonic())
         with contextlib.suppress(queue.Empty):
             while (event := self._events.get(timeout=timeout)) is not None:
                 self._handle(event)
                 timeout = 0.0
             return True
-        if time.monotonic() >= self._next:
+        if time.monotonic() >= self._next and (self._is_dirty or not self._run.paused):
             self._draw()
+        if not self._screen.is_live and self._is_paused():
+            self._show_pauses()
         return False
+
+    def _is_paused(self) -> bool:
+        """Whether each rank that is in the run is paused, or those that are not had their time."""
+        if not self._run.paused or self._paused_at is None:
+            return False
+        is_whole = len(self._run.paused) + len(self._run.outcomes) >= len(self._run.ranks)
+        return is_whole or time.monotonic() >= self._paused_at + _GATHER
+
+    def _show_pauses(self) -> None:
+        """On a screen that takes only lines, say where the run is paused, unless a verb has said so."""
+        text = self.view().paused_text
+        is_told = self._is_background and all(p.reason in ("step", "next_call") for p in self._run.paused.values())
+        if text != self._pauses_shown and not is_told:
+            self._screen.show(plain(text))
+        self._pauses_shown = text
 
     def _handle(self, event: Message) -> None:
         self._is_dirty = True
@@ -136,6 +186,10 @@ class RunDisplay:
                 self._show_lines(line for item in event.items for line in self._lines.feed(item))
             case RankDone():
                 self._transcript.close([event.rank])
+            case RankPaused():
+                self._paused_at = self._paused_at or time.monotonic()
+            case RanksResumed():
+                self._paused_at = time.monotonic() if self._run.paused else None
             case RunStarted():
                 self._is_waiting = False
                 self._notices = [n for n in self._notices if not n.startswith("waits for run")]
@@ -160,6 +214,8 @@ class RunDisplay:
     def _answer(self, request: InputRequest) -> None:
         """Pass the rank's question on to the user; a run that asks where no user can answer is stopped."""
         try:
+            if self._is_background:
+                raise RuntimeError("the run is shown in the background")
             text = self._screen.ask(request.prompt, request.is_password)
         except (EOFError, OSError, RuntimeError, NotImplementedError) as e:
             self._notices.append(f"rank {request.rank} asked for input, which this front end cannot give ({e})")
@@ -185,6 +241,8 @@ class RunDisplay:
             first_failed=run.first_failure,
             verdict=None if is_loss else run.verdict,
             cluster=self._cluster.name,
+            paused=dict(run.paused),
+            frames=self._frames,
         )
 
     def _draw(self) -> None:

@@ -13,9 +13,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from jdist.client.debug.places import describe_call
+from jdist.core.messages.debug import RankPaused
 from jdist.core.outcome import OutputLine, RichOutput
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.remedy import Remedy
+from jdist.core.stacks import PauseReason
 from jdist.notebook.output.body import LONGEST_LINE, by_rank, fit, images_that_fit, one_line, richest, text_of
 from jdist.notebook.output.run_view import Failure, RunView
 from jdist.notebook.output.transcript import Block, BlockPart
@@ -123,6 +126,21 @@ class VerdictJson(_Record, frozen=True):
     remedies: list[Remedy] = []
 
 
+class PauseJson(_Record, frozen=True):
+    """Ranks that are paused at the same place, in the same way."""
+
+    ranks: str
+    reason: PauseReason
+    function: str
+    line: int  # From 1.
+    source: str = ""  # Text of the line.
+    file: str = ""  # Path on the ranks' nodes; "" for a cell.
+    of_run: int = 0  # The run whose cell the code is from; 0 if it is not from a cell.
+    about_to: str = ""  # The call that they are about to begin, after a step to the next one.
+    thread: str = ""  # The thread, if it is not the main one.
+    error: str = ""  # For a failure.
+
+
 class RunJson(_Record, frozen=True):
     """A run. ``seconds``: since its start, or in all once it is done."""
 
@@ -138,6 +156,8 @@ class RunJson(_Record, frozen=True):
     verdict: VerdictJson | None = None
     notices: list[str] = []
     lead: int | None = None  # The rank to show first; None: all ranks.
+    paused: list[PauseJson] = []  # Where ranks are paused; `state` is "running" then, too.
+    frames: str = ""  # In which frames the cell runs, if not in the ranks' own names.
 
 
 # ---------------------------------------------------------------- how it is made
@@ -166,6 +186,8 @@ def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) ->
         verdict=_verdict(view, most),
         notices=view.newest_notices(most),
         lead=view.lead,
+        paused=_pauses(view, most),
+        frames=view.frames,
     )
     return dict(msgspec.to_builtins(run))
 
@@ -230,6 +252,17 @@ def _verdict(view: RunView, most: int) -> VerdictJson | None:
     details = [cut(ansi.strip(line), most) for line in v.details[:_DETAILS]]
     remedies = [] if is_over else [*v.remedies]
     return VerdictJson(headline, v.is_certain, details, remedies)
+
+
+def _pauses(view: RunView, most: int) -> list[PauseJson]:
+    def place_of(paused: RankPaused) -> tuple[Any, ...]:
+        at, call = paused.at, paused.about_to
+        about_to = "" if call is None else describe_call(call)
+        texts = (at.source, at.file, at.run, about_to, paused.thread, paused.error)
+        return (paused.reason, at.function, at.line, *(cut(t, most) if isinstance(t, str) else t for t in texts))
+
+    alike = ranks_by((rank, place_of(paused)) for rank, paused in sorted(view.paused.items()))
+    return [PauseJson(str(RankSet(ranks)), *place) for place, ranks in alike.items()]
 
 
 # ---------------------------------------------------------------- what the ranks wrote

@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from jdist.client.debug.places import list_places
+from jdist.core.messages.debug import RankPaused
 from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind
 from jdist.core.quantities import format_count, format_duration, format_whole_seconds
@@ -17,8 +19,9 @@ from jdist.notebook.output.transcript import Block
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import cut, naming
 from jdist.notebook.text.number_folding import joined, numberless, skeleton
-from jdist.notebook.text.remedy_text import command
+from jdist.notebook.text.remedy_text import command, is_magic, typed
 
+PAUSE_SIGN = "⏸"
 _MOST_NOTICES = 3
 _URGENCY: Mapping[OutcomeKind, int] = {"lost": 0, "error": 1, "timeout": 2, "interrupted": 3, "value": 4}
 _LONGEST_MESSAGE = 1000  # Characters of an exception's message that are shown; its traceback has the rest.
@@ -138,6 +141,8 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
     timeout: float | None = None  # The run's deadline, named once it has passed.
     verdict: Verdict | None = None  # Why the run does not move, or did not finish.
     first_failed: int | None = None  # The rank that was seen to fail first; without it the earliest end counts.
+    paused: Mapping[int, RankPaused] = {}  # Where ranks are paused.
+    frames: str = ""  # In which frames the cell runs, if not in the ranks' own names, such as "in the paused frames".
 
     @property
     def verdict_text(self) -> str:
@@ -145,6 +150,18 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
         if self.verdict is None:
             return ""
         return ansi.strip(self.verdict.final_text if self.state == "done" else self.verdict.text(command))
+
+    @property
+    def paused_text(self) -> str:
+        """Where the ranks are paused, and how to go on; "" if none is."""
+        if not self.paused:
+            return ""
+        others = [rank for rank in self.ranks if rank not in self.outcomes and rank not in self.paused]
+        unknown = f"not paused; {typed('where')} shows what {'it does' if len(others) == 1 else 'they do'}"
+        lines = list_places(self.paused, dict.fromkeys(others, unknown))
+        how = "%%dist cells run in the paused frames" if is_magic() else f"{typed('where')} shows the stacks"
+        head = f"{PAUSE_SIGN} run {self.run} is paused · {typed('continue')} goes on · {how}"
+        return "\n  ".join((head, *map(ansi.strip, lines)))
 
     @cached_property
     def failures(self) -> tuple[list[Failure], list[Failure]]:
@@ -186,9 +203,12 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
         elif self.state == "running":
             missing = [rank for rank in self.ranks if rank not in self.outcomes]
             words += [f"{len(self.ranks) - len(missing)} of {count} done", format_whole_seconds(self.elapsed)]
-            words += [f"running on {naming(missing)}"] if missing else []
+            moving = [rank for rank in missing if rank not in self.paused]
+            words += [f"running on {naming(moving)}"] if moving else []
+            words += [f"paused on {naming(self.paused)}"] if self.paused else []
         else:
             words += [count, format_duration(self.elapsed)]
+        words += [self.frames] if self.frames else []
         causes, _ = self.failures
         words += [cut(cause.brief, 150) for cause in causes[:3]]
         words += [f"{len(causes) - 3} more"] if len(causes) > 3 else []

@@ -30,11 +30,16 @@ def typed(words: str) -> str:
     return f"{_PREFIX[_style.get()]} {words}"
 
 
+def is_magic() -> bool:
+    """Whether the user types in a notebook."""
+    return _style.get() == "magic"
+
+
 def command(remedy: Remedy) -> str:
     """A suggested action, as it is typed."""
     ranks = f" -r {remedy.ranks}" if remedy.ranks else ""
     if remedy.action == "run_cell":
-        return f"%%dist{ranks}" if _style.get() == "magic" else f"{typed('run')}{ranks} SCRIPT.py"
+        return f"%%dist{ranks}" if is_magic() else f"{typed('run')}{ranks} SCRIPT.py"
     return typed(remedy.action) + (f" {remedy.name}" if remedy.name else "") + ranks
 
 

@@ -35,12 +35,15 @@ def run(s: Session, o: Namespace) -> None:
     if not o.script.endswith(".py"):
         raise UsageError(f"{typed('run')} [-r RANKS] [-t S] SCRIPT.py [args]: {o.script} is no Python script")
     ranks = s.cluster.select(o.ranks, o.group)
+    s.debugged = ()
     cell = s.cluster.submit(script_cell(o.script, o.rest), ranks, timeout=o.timeout, allow_stdin=len(ranks) == 1)
     s.last_run = cell
     notices, names = s.drain_notices(), s.namespace
-    RunDisplay(s.cluster, cell, s.screen, timeout=o.timeout, notices=notices, namespace=names).follow()
+    display = RunDisplay(s.cluster, cell, s.screen, timeout=o.timeout, notices=notices, namespace=names)
+    is_over = display.follow(until_paused=s.kind == "notebook")
     s.drain_notices()  # the display has shown it
-    cell.check()
+    if is_over:
+        cell.check()
 
 
 @verb("auto", option("state", choices=["on", "off"]), attaches=None)

@@ -13,6 +13,7 @@ from jdist.core.errors import UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.ranks import RankSet
 from jdist.notebook.options import add_start_options, at_dashes, start_options
+from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import StartProgress
 from jdist.notebook.text.remedy_text import typed, worded
@@ -92,7 +93,13 @@ def attach(s: Session, o: Namespace) -> None:
             s.echo(f"rank {row.rank} {describe_loss(row)}")
     for number, state, ranks, elapsed in found.runs:
         where = f"run {number} on ranks {RankSet(ranks)} is {state}, {elapsed:.0f} s"
-        s.echo(f"{where}; its output is in {typed('logs')}, and {typed('interrupt')} stops it")
+        if s.kind != "notebook":
+            s.echo(f"{where}; its output is in {typed('logs')}, and {typed('interrupt')} stops it")
+            continue
+        with contextlib.suppress(UsageError):  # it is over since
+            notice = f"begun before this notebook attached; its output until then is in {typed('logs')}"
+            s.last_run = cluster.follow(number)
+            RunDisplay(cluster, s.last_run, s.screen, notices=[notice], namespace=s.namespace).follow_in_background()
 
 
 @verb("list", attaches=never)

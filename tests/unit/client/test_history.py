@@ -56,7 +56,7 @@ def test_a_cell_is_done_when_its_run_is(values: tuple[object, object], is_shown:
 
 def test_a_cell_that_failed_says_why() -> None:
     history, run = History(), a_run()
-    history.add_cell(run, "x", 2, is_setup=False)
+    history.add_cell(run, "x", 2)
     for message in (done(0), done(1, error=ErrorInfo("ValueError", "no\nmore")), ended()):
         run.feed(message)
     assert the_cell(history).state == "failed"
@@ -65,14 +65,14 @@ def test_a_cell_that_failed_says_why() -> None:
 
 def test_a_cell_whose_cluster_went_has_failed() -> None:
     history, run = History(), a_run()
-    history.add_cell(run, "x", 2, is_setup=False)
+    history.add_cell(run, "x", 2)
     run.feed(Stopped("the cluster was stopped"))
     assert "the cluster was stopped" in the_cell(history).why
 
 
 def test_a_run_that_is_over_is_let_go() -> None:
     history, run = History(), a_run()
-    history.add_cell(run, "x", 2, is_setup=False)
+    history.add_cell(run, "x", 2)
     for message in (done(0, 1), done(1, 1), ended()):
         run.feed(message)
     gone = weakref.ref(run)

@@ -202,6 +202,18 @@ BAD = [
     ("logs", "-n -5", "at least 1"),
     ("console", "--rank 0", "did you mean --ranks?"),
     ("panel", "now", "does not understand now"),
+    ("pause", "12", "does not understand 12"),
+    ("continue", "--rank 0", "did you mean --ranks?"),
+    ("where", "up", "does not understand up"),
+    ("up", "two", "'two'"),
+    ("down", "0", "at least 1"),
+    ("step", "2", "does not understand 2"),
+    ("next", "--rank 0", "did you mean --ranks?"),
+    ("return", "x", "does not understand x"),
+    ("until", "", "LINE"),
+    ("until", "end", "'end'"),
+    ("next-call", "--rank 0", "did you mean --ranks?"),
+    ("debug", "12 13", "does not understand 13"),
 ]
 
 
@@ -244,6 +256,7 @@ WORDS = {
     "remove": ["-r", "0"],
     "manifest": ["kubernetes", "--image", "lab"],
     "restore": ["2", "--from", "0", "x"],
+    "until": ["8"],
 }
 
 

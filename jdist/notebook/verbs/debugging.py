@@ -1,0 +1,128 @@
+"""Verbs of the debugger: ranks are paused, looked into and continued. The answer says where each rank is then."""
+
+from argparse import Namespace
+
+from jdist.client.attachment import Ranks
+from jdist.client.debug.places import Places
+from jdist.client.debug.stack_tree import Stacks
+from jdist.core.errors import UsageError
+from jdist.core.quantities import parse_count
+from jdist.core.ranks import ranks_by
+from jdist.core.stacks import StepKind
+from jdist.notebook.output.run_view import PAUSE_SIGN
+from jdist.notebook.session import Session
+from jdist.notebook.text.limits import naming
+from jdist.notebook.text.remedy_text import typed
+from jdist.notebook.verbs.registry import RANKS, option, verb
+
+_FRAMES = option("frames", nargs="?", type=parse_count, default=1, help="by so many frames")
+
+
+@verb("pause", RANKS)
+def pause(s: Session, o: Namespace) -> None:
+    """stop running ranks at their next line of Python; cells then run in the paused frames: pause [-r RANKS]
+
+    A rank that is inside a collective pauses as it comes out.
+    """
+    places = s.cluster.pause(_chosen(s, o))
+    s.echo(_described(places) if places else "nothing runs there")
+
+
+@verb("continue", RANKS)
+def continue_(s: Session, o: Namespace) -> None:
+    """let paused ranks go on; their output appears in the run's own cell: continue [-r RANKS]"""
+    _resume(s, o, "continue")
+
+
+@verb("where", RANKS)
+def where(s: Session, o: Namespace) -> None:
+    """the stacks of paused ranks as one tree, ranks that agree together: where [-r RANKS]"""
+    s.echo(_drawn(s.cluster.where(_chosen(s, o))))
+
+
+@verb("up", _FRAMES, RANKS)
+def up(s: Session, o: Namespace) -> None:
+    """let cells run in the caller of the chosen frame: up [FRAMES] [-r RANKS]"""
+    s.echo(_drawn(s.cluster.up(o.frames, _chosen(s, o) or s.debugged or None)))
+
+
+@verb("down", _FRAMES, RANKS)
+def down(s: Session, o: Namespace) -> None:
+    """let cells run in the frame that the chosen frame has called: down [FRAMES] [-r RANKS]"""
+    s.echo(_drawn(s.cluster.down(o.frames, _chosen(s, o) or s.debugged or None)))
+
+
+@verb("step", RANKS)
+def step(s: Session, o: Namespace) -> None:
+    """let paused ranks go on to their next line, also into functions: step [-r RANKS]"""
+    _resume(s, o, "step")
+
+
+@verb("next", RANKS)
+def next_(s: Session, o: Namespace) -> None:
+    """let paused ranks go on to the next line of their chosen frame, or of its caller: next [-r RANKS]"""
+    _resume(s, o, "next")
+
+
+@verb("return", RANKS)
+def return_(s: Session, o: Namespace) -> None:
+    """let paused ranks go on until their chosen frame has returned: return [-r RANKS]"""
+    _resume(s, o, "return")
+
+
+@verb("until", option("line", type=parse_count, metavar="LINE"), RANKS)
+def until(s: Session, o: Namespace) -> None:
+    """let paused ranks go on to a line of their chosen frame, or one behind it: until LINE [-r RANKS]"""
+    _resume(s, o, "until", o.line)
+
+
+@verb("next-call", RANKS)
+def next_call(s: Session, o: Namespace) -> None:
+    """let paused ranks go on until each is about to begin a collective or transfer: next-call [-r RANKS]
+
+    The answer says what each is about to call.
+    """
+    _resume(s, o, "next_call")
+
+
+@verb("debug", option("run", nargs="?", metavar="RUN|off", help="a run's number, or off"), RANKS, attaches=None)
+def debug(s: Session, o: Namespace) -> None:
+    """after a failure, let cells run in the frame that failed on each rank: debug [RUN|off]
+
+    Without a number, of each rank's last cell. `debug off` ends that; up, down and where work as in a pause.
+    """
+    cluster = s.cluster
+    if o.run == "off":
+        s.echo("cells run in the ranks' own names again" if s.debugged else "no failure is being debugged")
+        s.debugged = ()
+        return
+    if o.run is not None and not o.run.isdecimal():
+        raise UsageError(f"{typed('debug')} {o.run}: write a run's number, or off")
+    stacks = cluster.debug(int(o.run or 0), _chosen(s, o))
+    s.debugged = tuple(stacks)
+    s.echo(f"%%dist cells run where {naming(stacks)} failed; {typed('debug off')} ends that\n{stacks}")
+
+
+def _chosen(s: Session, o: Namespace) -> Ranks:
+    """The ranks that the user has named; None for the verb's default."""
+    return None if o.ranks is None and o.group is None else s.cluster.select(o.ranks, o.group)
+
+
+def _resume(s: Session, o: Namespace, how: StepKind, line: int = 0) -> None:
+    s.echo(_described(s.cluster.resume(how, _chosen(s, o), line=line)))
+
+
+def _described(places: Places) -> str:
+    return "\n".join(f"{PAUSE_SIGN if line_is_paused else '▶'} {text}" for text, line_is_paused in _lines(places))
+
+
+def _lines(places: Places) -> list[tuple[str, bool]]:
+    paused = [(text, True) for text in str(Places(places, {})).splitlines()]
+    return paused + [(text, False) for text in str(Places({}, places.others)).splitlines()]
+
+
+def _drawn(stacks: Stacks) -> str:
+    """The tree, under the runs that are paused."""
+    runs = ranks_by((rank, stack.run) for rank, stack in stacks.items())
+    head = " · ".join(f"run {run} on {naming(ranks)}" for run, ranks in runs.items())
+    return f"{head}\n{stacks}"

@@ -1,0 +1,153 @@
+"""A run on a screen: paused, it gives the notebook back, and its output goes on where it was."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jdist.client.run import CellRun
+from jdist.core.messages.base import Message
+from jdist.core.messages.debug import RankPaused, RanksResumed
+from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted, Text
+from jdist.core.stacks import PauseReason, StackFrame
+from jdist.core.topology import Topology
+from jdist.notebook.output.display import RunDisplay
+from jdist.notebook.output.run_json import MIME
+from jdist.notebook.output.screen import Bundle, Update
+
+AT = StackFrame("train_step", "", 8, "loss.backward()", 12)
+CHECK = StackFrame("<cell>", "", 4, "if torch.isnan(loss): breakpoint()", 12)
+DEADLINE = 10.0
+
+
+class Screen:
+    """Keeps what it shows, oldest first."""
+
+    def __init__(self, is_live: bool) -> None:
+        self.is_live = is_live
+        self.shown: queue.SimpleQueue[Bundle] = queue.SimpleQueue()
+
+    def show(self, bundle: Bundle) -> Update:
+        self.shown.put(bundle)
+        return self.shown.put
+
+    def ask(self, prompt: str, is_password: bool) -> str:
+        raise AssertionError(prompt)
+
+    def until(self, is_it: Callable[[str], bool]) -> Bundle:
+        """The next bundle whose text is the one that is waited for."""
+        while True:
+            bundle = self.shown.get(timeout=DEADLINE)
+            if is_it(bundle["text/plain"]):
+                return bundle
+
+
+class Cluster:
+    """Four ranks, without a controller."""
+
+    name = "c"
+    topology = Topology((2, 2), ("alpha", "beta"))
+
+    @property
+    def asynchronous(self) -> Cluster:
+        return self
+
+    def watch(self, watcher: Callable[[Message], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+def paused(*ranks: int, at: StackFrame = AT, reason: PauseReason = "request") -> Iterator[Message]:
+    return (RankPaused(12, rank, reason, at, 0) for rank in ranks)
+
+
+@pytest.fixture
+def run() -> CellRun:
+    run = CellRun(12, (0, 1, 2, 3), Cluster.topology, lambda _: None)
+    run.feed(RunStarted(12))
+    run.feed(Output(12, (Text((0, 1, 2, 3), "stdout", "step 1\n"),)))
+    return run
+
+
+def displayed(run: CellRun, screen: Screen) -> RunDisplay:
+    cluster: Any = Cluster()
+    return RunDisplay(cluster, run, screen)
+
+
+def end(run: CellRun) -> None:
+    for rank in run.ranks:
+        run.feed(RankDone(12, rank, "value"))
+    run.feed(RunEnded(12, "", 1.0))
+
+
+def test_a_paused_run_gives_the_notebook_back_and_goes_on_where_it_was(run: CellRun) -> None:
+    screen = Screen(is_live=True)
+    for message in (*paused(0, 2, 3), *paused(1, at=CHECK, reason="breakpoint")):
+        run.feed(message)
+    assert displayed(run, screen).follow(until_paused=True) is False
+    bundle = screen.until(lambda text: "paused" in text)
+    assert bundle["text/plain"].splitlines() == [
+        "[0-3] step 1",
+        "⏸ run 12 is paused · %dist continue goes on · %%dist cells run in the paused frames",
+        "  [0,2-3] train_step, line 8: loss.backward()",
+        "  [1]     <cell>, line 4: if torch.isnan(loss): breakpoint()",
+        "run 12 · 0 of 4 ranks done · 0 s · paused on ranks 0-3",
+    ]
+    assert "[0,2-3] train_step, line 8" in bundle["text/html"]
+    assert bundle[MIME]["paused"] == [
+        {
+            "ranks": "0,2-3",
+            "reason": "request",
+            "function": "train_step",
+            "line": 8,
+            "source": "loss.backward()",
+            "of_run": 12,
+        },
+        {
+            "ranks": "1",
+            "reason": "breakpoint",
+            "function": "<cell>",
+            "line": 4,
+            "source": "if torch.isnan(loss): breakpoint()",
+            "of_run": 12,
+        },
+    ]
+    run.feed(RanksResumed(12, (0, 1, 2, 3)))
+    run.feed(Output(12, (Text((0, 1, 2, 3), "stdout", "step 2\n"),)))
+    text = screen.until(lambda text: "step 2" in text)["text/plain"]
+    assert "⏸" not in text
+    assert text.count("step 1") == 1
+    for message in paused(1):
+        run.feed(message)
+    text = screen.until(lambda text: "⏸" in text)["text/plain"]
+    assert "[0,2-3] not paused; %dist where shows what they do" in text
+    assert "running on ranks 0,2-3 · paused on rank 1" in text
+    end(run)
+    assert screen.until(lambda text: "run 12 · 4 ranks · 1.0 s" in text)
+
+
+def test_some_paused_ranks_are_enough_after_a_moment(run: CellRun) -> None:
+    screen = Screen(is_live=True)
+    for message in paused(2):
+        run.feed(message)
+    assert displayed(run, screen).follow(until_paused=True) is False
+    assert screen.until(lambda text: "[2]     train_step, line 8" in text)
+    end(run)
+    screen.until(lambda text: "run 12 · 4 ranks" in text)
+
+
+def test_a_terminal_gets_a_line_for_each_pause_that_no_verb_has_told(run: CellRun) -> None:
+    screen = Screen(is_live=False)
+    for message in paused(0, 1, 2, 3, reason="breakpoint"):
+        run.feed(message)
+    assert displayed(run, screen).follow(until_paused=True) is False
+    assert screen.until(lambda text: "[0-3] train_step, line 8: loss.backward()" in text)
+    run.feed(RanksResumed(12, (0, 1, 2, 3), "step"))
+    for message in paused(0, 1, 2, 3, at=CHECK, reason="step"):
+        run.feed(message)
+    run.feed(Output(12, (Text((0,), "stdout", "a line\n"),)))
+    assert screen.shown.get(timeout=DEADLINE)["text/plain"] == "[0] a line"
+    end(run)
+    screen.until(lambda text: "run 12 · 4 ranks" in text)
