@@ -212,6 +212,7 @@ NOT_THERE = [
     (cell("raise ValueError", state="failed", why="CellError: rank 2 failed: ValueError"), "rank 2 failed: ValueError"),
     (cell("%%bash\nls"), "%%bash is something that only a notebook does"),
     (cell(run_script("a.py", [])), "give that to torchrun"),
+    (cell("loss = 0", is_inner=True), "it ran in the frames of a cell that was paused, or had failed"),
     (ValueStep("x", (0, 1, 2, 3), "", "Tensor [1000]"), "the value (Tensor [1000]) is not in the script"),
     (ValueStep("x", (0, 1, 2, 3), "[1, 2]", "list", dim=0), "the value (list) is not in the script"),
     (Annotation("ranks 2 removed"), "ranks 2 removed"),

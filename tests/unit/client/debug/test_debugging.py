@@ -1,0 +1,133 @@
+"""A cluster's debugging methods: they return once the ranks have paused, are done, or are blocked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import pytest
+
+from jdist.client.attachment import Attachment
+from jdist.client.debug.debugging import DebuggedCluster
+from jdist.core.errors import UsageError
+from jdist.core.messages.base import Message, QueryFailed
+from jdist.core.messages.debug import DebugFailure, Pause, RankPaused, ReadStack, Resume, Stack
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport, StatusRequest
+from jdist.core.observation import Activity, Call, GroupProgress
+from jdist.core.stacks import PauseReason, StackFrame
+
+FACTS = ClusterFacts("c", "ready", 1, "gloo", 1, (2,), ("a",), 2)
+AT = StackFrame("train_step", "", 8, "loss.backward()", 12)
+STACK = Stack((AT,), 0, 12, "request")
+CALL = Call("all_reduce", "0", 17)
+WAITS = Observation(
+    "cpu",
+    Activity("collective", "all_reduce", 5, "", 3.0, calls=(CALL,)),
+    0,
+    (GroupProgress("0", (0, 1), 17, 16, "world"),),
+)
+
+
+def row(rank: int, *, is_paused: bool = False, run: int = 12, reason: PauseReason = "request") -> RankFacts:
+    paused = RankPaused(12, rank, reason, AT, 0) if is_paused else None
+    return RankFacts(rank, 0, "a", 1, "running", run, "", fresh=False, paused=paused, is_pausing=not is_paused)
+
+
+class Link:
+    """A controller that reports the given rows one after the other, the last ones again and again."""
+
+    def __init__(self, reports: Iterable[tuple[RankFacts, ...]]) -> None:
+        self.facts = FACTS
+        self.reports = list(reports)
+        self.sent: list[Message] = []
+        self.answers: dict[int, Message] = {}
+        self.seen: dict[int, Observation] = {}
+
+    async def request(self, message: Message, expected: type, timeout: float = 0.0) -> Any:
+        if not isinstance(message, StatusRequest):
+            self.sent.append(message)
+            return None
+        rows = self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
+        return StatusReport("", FACTS, rows, ())
+
+    async def query(self, ranks: tuple[int, ...], op: Any, timeout: float) -> dict[int, Message]:
+        self.sent.append(op)
+        return {rank: self.answers.get(rank, QueryFailed("it is not paused")) for rank in ranks}
+
+    async def query_within(self, ranks: tuple[int, ...], *_: object) -> dict[int, Observation]:
+        return {rank: self.seen[rank] for rank in ranks if rank in self.seen}
+
+
+def play(link: Any, scene: Callable[[DebuggedCluster], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        attachment = Attachment()
+        attachment.current = link
+        async with asyncio.timeout(10):
+            return await scene(DebuggedCluster(attachment))
+
+    return asyncio.run(main())
+
+
+def test_a_pause_is_over_once_each_rank_has_paused() -> None:
+    link = Link([(row(0), row(1)), (row(0, is_paused=True), row(1)), (row(0, is_paused=True), row(1, is_paused=True))])
+    link.seen = {1: Observation("cpu", Activity("python", "load", 3), 0)}
+    places = play(link, lambda cluster: cluster.pause())
+    assert sorted(places) == [0, 1]
+    assert str(places) == "[0-1] train_step, line 8: loss.backward()"
+    (asked,) = link.sent
+    assert isinstance(asked, Pause)
+    assert (asked.ranks, asked.run) == ((), 0)
+
+
+def test_a_rank_that_waits_in_a_collective_is_not_waited_for() -> None:
+    link = Link([(row(0), row(1)), (row(0, is_paused=True), row(1))])
+    link.seen = {1: WAITS}
+    places = play(link, lambda cluster: cluster.pause("0-1"))
+    assert str(places).splitlines() == [
+        "[0] train_step, line 8: loss.backward()",
+        "[1] in all_reduce #17 of world at line 5; pauses after it",
+    ]
+
+
+def test_after_a_time_the_others_are_listed_by_what_they_do() -> None:
+    link = Link([(row(0, is_paused=True), row(1, is_paused=True)), (row(0), row(1, is_paused=True, reason="step"))])
+    link.seen = {0: Observation("cpu", Activity("python", "load", 3), 0)}
+    places = play(link, lambda cluster: cluster.resume("until", 0, line=9, timeout=0.1))
+    (asked,) = link.sent
+    assert isinstance(asked, Resume)
+    assert (asked.how, asked.ranks, asked.line) == ("until", (0,), 9)
+    assert (dict(places), places.others) == ({}, {0: "runs load at line 3; pauses after it"})
+
+
+def test_a_rank_whose_part_is_over_is_not_waited_for() -> None:
+    link = Link([(row(0, is_paused=True), row(1, is_paused=True)), (row(0, run=0), row(1, run=13))])
+    places = play(link, lambda cluster: cluster.resume())
+    assert places.others == {0: "has finished its part of run 12", 1: "is in run 13; pauses after it"}
+
+
+def test_stacks_are_those_of_the_paused_ranks() -> None:
+    link = Link([(row(0, is_paused=True), row(1))])
+    link.answers, link.seen = {0: STACK, 1: STACK}, {1: WAITS}
+    stacks = play(link, lambda cluster: cluster.where())
+    assert (dict(stacks), link.sent) == ({0: STACK}, [ReadStack()])
+    assert stacks.others == {1: "in all_reduce #17 of world at line 5; pauses after it"}
+    assert dict(play(link, lambda cluster: cluster.up(2, 0))) == {0: STACK}
+    assert link.sent[-1] == ReadStack(2)
+    play(link, lambda cluster: cluster.down(ranks=[0]))
+    assert link.sent[-1] == ReadStack(-1)
+
+
+def test_where_no_rank_is_paused_or_has_failed_the_error_says_so() -> None:
+    link = Link([(row(0, run=0), row(1, run=0))])
+    quiet = Link([tuple(RankFacts(r, 0, "a", 1, "idle", 0, "", fresh=False) for r in (0, 1))])
+    for scene in (lambda c: c.resume(), lambda c: c.where(), lambda c: c.up()):
+        with pytest.raises(UsageError, match="no rank is paused"):
+            play(quiet, scene)
+    assert str(play(quiet, lambda c: c.pause())) == ""
+    with pytest.raises(UsageError, match="no rank has failed in run 12"):
+        play(link, lambda c: c.debug(12))
+    link.answers = {1: STACK}
+    assert dict(play(link, lambda c: c.debug())) == {1: STACK}
+    assert link.sent[-1] == DebugFailure()
