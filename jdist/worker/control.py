@@ -17,6 +17,7 @@ from msgspec import structs
 from jdist.core.errors import describe_error
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import CodeSynced
+from jdist.core.messages.debug import PauseRanks, ResumeRanks
 from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFailed
 from jdist.core.messages.membership import Shutdown, WorkerHello
 from jdist.core.messages.observation import Stalled
@@ -31,6 +32,7 @@ from jdist.worker.cells.children import Children
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import cell_numbers
+from jdist.worker.debug.debugger import Debugger
 from jdist.worker.escalation import InterruptPolicy, free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
@@ -66,9 +68,11 @@ class ControlThread:
         self._cells.has_broken_group = lambda: self._groups.log.has_broken_group
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
         self._autoreload = Autoreload(kernel.shell)
-        self._queries = QueryHandler(spec, namespace, self._observer)
-        self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups)
         self._sigint = sigint.install(kernel)
+        self._debugger = Debugger(kernel, spec.worker, self._cells, self._sigint, self._groups.log, self._observer)
+        self._observer.pause = self._debugger.place
+        self._queries = QueryHandler(spec, namespace, self._observer, self._debugger)
+        self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups)
         self._sigint.catch_ignored()
         OWN_FILES.add(sigint.__file__)
         self._aborting = threading.Lock()  # Guards the next.
@@ -113,6 +117,13 @@ class ControlThread:
     def _handle_frames(self, frames: list[bytes]) -> None:
         message = _unpack(frames[-1])
         match message:
+            case ExecuteCell(in_run=outer) if outer:
+                self._debugger.order_cell(message)
+                self._stalls.expect(message.run)
+            case PauseRanks():
+                self._debugger.request(message.run)
+            case ResumeRanks():
+                self._debugger.resume(message)
             case ExecuteCell():
                 self._cells.submit(message)
                 self._stalls.expect(message.run)
@@ -167,10 +178,12 @@ class ControlThread:
             if abort.insists:
                 policy.insist()
 
+        self._debugger.abort(abort.run)
+
         def handles_interrupt() -> bool:
             return self._cells.spans.is_due(abort.run) and policy.deadline is None and self._sigint.is_handled
 
-        if self._cells.spans.current == abort.run:
+        if self._cells.spans.current == abort.run and not abort.is_inner:
             # Killed sooner than the rank is given up, which may be waiting for them.
             self._spawn(Children.end, self._cells.children.find(), abort.grace / 2, handles_interrupt)
         free_main_thread(

@@ -5,6 +5,7 @@ needs, on every rank at once. A console goes on using that channel; the kernel's
 """
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 from msgspec import structs
 from tornado.ioloop import IOLoop
 
-from jdist.core.messages.base import AGENT_IDENTITY, MESSAGE_ID
+from jdist.core.messages.base import AGENT_IDENTITY, MESSAGE_ID, Message
 from jdist.core.messages.runs import ExecuteCell, RankDone
 from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
@@ -23,7 +24,7 @@ from jdist.wire.values.frames import pack
 from jdist.worker.cells.children import Children
 from jdist.worker.cells.outcome import outcome_of
 from jdist.worker.cells.streams import OwnStreams
-from jdist.worker.compat.ipykernel import main_lock, wake_toolkit_loop
+from jdist.worker.compat.ipykernel import allow_input, allows_input, main_lock, wake_toolkit_loop
 from jdist.worker.kernel.appearance import remove_prompts
 from jdist.worker.kernel.forked import end_with_cell
 from jdist.worker.observe.observer import RunSpans
@@ -41,13 +42,17 @@ class CellRunner:
         self._context = contextvars.copy_context()  # one for all cells: what one sets in it, the next finds
         self._tasks: set[asyncio.Task[None]] = set()
         self._cell: ExecuteCell | None = None
+        self._parent: dict[str, Any] = {}  # The request message that its output names as its parent.
         self._began = 0.0
+        self._counted: dict[int, int] = {}  # Runs by the execution counts of their cells.
         self._pid = os.getpid()
         self.children = Children()
         self.spans = RunSpans()
         # Digests of the collectives that were called since a moment of the wall clock.
         self.digest_calls: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
         self.has_broken_group: Callable[[], bool] = lambda: False  # Since the world was formed.
+        self.on_end: Callable[[int], None] = lambda _run: None
+        self.is_inner = False  # Whether the cell runs in a paused frame of another.
         self.idle = threading.Event()  # Set by the end of a cell, cleared by the beginning of the next.
         kernel.shell.events.register("post_run_cell", self._handle_end)
 
@@ -66,16 +71,9 @@ class CellRunner:
         kernel = self._kernel
         async with main_lock(kernel):
             self._streams.catch_up()  # what children of the last cell have written since its end is the last cell's
-            # The request message that the cell's output names as its parent.
-            content = {"code": cell.code, "silent": False, "allow_stdin": cell.allow_stdin}
-            parent = kernel.session.msg("execute_request", content)
-            parent["header"]["msg_id"] = parent["msg_id"] = f"{MESSAGE_ID}{cell.run}"
-            kernel.set_parent([AGENT_IDENTITY.encode()], parent)
+            self._begin(cell)
             kernel.pre_handler_hook()
-            self._cell, self._began = cell, time.monotonic()
-            self.idle.clear()
             self.children.begin()
-            self.spans.begin(cell.run)
             self._streams.restore()  # threads may have replaced them since the last cell
             remove_prompts()
             try:
@@ -84,9 +82,66 @@ class CellRunner:
                 kernel.log.exception("run %d ended outside the cell", cell.run)
             finally:
                 kernel.post_handler_hook()
-                if self.spans.current:
-                    error = ErrorInfo("KeyboardInterrupt", "the cell was stopped before it could report how it ended")
-                    self._end(RankDone(cell.run, self._worker, "error", self._seconds(), error=error))
+                self._end_if_on(cell)
+
+    def run_within(self, cell: ExecuteCell, names: contextlib.AbstractContextManager[None]) -> None:
+        """Run a cell now, in this thread, in the middle of another; ``names`` gives the shell the names it sees."""
+        kernel, shell = self._kernel, self._kernel.shell
+        outer, has_input = (self._cell, self._parent, self._began), allows_input(kernel)
+        result = shell.displayhook.exec_result
+        self.is_inner = True
+        try:
+            self._begin(cell)
+            allow_input(kernel, cell.allow_stdin)
+            with names:
+                shell.run_cell(cell.code, store_history=not cell.is_internal)
+        except (Exception, KeyboardInterrupt):
+            kernel.log.exception("run %d ended outside the cell", cell.run)
+        finally:
+            self._end_if_on(cell)
+            shell.displayhook.exec_result = result
+            allow_input(kernel, has_input)
+            self._cell, self._parent, self._began = outer
+            self._set_parent()
+            self.idle.clear()
+            self.is_inner = False
+
+    def refuse(self, cell: ExecuteCell, reason: str) -> None:
+        """Report that a cell has not been run; from any thread."""
+        done = RankDone(cell.run, self._worker, "error", error=ErrorInfo("NotRun", reason))
+        self._publish("jdist_done", done, self._request(cell))
+
+    def report_pause(self, message: Message) -> None:
+        """Publish that the cell is paused, behind its output so far."""
+        self._streams.restore()
+        self._publish("jdist_paused", message, self._parent)
+
+    def run_of(self, count: int) -> int:
+        """The run whose cell had this execution count; 0 if it is not known."""
+        return self._counted.get(count, 0)
+
+    def _begin(self, cell: ExecuteCell) -> None:
+        self._cell, self._parent, self._began = cell, self._request(cell), time.monotonic()
+        self._set_parent()
+        self._counted[self._kernel.shell.execution_count] = cell.run
+        self.idle.clear()
+        self.spans.begin(cell.run)
+
+    def _request(self, cell: ExecuteCell) -> dict[str, Any]:
+        """The message that asks for a cell, as if it had come from a front end."""
+        content = {"code": cell.code, "silent": False, "allow_stdin": cell.allow_stdin}
+        parent: dict[str, Any] = self._kernel.session.msg("execute_request", content)
+        parent["header"]["msg_id"] = parent["msg_id"] = f"{MESSAGE_ID}{cell.run}"
+        return parent
+
+    def _set_parent(self) -> None:
+        self._kernel.set_parent([AGENT_IDENTITY.encode()], self._parent)
+
+    def _end_if_on(self, cell: ExecuteCell) -> None:
+        """End a cell that could not report its end."""
+        if self.spans.is_due(cell.run):
+            error = ErrorInfo("KeyboardInterrupt", "the cell was stopped before it could report how it ended")
+            self._end(RankDone(cell.run, self._worker, "error", self._seconds(), error=error))
 
     def _handle_end(self, result: Any) -> None:
         """IPython reports that a cell is over: ours, or one of a console, or one that a cell itself runs."""
@@ -110,12 +165,15 @@ class CellRunner:
         if self.has_broken_group():
             done = structs.replace(done, has_broken_group=True)
         self._streams.restore()  # also what the value's own code wrote while it was being described
-        kernel = self._kernel
-        parent = kernel.get_parent("shell")
-        kernel.session.send(kernel.iopub_socket, "jdist_done", {}, parent=parent, ident=b"jdist", buffers=[pack(done)])
+        self._publish("jdist_done", done, self._parent)
         self._cell = None
         self.spans.end(done.run)
+        self.on_end(done.run)
         self.idle.set()
+
+    def _publish(self, kind: str, message: Message, parent: dict[str, Any]) -> None:
+        kernel = self._kernel
+        kernel.session.send(kernel.iopub_socket, kind, {}, parent=parent, ident=b"jdist", buffers=[pack(message)])
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began

@@ -44,6 +44,11 @@ def allows_input(kernel: Any) -> bool:
     return bool(kernel._allow_stdin)
 
 
+def allow_input(kernel: Any, is_allowed: bool) -> None:
+    """Say whether the cell that runs may ask for input."""
+    kernel._allow_stdin = is_allowed
+
+
 def give_no_input() -> None:
     """Have ``!command`` read an empty input: it gets a terminal for its output, at which no user can type."""
     module: Any = zmqshell

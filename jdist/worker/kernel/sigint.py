@@ -39,6 +39,7 @@ class SafeSigint:
         self._shell = kernel.shell
         # Both catch whatever user code below them raises, KeyboardInterrupt included.
         self._roots: set[CodeType] = {InteractiveShell.run_code.__code__, InteractiveShell.user_expressions.__code__}
+        self.held: set[CodeType] = set()  # Functions in which nothing is interrupted but cells that they run.
         self._cancelled = False
         self.raised_at: Moment | None = None  # When the cell was interrupted last; None: not since `forget`.
         self.is_insistent = False  # Whether code that swallows the interrupt is interrupted again within its handler.
@@ -47,9 +48,10 @@ class SafeSigint:
 
     def __call__(self, _signum: int, frame: FrameType | None) -> None:
         if frame is not None and self.is_user_code(frame):
-            self._raise(frame)
+            self.interrupt(frame)
 
-    def _raise(self, frame: FrameType) -> None:
+    def interrupt(self, frame: FrameType) -> None:
+        """Raise KeyboardInterrupt, to end the code of ``frame``, which runs in this thread."""
         self._note()
         self._raised = KeyboardInterrupt()
         if self.is_insistent:
@@ -118,8 +120,18 @@ class SafeSigint:
         while frame is not None:
             if frame.f_code is guarded.CODE and frame is not top:
                 return True
+            if frame.f_code in self.held:
+                return False
             seen_user = seen_user or frame.f_globals is namespace or frame.f_globals is self._shell.user_ns
             if seen_user and frame.f_code in self._roots:
+                return True
+            frame = frame.f_back
+        return False
+
+    def is_held(self, frame: FrameType | None) -> bool:
+        """Whether a function in which nothing is interrupted has called the frame."""
+        while frame is not None and frame.f_code not in self._roots:
+            if frame.f_code in self.held:
                 return True
             frame = frame.f_back
         return False
@@ -142,8 +154,9 @@ class SafeSigint:
 
         def handle(_signum: int, frame: FrameType | None) -> None:
             if frame is not None and self.is_user_code(frame):
-                self._raise(frame)
-            loop.call_soon_threadsafe(cancel)
+                self.interrupt(frame)
+            if not self.is_held(frame):
+                loop.call_soon_threadsafe(cancel)
 
         signal.signal(signal.SIGINT, handle)
         try:

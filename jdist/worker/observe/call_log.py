@@ -131,6 +131,7 @@ class CallLog:
         self.has_broken_group = False  # A call or a wait failed since the world was formed, and its group with it.
         # Called by a thread that is about to begin a call, with whether C++ will call the collectives in its course.
         self.on_call: Callable[[LoggedCall, bool], None] | None = None
+        self.on_return: Callable[[FrameType], None] | None = None  # Called once a call has returned, in its frame.
         self._calls = _Ring(maxlen=KEPT)
         self._callers = _Ring(maxlen=KEPT)
         self._transfers: deque[LoggedCall] = deque(maxlen=KEPT)
@@ -189,17 +190,20 @@ class CallLog:
             ring.append(call)
             ring.added += 1
             if is_transfer:
-                return log._transfer(call, original, args, kwargs)
-            try:
-                result = original(*args, **kwargs)
-                if isinstance(result, dist.Work):
-                    call.work_ref = weakref.ref(result)
-            except BaseException as e:
-                call.has_failed = True
-                log.record_failure(e)
-                raise
-            finally:
-                call.ended = time.time_ns()
+                result = log._transfer(call, original, args, kwargs)
+            else:
+                try:
+                    result = original(*args, **kwargs)
+                    if isinstance(result, dist.Work):
+                        call.work_ref = weakref.ref(result)
+                except BaseException as e:
+                    call.has_failed = True
+                    log.record_failure(e)
+                    raise
+                finally:
+                    call.ended = time.time_ns()
+            if log.on_return is not None:
+                log.on_return(sys._getframe())
             return result
 
         torch_compat.compile_as(logged, original)

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from jdist.core.messages.observation import Observation, RankTrace
 from jdist.core.observation import Activity, Call, CallDigest, Channel
+from jdist.core.stacks import StackFrame
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_digest import digest_calls
 from jdist.worker.observe.call_log import OWN_FILES, CallLog, LoggedCall
@@ -51,14 +52,13 @@ class RunSpans:
 
     @property
     def current(self) -> int:
-        """The run whose cell is on, 0 between cells."""
-        last = self.find(0)
-        return last.run if last is not None and last.ended is None else 0
+        """The run whose cell is on, 0 between cells; of one that runs in the middle of another, the inner one."""
+        return next((s.run for s in reversed(list(self._spans)) if s.ended is None), 0)
 
     def is_due(self, run: int) -> bool:
         """Whether the run's cell is on or has not begun, and no later one has."""
-        last = self.find(0)
-        return last is None or last.run < run or (last.run == run and last.ended is None)
+        own, last = self.find(run), self.find(0)
+        return (last is None or last.run < run) if own is None else own.ended is None
 
 
 class Observer:
@@ -70,6 +70,8 @@ class Observer:
         self._recorder = FlightRecorder(log, labels)
         self._spans = spans
         self._main = MainThread(log, self._recorder)
+        # Where the rank is paused, with no cell in its frame.
+        self.pause: Callable[[], StackFrame | None] = lambda: None
         self._lock = threading.Lock()
         self._since: tuple[Key, float] = ((), 0.0)
         self._cpu = (time.monotonic(), time.process_time())
@@ -91,7 +93,8 @@ class Observer:
         is reported, but never behind it, as if the rank were missing from the collective that it is in.
         """
         run = self._spans.current
-        doing = self._activity(self._main.location() if run else None)
+        paused = self.pause()
+        doing = _paused(paused) if paused else self._activity(self._main.location() if run else None)
         groups = self._recorder.progress(exact=recent > 0)
         calls: list[Call] = []
         channels: tuple[Channel, ...] = ()
@@ -208,6 +211,10 @@ class Observer:
             return self._share
 
 
+def _paused(at: StackFrame) -> Activity:
+    return Activity("paused", at.function, at.line if not at.file else None, at.source)
+
+
 class StallDetector:
     """Calls ``on_stall(run)`` once for each call in which the main thread has been blocked for a whole tick.
 
@@ -231,11 +238,11 @@ class StallDetector:
 
     def _tick(self) -> None:
         self._next = None
-        if not self._spans.is_due(self._newest):
+        if not self._spans.is_due(self._newest) and not self._spans.current:
             self._last = self._reported = None
             return
         self._next = asyncio.get_running_loop().call_later(_TICK, self._tick)
-        at = self._observer.glance()
+        at = self._observer.glance() if self._observer.pause() is None else None
         key = at.key if at is not None else None
         # Outside a call of its own a glance reports a collective or transfer only for the place of the one before.
         is_blocked = at is not None and at.activity.kind in ("collective", "transfer", "store")

@@ -13,13 +13,14 @@ import msgspec
 import psutil
 
 from jdist.core.errors import UsageError, describe_error
-from jdist.core.messages import introspection, observation, values
+from jdist.core.messages import debug, introspection, observation, values
 from jdist.core.messages.base import Ack, PayloadWire, Progress, QueryFailed, ValueMissing
 from jdist.core.messages.protocol import RankOp, RankReplyBody
 from jdist.core.settings import INLINE_LIMIT, WorkerSpec
 from jdist.wire import log
 from jdist.wire.values.objects import decode, encode, inline
 from jdist.wire.values.segments import Segment, layout, split
+from jdist.worker.debug.debugger import Debugger
 from jdist.worker.observe.observer import Observer
 from jdist.worker.queries.introspection import complete, introspect
 from jdist.worker.values.describe import describe, evaluate
@@ -37,17 +38,25 @@ Buffers = list[memoryview]
 class QueryHandler:
     """Answers queries; one per worker."""
 
-    def __init__(self, spec: WorkerSpec, namespace: dict[str, Any], observer: Observer):
+    def __init__(self, spec: WorkerSpec, namespace: dict[str, Any], observer: Observer, debugger: Debugger):
         self._spec = spec
         self.rank = spec.rank
-        self._namespace = namespace
+        self._session = namespace
+        self._debugger = debugger
         self._held: OrderedDict[str, Buffers] = OrderedDict()
         self._lock = threading.Lock()
         self._observer = observer
 
+    @property
+    def _namespace(self) -> dict[str, Any]:
+        """The names of the frame in which the rank is paused, else those of its cells."""
+        return self._debugger.read_names(self._session)
+
     def answer(self, op: RankOp, report: Report) -> RankReplyBody:
         """The reply to one query; ``report`` takes the progress of long ones."""
         match op:
+            case debug.ReadStack():
+                return self._debugger.read_stack(op) or QueryFailed(f"rank {self.rank} is not paused")
             case values.Evaluate():
                 return self._evaluate(op, report)
             case values.Fetch():
@@ -172,7 +181,7 @@ class QueryHandler:
                 bound = [decode(p, [next(views) for _ in p.sizes]) for p in query.payloads]
         else:
             bound = [decode(p, [bytearray(b) for b in p.buffers or ()]) for p in query.payloads]
-        self._namespace.update(zip(query.names, bound, strict=True))
+        self._debugger.bind(dict(zip(query.names, bound, strict=True)), self._session)
         return Ack()
 
 

@@ -1,0 +1,278 @@
+"""Debugger: pauses one rank's code where it is, runs cells in the paused frame, and lets it go on.
+
+The thread that is paused makes all changes; the control thread leaves a request or an order for it. States: *running*,
+*asked* (a request is set, and the signal is sent until the main thread is at a line where it may pause), *paused* (the
+thread serves orders in :meth:`Debugger.pause`), *stepping*, and *running* again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from msgspec import Struct
+
+from jdist.core.messages.debug import RankPaused, ReadStack, ResumeRanks, Stack
+from jdist.core.messages.runs import ExecuteCell
+from jdist.core.observation import Call
+from jdist.core.stacks import PauseReason, StackFrame
+from jdist.worker.cells.runner import CellRunner
+from jdist.worker.debug.frames import FrameAt, FrameStack, UserCode, outwards
+from jdist.worker.debug.stepping import Stepper
+from jdist.worker.kernel.sigint import SafeSigint
+from jdist.worker.observe import call_log
+from jdist.worker.observe.call_log import OWN_FILES, CallLog
+from jdist.worker.observe.main_thread import TRANSPARENT
+from jdist.worker.observe.observer import Observer
+
+_log = logging.getLogger("jdist.worker")
+
+SIGNAL = signal.SIGRTMAX - 3  # Libraries use SIGUSR1 and SIGUSR2 to ask for checkpoints.
+_AGAIN = 0.05  # Seconds until the signal is sent again, where it has not been possible to pause.
+# Modules whose code may hold a lock that a cell needs.
+_LOCKING = {"ipykernel", "logging", "threading", "zmq", "importlib", "_frozen_importlib", "jdist", "queue", "tornado"}
+_LOCKING |= {"_frozen_importlib_external", "asyncio", "linecache"}
+# Functions of `threading` in which a thread waits, as a rule without any lock.
+_WAITS = {threading.Condition.wait.__code__, threading.Thread.join.__code__}
+
+
+class Paused(Struct, frozen=True):
+    """A pause, for as long as it lasts."""
+
+    run: int
+    reason: PauseReason
+    stack: FrameStack
+    thread: str
+    error: str
+
+
+class _Abort(Struct, frozen=True):
+    """The order to end the paused run."""
+
+
+_Order = ExecuteCell | ResumeRanks | _Abort
+
+
+class Debugger:
+    """One rank's debugger."""
+
+    def __init__(
+        self, kernel: Any, worker: int, cells: CellRunner, sigint: SafeSigint, log: CallLog, observer: Observer
+    ):
+        """Call it on the main thread."""
+        self._shell = kernel.shell
+        self._worker = worker
+        self._cells = cells
+        self._sigint = sigint
+        self._log = log
+        self.is_user_code = UserCode(kernel.shell, cells.run_of)
+        self._stepper = Stepper(log, self.is_user_code, observer.upcoming)
+        self.paused: Paused | None = None
+        self._asked = 0  # The run that is to pause.
+        self._aborted = 0  # The run that was aborted last: it does not pause any more.
+        self._resumes: Counter[int] = Counter()  # `ResumeRanks` received, by run.
+        self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # Guards the above, between the control thread and the one that pauses.
+        self._one = threading.Lock()  # One thread is paused at a time.
+        sigint.held.add(Debugger._hold.__code__)
+        OWN_FILES.add(__file__)
+        signal.signal(SIGNAL, self._handle_signal)
+        cells.on_end = self._handle_end
+
+    # ------------------------------------------------------------ the control thread
+
+    def request(self, run: int) -> None:
+        """Pause the run at the main thread's next line of Python."""
+        with self._lock:
+            if not self._cells.spans.is_due(run) or self.paused is not None:
+                return
+            self._asked = run
+        self._send_signal(run)
+
+    def _send_signal(self, run: int) -> None:
+        if self._asked != run or not self._cells.spans.is_due(run):
+            return
+        ident = threading.main_thread().ident
+        if ident is not None:
+            signal.pthread_kill(ident, SIGNAL)
+        asyncio.get_running_loop().call_later(_AGAIN, self._send_signal, run)
+
+    def resume(self, order: ResumeRanks) -> None:
+        """Let the run go on, or take the request to pause it back."""
+        with self._lock:
+            self._resumes[order.run] += 1
+            self._asked = 0
+            if self.paused is not None and self.paused.run == order.run:
+                self._orders.put(order)
+
+    def order_cell(self, cell: ExecuteCell) -> None:
+        """Run a cell in the chosen frame of the paused run."""
+        with self._lock:
+            if self.paused is not None and self.paused.run == cell.in_run:
+                self._orders.put(cell)
+                return
+        self._cells.refuse(cell, f"run {cell.in_run} is no longer paused here")
+
+    def abort(self, run: int) -> None:
+        """Have the run raise KeyboardInterrupt where it is paused, after the cell that runs there."""
+        with self._lock:
+            self._aborted = run
+            if self._asked == run:
+                self._asked = 0
+            if self.paused is not None and self.paused.run == run:
+                self._orders.put(_Abort())
+
+    # ------------------------------------------------------------ helper threads
+
+    def read_stack(self, query: ReadStack) -> Stack | None:
+        """The stack of the pause, after choosing another frame; None if there is none."""
+        paused = self.paused
+        if paused is None:
+            return None
+        paused.stack.move(query.move)
+        return Stack(
+            paused.stack.describe(), paused.stack.chosen, paused.run, paused.reason, paused.error, paused.thread
+        )
+
+    def place(self) -> StackFrame | None:
+        """Where the rank is paused, if no cell runs there."""
+        paused = self.paused
+        return None if paused is None or self._cells.is_inner else paused.stack.at
+
+    def read_names(self, session: dict[str, Any]) -> dict[str, Any]:
+        """The names that queries see: those of the chosen frame, or of the session."""
+        paused = self.paused
+        return session if paused is None else paused.stack.names.read()
+
+    def bind(self, values: dict[str, Any], session: dict[str, Any]) -> None:
+        """Bind names where queries see them."""
+        paused = self.paused
+        if paused is None:
+            session.update(values)
+            return
+        with paused.stack.names.used() as names:
+            names.update(values)
+
+    # ------------------------------------------------------------ the thread that pauses
+
+    def _handle_signal(self, _signum: int, frame: FrameType | None) -> None:
+        if not self._asked or frame is None or not self._sigint.is_user_code(frame):
+            return
+        inner = []
+        for each in outwards(frame):
+            if self.is_user_code(each):
+                break
+            inner.append(each)
+        if self._may_hold_lock(inner):
+            return
+        if any(each.f_code.co_filename == call_log.__file__ for each in inner):
+            # It is on its way out of a collective, whose end is not recorded yet.
+            self._log.on_return = self._handle_return
+            return
+        self.pause(frame, "request")
+
+    def _handle_return(self, frame: FrameType) -> None:
+        self._log.on_return = None
+        if self._asked and threading.current_thread() is threading.main_thread():
+            self.pause(frame, "request")
+
+    def _may_hold_lock(self, frames: Sequence[FrameType]) -> bool:
+        """Whether code of these frames, innermost first, may hold a lock that a cell needs."""
+        for place, frame in enumerate(frames):
+            module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            if module not in _LOCKING or frame.f_code.co_filename == call_log.__file__ or frame.f_code in TRANSPARENT:
+                continue
+            if place == 0 and frame.f_code in _WAITS and not _owns_condition(frame):
+                return any(self._may_hold_lock([f]) for f in frames[1:] if f.f_globals is not frame.f_globals)
+            return True
+        return False
+
+    def pause(
+        self,
+        frame: FrameType,
+        reason: PauseReason,
+        *,
+        stack: Sequence[FrameAt] | None = None,
+        about_to: Call | None = None,
+        error: str = "",
+    ) -> None:
+        """Pause this thread in ``frame``, which called this, or in a traceback's frames, until it is told to go on.
+
+        Raises KeyboardInterrupt there if the run is aborted meanwhile.
+        """
+        __tracebackhide__ = True
+        if self._cells.is_inner:
+            print("jdist: a breakpoint in a cell that runs in a paused frame is passed over", file=sys.stderr)
+            return
+        with self._one:
+            user = self._shell.user_ns
+            found = (
+                FrameStack(stack, self.is_user_code, user) if stack else FrameStack.of(frame, self.is_user_code, user)
+            )
+            how = self._hold(found, reason, about_to, error)
+        if isinstance(how, _Abort):
+            self._sigint.interrupt(frame)
+        elif how is not None and how.how != "continue":
+            self._stepper.begin(how.how, found.frame, how.line, self._handle_stop)
+
+    def _handle_stop(self, frame: FrameType, about_to: Call | None) -> None:
+        __tracebackhide__ = True
+        self.pause(frame, "step" if about_to is None else "next_call", about_to=about_to)
+
+    def _hold(
+        self, stack: FrameStack, reason: PauseReason, about_to: Call | None, error: str
+    ) -> ResumeRanks | _Abort | None:
+        """Serve orders; SIGINT raises nothing in here. None: it is not to pause."""
+        self._stepper.end()
+        self._log.on_return = None
+        thread = threading.current_thread()
+        name = "" if thread is threading.main_thread() else thread.name
+        with self._lock:
+            run = self._cells.spans.current
+            if not run or run == self._aborted or (reason == "request" and self._asked != run):
+                return None
+            self._asked = 0
+            resumes = self._resumes[run]
+            self._orders = queue.SimpleQueue()
+            self.paused = Paused(run, reason, stack, name, error)
+        _log.debug("paused run %d: %s", run, reason)
+        self._cells.report_pause(RankPaused(run, self._worker, reason, stack.at, resumes, about_to, name, error))
+        while True:
+            order = self._orders.get()
+            if isinstance(order, ExecuteCell):
+                self._cells.run_within(order, stack.names.entered(self._shell))
+                continue
+            with self._lock:
+                self.paused = None
+            self._refuse_rest()
+            return order
+
+    def _refuse_rest(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                order = self._orders.get_nowait()
+                if isinstance(order, ExecuteCell):
+                    self._cells.refuse(order, f"run {order.in_run} is no longer paused here")
+
+    def _handle_end(self, run: int) -> None:
+        """The run's cell is over."""
+        self._stepper.end()
+        self._log.on_return = None
+        with self._lock:
+            if self._asked == run:
+                self._asked = 0
+            self._resumes.pop(run, None)
+
+
+def _owns_condition(frame: FrameType) -> bool:
+    """Whether a frame of Condition.wait holds the condition's lock."""
+    owner = frame.f_locals.get("self")
+    is_owned: Callable[[], bool] | None = getattr(owner, "_is_owned", None)
+    return is_owned is not None and is_owned()

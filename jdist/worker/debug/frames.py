@@ -1,0 +1,201 @@
+"""Frames: a stack in whose frames cells run. Their names are read, and what cells assign is written back."""
+
+import contextlib
+import ctypes
+import inspect
+import linecache
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+import jdist
+from jdist.core.stacks import StackFrame
+from jdist.worker.compat.ipykernel import cell_numbers
+
+_JDIST = str(Path(jdist.__file__).parent) + "/"
+_PATHS = sysconfig.get_paths()
+_INSTALLED = tuple(
+    {f"{_PATHS[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {f"{path}/" for path in (*site.getsitepackages(), site.getusersitepackages())}
+    | {_JDIST}
+)
+_ROOT = InteractiveShell.run_code.__code__  # What runs a cell; the cell's frame is the next one.
+
+_OF_SHELL = re.compile(r"_+|_(oh|ih|dh|exit_code|i*|i?\d+)|In|Out")  # Names that IPython binds.
+
+FrameAt = tuple[FrameType, int]  # A frame, and the line that it is at.
+
+
+class UserCode:
+    """Tells the user's own code from installed libraries, and describes frames."""
+
+    def __init__(self, shell: Any, run_of: Callable[[int], int]):
+        self._cells: Mapping[str, int] = cell_numbers(shell)
+        self._run_of = run_of  # The run whose cell had an execution count.
+
+    def __call__(self, frame: FrameType) -> bool:
+        """Whether a frame is of a cell, a script or a module of the user's."""
+        file = frame.f_code.co_filename
+        return file in self._cells or not file.startswith(("<", *_INSTALLED))
+
+    def describe(self, frame: FrameType, line: int) -> StackFrame:
+        code = frame.f_code
+        is_cell = code.co_filename in self._cells
+        return StackFrame(
+            function="<cell>" if is_cell and code.co_name == "<module>" else code.co_qualname,
+            file="" if is_cell else code.co_filename,
+            line=line,
+            source=linecache.getline(code.co_filename, line, frame.f_globals).strip(),
+            run=self._run_of(self._cells[code.co_filename]) if is_cell else 0,
+            is_user_code=self(frame),
+        )
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame is of jdist's."""
+    return frame.f_code.co_filename.startswith(_JDIST)
+
+
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame, its caller, and so on, up to the cell's own frame."""
+    while frame is not None and frame.f_code is not _ROOT:
+        yield frame
+        frame = frame.f_back
+
+
+class FrameStack:
+    """Frames from a cell on, outermost first, and the one of them in which cells run."""
+
+    def __init__(self, frames: Sequence[FrameAt], is_user_code: UserCode, session: dict[str, Any]):
+        self._frames = [pair for pair in frames if not is_own(pair[0])] or list(frames)
+        self._is_user_code = is_user_code
+        self._session = session  # The names of the rank's cells, which each frame sees behind its own.
+        self._names: dict[int, FrameNames] = {}
+        users = [place for place, (frame, _) in enumerate(self._frames) if is_user_code(frame)]
+        self.chosen = users[-1] if users else len(self._frames) - 1
+
+    @classmethod
+    def of(cls, frame: FrameType, is_user_code: UserCode, session: dict[str, Any]) -> "FrameStack":
+        """The stack of a suspended frame."""
+        return cls([(f, f.f_lineno) for f in outwards(frame)][::-1], is_user_code, session)
+
+    def move(self, frames: int) -> None:
+        """Choose another frame: towards the callers if positive, as far as there are any."""
+        self.chosen = min(max(self.chosen - frames, 0), len(self._frames) - 1)
+
+    @property
+    def frame(self) -> FrameType:
+        """The chosen frame."""
+        return self._frames[self.chosen][0]
+
+    @property
+    def at(self) -> StackFrame:
+        """The chosen frame, described."""
+        return self._is_user_code.describe(*self._frames[self.chosen])
+
+    def describe(self) -> tuple[StackFrame, ...]:
+        return tuple(self._is_user_code.describe(*pair) for pair in self._frames)
+
+    @property
+    def names(self) -> "FrameNames":
+        """The names of the chosen frame."""
+        if self.chosen not in self._names:
+            self._names[self.chosen] = FrameNames(self.frame, self._session)
+        return self._names[self.chosen]
+
+
+class FrameNames:
+    """A frame's names as one dictionary: its local ones, those of its module, and behind these the session's.
+
+    What a cell assigns to a local variable is written to the frame. Any other name that it assigns is only in the
+    dictionary. It stays the same one, as functions that cells define refer to it.
+    """
+
+    def __init__(self, frame: FrameType, session: dict[str, Any]):
+        self._frame = frame
+        self._session = session
+        self._is_session = frame.f_locals is frame.f_globals is session  # The frame of a cell.
+        self._names: dict[str, Any] = session if self._is_session else {}
+        self._before: dict[str, Any] = {}
+        self._added: set[str] = set()  # Names that cells have assigned and that are not the frame's.
+        self._is_in_use = False
+        code = frame.f_code
+        self._variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+
+    def read(self) -> dict[str, Any]:
+        """The dictionary as the frame is now."""
+        if self._is_in_use or self._is_session:
+            return self._names
+        local = dict(self._frame.f_locals)
+        found = {**self._session, **self._frame.f_globals, **local}
+        for name in self._names.keys() - found.keys() - self._added:
+            del self._names[name]
+        self._names.update((name, value) for name, value in found.items() if name in local or name not in self._added)
+        self._before = dict(self._names)
+        return self._names
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[dict[str, Any]]:
+        """The dictionary, for a block that may change it; at its end the frame gets its variables' values."""
+        names = self.read()
+        if self._is_in_use:
+            yield names
+            return
+        self._is_in_use = True
+        try:
+            yield names
+        finally:
+            self._is_in_use = False
+            if not self._is_session:
+                self._write()
+
+    @contextlib.contextmanager
+    def entered(self, shell: Any) -> Iterator[None]:
+        """Have the shell run cells among these names."""
+        outer = shell.user_ns, shell.user_module
+        with self.used() as names:
+            if names is not shell.user_ns:
+                shell.user_ns, shell.user_module = names, _Module(names)
+            try:
+                yield
+            finally:
+                shell.user_ns, shell.user_module = outer
+
+    def _write(self) -> None:
+        missing = object()
+        changed = {n: v for n, v in self._names.items() if self._before.get(n, missing) is not v}
+        gone = self._before.keys() - self._names.keys()
+        if self._frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            mine = self._variables & (changed.keys() | gone)
+        else:  # of a script, a module or a class: whatever is assigned becomes a name of it
+            mine = {name for name in changed.keys() | gone if not _OF_SHELL.fullmatch(name)}
+        self._added |= changed.keys() - mine
+        _write_variables(self._frame, {n: changed[n] for n in mine & changed.keys()}, mine & gone)
+
+
+class _Module:
+    """Stands for the module in whose dictionary the shell runs cells."""
+
+    def __init__(self, names: dict[str, Any]):
+        self.__dict__ = names
+
+
+def _write_variables(frame: FrameType, values: Mapping[str, Any], gone: set[str]) -> None:
+    """Bind a suspended frame's variables, and unbind some."""
+    if not values and not gone:
+        return
+    found = frame.f_locals
+    found.update(values)
+    if sys.version_info >= (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return  # f_locals writes through (PEP 667), and cannot unbind
+    for name in gone & found.keys():
+        del found[name]
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(1))
