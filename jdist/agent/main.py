@@ -22,7 +22,7 @@ from jdist.agent.link.enrolment import enrol
 from jdist.agent.node.facts import NodeContext, node_facts
 from jdist.agent.node.gpus import CudaVisibility
 from jdist.agent.node.join_options import JoinOptions, read_join_options
-from jdist.agent.processes.exits import on_exit, why_terminated
+from jdist.agent.processes.exits import why_terminated
 from jdist.agent.processes.helpers import StoreSupervisor
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
@@ -34,7 +34,7 @@ from jdist.agent.starters.starter import ForkStarter, Prewarmer, SpawnStarter, S
 from jdist.core.messages.membership import AgentLeaving
 from jdist.core.settings import BEAT
 from jdist.wire import log
-from jdist.wire.processes import become_subreaper
+from jdist.wire.processes import become_subreaper, on_exit
 from jdist.wire.transport import directories
 from jdist.wire.transport.invitations import JOINED, Endpoint, JoinLine
 from jdist.wire.transport.sockets import new_context

@@ -68,6 +68,8 @@ class CellRun:
         """Why the run makes no progress, or did not finish; None while nothing is wrong with it."""
         self.on_late: Callable[[Message], None] | None = None
         """Called with output that threads and children of the cell write after its end."""
+        self.keeps_output = True
+        """Whether what ranks write is kept for ``outcomes`` and for later watchers."""
         self._interrupt = interrupt
         self._over: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._changed = threading.Condition()  # Notified when a rank pauses, and at the end.
@@ -206,7 +208,7 @@ class CellRun:
                 self.state = "running"
             case Output():
                 for item in message.items:
-                    if isinstance(item, Text):
+                    if isinstance(item, Text) and self.keeps_output:
                         for rank in item.ranks:
                             self._text[rank, item.stream].append(item.text)
                 if self.is_done and self.on_late is not None:
@@ -244,6 +246,8 @@ class CellRun:
         """Keep a message for later watchers; of a capped stream's tails, sent at each flush, only the newest."""
         if not isinstance(message, Output):
             self._past.append(message)
+            return
+        if not self.keeps_output:
             return
         self._tails.update({(i.rank, i.stream): i for i in message.items if isinstance(i, Tail)})
         items = tuple(i for i in message.items if not isinstance(i, Tail))

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ import msgspec
 from jdist.controller.server import Server
 from jdist.core import __version__
 from jdist.wire import log
+from jdist.wire.processes import on_exit
 from jdist.wire.transport import directories, keys
 from jdist.wire.values.segments import sweep
 
@@ -42,6 +44,8 @@ async def _serve(start: keys.StartController) -> None:
     keys.write_keys(beside, server.charter, replace=True)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, server.stop, "the controller was asked to end (SIGTERM)")
+    if settings.until:
+        on_exit(settings.until, partial(server.stop, f"process {settings.until}, which started it, has ended"))
     living = loop.create_task(_touch(beside))
     try:
         seconds = settings.invitation if settings.launcher == "join" else _QUEUE  # a job may wait in a queue for long

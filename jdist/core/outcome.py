@@ -26,6 +26,8 @@ class ErrorInfo(Struct, frozen=True):
     """It only reports a broken connection to a peer: most likely the effect of another failure."""
     remedies: tuple[Remedy, ...] = ()
     """Suggested actions."""
+    exit_code: int | None = None
+    """The exit code that the rank's script asked for with ``sys.exit``."""
 
 
 class Outcome(Struct, kw_only=True, dict=True):

@@ -115,6 +115,20 @@ class ArgumentParser(argparse.ArgumentParser):
             self.error(f"does not understand {' '.join(rest)}{hint}")
         return options
 
+    def leading_options(self, words: Sequence[str]) -> tuple[int, set[str]]:
+        """How many words at the beginning are options and their values, and which options these are."""
+        actions = {name: action for action in self._actions for name in action.option_strings}
+        found: set[str] = set()
+        at = 0
+        while at < len(words) and words[at].startswith("-") and words[at] != "--":
+            word = words[at]
+            name = word.partition("=")[0] if word.startswith("--") else word[:2]
+            action = actions.get(name)
+            found |= {action.dest} if action is not None else set()
+            has_value = "=" in word if word.startswith("--") else len(word) > 2  # as in -n4
+            at += 1 if has_value or action is None or action.nargs == 0 else 2
+        return min(at, len(words)), found
+
     def add_ranks(self) -> None:
         """Add ``-r/--ranks`` and ``-g/--group``."""
         self.add_argument("-r", "--ranks", help="such as 0-3,7, node=1, dp=0, !2, -1")

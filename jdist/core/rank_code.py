@@ -15,8 +15,13 @@ def run_script(path: str, args: Sequence[str]) -> str:
     return f"{_MODULE}.run_script({path!r}, {list(args)!r}, globals())"
 
 
+def run_module(name: str, args: Sequence[str], directory: str) -> str:
+    """Run the module called ``name`` as ``__main__``, as ``python -m`` does in ``directory``."""
+    return f"{_MODULE}.run_script({name!r}, {list(args)!r}, globals(), {directory!r})"
+
+
 def is_script(code: str) -> bool:
-    """Whether :func:`run_script` wrote this cell."""
+    """Whether :func:`run_script` or :func:`run_module` wrote this cell."""
     return code.startswith(f"{_MODULE}.run_script(")
 
 

@@ -49,6 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     invitation: float = 86400.0  # The lifetime of a join line.
     idle_timeout: float = 3600.0  # Time without any client or run until the controller ends the cluster.
     empty_timeout: float = 600.0  # Time without clients until the cluster ends, while nodes are missing.
+    until: int = 0  # Process id on the controller's host: the cluster ends with that process. 0: none.
     output_lines: int = 2000  # Lines per run and stream that reach the notebook; the rank's log has all.
 
 

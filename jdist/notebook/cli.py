@@ -1,7 +1,12 @@
 """The verbs as ``jdist`` commands. Verbs that need a namespace of values are in the notebook only."""
 
+import sys
+
 from jdist.client.blocking import Cluster
+from jdist.core.errors import CellError
 from jdist.core.quantities import HelpWanted
+from jdist.notebook.batch import command as batch
+from jdist.notebook.batch.exit_code import exit_code
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import VERBS, call
@@ -14,10 +19,16 @@ def run_command(name: str, words: list[str]) -> int:
     """Carry out a command on the newest cluster or ``--cluster``'s; returns the exit code. Raises HelpWanted."""
     verb = VERBS[name]
     if words[:1] in (["-h"], ["--help"]):
-        raise HelpWanted(verb.parser().format_help().strip())
-    session = Session(TerminalScreen(), {}, "command line")
+        parser = batch.run_parser() if name == "run" else verb.parser()
+        raise HelpWanted(parser.format_help().strip())
     cluster = ""
-    if verb.attaches is not never and "--cluster" in words[:-1]:
+    if name == "run":
+        found = batch.run_command(words)
+        if isinstance(found, int):
+            return found
+        cluster, words = found.cluster, found.words
+    session = Session(TerminalScreen(), {}, "command line")
+    if name != "run" and verb.attaches is not never and "--cluster" in words[:-1]:
         at = words.index("--cluster")
         cluster, words = words[at + 1], words[:at] + words[at + 2 :]
     try:
@@ -26,6 +37,11 @@ def run_command(name: str, words: list[str]) -> int:
         elif verb.attaches is not None and verb.attaches(words):
             session.use(Cluster.attach(None, kind=session.kind))
         result = call(session, name, words)
+    except CellError as e:
+        if name != "run":
+            raise
+        print(e, file=sys.stderr)
+        return exit_code(e.run)
     finally:
         if session.current is not None:
             session.current.detach()

@@ -48,8 +48,16 @@ def cell_parser() -> ArgumentParser:
     return p
 
 
-def add_start_options(p: ArgumentParser) -> None:
-    """The options of ``%dist start``."""
+def add_script_options(p: ArgumentParser) -> None:
+    """How a script is run."""
+    p.add_argument("-m", "--module", action="store_true", help="what is run is a module, as python -m runs it")
+    p.add_argument("-t", "--timeout", type=parse_duration, help="seconds for the script (20s, 5m)")
+    hold = "a failure pauses the ranks where they are, for a notebook to look into them"
+    p.add_argument("--hold", action="store_true", help=hold)
+
+
+def add_start_options(p: ArgumentParser, wait: str = "--timeout") -> None:
+    """The options of ``%dist start``; ``wait`` is the name of the one that limits how long a start waits."""
     p.add_argument("-n", "--nproc-per-node", metavar="N", help="ranks per node, or one number per node: 2,1")
     nodes = "nodes; default: as the launcher finds them, else 1"
     p.add_argument("-N", "--nnodes", type=parse_count, metavar="M", help=nodes)
@@ -63,8 +71,8 @@ def add_start_options(p: ArgumentParser) -> None:
     address = "this host's address that nodes reach; default: any"
     p.add_argument("--bind", dest="bind_host", default="", metavar="ADDRESS", help=address)
     p.add_argument("--name", help="the cluster's name")
-    wait = "how long to wait for missing nodes; default: as long as it takes"
-    p.add_argument("--timeout", type=parse_duration, help=wait)
+    waiting = "how long to wait for missing nodes; default: as long as it takes"
+    p.add_argument(wait, type=parse_duration, help=waiting)
     p.add_argument("--idle-timeout", type=parse_duration, help="how long it lives on without a notebook; default 1h")
     p.add_argument("--on-death", choices=ON_DEATH, default="replace", help="what follows a rank's death")
     p.add_argument("--no-warm", dest="warm", action="store_false", help="import nothing ahead while a node is idle")

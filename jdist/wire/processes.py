@@ -1,10 +1,12 @@
 """Processes: children that end with their parent (by the kernel, on Linux), names for them, and which have ended."""
 
+import asyncio
 import contextlib
 import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -43,6 +45,23 @@ def has_ended(pid: int) -> bool:
         return os.path.exists("/proc/self/stat") or not psutil.pid_exists(pid)
     except OSError:
         return False
+
+
+def on_exit(pid: int, callback: Callable[[], None]) -> None:
+    """Call ``callback`` once on the running loop when the process has ended."""
+    loop = asyncio.get_running_loop()
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        loop.call_soon(callback)
+        return
+
+    def handle_exit() -> None:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+        callback()
+
+    loop.add_reader(pidfd, handle_exit)
 
 
 def pid_namespace() -> int:

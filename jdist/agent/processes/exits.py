@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import psutil
 
@@ -82,23 +82,6 @@ class ChildReaper:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()
             time.sleep(0.002)
-
-
-def on_exit(pid: int, callback: Callable[[], None]) -> None:
-    """Call ``callback`` once on the running loop when the process has ended."""
-    loop = asyncio.get_running_loop()
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        loop.call_soon(callback)
-        return
-
-    def handle_exit() -> None:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-        callback()
-
-    loop.add_reader(pidfd, handle_exit)
 
 
 def explain_exit(status: int | None, verdict: OomVerdict | None = None) -> str:

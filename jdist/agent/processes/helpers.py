@@ -18,12 +18,12 @@ import msgspec
 from msgspec import Struct
 
 from jdist.agent.node.facts import NodeContext
-from jdist.agent.processes.exits import on_exit
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.agent.starters.starter import Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import StartStore, StoreDown, StoreUp
 from jdist.core.settings import StoreReport, StoreSpec
+from jdist.wire.processes import on_exit
 
 _log = logging.getLogger("jdist.agent")
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jdist.agent.node.facts import NodeContext, interface_environment
-from jdist.agent.node.join_options import WORKER
 from jdist.agent.processes.exits import ChildReaper, explain_exit, signal_of
 from jdist.agent.processes.handover import HandoverServer
 from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.processes.kernel import Kernel
 from jdist.agent.processes.oom import OomMonitor
 from jdist.core.errors import LaunchError
+from jdist.core.launcher_task import WORKER
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import StartWorker, Welcome, WorkerDown, WorkerFails, WorkerHello
 from jdist.core.messages.protocol import WorkerMessage

@@ -1,5 +1,6 @@
 """Verbs of code: scripts and plain cells on ranks, local files on every node, and the session as a script."""
 
+import os
 import threading
 from argparse import Namespace
 
@@ -7,36 +8,53 @@ from jdist.client.expressions import script_cell
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice
-from jdist.core.quantities import parse_duration
+from jdist.core.quantities import ArgumentParser
+from jdist.core.rank_code import run_module
 from jdist.core.remedy import Remedy
 from jdist.notebook.export.files import export as write_script
+from jdist.notebook.options import add_script_options
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import TransferProgress
 from jdist.notebook.text.remedy_text import typed, worded
-from jdist.notebook.verbs.registry import RANKS, Words, option, verb
+from jdist.notebook.verbs.registry import Words, option, verb
 
 
-def _after_script(words: Words) -> tuple[Words, Words]:
-    """Words after the script's name are its own."""
-    at = next((i for i, word in enumerate(words, 1) if word.endswith(".py")), len(words))
-    return words[:at], words[at:]
+def _add_options(p: ArgumentParser) -> None:
+    p.add_ranks()
+    add_script_options(p)
 
 
-_TIMEOUT = option("-t", "--timeout", type=parse_duration)
+def _before_script(words: Words) -> tuple[Words, Words]:
+    """The script's name and the words after it are not options of the verb."""
+    parser = ArgumentParser("")
+    _add_options(parser)
+    count, _ = parser.leading_options(words)
+    return words[:count], words[count:]
 
 
-@verb("run", RANKS, _TIMEOUT, option("script", metavar="SCRIPT.py"), split=_after_script)
+def cell_of(script: Words, *, is_module: bool) -> str:
+    """The cell that runs a script or a module with its arguments. Raises UsageError."""
+    name, args = script[0], script[1:]
+    if is_module:
+        return run_module(name, args, os.getcwd())
+    if not name.endswith(".py"):
+        raise UsageError(f"{typed('run')} SCRIPT.py [args]: {name} is no Python script; -m runs a module")
+    return script_cell(name, args)
+
+
+@verb("run", _add_options, split=_before_script)
 def run(s: Session, o: Namespace) -> None:
-    """a torchrun script on every rank, in the live session: run [-r RANKS] [-t S] SCRIPT.py [args]
+    """a torchrun script on every rank, in the live session: run [-r RANKS] [-t S] [--hold] SCRIPT.py [args]
 
-    It runs as __main__.
+    It runs as __main__. With -m, the name of a module takes the place of SCRIPT.py.
     """
-    if not o.script.endswith(".py"):
-        raise UsageError(f"{typed('run')} [-r RANKS] [-t S] SCRIPT.py [args]: {o.script} is no Python script")
+    if not o.rest:
+        raise UsageError(f"{typed('run')} [-r RANKS] [-t S] SCRIPT.py [args]: a script is missing")
     ranks = s.cluster.select(o.ranks, o.group)
     s.debugged = ()
-    cell = s.cluster.submit(script_cell(o.script, o.rest), ranks, timeout=o.timeout, allow_stdin=len(ranks) == 1)
+    code, allow_stdin = cell_of(o.rest, is_module=o.module), len(ranks) == 1
+    cell = s.cluster.submit(code, ranks, timeout=o.timeout, allow_stdin=allow_stdin, hold=o.hold)
     s.last_run = cell
     notices, names = s.drain_notices(), s.namespace
     display = RunDisplay(s.cluster, cell, s.screen, timeout=o.timeout, notices=notices, namespace=names)

@@ -31,9 +31,16 @@ def start(s: Session, o: Namespace) -> None:
     if s.current is not None and not s.current.asynchronous.link.lost:
         how = f"{typed('stop')} ends it, {typed('detach')} leaves it running"
         raise UsageError(f"cluster {s.current.name} is in use here: {how}")
+    start_cluster(s, start_options(o))
+
+
+def start_cluster(s: Session, options: dict[str, Any]) -> Cluster:
+    """Start a cluster for the session, shown on its screen; ``options`` as :meth:`AsyncCluster.start` takes them."""
     events: queue.SimpleQueue[Progress] = queue.SimpleQueue()
-    work = AsyncCluster.start(kind=s.kind, on_progress=events.put, **start_options(o))
-    s.use(Cluster(_show_start(s, work, events, o.timeout)))
+    work = AsyncCluster.start(kind=s.kind, on_progress=events.put, **options)
+    cluster = Cluster(_show_start(s, work, events, options.get("timeout")))
+    s.use(cluster)
+    return cluster
 
 
 def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], timeout: float | None) -> AsyncCluster:

@@ -80,6 +80,7 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
         source=None if source is None else _printable(source),
         is_echo=ename in _ECHOING and any(text in evalue.lower() for text in _ECHOES),
         remedies=remedies,
+        exit_code=error.code if isinstance(error, script.ScriptExit) else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Running a whole torchrun script on this rank, as ``__main__``, in the live session."""
+"""Running a whole torchrun script or module on this rank, as ``__main__``, in the live session."""
 
 import runpy
 import sys
@@ -8,24 +8,39 @@ from typing import Any
 _KEPT = ("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__file__", "__cached__")
 
 
-def run(path: str, args: list[str], namespace: dict[str, Any]) -> None:
-    """Run the script with ``sys.argv`` set; its names are bound in the session then. ``sys.exit(0)`` is no error."""
+class ScriptExit(RuntimeError):
+    """The script has called ``sys.exit`` with something that is not success. ``code`` is its exit code."""
+
+    def __init__(self, name: str, code: object):
+        super().__init__(f"{name} exited with {code}")
+        # As the interpreter does it: a number's lowest byte; any other object is a message, and the code is 1.
+        self.code = code & 0xFF if isinstance(code, int) else 1
+
+
+def run(name: str, args: list[str], namespace: dict[str, Any], directory: str = "") -> None:
+    """Run a script with ``sys.argv`` set; its names are bound in the session then. ``sys.exit(0)`` is no error.
+
+    With a ``directory``, ``name`` is a module's, which is run as ``python -m`` runs it there.
+    """
     __tracebackhide__ = True
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path} is not on this node; a script must be on every node")
+    if not directory and not Path(name).is_file():
+        raise FileNotFoundError(f"{name} is not on this node; a script must be on every node")
     argv, search = sys.argv, sys.path[:]
     main = sys.modules["__main__"]
-    sys.argv = [path, *args]
-    sys.path.insert(0, str(Path(path).parent))
+    sys.argv = [name, *args]
+    sys.path.insert(0, directory or str(Path(name).parent))
     try:
-        found = runpy.run_path(path, run_name="__main__")
+        if directory:
+            found = runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            found = runpy.run_path(name, run_name="__main__")
     except SystemExit as e:
         if e.code not in (None, 0):
-            raise RuntimeError(f"{path} exited with {e.code}") from None
+            raise ScriptExit(name, e.code) from None
         return
     except BaseException as e:
         part = e.__traceback__  # Leave out the frames that run the script, unless it could not be compiled.
-        while part is not None and part.tb_frame.f_code.co_filename != path:
+        while part is not None and part.tb_frame.f_globals.get("__name__") != "__main__":
             part = part.tb_next
         raise e.with_traceback(part or e.__traceback__)  # noqa: B904
     finally:

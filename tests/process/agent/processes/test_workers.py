@@ -22,7 +22,7 @@ import zmq
 from jupyter_client.session import Session
 
 from jdist.agent.node.facts import NodeContext, node_facts
-from jdist.agent.node.join_options import WORKER, JoinOptions
+from jdist.agent.node.join_options import JoinOptions
 from jdist.agent.processes import workers as module
 from jdist.agent.processes.handover import OWN
 from jdist.agent.processes.jupyter_messages import KernelMessage
@@ -30,6 +30,7 @@ from jdist.agent.processes.kernel import Kernel
 from jdist.agent.processes.workers import Workers
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
+from jdist.core.launcher_task import WORKER
 from jdist.core.messages.groups import WorldFormed
 from jdist.core.messages.membership import (
     LauncherTask,

@@ -1,0 +1,86 @@
+"""Batch display: a job's output as plain lines. What ranks write to stdout goes there, and all else to stderr."""
+
+import sys
+from collections.abc import Iterable
+
+from jdist.client.blocking import Cluster
+from jdist.client.run import CellRun
+from jdist.core.messages.base import Message
+from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.runs import Output, Text
+from jdist.core.messages.status import Notice
+from jdist.notebook.output.render import render
+from jdist.notebook.output.run_view import RunView
+from jdist.notebook.output.screen import Bundle, TerminalScreen, Update
+from jdist.notebook.output.terminal_emulator import LineStream
+from jdist.notebook.text import remedy_text
+
+
+class ErrorScreen(TerminalScreen):
+    """Standard error, with a line for each change."""
+
+    def show(self, bundle: Bundle) -> Update:
+        last = ""
+
+        def update(bundle: Bundle) -> None:
+            nonlocal last
+            if bundle["text/plain"] != last:
+                last = bundle["text/plain"]
+                print(last, file=sys.stderr, flush=True)
+
+        update(bundle)
+        return update
+
+
+class BatchDisplay:
+    """Shows one run: each line of output once it is whole, with the ranks that wrote it."""
+
+    def __init__(self, cluster: Cluster, run: CellRun):
+        self._cluster = cluster
+        self._run = run
+        self._out, self._err = LineStream(), LineStream()
+
+    def handle(self, message: Message) -> None:
+        """Show what this message about the run says."""
+        match message:
+            case Output():
+                for item in message.items:
+                    is_error = isinstance(item, Text) and item.stream == "stderr"
+                    _write((self._err if is_error else self._out).feed(item), is_error=is_error)
+            case VerdictChanged(_, verdict) if verdict is not None:
+                tell(verdict.text(remedy_text.command))
+            case VerdictChanged():
+                tell("● it goes on")
+            case Notice():
+                tell(remedy_text.worded(message))
+
+    def finish(self) -> None:
+        """Show what is left of the output, and how the run has ended."""
+        _write(self._out.close(), is_error=False)
+        _write(self._err.close(), is_error=True)
+        run = self._run
+        is_loss = run.verdict is not None and run.verdict.kind == "lost"  # also in the outcomes
+        view = RunView(
+            run=run.number,
+            ranks=tuple(run.ranks),
+            state="done",
+            elapsed=run.seconds,
+            outcomes=dict(run.outcomes),
+            topology=self._cluster.topology,
+            first_failed=run.first_failure,
+            verdict=None if is_loss else run.verdict,
+            cluster=self._cluster.name,
+        )
+        tell(render(view)["text/plain"])
+
+
+def tell(text: str) -> None:
+    """Write a line of jdist's own."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _write(lines: Iterable[str], *, is_error: bool) -> None:
+    stream = sys.stderr if is_error else sys.stdout
+    if text := "".join(f"{line}\n" for line in lines):
+        stream.write(text)
+        stream.flush()

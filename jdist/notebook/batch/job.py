@@ -1,0 +1,220 @@
+"""Job: a script on a cluster that is started for it and stopped after it, as a command with an exit code."""
+
+import contextlib
+import os
+import queue
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from msgspec import Struct
+
+from jdist.client.blocking import Cluster, bridge
+from jdist.client.lifecycle.local_processes import log_path
+from jdist.client.link import new_request
+from jdist.client.run import CellRun
+from jdist.core.errors import JdistError
+from jdist.core.messages.base import Message
+from jdist.core.messages.debug import Resume
+from jdist.core.messages.status import Notice, Stopped
+from jdist.core.quantities import format_duration
+from jdist.notebook.batch.attaching import how_to_attach
+from jdist.notebook.batch.display import BatchDisplay, ErrorScreen, tell
+from jdist.notebook.batch.exit_code import FAILED, SIGNALLED, exit_code
+from jdist.notebook.batch.rules import Action, End, Kept, Release, Report, Rules
+from jdist.notebook.session import Session
+from jdist.notebook.text.limits import naming
+from jdist.notebook.text.remedy_text import worded
+from jdist.notebook.verbs.lifecycle import start_cluster
+from jdist.wire import log
+
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LEAVE = 20.0  # Seconds from a signal until the cluster is stopped although the run has not ended.
+_LINES = 1_000_000  # Of each of a rank's streams that are shown; the rank's log has all.
+_WHY = {
+    "hang": "it cannot finish: the run is ended; with --hold it would be kept for you to look at",
+    "failure": "a rank has failed, and the others go on without it: they are interrupted",
+    "time": "the time of --hold-for is over: the run is ended",
+}
+
+
+class Job(Struct, frozen=True):
+    """A command line: the cell that runs the script, and the cluster that is started for it."""
+
+    cell: str
+    start: dict[str, Any]  # Arguments of AsyncCluster.start.
+    holds: bool = False
+    hold_for: float = 8 * 3600.0
+    timeout: float | None = None  # Seconds for the script.
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has come that is to end the job."""
+
+
+class Signals:
+    """While it lasts, signals that end a process raise :class:`Interrupted`; ``first`` is the first that came."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self._raises = True
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Signals":
+        for number in _ENDS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # of nohup, or of a shell's background
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        self.first = self.first or number
+        if self._raises:
+            raise Interrupted
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Signals interrupt nothing in this block: it ends what was started."""
+        self._raises = False
+        yield
+
+
+def run_job(job: Job) -> int:
+    """Start, run, show and stop; the exit code. Raises JdistError if nothing was run."""
+    session = Session(ErrorScreen(), {}, "command line")
+    code = FAILED
+    with Signals() as signals:
+        try:
+            limits = {"until": os.getpid(), "output_lines": _LINES}
+            cluster = start_cluster(session, {**job.start, **limits})
+            try:
+                code = JobRun(job, cluster, signals).follow()
+            finally:
+                with signals.deferred():
+                    _stop(cluster)
+        except KeyboardInterrupt:
+            if not signals.first:
+                raise
+    return SIGNALLED + signals.first if signals.first else code
+
+
+def _stop(cluster: Cluster) -> None:
+    try:
+        cluster.stop()
+        if not os.environ.get(log.VARIABLE):
+            log_path(cluster.name).unlink(missing_ok=True)
+    except (JdistError, OSError) as e:
+        tell(f"cluster {cluster.name} could not be stopped: {worded(e) if isinstance(e, JdistError) else e}")
+
+
+class JobRun:
+    """The job's run on its cluster."""
+
+    def __init__(self, job: Job, cluster: Cluster, signals: Signals):
+        self._job = job
+        self._cluster = cluster
+        self._signals = signals
+        self._rules = Rules(holds=job.holds, hold_for=job.hold_for)
+        self._events: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._was_ended = False  # By a rule or a signal.
+
+    def follow(self) -> int:
+        """Run the script until it has ended, and hold the cluster if that is asked for; the exit code."""
+        job = self._job
+        run = self._cluster.submit(job.cell, tuple(self._cluster.ranks), timeout=job.timeout, hold=job.holds)
+        run.keeps_output = False
+        display = BatchDisplay(self._cluster, run)
+        unwatch = self._watch_cluster()
+        try:
+            run.watch(self._events.put)
+            self._show(run, display)
+            display.finish()
+            if not run.is_done:
+                return FAILED
+            code = exit_code(run, self._rules.failure)
+            if code and job.holds and self._rules.failure is None and not self._was_ended:
+                self._hold_cluster()
+            return code
+        finally:
+            unwatch()
+
+    def _watch_cluster(self) -> Any:
+        def on_message(message: Message) -> None:
+            if isinstance(message, Notice | Stopped):
+                self._events.put(message)
+
+        return self._cluster.asynchronous.watch(on_message)
+
+    def _show(self, run: CellRun, display: BatchDisplay) -> None:
+        """Show the run until it is over; a signal interrupts it, and is given some time."""
+        leave: float | None = None
+        while True:
+            try:
+                now = time.monotonic()
+                if leave is not None and now >= leave:
+                    return
+                for action in self._rules.due(now):
+                    self._carry_out(action, run)
+                deadlines = (t for t in (leave, self._rules.next_deadline()) if t is not None)
+                wait = min(deadlines, default=None)
+                with contextlib.suppress(queue.Empty):
+                    event = self._events.get(timeout=None if wait is None else max(0.0, wait - now))
+                    if event is None:
+                        return
+                    display.handle(event)
+                    self._rules.feed(event, time.monotonic())
+            except Interrupted:
+                self._was_ended = True
+                leave = leave or time.monotonic() + _LEAVE
+                tell(f"{signal.Signals(self._signals.first).name}: interrupting every rank")
+                run.cancel()
+
+    def _carry_out(self, action: Action, run: CellRun) -> None:
+        match action:
+            case Report(paused):
+                self._report(paused)
+            case Kept():
+                self._tell_how("the run cannot finish; it is kept")
+            case Release(ranks):
+                tell(_WHY["time"])
+                with contextlib.suppress(JdistError):
+                    bridge().call(self._cluster.asynchronous.link.request(Resume(new_request(), ranks=ranks), object))
+                    return
+                run.cancel()
+            case End(reason):
+                self._was_ended = True
+                tell(_WHY[reason])
+                run.cancel()
+
+    def _report(self, paused: tuple[Any, ...]) -> None:
+        """Where ranks are paused; those at the same place together."""
+        places: dict[tuple[str, str, str], list[int]] = {}
+        for each in paused:
+            error = f": {each.error}" if each.error else ""
+            places.setdefault((each.reason, each.at.place, error), []).append(each.rank)
+        words = {"failure": "failed, and held", "breakpoint": "at a breakpoint", "request": "as a user asked"}
+        lines = [f"⏸ {naming(r)} paused at {at} ({words.get(why, why)}){e}" for (why, at, e), r in places.items()]
+        self._tell_how("\n".join(lines))
+
+    def _tell_how(self, what: str) -> None:
+        until = time.strftime("%a %H:%M:%S", time.localtime(time.time() + self._job.hold_for))
+        tell(f"{what}\nfor {format_duration(self._job.hold_for)} at most, until {until}; to look into it:")
+        for line in how_to_attach(self._cluster):
+            tell(f"  {line}")
+
+    def _hold_cluster(self) -> None:
+        """Keep the cluster, whose run has ended, until the time is up, a user stops it, or a signal comes."""
+        self._tell_how("the run has failed; its cluster is kept")
+        end = time.monotonic() + self._job.hold_for
+        with contextlib.suppress(queue.Empty):
+            while not self._cluster.asynchronous.link.lost:
+                event = self._events.get(timeout=max(0.0, end - time.monotonic()))
+                if isinstance(event, Notice):
+                    tell(worded(event))
+                elif isinstance(event, Stopped):
+                    return
