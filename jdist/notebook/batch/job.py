@@ -23,7 +23,7 @@ from jdist.core.quantities import format_duration
 from jdist.notebook.batch.attaching import how_to_attach
 from jdist.notebook.batch.display import BatchDisplay, ErrorScreen, tell
 from jdist.notebook.batch.exit_code import FAILED, SIGNALLED, exit_code
-from jdist.notebook.batch.rules import Action, End, Kept, Release, Report, Rules
+from jdist.notebook.batch.rules import Action, End, Held, HoldEnd, Report, Rules
 from jdist.notebook.session import Session
 from jdist.notebook.text.limits import naming
 from jdist.notebook.text.remedy_text import worded
@@ -50,12 +50,12 @@ class Job(Struct, frozen=True):
     timeout: float | None = None  # Seconds for the script.
 
 
-class Interrupted(KeyboardInterrupt):
+class EndSignal(KeyboardInterrupt):
     """A signal has come that is to end the job."""
 
 
 class Signals:
-    """While it lasts, signals that end a process raise :class:`Interrupted`; ``first`` is the first that came."""
+    """While it lasts, signals that end a process raise :class:`EndSignal`; ``first`` is the first that came."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -75,7 +75,7 @@ class Signals:
     def _handle(self, number: int, _: FrameType | None) -> None:
         self.first = self.first or number
         if self._raises:
-            raise Interrupted
+            raise EndSignal
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
@@ -168,7 +168,7 @@ class JobRun:
                         return
                     display.handle(event)
                     self._rules.feed(event, time.monotonic())
-            except Interrupted:
+            except EndSignal:
                 self._was_ended = True
                 leave = leave or time.monotonic() + _LEAVE
                 tell(f"{signal.Signals(self._signals.first).name}: interrupting every rank")
@@ -178,9 +178,9 @@ class JobRun:
         match action:
             case Report(paused):
                 self._report(paused)
-            case Kept():
+            case Held():
                 self._tell_how("the run cannot finish; it is kept")
-            case Release(ranks):
+            case HoldEnd(ranks):
                 tell(_WHY["time"])
                 with contextlib.suppress(JdistError):
                     bridge().call(self._cluster.asynchronous.link.request(Resume(new_request(), ranks=ranks), object))

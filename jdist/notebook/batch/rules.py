@@ -21,13 +21,13 @@ class Report(Struct, frozen=True):
     paused: tuple[RankPaused, ...]
 
 
-class Kept(Struct, frozen=True):
+class Held(Struct, frozen=True):
     """Tell the user that the run, which cannot finish, is kept, and how to attach to it."""
 
     verdict: Verdict
 
 
-class Release(Struct, frozen=True):
+class HoldEnd(Struct, frozen=True):
     """Let these ranks, which are held after their failure, report it."""
 
     ranks: tuple[int, ...]
@@ -39,7 +39,7 @@ class End(Struct, frozen=True):
     reason: Literal["hang", "failure", "time"]
 
 
-Action = Report | Kept | Release | End
+Action = Report | Held | HoldEnd | End
 
 
 class Rules:
@@ -118,14 +118,14 @@ class Rules:
                 actions.append(Report(tuple(self._news[rank] for rank in sorted(self._news))))
             self._news, self._report_at = {}, None
         if self._is_kept and self._verdict is not None:
-            actions.append(Kept(self._verdict))
+            actions.append(Held(self._verdict))
             self._verdict = None
         if self._hold_until is not None and now >= self._hold_until:
             self._hold_until, self._is_kept, self._holds = None, False, False
             failed = tuple(sorted(r for r, p in self.paused.items() if p.reason == "failure"))
             self._forget(tuple(self.paused))
             self._end_at = now + GRACE if failed else None
-            actions.append(Release(failed) if failed else End("time"))
+            actions.append(HoldEnd(failed) if failed else End("time"))
         if self._ends is not None and now >= self._ends:
             self._end_at = None
             actions.append(End(self._end_reason))

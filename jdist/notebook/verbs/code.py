@@ -51,9 +51,9 @@ def run(s: Session, o: Namespace) -> None:
     """
     if not o.rest:
         raise UsageError(f"{typed('run')} [-r RANKS] [-t S] SCRIPT.py [args]: a script is missing")
+    code = cell_of(o.rest, is_module=o.module)
     ranks = s.cluster.select(o.ranks, o.group)
-    s.debugged = ()
-    code, allow_stdin = cell_of(o.rest, is_module=o.module), len(ranks) == 1
+    s.debugged, allow_stdin = (), len(ranks) == 1
     cell = s.cluster.submit(code, ranks, timeout=o.timeout, allow_stdin=allow_stdin, hold=o.hold)
     s.last_run = cell
     notices, names = s.drain_notices(), s.namespace

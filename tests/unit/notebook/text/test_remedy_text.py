@@ -60,7 +60,7 @@ def test_a_program_reads_plain_words() -> None:
 
 
 def test_the_command_line_leaves_a_users_own_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert commands.main(["run", "%dist stop.py", "--cluster", "%dist none"]) == 2
+    assert commands.main(["run", "--cluster", "%dist none", "%dist stop.py"]) == 2
     said = capsys.readouterr().err
     assert "'%dist none'" in said
     assert "jdist start" in said or "there is" in said

@@ -1,0 +1,153 @@
+"""Jobs: `jdist run` starts a cluster, runs a script on it, ends with the script's exit code, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import jdist
+from jdist.client import find
+from support.jobs import Jobs, jobs_in
+from support.waits import eventually
+
+BY_RANK = """
+import os, sys
+import torch.distributed as dist
+rank = dist.get_rank()
+print("begun", sys.argv[1:], flush=True)
+print("to stderr", rank, file=sys.stderr)
+exec(sys.argv[1 + rank])
+"""
+BARRIER = "dist.barrier()"
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    yield from jobs_in(tmp_path)
+
+
+@pytest.fixture
+def script(jobs: Jobs) -> str:
+    """Its argument number R is run on rank R."""
+    return jobs.script("by_rank.py", BY_RANK)
+
+
+def left() -> list[str]:
+    return [p.name for p in find.directory().glob("jdist-*") if p.name != "jdist-shared.log"]
+
+
+def test_a_script_and_a_module_from_start_to_end(jobs: Jobs, script: str) -> None:
+    before = left()
+    job = jobs.start("-n", "2", "--backend", "gloo", script, "pass", "pass", "--", "-n", "3", "--help")
+    assert job.wait() == 0, job.said
+    assert job.out in (
+        ["[0-1] begun ['pass', 'pass', '--', '-n', '3', '--help']"],
+        [f"[{r}] begun ['pass', 'pass', '--', '-n', '3', '--help']" for r in (0, 1)],
+        [f"[{r}] begun ['pass', 'pass', '--', '-n', '3', '--help']" for r in (1, 0)],
+    )
+    assert {"[0] to stderr 0", "[1] to stderr 1"} < set(job.err)
+    assert any("2 ranks on 1 node" in line for line in job.err)
+    assert left() == before
+
+    (jobs.directory / "pkg").mkdir()
+    jobs.script("pkg/__init__.py", "name = 'a package'")
+    jobs.script("pkg/train.py", "import sys, pkg\nprint(__name__, pkg.name, sys.argv[1:])\nsys.exit(5)")
+    job = jobs.start("-n", "1", "-m", "pkg.train", "--lr", "1")
+    assert job.wait() == 5, job.said
+    assert job.out == ["[0] __main__ a package ['--lr', '1']"]
+    assert left() == before
+
+
+@pytest.mark.parametrize(
+    ("on_rank_1", "code", "says"),
+    [
+        ("sys.exit(3)", 3, "ScriptExit"),
+        ("1 / 0", 1, "ZeroDivisionError"),
+        ("os.kill(os.getpid(), 9)", 137, "killed by signal 9"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_job_with_its_code(
+    jobs: Jobs, script: str, on_rank_1: str, code: int, says: str
+) -> None:
+    job = jobs.start("-n", "2", script, BARRIER, on_rank_1)
+    assert job.wait() == code, job.said
+    assert says in job.said
+
+
+def test_a_job_that_has_no_end_of_its_own_is_ended(jobs: Jobs, script: str) -> None:
+    busy = jobs.start("-n", "2", "--name", "busy", script, "import time; time.sleep(1000)", "1 / 0")
+    stuck = jobs.start("-n", "2", "--name", "stuck", script, BARRIER, "pass")
+    assert stuck.wait() == 1, stuck.said
+    assert "has not entered barrier" in stuck.said
+    assert "the run is ended" in stuck.said
+    assert busy.wait() == 1, busy.said
+    assert "the others go on without it" in busy.said
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_signal_ends_the_job_and_its_cluster(jobs: Jobs, number: signal.Signals, code: int) -> None:
+    begun = "import time\ntry:\n    print('begun', flush=True)\n    time.sleep(1000)\nfinally:\n    print('cleaned up')"
+    job = jobs.start("-n", "2", jobs.script("sleeps.py", begun))
+    job.until("begun")
+    job.signal(number)
+    assert job.wait() == code, job.said
+    if number != signal.SIGKILL:
+        assert "cleaned up" in "".join(job.out)
+
+
+def test_a_signal_before_the_world_is_formed_ends_the_start(jobs: Jobs, script: str) -> None:
+    job = jobs.start("-n", "1", "-N", "2", "--launcher", "join", script, "pass", "pass")
+    job.until("jdist join")
+    job.signal(signal.SIGTERM)
+    assert job.wait() == 143, job.said
+
+
+def test_a_start_that_fails_runs_nothing(jobs: Jobs, script: str) -> None:
+    job = jobs.start("-n", "1", "-N", "2", "--launcher", "join", "--start-timeout", "2", script, "pass")
+    assert job.wait() == 1, job.said
+    assert "0 of 2 nodes here" in job.said
+    assert not job.out
+
+
+def test_a_failed_job_is_held_until_a_user_stops_its_cluster(jobs: Jobs, script: str) -> None:
+    job = jobs.start("-n", "2", "--name", "held", "--hold", script, BARRIER, "os._exit(3)")
+    job.until("its cluster is kept")
+    job.until("%dist attach held")
+    own = jdist.attach("held")
+    assert own.run("rank * 10", timeout=30).values == {0: 0, 1: 10}
+    own.stop()
+    assert job.wait() == 3, job.said
+
+
+def test_the_time_of_a_hold_is_bounded(jobs: Jobs, script: str) -> None:
+    job = jobs.start("-n", "2", "--hold", "--hold-for", "1s", script, BARRIER, "pass")
+    job.until("the run cannot finish; it is kept")
+    assert job.wait() == 1, job.said
+    assert "the time of --hold-for is over" in job.said
+
+
+def test_a_run_on_a_running_cluster_ends_with_the_scripts_code(cluster: jdist.Cluster, jobs: Jobs, script: str) -> None:
+    words = ("--cluster", cluster.name, "-r", "0-1", script)
+    assert jobs.start(*words, "pass", "sys.exit(4)").wait() == 4
+    job = jobs.start(*words, "kept_by_job = 1", "pass")
+    assert job.wait() == 0, job.said
+    assert cluster.pull("kept_by_job", ranks=[0]) == {0: 1}
+
+
+def test_in_a_job_of_a_scheduler_no_running_cluster_is_used(cluster: jdist.Cluster, jobs: Jobs, script: str) -> None:
+    env = {**os.environ, "PBS_JOBID": "7"}
+    job = jobs.start(script, "print(f'own:{os.environ[\"WORLD_SIZE\"]}:{os.getpid()}:')", "pass", env=env)
+    assert job.wait() == 0, job.said
+    assert f"--cluster {cluster.name} would use the one that runs" in job.said
+    pids = {str(row.pid) for row in cluster.status().ranks}
+    size, pid = re.search(r"own:(\d+):(\d+):", job.said).groups()  # type: ignore[union-attr]
+    assert size == "2"
+    assert pid not in pids
+    assert eventually(lambda: set(find.connections()) == {cluster.name})
