@@ -49,12 +49,18 @@ def verbs_page() -> str:
 def commands_page() -> str:
     """``jdist COMMAND``."""
     join = _entry("jdist join", "a node's agent, run on the node until the cluster ends", lambda w: main(["join", *w]))
+    run = _entry("jdist run", "a script as a job, or on a running cluster; see [Batch jobs](../batch.md)", _run_help)
     listed = "\n".join(f"| `jdist {name}` | {_escape(text)} |" for name, text in COMMANDS.items())
     return (
         "# Command line\n\nThe same words as in a notebook, on the newest cluster or the one that `--cluster NAME` "
-        "names. Exit codes: 0; 1, a rank failed, or the doctor found what breaks something; 2, usage. Options are "
-        f"those of [the verb](verbs.md).\n\n| command | |\n|---|---|\n{listed}\n\n{join}"
+        "names. Exit codes: 0; 1, a rank failed, or the doctor found what breaks something; 2, usage; of `jdist run`, "
+        "the script's. Options are those of [the verb](verbs.md), but for those below.\n\n"
+        f"| command | |\n|---|---|\n{listed}\n\n{run}\n\n{join}"
     )
+
+
+def _run_help(words: list[str]) -> None:
+    main(["run", *words])
 
 
 def _help_of(verb: Callable[..., Any]) -> Callable[[list[str]], Any]:
