@@ -45,6 +45,7 @@ _FOR_WORKERS = (runs.ExecuteCell, runs.AbortRun, groups.FormWorld, debug.PauseRa
 
 _from_controller: Unpacker[Any] = Unpacker(ToAgent)
 _done: Unpacker[runs.RankDone] = Unpacker(runs.RankDone)
+_paused: Unpacker[debug.RankPaused] = Unpacker(debug.RankPaused)
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class WorkerHandlers:
         self._flush_timer: asyncio.TimerHandle | None = None
 
     def handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
-        """A `RankDone` travels among the output, so that it cannot overtake any."""
+        """`RankDone` and `RankPaused` travel among the output, so that they cannot overtake any."""
         parts = self._parts
         if channel == "stdin":
             if message.kind == "input_request":
@@ -188,6 +189,11 @@ class WorkerHandlers:
             self._node.send(done)
             parts.relay.end_rank(message.run, kernel.worker)
             parts.prewarmer.record_ended(kernel.worker)
+        elif message.kind == "jdist_paused" and message.buffers:
+            parts.relay.flush(message.run)
+            paused = _paused(message.buffers[0])
+            parts.ledger.record(paused)
+            self._node.send(paused)
         elif parts.relay.record(kernel.worker, message) and self._flush_timer is None:
             self._flush_timer = asyncio.get_running_loop().call_later(OUTPUT_DELAY, self._flush)
 

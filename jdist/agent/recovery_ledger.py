@@ -7,9 +7,12 @@ from msgspec.structs import replace
 
 from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages.base import Message
+from jdist.core.messages.debug import RankPaused, ResumeRanks
 from jdist.core.messages.groups import FormWorld, GroupMade, WorldFormed
 from jdist.core.messages.membership import HeldGeneration, HeldWorker, StartWorker
-from jdist.core.messages.runs import ExecuteCell, RankDone
+from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone
+
+_AT_BEGIN: dict[str, Any] = {"paused": None, "resumes": 0, "inner_run": 0, "is_aborted": False}  # Of a worker's run.
 
 _T = TypeVar("_T", int, tuple[str, int])
 
@@ -38,21 +41,11 @@ class RecoveryLedger:
 
     def record(self, message: Message) -> None:
         """Record a message between the controller and a rank."""
+        self._record_run(message)
         match message:
-            case ExecuteCell():
-                self.last_run = max(self.last_run, message.run)
-                self._change(message.workers, run=message.run)
-                if message.is_setup:
-                    run, workers = self._setup.pop(message.code, (message.run, ()))
-                    replayed = (run, _union(workers, message.workers))
-                    self._setup[message.code] = replayed if message.is_internal else (message.run, message.workers)
             case FormWorld():
                 self._form, self._ended = message, set()
                 self._change(message.workers, groups=message.replay, listeners=())
-            case RankDone():
-                held = self._workers.get(message.rank)
-                if held is not None and held.run == message.run:
-                    self._change((message.rank,), run=0)
             case WorldFormed():
                 held = self._workers.get(message.worker)
                 if held is not None:
@@ -66,6 +59,38 @@ class RecoveryLedger:
                     groups = (*held.groups[: message.index], message.spec)
                     listeners = _union(held.listeners, message.listeners)
                     self._change((message.worker,), groups=groups, listeners=listeners)
+
+    def _record_run(self, message: Message) -> None:
+        """Record a message about a cell."""
+        match message:
+            case ExecuteCell():
+                self.last_run = max(self.last_run, message.run)
+                if message.in_run:
+                    self._change(message.workers, inner_run=message.run)
+                else:
+                    self._change(message.workers, run=message.run, **_AT_BEGIN)
+                if message.is_setup:
+                    run, workers = self._setup.pop(message.code, (message.run, ()))
+                    replayed = (run, _union(workers, message.workers))
+                    self._setup[message.code] = replayed if message.is_internal else (message.run, message.workers)
+            case RankDone():
+                held = self._workers.get(message.rank)
+                if held is not None and held.run == message.run:
+                    self._change((message.rank,), run=0, **_AT_BEGIN)
+                elif held is not None and held.inner_run == message.run:
+                    self._change((message.rank,), inner_run=0)
+            case RankPaused():
+                held = self._workers.get(message.rank)
+                if held is not None and held.run == message.run and not held.is_aborted:
+                    self._change((message.rank,), paused=message if held.resumes <= message.resumes else None)
+            case ResumeRanks():
+                for worker in self._in_run(message.run, message.workers):
+                    self._change((worker,), paused=None, resumes=self._workers[worker].resumes + 1)
+            case AbortRun():
+                self._change(self._in_run(message.run, message.workers), paused=None, is_aborted=True)
+
+    def _in_run(self, run: int, workers: Iterable[int]) -> tuple[int, ...]:
+        return tuple(w for w in workers if w in self._workers and self._workers[w].run == run)
 
     def _change(self, workers: tuple[int, ...], **changes: Any) -> None:
         self._workers |= {w: replace(self._workers[w], **changes) for w in workers if w in self._workers}

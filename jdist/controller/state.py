@@ -22,11 +22,13 @@ from jdist.controller.model.world import Node, World
 from jdist.controller.queries import Queries
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
+from jdist.controller.runs.pausing import Pausing
 from jdist.controller.runs.rank_polling import RankPoller
 from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.controller.status import StatusReporter
 from jdist.core.messages import membership
 from jdist.core.messages.base import PROTOCOL, Message
+from jdist.core.messages.debug import FollowRun, Pause, RankPaused, Resume
 from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
@@ -64,6 +66,7 @@ class State:
         self._queries = Queries(m)
         self._silent_mismatch = SilentMismatch(m)
         self._runs = RunLifecycle(m, own_runs, self._silent_mismatch)
+        self._pausing = Pausing(m)
         self._poller = RankPoller(m, self._runs)
         self._formation = Formation(m, self._runs, own_runs)
         self._rank_loss = RankLoss(m, self._queries, self._runs, self._formation, own_runs)
@@ -97,6 +100,7 @@ class State:
             GroupMade: formation.handle_group_made,
             Output: runs.handle_output,
             RankDone: lambda _, done: runs.record_rank_done(done),
+            RankPaused: self._pausing.handle_rank_paused,
             HandlerRun: runs.handle_handler_run,
             CellRefused: self._rank_loss.handle_not_begun,
             InputRequest: runs.handle_input_request,
@@ -111,6 +115,9 @@ class State:
             RunCell: self._runs.handle_run_cell,
             Interrupt: self._runs.handle_interrupt,
             InputReply: self._runs.handle_input_reply,
+            Pause: self._pausing.handle_pause,
+            Resume: self._pausing.handle_resume,
+            FollowRun: self._pausing.handle_follow,
             membership.Restart: self._rank_loss.handle_restart,
             membership.AddNode: self._resizing.handle_add_node,
             membership.RemoveRanks: self._resizing.handle_remove_ranks,
@@ -146,9 +153,8 @@ class State:
             self._admission.welcome(added)
         if m.phase in ("gathering", "ready") and m.is_dirty:
             self._formation.form_if_possible()
-        if m.phase == "ready" and not m.is_dirty:
-            self._runs.start_ready()
-        if m.is_attended or m.runs.running:
+        self._runs.start_ready()
+        if m.is_attended or m.runs.is_active:
             self._unattended_since = m.now
 
     def _publish(self, event: Event, before: object) -> None:
@@ -229,6 +235,7 @@ class State:
             _log.info("client %s is gone", peer)
             self._queries.forget(peer)
             self._resizing.forget(peer)
+            self._pausing.forget(peer)
             m.forget(peer)
         node = m.world.node_of_agent(peer)
         if node is not None and event.is_dead:
@@ -268,7 +275,7 @@ class State:
 
     def _unattended_end(self) -> float | None:
         m = self.model
-        if m.is_attended or m.runs.running:
+        if m.is_attended or m.runs.is_active:
             return None
         return self._unattended_since + (m.settings.idle_timeout if m.generation else m.settings.empty_timeout)
 

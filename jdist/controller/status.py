@@ -3,6 +3,7 @@
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.heartbeats import Heartbeats
 from jdist.controller.model.model import Model
+from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Rank
 from jdist.core.messages.status import OBSERVER, ClusterFacts, RankFacts, RunsChanged, StatusReport
 from jdist.core.topology import Topology
@@ -51,12 +52,13 @@ class StatusReporter:
             node_of=topology.node_of,
             launcher_names=tuple(n.facts.launcher_name if n is not None else "" for n in nodes),
             left_out=m.left_out,
+            paused=tuple(sorted(m.runs.paused())),
         )
 
     def fingerprint(self) -> object:
         """Changes with everything but the single ranks. Takes the same time for any number of ranks."""
         m = self._model
-        runs = len(m.runs.running), len(m.runs.queued)
+        runs = len(m.runs.running), len(m.runs.queued), sum(len(run.paused) for run in m.runs.running.values())
         return m.phase, m.generation, m.reason, m.is_dirty, len(m.world.ranks), m.world.nnodes, m.broadcasts, *runs
 
     def notify_soon(self) -> None:
@@ -79,7 +81,11 @@ class StatusReporter:
         if OBSERVER not in self._model.clients.values():
             return
         book = self._model.runs
-        runs = ([(r.number, r.abort_reason, r.verdict) for r in book.running.values()], [r.number for r in book.queued])
+        running = [
+            (r.number, r.abort_reason, r.verdict, tuple(r.paused.values()), tuple(r.pausing))
+            for r in book.running.values()
+        ]
+        runs = (running, [r.number for r in book.queued])
         if runs != self._sent_runs:
             self._sent_runs = runs
             self._model.notify_observers(RunsChanged())
@@ -88,8 +94,7 @@ class StatusReporter:
         """The facts, every rank's row, unfinished runs, and the groups that cells made."""
         m = self._model
         runs = [
-            (run.number, "halted" if run.abort_reason else "running", run.ranks, m.now - (run.started_at or m.now))
-            for run in m.runs.running.values()
+            (run.number, _state(run), run.ranks, m.now - (run.started_at or m.now)) for run in m.runs.running.values()
         ]
         runs += [(run.number, "queued", run.ranks, 0.0) for run in m.runs.queued]
         topology = m.world.topology
@@ -99,8 +104,10 @@ class StatusReporter:
         return StatusReport(request, self.facts(), rows, tuple(runs), groups, verdicts, silences)
 
     def _row(self, rank: Rank, topology: Topology) -> RankFacts:
-        run = self._model.runs.run_on(rank.rank)
-        doing = rank.phase if not rank.has_process else "running" if run else "idle"
+        runs = self._model.runs.runs_on(rank.rank)
+        run = runs[0] if runs else None
+        paused = run.paused.get(rank.rank) if run else None
+        doing = rank.phase if not rank.has_process else "paused" if paused else "running" if run else "idle"
         is_unreachable = self._model.world.nodes[rank.node_rank].is_unreachable
         return RankFacts(
             rank=rank.rank,
@@ -113,4 +120,11 @@ class StatusReporter:
             fresh=rank.is_fresh,
             death=rank.death,
             death_age=self._model.now - rank.died_at if rank.death else 0.0,
+            paused=next((at for r in runs if (at := r.paused.get(rank.rank)) is not None), None),
+            is_pausing=any(rank.rank in r.pausing for r in runs),
         )
+
+
+def _state(run: Run) -> str:
+    """As a report gives it; a run is paused if one of its ranks is."""
+    return "halted" if run.abort_reason else "paused" if run.paused else "running"

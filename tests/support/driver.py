@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from jdist.controller.model.events import Event, Exit, Forget, FromAgent, FromClient, PeerGone, Send, Tick
 from jdist.controller.state import State
 from jdist.core.messages.base import PROTOCOL, Ack, Message
+from jdist.core.messages.debug import PauseRanks, RankPaused, ResumeRanks, RunFollowed
 from jdist.core.messages.groups import CarriedNames, FormWorld, StartStore, StoreUp, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
@@ -34,6 +35,7 @@ from jdist.core.messages.status import ClientHello
 from jdist.core.observation import Activity
 from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import Settings
+from jdist.core.stacks import PauseReason, StackFrame
 from jdist.core.topology import Topology
 
 VERSION = "1.2.3"
@@ -58,6 +60,12 @@ class Agent:
     incarnations: dict[int, int] = field(default_factory=dict)
     cells: dict[int, ExecuteCell] = field(default_factory=dict)
     """By worker: the cell that it runs."""
+    inner: dict[int, ExecuteCell] = field(default_factory=dict)
+    """By worker that is paused: the cell that runs there."""
+    paused: set[int] = field(default_factory=set)
+    resumes: dict[int, int] = field(default_factory=dict)
+    """By worker: how many times it was told to go on in its present cell."""
+    pauses: bool = True
     liveness_name: str = ""
     place: int = -1
     is_gone: bool = False
@@ -103,6 +111,20 @@ class Agent:
                         carried, wants = self.saved.pop(worker, None), worker in self.wants
                         formed = WorldFormed(worker, message.generation, "cpu", at, (), wants, carried)
                         self.says.append(formed)
+            case ExecuteCell() if message.in_run:
+                for worker in message.workers:
+                    assert self.cells[worker].run == message.in_run, f"{worker} is in another run"
+                    assert worker in self.paused, f"{worker} is not paused"
+                    assert worker not in self.inner, f"{worker} has a cell there"
+                    self.inner[worker] = message
+            case PauseRanks() if self.pauses:
+                for worker in message.workers:
+                    if worker in self.cells and worker not in self.paused:
+                        self.pause(worker)
+            case ResumeRanks():
+                for worker in message.workers:
+                    self.paused.discard(worker)
+                    self.resumes[worker] = self.resumes.get(worker, 0) + 1
             case ExecuteCell():
                 for worker in message.workers:
                     assert worker not in self.cells, f"{worker} got run {message.run} in {self.cells[worker].run}"
@@ -111,7 +133,7 @@ class Agent:
                         self.finish(worker)
             case AbortRun() if self.frees:
                 for worker in message.workers:
-                    if worker in self.cells and self.cells[worker].run == message.run:
+                    while message.run in (on.run for on in (self.inner, self.cells) for on in [on.get(worker)] if on):
                         self.finish(worker, "error")
             case RankQuery() if self.answers:
                 for rank in message.ranks:
@@ -125,9 +147,19 @@ class Agent:
                 self.is_gone = True
 
     def finish(self, worker: int, kind: str = "value", *, echo: bool = False) -> None:
-        cell = self.cells.pop(worker)
+        cell = self.inner.pop(worker, None)
+        if cell is None:
+            cell = self.cells.pop(worker)
+            self.paused.discard(worker)
+            self.resumes.pop(worker, None)
         error = ErrorInfo("ValueError", "x", is_echo=echo) if kind == "error" else None
         self.says.append(RankDone(cell.run, worker, kind, 0.1, error=error))
+
+    def pause(self, worker: int, reason: PauseReason = "request", line: int = 8) -> None:
+        """The worker pauses, and says so."""
+        self.paused.add(worker)
+        at = StackFrame("train_step", "", line)
+        self.says.append(RankPaused(self.cells[worker].run, worker, reason, at, self.resumes.get(worker, 0)))
 
     def kill(
         self,
@@ -137,6 +169,7 @@ class Agent:
         hands_over: bool = False,
     ) -> None:
         self.cells.pop(worker, None)
+        self.inner.pop(worker, None)
         self.says.append(WorkerDown(worker, self.incarnations[worker], reason, observation, hands_over))
 
     def _start(self, worker: int, incarnation: int) -> None:
@@ -202,9 +235,15 @@ class Driver:
             return
         self.inbox.setdefault(instruction.peer, []).append(message)
         if isinstance(message, RankDone):
-            self.runs.setdefault(message.run, RunLog(())).done.append(message)
+            done = self.runs.setdefault(message.run, RunLog(())).done
+            if not any(each is message for each in done):  # it goes to every client that follows the run
+                done.append(message)
         elif isinstance(message, RunEnded):
-            self.runs.setdefault(message.run, RunLog(())).ended.append(message)
+            ended = self.runs.setdefault(message.run, RunLog(())).ended
+            if not any(each is message for each in ended):
+                ended.append(message)
+        elif isinstance(message, RunFollowed):
+            self.runs.setdefault(message.run, RunLog(())).ranks = message.ranks
         elif isinstance(message, RunAccepted):
             self.runs.setdefault(message.run, RunLog(())).ranks = self._requests[message.request]
 
@@ -212,19 +251,19 @@ class Driver:
         """What must hold of the order of instructions."""
         match message:
             case AbortRun():
-                self._halted_since_formed = True
+                self._halted_since_formed = self._halted_since_formed or not message.is_inner
             case FormWorld():
                 assert message.generation >= self._generations[-1], "a generation went back"
                 self._generations.append(message.generation)
                 self._halted_since_formed = False
                 assert not self.state.model.runs.running, "a world was formed while a run was running"
-            case ExecuteCell():
+            case ExecuteCell() if not message.in_run:
                 assert not self._halted_since_formed, "a run was started in a generation that a halt has broken"
                 assert self.state.model.phase == "ready"
 
     def _check(self) -> None:
         """What must hold after every step."""
-        busy = [r for run in self.state.model.runs.running.values() for r in run.pending]
+        busy = [r for run in self.state.model.runs.running.values() for r in run.pending - run.inside.keys()]
         assert len(busy) == len(set(busy)), f"a rank has two runs: {sorted(busy)}"
         running = self.state.model.runs.running.values()
         assert all(run.pending or run.phase in ("diagnosing", "comparing") for run in running), (
@@ -243,6 +282,8 @@ class Driver:
         runs = self.state.model.runs.running.values()
         due = [r.deadline for r in runs if not r.abort_reason and r.compare_until is None]
         due += [r.give_up_at for r in runs] + [r.compare_until for r in runs]
+        assert not any(r.paused and (r.deadline or r.final_poll_at) for r in runs), "a deadline of a paused run moves"
+        assert not any(r.paused.keys() - r.pending or r.pausing - r.pending for r in runs), "who has ended is paused"
         here = [n for n in self.state.model.world.nodes.values() if n.is_here]
         due += [n.last_heard + self.settings.node_grace for n in here]
         due += [n.last_heard + self.settings.beat_timeout for n in here if not n.is_unreachable]

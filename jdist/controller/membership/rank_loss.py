@@ -95,11 +95,11 @@ class RankLoss:
         self._queries.answer_for(rank.rank, f"{where} is gone: {reason}")
         if not is_wanted:
             m.broadcast(Notice(f"{where} is lost: {reason}"))
-        run = m.runs.run_on(rank.rank)
-        if run is not None and last_run is not None and run.number > last_run:
-            self._decide_not_begun(run)
-        elif run is not None:
-            self._end_part(run, rank, reason)
+        for run in m.runs.runs_on(rank.rank):
+            if last_run is not None and run.number > last_run:
+                self._decide_not_begun(run)
+            else:
+                self._end_part(run, rank, reason)
         for other in list(m.runs.running.values()):
             if rank.rank in other.ends and other.is_stalled:  # ranks may wait for this one, whose part has ended
                 if is_wanted:
@@ -120,7 +120,7 @@ class RankLoss:
             run.diagnose_until = m.now + _EXPLAINED
             run.poll_no_later_than(m.now)
         elif run.verdict is not None:
-            m.send(run.client, VerdictChanged(run.number, run.verdict))
+            m.tell(run, VerdictChanged(run.number, run.verdict))
         seconds, error = m.now - (run.started_at or m.now), ErrorInfo("RankLost", reason)
         self._runs.record_rank_done(RankDone(run.number, rank.rank, "lost", seconds, error=error))
         if run.phase != "diagnosing":
@@ -141,12 +141,13 @@ class RankLoss:
         if not lost:
             return
         where = m.world.where(lost[0])
-        if run.not_begun == set(run.ranks) and not (run.abort_reason or run.is_own or run.is_setup):
+        has_other_place = run.is_own or run.is_setup or run.inside
+        if run.not_begun == set(run.ranks) and not (run.abort_reason or has_other_place):
             m.runs.put_back(run, f"{where} died before any rank began the cell")
             if m.settings.on_death != "replace":
                 self._runs.end_waiting(m.missing_ranks())
             else:
-                m.send(run.client, Notice(f"{where} died before the cell began; it runs once the rank is replaced"))
+                m.tell(run, Notice(f"{where} died before the cell began; it runs once the rank is replaced"))
             return
         for number in sorted(run.not_begun - set(lost)):
             self._runs.record_rank_done(RankDone(run.number, number, "interrupted"))
@@ -178,6 +179,9 @@ class RankLoss:
                 rank = m.world.ranks[number]
                 if not m.world.nodes[rank.node_rank].was_in_reach(m.now - grace):
                     run.give_up_at = m.now + grace  # it may not have heard of the interrupt yet
+                    continue
+                if m.runs.run_on(number) is not run:
+                    run.give_up_at = m.now + grace  # it is stopped once the inner run has been
                     continue
                 if run.handlers.get(number, m.now) > m.now:
                     run.give_up_at = min(run.give_up_at or math.inf, run.handlers[number])

@@ -5,9 +5,10 @@ It knows the settings and nothing of the world. Each agent that is still there s
     nothing known ──the first hello with a world──► every node awaited ──hello of an awaited node──► its ranks adopted
                                                       └──all are back, or the node grace is over──► settled
 
-When it is settled, what still runs is interrupted (its client is gone) and every namespace is kept. The
-world is formed again only if a cell was running, or a rank does not hold the last generation. A node that comes later
-is adopted then; one whose place was taken meanwhile is turned away.
+When it is settled, every namespace is kept. If all ranks hold the last generation, the world is ready, and what runs
+or is paused goes on, for clients to follow; its code, its timeout and how its other ranks ended are not known. It is
+interrupted, and the world formed again, if a rank is missing, or if the earlier controller had interrupted it. A node
+that comes later is adopted then; one whose place was taken meanwhile is turned away.
 
 Ranks that were removed from the world stay removed. If it had not been formed without them yet, their agents and all
 others have recorded that (``HeldGeneration.ended``), and they are removed again when it is settled. If some agents
@@ -15,6 +16,8 @@ have the next generation and some the last, the next one says who is in the worl
 """
 
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.rank_loss import RankLoss
@@ -47,6 +50,7 @@ class Takeover:
     has_begun: bool = False  # There was a controller before this one.
     deadline: float | None = None  # When it is settled without the nodes that are not back.
     _setup_cells: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
+    _was_aborted: set[int] = field(default_factory=set)  # Runs that the earlier controller had interrupted.
     _ended: set[int] = field(default_factory=set)  # Workers that were removed since the newest generation.
 
     def record_hello(self, hello: AgentHello) -> None:
@@ -121,12 +125,25 @@ class Takeover:
             return
         is_held = held.generation == m.generation
         transition(rank, "starting" if not held.is_up else "held" if is_held else "up", "taken over")
-        run = m.runs.running.get(held.run)
-        if run is not None:
-            run.ranks = (*run.ranks, rank.rank)
-            run.pending.add(rank.rank)
-        elif held.run:  # from now on its end is heard
-            m.runs.start(Run(held.run, _NOBODY, "", (rank.rank,)), m.now)
+        if held.run:
+            run = self._join(held.run, rank.rank)
+            self._was_aborted |= {held.run} if held.is_aborted else set()
+            run.resumes[rank.rank] = held.resumes
+            if held.paused is not None:
+                run.record_pause(replace(held.paused, rank=rank.rank), m.now)
+        if held.inner_run:
+            self._join(held.inner_run, rank.rank).inside[rank.rank] = held.run
+
+    def _join(self, number: int, rank: int) -> Run:
+        """A rank is in that run: from now on its end is heard."""
+        book = self._model.runs
+        if number not in book.running:
+            book.start(Run(number, _NOBODY, "", ()), self._model.now)
+        run = book.running[number]
+        run.ranks = tuple(sorted((*run.ranks, rank)))
+        run.pending.add(rank)
+        self._model.world.ranks[rank].last_run = number
+        return run
 
     def take_place(self, node_rank: int) -> None:
         """Another node has taken the place of one that is awaited: do not wait for that any more."""
@@ -155,15 +172,21 @@ class Takeover:
                 self._rank_loss.replace(rank)  # it could not be removed
         self._ended = set()
         is_held = all(r.phase == "held" and r.generation == m.generation for r in m.world.ranks.values())
-        m.is_dirty = is_late or has_shrunk or m.phase == "failed" or not is_held
-        for run in list(m.runs.running.values()):
-            if run.client == _NOBODY:
+        is_whole = not (is_late or has_shrunk or m.phase == "failed") and is_held
+        m.is_dirty = not is_whole
+        for run in [run for run in m.runs.running.values() if run.client == _NOBODY]:
+            if not is_whole or run.number in self._was_aborted:
                 self._runs.abort(run, "interrupted")
+            else:  # a rank that is blocked has reported so to the earlier controller
+                run.is_stalled = True
+                run.poll_no_later_than(m.now)
         if not m.is_dirty:
             transition(m, "ready", "taken over as it is")
         back = sum(n.is_here for n in m.world.nodes.values())
         nodes = f"{back} of {m.world.nnodes} nodes are back"
-        m.broadcast(Notice(f"the controller was started again: {nodes}, names are kept"))
+        on = ", ".join(f"run {run.number}" for run in m.runs.running.values() if not run.abort_reason)
+        goes_on = f"; still there: {on}" if on else ""
+        m.broadcast(Notice(f"the controller was started again: {nodes}, names are kept{goes_on}"))
 
     def _remove(self, workers: set[int]) -> bool:
         """Remove ranks that the earlier controller had removed already; whether any was."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from jdist.controller.model.events import Forget, Instruction, Send
 from jdist.controller.model.phases import CLUSTER, HasPhase, Lifecycle
-from jdist.controller.model.runs import RunBook
+from jdist.controller.model.runs import Run, RunBook
 from jdist.controller.model.world import Rank, World
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import Rejected
@@ -46,6 +46,11 @@ class Model(HasPhase[Phase]):
         """To an agent or a client; "" stands for one that is gone."""
         if peer:
             self.out.append(Send(peer, message))
+
+    def tell(self, run: Run, message: Message) -> None:
+        """To the run's client, and to those that follow it."""
+        for client in run.audience:
+            self.send(client, message)
 
     def forget(self, peer: str) -> None:
         """Have the peer say hello first if it speaks again."""

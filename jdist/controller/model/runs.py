@@ -1,9 +1,11 @@
 """Runs: which cell runs on which ranks, which waits for which, and what became of each rank's part. Pure.
 
-A rank has at most one run, so two cells never interleave on it. A run's phases are in docs/design/states.md; once it
-is aborted, a rank that fails is counted under the abort's reason, not as an error of its own.
+A rank has at most one run, so two cells never interleave on it, unless its part of a run is paused: then *inner* runs,
+one after another, run in the frame in which it is paused. A run's phases are in docs/design/states.md; once it is
+aborted, a rank that fails is counted under the abort's reason, not as an error of its own.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,6 +13,7 @@ import msgspec
 
 from jdist.controller.model.phases import RUN, HasPhase, Lifecycle, RunPhase, transition
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot
+from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.runs import RankDone
 from jdist.core.observation import CallDigest, Verdict
 from jdist.core.profile import ProfileOptions
@@ -47,6 +50,8 @@ class Run(HasPhase[RunPhase]):
     allow_stdin: bool = False
     is_setup: bool = False
     is_internal: bool = False
+    holds: bool = False  # As in `RunCell`, and so are these two.
+    in_failure: bool = False
     profile: ProfileOptions | None = None
     purpose: str = ""  # What the controller itself runs this for; "" for a client's cell.
     started_at: float | None = None
@@ -56,7 +61,16 @@ class Run(HasPhase[RunPhase]):
     first_failure: int = -1
     abort_reason: AbortReason = ""  # Why it was aborted; kept when it has ended.
 
+    paused: dict[int, RankPaused] = field(default_factory=dict)  # By rank whose part is paused: where.
+    pausing: set[int] = field(default_factory=set)  # Ranks that were asked to pause, or do a step, and will report it.
+    resumes: dict[int, int] = field(default_factory=dict)  # By rank: how many `ResumeRanks` it was sent.
+    within: frozenset[int] = frozenset()  # Runs in whose frames it may run: a rank of it was paused in them.
+    inside: dict[int, int] = field(default_factory=dict)  # By rank on which it is an inner run: the run around it.
+    followers: list[str] = field(default_factory=list)  # Further clients that get its messages.
+
     deadline: float | None = None
+    time_left: float | None = None  # Until the deadline, which stands still while a rank is paused.
+    has_told_time: bool = False  # The clients were told that it does.
     diagnose_until: float | None = None  # While *diagnosing*: polls until then may explain the loss of a rank.
     give_up_at: float | None = None  # While *aborting*: ranks that are not free by then are replaced.
     handlers: dict[int, float] = field(default_factory=dict)  # By rank whose cell goes on: when it is given up.
@@ -85,6 +99,16 @@ class Run(HasPhase[RunPhase]):
     def is_replay(self) -> bool:
         """A setup cell that the controller itself runs again on fresh ranks."""
         return self.purpose == SETUP
+
+    @property
+    def audience(self) -> tuple[str, ...]:
+        """The clients that get its messages; "" stands for the controller."""
+        return tuple(dict.fromkeys((self.client, *self.followers)))
+
+    @property
+    def taken(self) -> set[int]:
+        """Ranks on which no other run can begin: those that it is on, unless they are paused."""
+        return set(self.ranks) if self.phase == "queued" else self.pending - self.paused.keys()
 
     @property
     def reason(self) -> str:
@@ -118,11 +142,39 @@ class Run(HasPhase[RunPhase]):
         """Schedule the next poll of the ranks at or before ``when``."""
         self.poll_at = when if self.poll_at is None else min(when, self.poll_at)
 
+    def record_pause(self, message: RankPaused, now: float) -> None:
+        """A rank of it is paused: the deadline stands still."""
+        self.pausing.discard(message.rank)
+        self.paused[message.rank] = message
+        if self.deadline is not None:
+            self.time_left, self.deadline, self.final_poll_at = self.deadline - now, None, None
+
+    def end_pauses(self, ranks: Iterable[int], now: float) -> None:
+        """These ranks are not paused any more, nor asked to; without paused ranks, the deadline moves again."""
+        for rank in tuple(ranks):
+            self.paused.pop(rank, None)
+            self.pausing.discard(rank)
+        if self.time_left is not None and not self.paused and not self.abort_reason:
+            self._set_deadline(self.time_left, now)
+            self.time_left = None
+
+    def _set_deadline(self, seconds: float, now: float) -> None:
+        self.deadline = now + seconds
+        self.final_poll_at = now + max(seconds / 2, seconds - _FINAL_POLL)
+
+    def begin(self, now: float) -> None:
+        """It has been sent to its ranks."""
+        transition(self, "running", "its ranks are free")
+        self.started_at, self.pending = now, set(self.ranks)
+        if self.timeout is not None:
+            self._set_deadline(self.timeout, now)
+
     def record(self, done: RankDone, now: float) -> RankDone | None:
         """Record a rank's end; returns the RankDone to pass on, or None if this rank had ended already."""
         if done.rank not in self.pending:
             return None
         self.pending.discard(done.rank)
+        self.end_pauses((done.rank,), now)
         kind = done.kind
         if self.abort_reason and kind == "error":
             kind = "timeout" if self.abort_reason == "timeout" else "interrupted"
@@ -148,34 +200,53 @@ class RunBook:
         self.last_number += 1
         return self.last_number
 
-    def blockers(self, run: Run) -> tuple[int, ...]:
-        """Numbers of the runs that ``run`` waits for."""
-        wanted = set(run.ranks)
-        ahead = self.queued[: self.queued.index(run)] if run in self.queued else self.queued
-        others = [*self.running.values(), *ahead]
-        return tuple(r.number for r in others if wanted & (r.pending or set(r.ranks)))
+    def add(self, run: Run) -> tuple[int, ...]:
+        """Queue a client's run; the numbers of the runs that it waits for.
 
-    def startable(self) -> list[Run]:
-        """Queued runs that may start now, oldest first; they are taken from the queue."""
+        Where a rank of it is paused now, it is meant for the frame in which it is; of other runs it waits for the end.
+        """
+        wanted = set(run.ranks)
+        run.within = frozenset(r.number for r in self.running.values() if wanted & r.paused.keys())
+        ahead = [r for r in self.running.values() if wanted & (r.taken if r.number in run.within else r.pending)]
+        ahead += [r for r in self.queued if self._places(r) & self._places(run)]
+        self.queued.append(run)
+        return tuple(r.number for r in ahead)
+
+    def startable(self, *, is_ready: bool = True) -> list[Run]:
+        """Queued runs that may start now, oldest first; they are taken from the queue.
+
+        Those that run in paused frames alone need no world that ``is_ready``.
+        """
         if not self.queued:
             return []
         taken = {rank for run in self.running.values() for rank in run.pending}
+        entered = {rank for run in self.running.values() for rank in run.pending & run.inside.keys()}
+        claimed: set[tuple[int, int]] = set()
         ready: list[Run] = []
         waiting: list[Run] = []
         for run in self.queued:
-            (waiting if taken & set(run.ranks) else ready).append(run)
-            taken |= set(run.ranks)
+            places = self._places(run)
+            outer = {rank: self.running[number] for rank, number in places if number}
+            is_free = all(rank not in (outer[rank].taken | entered if rank in outer else taken) for rank in run.ranks)
+            may_start = is_free and not claimed & places and (is_ready or outer.keys() == set(run.ranks))
+            run.inside = {rank: around.number for rank, around in outer.items()}
+            (ready if may_start else waiting).append(run)
+            claimed |= places
         self.queued = waiting
         return ready
 
+    def _places(self, run: Run) -> set[tuple[int, int]]:
+        """Each rank of a queued run, with the run in whose frame it is wanted there; 0: in none."""
+        within = [self.running[number] for number in run.within if number in self.running]
+        return {(rank, next((r.number for r in within if rank in r.pending), 0)) for rank in run.ranks}
+
+    def inner(self, run: Run) -> list[Run]:
+        """The runs in frames of ``run`` that have not ended."""
+        return [r for r in self.running.values() if any(r.inside.get(rank) == run.number for rank in r.pending)]
+
     def start(self, run: Run, now: float) -> None:
         """Record that the run has been sent to its ranks."""
-        transition(run, "running", "its ranks are free")
-        run.started_at = now
-        run.deadline = None if run.timeout is None else now + run.timeout
-        run.pending = set(run.ranks)
-        if run.timeout is not None:
-            run.final_poll_at = now + max(run.timeout / 2, run.timeout - _FINAL_POLL)
+        run.begin(now)
         self.running[run.number] = run
 
     def put_back(self, run: Run, why: str) -> None:
@@ -184,10 +255,25 @@ class RunBook:
         del self.running[run.number]
         run.started_at = run.deadline = run.poll_at = run.final_poll_at = None
         run.pending, run.not_begun, run.is_stalled = set(), set(), False
+        run.pausing, run.resumes = set(), {}
         self.queued.insert(0, run)
 
+    def runs_on(self, rank: int) -> list[Run]:
+        """The runs that the rank is in, an inner one before that around it, which is always older."""
+        return sorted((r for r in self.running.values() if rank in r.pending), key=lambda r: -r.number)
+
     def run_on(self, rank: int) -> Run | None:
-        return next((r for r in self.running.values() if rank in r.pending), None)
+        """The run that the rank is in; of an inner one and the one around it, the inner one."""
+        return max((r for r in self.running.values() if rank in r.pending), key=lambda r: r.number, default=None)
+
+    def paused(self) -> dict[int, RankPaused]:
+        """Every rank that is paused, and where."""
+        return {rank: at for run in self.running.values() for rank, at in run.paused.items()}
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a run goes on: it is not paused."""
+        return any(not run.paused for run in self.running.values())
 
     def next_deadline(self) -> float | None:
         """The next moment at which a run's phase changes by itself."""

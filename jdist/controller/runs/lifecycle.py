@@ -10,6 +10,7 @@ from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.core.messages import runs as messages
 from jdist.core.messages.base import Ack
+from jdist.core.messages.debug import RanksResumed
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import Output, Tail, Text
@@ -41,16 +42,18 @@ class RunLifecycle:
         allow_stdin = message.allow_stdin and len(ranks) == 1
         run = Run(m.runs.new_number(), client, message.code, ranks, message.timeout, allow_stdin, message.is_setup)
         run.is_internal, run.profile = message.is_internal, message.profile
-        m.runs.queued.append(run)
-        m.send(client, messages.RunAccepted(message.request, run.number, m.runs.blockers(run)))
+        run.holds, run.in_failure = message.holds, message.in_failure
+        m.send(client, messages.RunAccepted(message.request, run.number, m.runs.add(run)))
 
     def _refusal(self, message: messages.RunCell) -> str:
         m = self._model
-        if m.phase == "failed":
-            return f"the world is not formed: {m.reason}"
         waiting = sum(len(run.code) for run in m.runs.queued)
         if len(m.runs.queued) >= _MOST_QUEUED or waiting + len(message.code) > _MOST_CHARS:
             return f"{len(m.runs.queued)} cells wait already; the cell was not run"
+        if message.ranks and m.runs.paused().keys() >= set(message.ranks):
+            return ""  # it runs where they are paused, whatever else the world lacks
+        if m.phase == "failed":
+            return f"the world is not formed: {m.reason}"
         missing = m.missing_nodes()
         if missing:
             return f"{missing}; the cell was not run, and the other ranks keep their names"
@@ -60,19 +63,35 @@ class RunLifecycle:
         return m.unknown_ranks(message.ranks)
 
     def start_ready(self) -> None:
+        """Start the runs whose ranks are free or paused; while the world is not formed, only in paused frames."""
         m = self._model
-        for run in m.runs.startable():
+        for run in m.runs.startable(is_ready=m.phase == "ready" and not m.is_dirty):
             m.runs.start(run, m.now)
             if run.is_setup:
                 self._own_runs.remember(run)
-            m.send(run.client, messages.RunStarted(run.number))
-            is_setup = run.is_setup or run.is_replay
+            m.tell(run, messages.RunStarted(run.number))
             for number in run.ranks:
                 m.world.ranks[number].last_run = run.number
-            for node_rank, workers in m.world.workers_by_node(run.ranks).items():
-                cell = messages.ExecuteCell(run.number, workers, run.code, run.allow_stdin, run.is_internal, is_setup)
-                cell = cell if run.profile is None else replace(cell, profile=run.profile)
-                m.send_to_node(node_rank, cell)
+            for around in sorted({run.inside.get(rank, 0) for rank in run.ranks}):
+                self._send_cell(run, around)
+
+    def _send_cell(self, run: Run, around: int) -> None:
+        """Send the cell to those of its ranks that are paused in the run ``around``; 0: that are in no other run."""
+        ranks = [rank for rank in run.ranks if run.inside.get(rank, 0) == around]
+        for node_rank, workers in self._model.world.workers_by_node(ranks).items():
+            cell = messages.ExecuteCell(
+                run.number,
+                workers,
+                run.code,
+                run.allow_stdin,
+                run.is_internal,
+                is_setup=run.is_setup or run.is_replay,
+                holds=run.holds,
+                in_failure=run.in_failure,
+                in_run=around,
+                profile=run.profile,
+            )
+            self._model.send_to_node(node_rank, cell)
 
     def handle_output(self, _: Node, output: Output) -> None:
         """Forward output to the run's client; that of a thread which an earlier cell left, to all clients."""
@@ -85,7 +104,7 @@ class RunLifecycle:
                 m.world.ranks[number].last_line = last_line
         run = m.runs.running.get(output.run)
         if run is not None:
-            m.send(run.client, output)
+            m.tell(run, output)
         else:
             m.broadcast(output)
 
@@ -95,7 +114,7 @@ class RunLifecycle:
         if run is None:
             return
         if run.client in self._model.clients:
-            self._model.send(run.client, message)
+            self._model.tell(run, message)
         else:
             self.abort(run, "interrupted")  # no client is there to answer
 
@@ -111,8 +130,10 @@ class RunLifecycle:
         settled = run.record(done, m.now) if run is not None else None
         if run is None or settled is None:
             return
-        m.send(run.client, settled)
-        m.is_dirty = m.is_dirty or done.has_broken_group
+        m.tell(run, settled)
+        if done.has_broken_group:
+            m.is_dirty = True
+            m.was_aborted = m.was_aborted or bool(run.abort_reason)
         if run.is_own and settled.kind == "error" and settled.error is not None:
             what = f"{settled.error.ename}: {settled.error.evalue}"
             at = f" at line {settled.error.cell_line}" if settled.error.cell_line else ""
@@ -140,9 +161,9 @@ class RunLifecycle:
         del m.runs.running[run.number]
         has_ended_well = all(end.kind == "value" for end in run.ends.values())
         if run.verdict is not None and has_ended_well and not run.verdict.has_passed:
-            m.send(run.client, VerdictChanged(run.number, None))
+            m.tell(run, VerdictChanged(run.number, None))
         seconds = m.now - (run.started_at or m.now)
-        m.send(run.client, messages.RunEnded(run.number, run.reason, seconds, run.first_to_blame))
+        m.tell(run, messages.RunEnded(run.number, run.reason, seconds, run.first_to_blame))
 
     def handle_interrupt(self, client: str, message: messages.Interrupt) -> None:
         """Abort runs, of some ranks or one by its number; queued ones end at once."""
@@ -158,22 +179,35 @@ class RunLifecycle:
             self._model.send(client, RankReply(message.request, -1, Ack()))
 
     def abort(self, run: Run, reason: AbortReason) -> None:
-        """Free every rank that is still in the run; a second abort does nothing."""
+        """Free every rank that is still in the run, of inner runs first; a second abort does nothing.
+
+        A run in paused frames is only interrupted: the group is formed again if that has broken it (see RankDone).
+        """
         m = self._model
         if run.abort_reason or not run.pending:
             return
+        for inner in m.runs.inner(run):
+            self.abort(inner, reason)
+        for waiting in [r for r in m.runs.queued if run.number in r.within]:
+            self._end_queued(waiting)
         transition(run, "aborting", reason)
         run.abort_reason = reason
         m.reform_ended = m.reform_ended or run.purpose == ON_REFORM
         run.give_up_at = m.now + m.settings.interrupt_grace
-        m.is_dirty = m.was_aborted = True
+        if not run.inside:
+            m.is_dirty = m.was_aborted = True
+        paused = tuple(sorted(run.paused))
+        run.end_pauses(run.ranks, m.now)
+        if paused:
+            m.tell(run, RanksResumed(run.number, paused))
         self._send_abort(run)
 
     def _send_abort(self, run: Run) -> None:
         m, settings = self._model, self._model.settings
         listeners, times = m.world.listeners(), (settings.interrupt_grace, settings.handler_grace)
         for node_rank, workers in m.world.workers_by_node(sorted(run.pending)).items():
-            abort = messages.AbortRun(run.number, workers, listeners, *times, run.is_insistent)
+            is_inner = bool(run.inside)
+            abort = messages.AbortRun(run.number, workers, listeners, *times, run.is_insistent, is_inner)
             m.send_to_node(node_rank, abort)
 
     def _insist(self, run: Run) -> None:
@@ -204,7 +238,7 @@ class RunLifecycle:
         for text in dict.fromkeys(untold.values()):
             ranks = describe_ranks([r for r, what in sorted(untold.items()) if what == text and r in run.pending], "is")
             if run.pending & {r for r, what in untold.items() if what == text}:
-                self._model.send(run.client, Notice(f"{ranks} {text}"))
+                self._model.tell(run, Notice(f"{ranks} {text}"))
 
     def end_waiting(self, reason: str) -> None:
         """End every queued run of a user, because the world will not be formed soon; replays stay queued."""
@@ -217,8 +251,8 @@ class RunLifecycle:
         transition(run, "ended", error.evalue if error is not None else "interrupted")
         self._model.runs.queued.remove(run)
         for rank in run.ranks:
-            self._model.send(run.client, messages.RankDone(run.number, rank, "interrupted", error=error))
-        self._model.send(run.client, messages.RunEnded(run.number, "interrupted", 0.0))
+            self._model.tell(run, messages.RankDone(run.number, rank, "interrupted", error=error))
+        self._model.tell(run, messages.RunEnded(run.number, "interrupted", 0.0))
 
     def handle_tick(self) -> None:
         """Halt the runs whose time is up."""

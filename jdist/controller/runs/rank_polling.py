@@ -41,7 +41,7 @@ class _Poll:
     request: str
     deadline: float
     asked: set[int]  # The ranks that have not answered yet.
-    positions: dict[int, tuple[int, bool]]  # Each rank's last run, and whether it was in it, at the poll's start.
+    positions: dict[int, tuple[int, int]]  # Each rank's last run, and that it was in (0: none), at the poll's start.
     answers: dict[int, Observation] = field(default_factory=dict)
 
 
@@ -88,9 +88,10 @@ class RankPoller:
         for node_rank, workers in m.world.workers_by_node(alive).items():
             m.send_to_node(node_rank, RankQuery(self._poll.request, workers, Observe(_RECENT_CALLS)))
 
-    def _position(self, rank: int) -> tuple[int, bool]:
-        """The last run that the rank began, and whether it is still in it."""
-        return self._model.world.ranks[rank].last_run, self._model.runs.run_on(rank) is not None
+    def _position(self, rank: int) -> tuple[int, int]:
+        """The last run that the rank began, and the one that it is in; 0: none."""
+        run = self._model.runs.run_on(rank)
+        return self._model.world.ranks[rank].last_run, 0 if run is None else run.number
 
     def handle_rank_reply(self, reply: RankReply) -> None:
         """Record what a rank does; the last answer ends the poll."""
@@ -124,14 +125,16 @@ class RankPoller:
         where, observation = self._model.world.where(rank), poll.answers.get(rank)
         if self._model.world.ranks[rank].phase != "held":
             return RankSnapshot(where, "lost")
-        position = poll.positions.get(rank, (0, True))
+        position = poll.positions.get(rank, (0, -1))
         if self._position(rank) != position:
             return RankSnapshot(where, "elsewhere")
-        number, is_in_it = position
-        if is_in_it and number == run.number:
-            return RankSnapshot(where, "running", observation)
-        if is_in_it:
-            return RankSnapshot(where, "elsewhere", observation, note=f"run {number}")
+        number = position[1]
+        paused = {r.number: at.at.place for r in self._model.runs.running.values() if (at := r.paused.get(rank))}
+        if rank in run.pending:  # maybe around the run in which it is
+            note = "" if number == run.number else f"run {number}"
+            return RankSnapshot(where, "running", observation, note=note, paused=paused.get(run.number, ""))
+        if number:
+            return RankSnapshot(where, "elsewhere", observation, note=f"run {number}", paused=paused.get(number, ""))
         end = run.ends.get(rank)
         if end is None:
             return RankSnapshot(where, "free", observation)
@@ -175,7 +178,7 @@ class RankPoller:
         """
         if found != run.verdict and not _is_same_finding(found, run.verdict):
             run.verdict = found
-            self._model.send(run.client, VerdictChanged(run.number, found))
+            self._model.tell(run, VerdictChanged(run.number, found))
         if found is None or not found.is_certain:
             return
         if run.is_replay:
@@ -188,8 +191,8 @@ class RankPoller:
         concerned = found.responsible or run.ranks
         if any(self._model.world.ranks[r].phase != "held" for r in concerned):
             self._runs.abort(run, "lost")  # its part had ended; its successor joins when the run is over
-        elif run.is_own or any(r in run.ends and run.ends[r].kind == "error" for r in concerned):
-            self._runs.abort(run, "failed")
+        elif run.is_own or (not run.paused and any(r in run.ends and run.ends[r].kind == "error" for r in concerned)):
+            self._runs.abort(run, "failed")  # while ranks are paused, someone looks at them: the verdict says it
 
     def _end_diagnosis(self, run: Run, ranks: dict[int, RankSnapshot]) -> None:
         """Set the verdict on a run that lost a rank, from what the others called. Then abort them."""
@@ -204,7 +207,7 @@ class RankPoller:
             run.poll_no_later_than(now if has_moved else now + _SOON)
             return
         run.verdict = found
-        self._model.send(run.client, VerdictChanged(run.number, found))
+        self._model.tell(run, VerdictChanged(run.number, found))
         self._runs.end_diagnosis(run)
 
 

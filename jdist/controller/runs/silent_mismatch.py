@@ -54,7 +54,7 @@ class SilentMismatch:
             return True
         del self._open[run.number]
         run.verdict = _verdict(run.number, comparison)
-        self._model.send(run.client, VerdictChanged(run.number, run.verdict))
+        self._model.tell(run, VerdictChanged(run.number, run.verdict))
         return False
 
     def _begin(self, run: Run) -> None:

@@ -9,6 +9,7 @@ The rules, of which the first that applies decides::
     unset       a rank waits at the store for a key, and every rank     store                     that rank, or no rank
                 that could set it can only wait                                                   if all do
     circular    the waits form a circle                                 cycle, transfer           its members
+    paused      a wait leads to a paused rank                           slow                      the paused ranks
     slow        a wait has lasted ``slow_after`` seconds, and leads to  slow                      the busy ranks
                 a busy rank
     undelivered so has a wait for a message that has begun, though its  slow                      that rank
@@ -25,7 +26,7 @@ from msgspec import Struct, structs
 from jdist.controller.verdict import mismatch, phrases
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, circle, is_send, is_served, may_move, meet, needs
 from jdist.core.observation import INTERRUPT, ActivityKind, Call, Verdict, VerdictKind, sizes
-from jdist.core.ranks import describe_ranks, ranks_by
+from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 from jdist.core.remedy import Remedy
 
 # How C++ code ends a process; gloo does so where a peer sent more than expected: the ranks' calls did not fit.
@@ -118,6 +119,23 @@ def _circular(case: Case) -> Verdict | None:
     return Verdict(case.run, kind, tuple(sorted(ring)), tuple(case.stuck), reason, details, (INTERRUPT,))
 
 
+def _paused(case: Case) -> Verdict | None:
+    """Ranks wait for paused ones, which are not to blame: they go on when they are told to."""
+    ranks = case.ranks
+    lasting = [r for r in case.blocked if ranks[r].activity.seconds >= _LASTING]
+    ends = {r: {end for end in _busy_ends([r], ranks) if ranks[end].paused} for r in lasting}
+    waiting = [r for r in lasting if ends[r]]
+    if not waiting:
+        return None
+    paused = sorted(set().union(*ends.values()))
+    reason = f"{describe_ranks(waiting, 'waits')} for {phrases.who_is_paused(paused, ranks)}"
+    details = (*phrases.waits(waiting, waiting[0], ranks), *phrases.work(paused, ranks))
+    remedies = (Remedy("continue", f"let {describe_ranks(paused)} go on", str(RankSet(paused))), INTERRUPT)
+    return Verdict(
+        case.run, "slow", tuple(paused), tuple(waiting), reason, details, remedies, *_pending(waiting[0], ranks)
+    )
+
+
 def _slow(case: Case) -> Verdict | None:
     ranks = case.ranks
     waiting = [r for r in case.blocked if ranks[r].activity.seconds >= case.slow_after and needs(r, ranks)]
@@ -160,7 +178,15 @@ def _busy_ends(waiting: Iterable[int], ranks: Ranks) -> set[int]:
     return found
 
 
-RULES: tuple[Callable[[Case], Verdict | None], ...] = (_mismatched, _absent, _unset, _circular, _slow, _undelivered)
+RULES: tuple[Callable[[Case], Verdict | None], ...] = (
+    _mismatched,
+    _absent,
+    _unset,
+    _circular,
+    _paused,
+    _slow,
+    _undelivered,
+)
 
 
 def _pending(rank: int, ranks: Ranks) -> tuple[str, str, int]:

@@ -119,6 +119,13 @@ def whereabouts(rank: int, snapshot: RankSnapshot) -> str:
     return f"rank {rank} {did} {_seconds(snapshot.ago)} ago" + (f": {snapshot.note}" if snapshot.note else "")
 
 
+def who_is_paused(paused: Sequence[int], ranks: Ranks) -> str:
+    """Such as "rank 1 (node 0, hostname), which is paused at train_step, line 8"; without the place if they differ."""
+    places = {ranks[r].paused for r in paused}
+    at = f" at {places.pop()}" if len(places) == 1 else ""
+    return f"{who(paused, ranks)}, which {'is' if len(paused) == 1 else 'are'} paused{at}"
+
+
 def work(busy: Iterable[int], ranks: Ranks) -> tuple[str, ...]:
     """What each of the busy ranks does."""
     return tuple(_work(r, ranks[r]) for r in sorted(busy))
@@ -126,6 +133,9 @@ def work(busy: Iterable[int], ranks: Ranks) -> tuple[str, ...]:
 
 def _work(rank: int, snapshot: RankSnapshot) -> str:
     activity = snapshot.activity
+    if snapshot.paused:
+        inner = f", and {snapshot.note} is running there" if snapshot.part == "running" and snapshot.note else ""
+        return f"rank {rank} is paused at {snapshot.paused}{inner}"
     other = f" of {snapshot.note}" if snapshot.part == "elsewhere" and snapshot.note else ""
     if activity.kind == "silent":
         return f"rank {rank} does not answer{other}" + (f": {activity.state}" if activity.state else "")

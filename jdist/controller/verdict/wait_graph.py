@@ -1,8 +1,8 @@
 """Wait graph: which rank waits for which, and which of them may still move by itself. Pure.
 
-A blocked rank has *needs*, each a set of ranks of which one must come. A rank *may move* if it runs Python, or if each
-of its needs contains a rank that may move. The other ranks can only wait: for a rank whose part of the run is over, or
-for each other in a circle.
+A blocked rank has *needs*, each a set of ranks of which one must come. A rank *may move* if it runs Python, if it is
+paused, since its user may let it go on, or if each of its needs contains a rank that may move. The other ranks can only
+wait: for a rank whose part of the run is over, or for each other in a circle.
 
 The ranks are observed at different moments. The graph is sound nevertheless: the number of collectives that a rank has
 begun in a group only grows, and no rank can leave one that another member has not begun. The same holds for the
@@ -33,11 +33,12 @@ class RankSnapshot(Struct, frozen=True):
     observation: Observation | None = None  # None: nothing is known but its part.
     ago: float = 0.0  # Seconds since its part was over.
     note: str = ""  # How it failed, or which run it is in.
+    paused: str = ""  # Where it is paused, though another run may be running there; "": it is not.
 
     @property
     def is_unknown(self) -> bool:
         """It did not answer: its progress is not known, though its part may be over."""
-        return self.part not in ("lost", "elsewhere") and self.activity.kind == "silent"
+        return not self.paused and self.part not in ("lost", "elsewhere") and self.activity.kind == "silent"
 
     @property
     def is_over(self) -> bool:
@@ -51,7 +52,7 @@ class RankSnapshot(Struct, frozen=True):
 
     @property
     def is_blocked(self) -> bool:
-        if self.is_over or self.observation is None or self.activity.kind not in _BLOCKED:
+        if self.is_over or self.paused or self.observation is None or self.activity.kind not in _BLOCKED:
             return False
         return not self.activity.is_limited  # such a wait soon ends by itself
 

@@ -109,6 +109,7 @@ class HeldWorker(Struct, frozen=True):
     inherits: bool = False  # It takes over the names of the process before it, once it is in the world.
     paused: RankPaused | None = None  # Where `run` is paused; None: it is not.
     resumes: int = 0  # How many `ResumeRanks` it was sent for `run`.
+    is_aborted: bool = False  # `run` was interrupted, by whatever means.
     inner_run: int = 0  # The cell that it runs in the frame of `run`, which is paused; 0: none.
 
 

@@ -20,7 +20,7 @@ from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.iopub import OutputRelay, RankLogs
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import CodeSynced
-from jdist.core.messages.debug import PauseRanks, ResumeRanks
+from jdist.core.messages.debug import PauseRanks, RankPaused, ResumeRanks
 from jdist.core.messages.groups import FormWorld, StartStore, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
@@ -45,6 +45,7 @@ from jdist.core.messages.runs import (
     RankDone,
     Text,
 )
+from jdist.core.stacks import StackFrame
 from jdist.wire.values.frames import pack
 
 FIRST, SECOND = StartWorker(10, 2, 0), StartWorker(11, 3, 0)
@@ -237,12 +238,15 @@ def test_the_ends(bed: Bed, capsys: pytest.CaptureFixture[str], message: Message
 # ---------------------------------------------------------------- the workers' events
 
 
+EMPTY = msgspec.Raw(b"{}")
+
+
 def stream(text: str, run: int = 7) -> KernelMessage:
     return KernelMessage("stream", run, msgspec.Raw(msgspec.json.encode({"name": "stdout", "text": text})), ())
 
 
 def done(worker: int, run: int = 7) -> KernelMessage:
-    return KernelMessage("jdist_done", run, msgspec.Raw(b"{}"), (pack(RankDone(run, worker, "value")),))
+    return KernelMessage("jdist_done", run, EMPTY, (pack(RankDone(run, worker, "value")),))
 
 
 def play(scene: Callable[[], None]) -> None:
@@ -252,18 +256,19 @@ def play(scene: Callable[[], None]) -> None:
     asyncio.run(main())
 
 
-def test_a_rank_is_done_after_all_that_it_wrote(bed: Bed) -> None:
+def test_a_rank_is_paused_or_done_after_all_that_it_wrote(bed: Bed) -> None:
     bed.gets(WELCOME, CELL)
-    worker = bed.kernels[11]
+    worker, pause = bed.kernels[11], RankPaused(7, 11, "breakpoint", StackFrame("f", "", 3), 0)
 
     def scene() -> None:
         bed.events.handle_kernel_message(worker, "iopub", stream("one\n"))
         bed.events.handle_kernel_message(worker, "iopub", stream("two\n"))
         assert bed.sent == [], "it waits for what other ranks write"
+        bed.events.handle_kernel_message(worker, "iopub", KernelMessage("jdist_paused", 7, EMPTY, (pack(pause),)))
         bed.events.handle_kernel_message(worker, "iopub", done(11))
 
     play(scene)
-    assert bed.sent == [Output(7, (Text((11,), "stdout", "one\ntwo\n"),)), RankDone(7, 11, "value")]
+    assert bed.sent == [Output(7, (Text((11,), "stdout", "one\ntwo\n"),)), pause, RankDone(7, 11, "value")]
     assert bed.prewarmer.called("record_ended") == [[11]]
     assert bed.meter.called("record_cell_end") == [[]]
     held = bed.controller.hello().held

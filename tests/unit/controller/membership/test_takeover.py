@@ -11,6 +11,7 @@ import pytest
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.controller.model.events import FromAgent, Send
 from jdist.core.messages.base import PROTOCOL, Message
+from jdist.core.messages.debug import FollowRun, RankPaused, RanksResumed, Resume, ResumeRanks, RunFollowed
 from jdist.core.messages.groups import FormWorld, GroupSpec, StartStore, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
@@ -24,8 +25,9 @@ from jdist.core.messages.membership import (
     Welcome,
     WorkerUp,
 )
-from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone
+from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone, RunEnded
 from jdist.core.messages.status import ClusterFacts, Notice, StatusReport, StatusRequest
+from jdist.core.stacks import StackFrame
 from support.driver import VERSION, Agent, Driver, facts
 
 STORE = ("10.0.0.1", 4000)
@@ -274,17 +276,26 @@ def test_a_replay_adds_to_the_ranks_that_a_setup_cell_was_run_on() -> None:
     assert ledger.describe({}, None).setup == ((4, "told", (0,)),)
 
 
-def test_what_was_running_is_interrupted_once_all_are_back_and_the_world_formed_again() -> None:
+def running(runs: dict[int, int], **changes: Any) -> tuple[HeldWorker, ...]:
+    """Workers of a node, each in its run."""
+    return tuple(
+        HeldWorker(r, 0, 1000 + r, is_up=True, generation=5, run=run, listeners=(("h", 5000 + r),), **changes)
+        for r, run in runs.items()
+    )
+
+
+def test_what_was_being_interrupted_is_so_again_once_all_are_back_and_the_world_formed_again() -> None:
     d = Again()
-    d.back(0, held(0, runs=(7, 0)))
+    d.back(0, held(0, ranks=running({0: 7, 1: 0})))
     d.step(FromAgent("a-0", RankDone(7, 0, "value")))
     assert not d.heard(AbortRun)
-    d.back(1, held(1, runs=(7, 8)))
-    halts = d.heard(AbortRun)
-    assert {(h.run, h.workers) for h in halts} == {(7, (2,)), (8, (3,))}
-    assert {h.listeners for h in halts} == {tuple(("h", 5000 + r) for r in range(4))}
-    for run, rank in ((7, 2), (8, 3)):
-        d.step(FromAgent("a-1", RankDone(run, rank, "error")))
+    d.back(1, held(1, ranks=running({2: 7}, is_aborted=True) + running({3: 8})))
+    (halt,) = d.heard(AbortRun)
+    assert (halt.run, halt.workers) == (7, (2,))
+    assert halt.listeners == tuple(("h", 5000 + r) for r in range(4))
+    d.step(FromAgent("a-1", RankDone(7, 2, "error")))
+    assert (d.state.model.phase, set(d.state.model.runs.running)) == ("gathering", {8})
+    d.step(FromAgent("a-1", RankDone(8, 3, "value")))
     d.settle()
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
     assert not d.heard(StartWorker)
@@ -292,11 +303,66 @@ def test_what_was_running_is_interrupted_once_all_are_back_and_the_world_formed_
 
 def test_a_rank_that_does_not_stop_is_replaced_then_too() -> None:
     d = Again(interrupt_grace=1.0)
-    d.back(0, held(0, runs=(7, 0)))
+    d.back(0, held(0, ranks=running({0: 7, 1: 0}, is_aborted=True)))
     d.back(1, held(1))
     d.sleep(2.0)
     assert d.heard(StartWorker) == [StartWorker(0, 0, 1)]
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
+
+
+def test_what_runs_is_interrupted_where_a_node_does_not_come_back() -> None:
+    d = Again(node_grace=5.0)
+    d.back(0, held(0, runs=(7, 7)))
+    d.sleep(6.0)
+    assert [(h.run, h.workers) for h in d.heard(AbortRun)] == [(7, (0, 1))]
+
+
+def test_what_runs_or_is_paused_goes_on_and_clients_follow_it() -> None:
+    d = Again()
+    ledger = RecoveryLedger()
+    for worker in (2, 3):
+        ledger.record_start(StartWorker(worker, worker, 0))
+        ledger.record(WorldFormed(worker, 5, "cpu", ()))
+    ledger.record(form())
+    ledger.record(ExecuteCell(7, (2, 3), "of both", False, False))
+    at = StackFrame("train_step", "", 8)
+    for resumes in (0, 1):
+        for worker in (2, 3):
+            ledger.record(RankPaused(7, worker, "step", at, resumes))
+        ledger.record(ResumeRanks(7, (2, 3), "next"))
+    ledger.record(RankPaused(7, 2, "step", at, 1))  # it has crossed the last one
+    ledger.record(RankPaused(7, 3, "step", at, 2))
+    ledger.record(ExecuteCell(8, (3,), "inner", False, False, in_run=7))
+    found = ledger.describe({}, None)
+    assert [(w.run, w.paused is not None, w.resumes, w.inner_run) for w in found.workers] == [
+        (7, False, 2, 0),
+        (7, True, 2, 8),
+    ]
+    workers = tuple(msgspec.structs.replace(w, pid=1000 + w.worker, is_up=True) for w in found.workers)
+    d.back(1, msgspec.structs.replace(found, workers=workers))
+    d.back(0, held(0, runs=(7, 0)))
+    d.say(StatusRequest("s"))
+    (report,) = d.told(StatusReport)
+    assert (report.facts.phase, report.facts.paused) == ("ready", (3,))
+    assert [run[:3] for run in report.runs] == [(7, "paused", (0, 2, 3)), (8, "running", (3,))]
+    assert [(row.run, row.state, row.paused is not None) for row in report.ranks] == [
+        (7, "running", False),
+        (0, "idle", False),
+        (7, "running", False),
+        (8, "running", True),
+    ]
+    assert "still there: run 7, run 8" in d.told(Notice)[-1].text
+    d.say(FollowRun("f", 7))
+    (followed,) = d.told(RunFollowed)
+    assert (followed.code, followed.pending, [p.rank for p in followed.paused]) == ("", (0, 2, 3), [3])
+    d.step(FromAgent("a-1", RankDone(8, 3, "value")))
+    d.say(Resume("go"))
+    assert d.told(RanksResumed) == [RanksResumed(7, (3,))]
+    assert d.heard(ResumeRanks) == [ResumeRanks(7, (3,))]
+    for rank in (0, 2, 3):
+        d.step(FromAgent(f"a-{rank // 2}", RankDone(7, rank, "value")))
+    assert [e.run for e in d.told(RunEnded)] == [7]
+    assert not d.heard(AbortRun) + d.heard(FormWorld)
 
 
 def test_a_world_that_not_all_hold_is_formed_again() -> None:
@@ -377,7 +443,7 @@ def test_groups_that_cells_made_are_made_again() -> None:
     spec = GroupSpec((0, 2))
     for node in range(2):
         ranks = tuple(
-            HeldWorker(r, 0, 9, is_up=True, generation=5, groups=(spec,), run=4 if r == 3 else 0)
+            HeldWorker(r, 0, 9, is_up=True, generation=5, groups=(spec,), run=4 if r == 3 else 0, is_aborted=r == 3)
             for r in (2 * node, 2 * node + 1)
         )
         d.back(node, held(node, ranks=ranks))

@@ -45,12 +45,12 @@ def test_runs_start_in_the_order_of_the_queue() -> None:
     assert start(book) == [2]
 
 
-def test_blockers_are_the_runs_in_the_way() -> None:
-    book = queued((0, 1), (1, 2), (0,))
-    assert [book.blockers(r) for r in book.queued] == [(), (1,), (1,)]
+def test_a_run_waits_for_those_in_the_way() -> None:
+    book = RunBook()
+    assert [book.add(Run(n, "c", "", ranks)) for n, ranks in enumerate([(0, 1), (1, 2), (0,)])] == [(), (0,), (0,)]
     start(book)
-    book.running[1].record(RankDone(1, 0, "value"), 0.0)
-    assert [book.blockers(r) for r in book.queued] == [(1,), ()]
+    book.running[0].record(RankDone(0, 0, "value"), 0.0)
+    assert [book.add(Run(n, "c", "", ranks)) for n, ranks in ((3, (1,)), (4, (0,)))] == [(0, 1), (2,)]
 
 
 @given(st.lists(st.sets(st.integers(0, 4), min_size=1).map(lambda s: tuple(sorted(s))), max_size=12), st.randoms())

@@ -1,0 +1,138 @@
+"""Pausing: ranks of runs are paused and go on, and clients follow runs that others have begun. Pure.
+
+That ranks of a run are paused is data of the run, not a phase: others of its ranks may run, or have ended. A rank is
+*pausing* from the request, or from the begin of a step, until it reports that it is paused. What it reports counts only
+if it has received every `ResumeRanks` by then (see core/messages/debug). docs/design/states.md has the rules.
+"""
+
+from jdist.controller.model.model import Model
+from jdist.controller.model.runs import Run
+from jdist.controller.model.world import Node
+from jdist.core.messages.base import Ack
+from jdist.core.messages.debug import (
+    FollowRun,
+    Pause,
+    PauseRanks,
+    RankPaused,
+    RanksResumed,
+    Resume,
+    ResumeRanks,
+    RunFollowed,
+)
+from jdist.core.messages.protocol import RankReply
+from jdist.core.messages.status import Notice
+from jdist.core.ranks import describe_ranks
+
+
+class Pausing:
+    """Handles what clients and ranks say about pauses."""
+
+    def __init__(self, model: Model):
+        self._model = model
+
+    def handle_pause(self, client: str, message: Pause) -> None:
+        """Ask ranks to pause: once more if they have been asked, since the end of a step may be far away."""
+        m = self._model
+        reason = m.unknown_ranks(message.ranks) if message.ranks else ""
+        runs = [run for run in m.runs.running.values() if message.run in (0, run.number) and not run.is_own]
+        on = {run.number: run.pending.intersection(message.ranks or run.pending) for run in runs}
+        if reason or not any(on.values()):
+            m.refuse(client, message.request, reason or self._nothing_to_pause(message))
+            return
+        if all(run.abort_reason for run in runs if on[run.number]):
+            m.refuse(client, message.request, "what runs is being stopped already")
+            return
+        for run in runs:
+            if run.inside or run.abort_reason:  # it runs where ranks are paused
+                continue
+            asked = sorted(on[run.number] - run.paused.keys())
+            run.pausing.update(asked)
+            for node_rank, workers in m.world.workers_by_node(asked).items():
+                m.send_to_node(node_rank, PauseRanks(run.number, workers))
+        m.send(client, RankReply(message.request, -1, Ack()))
+
+    def _nothing_to_pause(self, message: Pause) -> str:
+        book, where = self._model.runs, f" on {describe_ranks(message.ranks)}" if message.ranks else ""
+        if any(run.number == message.run for run in book.queued):
+            return f"run {message.run} has not begun: it waits for other runs"
+        if message.run and message.run not in book.running:
+            return f"there is no run {message.run} that has not ended"
+        return f"nothing runs{where} that could be paused"
+
+    def handle_rank_paused(self, _: Node, message: RankPaused) -> None:
+        """A rank is paused, unless it has been told to go on meanwhile."""
+        m = self._model
+        run = m.runs.running.get(message.run)
+        if run is None or run.abort_reason or message.rank not in run.pending:
+            return
+        if message.resumes < run.resumes.get(message.rank, 0):
+            return
+        run.record_pause(message, m.now)
+        m.tell(run, message)
+        if run.time_left is not None and not run.has_told_time:
+            run.has_told_time = True
+            left = f"with {max(run.time_left, 0.0):.0f} s left"
+            m.tell(run, Notice(f"the timeout of run {run.number} stands still while ranks are paused, {left}"))
+        for other in m.runs.running.values():
+            if other.is_stalled:
+                other.poll_no_later_than(m.now)  # it may wait for this rank
+
+    def handle_resume(self, client: str, message: Resume) -> None:
+        """Let ranks go on. Those that have been asked to pause do not pause, if this is to continue."""
+        m = self._model
+        reason = m.unknown_ranks(message.ranks) if message.ranks else ""
+        if not reason and message.how == "until" and message.line < 1:
+            reason = "say until which line: a number from 1"
+        told = {}
+        for run in m.runs.running.values():
+            stopped = run.paused.keys() | (run.pausing if message.how == "continue" else set())
+            told[run.number] = stopped.intersection(message.ranks or stopped)
+        if not reason and not any(told.values()):
+            reason = f"{describe_ranks(message.ranks, 'is')} not paused" if message.ranks else "no rank is paused"
+        if reason:
+            m.refuse(client, message.request, reason)
+            return
+        for number, ranks in told.items():
+            if ranks:
+                self._resume(m.runs.running[number], sorted(ranks), message)
+        m.send(client, RankReply(message.request, -1, Ack()))
+
+    def _resume(self, run: Run, ranks: list[int], message: Resume) -> None:
+        m = self._model
+        run.end_pauses(ranks, m.now)
+        for rank in ranks:
+            run.resumes[rank] = run.resumes.get(rank, 0) + 1
+        if message.how != "continue":
+            run.pausing.update(ranks)
+        for node_rank, workers in m.world.workers_by_node(ranks).items():
+            m.send_to_node(node_rank, ResumeRanks(run.number, workers, message.how, message.line))
+        m.tell(run, RanksResumed(run.number, tuple(ranks), message.how))
+
+    def handle_follow(self, client: str, message: FollowRun) -> None:
+        """Send the run's messages to this client as well, after how it is now."""
+        m = self._model
+        queued = {run.number: run for run in m.runs.queued}
+        run = m.runs.running.get(message.run) or queued.get(message.run)
+        if run is None:
+            m.refuse(client, message.request, f"there is no run {message.run} that has not ended")
+            return
+        if client not in run.audience:
+            run.followers.append(client)
+        followed = RunFollowed(
+            message.request,
+            run.number,
+            run.code,
+            run.ranks,
+            tuple(sorted(run.pending)) if run.started_at is not None else run.ranks,
+            m.now - run.started_at if run.started_at is not None else -1.0,
+            tuple(run.paused[rank] for rank in sorted(run.paused)),
+            run.verdict,
+            {rank: end.kind for rank, end in sorted(run.ends.items())},
+        )
+        m.send(client, followed)
+
+    def forget(self, client: str) -> None:
+        """The client is gone."""
+        for run in [*self._model.runs.running.values(), *self._model.runs.queued]:
+            if client in run.followers:
+                run.followers.remove(client)
