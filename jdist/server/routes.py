@@ -10,6 +10,9 @@
     GET    clusters/NAME/attach            read      the lines of a notebook's cell that attaches to it
     POST   clusters/NAME/interrupt         execute   {"ranks": "0-1"} or nothing: all
     POST   clusters/NAME/restart           execute   {"ranks": "0-1"} or nothing: all
+    POST   clusters/NAME/pause             execute   {"ranks": "0-1"} or nothing: all
+    POST   clusters/NAME/resume            execute   {"ranks": "0-1", "how": "next", "line": 12}; how: "continue"
+    GET    clusters/NAME/stacks            read      the stacks of its paused ranks, as one tree
     POST   clusters/NAME/revive            execute   start its controller again, which has died
     GET    clusters/NAME/trace             read      ?run=N (the last one): its calls of torch.distributed, for drawing
     GET    clusters/NAME/ranks/R/logs      read      ?lines=200
@@ -26,20 +29,24 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, get_args
 
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from jdist.client.attachment import Ranks
 from jdist.client.cluster import AsyncCluster
+from jdist.client.debug.stack_tree import merge
 from jdist.client.trace.columns import columns
+from jdist.core.ranks import RankSet, ranks_by
+from jdist.core.stacks import StepKind
 from jdist.launch.base import ENTRY_POINTS
 from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler
 
 _MOST_LINES = 2000
+_STEP = 1.0  # Seconds in which a step mostly is over; events report the rest.
 _PATTERNS = {"NAME": r"([^/]+)", "R": r"([0-9]{1,9})"}  # Of the parts of a path that differ.
 
 _Method = Callable[..., Awaitable[None]]
@@ -111,6 +118,26 @@ async def _apply(handler: Handler, name: str, change: Callable[[AsyncCluster, Ra
     handler.send_done(bool(await handler.cross(handler.clusters.act(name, apply, ANSWER_TIMEOUT))))
 
 
+@route("POST", "clusters/NAME/pause", "execute")
+async def _pause(handler: Handler, name: str) -> None:
+    await _apply(handler, name, AsyncCluster.pause)
+
+
+@route("POST", "clusters/NAME/resume", "execute")
+async def _resume(handler: Handler, name: str) -> None:
+    body = handler.body()
+    how, line = body.get("how", "continue"), body.get("line", 0)
+    if how not in get_args(StepKind) or type(line) is not int:
+        raise web.HTTPError(400, f"how: one of {', '.join(get_args(StepKind))}; line: a number")
+    await _apply(handler, name, lambda cluster, ranks: cluster.resume(how, ranks, line=line, timeout=_STEP))
+
+
+@route("GET", "clusters/NAME/stacks")
+async def _show_stacks(handler: Handler, name: str) -> None:
+    found = await handler.ask(name, lambda cluster: cluster.where(), "the ranks")
+    handler.send({"stacks": merge(found), "others": group_ranks(found.others)})
+
+
 @route("POST", "clusters/NAME/revive", "execute")
 async def _revive(handler: Handler, name: str) -> None:
     handler.check(name)
@@ -152,6 +179,12 @@ async def _show_launch(handler: Handler) -> None:
     ranks_here = await handler.cross(handler.clusters.ranks_here(), ANSWER_TIMEOUT)
     limits = {"max_ranks": policy.max_ranks, "ranks_here": ranks_here, "defaults": policy.default_args}
     handler.send({"launchers": policy.launchers(installed), **limits})
+
+
+def group_ranks(texts: Mapping[int, str]) -> list[dict[str, str]]:
+    """``{"ranks": "0,2-3", "text": …}`` for each text."""
+    alike = sorted(ranks_by(sorted(texts.items())).items(), key=lambda item: item[1])
+    return [{"ranks": str(RankSet(ranks)), "text": text} for text, ranks in alike]
 
 
 def console_command(hostname: str, connection_file: str, program: str = "jupyter_console") -> tuple[str, str]:

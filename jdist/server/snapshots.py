@@ -10,6 +10,8 @@ from typing import Any, Self
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
+from jdist.client.debug.places import describe_pause
+from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts, StatusReport
@@ -63,6 +65,18 @@ class ActivityRow(Struct, frozen=True):
     process: str
 
 
+class PauseRow(Struct, frozen=True):
+    """Where a rank is paused: in ``run``, at a line of the cell of run ``of_run``, or of ``file`` if that is 0."""
+
+    run: int
+    reason: str
+    text: str  # All of this in words.
+    function: str
+    line: int
+    file: str
+    of_run: int
+
+
 class RankRow(Struct, frozen=True):
     """A rank's row. Sizes in bytes, shares from 0 to 1."""
 
@@ -77,6 +91,8 @@ class RankRow(Struct, frozen=True):
     is_fresh: bool
     death: str
     death_age: float
+    paused: PauseRow | UnsetType = UNSET
+    is_pausing: bool | UnsetType = UNSET
     device: str = ""
     rss: int | None = None
     doing: ActivityRow | None = None
@@ -221,6 +237,8 @@ def _row(facts: RankFacts, local_rank: int, observation: Observation | None, bef
     f = facts
     place = (f.rank, f.node_rank, local_rank, f.hostname, f.pid)
     row = RankRow(*place, f.state, f.run, f.last_line, f.fresh, f.death, round(f.death_age, 1))
+    if f.paused is not None or f.is_pausing:
+        row = replace(row, paused=_pause(f.paused), is_pausing=f.is_pausing or UNSET)
     if before is not None:
         kept = ("device", "rss", "progress", "gpu_name", "gpu_total", "gpu_used", "gpu_own")
         row = replace(row, **{key: getattr(before, key) for key in kept})
@@ -240,6 +258,13 @@ def _row(facts: RankFacts, local_rank: int, observation: Observation | None, bef
         progress=progress or row.progress,
         **dict(zip(("gpu_name", "gpu_total", "gpu_used", "gpu_own", "gpu_busy"), use, strict=True)),
     )
+
+
+def _pause(paused: RankPaused | None) -> PauseRow | UnsetType:
+    if paused is None:
+        return UNSET
+    at = paused.at
+    return PauseRow(paused.run, paused.reason, describe_pause(paused), at.function, at.line, at.file, at.run)
 
 
 def _activity(now: Activity, labels: Mapping[str, str]) -> ActivityRow:

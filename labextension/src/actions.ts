@@ -6,8 +6,9 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Widget } from '@lumino/widgets';
 
-import { Api, ICluster } from './api';
+import { Api, ICluster, IRank, StepKind } from './api';
 import { formatRanks } from './format';
+import { canContinue, canPause } from './paused';
 import { insertCell } from './shell/notebooks';
 import { Terminals } from './shell/terminals';
 import { IClusters } from './tokens';
@@ -54,6 +55,42 @@ export class Actions {
   isAvailable(args: Args): boolean {
     const cluster = this.cluster(args);
     return cluster?.world_size !== undefined && cluster.state !== 'silent';
+  }
+
+  /** Those of the ranks that are meant of which something is true. */
+  private _ranksThat(args: Args, isSo: (rank: IRank) => boolean): IRank[] {
+    const ranks = this.ranks(args);
+    const all = this.cluster(args)?.ranks ?? [];
+    return all.filter(row => isSo(row) && (!ranks.length || ranks.includes(row.rank)));
+  }
+
+  /** Whether a rank is in a run, and neither paused nor about to be. */
+  canPause(args: Args): boolean {
+    return this._ranksThat(args, canPause).length > 0;
+  }
+
+  /** Whether a rank is paused. */
+  isPaused(args: Args): boolean {
+    return this._ranksThat(args, row => row.paused !== undefined).length > 0;
+  }
+
+  /** Whether a rank is paused, or has been asked to pause. */
+  canContinue(args: Args): boolean {
+    return this._ranksThat(args, canContinue).length > 0;
+  }
+
+  async pause(args: Args): Promise<void> {
+    const name = this.cluster(args)?.name;
+    if (name !== undefined) {
+      await this.reportErrors(() => this.api.pause(name, this.ranksText(args)));
+    }
+  }
+
+  async resume(args: Args, how: StepKind): Promise<void> {
+    const name = this.cluster(args)?.name;
+    if (name !== undefined) {
+      await this.reportErrors(() => this.api.resume(name, how, this.ranksText(args)));
+    }
   }
 
   async interrupt(args: Args): Promise<void> {

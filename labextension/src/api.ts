@@ -21,6 +21,44 @@ export interface IDoing {
   process: string;
 }
 
+/** Where a rank is paused: in `run`, at a line of the cell of run `of_run`, or of `file` if that is 0. */
+export interface IPause {
+  run: number;
+  reason: string;
+  /** All of this in words. */
+  text: string;
+  function: string;
+  line: number;
+  file: string;
+  of_run: number;
+}
+
+/** One frame of a stack; `run` is the run whose cell its code is from, absent if it is from a file. */
+export interface IFrame {
+  function: string;
+  file?: string;
+  line: number;
+  source?: string;
+  run?: number;
+}
+
+/** A frame that ranks have in common, and the frames that it has called on them; cells of `chosen` run in it. */
+export interface IBranch {
+  frame: IFrame;
+  ranks: number[];
+  chosen: number[];
+  children: IBranch[];
+}
+
+/** The stacks of paused ranks as one tree, and what the other ranks do. */
+export interface IStacks {
+  stacks: IBranch[];
+  others: { ranks: string; text: string }[];
+}
+
+/** How paused ranks go on. */
+export type StepKind = 'continue' | 'step' | 'next' | 'return' | 'until' | 'next_call';
+
 /** A rank. */
 export interface IRank {
   rank: number;
@@ -34,6 +72,10 @@ export interface IRank {
   is_fresh: boolean;
   death: string;
   death_age: number;
+  /** Where it is paused; absent if it is not. */
+  paused?: IPause;
+  /** It was asked to pause, and has not yet. */
+  is_pausing?: boolean;
   device: string;
   /** Bytes of memory that its process uses; null as long as the rank has not reported it. */
   rss: number | null;
@@ -189,6 +231,28 @@ export class Api {
   /** `ranks` as a user writes them; all of them by default. */
   restart(name: string, ranks?: string): Promise<unknown> {
     return this._request(`clusters/${encodeURIComponent(name)}/restart`, 'POST', ranks ? { ranks } : {});
+  }
+
+  /** `ranks` as a user writes them; all of them by default. */
+  pause(name: string, ranks?: string): Promise<unknown> {
+    return this._request(`clusters/${encodeURIComponent(name)}/pause`, 'POST', ranks ? { ranks } : {});
+  }
+
+  /** `ranks` as a user writes them; all of them by default. */
+  resume(name: string, how: StepKind, ranks?: string): Promise<unknown> {
+    const body = ranks ? { how, ranks } : { how };
+    return this._request(`clusters/${encodeURIComponent(name)}/resume`, 'POST', body);
+  }
+
+  /** The stacks of the paused ranks. */
+  stacks(name: string): Promise<IStacks> {
+    return this._request(`clusters/${encodeURIComponent(name)}/stacks`);
+  }
+
+  /** The text of a source file on the rank's node that is on the rank's stack. */
+  source(name: string, rank: number, file: string): Promise<{ text: string }> {
+    const query = `file=${encodeURIComponent(file)}`;
+    return this._request(`clusters/${encodeURIComponent(name)}/ranks/${rank}/source?${query}`);
   }
 
   /** Starts a new controller for a cluster whose controller has died. */

@@ -27,6 +27,8 @@ export const VERDICT_SIGN = '●';
 const RANKS: Record<string, Entry> = {
   idle: ['○', 'idle', trans => trans.__('idle')],
   running: ['▶', 'busy', trans => trans.__('running')],
+  paused: ['⏸', 'warn', trans => trans.__('paused')],
+  pausing: ['⏸', 'pending', trans => trans.__('pausing')],
   starting: ['◔', 'pending', trans => trans.__('starting')],
   unresponsive: ['✕', 'bad', trans => trans.__('unresponsive')],
   unreachable: ['⚠', 'bad', trans => trans.__('unreachable')],
@@ -51,6 +53,7 @@ const CLUSTERS: Record<string, Entry> = {
   forming: ['◔', 'pending', trans => trans.__('forming its groups')],
   idle: ['○', 'idle', trans => trans.__('idle')],
   busy: ['▶', 'busy', trans => trans.__('running')],
+  paused: ['⏸', 'warn', trans => trans.__('paused')],
   stuck: ['▶', 'busy', trans => trans.__('waits')],
   doomed: ['✕', 'bad', trans => trans.__('cannot finish')],
   stopping: ['◔', 'pending', trans => trans.__('stopping')],
@@ -72,7 +75,7 @@ export function rankState(rank: IRank | undefined, trans: TranslationBundle): IS
   if (state === 'running' && rank?.doing?.kind === 'silent') {
     return lookUp(RANKS, 'unresponsive', trans);
   }
-  return lookUp(RANKS, state, trans);
+  return lookUp(RANKS, state === 'running' && rank?.is_pausing ? 'pausing' : state, trans);
 }
 
 /** The state of a rank's part in a run. */
@@ -93,8 +96,15 @@ export function clusterState(cluster: ICluster, trans: TranslationBundle): IStat
   if (cluster.state !== 'ready') {
     return lookUp(CLUSTERS, cluster.state, trans);
   }
+  if (cluster.verdicts?.some(each => each.is_certain)) {
+    return lookUp(CLUSTERS, 'doomed', trans);
+  }
+  const paused = cluster.runs?.find(each => each.state === 'paused');
+  if (paused) {
+    return { ...lookUp(CLUSTERS, 'paused', trans), label: trans.__('run %1 is paused', paused.number) };
+  }
   if (cluster.verdicts?.length) {
-    return lookUp(CLUSTERS, cluster.verdicts.some(each => each.is_certain) ? 'doomed' : 'stuck', trans);
+    return lookUp(CLUSTERS, 'stuck', trans);
   }
   const [run, ...others] = cluster.runs ?? [];
   if (!run) {
@@ -129,6 +139,9 @@ export function clusterSize(cluster: ICluster, trans: TranslationBundle): string
 export function activity(rank: IRank, now: number, trans: TranslationBundle): string {
   const { doing } = rank;
   const run = rank.run ? trans.__('run %1', rank.run) : '';
+  if (rank.paused) {
+    return joinParts(rank.paused.text, rank.run === rank.paused.run ? '' : trans.__('a cell of %1', run));
+  }
   if (!doing) {
     return rank.state === 'gone' ? rank.death : run || (rank.is_fresh ? trans.__('fresh: no variables') : '');
   }

@@ -2,7 +2,7 @@
 
 import { nullTranslator } from '@jupyterlab/translation';
 
-import { ICluster, IDoing, IRank } from '../src/api';
+import { ICluster, IDoing, IPause, IRank } from '../src/api';
 
 export const trans = nullTranslator.load('jdist');
 
@@ -34,4 +34,9 @@ export function rank(number: number, changes: Partial<IRank> = {}): IRank {
 
 export function cluster(changes: Partial<ICluster> = {}): ICluster {
   return { name: 'c1', state: 'ready', reason: '', ...changes };
+}
+
+export function pause(changes: Partial<IPause> = {}): IPause {
+  const at = { function: 'train_step', line: 8, file: '', of_run: 3 };
+  return { run: 7, reason: 'breakpoint', text: 'train_step, line 8: loss.backward()', ...at, ...changes };
 }

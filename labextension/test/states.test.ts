@@ -27,10 +27,16 @@ describe('the state of a rank', () => {
     expect(rankState(silent, trans)).toEqual({ sign: '✕', label: 'unresponsive', tone: 'bad' });
   });
 
+  it('is pausing while it has been asked to pause', () => {
+    const asked = rank(0, { state: 'running', is_pausing: true });
+    expect(rankState(asked, trans)).toEqual({ sign: '⏸', label: 'pausing', tone: 'pending' });
+    expect(rankState(rank(0, { state: 'paused' }), trans)).toEqual({ sign: '⏸', label: 'paused', tone: 'warn' });
+  });
+
   it('is unknown without a row', () => expect(rankState(undefined, trans).label).toBe('unknown'));
 
   it('of a newer server has its name', () => {
-    expect(rankState(rank(0, { state: 'paused' }), trans)).toEqual({ sign: '◔', label: 'paused', tone: 'pending' });
+    expect(rankState(rank(0, { state: 'frozen' }), trans)).toEqual({ sign: '◔', label: 'frozen', tone: 'pending' });
   });
 });
 

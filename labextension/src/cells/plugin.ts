@@ -1,18 +1,20 @@
-/** The plugin that shows the progress of a run beside the prompt of its cell. */
+/** The plugin that shows in a cell how its run stands: its progress beside the prompt, and where ranks are paused. */
 
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
+import { IClusters } from '../tokens';
+import { markPausedLines } from './paused';
 import { CellProgress, isCode } from './progress';
 
 export const cellProgress: JupyterFrontEndPlugin<void> = {
   id: 'jdist:cell-progress',
-  description: 'How many ranks a cell runs on, and how many are done.',
+  description: 'How many ranks a cell runs on, how many are done, and the lines at which ranks are paused.',
   autoStart: true,
-  requires: [INotebookTracker],
+  requires: [INotebookTracker, IClusters],
   optional: [ITranslator],
-  activate: (_: JupyterFrontEnd, notebooks: INotebookTracker, translator: ITranslator | null) => {
+  activate: (_: JupyterFrontEnd, notebooks: INotebookTracker, clusters: IClusters, translator: ITranslator | null) => {
     const trans = (translator ?? nullTranslator).load('jdist');
     const known = new WeakSet<object>();
     const mark = (panel: NotebookPanel): void => {
@@ -26,7 +28,10 @@ export const cellProgress: JupyterFrontEndPlugin<void> = {
     notebooks.widgetAdded.connect((_, panel) => {
       const update = (): void => mark(panel);
       panel.content.modelContentChanged.connect(update);
-      void panel.context.ready.then(update);
+      void panel.context.ready.then(() => {
+        update();
+        markPausedLines(panel, clusters);
+      });
     });
   }
 };

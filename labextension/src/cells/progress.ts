@@ -79,7 +79,7 @@ export class CellProgress implements IDisposable {
 }
 
 /** The newest run in a cell's output. */
-function runOf(outputs: CodeCell['outputArea']['model']): IRunBundle | undefined {
+export function runOf(outputs: CodeCell['outputArea']['model']): IRunBundle | undefined {
   for (let i = outputs.length - 1; i >= 0; i--) {
     const run = outputs.get(i).data[MIME] as unknown as IRunBundle | undefined;
     if (run?.version === VERSION) {

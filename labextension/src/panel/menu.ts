@@ -7,6 +7,16 @@ import { Menu } from '@lumino/widgets';
 
 import { CommandIDs } from '../tokens';
 
+/** What can be done with running and paused ranks. */
+export const STEPS = [
+  CommandIDs.pause,
+  CommandIDs.continue,
+  CommandIDs.next,
+  CommandIDs.step,
+  CommandIDs.return,
+  CommandIDs.nextCall
+] as const;
+
 /** Opens the menu at a point of the page; `args` are passed to its commands. */
 export function openMenu(
   commands: CommandRegistry,
@@ -18,6 +28,8 @@ export function openMenu(
   menu.title.label = trans.__('Ranks');
   menu.node.setAttribute('aria-label', trans.__('Actions for the selected ranks'));
   [CommandIDs.interrupt, CommandIDs.restart].forEach(command => menu.addItem({ command, args }));
+  menu.addItem({ type: 'separator' });
+  STEPS.forEach(command => menu.addItem({ command, args }));
   menu.addItem({ type: 'separator' });
   [CommandIDs.logs, CommandIDs.stack, CommandIDs.console].forEach(command => menu.addItem({ command, args }));
   menu.addItem({ type: 'separator' });

@@ -3,17 +3,20 @@
 import { SidePanel } from '@jupyterlab/ui-components';
 import { AccordionPanel } from '@lumino/widgets';
 
+import { isPaused } from '../paused';
 import { ranksIcon } from '../shell/icons';
 import { ClusterList } from './clusterlist';
 import { Groups } from './groups';
 import { RankTable } from './ranktable';
 import { IContext, Section } from './section';
+import { StackTree } from './stacks';
 import { VerdictList } from './verdictlist';
 
 /** The share of the height that each section gets. */
 const SHARES = new Map<unknown, number>([
   [ClusterList, 2],
   [VerdictList, 4],
+  [StackTree, 4],
   [RankTable, 5],
   [Groups, 3]
 ]);
@@ -30,6 +33,7 @@ export class RanksPanel extends SidePanel {
     this.node.setAttribute('aria-label', trans.__('Ranks'));
     this._context = context;
     this._verdict = new VerdictList(context);
+    this._stacks = new StackTree(context);
     [new ClusterList(context), new RankTable(context), new Groups(context)].forEach(each => this.addWidget(each));
     context.clusters.changed.connect(this._onChanged, this);
     this._share();
@@ -42,18 +46,29 @@ export class RanksPanel extends SidePanel {
     this.node.querySelector<HTMLElement>(first)?.focus();
   }
 
-  /** Shows the section of verdicts only while there are any. */
+  /** Shows the sections of verdicts and of stacks only while there are any. */
   private _onChanged(): void {
-    const hasVerdict = !!this._context.clusters.current?.verdicts?.length;
-    if (hasVerdict === (this._verdict.parent !== null)) {
-      return;
+    const cluster = this._context.clusters.current;
+    const hasChanged = [
+      this._show(this._verdict, !!cluster?.verdicts?.length),
+      this._show(this._stacks, isPaused(cluster))
+    ];
+    if (hasChanged.includes(true)) {
+      this._share();
     }
-    if (hasVerdict) {
-      this.insertWidget(1, this._verdict);
+  }
+
+  /** Shows a section below the list of clusters, or hides it; whether that has changed anything. */
+  private _show(section: Section, isShown: boolean): boolean {
+    if (isShown === (section.parent !== null)) {
+      return false;
+    }
+    if (isShown) {
+      this.insertWidget(1, section);
     } else {
-      this._verdict.parent = null;
+      section.parent = null;
     }
-    this._share();
+    return true;
   }
 
   private _share(): void {
@@ -64,4 +79,5 @@ export class RanksPanel extends SidePanel {
 
   private readonly _context: IContext;
   private readonly _verdict: VerdictList;
+  private readonly _stacks: StackTree;
 }

@@ -2,6 +2,7 @@
 
 import { ILabShell, ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
+import { IEditorServices } from '@jupyterlab/codeeditor';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
@@ -40,7 +41,8 @@ export const panel: JupyterFrontEndPlugin<void> = {
     ISettingRegistry,
     IStatusBar,
     IRunningSessionManagers,
-    ILabShell
+    ILabShell,
+    IEditorServices
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -53,7 +55,8 @@ export const panel: JupyterFrontEndPlugin<void> = {
     settings: ISettingRegistry | null,
     statusBar: IStatusBar | null,
     running: IRunningSessionManagers | null,
-    lab: ILabShell | null
+    lab: ILabShell | null,
+    editors: IEditorServices | null
   ): void => {
     const trans = (translator ?? nullTranslator).load('jdist');
     const { commands } = app;
@@ -69,6 +72,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
       trans,
       palette,
       restorer,
+      editors,
       open,
       start: () => start({ clusters, commands, state, trans })
     });

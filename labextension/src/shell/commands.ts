@@ -2,6 +2,7 @@
 
 import { ILayoutRestorer, JupyterFrontEnd } from '@jupyterlab/application';
 import { ICommandPalette, MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
+import { IEditorServices } from '@jupyterlab/codeeditor';
 import { TranslationBundle } from '@jupyterlab/translation';
 import {
   addIcon,
@@ -20,13 +21,17 @@ import { CommandRegistry } from '@lumino/commands';
 import { Actions, Args } from '../actions';
 import { CommandIDs } from '../tokens';
 import { ranksIcon } from './icons';
+import { stepCommands } from './steps';
 import { Tabs } from './tabs';
+import { createSourceViewer, sourceId, SourceViewer } from './sourceviewer';
 import { createTextViewer, IRankText } from './textviewer';
 
 type Command = CommandRegistry.ICommandOptions;
 
 /** At most so many texts are opened at once. */
 const MOST_TEXTS = 8;
+/** Commands that need arguments, and so are not in the palette. */
+const HIDDEN: string[] = [CommandIDs.choose, CommandIDs.insertCell, CommandIDs.openSource];
 
 export interface ICommands {
   app: JupyterFrontEnd;
@@ -35,6 +40,8 @@ export interface ICommands {
   trans: TranslationBundle;
   palette: ICommandPalette | null;
   restorer: ILayoutRestorer | null;
+  /** What makes editors; Notebook 7 has it, too. */
+  editors: IEditorServices | null;
   /** Opens the panel. */
   open: () => void;
   /** Opens the dialog that starts a cluster. */
@@ -44,10 +51,11 @@ export interface ICommands {
 /** Adds the commands to the application and to its palette. */
 export function addCommands(options: ICommands): void {
   const { app, palette, trans } = options;
-  const all = { ...clusterCommands(options), ...rankCommands(options), ...textCommands(options) };
+  const steps = { ...stepCommands(options.actions, trans), ...sourceCommand(options) };
+  const all = { ...clusterCommands(options), ...rankCommands(options), ...steps, ...textCommands(options) };
   for (const [id, command] of Object.entries(all)) {
     app.commands.addCommand(id, command);
-    if (id !== CommandIDs.choose && id !== CommandIDs.insertCell) {
+    if (!HIDDEN.includes(id)) {
       palette?.addItem({ command: id, category: trans.__('Ranks') });
     }
   }
@@ -155,6 +163,31 @@ function rankCommands({ actions, trans }: ICommands): Record<string, Command> {
       execute: args => {
         const ranks = actions.ranksText(args);
         return actions.insert(typeof args.code === 'string' ? args.code : `%%dist${ranks ? ` -r ${ranks}` : ''}\n`);
+      }
+    }
+  };
+}
+
+/** Opens a source file of a paused rank at a line. */
+function sourceCommand({ actions, tabs, trans, editors }: ICommands): Record<string, Command> {
+  const opened = new Map<string, MainAreaWidget<SourceViewer>>();
+  return {
+    [CommandIDs.openSource]: {
+      label: args => trans.__('Open %1', text(args.file)),
+      isEnabled: () => editors !== null,
+      execute: args => {
+        const source = { cluster: text(args.cluster), rank: actions.ranks(args)[0] ?? 0, file: text(args.file) };
+        let widget = opened.get(sourceId(source));
+        if (!widget && editors) {
+          widget = createSourceViewer(source, actions.clusters, editors, trans);
+          opened.set(widget.id, widget);
+          widget.disposed.connect(({ id }) => opened.delete(id));
+          tabs.add(widget);
+        }
+        if (widget) {
+          tabs.activate(widget);
+          widget.content.revealLine(Number(args.line) || 1);
+        }
       }
     }
   };

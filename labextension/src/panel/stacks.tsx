@@ -1,0 +1,112 @@
+/** The stacks of paused ranks as one tree: ranks that are at the same place are together. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import { IFrame, IStacks } from '../api';
+import { formatRanks } from '../format';
+import { IStackRow, pausedState, rowsOf } from '../paused';
+import { CommandIDs } from '../tokens';
+import { IContext, Section } from './section';
+
+export class StackTree extends Section {
+  constructor(context: IContext) {
+    super(context, 'stacks', context.trans.__('Stacks'));
+    context.clusters.changed.connect(this._load, this);
+    this._load();
+  }
+
+  protected render(): JSX.Element {
+    const { clusters, selection, commands, trans } = this.context;
+    const cluster = clusters.current;
+    if (!this._stacks) {
+      return <p className="jdist-empty">{this._problem || trans.__('Loading…')}</p>;
+    }
+    const open = (frame: IFrame, ranks: number[]): void => {
+      const args = { cluster: cluster?.name ?? '', ranks, file: frame.file ?? '', line: frame.line };
+      void commands.execute(CommandIDs.openSource, args);
+    };
+    return (
+      <div className="jdist-scroller">
+        <ul className="jdist-stacks" role="tree" aria-label={trans.__('Stacks of the paused ranks')}>
+          {rowsOf(this._stacks.stacks).map(row => (
+            <Frame key={row.key} row={row} trans={trans} open={open} select={ranks => selection.select(ranks)} />
+          ))}
+        </ul>
+        {this._stacks.others.map(({ ranks, text }) => (
+          <p key={ranks} className="jdist-other">
+            <span className="jdist-ranks">[{ranks}]</span> {text}
+          </p>
+        ))}
+      </div>
+    );
+  }
+
+  /** Requests the stacks again when a rank has paused elsewhere, or gone on. */
+  private _load(): void {
+    const cluster = this.context.clusters.current;
+    const state = pausedState(cluster);
+    if (!cluster || state === this._state) {
+      return;
+    }
+    this._state = state;
+    if (!state) {
+      this._stacks = null;
+      return;
+    }
+    this.context.clusters.api.stacks(cluster.name).then(
+      found => this._accept(state, found, ''),
+      (error: unknown) => this._accept(state, null, error instanceof Error ? error.message : String(error))
+    );
+  }
+
+  private _accept(state: string, found: IStacks | null, problem: string): void {
+    if (state === this._state && !this.isDisposed) {
+      this._stacks = found;
+      this._problem = problem;
+      this.update();
+    }
+  }
+
+  private _state = '';
+  private _stacks: IStacks | null = null;
+  private _problem = '';
+}
+
+interface IFrameProps {
+  row: IStackRow;
+  trans: TranslationBundle;
+  open: (frame: IFrame, ranks: number[]) => void;
+  select: (ranks: number[]) => void;
+}
+
+function Frame({ row, trans, open, select }: IFrameProps): JSX.Element {
+  const { frame, ranks, chosen } = row.branch;
+  const place = frame.file ? `${frame.file.split('/').pop()}:${frame.line}` : trans.__('line %1', frame.line);
+  const title = frame.file ? trans.__('%1, line %2: open it', frame.file, frame.line) : frame.source;
+  return (
+    <li
+      role="treeitem"
+      aria-level={row.depth + 1}
+      className={`jdist-frame${chosen.length ? ' jdist-mod-chosen' : ''}`}
+      style={{ paddingLeft: 4 + 12 * row.depth }}
+    >
+      {row.isNamed && (
+        <button className="jdist-link" title={trans.__('Select these ranks')} onClick={() => select(ranks)}>
+          [{formatRanks(ranks)}]
+        </button>
+      )}
+      {frame.file ? (
+        <button className="jdist-link" title={title} onClick={() => open(frame, ranks)}>
+          {frame.function}, {place}
+        </button>
+      ) : (
+        <span title={title}>
+          {frame.function}, {place}
+        </span>
+      )}
+      <code>{frame.source}</code>
+      {chosen.length > 0 && <span className="jdist-note">{trans.__('cells run here')}</span>}
+    </li>
+  );
+}

@@ -1,0 +1,93 @@
+/** Where ranks are paused: the lines of cells and of files, and the lines of their stacks. */
+
+import { IBranch, ICluster, IRank } from './api';
+import { formatRanks } from './format';
+
+/** Which ranks are paused at which line, counted from 1. */
+export type PausedLines = ReadonlyMap<number, number[]>;
+
+const MAGIC = /^\s*%%dist(\s|$)/;
+/** At most so many frames are drawn. */
+const MOST_FRAMES = 400;
+
+/** The lines at which ranks are paused, by cluster and run, counted from 1 in the code that was sent to the ranks. */
+export function linesByRun(clusters: ICluster[]): Map<string, PausedLines> {
+  const found = new Map<string, Map<number, number[]>>();
+  for (const cluster of clusters) {
+    for (const { rank, paused } of cluster.ranks ?? []) {
+      if (paused?.of_run) {
+        const key = keyOf(cluster.name, paused.of_run);
+        const lines = found.get(key) ?? new Map<number, number[]>();
+        lines.set(paused.line, [...(lines.get(paused.line) ?? []), rank]);
+        found.set(key, lines);
+      }
+    }
+  }
+  return found;
+}
+
+/** How many lines of a cell come before the code that is sent to the ranks: those down to its `%%dist`. */
+export function firstLine(source: string): number {
+  return source.split('\n').findIndex(line => MAGIC.test(line)) + 1;
+}
+
+export function shifted(lines: PausedLines, by: number): PausedLines {
+  return new Map([...lines].map(([line, ranks]) => [line + by, ranks]));
+}
+
+export function keyOf(cluster: string, run: number): string {
+  return `${run} ${cluster}`;
+}
+
+/** The lines of a file at which ranks are paused. */
+export function linesOf(cluster: ICluster | undefined, file: string): PausedLines {
+  const lines = new Map<number, number[]>();
+  for (const { rank, paused } of cluster?.ranks ?? []) {
+    if (paused && !paused.of_run && paused.file === file) {
+      lines.set(paused.line, [...(lines.get(paused.line) ?? []), rank]);
+    }
+  }
+  return lines;
+}
+
+/** Whether a rank of the cluster is paused. */
+export function isPaused(cluster: ICluster | undefined): boolean {
+  return !!cluster?.ranks?.some(row => row.paused);
+}
+
+/** Changes when a rank pauses or goes on; empty if none is paused. */
+export function pausedState(cluster: ICluster | undefined): string {
+  const paused = (cluster?.ranks ?? []).flatMap(row => (row.paused ? [`${row.rank} ${row.paused.text}`] : []));
+  return paused.length ? `${cluster?.name} ${paused.join('\n')}` : '';
+}
+
+/** A frame in a line of the tree. */
+export interface IStackRow {
+  key: string;
+  branch: IBranch;
+  depth: number;
+  /** Whether its ranks differ from those of the line above, so that they are named. */
+  isNamed: boolean;
+}
+
+/** The lines of the tree. A frame that the same ranks have called as the one above it is not indented further. */
+export function rowsOf(stacks: IBranch[], depth = 0, above = '', path = ''): IStackRow[] {
+  const rows = stacks.flatMap((branch, index) => {
+    const ranks = formatRanks(branch.ranks);
+    const key = `${path}/${index}`;
+    const isNamed = ranks !== above;
+    const own = isNamed && above ? depth + 1 : depth;
+    return [{ key, branch, depth: own, isNamed }, ...rowsOf(branch.children, own, ranks, key)];
+  });
+  return rows.slice(0, MOST_FRAMES);
+}
+
+/** Whether the rank is in a run, and neither paused nor about to be. */
+export function canPause(row: IRank): boolean {
+  return row.run > 0 && !row.paused && !row.is_pausing;
+}
+
+/** Whether the rank is paused, or has been asked to pause. */
+export function canContinue(row: IRank): boolean {
+  return row.paused !== undefined || row.is_pausing === true;
+}

@@ -1,0 +1,99 @@
+/** The commands that pause ranks and let them go on. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import {
+  fastForwardIcon,
+  LabIcon,
+  pauseIcon,
+  runIcon,
+  stepIntoIcon,
+  stepOutIcon,
+  stepOverIcon
+} from '@jupyterlab/ui-components';
+import { CommandRegistry } from '@lumino/commands';
+
+import { Actions, Args } from '../actions';
+import { StepKind } from '../api';
+import { CommandIDs } from '../tokens';
+
+/** A way to go on: its icon, and its label for all paused ranks and for some. */
+interface IStep {
+  how: StepKind;
+  icon: LabIcon;
+  all: string;
+  some: (ranks: string) => string;
+  caption: string;
+}
+
+/** The commands by name. */
+export function stepCommands(
+  actions: Actions,
+  trans: TranslationBundle
+): Record<string, CommandRegistry.ICommandOptions> {
+  const commands: Record<string, CommandRegistry.ICommandOptions> = {
+    [CommandIDs.pause]: {
+      label: args => {
+        const ranks = actions.ranksText(args);
+        return ranks ? trans.__('Pause ranks %1', ranks) : trans.__('Pause all ranks');
+      },
+      caption: trans.__('Pause running ranks at their next line of Python; cells then run in the paused frames'),
+      icon: pauseIcon,
+      isEnabled: args => actions.isAvailable(args) && actions.canPause(args),
+      execute: args => actions.pause(args)
+    }
+  };
+  for (const [id, step] of Object.entries(steps(trans))) {
+    commands[id] = {
+      label: args => {
+        const ranks = actions.ranksText(args);
+        return ranks ? step.some(ranks) : step.all;
+      },
+      caption: step.caption,
+      icon: step.icon,
+      isEnabled: args =>
+        actions.isAvailable(args) && (step.how === 'continue' ? actions.canContinue(args) : actions.isPaused(args)),
+      execute: (args: Args) => actions.resume(args, step.how)
+    };
+  }
+  return commands;
+}
+
+function steps(trans: TranslationBundle): Record<string, IStep> {
+  return {
+    [CommandIDs.continue]: {
+      how: 'continue',
+      icon: runIcon,
+      all: trans.__('Continue all paused ranks'),
+      some: ranks => trans.__('Continue ranks %1', ranks),
+      caption: trans.__('Let paused ranks go on')
+    },
+    [CommandIDs.next]: {
+      how: 'next',
+      icon: stepOverIcon,
+      all: trans.__('Next line on all paused ranks'),
+      some: ranks => trans.__('Next line on ranks %1', ranks),
+      caption: trans.__('Go on to the next line of the chosen frame')
+    },
+    [CommandIDs.step]: {
+      how: 'step',
+      icon: stepIntoIcon,
+      all: trans.__('Step on all paused ranks'),
+      some: ranks => trans.__('Step on ranks %1', ranks),
+      caption: trans.__('Go on to the next line, also of a function that is called')
+    },
+    [CommandIDs.return]: {
+      how: 'return',
+      icon: stepOutIcon,
+      all: trans.__('Return on all paused ranks'),
+      some: ranks => trans.__('Return on ranks %1', ranks),
+      caption: trans.__('Go on until the chosen frame has returned')
+    },
+    [CommandIDs.nextCall]: {
+      how: 'next_call',
+      icon: fastForwardIcon,
+      all: trans.__('Next collective on all paused ranks'),
+      some: ranks => trans.__('Next collective on ranks %1', ranks),
+      caption: trans.__('Go on until each rank is about to begin its next collective or transfer')
+    }
+  };
+}
