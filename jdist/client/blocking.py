@@ -164,6 +164,7 @@ class Cluster(BaseCluster):
     up = blocking(AsyncCluster.up)
     down = blocking(AsyncCluster.down)
     debug = blocking(AsyncCluster.debug)
+    source = blocking(AsyncCluster.source)
     follow = blocking(AsyncCluster.follow)
     logs = blocking(AsyncCluster.logs)
     debug_log = blocking(AsyncCluster.debug_log)

@@ -17,6 +17,7 @@
     GET    clusters/NAME/trace             read      ?run=N (the last one): its calls of torch.distributed, for drawing
     GET    clusters/NAME/ranks/R/logs      read      ?lines=200
     GET    clusters/NAME/ranks/R/stack     read      the stack of its main thread
+    GET    clusters/NAME/ranks/R/source    read      ?file=PATH: a file on the stack of a paused rank
     GET    clusters/NAME/ranks/R/console   read      how a terminal on its node, or of this server, is attached to it
     GET    launch                          read      launchers, limits and defaults of a start
 
@@ -162,6 +163,12 @@ async def _show_logs(handler: Handler, name: str, rank: str) -> None:
 @route("GET", "clusters/NAME/ranks/R/stack")
 async def _show_stack(handler: Handler, name: str, rank: str) -> None:
     handler.send({"text": await handler.ask(name, lambda cluster: cluster.stack(int(rank)), f"rank {rank}")})
+
+
+@route("GET", "clusters/NAME/ranks/R/source")
+async def _show_source(handler: Handler, name: str, rank: str) -> None:
+    file = handler.get_query_argument("file")
+    handler.send({"text": await handler.ask(name, lambda cluster: cluster.source(file, int(rank)), f"rank {rank}")})
 
 
 @route("GET", "clusters/NAME/ranks/R/console")

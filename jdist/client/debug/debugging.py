@@ -11,7 +11,7 @@ from jdist.client.debug.stack_tree import Stacks
 from jdist.client.link import Link, new_request
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
-from jdist.core.messages.debug import DebugFailure, Pause, RankPaused, ReadStack, Resume, Stack
+from jdist.core.messages.debug import DebugFailure, Pause, RankPaused, ReadSource, ReadStack, Resume, SourceText, Stack
 from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.protocol import RankOp
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport, StatusRequest
@@ -98,6 +98,10 @@ class DebuggedCluster(BaseCluster):
         if not found:
             raise UsageError(f"no rank has failed in {f'run {run}' if run else 'its last cell'}")
         return Stacks(found, {})
+
+    async def source(self, file: str, rank: int) -> str:
+        """The text of a file that is on the stack of a paused rank. Raises UsageError if it is not."""
+        return (await self._link.query_one(rank, ReadSource(file), SourceText, _ANSWER)).text
 
     async def follow(self, run: int) -> CellRun:
         """A run that was begun before this client attached, or by another client, from now on.

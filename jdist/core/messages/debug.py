@@ -97,6 +97,18 @@ class ReadStack(Message, frozen=True):
     move: int = 0  # By so many frames: towards the callers if positive, towards the callees if negative.
 
 
+class ReadSource(Message, frozen=True):
+    """Ask for the text of a file that is on the stack of a paused rank."""
+
+    file: str  # As `StackFrame` names it.
+
+
+class SourceText(Message, frozen=True):
+    """The text of a file."""
+
+    text: str
+
+
 class DebugFailure(Message, frozen=True):
     """Let cells with ``in_failure`` run in the frame in which the rank's last cell failed; answered by its stack."""
 
@@ -118,5 +130,5 @@ ClientMessage = Pause | Resume | FollowRun
 ToClient = RunFollowed | RankPaused | RanksResumed
 AgentMessage = RankPaused
 ToAgent = PauseRanks | ResumeRanks
-RankOp = ReadStack | DebugFailure
-RankReplyBody = Stack
+RankOp = ReadStack | ReadSource | DebugFailure
+RankReplyBody = Stack | SourceText

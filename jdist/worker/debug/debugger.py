@@ -7,6 +7,7 @@ thread serves orders in :meth:`Debugger.pause`), *stepping*, and *running* again
 
 import asyncio
 import contextlib
+import linecache
 import logging
 import queue
 import signal
@@ -140,6 +141,13 @@ class Debugger:
         return Stack(
             paused.stack.describe(), paused.stack.chosen, paused.run, paused.reason, paused.error, paused.thread
         )
+
+    def read_source(self, file: str) -> str | None:
+        """The text of a file, None if it is not on the stack of a pause."""
+        paused = self.paused
+        if paused is None or all(frame.file != file for frame in paused.stack.describe()):
+            return None
+        return "".join(linecache.getlines(file))
 
     def place(self) -> StackFrame | None:
         """Where the rank is paused, if no cell runs there."""

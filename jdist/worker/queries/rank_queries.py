@@ -55,8 +55,8 @@ class QueryHandler:
     def answer(self, op: RankOp, report: Report) -> RankReplyBody:
         """The reply to one query; ``report`` takes the progress of long ones."""
         match op:
-            case debug.ReadStack():
-                return self._debugger.read_stack(op) or QueryFailed(f"rank {self.rank} is not paused")
+            case debug.ReadStack() | debug.ReadSource():
+                return self._answer_debugging(op)
             case values.Evaluate():
                 return self._evaluate(op, report)
             case values.Fetch():
@@ -94,6 +94,13 @@ class QueryHandler:
                 return introspection.DebugLog(log.newest(op.lines))
             case _:
                 return QueryFailed(f"a rank cannot answer {type(op).__name__}")
+
+    def _answer_debugging(self, op: debug.ReadStack | debug.ReadSource) -> RankReplyBody:
+        if isinstance(op, debug.ReadStack):
+            return self._debugger.read_stack(op) or QueryFailed(f"rank {self.rank} is not paused")
+        text = self._debugger.read_source(op.file)
+        why = f"{op.file} is not on the stack of rank {self.rank}"
+        return QueryFailed(why) if text is None else debug.SourceText(text)
 
     def _evaluate(self, query: values.Evaluate, report: Report) -> values.Evaluated:
         items: list[PayloadWire | ValueMissing] = []
