@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,6 +25,7 @@ class Cell:
         self.stderr = ""
         self.displays: list[dict[str, Any]] = []
         self.updates = 0
+        self.message = ""  # The id of the request that it was executed by.
         self._ids: dict[str, int] = {}
 
     @property
@@ -55,6 +59,7 @@ class Notebook:
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel()
         self.client = self.manager.blocking_client()
+        self._seen: dict[str, Cell] = {}  # Every cell as a front end shows it, by its request.
         self.connect()
         # jupyter_client keeps an event loop for calls from within an output hook: made here, once.
         self.execute("print()", lambda _: self.manager.is_alive() and None)
@@ -63,6 +68,8 @@ class Notebook:
         """Start talking to the kernel, also after its restart."""
         self.client.start_channels()
         self.client.wait_for_ready(timeout=DEADLINE)
+        self._watcher = self.manager.blocking_client()  # It gets what comes after a cell's end, too.
+        self._watcher.start_channels(shell=False, stdin=False, hb=False, control=False)
         self.run("%load_ext jdist")
 
     def execute(
@@ -83,6 +90,7 @@ class Notebook:
             allow_stdin=answers is not None,
             stdin_hook=lambda _: self.client.input(next(typed)),
         )
+        cell.message = reply["parent_header"]["msg_id"]
         cell.status = reply["content"]["status"]
         cell.ename = reply["content"].get("ename", "")
         cell.evalue = reply["content"].get("evalue", "")
@@ -93,6 +101,17 @@ class Notebook:
         cell = self.execute(code)
         assert cell.status == "ok", (code, cell.ename, cell.evalue, cell.text)
         return cell
+
+    def until(self, cell: Cell, is_so: Callable[[str], object]) -> str:
+        """The text of an executed cell as soon as it is so, also after its end."""
+        deadline = time.monotonic() + DEADLINE
+        while not is_so(text := self._seen.setdefault(cell.message, Cell()).text):
+            left = deadline - time.monotonic()
+            assert left > 0, f"the cell shows: {text}"
+            with contextlib.suppress(queue.Empty):
+                message = self._watcher.get_iopub_msg(timeout=left)
+                self._seen.setdefault(message["parent_header"].get("msg_id", ""), Cell()).take(message)
+        return text
 
     def value(self, expression: str) -> str:
         """An expression's repr in the notebook."""
@@ -116,11 +135,13 @@ class Notebook:
 
     def restart(self) -> None:
         self.client.stop_channels()
+        self._watcher.stop_channels()
         self.manager.restart_kernel(now=True)
         self.client = self.manager.blocking_client()
         self.connect()
 
     def close(self) -> None:
         self.client.stop_channels()
+        self._watcher.stop_channels()
         self.manager.shutdown_kernel(now=True)
         self.manager.cleanup_resources()

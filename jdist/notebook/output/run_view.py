@@ -20,8 +20,8 @@ from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import cut, naming
 from jdist.notebook.text.number_folding import joined, numberless, skeleton
 from jdist.notebook.text.remedy_text import command, is_magic, typed
+from jdist.notebook.text.status_text import PAUSE_SIGN
 
-PAUSE_SIGN = "⏸"
 _MOST_NOTICES = 3
 _URGENCY: Mapping[OutcomeKind, int] = {"lost": 0, "error": 1, "timeout": 2, "interrupted": 3, "value": 4}
 _LONGEST_MESSAGE = 1000  # Characters of an exception's message that are shown; its traceback has the rest.

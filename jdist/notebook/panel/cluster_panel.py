@@ -14,6 +14,7 @@ from jdist.core.messages.status import Notice, StatusReport
 from jdist.core.observation import Verdict
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import Remedy
+from jdist.core.stacks import StepKind
 from jdist.notebook.panel import html, widgets
 from jdist.notebook.panel.html import Sight
 from jdist.notebook.panel.part import LATE, PanelPart, Visibility
@@ -119,10 +120,22 @@ class ClusterPanel(PanelPart):
         self._ranks.style.description_width = "auto"
         stops = "stop what runs there; every namespace is kept"
         replaces = "replace the ranks' processes; what they hold is lost"
+        self._pause: Any = self._button(
+            "Pause", "stop ranks at their next line; cells then run in their frames", self._stop_there
+        )
         self._controls = widgets.row(
             self._ranks,
             self._button("Interrupt", stops, lambda: self._interrupt(self._chosen()), "stop"),
             self._button("Restart …", replaces, self._confirm_restart, "refresh"),
+            self._pause,
+        )
+        self._steps = widgets.row(
+            self._button("Continue", "let paused ranks go on", lambda: self._resume("continue"), "play"),
+            self._button("Step", "go on to the next line", lambda: self._resume("step"), "step-forward"),
+            self._button(
+                "Next call", "go on until each is about to call", lambda: self._resume("next_call"), "forward"
+            ),
+            self._button("Where", "the paused stacks as one tree", self._where),
         )
         self._question = widgets.markup()
         self._confirmation = widgets.row(
@@ -136,7 +149,15 @@ class ClusterPanel(PanelPart):
             self._button("Next", "the ranks after these", lambda: self._turn(1), "arrow-right"),
         )
         ranks_head, groups_head = (widgets.markup(html.draw_heading(words)) for words in ("Ranks", "Groups"))
-        above = self._header, self._warning, self._verdicts, self._controls, self._confirmation, self._message
+        above = (
+            self._header,
+            self._warning,
+            self._verdicts,
+            self._controls,
+            self._steps,
+            self._confirmation,
+            self._message,
+        )
         tables = ranks_head, self._table, self._pager, groups_head, self._groups
         self.widget = widgets.column(*above, *tables, self._footer, self._visibility.widget)
 
@@ -175,6 +196,8 @@ class ClusterPanel(PanelPart):
         self._draw_table()
         self._draw_verdicts(found.verdicts if found is not None else ())
         widgets.set_visible(self._controls, sight.state != "gone")
+        widgets.set_visible(self._pause, found is not None and bool(found.runs))
+        widgets.set_visible(self._steps, found is not None and any(row.paused is not None for row in found.ranks))
         if found is not None:
             names = ["all", *found.facts.groups, *(f"node={n}" for n in range(found.facts.topology.nnodes))]
             self._ranks.options = tuple(names)
@@ -239,6 +262,26 @@ class ClusterPanel(PanelPart):
             return f"interrupting {', '.join(running)}; {kept}"
 
         self._submit(f"interrupting {describe_ranks(ranks)}", interrupt(self._cluster.asynchronous))
+
+    def _stop_there(self) -> None:
+        async def pause(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
+            return str(await cluster.pause(ranks)) or f"nothing runs on {describe_ranks(ranks)}"
+
+        chosen = self._chosen()
+        self._submit(f"pausing {describe_ranks(chosen)}", pause(self._cluster.asynchronous, chosen))
+
+    def _resume(self, how: StepKind) -> None:
+        async def resume(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
+            return str(await cluster.resume(how, ranks))
+
+        chosen = self._chosen()
+        self._submit(f"continuing {describe_ranks(chosen)}", resume(self._cluster.asynchronous, chosen))
+
+    def _where(self) -> None:
+        async def where(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
+            return str(await cluster.where(ranks))
+
+        self._submit("asking where they are", where(self._cluster.asynchronous, self._chosen()))
 
     def _confirm_restart(self) -> None:
         """Ask for a second click, which counts for these ranks only: what they hold is lost for good."""

@@ -13,11 +13,11 @@ from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.observation import Verdict
 from jdist.core.quantities import format_count
-from jdist.core.ranks import RankSet
+from jdist.core.ranks import RankSet, describe_ranks
 from jdist.core.remedy import sentence
 from jdist.core.topology import Mesh
 from jdist.notebook.text import remedy_text
-from jdist.notebook.text.status_text import group_rows, rank_row, status_bundle
+from jdist.notebook.text.status_text import PAUSE_SIGN, group_rows, rank_row, status_bundle
 
 PAGE = 32  # Ranks on a page of the table.
 _SIGNS = {"running": "▶", "idle": "○", "starting": "◔", "unreachable": "⚠", "gone": "✕"}
@@ -64,6 +64,8 @@ def _run(rows: Sequence[RankFacts], number: int, state: str, ranks: tuple[int, .
     if state == "queued":
         return f"◔ {name}: queued"
     done = len(ranks) - sum(row.run == number for row in rows)
+    if paused := [row.rank for row in rows if row.paused is not None and row.paused.run == number]:
+        return f"{PAUSE_SIGN} {name}: {describe_ranks(paused, 'is')} paused"
     return f"▶ {name}: {html.escape(state)}, {done} of {len(ranks)} done, {seconds:.0f} s"
 
 
@@ -105,13 +107,18 @@ def draw_ranks(sight: Sight, page: int = 0) -> str:
     for facts in shown:
         seen = sight.looked.get(facts.rank)
         cells = rank_row(facts, seen)
-        state = f"{_SIGNS.get(facts.state, '·')} {cells['state']}"
+        sign = _SIGNS.get(facts.state, "·") if facts.paused is None else PAUSE_SIGN
+        state = f"{sign} {cells['state']}"
         rows.append({**cells, "state": state, "device": seen.device if seen else "", "lost": facts.death})
     heads = [head for head in _HEADS if head in _ALWAYS or any(row.get(head) for row in rows)]
-    states = ", ".join(f"{n} {state}" for state, n in Counter(row.state for row in everyone).most_common())
+    states = ", ".join(f"{n} {state}" for state, n in Counter(_state(row) for row in everyone).most_common())
     caption = f"Ranks {RankSet(row.rank for row in shown)} of {len(everyone)}: {states}"
     styles = [_NUMBER if head in _NUMERIC else _CELL for head in heads]
     return _table(caption, heads, [[row.get(head, "") for head in heads] for row in rows], styles, has_caption=True)
+
+
+def _state(row: RankFacts) -> str:
+    return row.state if row.paused is None else "paused"
 
 
 def draw_groups(found: StatusReport | None) -> str:

@@ -13,6 +13,7 @@ from jdist.notebook.text.remedy_text import command
 from jdist.notebook.text.tables import table
 
 COLUMNS = ("rank", "node", "device", "pid", "state", "doing", "memory", "GPU", "GPU memory", "last line", "lost")
+PAUSE_SIGN = "⏸"
 _GIB = 1 << 30
 _OPTIONAL = ("GPU", "GPU memory", "lost")  # Columns that are left out while they are empty.
 
@@ -42,7 +43,7 @@ def describe_loss(row: RankFacts) -> str:
 def rank_row(row: RankFacts, seen: Observation | None) -> dict[str, str]:
     """A rank's cells by column; those of :data:`COLUMNS`, and CPU."""
     run = f" (run {row.run})" if row.run else ""
-    state = row.state if row.paused is None else "⏸ paused"
+    state = row.state if row.paused is None else "paused"
     cells = {
         "rank": str(row.rank),
         "node": f"{row.node_rank} {row.hostname}",
@@ -81,6 +82,8 @@ def status_bundle(found: StatusReport, observed: Mapping[int, Observation], note
     if facts.reason:
         title += f" · {sentence(facts.reason, facts.remedies, command)}"
     rows = [rank_row(row, observed.get(row.rank)) for row in found.ranks]
+    for row, cells in zip(found.ranks, rows, strict=True):
+        cells["state"] = f"{PAUSE_SIGN} {cells['state']}" if row.paused is not None else cells["state"]
     heads = [head for head in COLUMNS if head not in _OPTIONAL or any(row.get(head) for row in rows)]
     body = table(heads, [[row.get(head, "") for head in heads] for row in rows])
     above: Sequence[str] = (title, *found.silences)

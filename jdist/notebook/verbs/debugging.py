@@ -9,10 +9,10 @@ from jdist.core.errors import UsageError
 from jdist.core.quantities import parse_count
 from jdist.core.ranks import ranks_by
 from jdist.core.stacks import StepKind
-from jdist.notebook.output.run_view import PAUSE_SIGN
 from jdist.notebook.session import Session
 from jdist.notebook.text.limits import naming
 from jdist.notebook.text.remedy_text import typed
+from jdist.notebook.text.status_text import PAUSE_SIGN
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
 _FRAMES = option("frames", nargs="?", type=parse_count, default=1, help="by so many frames")

@@ -7,13 +7,16 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.nodes import GpuUse
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
 from jdist.core.observation import Activity, Call, GroupProgress, Verdict
 from jdist.core.remedy import Remedy
+from jdist.core.stacks import StackFrame
 from jdist.core.topology import Mesh
 from jdist.notebook.panel import html
 from jdist.notebook.panel.html import PAGE, Sight
@@ -109,6 +112,17 @@ def test_a_rank_in_a_collective() -> None:
     said = words(html.draw_ranks(Sight("live", "", surveyed([row(0), row(1, "running", 7)]), looked)))
     assert "1 0 a cuda:1 ▶ running (run 7) all_reduce #17 of world at line 5, 3.2 s 87% 224 MB" in said
     assert "Ranks 0-1 of 2: 1 idle, 1 running" in said
+
+
+def test_a_paused_rank() -> None:
+    at = RankPaused(7, 1, "breakpoint", StackFrame("train_step", "", 8, "loss.backward()", 7), 0)
+    rows = [row(0, "running", 7), structs.replace(row(1, "running", 7), paused=at)]
+    sight = Sight("live", "", surveyed(rows, ((7, "running", (0, 1), 12.4),)))
+    assert "⏸ run 7 on ranks 0-1: rank 1 is paused" in words(html.draw_header(sight))
+    said = words(html.draw_ranks(sight))
+    assert "⏸ paused (run 7) train_step, line 8: loss.backward()" in said
+    assert "Ranks 0-1 of 2: 1 running, 1 paused" in said
+    assert "⏸ paused (run 7)" in html.draw_snapshot(sight)["text/plain"]
 
 
 @pytest.mark.parametrize(
