@@ -1,7 +1,8 @@
 """Find: this user's clusters, by their connection files in Jupyter's runtime directory.
 
 A cluster *runs* (its controller listens), is *restartable* (its controller has died, and its agents wait for another),
-or is a leftover, whose files the next client that lists clusters removes.
+or is a leftover, whose files the next client that lists clusters removes. Where hosts share that directory, clusters of
+other hosts are found as well; they are reached at their controller's public port, and used only by name.
 """
 
 import socket
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 from jupyter_core.paths import jupyter_runtime_dir
 
 from jdist.core.errors import ProtocolError, UsageError, nearest
@@ -17,6 +19,7 @@ from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import CHARTER_AGE, Charter, Connection, charter_path, read_charter, read_connection
 
 _CONNECT_TIMEOUT = 2.0
+_FORGOTTEN = 3600.0  # Seconds without a sign of life after which another host's cluster is a leftover.
 
 
 def directory() -> Path:
@@ -41,10 +44,42 @@ def connections() -> dict[str, Connection]:
     for path, connection in _files():
         if isinstance(connection, ProtocolError):
             continue
-        if listens(connection):
-            found[connection.name] = connection
+        if (reached := _reach(connection)) is not None:
+            found[connection.name] = reached
         elif _is_leftover(connection) and restart_time(connection) <= 0:
             _remove(path, connection.name)
+    return found
+
+
+def here() -> dict[str, Connection]:
+    """Clusters whose controllers run on this host, or can be started again there, by name, newest first."""
+    return {name: c for name, c in (connections() | restartable()).items() if is_here(c)}
+
+
+def is_here(connection: Connection) -> bool:
+    """Whether the cluster's controller is on this host."""
+    return connection.hostname in ("", socket.gethostname())
+
+
+def _reach(connection: Connection) -> Connection | None:
+    """The connection as it is used from this host, if the controller listens."""
+    if is_here(connection):
+        return connection if listens(connection) else None
+    port = connection.public_port
+    for address in connection.addresses:
+        there = msgspec.structs.replace(connection, host=address, control_port=port, data_port=port)
+        if listens(there):
+            return there
+    return None
+
+
+def _beyond() -> dict[str, str]:
+    """Why clusters of other hosts cannot be used from here, by name."""
+    found = {}
+    for _, c in _files():
+        if isinstance(c, Connection) and not is_here(c) and _reach(c) is None:
+            why = "this host does not reach it there" if c.public_port else "it listens only there, without --bind '*'"
+            found[c.name] = f"cluster {c.name} runs on host {c.hostname}: {why}"
     return found
 
 
@@ -94,10 +129,16 @@ def find(name: str | None) -> Connection:
     """The cluster called ``name``, or the newest, running or restartable. Raises UsageError when there is none."""
     found = connections() | restartable()
     if name is None:
-        if not found:
-            raise UsageError("there is no cluster to attach to", remedies=(Remedy("start", "make one"),))
-        return next(iter(found.values()))
+        own = [c for c in found.values() if is_here(c)]
+        if own:
+            return own[0]
+        others = tuple(Remedy("attach", f"use one of host {c.hostname}", name=c.name) for c in found.values())
+        where = ", on this host" if others else ""
+        remedies = (*others[:3], Remedy("start", "make one"))
+        raise UsageError(f"there is no cluster to attach to{where}", remedies=remedies)
     if name not in found:
+        if why := _beyond().get(name):
+            raise UsageError(why)
         none = nearest(name, found) if found else "; there is none"
         remedies = () if found else (Remedy("start", "make one"),)
         raise UsageError(f"there is no cluster called {name!r}{none}", remedies=remedies)
@@ -106,7 +147,8 @@ def find(name: str | None) -> Connection:
 
 def free_name() -> str:
     """A name that no cluster has: c1, c2, …"""
-    taken = connections() | restartable()
+    taken = {c.name for _, c in _files() if isinstance(c, Connection) and not is_here(c)}
+    taken |= (connections() | restartable()).keys()
     return next(f"c{n}" for n in range(1, len(taken) + 2) if f"c{n}" not in taken)
 
 
@@ -128,5 +170,7 @@ def listens(connection: Connection) -> bool:
 
 def _is_leftover(connection: Connection) -> bool:
     """Whether its controller ran on this host and its process is gone."""
-    is_here = connection.host.startswith("127.") or connection.host == "::1" or charter_of(connection) is not None
-    return is_here and has_ended(connection.pid)
+    if is_here(connection):
+        return has_ended(connection.pid)
+    touched = _modified(charter_path(directory(), connection.name))  # 0: it was copied here without its charter
+    return 0 < touched < time.time() - _FORGOTTEN

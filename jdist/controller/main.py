@@ -23,6 +23,7 @@ from jdist.core import __version__
 from jdist.wire import log
 from jdist.wire.processes import on_exit
 from jdist.wire.transport import directories, keys
+from jdist.wire.transport.public_port import own_addresses
 from jdist.wire.values.segments import sweep
 
 _QUEUE = 30 * 86400.0
@@ -37,10 +38,16 @@ async def _serve(start: keys.StartController) -> None:
         charter = keys.Charter(settings, cluster, __version__, host, 0, 0, *pairs)
     name, cluster = charter.settings.name, charter.cluster
     path, beside = keys.connection_path(directory, name), keys.charter_path(directory, name)
-    server = Server(
-        charter, is_again=is_again, on_charter=lambda: keys.write_keys(beside, server.charter, replace=True)
-    )
-    keys.write_keys(path, server.charter.connection(os.getpid()), replace=is_again)
+
+    addresses = own_addresses() if settings.bind_host in ("", "*") else (settings.bind_host,)
+
+    def write() -> None:
+        keys.write_keys(beside, server.charter, replace=True)
+        connection = server.charter.connection(os.getpid(), addresses)  # the public port may be open now
+        keys.write_keys(path, connection, replace=True)
+
+    server = Server(charter, is_again=is_again, on_charter=write)
+    keys.write_keys(path, server.charter.connection(os.getpid(), addresses), replace=is_again)
     keys.write_keys(beside, server.charter, replace=True)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, server.stop, "the controller was asked to end (SIGTERM)")

@@ -137,7 +137,8 @@ class ClusterLifecycle:
             link.send(StopCluster())
             try:
                 await link.wait_lost(_STOP_TIMEOUT)
-                await _wait_removed(link.connection)
+                if find.is_here(link.connection):
+                    await _wait_removed(link.connection)
             except TimeoutError:
                 raise LaunchError(
                     f"cluster {link.connection.name} did not confirm its end within {_STOP_TIMEOUT:.0f} s; its "

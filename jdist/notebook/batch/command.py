@@ -92,10 +92,13 @@ def run_command(words: Words, environ: Mapping[str, str] = os.environ) -> int | 
         raise UsageError(f"jdist run: {first} is about a running cluster, and {second} about one that is started")
     if not line.script:
         raise UsageError(f"jdist run: a script is missing\n{run_parser().format_usage().strip()}")
-    if running_only or not (own_only or options.hold or starts_anyway(environ)):
+    name = options.cluster or ""
+    if not (running_only or own_only or options.hold):
+        name = used_unasked(environ)
+    if running_only or name:
         at = [n for n, word in enumerate(line.own) if word.partition("=")[0] == "--cluster"]
         kept = [w for n, w in enumerate(line.own) if n not in at and not (n - 1 in at and "=" not in line.own[n - 1])]
-        return OnRunning(options.cluster or "", [*kept, *line.script])
+        return OnRunning(name, [*kept, *line.script])
     refuse_task(environ)
     cell = cell_of(line.script, is_module=options.module)
     deadline = options.timeout
@@ -104,14 +107,13 @@ def run_command(words: Words, environ: Mapping[str, str] = os.environ) -> int | 
     return run_job(Job(cell, start_options(options), options.hold, hold_for, deadline))
 
 
-def starts_anyway(environ: Mapping[str, str]) -> bool:
-    """Whether a command that says nothing about clusters gets one of its own."""
-    running = find.connections() | find.restartable()
+def used_unasked(environ: Mapping[str, str]) -> str:
+    """The running cluster that a command uses which says nothing about clusters; "": it gets one of its own."""
+    name = next(iter(find.here()), "")
     job = next((words for variable, words in _JOBS.items() if environ.get(variable)), "")
-    if job and running:
-        name = next(iter(running))
+    if job and name:
         tell(f"this is {job}, so the script gets a cluster of its own; --cluster {name} would use the one that runs")
-    return bool(job) or not running
+    return "" if job else name
 
 
 def refuse_task(environ: Mapping[str, str]) -> None:

@@ -144,7 +144,7 @@ def stop(s: Session, o: Namespace) -> None:
         cluster = current
     else:
         if not o.name:  # a command line may mean the only one; a notebook must name one that it does not use
-            names = list(find.connections() | find.restartable())
+            names = list(find.here())
             if s.kind != "command line" or len(names) != 1:
                 ends = f"{typed('stop NAME')} ends one"
                 there = f"running: {', '.join(names)}; {ends}" if names else "none is running"

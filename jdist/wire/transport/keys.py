@@ -60,6 +60,9 @@ class Connection(Struct, frozen=True):
     key: KeyPair  # The key with which clients authenticate.
     pid: int
     version: str
+    hostname: str = ""  # The controller's host, on which `host` and the two ports are.
+    addresses: tuple[str, ...] = ()  # That host's addresses at which clients on other hosts reach `public_port`.
+    public_port: int = 0  # 0: it is closed, and only clients on the controller's host reach it.
 
 
 class Charter(Struct, frozen=True):
@@ -77,10 +80,18 @@ class Charter(Struct, frozen=True):
     invitations: tuple[Invitation, ...] = ()
     agents: tuple[str, ...] = ()  # Public keys of the agents that have enrolled.
 
-    def connection(self, pid: int) -> Connection:
-        """The connection file's content for a controller with process id ``pid``."""
-        where = (LOOPBACK, self.control_port, self.data_port, self.keys.public)
-        return Connection(self.settings.name, self.cluster, *where, self.for_clients, pid, self.version)
+    def connection(self, pid: int, addresses: tuple[str, ...] = ()) -> Connection:
+        """The connection file's content for a controller with process id ``pid``, on a host with these addresses."""
+        return Connection(
+            *(self.settings.name, self.cluster, LOOPBACK, self.control_port, self.data_port),
+            server_key=self.keys.public,
+            key=self.for_clients,
+            pid=pid,
+            version=self.version,
+            hostname=self.hostname,
+            addresses=addresses if self.public_port else (),
+            public_port=self.public_port,
+        )
 
 
 class StartController(Struct, frozen=True):

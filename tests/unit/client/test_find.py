@@ -10,9 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from jdist.client import find
+from jdist.core.errors import UsageError
 from jdist.core.settings import Settings
 from jdist.wire.transport.keys import (
     CHARTER_AGE,
@@ -141,3 +143,46 @@ def test_the_files_of_a_start_that_failed_go_at_once(runtime: Path, ended: int) 
     assert not path.exists()
     assert not beside.exists()
     find.remove_dead("c1")
+
+
+# ---------------------------------------------------------------- clusters of other hosts, in a shared home
+
+
+def write_elsewhere(runtime: Path, name: str, port: int, addresses: tuple[str, ...] = ("127.0.0.1",)) -> Path:
+    path = write(runtime, name, closed_port(), os.getpid())
+    there = {"hostname": "elsewhere", "addresses": addresses, "public_port": port}
+    write_keys(path, msgspec.structs.replace(read_connection(path), **there), replace=True)
+    return path
+
+
+def test_one_of_another_host_is_reached_at_its_public_port_and_used_by_name_only(runtime: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        write_elsewhere(runtime, "c1", port, ("127.0.0.2", "127.0.0.1"))
+        found = find.find("c1")
+        assert (found.host, found.control_port, found.data_port) == ("127.0.0.1", port, port)
+        assert list(find.connections()) == ["c1"]
+        assert find.here() == {}
+        assert find.free_name() == "c2"
+        with pytest.raises(UsageError, match="no cluster to attach to, on this host; attach c1 to use one of host"):
+            find.find(None)
+
+
+@pytest.mark.parametrize(("port", "why"), [(0, "it listens only there"), (1, "this host does not reach it")])
+def test_one_of_another_host_that_cannot_be_reached_is_kept_and_named(runtime: Path, port: int, why: str) -> None:
+    path = write_elsewhere(runtime, "c1", port and closed_port())
+    assert find.connections() == {}
+    assert path.exists(), "its process is not of this host"
+    assert find.free_name() == "c2"
+    with pytest.raises(UsageError, match=f"cluster c1 runs on host elsewhere: {why}"):
+        find.find("c1")
+
+
+@pytest.mark.parametrize(("age", "is_kept"), [(600.0, True), (7200.0, False)])
+def test_one_of_another_host_is_a_leftover_once_it_gave_no_sign_for_an_hour(
+    runtime: Path, age: float, is_kept: bool
+) -> None:
+    path = write_elsewhere(runtime, "c1", 0)
+    write_charter_beside(path, age=age, hostname="elsewhere")
+    assert find.connections() == {}
+    assert path.exists() is is_kept

@@ -47,7 +47,7 @@ PLAIN = set(
     transition translate translation transport tree unpack unresponsive untranslatable up upload usage use value
     variable variant view visibility wait wake want watch weigh welcome widget wire word
     aside buffer carry ddp index kind load memory rebuild refusal write
-    attaching batch signal signals
+    attaching batch module signal signals
     ansi api chrome cli comm cuda dist fd forkserver gitignore gloo gpu html hub iopub ipykernel jdist json
     jupyter kube kubernetes mpi oom picklable pickle pickler pod ray rpc sigint slurm ssh svg tensor torch
     """,

@@ -33,8 +33,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 def running(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The clusters that run, by name."""
     found: dict[str, Any] = {}
-    monkeypatch.setattr(command.find, "connections", lambda: dict(found))
-    monkeypatch.setattr(command.find, "restartable", dict)
+    monkeypatch.setattr(command.find, "here", lambda: dict(found))
     return found
 
 
