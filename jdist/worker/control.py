@@ -45,6 +45,8 @@ from jdist.worker.queries.rank_queries import QueryHandler
 
 _log = logging.getLogger("jdist.worker")
 
+_GENTLE = 1.0  # Seconds in which a cell in a paused frame may end without the end of any connection.
+
 _unpack: Unpacker[Any] = Unpacker(ToWorker)
 
 
@@ -183,6 +185,8 @@ class ControlThread:
         def handles_interrupt() -> bool:
             return self._cells.spans.is_due(abort.run) and policy.deadline is None and self._sigint.is_handled
 
+        if abort.is_inner and self._debugger.end_inner(abort.run, _GENTLE):
+            return  # the group is as it was, for the run that is paused
         if self._cells.spans.current == abort.run and not abort.is_inner:
             # Killed sooner than the rank is given up, which may be waiting for them.
             self._spawn(Children.end, self._cells.children.find(), abort.grace / 2, handles_interrupt)

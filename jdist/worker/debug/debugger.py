@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -25,12 +26,13 @@ from jdist.core.messages.runs import ExecuteCell
 from jdist.core.observation import Call
 from jdist.core.stacks import PauseReason, StackFrame
 from jdist.worker.cells.runner import CellRunner
+from jdist.worker.compat.rpc import raise_in_thread
 from jdist.worker.debug.frames import FrameAt, FrameStack, UserCode, outwards
 from jdist.worker.debug.stepping import Stepper
-from jdist.worker.kernel.sigint import SafeSigint
+from jdist.worker.kernel.sigint import SafeSigint, interrupt_main
 from jdist.worker.observe import call_log
 from jdist.worker.observe.call_log import OWN_FILES, CallLog
-from jdist.worker.observe.main_thread import TRANSPARENT
+from jdist.worker.observe.main_thread import STORE_WAITS, TRANSPARENT, WORK_WAITS
 from jdist.worker.observe.observer import Observer
 
 _log = logging.getLogger("jdist.worker")
@@ -50,7 +52,8 @@ class Paused(Struct, frozen=True):
     run: int
     reason: PauseReason
     stack: FrameStack
-    thread: str
+    thread: str  # Its name; "" for the main thread.
+    ident: int
     error: str
 
 
@@ -132,6 +135,22 @@ class Debugger:
 
     # ------------------------------------------------------------ helper threads
 
+    def end_inner(self, run: int, seconds: float) -> bool:
+        """Interrupt a cell that runs in the paused frame; whether it has ended within ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while self._cells.spans.is_due(run):
+            paused = self.paused
+            if paused is None or time.monotonic() > deadline:
+                return False
+            if self._cells.spans.current != run:
+                pass  # it has not begun
+            elif paused.ident == threading.main_thread().ident:
+                interrupt_main()
+            else:
+                raise_in_thread(paused.ident, KeyboardInterrupt)
+            self._cells.idle.wait(_AGAIN)
+        return True
+
     def read_stack(self, query: ReadStack) -> Stack | None:
         """The stack of the pause, after choosing another frame; None if there is none."""
         paused = self.paused
@@ -195,7 +214,9 @@ class Debugger:
         """Whether code of these frames, innermost first, may hold a lock that a cell needs."""
         for place, frame in enumerate(frames):
             module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-            if module not in _LOCKING or frame.f_code.co_filename == call_log.__file__ or frame.f_code in TRANSPARENT:
+            if module not in _LOCKING or frame.f_code.co_filename == call_log.__file__:
+                continue
+            if frame.f_code in WORK_WAITS or frame.f_code in STORE_WAITS or frame.f_code in TRANSPARENT:
                 continue
             if place == 0 and frame.f_code in _WAITS and not _owns_condition(frame):
                 return any(self._may_hold_lock([f]) for f in frames[1:] if f.f_globals is not frame.f_globals)
@@ -249,7 +270,7 @@ class Debugger:
             self._asked = 0
             resumes = self._resumes[run]
             self._orders = queue.SimpleQueue()
-            self.paused = Paused(run, reason, stack, name, error)
+            self.paused = Paused(run, reason, stack, name, threading.get_ident(), error)
         _log.debug("paused run %d: %s", run, reason)
         self._cells.report_pause(RankPaused(run, self._worker, reason, stack.at, resumes, about_to, name, error))
         while True:
