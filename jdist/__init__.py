@@ -16,6 +16,7 @@ from jdist.core import __version__
 if TYPE_CHECKING:
     from jdist.client.blocking import Cluster, attach, list_clusters, start
     from jdist.client.cluster import AsyncCluster
+    from jdist.client.profile.profile import Profile
     from jdist.client.run import CellRun
     from jdist.client.trace.trace import Trace
     from jdist.core.errors import (
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
         ValueFailed,
     )
     from jdist.core.outcome import ErrorInfo, Outcome
+    from jdist.core.profile import ProfileOptions
     from jdist.notebook.export.files import export
     from jdist.notebook.panel.open import panel
     from jdist.worker.debug.breakpoints import breakpoint  # noqa: A004 — it does what Python's own does, under a condition
     from jdist.worker.groups.on_reform import on_reform
+    from jdist.worker.profile.step_mark import profile_step
 
 # The modules of the public names that are no errors.
 _HOMES = {
@@ -45,6 +48,9 @@ _HOMES = {
     "breakpoint": "jdist.worker.debug.breakpoints",
     "export": "jdist.notebook.export.files",
     "panel": "jdist.notebook.panel.open",
+    "Profile": "jdist.client.profile.profile",
+    "ProfileOptions": "jdist.core.profile",
+    "profile_step": "jdist.worker.profile.step_mark",
     "Trace": "jdist.client.trace.trace",
     **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),
 }
@@ -61,6 +67,8 @@ __all__ = [
     "JdistError",
     "LaunchError",
     "Outcome",
+    "Profile",
+    "ProfileOptions",
     "ProtocolError",
     "RankLost",
     "Trace",
@@ -74,6 +82,7 @@ __all__ = [
     "load_ipython_extension",
     "on_reform",
     "panel",
+    "profile_step",
     "start",
     "unload_ipython_extension",
 ]

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import os
 import threading
@@ -13,6 +14,8 @@ from jdist.client.attachment import BaseCluster
 from jdist.client.cluster import AsyncCluster
 from jdist.client.doctor.diagnosis import Finding
 from jdist.client.expressions import script_cell
+from jdist.client.profile.options import profile_options
+from jdist.client.profile.profile import Profile
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.wire.transport.keys import Connection
@@ -117,19 +120,34 @@ class Cluster(BaseCluster):
         if background:
             return run
         try:
+            self._wait(run)
+        except KeyboardInterrupt:  # if the ranks fail of it, the error carries the run
+            run.check()
+            raise
+        if check:
+            run.check()
+        return run
+
+    def _wait(self, run: CellRun) -> None:
+        """Wait for a run; a KeyboardInterrupt interrupts the ranks, too, and is raised once they are free."""
+        try:
             run.wait()
-        except KeyboardInterrupt:  # interrupts the ranks, too; if they fail of it, the error carries the run
+        except KeyboardInterrupt:
             run.cancel()
             try:
                 run.wait()
             except KeyboardInterrupt:  # Ctrl-C again: interrupt the cell's own handlers, too
                 run.cancel()
                 run.wait()
-            run.check()
             raise
-        if check:
-            run.check()
-        return run
+
+    @like(AsyncCluster.profile)
+    def profile(self, code: str, ranks: Any = None, *, timeout: float | None = None, **options: Any) -> Profile:
+        chosen = self.select(ranks)
+        run = self.submit(code, chosen, timeout=timeout, profile=profile_options(len(chosen), **options))
+        with contextlib.suppress(KeyboardInterrupt):  # what there is up to then is the answer
+            self._wait(run)
+        return self.read_profile(run)
 
     @like(AsyncCluster.run_script)
     def run_script(self, path: str, args: Any = (), ranks: Any = None, *, timeout: float | None = None) -> CellRun:
@@ -173,6 +191,7 @@ class Cluster(BaseCluster):
     inspect = blocking(AsyncCluster.inspect)
     look = blocking(AsyncCluster.look)
     trace = blocking(AsyncCluster.trace)
+    read_profile = blocking(AsyncCluster.read_profile)
     doctor = blocking(AsyncCluster.doctor)
     sync = blocking(AsyncCluster.sync)
 

@@ -17,6 +17,8 @@ from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.nodes import Nodes
 from jdist.client.lifecycle.start import Progress, make_settings, print_waiting
 from jdist.client.link import Link, new_request
+from jdist.client.profile.options import profile_options
+from jdist.client.profile.profile import Profile, collect_profile
 from jdist.client.run import CellRun
 from jdist.client.sync.code_sync import Synced, SyncedCode
 from jdist.client.trace.trace import Trace, collect_trace
@@ -29,6 +31,7 @@ from jdist.core.messages.membership import Resized
 from jdist.core.messages.observation import GetStack, Observation, Observe, StackText
 from jdist.core.messages.runs import InputReply, Interrupt, RunCell
 from jdist.core.messages.status import StatusReport, StatusRequest
+from jdist.core.profile import ProfileOptions
 from jdist.core.settings import Host, OnDeath
 from jdist.wire.transport.keys import Connection
 
@@ -179,7 +182,7 @@ class AsyncCluster(DebuggedCluster):
         """Run a torchrun script on every rank as ``__main__``, in the live session."""
         return await self.run(script_cell(path, args), ranks, timeout=timeout)
 
-    async def submit(
+    async def submit(  # noqa: PLR0913 — as above
         self,
         code: str,
         ranks: tuple[int, ...],
@@ -190,10 +193,27 @@ class AsyncCluster(DebuggedCluster):
         internal: bool = False,
         hold: bool = False,
         in_failure: bool = False,
+        profile: ProfileOptions | None = None,
     ) -> CellRun:
         """Send a cell to the ranks and return its run without waiting for it. Raises UsageError when it is refused."""
-        options = (timeout, allow_stdin, setup, internal, hold, in_failure)
+        options = (timeout, allow_stdin, setup, internal, hold, in_failure, profile)
         return await self._runs.submit(RunCell(new_request(), code, ranks, *options))
+
+    async def profile(self, code: str, ranks: Ranks = None, *, timeout: float | None = None, **options: Any) -> Profile:
+        """Run ``code`` under torch.profiler and wait for it; where the time went, by rank. Notebooks draw the answer.
+
+        ``wait``, ``warmup``, ``active``, ``repeat``: steps as in :func:`torch.profiler.schedule`; default: the whole.
+        A step ends where the first optimizer has stepped, or the cell calls ``jdist.profile_step()``. ``activities``:
+        "cpu,cuda". A cell that fails has a profile, too: ``profile.run.check()`` raises its error. Raises UsageError.
+        """
+        chosen = self.select(ranks)
+        made = profile_options(len(chosen), **options)
+        run = await self._runs.wait(await self.submit(code, chosen, timeout=timeout, profile=made), check=False)
+        return await self.read_profile(run)
+
+    async def read_profile(self, run: CellRun | int = 0) -> Profile:
+        """The profile of a run that is over (0: the last profiled one, the only one kept). Raises UsageError."""
+        return await collect_profile(self.attachment, run)
 
     async def answer_input(self, run: int, rank: int, text: str) -> None:
         """Send the line that the user typed to a rank that reads input()."""

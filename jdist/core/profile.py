@@ -19,3 +19,31 @@ class ProfileOptions(Struct, frozen=True, omit_defaults=True):
     active: int = 0  # Steps after them that are recorded.
     repeat: int = 0  # Number of cycles; 0: as many as there are.
     most_operators: int = MOST_OPERATORS  # That a rank keeps; the shortest ones are left out first.
+
+
+# operator: one of torch's on a thread. scope: what record_function, an optimizer or a loader of data has named.
+# collective: what a backend did for a collective, up to its end. kernel: what ran on a GPU.
+OPERATOR, SCOPE, COLLECTIVE, KERNEL = range(4)
+MAIN = 0  # The main thread's index in `RankProfile.threads`.
+LOADING = "enumerate(DataLoader)"  # How the name of a scope begins in which a DataLoader is waited for.
+
+
+class RankProfile(Struct, frozen=True, omit_defaults=True):
+    """What was recorded on one rank. Times are the wall clock of its host; columns are little-endian."""
+
+    run: int
+    began: float  # Seconds since the epoch.
+    ended: float
+    names: tuple[str, ...]
+    threads: tuple[str, ...]  # The main one first; a GPU's streams are among them.
+    starts: bytes  # int64, nanoseconds since `began`, ascending.
+    durations: bytes  # int64, nanoseconds.
+    name: bytes  # uint32, index in `names`.
+    thread: bytes  # uint16, index in `threads`.
+    kind: bytes  # uint8.
+    windows: tuple[tuple[float, float], ...] = ()  # When something was recorded: seconds since `began`.
+    steps: tuple[float, ...] = ()  # When a step ended: seconds since `began`.
+    left_out: int = 0  # Operators that were recorded and not kept.
+    longest_left_out: int = 0  # Nanoseconds.
+    left_out_seconds: float = 0.0  # Of the main thread, within no operator that was kept.
+    reason: str = ""  # Why nothing, or not everything, was recorded.

@@ -14,7 +14,7 @@ from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import TerminalScreen, kernel_screen
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded_errors
-from jdist.notebook.verbs import values
+from jdist.notebook.verbs import profiling, values
 
 _HELP = re.compile(r"^\s*(?:\?+\s*(?P<before>%dist\s+[\w-]+)|(?P<after>%dist\s+[\w-]+)\s*\?+)\s*$")
 
@@ -62,9 +62,11 @@ class DistMagics(Magics):
             raise UsageError(f"--lead {o.lead}: the cell runs on ranks {', '.join(map(str, ranks))}")
         if o.out and not o.out.isidentifier():
             raise UsageError(f"-o {o.out!r}: that is no variable name")
+        profile = profiling.options_of(o, len(ranks))
         can_ask = len(ranks) == 1 and not o.background
         frames = s.frames_of(ranks)
         options = {"allow_stdin": can_ask, "setup": o.setup, "hold": o.hold, "in_failure": bool(s.debugged)}
+        options["profile"] = profile
         run = cluster.submit(cell, ranks, timeout=o.timeout, **options)
         count = getattr(self._shell, "execution_count", None)
         cluster.history.entitle(run.number, f"In [{count}]: %%dist {line}".rstrip())
@@ -76,12 +78,16 @@ class DistMagics(Magics):
         display = RunDisplay(cluster, run, s.screen, **options)
         if o.background:
             display.follow_in_background()
+            if profile is not None:
+                profiling.show_profile(s, run, o.profile, is_over=False)
             return
         local = self._run_here(cell) if o.local else None
         try:
             is_over = display.follow(until_paused=True)
         finally:
             s.drain_notices()  # the display has shown them
+        if profile is not None:
+            profiling.show_profile(s, run, o.profile, is_over=is_over)
         if not is_over:
             if o.pull:
                 s.echo(f"not pulled, as the run is paused: {typed('pull')} {o.pull} reads it in the paused frames")

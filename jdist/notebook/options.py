@@ -7,6 +7,7 @@ import shlex
 from typing import Any
 
 from jdist.client.expressions import split_outside
+from jdist.client.profile.options import parse_schedule
 from jdist.core.errors import UsageError
 from jdist.core.quantities import ArgumentParser, parse_count, parse_duration
 from jdist.core.settings import ON_DEATH
@@ -45,6 +46,11 @@ def cell_parser() -> ArgumentParser:
     p.add_argument("--setup", action="store_true", help="remember the cell and replay it on any fresh rank")
     p.add_argument("--local", action="store_true", help="run it in the notebook too")
     p.add_argument("--lead", type=int, metavar="K", help="show rank K's output, the rest one click away")
+    profile = "run it under torch.profiler, and show where the ranks' time went; with FILE, write a Chrome trace"
+    p.add_argument("--profile", nargs="?", const="", metavar="FILE", help=profile)
+    steps = "profile these steps of the loop only: wait=1,warmup=1,active=3,repeat=2"
+    p.add_argument("--profile-steps", type=parse_schedule, metavar="STEPS", help=steps)
+    p.add_argument("--profile-activities", metavar="cpu,cuda", help="profile only these; default: all there are")
     return p
 
 

@@ -41,6 +41,8 @@ from jdist.worker.kernel import appearance, shell, sigint, tracebacks
 from jdist.worker.kernel.forked import disable_in_children
 from jdist.worker.observe.call_log import OWN_FILES
 from jdist.worker.observe.observer import Observer, StallDetector
+from jdist.worker.profile import step_mark
+from jdist.worker.profile.cell_profiler import CellProfiler
 from jdist.worker.queries.rank_queries import QueryHandler
 
 _log = logging.getLogger("jdist.worker")
@@ -70,10 +72,13 @@ class ControlThread:
         self._cells.has_broken_group = lambda: self._groups.log.has_broken_group
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
         self._autoreload = Autoreload(kernel.shell)
+        self._profiler = CellProfiler(self._groups.log, self._observer.trace)
+        self._cells.profiled = self._profiler.around
+        step_mark.connect(self._profiler.mark_step)
         self._sigint = sigint.install(kernel)
         self._debugger = Debugger(kernel, spec.worker, self._cells, self._sigint, self._groups.log, self._observer)
         self._observer.pause = self._debugger.place
-        self._queries = QueryHandler(spec, namespace, self._observer, self._debugger)
+        self._queries = QueryHandler(spec, namespace, self._observer, self._debugger, self._profiler)
         self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups)
         self._sigint.catch_ignored()
         OWN_FILES.add(sigint.__file__)

@@ -94,3 +94,32 @@ def trace(
     trips = {r: (a.now - 0.0005, a.now + 0.0005) for r, a in answers.items() if isinstance(a, RankTrace)}
     trips = more.pop("trips", trips)
     return assemble(answers, trips, {0: looked(*groups)}, facts(nproc, hosts, more.pop("backend", "gloo")), **more)
+
+
+Op = tuple[str, float, float]
+"""Name, start and end of an operator, seconds since the cell's start."""
+
+
+def rank_profile(*ops: Op, kind: dict[str, int] | None = None, run: int = 3, ended: float = 10.0, **more: Any) -> Any:
+    """What a rank has recorded: operators of its main thread, unless ``kind`` says something else of a name."""
+    import numpy as np
+
+    from jdist.core.profile import COLLECTIVE, KERNEL, OPERATOR, RankProfile
+
+    names = tuple(dict.fromkeys(name for name, _, _ in ops))
+    made = sorted(ops, key=lambda op: (op[1], -op[2]))
+    kinds = [(kind or {}).get(name, OPERATOR) for name, _, _ in made]
+    elsewhere = {COLLECTIVE: 1, KERNEL: 2}
+    return RankProfile(
+        run=run,
+        began=EPOCH,
+        ended=EPOCH + ended,
+        names=names,
+        threads=("main thread", "thread 2", "stream 7"),
+        starts=np.array([round(s * 1e9) for _, s, _ in made], "<i8").tobytes(),
+        durations=np.array([round((e - s) * 1e9) for _, s, e in made], "<i8").tobytes(),
+        name=np.array([names.index(n) for n, _, _ in made], "<u4").tobytes(),
+        thread=np.array([elsewhere.get(k, 0) for k in kinds], "<u2").tobytes(),
+        kind=np.array(kinds, "u1").tobytes(),
+        **{"windows": ((0.0, ended),), **more},
+    )

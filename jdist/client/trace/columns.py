@@ -53,19 +53,19 @@ def columns(report: TraceReport, cluster: str = "") -> dict[str, Any]:
     whom = {"": 0}
 
     def ticks(times: Iterable[float]) -> str:
-        return _packed("I", (min(max(0, round(seconds / tick)), 2**32 - 1) for seconds in times))
+        return packed("I", (min(max(0, round(seconds / tick)), 2**32 - 1) for seconds in times))
 
-    packed = {
+    found = {
         "began": ticks(b.began for b in bars),
         "work": ticks(b.work for b in bars),
         "ended": ticks(b.ended for b in bars),
         "waited": ticks(b.waited for b in bars),
-        "kind": _packed("H", (_place(kinds, _kind(b.call, groups), ("…", 0, "", 0, None)) for b in bars)),
-        "number": _packed("I", (max(0, b.call.number) for b in bars)),
-        "whom": _packed("H", (_place(whom, _whom(report, b), "for others") for b in bars)),
-        "last": _packed("i", (max(b.charged, key=lambda c: c[1])[0] if b.charged else -1 for b in bars)),
-        "meeting": _packed("I", (b.meeting for b in bars)),
-        "flags": _packed("B", (b.is_open | b.is_estimate << 1 for b in bars)),
+        "kind": packed("H", (_place(kinds, _kind(b.call, groups), ("…", 0, "", 0, None)) for b in bars)),
+        "number": packed("I", (max(0, b.call.number) for b in bars)),
+        "whom": packed("H", (_place(whom, _whom(report, b), "for others") for b in bars)),
+        "last": packed("i", (max(b.charged, key=lambda c: c[1])[0] if b.charged else -1 for b in bars)),
+        "meeting": packed("I", (b.meeting for b in bars)),
+        "flags": packed("B", (b.is_open | b.is_estimate << 1 for b in bars)),
     }
     return {
         "version": VERSION,
@@ -94,7 +94,7 @@ def columns(report: TraceReport, cluster: str = "") -> dict[str, Any]:
             for row in t.rows
         ],
         "absent": {str(rank): reason for rank, reason in report.absent.items()},
-        "columns": packed,
+        "columns": found,
     }
 
 
@@ -123,7 +123,8 @@ def _whom(report: TraceReport, bar: Bar) -> str:
     return "; ".join(filter(None, (report.waited_for(bar), missing)))
 
 
-def _packed(code: str, numbers: Iterable[int]) -> str:
+def packed(code: str, numbers: Iterable[int]) -> str:
+    """A column of numbers of an array's type ``code``."""
     column = array(code, numbers)
     if sys.byteorder == "big":
         column.byteswap()

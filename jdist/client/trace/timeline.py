@@ -66,6 +66,7 @@ class Timeline(Struct, frozen=True):
     began: float  # Wall clock of the first host, seconds since the epoch.
     caused: dict[int, float]
     clocks: Clocks
+    shifts: dict[int, float] = {}  # By rank: what its wall clock's time takes to become seconds since the run's start.
 
     @property
     def bars(self) -> Iterator[Bar]:
@@ -107,7 +108,7 @@ def timeline(traced: Traces, meetings: Sequence[Meeting], hosts: Hosts, clocks: 
         caused[rank] = caused.get(rank, 0.0) + seconds
     span = max((row.ended for row in rows), default=0.0)
     run = max((t.run for t in traced.values()), default=0)
-    return Timeline(run, tuple(rows), span, zero, caused, clocks)
+    return Timeline(run, tuple(rows), span, zero, caused, clocks, shift)
 
 
 def _bars(

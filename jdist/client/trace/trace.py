@@ -4,7 +4,7 @@ import asyncio
 import html
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from jdist.client.link import Link
@@ -24,6 +24,7 @@ from jdist.core.observation import Call
 # longest, on a busy machine seconds, since torch's recorder then looks up the lines of all calls.
 _TIMEOUT = 20.0
 _SAME_HOST_ERROR = 2e-3  # Seconds beyond their errors by which clocks of nodes with one host name may differ.
+Revise = Callable[[int, RankTrace], RankTrace]
 _CELL = "padding:2px 12px 2px 0;vertical-align:top;text-align:"
 
 
@@ -95,8 +96,10 @@ class Trace:
         )
 
 
-async def collect_trace(link: Link, facts: ClusterFacts, run: int) -> Trace:
-    """The trace of ``run`` (0: the last one). Raises UsageError when no rank knows of it."""
+async def collect_trace(link: Link, facts: ClusterFacts, run: int, revise: Revise = lambda _, trace: trace) -> Trace:
+    """The trace of ``run`` (0: the last one), of answers that ``revise`` may add to. Raises UsageError when no rank
+    knows of it.
+    """
     ranks = tuple(range(facts.topology.world_size))
     trips: dict[int, tuple[float, float]] = {}
 
@@ -104,7 +107,7 @@ async def collect_trace(link: Link, facts: ClusterFacts, run: int) -> Trace:
         sent = time.time()
         answer = (await link.query((rank,), GetTrace(run), _TIMEOUT))[rank]
         trips[rank] = sent, time.time()
-        return answer
+        return revise(rank, answer) if isinstance(answer, RankTrace) else answer
 
     traces = asyncio.gather(*map(trace, ranks))
     answers, observed = await asyncio.gather(traces, link.query(ranks, Observe(), _TIMEOUT))

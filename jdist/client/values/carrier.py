@@ -23,6 +23,7 @@ from jdist.client.aside import aside
 from jdist.client.link import CONTROLLER, Link, OnMoved, new_request
 from jdist.core.errors import ConnectionLost, JdistError, ValueFailed
 from jdist.core.messages.base import PayloadWire, QueryFailed, ValueMissing
+from jdist.core.messages.observation import ReadProfile
 from jdist.core.messages.protocol import RankQuery, RankReplyBody
 from jdist.core.messages.values import (
     BindNames,
@@ -111,13 +112,25 @@ class Carrier:
         """Remove this client's mark from shared memory."""
         self._remove_probe()
 
+    async def read_profiles(self, run: int, ranks: tuple[int, ...]) -> tuple[dict[int, bytes], dict[int, str]]:
+        """``{rank: encoded profile}`` of ``run`` (0: the last one), and ``{rank: why}`` of the ranks that have none."""
+        try:
+            found = await self.pull(("profile",), ranks, op=ReadProfile(run, self.probe))
+        except ValueFailed as e:
+            return e.values["profile"], e.errors
+        return found["profile"], {}
+
     async def pull(
-        self, names: tuple[str, ...], ranks: tuple[int, ...], on_progress: OnProgress | None = None
+        self,
+        names: tuple[str, ...],
+        ranks: tuple[int, ...],
+        on_progress: OnProgress | None = None,
+        op: ReadProfile | None = None,
     ) -> dict[str, dict[int, Any]]:
         """``{name: {rank: value}}``. Raises ValueFailed naming the ranks that gave none; the rest is on the error."""
         pulled = _Pulled(names, on_progress)
         held: dict[int, Evaluated] = {}
-        answers = await self._link.query(ranks, Evaluate(names, probe=self.probe))
+        answers = await self._link.query(ranks, op or Evaluate(names, probe=self.probe))
         for rank, answer in answers.items():
             if not isinstance(answer, Evaluated):
                 pulled.errors[rank] = reason_of(answer)

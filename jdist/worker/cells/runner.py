@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from msgspec import structs
@@ -50,6 +51,7 @@ class CellRunner:
         self.spans = RunSpans()
         # Digests of the collectives that were called since a moment of the wall clock.
         self.digest_calls: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
+        self.profiled: Callable[[ExecuteCell], AbstractContextManager[None]] = lambda _cell: nullcontext()
         self.has_broken_group: Callable[[], bool] = lambda: False  # Since the world was formed.
         self.on_end: Callable[[int], None] = lambda _run: None
         self.is_inner = False  # Whether the cell runs in a paused frame of another.
@@ -77,7 +79,8 @@ class CellRunner:
             self._streams.restore()  # threads may have replaced them since the last cell
             remove_prompts()
             try:
-                await kernel.do_execute(cell.code, False, not cell.is_internal, {}, cell.allow_stdin)
+                with self.profiled(cell):
+                    await kernel.do_execute(cell.code, False, not cell.is_internal, {}, cell.allow_stdin)
             except (Exception, KeyboardInterrupt):  # as ipykernel does: the kernel outlives it
                 kernel.log.exception("run %d ended outside the cell", cell.run)
             finally:

@@ -118,6 +118,9 @@ class Debugger:
 
     def order_cell(self, cell: ExecuteCell) -> None:
         """Run a cell in the chosen frame of the paused run."""
+        if cell.profile is not None:
+            self._cells.refuse(cell, "a cell in a paused frame cannot be profiled; profile the cell that is paused")
+            return
         with self._lock:
             if self.paused is not None and self.paused.run == cell.in_run:
                 self._orders.put(cell)

@@ -22,6 +22,7 @@ from jdist.wire.values.objects import decode, encode, inline
 from jdist.wire.values.segments import Segment, layout, split
 from jdist.worker.debug.debugger import Debugger
 from jdist.worker.observe.observer import Observer
+from jdist.worker.profile.cell_profiler import CellProfiler
 from jdist.worker.queries.introspection import complete, introspect
 from jdist.worker.values.describe import describe, evaluate
 from jdist.worker.values.digests import block_digests, digests, element
@@ -30,6 +31,7 @@ _HELD_AT_MOST = 8
 _LARGEST_HEAD = 48 << 20  # Bytes of pickle that travel with a message; tensors and arrays are not among them.
 _STREAM_TIMEOUT = 60.0  # Seconds without a byte moved before a transfer is given up.
 _PROGRESS_EVERY = 0.1
+_PROFILE_TIMEOUT = 20.0  # Seconds for a profiled cell that has ended to be read from torch.
 
 Report = Callable[[Progress], None]
 Buffers = list[memoryview]
@@ -38,7 +40,14 @@ Buffers = list[memoryview]
 class QueryHandler:
     """Answers queries; one per worker."""
 
-    def __init__(self, spec: WorkerSpec, namespace: dict[str, Any], observer: Observer, debugger: Debugger):
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        namespace: dict[str, Any],
+        observer: Observer,
+        debugger: Debugger,
+        profiler: CellProfiler,
+    ):
         self._spec = spec
         self.rank = spec.rank
         self._session = namespace
@@ -46,6 +55,7 @@ class QueryHandler:
         self._held: OrderedDict[str, Buffers] = OrderedDict()
         self._lock = threading.Lock()
         self._observer = observer
+        self._profiler = profiler
 
     @property
     def _namespace(self) -> dict[str, Any]:
@@ -82,10 +92,8 @@ class QueryHandler:
                 return self._observer.observe(device, psutil.Process().memory_info().rss, op.recent)
             case observation.GetStack():
                 return observation.StackText(self._observer.stack())
-            case observation.GetTrace():
-                which = f"run {op.run}" if op.run else "a run"
-                missing = QueryFailed(f"rank {self.rank} remembers no calls of {which}")
-                return self._observer.trace(op.run) or missing
+            case observation.GetTrace() | observation.ReadProfile():
+                return self._read_run(op)
             case introspection.Complete():
                 return complete(op.code, op.cursor, self._namespace)
             case introspection.Inspect():
@@ -120,13 +128,28 @@ class QueryHandler:
             else:
                 held.extend(buffers)
                 items.append(payload)
-        handle = uuid.uuid4().hex if held else ""
-        if held:
+        return values.Evaluated(tuple(items), self._hold(held), query.probe is not None)
+
+    def _read_run(self, query: observation.GetTrace | observation.ReadProfile) -> RankReplyBody:
+        which = f"run {query.run}" if query.run else "a run"
+        if isinstance(query, observation.GetTrace):
+            trace = self._profiler.trace(query.run) or self._observer.trace(query.run)
+            return trace or QueryFailed(f"rank {self.rank} remembers no calls of {which}")
+        found = self._profiler.read(query.run, _PROFILE_TIMEOUT)
+        if found is None:
+            return QueryFailed(f"rank {self.rank} has no profile of {which}")
+        payload, buffers = encode(found)
+        return values.Evaluated((payload,), self._hold(buffers), query.probe is not None)
+
+    def _hold(self, buffers: Buffers) -> str:
+        """Hold buffers for Fetch; the name under which they are held, "" if there are none."""
+        handle = uuid.uuid4().hex if buffers else ""
+        if buffers:
             with self._lock:
-                self._held[handle] = held
+                self._held[handle] = buffers
                 while len(self._held) > _HELD_AT_MOST:
                     self._held.popitem(last=False)
-        return values.Evaluated(tuple(items), handle, query.probe is not None)
+        return handle
 
     def _release(self, handle: str) -> Buffers:
         with self._lock:

@@ -189,6 +189,7 @@ BAD = [
     ("check", "", "expr"),
     ("trace", "--run last", "'last'"),
     ("trace", "--safe f.json", "did you mean --save?"),
+    ("profile", "--safe f.json", "did you mean --save?"),
     ("run", "script", "SCRIPT.py"),
     ("run", "-t never a.py", "20, 20s or 5m"),
     ("run", "--timout 3 a.py", "did you mean --timeout?"),

@@ -9,8 +9,8 @@ from importlib.metadata import version
 import pytest
 
 from jdist.worker.compat import ipykernel as ipykernel_compat
+from jdist.worker.compat import profiler, step
 from jdist.worker.compat import rpc as rpc_compat
-from jdist.worker.compat import step
 from jdist.worker.compat import torch as torch_compat
 
 
@@ -22,7 +22,10 @@ def installed(*packages: str) -> str:
     return ", ".join(f"{package} {version(package)}" for package in packages)
 
 
-@pytest.mark.parametrize(("owner", "name"), names(torch_compat.PRIVATE | step.PRIVATE | rpc_compat.PRIVATE))
+TORCH = torch_compat.PRIVATE | step.PRIVATE | rpc_compat.PRIVATE | profiler.PRIVATE
+
+
+@pytest.mark.parametrize(("owner", "name"), names(TORCH))
 def test_torch_has(owner: str, name: str) -> None:
     assert hasattr(pkgutil.resolve_name(owner), name), f"{owner}.{name} is missing in {installed('torch')}"
 

@@ -1,0 +1,140 @@
+"""The report of a profile: its headline, finding and notes, and its tables, as text. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from jdist.client.profile.operators import RankOperators
+from jdist.client.profile.shares import IN_PYTHON, UNRECORDED, Filled, Place, Shares, places, shares
+from jdist.client.trace.report import TraceReport
+from jdist.core.quantities import format_count, format_interval
+from jdist.core.ranks import describe_ranks, ranks_by
+
+HEADS = ("rank", "node", "compute", "collectives", "waiting", "data loading", IN_PYTHON, UNRECORDED, "steps")
+PLACE_HEADS = ("collective", "times", "waited", "slowest", "meanwhile, the slowest rank was in")
+LEFT = frozenset({"node", "steps", "collective", "slowest", PLACE_HEADS[-1]})  # Aligned to the left.
+_MOST_PLACES = 8
+_MOST_INSTEAD = 3
+_WORTH_SAYING = 0.01  # Waiting of less than this part of the ranks' time is not in the finding.
+_SHORT = 1e-3  # Seconds that may be unrecorded without a note.
+
+
+class ProfileReport(Struct, frozen=True):
+    """What is known of a profiled run."""
+
+    trace: TraceReport
+    ranks: dict[int, RankOperators]
+    filled: Filled
+    absent: dict[int, str]  # Why a rank has no profile.
+    shares: dict[int, Shares]
+    places: list[Place]
+
+    @classmethod
+    def of(
+        cls, trace: TraceReport, ranks: Mapping[int, RankOperators], filled: Filled, absent: Mapping[int, str]
+    ) -> "ProfileReport":
+        """Computes the tables."""
+        rows = [row for row in trace.timeline.rows if row.rank in ranks]
+        divided = {row.rank: shares(row, ranks[row.rank], filled) for row in rows}
+        return cls(trace, dict(ranks), filled, dict(absent), divided, places(trace.timeline, ranks, filled))
+
+    @property
+    def headline(self) -> str:
+        """``profile of run 3 · 4 ranks · 1.2 s · 12,345 operators``."""
+        t = self.trace.timeline
+        operators = sum(len(o.starts) for o in self.ranks.values())
+        missing = f", {describe_ranks(self.absent)} missing" if self.absent else ""
+        going = " so far" if any(row.is_running for row in t.rows) else ""
+        ranks = format_count(len(self.ranks), "rank") + missing
+        return f"profile of run {t.run} · {ranks} · {format_interval(t.span)}{going} · {operators:,} operators"
+
+    @property
+    def finding(self) -> str:
+        """The rank for which the others waited most, where, and what it did meanwhile."""
+        total = sum(s.waiting for s in self.shares.values())
+        if not self.places or total <= _WORTH_SAYING * self.trace.timeline.span * max(1, len(self.shares)):
+            return "no rank waited long for another"
+        worst = self.places[0]
+        what = ", ".join(f"{name} {format_interval(s)}" for name, s in worst.instead[:_MOST_INSTEAD])
+        return (
+            f"ranks waited {format_interval(worst.caused)} for rank {worst.slowest} in {self._name(worst)}; "
+            f"meanwhile it was in {what}"
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What is not in the profile."""
+        notes = []
+        for reason, ranks in ranks_by((r, o.profile.reason) for r, o in self.ranks.items() if o.profile.reason).items():
+            notes.append(f"{describe_ranks(ranks)}: {reason}")
+        for reason, ranks in ranks_by(sorted(self.absent.items())).items():
+            notes.append(f"{describe_ranks(ranks)}: {reason}")
+        short = {r: o.profile for r, o in self.ranks.items() if o.profile.left_out}
+        if short:
+            count, longest = sum(p.left_out for p in short.values()), max(p.longest_left_out for p in short.values())
+            within = format_interval(longest / 1e9)
+            notes.append(f"{count:,} operators of at most {within} are left out; the table counts their time")
+        unrecorded = {r: s.unrecorded for r, s in self.shares.items() if s.unrecorded > _SHORT}
+        if unrecorded:
+            most = max(unrecorded.values())
+            which = describe_ranks(unrecorded)
+            windows = max(len(self.ranks[r].profile.windows) for r in unrecorded)
+            kept = f"in {format_count(windows, 'window')}" if windows else "at no time"
+            notes.append(
+                f"{which}: operators were recorded {kept}, and not for {format_interval(most)}; "
+                "collectives were recorded all the time"
+            )
+        return [*notes, *self.trace.notes]
+
+    def _name(self, place: Place) -> str:
+        line = f" at cell line {place.call.line}" if place.call.line is not None else ""
+        return f"{place.call.op} of {self.trace.label(place.call.group)}{line}"
+
+    def table(self) -> list[list[str]]:
+        """Cells by rank, under :attr:`heads`."""
+        rows = []
+        for rank, s in sorted(self.shares.items()):
+            ends = self.ranks[rank].steps
+            steps = ""
+            if len(ends) > 1:
+                steps = f"{len(ends):,} of {format_interval(float(ends[-1] - ends[0]) / (len(ends) - 1))}"
+            times = (s.computing, s.collectives, s.waiting, s.loading, s.other, s.unrecorded)
+            rows.append([str(rank), self.trace.places.get(rank, ""), *map(format_interval, times), steps])
+        return [[cell for cell, head in zip(row, HEADS, strict=True) if head in self.heads] for row in rows]
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Without columns that no rank has anything in."""
+        empty = set()
+        if all(s.unrecorded <= _SHORT for s in self.shares.values()):
+            empty.add(UNRECORDED)
+        if all(len(self.ranks[r].steps) < 2 for r in self.shares):
+            empty.add("steps")
+        return tuple(head for head in HEADS if head not in empty)
+
+    def place_table(self) -> list[list[str]]:
+        """Cells by place where ranks waited, under :data:`PLACE_HEADS`."""
+        rows = []
+        for place in self.places[:_MOST_PLACES]:
+            times = place.last.get(place.slowest, 0)
+            slowest = f"rank {place.slowest}, {times:,} of {place.calls:,} times"
+            parts = [f"{name} {format_interval(s)}" for name, s in place.instead[:_MOST_INSTEAD]]
+            rows.append(
+                [self._name(place), f"{place.calls:,}", format_interval(place.waited), slowest, ", ".join(parts)]
+            )
+        return rows
+
+    def text(self) -> str:
+        """All of it, for terminals."""
+        lines = [self.headline, self.finding, "", *_grid(self.heads, self.table())]
+        if self.places:
+            lines += ["", *_grid(PLACE_HEADS, self.place_table())]
+        return "\n".join([*lines, *self.notes])
+
+
+def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    columns = []
+    for head, cells in zip(heads, zip(heads, *rows, strict=True), strict=True):
+        width = max(map(len, cells))
+        columns.append([cell.ljust(width) if head in LEFT else cell.rjust(width) for cell in cells])
+    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]

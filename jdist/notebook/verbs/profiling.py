@@ -1,0 +1,53 @@
+"""The profile of a cell, shown after it has run or by its verb."""
+
+from argparse import Namespace
+from typing import Any
+
+from jdist.client.profile.options import profile_options
+from jdist.client.profile.profile import Profile
+from jdist.client.run import CellRun
+from jdist.core.errors import UsageError
+from jdist.core.profile import ProfileOptions
+from jdist.core.quantities import parse_count
+from jdist.notebook.session import Session
+from jdist.notebook.text.remedy_text import typed
+from jdist.notebook.verbs.registry import option, verb
+
+
+@verb(
+    "profile",
+    option("--run", type=parse_count, default=0, metavar="N", help="this run; default: the last profiled one"),
+    option("--save", metavar="FILE", help="write one Chrome trace for all ranks; FILE.json.gz is compressed"),
+)
+def profile(s: Session, o: Namespace) -> None:
+    """where the ranks' time went in the last cell that ran with `%%dist --profile`: profile [--run N] [--save FILE]"""
+    _show(s, s.cluster.read_profile(o.run), o.save)
+
+
+def options_of(o: Namespace, ranks: int) -> ProfileOptions | None:
+    """The options of a profile of so many ranks, if the parsed options of a cell ask for one. Raises UsageError."""
+    if o.profile is None:
+        if o.profile_steps or o.profile_activities:
+            raise UsageError("--profile-steps and --profile-activities are options of --profile; add it")
+        return None
+    return profile_options(ranks, activities=o.profile_activities or (), **(o.profile_steps or {}))
+
+
+def show_profile(s: Session, run: CellRun, file: str, *, is_over: bool) -> None:
+    """Show the profile of a run, also of one that failed, and write it to ``file``, if that has a name."""
+    if not is_over:
+        s.echo(f"{typed('profile')} shows the profile once the run is over")
+        return
+    try:
+        found = s.cluster.read_profile(run)
+    except UsageError as e:  # the run's own error matters more
+        s.echo(f"no profile: {e}")
+        return
+    _show(s, found, file)
+
+
+def _show(s: Session, found: Profile, file: str | None) -> None:
+    shown: dict[str, Any] = found._repr_mimebundle_()
+    s.screen.show(shown)
+    if file:
+        s.echo(f"written to {found.save(file)}: ui.perfetto.dev opens it")

@@ -1,0 +1,104 @@
+"""What jdist uses of torch's profiler beyond its public interface: events without the tree that torch makes of them.
+
+Checked on torch 2.13.0. Two of its properties matter here. It writes into freed memory, and crashes, when a scope that
+began while it recorded ends after it was stopped and started again; so open scopes are counted. And it reports its
+starts and stops on standard error unless its log level is set before the first start.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd import profiler
+
+# The private names that can be looked up without an object of their class, by what has them.
+PRIVATE = {
+    "torch.autograd": "_profiler_enabled",
+    "torch._C._autograd._KinetoEvent": "start_thread_id is_user_annotation is_async device_resource_id",
+}
+
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
+_SILENT = "99"
+_CODE = os.path.dirname(torch.__file__)
+
+RawEvent = tuple[str, int, int, int, bool, bool, int]  # name, start and duration in ns, thread, scope, async, stream
+
+
+def start(activities: tuple[str, ...]) -> Any:
+    """Record on this thread from now on. Raises RuntimeError if a profiler of the user's own does."""
+    if torch.autograd._profiler_enabled():
+        raise RuntimeError("a profiler of the cell's own is recording already")
+    silent = _LOG_LEVEL in os.environ
+    os.environ.setdefault(_LOG_LEVEL, _SILENT)
+    uses_gpu = "cuda" in activities and torch.cuda.is_available()
+    recording = profiler.profile(use_cpu="cpu" in activities, use_device="cuda" if uses_gpu else None)
+    try:
+        recording.__enter__()
+    finally:
+        if not silent:
+            del os.environ[_LOG_LEVEL]
+    return recording
+
+
+def stop(recording: Any) -> list[RawEvent]:
+    """Stop, and return the events; takes some 10 µs for each. A stream is -1 for an event of the host."""
+    recording.__exit__(None, None, None)
+    host = torch.autograd.DeviceType.CPU
+    return [
+        (
+            event.name(),
+            event.start_ns(),
+            event.duration_ns(),
+            event.start_thread_id(),
+            event.is_user_annotation(),
+            event.is_async(),
+            -1 if event.device_type() == host else event.device_resource_id(),
+        )
+        for event in recording.kineto_results.events()
+    ]
+
+
+class OpenScopes:
+    """Counts the scopes (``record_function``) that the main thread has opened while it was recorded."""
+
+    def __init__(self) -> None:
+        self.is_recording = False
+        self._open: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count them within this block."""
+        scope: Any = profiler.record_function
+        enter, leave = scope.__enter__, scope.__exit__
+        main, found = threading.get_ident(), self
+
+        def counting_enter(own: Any) -> Any:
+            if found.is_recording and threading.get_ident() == main:
+                found._open.add(id(own))
+            return enter(own)
+
+        def counting_leave(own: Any, *error: Any) -> Any:
+            found._open.discard(id(own))
+            return leave(own, *error)
+
+        scope.__enter__, scope.__exit__ = counting_enter, counting_leave
+        try:
+            yield
+        finally:
+            scope.__enter__, scope.__exit__ = enter, leave
+
+
+def may_have_scopes(frame: Any) -> bool:
+    """Whether a frame on this stack is torch's, or is called by it, so that one of its own scopes may be open."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_CODE) or code.co_name.startswith("__torch_"):
+            return True
+        frame = frame.f_back
+    return False

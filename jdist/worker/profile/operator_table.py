@@ -1,0 +1,106 @@
+"""The operator table: operators of a profile in columns, of which the shortest are left out when there are too many."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jdist.core.profile import COLLECTIVE, KERNEL, LOADING, MAIN, OPERATOR, SCOPE
+from jdist.worker.compat.profiler import RawEvent
+
+_COMMUNICATION = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")
+_SLACK = 2  # So many times the operators that are kept at the end are kept meanwhile.
+_LONGEST = 3 * 10**15  # Nanoseconds; an event without an end is cut at the end of its window.
+_DTYPE = np.dtype([("start", "<i8"), ("duration", "<i8"), ("name", "<u4"), ("thread", "<u2"), ("kind", "u1")])
+Columns = Any  # An array of _DTYPE, by start.
+
+
+class OperatorTable:
+    """Operators of one rank, ``most`` at the end."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._names: dict[str, int] = {}
+        self._threads: dict[tuple[int, int], int] = {}  # By thread and stream.
+        self._parts: list[Columns] = []
+        self._count = 0
+        self.left_out = 0
+        self.longest_left_out = 0
+        self.left_out_seconds = 0.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._names)
+
+    @property
+    def threads(self) -> tuple[str, ...]:
+        """What each thread is called; the main one is always there."""
+        others = [f"stream {s}" if s >= 0 else f"thread {t}" for t, s in list(self._threads)[1:]]
+        return ("main thread", *others)
+
+    def add(self, events: Sequence[RawEvent], main: int, window: tuple[int, int]) -> None:
+        """Add what was recorded in a window; ``main`` is the number of the main thread there."""
+        self._threads.setdefault((main, -1), MAIN)
+        names, threads = self._names, self._threads
+        begin, end = window
+        found = np.empty(len(events), _DTYPE)
+        for i, (name, start, duration, thread, is_scope, is_async, stream) in enumerate(events):
+            lane = (0 if stream >= 0 else thread, stream)
+            kind = KERNEL if stream >= 0 else SCOPE if is_scope else OPERATOR
+            if kind == SCOPE and (is_async or name.startswith(_COMMUNICATION)):
+                kind = COLLECTIVE
+            longest = max(0, end - start)
+            found[i] = (
+                start,
+                min(duration, longest) if 0 <= duration < _LONGEST else longest,
+                names.setdefault(name, len(names)),
+                min(threads.setdefault(lane, len(threads)), 2**16 - 1),
+                kind,
+            )
+        found = found[(found["start"] >= begin) & (found["start"] <= end)]
+        self._parts.append(found)
+        self._count += len(found)
+        if self._count > _SLACK * self._most:
+            self._leave_out()
+
+    def columns(self) -> Columns:
+        """All that is kept."""
+        if self._count > self._most:
+            self._leave_out()
+        return self._joined()
+
+    def _joined(self) -> Columns:
+        joined = np.concatenate(self._parts) if self._parts else np.empty(0, _DTYPE)
+        joined = joined[np.lexsort((-joined["duration"], joined["start"]))]
+        self._parts = [joined]
+        return joined
+
+    def _leave_out(self) -> None:
+        """Leave out the shortest. Collectives and loading of data are the last to go: they say who waited for what."""
+        everything = self._joined()
+        weight = everything["duration"].copy()
+        matters = (everything["kind"] == COLLECTIVE) | self._is_loading(everything)
+        if matters.sum() <= self._most // 2:
+            weight[matters] = _LONGEST
+        order = np.argsort(weight, kind="stable")
+        gone = np.zeros(len(everything), bool)
+        gone[order[: max(0, len(everything) - self._most)]] = True
+        kept = everything[~gone]
+        self.left_out += int(gone.sum())
+        if gone.any():
+            self.longest_left_out = max(self.longest_left_out, int(everything["duration"][gone].max()))
+        self.left_out_seconds += (self._busy(everything) - self._busy(kept)) / 1e9
+        self._parts, self._count = [kept], len(kept)
+
+    def _is_loading(self, columns: Columns) -> Any:
+        return np.isin(columns["name"], [i for name, i in self._names.items() if name.startswith(LOADING)])
+
+    def _busy(self, columns: Columns) -> float:
+        """Nanoseconds of the main thread in operators and in loading, nested ones counted once."""
+        counts = (columns["kind"] == OPERATOR) | self._is_loading(columns)
+        own = columns[(columns["thread"] == MAIN) & counts]
+        if not len(own):
+            return 0.0
+        starts, ends = own["start"], own["start"] + own["duration"]
+        before = np.concatenate(([starts[0]], np.maximum.accumulate(ends)[:-1]))
+        return float(np.maximum(0, ends - np.maximum(starts, before)).sum())

@@ -1,0 +1,232 @@
+"""The recorder: runs a cell under torch.profiler, and reads what it has recorded before that takes too much memory.
+
+torch keeps everything in memory until it is stopped, and then takes 10 µs an operator. So the recording is divided into
+windows. A window ends when it holds about `_MOST_RECORDED` operators, and the next one begins at the next moment
+of the series 10 s, 20 s, 40 s, … after the cell's start, on all ranks at about the same time. Where operators are
+long, a window lasts as long as the cell. A watching thread asks the main thread to end and begin windows between two of
+its bytecodes, and begins none while a scope may be open, which torch would end in freed memory.
+"""
+
+import ctypes
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import psutil
+import torch
+
+from jdist.core.errors import describe_error
+from jdist.core.profile import ProfileOptions, RankProfile
+from jdist.worker.compat import profiler
+from jdist.worker.profile.operator_table import OperatorTable
+from jdist.worker.profile.steps import Steps
+
+_log = logging.getLogger("jdist.worker")
+
+_MOST_RECORDED = 100_000  # Operators of a window.
+_FIRST = 1.0  # Seconds after which a window is read for the first time, which tells how many operators there are.
+_LONGEST = 30.0  # Seconds after which it is read again at the latest.
+_GROWTH = 4  # So many times longer than the last reading is the next one apart.
+_MOST_MEMORY = 1 << 30  # Bytes by which the process may grow until its window is read.
+_SERIES = 10.0  # Seconds after the cell's start at which a window begins if the last one was full; then twice that, …
+_TICK = 0.1  # Seconds between two looks of the watching thread.
+_PATIENCE = 20  # Ticks for which the main thread's scopes are waited for; then the window ends and the next one waits.
+_DRAIN = 1.0  # Seconds for which collectives in flight may end before the last window does.
+
+_HELD = {signal.SIGINT, signal.SIGRTMAX - 3}  # Signals that would raise, or pause, amid a change of the profiler.
+_Pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+class Recorder:
+    """Records one cell. All but ``watch`` runs on the main thread."""
+
+    def __init__(
+        self, run: int, options: ProfileOptions, is_busy: Callable[[], bool], on_tick: Callable[[], None]
+    ) -> None:
+        self.run = run
+        self.began = time.time_ns()
+        self.ended = 0
+        self.reason = ""
+        self.steps = Steps(options, self._stepped)
+        self.done = threading.Event()
+        self._options = options
+        self._activities = options.activities or ("cpu", "cuda")
+        self._is_busy = is_busy  # Whether a collective of this rank is in flight.
+        self._on_tick = on_tick  # Called often by the watching thread.
+        self._kept = OperatorTable(options.most_operators)
+        self._scopes = profiler.OpenScopes()
+        self._recording: Any = None
+        self._window = 0  # When the part that is recorded now began.
+        self._windows: list[tuple[int, int]] = []
+        self._in_window = 0  # Operators read of the window so far.
+        self._read_after = _FIRST
+        self._resumes_at = 0.0  # Seconds after the cell's start at which the next window begins.
+        self._memory = 0
+        self._asked = threading.Event()  # The main thread is to look, and has not yet.
+        self._refused = 0
+        self._look = _Pending(self._looked)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what runs on this thread within this block."""
+        watch = threading.Thread(target=self._watch, name="jdist-profile", daemon=True)
+        try:
+            with self._scopes.counted(), self.steps.counted():
+                if self.steps.is_due:
+                    self._begin()
+                watch.start()
+                try:
+                    yield
+                finally:
+                    self._finish()
+        finally:
+            self.done.set()
+
+    def read(self) -> RankProfile:
+        """What has been recorded, once the cell is over."""
+        columns, began = self._kept.columns(), self.began
+        return RankProfile(
+            run=self.run,
+            began=began / 1e9,
+            ended=self.ended / 1e9,
+            names=self._kept.names,
+            threads=self._kept.threads,
+            starts=(columns["start"] - began).tobytes(),
+            durations=columns["duration"].tobytes(),
+            name=columns["name"].tobytes(),
+            thread=columns["thread"].tobytes(),
+            kind=columns["kind"].tobytes(),
+            windows=tuple(((b - began) / 1e9, (e - began) / 1e9) for b, e in self._windows),
+            steps=tuple((end - began) / 1e9 for end in self.steps.ends),
+            left_out=self._kept.left_out,
+            longest_left_out=self._kept.longest_left_out,
+            left_out_seconds=self._kept.left_out_seconds,
+            reason=self.reason,
+        )
+
+    # ------------------------------------------------------------ windows
+
+    def _begin(self) -> None:
+        if self._recording is not None or self.reason:
+            return
+        try:
+            with _signals_held():
+                self._recording = profiler.start(self._activities)
+        except Exception as e:  # a profiler of the cell's own, or one that torch was built without
+            self.reason = f"torch.profiler could not be started: {describe_error(e)}"
+            return
+        self._scopes.is_recording = True
+        with torch.autograd.profiler.record_function(_MARK):
+            self._window = time.time_ns()
+        self._memory = psutil.Process().memory_info().rss
+
+    def _end(self) -> None:
+        """End what is being recorded, and read it."""
+        if self._recording is None:
+            return
+        with _signals_held():
+            recording, self._recording, self._scopes.is_recording = self._recording, None, False
+            end = time.time_ns()
+            try:
+                self._read(profiler.stop(recording), end)
+            except Exception as e:
+                self.reason = f"torch.profiler could not be read: {describe_error(e)}"
+
+    def _read(self, events: list[profiler.RawEvent], end: int) -> None:
+        main = next((thread for name, _, _, thread, *_ in events if name == _MARK), None)
+        if main is None:
+            self.reason = "the cell has used a profiler of its own, which took over"
+            return
+        self._kept.add([e for e in events if e[0] != _MARK], main, (self._window, end))
+        self._windows.append((self._window, end))
+        seconds = (end - self._window) / 1e9
+        self._in_window += len(events)
+        rate = len(events) / max(seconds, 1e-3)
+        most = max(0, _MOST_RECORDED - self._in_window) / max(rate, 1e-3)
+        self._read_after = min(max(most, _FIRST), _GROWTH * max(seconds, _FIRST), _LONGEST)
+        if self._in_window >= _MOST_RECORDED:
+            now, at = self._seconds, _SERIES
+            while at < now + self._read_after:
+                at *= 2
+            self._resumes_at = at
+            _log.debug("run %d: %d operators recorded, the next from %.0f s on", self.run, self._in_window, at)
+
+    def _finish(self) -> None:
+        self.ended = time.time_ns()
+        deadline = time.monotonic() + _DRAIN
+        while self._recording is not None and self._is_busy() and time.monotonic() < deadline:
+            time.sleep(_TICK / 10)
+        self._end()
+
+    @property
+    def _seconds(self) -> float:
+        return (time.time_ns() - self.began) / 1e9
+
+    def _stepped(self) -> None:
+        """A step has ended: the schedule says whether the next is recorded."""
+        if self._options.active and self.steps.is_due != (self._recording is not None):
+            if self._recording is not None:
+                self._end()
+                self._in_window, self._resumes_at = 0, 0.0
+            elif self._seconds >= self._resumes_at and not self._scopes:
+                self._begin()
+
+    # ------------------------------------------------------------ the watching thread
+
+    def _watch(self) -> None:
+        while not self.done.wait(_TICK):
+            if self._is_wanted() and not self._asked.is_set():
+                self._asked.set()
+                ctypes.pythonapi.Py_AddPendingCall(self._look, None)
+            self._on_tick()
+
+    def _is_wanted(self) -> bool:
+        """Whether the main thread should end the part that is recorded, or begin a window."""
+        if self._recording is None:
+            return not self.reason and not self._options.active and self._seconds >= self._resumes_at
+        is_long = time.time_ns() - self._window >= self._read_after * 1e9
+        return is_long or psutil.Process().memory_info().rss - self._memory > _MOST_MEMORY
+
+    def _looked(self, _: Any) -> int:
+        """Between two bytecodes of the main thread."""
+        try:
+            if not self.done.is_set() and not self.ended:
+                self._turn(sys._getframe(1))
+        except BaseException as e:  # in a pending call it would come out of the cell's own code
+            self.reason = self.reason or describe_error(e)
+            _log.exception("run %d is not recorded any more", self.run)
+        finally:
+            self._asked.clear()
+        return 0
+
+    def _turn(self, frame: FrameType | None) -> None:
+        can_begin = not self._scopes and not profiler.may_have_scopes(frame) and not self._is_busy()
+        if self._recording is None:
+            if can_begin:
+                self._in_window = 0
+                self._begin()
+            return
+        self._refused = 0 if can_begin else self._refused + 1
+        if can_begin or self._refused > _PATIENCE:
+            self._end()
+        if can_begin and self._recording is None and self._in_window < _MOST_RECORDED and self.steps.is_due:
+            self._begin()
+
+
+_MARK = "jdist: begins to record"
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Signals of this thread are handled after this block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

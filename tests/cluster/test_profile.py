@@ -1,0 +1,112 @@
+"""Profiles of real runs: the slow rank is named with the operator that made it slow, also after a failure."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+import jdist
+from jdist.client.trace.columns import MIME
+from support.waits import eventually
+
+ROUNDS = 6
+SETUP = """
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+net = DDP(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+loader = DataLoader(TensorDataset(torch.randn(400, 16)), batch_size=10)
+square = torch.randn(500, 500)
+"""
+TRAIN = f"""
+for _, (x,) in zip(range({ROUNDS}), loader):
+    if rank == 2:
+        for _ in range(3):
+            torch.linalg.matrix_exp(square)
+    opt.zero_grad()
+    net(x).sum().backward()
+    opt.step()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _made(cluster: jdist.Cluster) -> None:
+    cluster.run(SETUP, timeout=60)
+
+
+def test_the_rank_that_an_operator_makes_slow_is_named(cluster: jdist.Cluster, tmp_path: Path) -> None:
+    profile = cluster.profile(TRAIN, timeout=120)
+    assert profile.run is not None
+    profile.run.check()
+    assert set(profile.table) == {0, 1, 2, 3}
+    for rank, each in profile.table.items():
+        row = next(row for row in profile.report.trace.timeline.rows if row.rank == rank)
+        parts = (each.computing, each.collectives, each.waiting, each.loading, each.other)
+        assert sum(parts) == pytest.approx(row.ended - row.began - each.unrecorded, rel=0.05)
+        assert each.loading > 0
+        assert len(profile.report.ranks[rank].steps) == ROUNDS
+    slow = profile.table[2]
+    assert slow.computing == max(each.computing for each in profile.table.values())
+    assert all(profile.table[r].waiting > slow.waiting for r in (0, 1, 3))
+    worst = profile.slowest[0]
+    assert (worst.call.op, worst.slowest) == ("all_reduce", 2)
+    assert worst.last[2] >= ROUNDS - 1, "what the first step takes to begin is another matter"
+    exponents = sum(s for name, s in worst.instead if "matrix_exp" in name or "mm" in name or name.startswith("aten::"))
+    assert exponents > worst.meanwhile / 2
+    assert "for rank 2 in all_reduce of world at cell line 6" in profile.report.finding
+    assert "≈" not in repr(profile), "gloo tells when DDP's calls ended"
+    bundle = profile._repr_mimebundle_()
+    assert sum(bundle[MIME]["operators"]["counts"]) > 4 * ROUNDS * 10
+    events = json.loads(gzip.decompress(profile.save(tmp_path / "p.json.gz").read_bytes()))["traceEvents"]
+    assert {e["pid"] for e in events} == {0, 1, 2, 3}
+    assert {e["pid"] for e in events if e["name"] == "aten::linalg_matrix_exp"} == {2}
+    for name in ("aten::addmm", "all_reduce", f"step {ROUNDS - 1}", "Optimizer.step#SGD.step"):
+        assert {e["pid"] for e in events if e["name"] == name} == {0, 1, 2, 3}, name
+    assert repr(cluster.read_profile()) == repr(profile)
+    cluster.run("1")
+    assert cluster.read_profile(profile.run.number).run is None, "another cell does not end it"
+
+
+def test_steps_of_a_schedule(cluster: jdist.Cluster) -> None:
+    profile = cluster.profile(TRAIN, [0, 1, 2, 3], timeout=120, wait=1, warmup=1, active=2, repeat=1)
+    for operators in profile.report.ranks.values():
+        assert len(operators.profile.windows) == 1
+        assert [n for n in operators.profile.names if n == "Optimizer.step#SGD.step"]
+        assert operators.recorded.starts[0] >= operators.steps[1] - 0.001
+    assert all(each.unrecorded > 0 for each in profile.table.values())
+    assert "operators were recorded in 1 window" in repr(profile)
+    with pytest.raises(jdist.UsageError, match="needs active steps"):
+        cluster.profile("1", wait=1)
+    with pytest.raises(jdist.UsageError, match="no activity tpu"):
+        cluster.profile("1", activities="tpu")
+
+
+def test_a_cell_that_fails_or_is_interrupted_has_a_profile(cluster: jdist.Cluster) -> None:
+    failed = cluster.profile(TRAIN + "\n1 / 0 if rank == 1 else dist.barrier()", timeout=120)
+    assert failed.run is not None
+    with pytest.raises(jdist.CellError, match="ZeroDivisionError"):
+        failed.run.check()
+    assert all(each.computing > 0 for each in failed.table.values())
+    endless = "while True:\n    square @ square"
+    run = cluster.submit(endless, (0, 1), profile=jdist.ProfileOptions())
+    eventually(lambda: len(cluster.look([0, 1])) == 2 and run.state == "running")
+    cluster.interrupt()
+    assert run.wait(60)
+    cut = cluster.read_profile(run)
+    assert set(cut.table) == {0, 1}
+    assert "aten::mm" in cut.report.ranks[0].profile.names
+    with pytest.raises(jdist.CellInterrupted):
+        run.check()
+    with pytest.raises(jdist.UsageError, match="no profile of run 9999"):
+        cluster.read_profile(9999)
+
+
+def test_the_cell_marks_its_steps(cluster: jdist.Cluster) -> None:
+    profile = cluster.profile("import jdist\nfor _ in range(5):\n    torch.ones(3)\n    jdist.profile_step()", [0, 3])
+    assert {r: len(o.steps) for r, o in profile.report.ranks.items()} == {0: 5, 3: 5}
+    assert set(profile.table) == {0, 3}
+    assert "no rank waited long" in repr(profile)
