@@ -12,6 +12,7 @@ from jdist.core.ranks import RankSet, ranks_by
 _MOST = 16  # Places that are listed.
 _LONGEST = 160  # Characters of a place.
 _LONGEST_RANKS = 40  # Characters of the ranks at a place.
+FINISHED = "finished"
 BLOCKED = ("collective", "transfer", "store")  # Kinds of activity that only other ranks can end.
 
 
@@ -88,7 +89,7 @@ def describe_unpaused(row: RankFacts, seen: Observation | None, run: int) -> str
     if row.state in ("gone", "unreachable", "starting"):
         return f"is {row.state}"
     if not row.run:
-        return f"has finished its part of run {run}" if run else "runs nothing"
+        return f"{FINISHED} run {run}" if run else "runs nothing"
     later = "; pauses after it" if row.is_pausing else ""
     if seen is None or seen.doing.kind in ("idle", "paused"):  # it has moved on since
         return f"is in run {row.run}{later}"

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from jdist.client.attachment import Ranks
-from jdist.client.debug.places import Places
+from jdist.client.debug.places import FINISHED, Places
 from jdist.client.debug.stack_tree import Stacks
 from jdist.core.errors import UsageError
 from jdist.core.quantities import parse_count
@@ -25,7 +25,7 @@ def pause(s: Session, o: Namespace) -> None:
     A rank that is inside a collective pauses as it comes out.
     """
     places = s.cluster.pause(_chosen(s, o))
-    s.echo(_described(places) if places else "nothing runs there")
+    s.echo(_described(places) or "nothing runs there")
 
 
 @verb("continue", RANKS)
@@ -113,12 +113,11 @@ def _resume(s: Session, o: Namespace, how: StepKind, line: int = 0) -> None:
 
 
 def _described(places: Places) -> str:
-    return "\n".join(f"{PAUSE_SIGN if line_is_paused else '▶'} {text}" for text, line_is_paused in _lines(places))
-
-
-def _lines(places: Places) -> list[tuple[str, bool]]:
-    paused = [(text, True) for text in str(Places(places, {})).splitlines()]
-    return paused + [(text, False) for text in str(Places({}, places.others)).splitlines()]
+    """Where the ranks are, each line with the sign of what they do: they are paused, run, or have finished."""
+    finished = {rank: text for rank, text in places.others.items() if text.startswith(FINISHED)}
+    running = {rank: text for rank, text in places.others.items() if rank not in finished}
+    signed = ((PAUSE_SIGN, Places(places, {})), ("▶", Places({}, running)), ("✓", Places({}, finished)))
+    return "\n".join(f"{sign} {line}" for sign, some in signed for line in str(some).splitlines())
 
 
 def _drawn(stacks: Stacks) -> str:

@@ -70,7 +70,7 @@ IN_PYTHON = Observation("cpu", Activity("python", "load", 3), 0)
         (row(is_pausing=True), IN_CALL, "in all_reduce #18 of ranks 0 at line 5; pauses after it"),
         (row(), IN_PYTHON, "runs load at line 3"),
         (row(), None, "is in run 12"),
-        (row(run=0), None, "has finished its part of run 12"),
+        (row(run=0), None, "finished run 12"),
         (row("gone"), None, "is gone"),
     ],
 )

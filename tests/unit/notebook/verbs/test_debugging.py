@@ -129,6 +129,9 @@ def test_nothing_to_pause(session: Session, cluster: Cluster, screen: Screen) ->
     cluster.places = Places({}, {})
     call(session, "pause", [])
     assert screen.texts == ["nothing runs there"]
+    cluster.places = Places({}, {0: "in all_reduce #17; pauses after it", 1: "finished run 12"})
+    call(session, "pause", [])
+    assert screen.texts[1] == "▶ [0] in all_reduce #17; pauses after it\n✓ [1] finished run 12"
 
 
 def test_stacks_are_drawn_under_their_run(session: Session, cluster: Cluster, screen: Screen) -> None:
