@@ -32,7 +32,9 @@ from jdist.worker.cells.children import Children
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import cell_numbers
+from jdist.worker.debug import breakpoints
 from jdist.worker.debug.debugger import Debugger
+from jdist.worker.debug.post_mortem import CellFailure, PostMortem
 from jdist.worker.escalation import InterruptPolicy, free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
@@ -78,7 +80,9 @@ class ControlThread:
         self._sigint = sigint.install(kernel)
         self._debugger = Debugger(kernel, spec.worker, self._cells, self._sigint, self._groups.log, self._observer)
         self._observer.pause = self._debugger.place
-        self._queries = QueryHandler(spec, namespace, self._observer, self._debugger, self._profiler)
+        self._post_mortem = PostMortem(kernel.shell, self._debugger.is_user_code, self._hold)
+        self._cells.context, self._cells.on_outcome = self._post_mortem.begin, self._post_mortem.end
+        self._queries = QueryHandler(spec, namespace, self._observer, self._debugger, self._post_mortem, self._profiler)
         self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups)
         self._sigint.catch_ignored()
         OWN_FILES.add(sigint.__file__)
@@ -88,6 +92,7 @@ class ControlThread:
         tracebacks.adapt(kernel.shell)
         patches.install(self._groups)
         shell.adapt(kernel)
+        breakpoints.install(kernel, lambda frame: self._debugger.pause(frame, "breakpoint"))
         shell.keep_names(kernel.shell, self._groups.own_names)
         appearance.set_up(kernel.shell)
         self._handover.guard()
@@ -118,6 +123,13 @@ class ControlThread:
 
     def _spawn(self, target: Callable[..., Any], *args: Any) -> None:
         threading.Thread(target=target, args=args, name="jdist-helper", daemon=True).start()
+
+    # ------------------------------------------------------------ the main thread
+
+    def _hold(self, failure: CellFailure) -> None:
+        if not self._cells.is_inner:
+            frame = failure.frames[-1][0]
+            self._debugger.pause(frame, "failure", stack=failure.frames, error=failure.error)
 
     # ------------------------------------------------------------ the control thread
 

@@ -266,14 +266,7 @@ def test_input_on_one_rank(cluster: jdist.Cluster) -> None:
     assert run.values == {1: 42}
 
 
-def test_breakpoint_on_one_rank(cluster: jdist.Cluster) -> None:
-    code = "def f(a):\n    b = a + 1\n    breakpoint()\n    return b\nf(1)"
-    run = answering(cluster, code, ["p b + 40", "!b = 7", "c"], (2,))
-    assert "42" in run.outcomes[2].stdout
-    assert run.values == {2: 7}
-
-
-@pytest.mark.parametrize("code", ["input('? ')", "breakpoint()", "import getpass; getpass.getpass()"])
+@pytest.mark.parametrize("code", ["input('? ')", "import getpass; getpass.getpass()"])
 def test_input_on_several_ranks_is_refused_with_the_way_out(cluster: jdist.Cluster, code: str) -> None:
     error = fails(cluster, f"{code}\n1", allow_stdin=True)
     assert {o.kind for o in error.outcomes.values()} == {"error"}

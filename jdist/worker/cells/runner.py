@@ -5,7 +5,6 @@ needs, on every rank at once. A console goes on using that channel; the kernel's
 """
 
 import asyncio
-import contextlib
 import contextvars
 import os
 import threading
@@ -53,6 +52,9 @@ class CellRunner:
         self.digest_calls: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
         self.profiled: Callable[[ExecuteCell], AbstractContextManager[None]] = lambda _cell: nullcontext()
         self.has_broken_group: Callable[[], bool] = lambda: False  # Since the world was formed.
+        # What a cell runs in, and what is told of its end and of the error with which it failed.
+        self.context: Callable[[ExecuteCell], AbstractContextManager[None]] = lambda _cell: nullcontext()
+        self.on_outcome: Callable[[ExecuteCell, BaseException | None], None] = lambda _cell, _error: None
         self.on_end: Callable[[int], None] = lambda _run: None
         self.is_inner = False  # Whether the cell runs in a paused frame of another.
         self.idle = threading.Event()  # Set by the end of a cell, cleared by the beginning of the next.
@@ -79,7 +81,7 @@ class CellRunner:
             self._streams.restore()  # threads may have replaced them since the last cell
             remove_prompts()
             try:
-                with self.profiled(cell):
+                with self.profiled(cell), self.context(cell):
                     await kernel.do_execute(cell.code, False, not cell.is_internal, {}, cell.allow_stdin)
             except (Exception, KeyboardInterrupt):  # as ipykernel does: the kernel outlives it
                 kernel.log.exception("run %d ended outside the cell", cell.run)
@@ -87,7 +89,7 @@ class CellRunner:
                 kernel.post_handler_hook()
                 self._end_if_on(cell)
 
-    def run_within(self, cell: ExecuteCell, names: contextlib.AbstractContextManager[None]) -> None:
+    def run_within(self, cell: ExecuteCell, names: AbstractContextManager[None]) -> None:
         """Run a cell now, in this thread, in the middle of another; ``names`` gives the shell the names it sees."""
         kernel, shell = self._kernel, self._kernel.shell
         outer, has_input = (self._cell, self._parent, self._began), allows_input(kernel)
@@ -156,6 +158,7 @@ class CellRunner:
         if cell is None:
             return
         self._streams.restore(has_failed=result is None or not result.success)
+        self.on_outcome(cell, result and result.error_in_exec)
         done = outcome_of(result, self._kernel.shell, cell.run, self._worker, self._seconds())
         span = self.spans.find(cell.run)
         if done.kind == "value" and span is not None:

@@ -82,9 +82,11 @@ class Debugger:
         self._asked = 0  # The run that is to pause.
         self._aborted = 0  # The run that was aborted last: it does not pause any more.
         self._resumes: Counter[int] = Counter()  # `ResumeRanks` received, by run.
+        self._newest: ResumeRanks | None = None  # The newest one.
         self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
         self._lock = threading.Lock()  # Guards the above, between the control thread and the one that pauses.
         self._one = threading.Lock()  # One thread is paused at a time.
+        sigint.on_raise = self._stepper.end
         sigint.held.add(Debugger._hold.__code__)
         OWN_FILES.add(__file__)
         signal.signal(SIGNAL, self._handle_signal)
@@ -109,11 +111,14 @@ class Debugger:
         asyncio.get_running_loop().call_later(_AGAIN, self._send_signal, run)
 
     def resume(self, order: ResumeRanks) -> None:
-        """Let the run go on, or take the request to pause it back."""
+        """Let the run go on, or take back the request to pause it, or the step that it is in."""
         with self._lock:
             self._resumes[order.run] += 1
             self._asked = 0
-            if self.paused is not None and self.paused.run == order.run:
+            self._newest = order
+            if self.paused is None:
+                self._stepper.end()
+            elif self.paused.run == order.run:
                 self._orders.put(order)
 
     def order_cell(self, cell: ExecuteCell) -> None:
@@ -251,8 +256,10 @@ class Debugger:
             how = self._hold(found, reason, about_to, error)
         if isinstance(how, _Abort):
             self._sigint.interrupt(frame)
-        elif how is not None and how.how != "continue":
-            self._stepper.begin(how.how, found.frame, how.line, self._handle_stop)
+        elif how is not None and reason != "failure":
+            with self._lock:
+                if how is self._newest:
+                    self._stepper.begin(how.how, found.frame, how.line, self._handle_stop)
 
     def _handle_stop(self, frame: FrameType, about_to: Call | None) -> None:
         __tracebackhide__ = True

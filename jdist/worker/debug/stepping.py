@@ -71,6 +71,7 @@ class _Trace:
         self._is_user_code = is_user_code
         self._on_stop = on_stop
         self._thread = threading.get_ident()
+        self._outermost: FrameType | None = None
         self._is_over = False
         self._earlier: Any = None  # The thread's trace function, such as that of a coverage tool,
         self._replaced: list[tuple[FrameType, Any]] = []  # and those of frames.
@@ -80,6 +81,7 @@ class _Trace:
         for frame in filter(self._is_user_code, _outwards(own)):
             self._replaced.append((frame, frame.f_trace))
             frame.f_trace = self._handle
+            self._outermost = frame
         self._earlier = sys.gettrace()
         sys.settrace(self._handle)
 
@@ -100,7 +102,8 @@ class _Trace:
         if self._is_over:
             self.end()
         elif event == "call":
-            return self._handle if self._how == "step" and self._is_user_code(frame) else None
+            is_entered = self._is_user_code(frame) if self._how == "step" else self._goes_on(frame)
+            return self._handle if is_entered else None
         elif event == "line" and self._stops_at(frame):
             self.end()
             # Python traces nothing within a trace function: cells that run in the frame could not be interrupted there.
@@ -108,7 +111,16 @@ class _Trace:
         return None
 
     def _stops_at(self, frame: FrameType) -> bool:
-        return self._how != "until" or frame is not self._frame or frame.f_lineno >= self._line
+        is_chosen = frame is self._frame or (self._frame is self._outermost and self._goes_on(frame))
+        return self._how != "until" or not is_chosen or frame.f_lineno >= self._line
+
+    def _goes_on(self, frame: FrameType) -> bool:
+        """Whether a frame goes on where the outermost one ends: IPython runs each statement of a cell by itself."""
+        last, code = self._outermost, frame.f_code
+        if last is None or last.f_back is None or frame.f_back is None:
+            return False
+        is_next = (code.co_name, code.co_filename) == (last.f_code.co_name, last.f_code.co_filename)
+        return is_next and code.co_name == "<module>" and frame.f_back.f_code is last.f_back.f_code
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -29,7 +29,7 @@ def disable_in_children(kernel: Any, parts: Sequence[Callable[[], None]]) -> Non
         signal.set_wakeup_fd(-1)  # else the rank's event loop would take the child's signals for the rank's
         if getattr(signal.getsignal(signal.SIGINT), "__module__", "") == sigint.__name__:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        builtins.input, sys.breakpointhook = _input, sys.__breakpointhook__
+        builtins.input = _input
         ipykernel_compat.be_silent(kernel)
         for part in parts:
             part()

@@ -4,13 +4,12 @@ import functools
 import pdb  # noqa: T100 — its class is adapted; nothing stops here
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import IPython
-import torch.distributed
 from IPython import display
-from IPython.core import debugger, page
+from IPython.core import page
 from IPython.core.autocall import ZMQExitAutocall
 
 from jdist.core.errors import UsageError
@@ -19,14 +18,16 @@ from jdist.worker.compat.ipykernel import allows_input, give_no_input
 from jdist.worker.groups import on_reform
 from jdist.worker.kernel import formatter
 
+_DEBUG = Remedy("debug", "run cells in the frames in which ranks have failed")
+
 
 class InputRefused(UsageError, RuntimeError):
     """A cell on several ranks, or in the background, asks for input. Shown as one line without a traceback."""
 
-    def __init__(self, what: str, effect: str):
+    def __init__(self, what: str, effect: str, others: Sequence[Remedy] = ()):
         ranks = "" if on_reform.rank() is None else str(on_reform.rank())
         message = f"{what} needs a cell that runs on one rank, and not in the background"
-        super().__init__(message, remedies=[Remedy("run_cell", effect, ranks)])
+        super().__init__(message, remedies=[Remedy("run_cell", effect, ranks), *others])
 
 
 def adapt(kernel: Any) -> None:
@@ -82,13 +83,15 @@ class _ConsoleExit(ZMQExitAutocall):
         super().__call__(keep_kernel)  # type: ignore[no-untyped-call]
 
 
-def _only_on_one_rank(kernel: Any, function: Callable[..., Any], what: str, effect: str) -> Callable[..., Any]:
+def _only_on_one_rank(
+    kernel: Any, function: Callable[..., Any], what: str, effect: str, others: Sequence[Remedy] = ()
+) -> Callable[..., Any]:
     """``function``, which raises InputRefused where several ranks run the cell and none may ask for input."""
 
     @functools.wraps(function)
     def asked(*args: Any, **kwargs: Any) -> Any:
         if not allows_input(kernel):
-            raise InputRefused(what, effect)
+            raise InputRefused(what, effect, others)
         return function(*args, **kwargs)
 
     return asked
@@ -116,24 +119,8 @@ def _until_stopped(kernel: Any) -> Callable[..., Any]:
 
 
 def _adapt_debuggers(kernel: Any, shell: Any) -> None:
-    """Have every way into a debugger say at once where it cannot be used, and begin at the caller where it can."""
-    attached, post_mortem = sys.breakpointhook, shell.debugger
-    debug = "debug it there"
-    in_pdb: Any = pdb.Pdb
-
-    def at_caller(*args: Any, **kwargs: Any) -> Any:
-        set_trace: Any = debugger.set_trace
-        frame: Any = sys._getframe()
-        while frame.f_code.co_filename == __file__:
-            frame = frame.f_back
-        return set_trace(frame, *args, **kwargs)
-
-    checked = _only_on_one_rank(kernel, at_caller, "breakpoint()", debug)
-
-    def hook(*args: Any, **kwargs: Any) -> Any:
-        if kernel.debugger is not None and kernel.debugger.is_started:
-            return attached(*args, **kwargs)  # debugpy's, which does nothing without a front end
-        return checked(*args, **kwargs)
+    """Have every debugger that asks for input say at once where it cannot be used; breakpoints pause the rank."""
+    post_mortem = shell.debugger
 
     def debug_last_error(force: bool = False) -> Any:
         if allows_input(kernel):
@@ -141,15 +128,10 @@ def _adapt_debuggers(kernel: Any, shell: Any) -> None:
         if shell.call_pdb and sys.exc_info()[1] is not None:  # %pdb: the error itself is what is reported
             print("jdist: %pdb starts only in a cell that runs on one rank", file=sys.stderr)
             return None
-        raise InputRefused("%debug", "start in the frame that failed there")
+        raise InputRefused("%debug", "start in the frame that failed there", [_DEBUG])
 
-    sys.breakpointhook = hook
     shell.debugger = debug_last_error
-    trace: Any = _only_on_one_rank(kernel, in_pdb.set_trace, "a debugger", debug)
-    in_pdb.set_trace = lambda self, frame=None, **given: trace(self, frame or sys._getframe(1), **given)
-    in_pdb.interaction = _only_on_one_rank(kernel, in_pdb.interaction, "a debugger", debug)
+    in_pdb: Any = pdb.Pdb
+    in_pdb.interaction = _only_on_one_rank(kernel, in_pdb.interaction, "a debugger", "debug it there", [_DEBUG])
     in_ipython: Any = IPython
-    in_ipython.embed = _only_on_one_rank(kernel, in_ipython.embed, "IPython.embed()", debug)
-    # torch's own makes the other ranks wait in a barrier, but the cell runs on one rank only.
-    distributed: Any = torch.distributed
-    distributed.breakpoint = _only_on_one_rank(kernel, lambda *_, **__: at_caller(), "dist.breakpoint()", debug)
+    in_ipython.embed = _only_on_one_rank(kernel, in_ipython.embed, "IPython.embed()", "debug it there")

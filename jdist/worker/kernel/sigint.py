@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ class SafeSigint:
         self._cancelled = False
         self.raised_at: Moment | None = None  # When the cell was interrupted last; None: not since `forget`.
         self.is_insistent = False  # Whether code that swallows the interrupt is interrupted again within its handler.
+        self.on_raise: Callable[[], None] = lambda: None  # Called before an interrupt is raised in the cell.
         self._raised: KeyboardInterrupt | None = None
         self._awaited: asyncio.Future[Any] | None = None
 
@@ -53,6 +54,7 @@ class SafeSigint:
     def interrupt(self, frame: FrameType) -> None:
         """Raise KeyboardInterrupt, to end the code of ``frame``, which runs in this thread."""
         self._note()
+        self.on_raise()
         self._raised = KeyboardInterrupt()
         if self.is_insistent:
             self._raise_in_handlers(frame)

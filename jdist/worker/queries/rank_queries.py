@@ -21,6 +21,7 @@ from jdist.wire import log
 from jdist.wire.values.objects import decode, encode, inline
 from jdist.wire.values.segments import Segment, layout, split
 from jdist.worker.debug.debugger import Debugger
+from jdist.worker.debug.post_mortem import PostMortem
 from jdist.worker.observe.observer import Observer
 from jdist.worker.profile.cell_profiler import CellProfiler
 from jdist.worker.queries.introspection import complete, introspect
@@ -46,12 +47,14 @@ class QueryHandler:
         namespace: dict[str, Any],
         observer: Observer,
         debugger: Debugger,
+        post_mortem: PostMortem,
         profiler: CellProfiler,
     ):
         self._spec = spec
         self.rank = spec.rank
         self._session = namespace
         self._debugger = debugger
+        self._post_mortem = post_mortem
         self._held: OrderedDict[str, Buffers] = OrderedDict()
         self._lock = threading.Lock()
         self._observer = observer
@@ -65,7 +68,7 @@ class QueryHandler:
     def answer(self, op: RankOp, report: Report) -> RankReplyBody:
         """The reply to one query; ``report`` takes the progress of long ones."""
         match op:
-            case debug.ReadStack() | debug.ReadSource():
+            case debug.ReadStack() | debug.DebugFailure() | debug.ReadSource():
                 return self._answer_debugging(op)
             case values.Evaluate():
                 return self._evaluate(op, report)
@@ -103,9 +106,11 @@ class QueryHandler:
             case _:
                 return QueryFailed(f"a rank cannot answer {type(op).__name__}")
 
-    def _answer_debugging(self, op: debug.ReadStack | debug.ReadSource) -> RankReplyBody:
+    def _answer_debugging(self, op: debug.ReadStack | debug.DebugFailure | debug.ReadSource) -> RankReplyBody:
         if isinstance(op, debug.ReadStack):
-            return self._debugger.read_stack(op) or QueryFailed(f"rank {self.rank} is not paused")
+            return self._debugger.read_stack(op) or self._post_mortem.answer(op)
+        if isinstance(op, debug.DebugFailure):
+            return self._post_mortem.answer(op)
         text = self._debugger.read_source(op.file)
         why = f"{op.file} is not on the stack of rank {self.rank}"
         return QueryFailed(why) if text is None else debug.SourceText(text)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import textwrap
 import threading
 from collections.abc import Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ CELL = "<a cell>"
 class Program:
     """A program that calls ``pause()``; from there on each stop takes the next of ``orders``, then it continues.
 
-    An order is the kind of step; the line may follow, or the number of frames by which to go up before.
+    An order is the kind of step. "up" chooses the frame's caller before; a line may follow.
     """
 
     def __init__(self, text: str, *orders: str, **names: Any):
@@ -49,13 +50,12 @@ class Program:
                 assert frame.f_back is not None
                 frame = frame.f_back
         self.stops.append(f"{frame.f_code.co_name.strip('<>')}:{frame.f_lineno}")
-        how, _, number = next(self.orders, "continue").partition(" ")
-        if number.startswith("up"):
-            for _ in range(int(number[2:])):
-                assert frame.f_back is not None
-                frame = frame.f_back
-        kind: Any = how
-        self.stepper.begin(kind, frame, int(number) if number.isdecimal() else 0, self.stop)
+        kind: Any
+        kind, *rest = next(self.orders, "continue").split()
+        if "up" in rest:
+            assert frame.f_back is not None
+            frame = frame.f_back
+        self.stepper.begin(kind, frame, int(rest[-1]) if rest and rest[-1] != "up" else 0, self.stop)
 
     @staticmethod
     def describe(logged: LoggedCall, is_in_cpp: bool) -> Call | None:
@@ -89,12 +89,12 @@ after = result
         (["step"] * 6, ["train:9", "scaled:2", "scaled:3", "train:7", "train:8", "train:9"]),
         (["next"] * 3, ["train:9", "train:7", "train:8"]),
         (["return"] * 2, ["module:13"]),
-        (["next up1"] * 2, ["module:13"]),
+        (["next up"] * 2, ["module:13"]),
         (["step", "step", "return"], ["train:9", "scaled:2", "train:7"]),
         (["step", "step", "next", "next"], ["train:9", "scaled:2", "scaled:3", "train:7"]),
         (["until 10", "step"], ["train:10", "module:13"]),
         (["until 99", "next", "next"], ["module:13"]),
-        (["step", "step up1"], ["train:9", "scaled:2"]),  # the next line anywhere, whichever frame is chosen
+        (["step", "step up"], ["train:9", "scaled:2"]),  # the next line anywhere, whichever frame is chosen
         (["next_call", "next"], []),
         ([], []),
     ],
@@ -135,6 +135,43 @@ def test_an_exception_that_nobody_handles_ends_the_program_and_the_tracing() -> 
     assert sys.gettrace() is None
 
 
+STATEMENTS = """\
+def f():
+    pause()
+    return 1
+f()
+x = 2
+for i in range(2):
+    x += 1
+y = x
+"""
+
+
+@pytest.mark.parametrize(
+    ("orders", "expected"),
+    [
+        (["next"] * 4, ["f:3", "module:5", "module:6", "module:7"]),
+        (["step"] * 3, ["f:3", "module:5", "module:6"]),
+        (["return", "next"], ["module:5", "module:6"]),
+        (["next up", "until 7", "return"], ["module:5", "module:7"]),
+        (["until up 9", "return"], []),
+        (["next up", "until 8", "next"], ["module:5", "module:8"]),
+        (["return up"], []),
+    ],
+)
+def test_statements_of_a_cell_that_run_one_by_one(orders: list[str], expected: list[str]) -> None:
+    program = Program(STATEMENTS, *orders)
+    statements = ast.parse(STATEMENTS).body
+
+    def run_code(code: CodeType) -> None:
+        exec(code, program.names)
+
+    for statement in statements:
+        run_code(compile(ast.Module([statement], []), CELL, "exec"))
+    program.stepper.end()
+    assert program.stops == ["f:2", *expected]
+
+
 def test_generators_stop_in_their_callers_and_where_they_go_on() -> None:
     text = """\
     def batches():
@@ -149,7 +186,7 @@ def test_generators_stop_in_their_callers_and_where_they_go_on() -> None:
     """
     assert stops(text, *["next"] * 4) == ["batches:3", "batches:4", "module:9", "module:8", "module:9"]
     assert stops(text, "return", "next", "next") == ["batches:3", "module:9", "module:8", "module:9"]
-    assert stops(text, "next up1", "next") == ["batches:3", "module:9", "module:8"]
+    assert stops(text, "next up", "next") == ["batches:3", "module:9", "module:8"]
 
 
 def test_coroutines_are_followed_through_their_waits() -> None:
