@@ -85,7 +85,7 @@ class ControlThread:
         self._queries = QueryHandler(spec, namespace, self._observer, self._debugger, self._post_mortem, self._profiler)
         self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups)
         self._sigint.catch_ignored()
-        OWN_FILES.add(sigint.__file__)
+        OWN_FILES.update({sigint.__file__, __file__})
         self._aborting = threading.Lock()  # Guards the next.
         self._last_abort: tuple[int, InterruptPolicy | None] = (0, None)  # The run that was aborted last.
         on_reform.be_rank(spec.rank)

@@ -9,13 +9,14 @@ import contextvars
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from msgspec import structs
 from tornado.ioloop import IOLoop
 
+from jdist.core.errors import UsageError
 from jdist.core.messages.base import AGENT_IDENTITY, MESSAGE_ID, Message
 from jdist.core.messages.runs import ExecuteCell, RankDone
 from jdist.core.observation import CallDigest
@@ -93,18 +94,19 @@ class CellRunner:
         """Run a cell now, in this thread, in the middle of another; ``names`` gives the shell the names it sees."""
         kernel, shell = self._kernel, self._kernel.shell
         outer, has_input = (self._cell, self._parent, self._began), allows_input(kernel)
-        result = shell.displayhook.exec_result
+        result, runner = shell.displayhook.exec_result, shell.loop_runner
         self.is_inner = True
         try:
             self._begin(cell)
             allow_input(kernel, cell.allow_stdin)
+            shell.loop_runner = _refuse_await
             with names:
                 shell.run_cell(cell.code, store_history=not cell.is_internal)
         except (Exception, KeyboardInterrupt):
             kernel.log.exception("run %d ended outside the cell", cell.run)
         finally:
             self._end_if_on(cell)
-            shell.displayhook.exec_result = result
+            shell.displayhook.exec_result, shell.loop_runner = result, runner
             allow_input(kernel, has_input)
             self._cell, self._parent, self._began = outer
             self._set_parent()
@@ -183,3 +185,8 @@ class CellRunner:
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began
+
+
+def _refuse_await(cell: Coroutine[Any, Any, object]) -> None:
+    cell.close()
+    raise UsageError("a cell in a paused frame cannot await: the paused code holds the event loop")

@@ -114,8 +114,8 @@ class FrameStack:
 class FrameNames:
     """A frame's names as one dictionary: its local ones, those of its module, and behind these the session's.
 
-    What a cell assigns to a local variable is written to the frame. Any other name that it assigns is only in the
-    dictionary. It stays the same one, as functions that cells define refer to it.
+    What a cell assigns to a local variable or to a name of the module is written there. Any other name that it assigns
+    is only in the dictionary, which stays the same one, as functions that cells define refer to it.
     """
 
     def __init__(self, frame: FrameType, session: dict[str, Any]):
@@ -174,9 +174,12 @@ class FrameNames:
         gone = self._before.keys() - self._names.keys()
         if self._frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             mine = self._variables & (changed.keys() | gone)
+            module = {name for name in changed.keys() - mine if name in self._frame.f_globals}
         else:  # of a script, a module or a class: whatever is assigned becomes a name of it
-            mine = {name for name in changed.keys() | gone if not _OF_SHELL.fullmatch(name)}
-        self._added |= changed.keys() - mine
+            mine, module = changed.keys() | gone, set()
+        mine, module = ({n for n in names if not _OF_SHELL.fullmatch(n)} for names in (mine, module))
+        self._added |= changed.keys() - mine - module
+        self._frame.f_globals.update((n, changed[n]) for n in module)
         _write_variables(self._frame, {n: changed[n] for n in mine & changed.keys()}, mine & gone)
 
 
