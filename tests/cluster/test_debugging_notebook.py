@@ -1,0 +1,136 @@
+"""A world is debugged from a notebook, as its user sees it: paused cells, verbs, failures, a kernel's restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+import jdist
+from support import anatomy
+from support.notebook import Cell, Notebook
+
+if TYPE_CHECKING:
+    from support.leaks import Traces
+
+NAME = "debugged"
+TRAIN = """%%dist
+def train_step(step):
+    loss = step * 1.0
+    if step == 2:
+        breakpoint()
+    return loss
+total = 0.0
+for step in range(5):
+    total += train_step(step)
+    dist.barrier()
+print('total', total)
+"""
+LOOP = """%%dist -b -o running
+def wait():
+    turns = 0
+    while not over:
+        turns += 1
+    return turns > 0
+over = False
+wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook(run_traces: Traces) -> Iterator[Notebook]:
+    """A notebook that has started two ranks."""
+    before = set(run_traces.exempt)
+    found = Notebook()
+    run_traces.exempt.add(found.manager.provisioner.pid)  # type: ignore[union-attr]
+    try:
+        found.run(f"%dist start -n 2 --backend gloo --name {NAME} --timeout 60 --idle-timeout 60")
+        run_traces.note_clusters()
+        watching = jdist.attach(NAME)
+        run_traces.exempt |= {anatomy.controller(watching), anatomy.agent(watching, 0)}
+        watching.detach()
+        yield found
+        found.execute(f"%dist stop {NAME}")
+    finally:
+        found.close()
+        run_traces.exempt = before
+
+
+def lines(cell: Cell) -> list[str]:
+    return [line for line in cell.text.splitlines() if line]
+
+
+def test_the_cell_gives_the_notebook_back_and_goes_on_in_its_place(notebook: Notebook) -> None:
+    cell = notebook.run(TRAIN)
+    assert "⏸ run " in cell.text
+    assert "is paused · %dist continue goes on · %%dist cells run in the paused frames" in cell.text
+    assert "  [0-1] train_step, line " in cell.text
+    inner = notebook.run("%%dist\nprint('here', step, loss + rank)\nloss")
+    assert lines(inner)[0] == "[0-1] here 2 2.0 | 3.0"
+    assert "in the paused frames" in inner.text
+    assert "train_step" in notebook.run("%dist where").text
+    assert "◂ cells run here" in notebook.run("%dist where").text
+    assert notebook.execute("%%dist\n1 / 0").ename == "CellError"
+    notebook.run("%%dist\nloss = 100.0 * (rank + 1)")
+    notebook.run("%dist pull loss")
+    assert notebook.value("loss") == "{0: 100.0, 1: 200.0}"
+    assert "total" in notebook.run("%dist up").text
+    assert "[0-1] total 1.0" in notebook.run("%%dist\nprint('total', total)").text
+    notebook.run("%dist down")
+    assert "return loss" in notebook.run("%dist next").text or "return loss" in notebook.run("%dist next").text
+    moved = notebook.run("%dist next-call").text
+    assert "about to call barrier" in moved
+    notebook.run("%dist continue")
+    text = notebook.until(cell, lambda text: "2 ranks · " in text)
+    assert "[0-1] total 108.0 | 208.0" in text
+    assert "⏸" not in text
+    assert "[0-1] 5" in notebook.run("%%dist\nprint(5)").text
+
+
+def test_a_cell_in_the_background_is_paused_by_a_verb(notebook: Notebook) -> None:
+    cell = notebook.run(LOOP)
+    answer = notebook.run("%dist pause").text
+    assert answer.count("⏸ ") >= 1
+    assert "wait, line" in answer
+    assert "⏸ run" in notebook.until(cell, lambda text: "⏸ run" in text)
+    assert "⏸ paused" in notebook.run("%dist status").text
+    notebook.run("%%dist\nover = True")
+    assert "no rank is paused" not in notebook.run("%dist up").text
+    notebook.run("%%dist\nover = True")
+    notebook.run("%dist continue")
+    notebook.until(cell, lambda text: "2 ranks · " in text)
+    assert notebook.value("running.values") == "{0: True, 1: True}"
+    assert "nothing runs that could be paused" in notebook.execute("%dist pause").evalue
+    refused = notebook.execute("%dist continue")
+    assert (refused.ename, "no rank is paused; %dist pause to pause what runs" in refused.evalue) == (
+        "UsageError",
+        True,
+    )
+
+
+def test_failures_are_looked_into(notebook: Notebook) -> None:
+    failing = "def check(values):\n    worst = max(values)\n    return 1 / worst\ncheck([rank - 1])"
+    assert notebook.execute(f"%%dist\n{failing}").ename == "CellError"
+    assert "%%dist cells run where rank" in notebook.run("%dist debug").text
+    assert "in the frames that failed" in notebook.run("%%dist\nworst").text
+    notebook.run("%dist debug off")
+    held = notebook.run(f"%%dist --hold\n{failing}")
+    assert "ZeroDivisionError" in held.text
+    assert "⏸ run" in held.text
+    assert "[1] 0" in notebook.run("%%dist\nworst").text
+    notebook.run("%dist continue")
+    notebook.until(held, lambda text: "ZeroDivisionError: division by zero" in text and "⏸" not in text)
+
+
+def test_a_paused_run_outlives_the_kernel_and_is_followed_again(notebook: Notebook, run_traces: Traces) -> None:
+    notebook.run(TRAIN)
+    notebook.restart()
+    run_traces.exempt.add(notebook.manager.provisioner.pid)  # type: ignore[union-attr]
+    attached = notebook.run(f"%dist attach {NAME}")
+    text = notebook.until(attached, lambda text: "⏸ run" in text)
+    assert "[0-1] train_step, line" in text
+    assert "begun before this notebook attached" in text
+    assert "[0-1] 2.0" in notebook.run("%%dist\nloss").text
+    notebook.run("%dist continue")
+    assert "[0-1] total 10.0" in notebook.until(attached, lambda text: "2 ranks · " in text)
