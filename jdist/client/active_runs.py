@@ -46,6 +46,9 @@ class ActiveRuns:
             history.add_cell(run, cell.code, world_size, is_setup=cell.is_setup, is_inner=is_inner)
         return run
 
+    def __contains__(self, number: int) -> bool:
+        return number in self._runs
+
     async def follow(self, number: int) -> CellRun:
         """The run of this number, which this client may not have begun. Raises UsageError if it is over or unknown."""
         if (known := self._runs.get(number)) is not None:

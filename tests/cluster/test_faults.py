@@ -316,7 +316,7 @@ def wait_revived(cluster: jdist.Cluster, run_traces: Traces) -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_controller(orphaned: jdist.Cluster, run_traces: Traces, phase: str) -> None:
-    """Whoever is attached starts it again: every name is kept, and what was running is interrupted."""
+    """Whoever is attached starts it again: every name is kept, and what was running goes on, for clients to follow."""
     own = orphaned
     own.run(f"kept = rank + 1\n{BIG}", timeout=20)
     pids, generation = {r.rank: r.pid for r in own.status().ranks}, own.generation
@@ -325,17 +325,27 @@ def test_the_controller(orphaned: jdist.Cluster, run_traces: Traces, phase: str)
     unwatch = own.asynchronous.watch(lambda m: notices.append(getattr(m, "text", "")))
     during = Phase(own, phase)
     kill_controller(own, during, run_traces)
-    unwatch()
     if phase in ("cell", "collective"):
         assert isinstance(during.error, jdist.ConnectionLost)
         assert "attach orphaned to use it again with every namespace kept" in str(during.error)
     elif phase == "pull":
         assert isinstance(during.error, jdist.ConnectionLost | jdist.ValueFailed)
     assert any("is being started again" in n for n in notices)
+    if during.run is not None:
+        ((number, state, ranks, _),) = own.status().runs
+        assert (number, state, ranks) == (during.run.number, "running", (0, 1))
+        assert eventually(lambda: any(f"run {number} goes on" in n for n in notices))
+        followed = own.follow(number)
+        if phase == "collective":
+            assert eventually(lambda: followed.verdict), "whoever is blocked is seen again"
+        own.interrupt()
+        assert followed.wait(SLACK)
+        assert {outcome.kind for outcome in followed.outcomes.values()} == {"interrupted"}
     run = own.run(f"{ALL_REDUCE}, kept", timeout=20)
     assert run.values == {0: (2.0, 1), 1: (2.0, 2)}
     assert {r.rank: r.pid for r in own.status().ranks} == pids
     assert (own.generation > generation) == (phase in ("cell", "collective"))
+    unwatch()
     assert charter_path(find.directory(), own.name).read_bytes() == file, "keys and ports are the same"
 
 
@@ -395,6 +405,7 @@ def test_a_controller_that_died_while_nobody_was_there(traces: Traces) -> None:
         thread.join(30)
     traces.note_clusters()
     one, other = attached
+    one.interrupt()
     assert anatomy.controller(one) == anatomy.controller(other)
     assert sum("jdist controller" in c for c in traces.processes().values() if "left" not in c) >= 1
     assert one.run(f"{ALL_REDUCE}, kept", timeout=20).values == {0: (2.0, 0), 1: (2.0, 1)}

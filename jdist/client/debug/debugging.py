@@ -110,6 +110,10 @@ class DebuggedCluster(BaseCluster):
         """
         return await self._runs.follow(run)
 
+    def is_following(self, run: int) -> bool:
+        """Whether the run is not over, and this client has begun or followed it."""
+        return run in self._runs
+
     @property
     def _link(self) -> Link:
         return self.attachment.link

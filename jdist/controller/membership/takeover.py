@@ -31,6 +31,7 @@ from jdist.controller.runs.own_runs import OwnRuns
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import AgentHello, EndWorkers, HeldGeneration, HeldWorker, NodeFacts
 from jdist.core.messages.status import Notice
+from jdist.core.remedy import Remedy
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
 _MOST_RANKS = 1 << 16
@@ -184,9 +185,10 @@ class Takeover:
             transition(m, "ready", "taken over as it is")
         back = sum(n.is_here for n in m.world.nodes.values())
         nodes = f"{back} of {m.world.nnodes} nodes are back"
-        on = ", ".join(f"run {run.number}" for run in m.runs.running.values() if not run.abort_reason)
-        goes_on = f"; still there: {on}" if on else ""
-        m.broadcast(Notice(f"the controller was started again: {nodes}, names are kept{goes_on}"))
+        on = [str(run.number) for run in m.runs.running.values() if not run.abort_reason]
+        goes_on = f"; run{'s' * (len(on) > 1)} {', '.join(on)} {'go' if len(on) > 1 else 'goes'} on" if on else ""
+        remedies = (Remedy("attach", "follow what runs", name=m.settings.name),) if on else ()
+        m.broadcast(Notice(f"the controller was started again: {nodes}, names are kept{goes_on}", remedies=remedies))
 
     def _remove(self, workers: set[int]) -> bool:
         """Remove ranks that the earlier controller had removed already; whether any was."""

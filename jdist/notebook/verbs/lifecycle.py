@@ -85,6 +85,7 @@ def attach(s: Session, o: Namespace) -> None:
     attached = s.attached
     if attached is not None and o.name in (None, attached.name):
         s.echo(f"cluster {attached.name} is in use here already")
+        _follow_unfinished(s, attached)
         return
     cluster = Cluster.attach(o.name, kind=s.kind)  # before detaching from the one in use: it may not exist
     if s.current is not None:
@@ -94,14 +95,20 @@ def attach(s: Session, o: Namespace) -> None:
         f"attached to cluster {cluster.name}: {cluster.world_size} ranks on {len(cluster.nodes)} nodes · "
         f"{cluster.backend} · {cluster.facts.phase}; every name on a rank that has lived on is as it was left"
     )
-    found = cluster.status()
-    for row in found.ranks:
+    for row in cluster.status().ranks:
         if row.death:
             s.echo(f"rank {row.rank} {describe_loss(row)}")
-    for number, state, ranks, elapsed in found.runs:
+    _follow_unfinished(s, cluster)
+
+
+def _follow_unfinished(s: Session, cluster: Cluster) -> None:
+    """Show what becomes of the runs that this notebook does not follow yet."""
+    for number, state, ranks, elapsed in cluster.status().runs:
         where = f"run {number} on ranks {RankSet(ranks)} is {state}, {elapsed:.0f} s"
         if s.kind != "notebook":
             s.echo(f"{where}; its output is in {typed('logs')}, and {typed('interrupt')} stops it")
+            continue
+        if cluster.asynchronous.is_following(number):
             continue
         with contextlib.suppress(UsageError):  # it is over since
             notice = f"begun before this notebook attached; its output until then is in {typed('logs')}"
