@@ -14,6 +14,7 @@ ONLY_ASYNC = {
     "link",  # the connection and what is built on it live on the loop
     "watch",
     "observe",
+    "is_following",  # for front ends
 }
 ONLY_BLOCKING = {"asynchronous", "panel"}
 
