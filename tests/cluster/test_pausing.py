@@ -246,6 +246,36 @@ outer("a")
     assert cluster.run("total, 'new' in globals(), 'own' in globals()").values == everywhere((10, False, False))
 
 
+def test_output_that_the_paused_code_redirects(cluster: jdist.Cluster) -> None:
+    """Cells in the frame write to the cell's own output, and the paused code goes on as it was."""
+    run = cluster.run(
+        "import contextlib, io\nkept = io.StringIO()\nprint('before')\n"
+        "with contextlib.redirect_stdout(kept):\n    print('one')\n    breakpoint()\n    print('two')\n"
+        "print('after')\nkept.getvalue()",
+        background=True,
+    )
+    paused(run, ALL)
+    there = cluster.run("print('there')")
+    assert {o.stdout for o in there.outcomes.values()} == {"there\n"}
+    cluster.resume()
+    assert ended(run) == everywhere("one\ntwo\n")
+    assert {o.stdout for o in run.outcomes.values()} == {"before\nafter\n"}
+    assert {o.stderr for o in run.outcomes.values()} == {""}
+
+
+def test_a_thread_that_its_cell_leaves_behind_goes_on(cluster: jdist.Cluster) -> None:
+    run = cluster.run(
+        "import threading\nover = threading.Event()\n"
+        "thread = threading.Thread(target=lambda: (breakpoint(), over.set()))\nthread.start()\n"
+        "while not threading.active_count(): pass\nnumber = 1",
+        background=True,
+    )
+    assert run.wait(60)
+    assert cluster.run("over.wait(30)", timeout=60).values == everywhere(True)
+    assert cluster.run("thread.join(30); number").values == everywhere(1)
+    assert not cluster.status().runs
+
+
 def test_what_fails_in_a_frame_ends_itself_only(cluster: jdist.Cluster) -> None:
     run = cluster.run("def f(x):\n    breakpoint()\n    return x\nf(1)", background=True, timeout=60)
     paused(run, ALL)

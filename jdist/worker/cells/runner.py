@@ -9,8 +9,8 @@ import contextvars
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from msgspec import structs
@@ -118,10 +118,12 @@ class CellRunner:
         done = RankDone(cell.run, self._worker, "error", error=ErrorInfo("NotRun", reason))
         self._publish("jdist_done", done, self._request(cell))
 
-    def report_pause(self, message: Message) -> None:
-        """Publish that the cell is paused, behind its output so far."""
-        self._streams.restore()
-        self._publish("jdist_paused", message, self._parent)
+    @contextmanager
+    def report_pause(self, message: Message) -> Iterator[None]:
+        """Publish that the cell is paused, behind its output so far; in the block, other cells may run."""
+        with self._streams.used():
+            self._publish("jdist_paused", message, self._parent)
+            yield
 
     def run_of(self, count: int) -> int:
         """The run whose cell had this execution count; 0 if it is not known."""

@@ -3,9 +3,10 @@ unusable in ``sys.stdout``: None, a closed or failing stream, or one in memory. 
 that also writes to a file, is kept for the next cells.
 """
 
+import contextlib
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jdist.worker.cells.fd_capture import FdCapture
@@ -43,6 +44,21 @@ class OwnStreams:
             self._own["stderr"].write(f"jdist: {note}\n")
         for own in self._own.values():
             own.flush()
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """Use the rank's own streams in a block, in the middle of a cell that may have put others in their place."""
+        replaced = {name: getattr(sys, name, None) for name in self._own}
+        for stream in replaced.values():
+            guarded(lambda stream=stream: stream.flush())  # type: ignore[misc]
+        for name, own in self._own.items():
+            setattr(sys, name, own)
+        self.restore()
+        try:
+            yield
+        finally:
+            for name, stream in replaced.items():
+                setattr(sys, name, stream)
 
     def catch_up(self) -> None:
         """Pass on what children have written so far: it belongs to the cell whose number output bears now."""

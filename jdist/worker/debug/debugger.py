@@ -282,16 +282,13 @@ class Debugger:
             self._orders = queue.SimpleQueue()
             self.paused = Paused(run, reason, stack, name, threading.get_ident(), error)
         _log.debug("paused run %d: %s", run, reason)
-        self._cells.report_pause(RankPaused(run, self._worker, reason, stack.at, resumes, about_to, name, error))
-        while True:
-            order = self._orders.get()
-            if isinstance(order, ExecuteCell):
+        with self._cells.report_pause(RankPaused(run, self._worker, reason, stack.at, resumes, about_to, name, error)):
+            while isinstance(order := self._orders.get(), ExecuteCell):
                 self._cells.run_within(order, stack.names.entered(self._shell))
-                continue
-            with self._lock:
-                self.paused = None
-            self._refuse_rest()
-            return order
+        with self._lock:
+            self.paused = None
+        self._refuse_rest()
+        return order
 
     def _refuse_rest(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -308,6 +305,8 @@ class Debugger:
             if self._asked == run:
                 self._asked = 0
             self._resumes.pop(run, None)
+            if self.paused is not None and self.paused.run == run:  # in a thread that the cell has left behind
+                self._orders.put(ResumeRanks(run, ()))
 
 
 def _owns_condition(frame: FrameType) -> bool:
