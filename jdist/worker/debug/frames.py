@@ -191,14 +191,14 @@ class _Module:
 
 
 def _write_variables(frame: FrameType, values: Mapping[str, Any], gone: set[str]) -> None:
-    """Bind a suspended frame's variables, and unbind some."""
+    """Bind a suspended frame's variables, and unbind some, which Python can do to a function's before 3.12 only."""
     if not values and not gone:
         return
+    is_function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
     found = frame.f_locals
     found.update(values)
-    if sys.version_info >= (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return  # f_locals writes through (PEP 667), and cannot unbind
-    for name in gone & found.keys():
-        del found[name]
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(1))
+    if not is_function or sys.version_info < (3, 12):
+        for name in gone & found.keys():
+            del found[name]
+    if is_function and sys.version_info < (3, 13):  # from then on, f_locals writes through (PEP 667)
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(sys.version_info < (3, 12)))

@@ -1,0 +1,155 @@
+"""Names of suspended frames are read, and what a cell assigns is written back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jdist.worker.debug.frames import FrameNames, FrameStack, UserCode
+
+SESSION = {"rank": 3, "shown": "of the session", "_oh": {}}
+
+
+def names_of(frame: FrameType) -> FrameNames:
+    return FrameNames(frame, SESSION)
+
+
+def run(code: str, frame: FrameType) -> dict[str, Any]:
+    """Run a cell's code in a suspended frame; all the names there at its end."""
+    with names_of(frame).used() as names:
+        exec(code, names)
+        return dict(names)
+
+
+def module(code: str, pause: Callable[[FrameType], object]) -> dict[str, Any]:
+    """Run a script, whose ``here()`` suspends its caller."""
+    namespace = {"__name__": "__main__", "here": lambda: pause(sys._getframe(1))}
+    exec(compile(code, "/home/me/script.py", "exec"), namespace)
+    return namespace
+
+
+VARIABLES = """
+total = 1
+def outer(argument):
+    shared, enclosed = [1], 2
+    def inner(own, *rest, key=3, **more):
+        local = enclosed + own
+        def innermost():
+            return shared, key
+        here()
+        return own, rest, more, local, enclosed, innermost(), total
+    return inner(4, 5, key=6, word=7), argument, enclosed, shared
+found = outer("a")
+"""
+
+
+def test_variables_of_every_kind_are_read_and_written() -> None:
+    seen: dict[str, Any] = {}
+
+    def pause(frame: FrameType) -> None:
+        seen.update(run("", frame))
+        run(
+            "own, rest, key, more, local, enclosed, shared, total, new = 40, (50,), 60, {}, 70, 20, ['x'], 10, 9\n"
+            "assert (lambda: own + new)() == 49 and [own for _ in 'ab'] == [40, 40]",
+            frame,
+        )
+
+    found = module(VARIABLES, pause)
+    expected = {"own": 4, "rest": (5,), "key": 6, "more": {"word": 7}, "local": 6, "enclosed": 2, "shared": [1]}
+    assert {name: seen[name] for name in expected} == expected
+    assert (seen["total"], seen["rank"], seen["shown"]) == (1, 3, "of the session")
+    assert "argument" not in seen, "which the inner function does not use"
+    assert found["found"] == ((40, (50,), {}, 70, 20, (["x"], 60), 10), "a", 20, ["x"])
+    assert found["total"] == 10
+    assert "new" not in found
+
+
+def test_new_names_live_as_long_as_the_pause_and_functions_see_them() -> None:
+    def pause(frame: FrameType) -> None:
+        names = names_of(frame)
+        with names.used() as found:
+            exec("new = [1]\ndef grow(): new.append(x)", found)
+        with names.used() as found:
+            exec("x = 5\ngrow()\nlength = len(new)", found)
+        assert names.read()["length"] == 2
+
+    assert module("def f(x):\n    here()\n    return x\nfound = f(1)", pause)["found"] == 5
+
+
+def test_a_step_later_the_names_are_the_new_ones() -> None:
+    kept: list[FrameNames] = []
+
+    def pause(frame: FrameType) -> None:
+        kept.append(kept[0] if kept else names_of(frame))
+        seen.append(kept[0].read().get("x", "unbound"))
+
+    seen: list[object] = []
+    module("def f():\n    x = 1\n    here()\n    x = 2\n    here()\n    del x\n    here()\nf()", pause)
+    assert seen == [1, 2, "unbound"]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="from 3.12 on, Python cannot unbind another frame's variable")
+def test_a_variable_is_unbound() -> None:
+    code = (
+        "def f(x):\n    here()\n    try:\n        return x\n    except UnboundLocalError:\n        return 'unbound'\n"
+    )
+    assert module(f"{code}found = f(1)", lambda frame: run("del x", frame))["found"] == "unbound"
+
+
+def test_what_changes_in_place_needs_no_assignment() -> None:
+    found = module("def f(x):\n    here()\n    return x\nfound = f([1])", lambda frame: run("x.append(2)", frame))
+    assert found["found"] == [1, 2]
+
+
+def test_names_of_a_script_are_its_own() -> None:
+    """Whatever is assigned becomes a name of it, but for what IPython binds; the session's names are seen behind."""
+    found = module("x = 1\nhere()\ny = x", lambda frame: run("assert rank == 3\nx, z, _i, _3 = 2, 4, '', 5", frame))
+    assert (found["x"], found["y"], found["z"]) == (2, 2, 4)
+    assert not {"rank", "_i", "_3", "_oh"} & found.keys()
+
+
+def test_names_of_a_class_that_is_being_made() -> None:
+    found = module("class C:\n    x = 1\n    here()\n    y = x", lambda frame: run("x, z = 2, 3", frame))
+    assert (found["C"].x, found["C"].y, found["C"].z) == (2, 2, 3)
+
+
+def test_names_of_a_generator_and_a_comprehension() -> None:
+    generator = "def g(n):\n    for i in range(n):\n        here()\n        yield i\nfound = list(g(3))"
+    assert module(generator, lambda frame: run("i = i * 10", frame))["found"] == [0, 10, 20]
+    seen: list[int] = []
+    module("def f():\n    return [here() for i in range(3)]\nf()", lambda frame: seen.append(run("", frame)["i"]))
+    assert seen == [0, 1, 2]
+
+
+def test_the_frame_of_a_cell_has_the_session_itself() -> None:
+    namespace: dict[str, Any] = {"x": 1}
+
+    def pause(frame: FrameType) -> None:
+        with FrameNames(frame, namespace).used() as names:
+            assert names is namespace
+            exec("x = 2", names)
+
+    namespace["here"] = lambda: pause(sys._getframe(1))
+    exec("here()\ny = x", namespace)
+    assert namespace["y"] == 2
+
+
+def test_a_stack_starts_where_user_code_is_innermost() -> None:
+    stacks: list[FrameStack] = []
+    user = UserCode(SimpleNamespace(compile=SimpleNamespace(_filename_map={"/home/me/script.py": 7})), {7: 12}.get)
+
+    def pause(frame: FrameType) -> None:
+        stacks.append(FrameStack.of(frame, user, SESSION))
+        stack = stacks[0]
+        assert stack.at.place == "f, line 4"
+        stack.move(1)
+        assert (stack.at.function, stack.at.file, stack.at.line, stack.at.run) == ("<cell>", "", 5, 12)
+        stack.move(-99)
+        assert stack.chosen == len(stack.describe()) - 1
+
+    module("import functools\n\ndef f(a, b):\n    here()\nfunctools.reduce(f, [1, 2])", pause)
+    assert stacks
