@@ -19,6 +19,7 @@ from jdist.client import find
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan
 from jdist.launch.kubernetes.launcher import KubernetesLauncher
+from support.jobs import jobs_in
 from support.kubes import Kubes
 from support.waits import eventually
 
@@ -156,3 +157,14 @@ def test_a_world_of_pods(running: Kubes, fresh_cluster: Callable[..., jdist.Clus
     cluster.detach()
     jdist.attach("k2").stop()
     assert not running.objects
+
+
+def test_a_job_on_pods(running: Kubes, tmp_path: Path) -> None:
+    """As a user's shell runs it: the script's exit code, and nothing is left in the namespace."""
+    for jobs in jobs_in(tmp_path):
+        script = jobs.script("train.py", "import sys, torch.distributed as dist\nsys.exit(dist.get_rank() == 3)")
+        words = ("--launcher", "kubernetes", "-N", "2", "-n", "2", "--", *ARGS, "--python", sys.executable, "--")
+        job = jobs.start(*words, script)
+        assert job.wait() == 1, job.said
+        assert "rank 3 failed" in job.said
+        assert not running.objects
