@@ -116,7 +116,43 @@ def test_a_start_that_fails_runs_nothing(jobs: Jobs, script: str) -> None:
     assert not job.out
 
 
-def test_a_failed_job_is_held_until_a_user_stops_its_cluster(jobs: Jobs, script: str) -> None:
+def test_a_failed_job_is_held_in_its_frames_until_a_user_lets_it_go(jobs: Jobs) -> None:
+    text = (
+        "import sys, torch.distributed as dist\ndef part(rank):\n    found = rank * 10\n    if found: sys.exit(found)\n"
+    )
+    job = jobs.start(
+        "-n", "2", "--name", "held", "--hold", jobs.script("a.py", f"{text}part(dist.get_rank())\n{BARRIER}")
+    )
+    job.until("rank 1 paused at part, a.py line 4 .failed, and held.: ScriptExit: .*a.py exited with 10")
+    job.until("%dist attach held")
+    own = jdist.attach("held")
+    assert eventually(lambda: own.facts.paused == (1,))
+    assert own.run("found, rank", ranks=[1], timeout=30).values == {1: (10, 1)}
+    own.resume()
+    assert job.wait() == 10, job.said
+    own.detach()
+
+
+def test_a_breakpoint_pauses_a_job_and_so_does_a_user(jobs: Jobs) -> None:
+    loop = "def loop():\n    go_on = True\n    while go_on: time.sleep(0.01)\n"
+    text = f"import time\n{loop}value = 3\nbreakpoint()\nprint('value', value, flush=True)\nloop()\nprint('over')"
+    job = jobs.start("-n", "2", "--name", "looked-into", jobs.script("b.py", text))
+    job.until("ranks 0-1 paused at .* b.py line [67] .at a breakpoint.")
+    own = jdist.attach("looked-into")
+    own.run("value = 4", timeout=30)
+    own.resume()
+    job.until("value 4")
+    own.pause()
+    job.until("paused at loop, b.py line 4 .as a user asked.")
+    assert eventually(lambda: own.facts.paused == (0, 1))
+    own.run("go_on = False", timeout=30)
+    own.resume()
+    assert job.wait() == 0, job.said
+    assert "".join(job.out).count("over") in (1, 2)
+    own.detach()
+
+
+def test_a_job_whose_rank_died_is_held_until_a_user_stops_its_cluster(jobs: Jobs, script: str) -> None:
     job = jobs.start("-n", "2", "--name", "held", "--hold", script, BARRIER, "os._exit(3)")
     job.until("its cluster is kept")
     job.until("%dist attach held")
@@ -126,10 +162,20 @@ def test_a_failed_job_is_held_until_a_user_stops_its_cluster(jobs: Jobs, script:
     assert job.wait() == 3, job.said
 
 
-def test_the_time_of_a_hold_is_bounded(jobs: Jobs, script: str) -> None:
-    job = jobs.start("-n", "2", "--hold", "--hold-for", "1s", script, BARRIER, "pass")
-    job.until("the run cannot finish; it is kept")
-    assert job.wait() == 1, job.said
+@pytest.mark.parametrize(
+    ("options", "on_rank_1", "code", "says"),
+    [
+        (("--hold",), "pass", 1, "the run cannot finish; it is kept"),
+        (("--hold",), "sys.exit(6)", 6, "rank 1 paused at .*by_rank.py|rank 1 paused at <string>"),
+        ((), "breakpoint()", 1, "at a breakpoint"),
+    ],
+)
+def test_the_time_of_a_hold_is_bounded(
+    jobs: Jobs, script: str, options: tuple[str, ...], on_rank_1: str, code: int, says: str
+) -> None:
+    job = jobs.start("-n", "2", *options, "--hold-for", "1s", script, BARRIER, on_rank_1)
+    job.until(says)
+    assert job.wait() == code, job.said
     assert "the time of --hold-for is over" in job.said
 
 

@@ -10,7 +10,7 @@ from jdist.client.debug.places import BLOCKED, Places, describe_unpaused
 from jdist.client.debug.stack_tree import Stacks
 from jdist.client.link import Link, new_request
 from jdist.client.run import CellRun
-from jdist.core.errors import UsageError
+from jdist.core.errors import ConnectionLost, UsageError
 from jdist.core.messages.debug import DebugFailure, Pause, RankPaused, ReadSource, ReadStack, Resume, SourceText, Stack
 from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.protocol import RankOp
@@ -65,7 +65,10 @@ class DebuggedCluster(BaseCluster):
             raise not_paused()
         named = () if ranks is None else tuple(sorted(chosen))
         await self._link.request(Resume(new_request(), how, named, line), object)
-        return await self._settled(paused, _PATIENCE.get(how, _STEP) if timeout is None else timeout)
+        try:
+            return await self._settled(paused, _PATIENCE.get(how, _STEP) if timeout is None else timeout)
+        except ConnectionLost:  # the cluster of a job ends with its run
+            return Places({}, dict.fromkeys(paused, "gone on; the cluster has ended"))
 
     async def where(self, ranks: Ranks = None) -> Stacks:
         """The stacks of paused ranks, and what the others do; ``str()`` draws the stacks as one tree.
