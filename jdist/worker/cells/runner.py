@@ -7,6 +7,7 @@ needs, on every rank at once. A console goes on using that channel; the kernel's
 import asyncio
 import contextvars
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -38,6 +39,7 @@ class CellRunner:
         """Call it on the main thread, before the kernel's loop starts."""
         self._kernel = kernel
         self._worker = worker
+        self._display_pub = kernel.shell.display_pub  # Its own, also where a cell captures what is displayed.
         self._streams = streams
         self._loop: asyncio.AbstractEventLoop = IOLoop.current().asyncio_loop  # type: ignore[attr-defined]
         self._context = contextvars.copy_context()  # one for all cells: what one sets in it, the next finds
@@ -121,9 +123,15 @@ class CellRunner:
     @contextmanager
     def report_pause(self, message: Message) -> Iterator[None]:
         """Publish that the cell is paused, behind its output so far; in the block, other cells may run."""
-        with self._streams.used():
-            self._publish("jdist_paused", message, self._parent)
-            yield
+        shell = self._kernel.shell
+        captured = sys.displayhook, shell.display_pub
+        sys.displayhook, shell.display_pub = shell.displayhook, self._display_pub
+        try:
+            with self._streams.used():
+                self._publish("jdist_paused", message, self._parent)
+                yield
+        finally:
+            sys.displayhook, shell.display_pub = captured
 
     def run_of(self, count: int) -> int:
         """The run whose cell had this execution count; 0 if it is not known."""

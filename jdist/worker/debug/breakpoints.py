@@ -46,6 +46,9 @@ def install(kernel: Any, pause: Pause) -> None:
     global _hook
     import torch.distributed as dist  # here, as jdist.breakpoint is also for processes without torch
 
+    from jdist.worker.observe.call_log import OWN_FILES
+
+    OWN_FILES.add(__file__)
     attached, own = sys.breakpointhook, os.getpid()
 
     def stop(frame: FrameType) -> None:

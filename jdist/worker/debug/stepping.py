@@ -7,7 +7,7 @@ Nothing is traced otherwise. The step to the next call needs no tracing: the cal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from jdist.core.observation import Call
@@ -16,6 +16,8 @@ from jdist.worker.observe.call_log import CallLog, LoggedCall
 
 IsUserCode = Callable[[FrameType], bool]
 OnStop = Callable[[FrameType, Call | None], None]  # Where it stopped, and what it is about to call.
+
+_Statement = tuple[str, CodeType]  # File name of a cell, and the code that runs it.
 
 
 class Stepper:
@@ -71,7 +73,8 @@ class _Trace:
         self._is_user_code = is_user_code
         self._on_stop = on_stop
         self._thread = threading.get_ident()
-        self._outermost: FrameType | None = None
+        self._own = _statement(frame)
+        self._statements: set[_Statement] = set()  # Of the cells that go on where a traced frame ends.
         self._is_over = False
         self._earlier: Any = None  # The thread's trace function, such as that of a coverage tool,
         self._replaced: list[tuple[FrameType, Any]] = []  # and those of frames.
@@ -81,7 +84,8 @@ class _Trace:
         for frame in filter(self._is_user_code, _outwards(own)):
             self._replaced.append((frame, frame.f_trace))
             frame.f_trace = self._handle
-            self._outermost = frame
+            if (statement := _statement(frame)) is not None:
+                self._statements.add(statement)
         self._earlier = sys.gettrace()
         sys.settrace(self._handle)
 
@@ -102,7 +106,7 @@ class _Trace:
         if self._is_over:
             self.end()
         elif event == "call":
-            is_entered = self._is_user_code(frame) if self._how == "step" else self._goes_on(frame)
+            is_entered = self._is_user_code(frame) if self._how == "step" else _statement(frame) in self._statements
             return self._handle if is_entered else None
         elif event == "line" and self._stops_at(frame):
             self.end()
@@ -111,16 +115,15 @@ class _Trace:
         return None
 
     def _stops_at(self, frame: FrameType) -> bool:
-        is_chosen = frame is self._frame or (self._frame is self._outermost and self._goes_on(frame))
+        is_chosen = frame is self._frame or (self._own is not None and _statement(frame) == self._own)
         return self._how != "until" or not is_chosen or frame.f_lineno >= self._line
 
-    def _goes_on(self, frame: FrameType) -> bool:
-        """Whether a frame goes on where the outermost one ends: IPython runs each statement of a cell by itself."""
-        last, code = self._outermost, frame.f_code
-        if last is None or last.f_back is None or frame.f_back is None:
-            return False
-        is_next = (code.co_name, code.co_filename) == (last.f_code.co_name, last.f_code.co_filename)
-        return is_next and code.co_name == "<module>" and frame.f_back.f_code is last.f_back.f_code
+
+def _statement(frame: FrameType) -> _Statement | None:
+    """What the frames of all statements of a cell have in common, which IPython runs one by one; None for others."""
+    if frame.f_code.co_name != "<module>" or frame.f_back is None:
+        return None
+    return frame.f_code.co_filename, frame.f_back.f_code
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -116,6 +116,29 @@ def test_breakpoints_can_be_turned_off_and_do_nothing_between_cells(cluster: jdi
     assert cluster.run(code, timeout=60).values == {r: r for r in range(4)}
 
 
+def test_code_whose_output_is_captured_pauses_and_cells_there_show_theirs(cluster: jdist.Cluster) -> None:
+    code = """\
+%%capture out
+import contextlib, io
+text = io.StringIO()
+with contextlib.redirect_stdout(text):
+    breakpoint()
+    print("redirected")
+display("captured")
+5
+"""
+    run = paused(cluster, code, range(4))
+    inner = cluster.run("print('looked'); display('seen'); rank", timeout=60)
+    assert inner.values == {r: r for r in range(4)}
+    assert {o.stdout for o in inner.outcomes.values()} == {"looked\n"}
+    for at in ("<cell>:5", "<cell>:3", "<cell>:6"):  # the end of the block is in its first line
+        cluster.resume("next")
+        assert eventually(lambda at=at: set(places(run).values()) == {at}), places(run)  # type: ignore[misc]
+    finished(cluster, run)
+    found = cluster.run("text.getvalue(), out.stdout, len(out.outputs)", timeout=60).values
+    assert found == dict.fromkeys(range(4), ("redirected\n", "", 2))
+
+
 def test_a_breakpoint_in_a_cell_that_runs_in_a_frame_is_passed(cluster: jdist.Cluster) -> None:
     run = paused(cluster, "breakpoint()\n1", [0], on=[0])
     inner = cluster.run("def g():\n    breakpoint()\n    return 7\ng()", ranks=0, timeout=60)

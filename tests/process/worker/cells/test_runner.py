@@ -13,7 +13,9 @@ class Kernel:
     """As much of a kernel as a cell needs that is never executed."""
 
     def __init__(self) -> None:
-        self.shell = SimpleNamespace(events=SimpleNamespace(register=lambda *_: None), execution_count=1)
+        self.shell = SimpleNamespace(
+            events=SimpleNamespace(register=lambda *_: None), execution_count=1, display_pub=None
+        )
         self.session = SimpleNamespace(msg=lambda *_: {"header": {}, "msg_id": ""}, send=lambda *_, **__: None)
         self.iopub_socket = self.eventloop = None
         self.pre_handler_hook = self.post_handler_hook = lambda: None
