@@ -30,7 +30,7 @@ from jdist.core.messages.membership import (
 from jdist.core.messages.nodes import ClockReading
 from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
-from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone, RunAccepted, RunCell, RunEnded
+from jdist.core.messages.runs import AbortRun, CellRefused, ExecuteCell, RankDone, RunAccepted, RunCell, RunEnded
 from jdist.core.messages.status import ClientHello
 from jdist.core.observation import Activity
 from jdist.core.outcome import ErrorInfo
@@ -111,6 +111,8 @@ class Agent:
                         carried, wants = self.saved.pop(worker, None), worker in self.wants
                         formed = WorldFormed(worker, message.generation, "cpu", at, (), wants, carried)
                         self.says.append(formed)
+            case ExecuteCell() if message.in_run and not self.cells.keys() >= set(message.workers):
+                self.says.append(CellRefused(message.run, message.workers))  # one of them has just died
             case ExecuteCell() if message.in_run:
                 for worker in message.workers:
                     assert self.cells[worker].run == message.in_run, f"{worker} is in another run"
@@ -170,6 +172,8 @@ class Agent:
     ) -> None:
         self.cells.pop(worker, None)
         self.inner.pop(worker, None)
+        self.paused.discard(worker)
+        self.resumes.pop(worker, None)
         self.says.append(WorkerDown(worker, self.incarnations[worker], reason, observation, hands_over))
 
     def _start(self, worker: int, incarnation: int) -> None:

@@ -19,6 +19,7 @@ from jdist.controller.model.world import Node
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_loss, is_confirmed
 from jdist.controller.verdict.wait_graph import Part, RankSnapshot, is_behind
+from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.observation import Observation, Observe, Stalled, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.status import Notice
@@ -129,7 +130,7 @@ class RankPoller:
         if self._position(rank) != position:
             return RankSnapshot(where, "elsewhere")
         number = position[1]
-        paused = {r.number: at.at.place for r in self._model.runs.running.values() if (at := r.paused.get(rank))}
+        paused = {r.number: _place(at) for r in self._model.runs.running.values() if (at := r.paused.get(rank))}
         if rank in run.pending:  # maybe around the run in which it is
             note = "" if number == run.number else f"run {number}"
             return RankSnapshot(where, "running", observation, note=note, paused=paused.get(run.number, ""))
@@ -209,6 +210,12 @@ class RankPoller:
         run.verdict = found
         self._model.tell(run, VerdictChanged(run.number, found))
         self._runs.end_diagnosis(run)
+
+
+def _place(paused: RankPaused) -> str:
+    """Such as "train_step, line 8, before all_reduce", or "main, line 3, after ValueError: no such file"."""
+    call = f", before {paused.about_to.op}" if paused.about_to is not None else ""
+    return f"{paused.at.place}{call}" + (f", after {paused.error}" if paused.error else "")
 
 
 def _may_hide_a_death(run: Run, ranks: dict[int, RankSnapshot], unknown: set[int]) -> bool:
