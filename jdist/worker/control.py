@@ -202,8 +202,10 @@ class ControlThread:
         def handles_interrupt() -> bool:
             return self._cells.spans.is_due(abort.run) and policy.deadline is None and self._sigint.is_handled
 
-        if abort.is_inner and self._debugger.end_inner(abort.run, _GENTLE):
-            return  # the group is as it was, for the run that is paused
+        if abort.is_inner:
+            if self._debugger.end_inner(abort.run, _GENTLE):
+                return  # the group is as it was, for the run that is paused
+            self._groups.log.has_broken_group = True  # from here on connections are ended
         if self._cells.spans.current == abort.run and not abort.is_inner:
             # Killed sooner than the rank is given up, which may be waiting for them.
             self._spawn(Children.end, self._cells.children.find(), abort.grace / 2, handles_interrupt)
