@@ -72,12 +72,18 @@ def _join(words: list[str]) -> int:
     parser.add_argument("--node-rank", type=int, default=-1, help="this node's place; default: any")
     parser.add_argument("--no-fork", action="store_true", help="start workers as fresh interpreters")
     parser.add_argument("--until", type=int, default=0, metavar="PID", help="end when that process has ended")
+    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait so many seconds for the file")
     options = parser.parse(words)
     if options.line.startswith("jdist1."):
         _hide(options.line, words)
     from jdist.agent.main import main as agent
-    from jdist.wire.transport.invitations import exposure, find_line
+    from jdist.wire.transport.invitations import exposure, find_line, wait_for_line
 
+    if options.wait:
+        return agent(
+            lambda: wait_for_line(options.line, options.wait),
+            *(options.nproc_per_node, options.node_rank, not options.no_fork, options.until),
+        )
     line = "" if options.line == "-" else find_line(options.line)
     if exposed := exposure(options.line):
         print(f"jdist agent: {exposed}", file=sys.stderr)

@@ -4,14 +4,17 @@ import os
 import re
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Struct
 
 from jdist.client import find
 from jdist.core.errors import UsageError
 from jdist.core.launcher_task import read_task
+from jdist.core.messages.membership import LauncherTask
 from jdist.core.quantities import ArgumentParser, parse_duration
 from jdist.notebook.batch.display import tell
 from jdist.notebook.batch.job import Job, run_job
+from jdist.notebook.batch.tasks import as_tasks, become_node, end_own_node, meeting_place, start_own_node
 from jdist.notebook.options import add_script_options, add_start_options, start_options
 from jdist.notebook.verbs.code import cell_of
 from jdist.notebook.verbs.registry import Words
@@ -92,19 +95,33 @@ def run_command(words: Words, environ: Mapping[str, str] = os.environ) -> int | 
         raise UsageError(f"jdist run: {first} is about a running cluster, and {second} about one that is started")
     if not line.script:
         raise UsageError(f"jdist run: a script is missing\n{run_parser().format_usage().strip()}")
-    name = options.cluster or ""
-    if not (running_only or own_only or options.hold):
+    name, task = options.cluster or "", read_task(environ)
+    if not (running_only or own_only or options.hold or task):
         name = used_unasked(environ)
     if running_only or name:
         at = [n for n, word in enumerate(line.own) if word.partition("=")[0] == "--cluster"]
         kept = [w for n, w in enumerate(line.own) if n not in at and not (n - 1 in at and "=" not in line.own[n - 1])]
         return OnRunning(name, [*kept, *line.script])
-    refuse_task(environ)
     cell = cell_of(line.script, is_module=options.module)
     deadline = options.timeout
     options.timeout, options.rest = options.start_timeout, line.launcher
     hold_for = options.hold_for or _HOLD_FOR
-    return run_job(Job(cell, start_options(options), options.hold, hold_for, deadline))
+    job = Job(cell, start_options(options), options.hold, hold_for, deadline)
+    return run_job(job) if task is None else _run_together(job, task, environ)
+
+
+def _run_together(job: Job, task: LauncherTask, environ: Mapping[str, str]) -> int:
+    """Run the job of several tasks in the first of them; the others become nodes of its cluster."""
+    place = meeting_place(task, environ)
+    job = msgspec.structs.replace(job, start=as_tasks(job.start, task, place))
+    if task.rank:
+        become_node(place)
+    place.unlink(missing_ok=True)  # of a job that was killed
+    node = start_own_node(place)
+    try:
+        return run_job(job)
+    finally:
+        end_own_node(node)
 
 
 def used_unasked(environ: Mapping[str, str]) -> str:
@@ -114,14 +131,3 @@ def used_unasked(environ: Mapping[str, str]) -> str:
     if job and name:
         tell(f"this is {job}, so the script gets a cluster of its own; --cluster {name} would use the one that runs")
     return "" if job else name
-
-
-def refuse_task(environ: Mapping[str, str]) -> None:
-    """Raise UsageError in one of several processes that a launcher has started together."""
-    task = read_task(environ)
-    if task is not None:
-        own = {"mpirun": "--launcher mpi", "mpiexec": "--launcher mpi", "srun": "--launcher slurm"}.get(task.launcher)
-        how = f"run it once, as jdist run {own} …" if own else "run it once, without that"
-        raise UsageError(
-            f"jdist run: {task.launcher} has started {task.size} of it, and each would start a cluster; {how}"
-        )

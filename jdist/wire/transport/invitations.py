@@ -8,6 +8,7 @@ their line expires, and a line that others have seen can be revoked.
 import base64
 import contextlib
 import stat
+import time
 import zlib
 from pathlib import Path
 from typing import Self
@@ -76,6 +77,14 @@ def find_line(word: str) -> str:
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # RuntimeError: there is no user NAME for ~NAME
         return Path(word).expanduser().read_text().strip()
     raise UsageError(f"{word[:40]!r} is neither a join line nor a file that holds one")
+
+
+def wait_for_line(path: str, seconds: float) -> str:
+    """The join line that a file holds, once it is there. Raises UsageError after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.1)  # on a file system of another host, a file that is made triggers no event here
+    return find_line(path)
 
 
 def exposure(word: str) -> str:

@@ -136,6 +136,21 @@ def test_by_mpirun(logins: Sshd, jobs: Jobs, hosts: Bed) -> None:
     assert f"[2] sum 3 {hosts.nodes[1].name}" in job.out
 
 
+def test_tasks_that_a_launcher_has_started_together_are_one_job(slurm: Slurm, jobs: Jobs, hosts: Bed) -> None:
+    if shutil.which("mpirun.openmpi") is None:
+        lacking("Open MPI's mpirun is not installed (openmpi-bin)")
+    env = {**os.environ, **environment()}
+    mpirun = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "3"]
+    job = jobs.start("train.py", FAILS, env=env, before=mpirun)
+    assert job.wait() == 7, job.said
+    assert sum("sum 3" in line for line in job.out) >= 1
+    a, b, c = (n.name for n in hosts.nodes)
+    srun = ["srun", "--nodes=2", f"--exclude={c}", "--ntasks-per-node=1", f"--chdir={jobs.directory}"]
+    job = jobs.start("-n", "2", "train.py", "pass", env=env, before=srun)
+    assert job.wait() == 0, job.said
+    assert {a, b} == {line.split()[-1] for line in job.out if "sum 4" in line}
+
+
 def test_on_ray(rays: Rays, jobs: Jobs, hosts: Bed) -> None:
     words = ("--launcher", "ray", "-N", "2", "-n", "2", "--bind", hosts.head, *env_words(), "--", "--address")
     job = jobs.start(*words, rays.address, "train.py", FAILS)

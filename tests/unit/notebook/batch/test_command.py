@@ -99,6 +99,23 @@ def test_which_cluster_is_meant(
     assert ("--cluster c1 would use the one that runs" in said) is (words.startswith("train.py") and bool(environ))
 
 
+def test_a_task_never_uses_the_cluster_that_the_first_task_has_started(
+    jobs: list[Job], running: dict[str, Any], script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Became(Exception):
+        pass
+
+    def become_node(place: Path) -> None:
+        raise Became(place)
+
+    monkeypatch.setattr(command, "become_node", become_node)
+    running["c1"] = None
+    names = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}
+    environ = {f"OMPI_COMM_WORLD_{name}": value for name, value in names.items()}
+    with pytest.raises(Became):
+        run_command([script], {**environ, "PMIX_NAMESPACE": "7"})
+
+
 def test_the_words_of_a_run_on_a_running_cluster(running: dict[str, Any], script: str) -> None:
     words = ["-r", "0", "--cluster", "c1", "--hold", script, "--cluster", "c2"]
     assert run_command(words, {}) == OnRunning("c1", ["-r", "0", "--hold", script, "--cluster", "c2"])
@@ -129,8 +146,7 @@ def test_what_a_job_is_made_of(jobs: list[Job], running: dict[str, Any], script:
         ("--cluster c1 --hold-for 1h train.py", {}, "hold-for about one that is started"),
         ("--hold-fro 1h train.py", {}, "did you mean --hold-for?"),
         ("-n 2 -- --partition gpu", {}, "followed by SCRIPT.py"),
-        ("train.py", {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}, "--launcher mpi"),
-        ("train.py", {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, "srun has started 4 of it"),
+        ("train.py", {"PMI_RANK": "1", "PMI_SIZE": "4"}, "mpiexec has started 4 of it"),
     ],
 )
 def test_what_is_refused(
