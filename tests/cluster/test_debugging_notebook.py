@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jdist
+from jdist.client import find
 from support import anatomy
 from support.notebook import Cell, Notebook
+from support.waits import eventually
 
 if TYPE_CHECKING:
     from support.leaks import Traces
@@ -134,3 +136,21 @@ def test_a_paused_run_outlives_the_kernel_and_is_followed_again(notebook: Notebo
     assert "[0-1] 2.0" in notebook.run("%%dist\nloss").text
     notebook.run("%dist continue")
     assert "[0-1] total 10.0" in notebook.until(attached, lambda text: "2 ranks · " in text)
+
+
+def test_a_paused_run_outlives_the_controller_and_is_followed_again(notebook: Notebook, run_traces: Traces) -> None:
+    """The notebook starts another controller by itself; its cell has lost the run, and attach shows it."""
+    cell = notebook.run(TRAIN)
+    old = find.connections()[NAME].pid
+    run_traces.exempt.discard(old)
+    anatomy.kill(old)
+    notebook.until(cell, lambda text: "its controller is gone" in text)
+    assert eventually(lambda: (now := find.connections().get(NAME)) is not None and now.pid != old)
+    run_traces.exempt.add(find.connections()[NAME].pid)
+    assert eventually(lambda: "⏸ paused" in notebook.execute("%dist status").text)
+    attached = notebook.run(f"%dist attach {NAME}")
+    text = notebook.until(attached, lambda text: "⏸ run" in text)
+    assert "is in use here already" in text
+    notebook.run("%%dist\nloss = 10.0")
+    notebook.run("%dist continue")
+    assert "[0-1] total 18.0" in notebook.until(attached, lambda text: "2 ranks · " in text)
