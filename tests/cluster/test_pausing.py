@@ -197,6 +197,58 @@ def test_in_a_script(cluster: jdist.Cluster, tmp_path: Path) -> None:
     assert {o.stdout.strip() for o in run.outcomes.values()} == {"total 4.0"}
 
 
+def test_in_code_that_is_seldom_at_a_line_of_its_own(cluster: jdist.Cluster) -> None:
+    """It prints, or it waits in Python's own modules, which hold locks elsewhere."""
+    code = """
+import asyncio, queue, threading, time
+def begin():
+    global has_begun
+    has_begun = True
+def prints(over=False):
+    begin()
+    while not over:
+        print("x" * 10)
+    return over
+def gets(over=False):
+    numbers = queue.Queue()
+    begin()
+    while not over:
+        try:
+            numbers.get(timeout=1)
+        except queue.Empty:
+            pass
+    return over
+def joins(over=False):
+    thread = threading.Thread(target=time.sleep, args=(60,), daemon=True)
+    thread.start()
+    begin()
+    while not over:
+        thread.join(1)
+    return over
+async def awaits(over=False):
+    begin()
+    while not over:
+        await asyncio.sleep(0.01)
+    return over
+found = [prints, gets, joins, awaits][rank]()
+await found if rank == 3 else found
+"""
+    run = cluster.run(code, background=True)
+    assert eventually(lambda: cluster.pull("'has_begun' in globals()") == everywhere(True))
+    for is_over in (False, True):
+        cluster.pause()
+        assert {r: p.at.function for r, p in paused(run, ALL).items()} == {
+            0: "prints",
+            1: "gets",
+            2: "joins",
+            3: "awaits",
+        }
+        outcomes = cluster.run(f"print('here'); over = {is_over}").outcomes
+        assert {o.stdout for o in outcomes.values()} == {"here\n"}
+        cluster.resume()
+    assert ended(run) == everywhere(True)
+
+
 def test_in_a_sleep_and_in_a_wait_for_a_lock(cluster: jdist.Cluster) -> None:
     """Both are waits in C that a signal ends."""
     run = cluster.run(
@@ -264,9 +316,9 @@ def test_output_that_the_paused_code_redirects(cluster: jdist.Cluster) -> None:
 
 def test_a_thread_that_its_cell_leaves_behind_goes_on(cluster: jdist.Cluster) -> None:
     run = cluster.run(
-        "import threading\nover = threading.Event()\n"
+        "import sys, threading, traceback\nover = threading.Event()\n"
         "thread = threading.Thread(target=lambda: (breakpoint(), over.set()))\nthread.start()\n"
-        "while not threading.active_count(): pass\nnumber = 1",
+        "while '_hold' not in str(traceback.extract_stack(sys._current_frames()[thread.ident])): pass\nnumber = 1",
         background=True,
     )
     assert run.wait(60)

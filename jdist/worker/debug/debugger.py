@@ -27,6 +27,7 @@ from jdist.core.observation import Call
 from jdist.core.stacks import PauseReason, StackFrame
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.compat.rpc import raise_in_thread
+from jdist.worker.debug import stepping
 from jdist.worker.debug.frames import FrameAt, FrameStack, UserCode, outwards
 from jdist.worker.debug.stepping import Stepper
 from jdist.worker.kernel.sigint import SafeSigint, interrupt_main
@@ -42,8 +43,11 @@ _AGAIN = 0.05  # Seconds until the signal is sent again, where it has not been p
 # Modules whose code may hold a lock that a cell needs.
 _LOCKING = {"ipykernel", "logging", "threading", "zmq", "importlib", "_frozen_importlib", "jdist", "queue", "tornado"}
 _LOCKING |= {"_frozen_importlib_external", "asyncio", "linecache"}
+_WAITING = {"threading", "queue"}  # Those that hold the lock of no condition that they wait for.
 # Functions of `threading` in which a thread waits, as a rule without any lock.
 _WAITS = {threading.Condition.wait.__code__, threading.Thread.join.__code__}
+if _wait := getattr(threading.Thread, "_wait_for_tstate_lock", None):  # before Python 3.13
+    _WAITS.add(_wait.__code__)
 
 
 class Paused(Struct, frozen=True):
@@ -83,12 +87,13 @@ class Debugger:
         self._aborted = 0  # The run that was aborted last: it does not pause any more.
         self._resumes: Counter[int] = Counter()  # `ResumeRanks` received, by run.
         self._newest: ResumeRanks | None = None  # The newest one.
+        self._awaits_line = False  # Whether the thread is traced until its next line of user code, to pause there.
         self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
         self._lock = threading.Lock()  # Guards the above, between the control thread and the one that pauses.
         self._one = threading.Lock()  # One thread is paused at a time.
         sigint.on_raise = self._stepper.end
         sigint.held.add(Debugger._hold.__code__)
-        OWN_FILES.add(__file__)
+        OWN_FILES.update({__file__, stepping.__file__})
         signal.signal(SIGNAL, self._handle_signal)
         cells.on_end = self._handle_end
 
@@ -117,7 +122,7 @@ class Debugger:
             self._asked = 0
             self._newest = order
             if self.paused is None:
-                self._stepper.end()
+                self._stop_waiting()
             elif self.paused.run == order.run:
                 self._orders.put(order)
 
@@ -198,7 +203,10 @@ class Debugger:
     # ------------------------------------------------------------ the thread that pauses
 
     def _handle_signal(self, _signum: int, frame: FrameType | None) -> None:
-        if not self._asked or frame is None or not self._sigint.is_user_code(frame):
+        if not self._asked or frame is None or self._asked != self._cells.spans.current:
+            return
+        if not self._sigint.is_user_code(frame):  # as while the cell awaits something
+            self._await_line(frame)
             return
         inner = []
         for each in outwards(frame):
@@ -206,12 +214,23 @@ class Debugger:
                 break
             inner.append(each)
         if self._may_hold_lock(inner):
+            self._await_line(frame)  # code that does little else, as a loop of prints, is seldom met elsewhere
             return
         if any(each.f_code.co_filename == call_log.__file__ for each in inner):
             # It is on its way out of a collective, whose end is not recorded yet.
             self._log.on_return = self._handle_return
             return
         self.pause(frame, "request")
+
+    def _await_line(self, frame: FrameType) -> None:
+        """Trace this thread until its next line of user code, to pause there."""
+        if not self._awaits_line and not self._sigint.is_held(frame):
+            self._awaits_line = True
+            self._stepper.begin("step", frame, 0, self._handle_line)
+
+    def _handle_line(self, frame: FrameType, _about_to: Call | None) -> None:
+        if self._asked:
+            self.pause(frame, "request")
 
     def _handle_return(self, frame: FrameType) -> None:
         self._log.on_return = None
@@ -220,6 +239,7 @@ class Debugger:
 
     def _may_hold_lock(self, frames: Sequence[FrameType]) -> bool:
         """Whether code of these frames, innermost first, may hold a lock that a cell needs."""
+        is_waiting = False
         for place, frame in enumerate(frames):
             module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
             if module not in _LOCKING or frame.f_code.co_filename == call_log.__file__:
@@ -227,8 +247,9 @@ class Debugger:
             if frame.f_code in WORK_WAITS or frame.f_code in STORE_WAITS or frame.f_code in TRANSPARENT:
                 continue
             if place == 0 and frame.f_code in _WAITS and not _owns_condition(frame):
-                return any(self._may_hold_lock([f]) for f in frames[1:] if f.f_globals is not frame.f_globals)
-            return True
+                is_waiting = True
+            elif not is_waiting or module not in _WAITING:
+                return True
         return False
 
     def pause(
@@ -269,8 +290,7 @@ class Debugger:
         self, stack: FrameStack, reason: PauseReason, about_to: Call | None, error: str
     ) -> ResumeRanks | _Abort | None:
         """Serve orders; SIGINT raises nothing in here. None: it is not to pause."""
-        self._stepper.end()
-        self._log.on_return = None
+        self._stop_waiting()
         thread = threading.current_thread()
         name = "" if thread is threading.main_thread() else thread.name
         with self._lock:
@@ -290,6 +310,12 @@ class Debugger:
         self._refuse_rest()
         return order
 
+    def _stop_waiting(self) -> None:
+        """Pause nowhere any more."""
+        self._stepper.end()
+        self._log.on_return = None
+        self._awaits_line = False
+
     def _refuse_rest(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
@@ -299,8 +325,7 @@ class Debugger:
 
     def _handle_end(self, run: int) -> None:
         """The run's cell is over."""
-        self._stepper.end()
-        self._log.on_return = None
+        self._stop_waiting()
         with self._lock:
             if self._asked == run:
                 self._asked = 0
