@@ -78,7 +78,7 @@ def code_of(program: Program, rng: random.Random) -> str:
     code = program.code()
     if rng.random() < 0.5:
         return code
-    return f"acc = None\ndef work():\n{textwrap.indent(code.removesuffix('acc'), '    ')}    return acc\n\nwork()"
+    return f"def work():\n{textwrap.indent(code.removesuffix('acc'), '    ')}    return acc\n\nwork()"
 
 
 def _busy(rng: random.Random, group: str) -> Step:
@@ -104,6 +104,7 @@ class _Play:
         self._paused: tuple[int, ...] = ()
 
     def run(self) -> Report:
+        self._cluster.run("acc = None", timeout=WAIT)
         run = self._run = self._cluster.run(code_of(self._program, self._rng), background=True)
         try:
             for _ in range(_MOST):

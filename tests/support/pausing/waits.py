@@ -8,6 +8,14 @@ import jdist
 from jdist.core.messages.debug import RankPaused
 from support.waits import eventually
 
+ALL = range(4)
+"""The ranks of the shared cluster."""
+
+
+def everywhere(value: object) -> dict[int, object]:
+    """The same on all ranks."""
+    return dict.fromkeys(ALL, value)
+
 
 def paused(run: jdist.CellRun, ranks: Iterable[int]) -> dict[int, RankPaused]:
     """Where the ranks are paused, once just these are."""
