@@ -4,7 +4,8 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { describeCall } from '../src/timeline/describe';
 import { across, beside, callAt, firstFrom } from '../src/timeline/find';
 import { boxOf, IViewport, LEFT, momentAt, TOP, xOf } from '../src/timeline/paint';
-import { ITraceData, Trace } from '../src/timeline/trace';
+import { operatorAt, operatorBox, paintOperators } from '../src/timeline/paintoperators';
+import { callsHeight, ITraceData, Trace } from '../src/timeline/trace';
 import { trans } from './samples';
 
 const packed = (values: ArrayLike<number> & ArrayBufferView): string =>
@@ -185,5 +186,81 @@ describe('the description of a call', () => {
     const text = describeCall(1, trace, trans);
     expect(text).toContain('at 200 ms, for 100 ms, its end was not seen');
     expect(text).not.toContain('waited');
+  });
+});
+
+describe('operators', () => {
+  /** Of rank 0, two that are nested and one after them; of rank 2, one. */
+  const OPERATORS: [number, number, number, number][] = [
+    [100, 200, 0, 0],
+    [110, 150, 1, 1],
+    [300, 320, 1, 0],
+    [0, 80, 2, 0]
+  ];
+  const profiled: ITraceData = {
+    ...DATA,
+    operators: {
+      names: ['aten::linear', 'aten::mm', 'DataLoader'],
+      counts: [3, 0, 0, 1],
+      left_out: 7,
+      columns: {
+        began: packed(Uint32Array.from(OPERATORS, each => each[0])),
+        ended: packed(Uint32Array.from(OPERATORS, each => each[1])),
+        name: packed(Uint32Array.from(OPERATORS, each => each[2])),
+        depth: packed(Uint8Array.from(OPERATORS, each => each[3]))
+      }
+    }
+  };
+  const tall: IViewport = { ...VIEWPORT, row: 60, height: TOP + 240 };
+  let found: Trace;
+  beforeAll(async () => {
+    found = await Trace.from(profiled);
+  });
+
+  it('are below the calls, a band for each level', () => {
+    const calls = callsHeight(found, 60);
+    expect(calls).toBeLessThan(30);
+    const [left, top, wide, high] = operatorBox(found, 0, 0, tall);
+    expect([left, top, wide]).toEqual([LEFT + 200, TOP + calls, 200]);
+    expect(boxOf(found, 0, 0, tall)[1] + boxOf(found, 0, 0, tall)[3]).toBeLessThan(top);
+    expect(operatorBox(found, 1, 0, tall)[1]).toBeGreaterThan(top + high);
+    expect(operatorBox(found, 3, 3, tall)[1]).toBe(top + 180);
+    expect(callsHeight(trace, 60)).toBe(60);
+  });
+
+  it('are found by a point', () => {
+    const middle = ([left, top, wide, high]: number[]): [number, number] => [left + wide / 2, top + high / 2];
+    for (const [operator, row] of [
+      [0, 0],
+      [1, 0],
+      [2, 0],
+      [3, 3]
+    ]) {
+      expect(operatorAt(...middle(operatorBox(found, operator, row, tall)), found, tall)).toEqual([row, operator]);
+    }
+    expect(operatorAt(LEFT + 500, TOP + 50, found, tall)).toBeUndefined();
+    expect(operatorAt(LEFT + 250, TOP + 5, found, tall)).toBeUndefined();
+    expect(operatorAt(LEFT + 250, TOP + 40, trace, tall)).toBeUndefined();
+  });
+
+  it('say what they are', () => {
+    expect(found.operators?.describe(1, 0, 0.001, trans)).toBe('rank 0: aten::mm\nat 110 ms, for 40 ms');
+  });
+
+  it('are painted where they are visible, with their names where there is room', () => {
+    const boxes: number[][] = [];
+    const texts: string[] = [];
+    const context = {
+      fillRect: (...box: number[]) => boxes.push(box),
+      fillText: (text: string) => texts.push(text)
+    } as unknown as CanvasRenderingContext2D;
+    paintOperators(context, found, tall, '#000', 0);
+    expect(boxes.map(box => box[0])).toEqual([LEFT + 200, LEFT + 220, LEFT + 600]);
+    expect(texts).toEqual(['aten::linear', 'aten::mm']);
+    boxes.length = 0;
+    paintOperators(context, found, { ...tall, start: 250, end: 310 }, '#000', 0);
+    expect(boxes.length).toBe(1);
+    paintOperators(context, trace, tall, '#000', 0);
+    expect(boxes.length).toBe(1);
   });
 });

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -65,27 +66,41 @@ class OpenScopes:
     """Counts the scopes (``record_function``) that the main thread has opened while it was recorded."""
 
     def __init__(self) -> None:
-        self.is_recording = False
+        self._is_recording = False
+        self._begun = 0
         self._open: set[int] = set()
 
     def __bool__(self) -> bool:
         return bool(self._open)
+
+    def note_recording(self, is_on: bool) -> None:
+        """The main thread is recorded from now on, or not any more."""
+        self._is_recording = is_on
+        self._begun += is_on
 
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Count them within this block."""
         scope: Any = profiler.record_function
         enter, leave = scope.__enter__, scope.__exit__
-        main, found = threading.get_ident(), self
+        main = threading.get_ident()
 
         def counting_enter(own: Any) -> Any:
-            if found.is_recording and threading.get_ident() == main:
-                found._open.add(id(own))
-            return enter(own)
+            if threading.get_ident() != main:
+                return enter(own)
+            self._open.add(id(own))  # first: nothing must begin before it is counted
+            begun = self._begun
+            result = enter(own)
+            if not self._is_recording and self._begun == begun:
+                self._open.discard(id(own))
+            return result
 
         def counting_leave(own: Any, *error: Any) -> Any:
-            found._open.discard(id(own))
-            return leave(own, *error)
+            try:
+                return leave(own, *error)
+            finally:
+                if threading.get_ident() == main:
+                    self._open.discard(id(own))
 
         scope.__enter__, scope.__exit__ = counting_enter, counting_leave
         try:
@@ -94,11 +109,15 @@ class OpenScopes:
             scope.__enter__, scope.__exit__ = enter, leave
 
 
-def may_have_scopes(frame: Any) -> bool:
+def may_have_scopes(frame: FrameType | None) -> bool:
     """Whether a frame on this stack is torch's, or is called by it, so that one of its own scopes may be open."""
     while frame is not None:
-        code = frame.f_code
-        if code.co_filename.startswith(_CODE) or code.co_name.startswith("__torch_"):
+        if is_of_torch(frame):
             return True
         frame = frame.f_back
     return False
+
+
+def is_of_torch(frame: FrameType) -> bool:
+    """Whether a frame is torch's own, or one of those that torch calls while an operator is on."""
+    return frame.f_code.co_filename.startswith(_CODE) or frame.f_code.co_name.startswith("__torch_")

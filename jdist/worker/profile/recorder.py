@@ -4,7 +4,7 @@ torch keeps everything in memory until it is stopped, and then takes 10 µs an o
 windows. A window ends when it holds about `_MOST_RECORDED` operators, and the next one begins at the next moment
 of the series 10 s, 20 s, 40 s, … after the cell's start, on all ranks at about the same time. Where operators are
 long, a window lasts as long as the cell. A watching thread asks the main thread to end and begin windows between two of
-its bytecodes, and begins none while a scope may be open, which torch would end in freed memory.
+its bytecodes or lines, and begins none while a scope may be open, which torch would end in freed memory.
 """
 
 import ctypes
@@ -24,6 +24,7 @@ import torch
 from jdist.core.errors import describe_error
 from jdist.core.profile import ProfileOptions, RankProfile
 from jdist.worker.compat import profiler
+from jdist.worker.profile.next_line import NextLine
 from jdist.worker.profile.operator_table import OperatorTable
 from jdist.worker.profile.steps import Steps
 
@@ -36,7 +37,7 @@ _GROWTH = 4  # So many times longer than the last reading is the next one apart.
 _MOST_MEMORY = 1 << 30  # Bytes by which the process may grow until its window is read.
 _SERIES = 10.0  # Seconds after the cell's start at which a window begins if the last one was full; then twice that, …
 _TICK = 0.1  # Seconds between two looks of the watching thread.
-_PATIENCE = 20  # Ticks for which the main thread's scopes are waited for; then the window ends and the next one waits.
+_PATIENCE = 2.0  # Seconds for which the end of scopes is waited for; then the window ends, and the next one waits.
 _DRAIN = 1.0  # Seconds for which collectives in flight may end before the last window does.
 
 _HELD = {signal.SIGINT, signal.SIGRTMAX - 3}  # Signals that would raise, or pause, amid a change of the profiler.
@@ -58,10 +59,11 @@ class Recorder:
         self._options = options
         self._activities = options.activities or ("cpu", "cuda")
         self._is_busy = is_busy  # Whether a collective of this rank is in flight.
-        self._on_tick = on_tick  # Called often by the watching thread.
+        self._on_tick = on_tick  # Called often, by a thread of its own.
         self._kept = OperatorTable(options.most_operators)
         self._scopes = profiler.OpenScopes()
         self._recording: Any = None
+        self._is_changing = False
         self._window = 0  # When the part that is recorded now began.
         self._windows: list[tuple[int, int]] = []
         self._in_window = 0  # Operators read of the window so far.
@@ -69,18 +71,22 @@ class Recorder:
         self._resumes_at = 0.0  # Seconds after the cell's start at which the next window begins.
         self._memory = 0
         self._asked = threading.Event()  # The main thread is to look, and has not yet.
-        self._refused = 0
+        self._refused_at: float | None = None  # Since when a window that is to be read waits for scopes to end.
         self._look = _Pending(self._looked)
+        self._lines = NextLine(self._reached_line)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record what runs on this thread within this block."""
-        watch = threading.Thread(target=self._watch, name="jdist-profile", daemon=True)
+        threads = [
+            threading.Thread(target=t, name="jdist-profile", daemon=True) for t in (self._watch, self._call_often)
+        ]
         try:
             with self._scopes.counted(), self.steps.counted():
                 if self.steps.is_due:
                     self._begin()
-                watch.start()
+                for thread in threads:
+                    thread.start()
                 try:
                     yield
                 finally:
@@ -116,22 +122,23 @@ class Recorder:
         if self._recording is not None or self.reason:
             return
         try:
-            with _signals_held():
+            with self._changing():
                 self._recording = profiler.start(self._activities)
+                with torch.autograd.profiler.record_function(_MARK):
+                    self._window = time.time_ns()
+                self._scopes.note_recording(True)
         except Exception as e:  # a profiler of the cell's own, or one that torch was built without
             self.reason = f"torch.profiler could not be started: {describe_error(e)}"
             return
-        self._scopes.is_recording = True
-        with torch.autograd.profiler.record_function(_MARK):
-            self._window = time.time_ns()
         self._memory = psutil.Process().memory_info().rss
 
     def _end(self) -> None:
         """End what is being recorded, and read it."""
         if self._recording is None:
             return
-        with _signals_held():
-            recording, self._recording, self._scopes.is_recording = self._recording, None, False
+        with self._changing():
+            recording, self._recording = self._recording, None
+            self._scopes.note_recording(False)
             end = time.time_ns()
             try:
                 self._read(profiler.stop(recording), end)
@@ -159,10 +166,22 @@ class Recorder:
 
     def _finish(self) -> None:
         self.ended = time.time_ns()
+        self._lines.stop()
         deadline = time.monotonic() + _DRAIN
         while self._recording is not None and self._is_busy() and time.monotonic() < deadline:
             time.sleep(_TICK / 10)
         self._end()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change the profiler: this thread's signals are handled, and other changes made, after this block only."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+        self._is_changing = True
+        try:
+            yield
+        finally:
+            self._is_changing = False
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def _seconds(self) -> float:
@@ -184,6 +203,9 @@ class Recorder:
             if self._is_wanted() and not self._asked.is_set():
                 self._asked.set()
                 ctypes.pythonapi.Py_AddPendingCall(self._look, None)
+
+    def _call_often(self) -> None:
+        while not self.done.wait(_TICK):
             self._on_tick()
 
     def _is_wanted(self) -> bool:
@@ -196,7 +218,7 @@ class Recorder:
     def _looked(self, _: Any) -> int:
         """Between two bytecodes of the main thread."""
         try:
-            if not self.done.is_set() and not self.ended:
+            if not self.done.is_set() and not self.ended and not self._is_changing:
                 self._turn(sys._getframe(1))
         except BaseException as e:  # in a pending call it would come out of the cell's own code
             self.reason = self.reason or describe_error(e)
@@ -206,27 +228,40 @@ class Recorder:
         return 0
 
     def _turn(self, frame: FrameType | None) -> None:
-        can_begin = not self._scopes and not profiler.may_have_scopes(frame) and not self._is_busy()
+        """End the part that is recorded, and begin the next, at once or at the next line where that does no harm."""
+        if self._recording is not None:
+            self._refused_at = self._refused_at or time.monotonic()
+            if time.monotonic() - self._refused_at >= _PATIENCE:
+                self._lines.stop()
+                self._end()
+        if self._can_begin(frame):
+            self._lines.stop()
+            self._end_and_begin()
+        else:
+            self._lines.start(frame)
+
+    def _reached_line(self, frame: FrameType) -> bool:
+        """A line of the cell's own code has been reached; whether that was enough."""
+        if self.ended or self.done.is_set():
+            return True
+        if self._is_changing or not self._can_begin(frame):
+            return False
+        self._end_and_begin()
+        return True
+
+    def _can_begin(self, frame: FrameType | None) -> bool:
+        return not self._scopes and not profiler.may_have_scopes(frame) and not self._is_busy()
+
+    def _end_and_begin(self) -> None:
+        self._refused_at = None
         if self._recording is None:
-            if can_begin:
-                self._in_window = 0
+            if self._is_wanted():
+                self._in_window, self._read_after = 0, _FIRST
                 self._begin()
             return
-        self._refused = 0 if can_begin else self._refused + 1
-        if can_begin or self._refused > _PATIENCE:
-            self._end()
-        if can_begin and self._recording is None and self._in_window < _MOST_RECORDED and self.steps.is_due:
+        self._end()
+        if self._in_window < _MOST_RECORDED and self.steps.is_due:
             self._begin()
 
 
 _MARK = "jdist: begins to record"
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """Signals of this thread are handled after this block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

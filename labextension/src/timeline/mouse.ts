@@ -2,6 +2,7 @@
 
 import { callAt, MISS } from './find';
 import { IViewport, LEFT, momentAt } from './paint';
+import { operatorAt } from './paintoperators';
 import { Trace } from './trace';
 
 /** The zoom factor of one step of the wheel; a double click is two steps. */
@@ -16,8 +17,8 @@ export interface IMouseTarget {
   zoom(factor: number, about: number): void;
   /** Shows what is between two moments. */
   see(start: number, end: number): void;
-  /** The mouse is over a call, at this point of the page; -1 for none. */
-  hover(call: number, at?: { x: number; y: number }): void;
+  /** The mouse is over a call, at this point of the page, or over a row's operator there; -1 for no call. */
+  hover(call: number, at?: { x: number; y: number }, operator?: [number, number]): void;
   choose(call: number): void;
 }
 
@@ -58,7 +59,9 @@ export class Mouse {
   private _move(event: PointerEvent): void {
     const pressed = this._pressed;
     if (!pressed) {
-      this._view.hover(this._at(event), { x: event.clientX, y: event.clientY });
+      const { trace, seen } = this._view;
+      const operator = trace && operatorAt(event.offsetX, event.offsetY, trace, seen);
+      this._view.hover(operator ? -1 : this._at(event), { x: event.clientX, y: event.clientY }, operator);
       return;
     }
     const [dx, dy] = [event.clientX - pressed.x, event.clientY - pressed.y];

@@ -1,7 +1,8 @@
 /** Paints a trace on a canvas: a row for each rank, a bar for each call, hatched where the call waits. */
 
 import { formatInterval } from '../format';
-import { Trace } from './trace';
+import { paintOperators } from './paintoperators';
+import { callsHeight, Trace } from './trace';
 
 /** The colours of groups. White text on them has a contrast of at least 4.5, they on white and black of at least 3. */
 export const COLOURS = ['#2f6fb5', '#a8541c', '#3a7d3a', '#7d4fa3', '#a6374f', '#27797f', '#7b681c', '#5d6570'];
@@ -77,7 +78,7 @@ export function paint(context: CanvasRenderingContext2D, trace: Trace, seen: IVi
 
 /** The box of a call as left, top, width and height; it is at least a pixel wide. */
 export function boxOf(trace: Trace, call: number, row: number, seen: IViewport): [number, number, number, number] {
-  const tall = (seen.row - 4) / trace.lanes[row];
+  const tall = (callsHeight(trace, seen.row) - 4) / trace.lanes[row];
   const left = xOf(trace.began[call], seen);
   const y = TOP + row * seen.row - seen.top + 2 + trace.lane[call] * tall;
   return [left, y, Math.max(1, xOf(trace.ended[call], seen) - left), tall - (trace.lanes[row] > 1 ? 1 : 0)];
@@ -110,12 +111,13 @@ function paintRow(
 ): void {
   const y = TOP + row * seen.row - seen.top;
   const { rank, began, ended } = trace.data.rows[row];
+  const middle = y + callsHeight(trace, seen.row) / 2;
   const x = (seconds: number): number => Math.min(seen.width, Math.max(LEFT, xOf(seconds / trace.data.tick, seen)));
   context.strokeStyle = theme.faint;
   context.globalAlpha = 0.6;
   context.beginPath();
-  context.moveTo(x(began), y + seen.row / 2);
-  context.lineTo(x(ended), y + seen.row / 2);
+  context.moveTo(x(began), middle);
+  context.lineTo(x(ended), middle);
   context.stroke();
   context.globalAlpha = 1;
   const until: number[] = [];
@@ -129,6 +131,7 @@ function paintRow(
     until[lane] = Math.floor(box[0] + box[2]);
     paintCall(context, trace, seen, theme, call, box, patterns);
   }
+  paintOperators(context, trace, seen, theme.text, row);
   context.fillStyle = theme.ground;
   context.fillRect(0, y, LEFT - 4, seen.row);
   context.fillStyle = theme.text;
@@ -198,7 +201,7 @@ function paintChosen(
   const last = trace.data.rows.findIndex(row => row.rank === trace.last[chosen]);
   if (last >= 0) {
     const x = xOf(trace.work[chosen], seen);
-    const at = TOP + (last + 0.5) * seen.row - seen.top;
+    const at = TOP + last * seen.row + callsHeight(trace, seen.row) / 2 - seen.top;
     context.lineWidth = 1.5;
     context.setLineDash([2, 3]);
     context.beginPath();

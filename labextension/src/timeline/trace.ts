@@ -1,5 +1,7 @@
 /** A run's calls by rank, as `application/vnd.jdist.trace.v1+json` has them (jdist/client/trace/columns.py). */
 
+import { IOperatorData, Operators } from './operators';
+
 export const TRACE_MIME = 'application/vnd.jdist.trace.v1+json';
 export const TRACE_VERSION = 1;
 
@@ -41,7 +43,16 @@ export interface ITraceData {
   rows: ITraceRow[];
   absent: Record<string, string>;
   columns: Record<string, string>;
+  /** Of a profiled run. */
+  operators?: IOperatorData;
 }
+
+/** The height of the part of a row that has the calls; operators are below it. */
+export function callsHeight(trace: Trace, row: number): number {
+  return trace.operators ? Math.round(row * CALLS_PART) : row;
+}
+
+const CALLS_PART = 0.45;
 
 const OPEN = 1;
 const ESTIMATE = 2;
@@ -49,13 +60,15 @@ const ESTIMATE = 2;
 /** The calls in columns, ordered by row and then by start. Times are in ticks since the run's start. */
 export class Trace {
   static async from(data: ITraceData): Promise<Trace> {
-    const held = Object.entries(data.columns).map(async ([name, text]) => [name, await unpacked(text)] as const);
-    return new Trace(data, Object.fromEntries(await Promise.all(held)));
+    const operators = data.operators && new Operators(data.operators, await allUnpacked(data.operators.columns));
+    return new Trace(data, await allUnpacked(data.columns), operators);
   }
 
   private constructor(
     readonly data: ITraceData,
-    columns: Record<string, ArrayBuffer>
+    columns: Record<string, ArrayBuffer>,
+    /** What main threads did, if the run was profiled. */
+    readonly operators?: Operators
   ) {
     this.began = new Uint32Array(columns.began);
     this.work = new Uint32Array(columns.work);
@@ -177,6 +190,11 @@ export class Trace {
 }
 
 const MOST_LANES = 4;
+
+async function allUnpacked(columns: Record<string, string>): Promise<Record<string, ArrayBuffer>> {
+  const held = Object.entries(columns).map(async ([name, text]) => [name, await unpacked(text)] as const);
+  return Object.fromEntries(await Promise.all(held));
+}
 
 async function unpacked(text: string): Promise<ArrayBuffer> {
   const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));

@@ -12,6 +12,8 @@ import { Trace } from './trace';
 
 const TALLEST = 26;
 const LOWEST = 14;
+/** So many times taller are rows with operators below the calls. */
+const WITH_OPERATORS = 2.5;
 /** The viewport is at least so many ticks wide. */
 const CLOSEST = 50;
 
@@ -104,15 +106,15 @@ export class TimelineView extends Widget implements IMouseTarget {
     this.update();
   }
 
-  /** Describes a call in a tooltip beside a point of the page; -1 for none. */
-  hover(call: number, at?: { x: number; y: number }): void {
-    this._tip.hidden = call < 0;
+  /** Describes a call, or a row's operator, in a tooltip beside a point of the page; -1 for no call. */
+  hover(call: number, at?: { x: number; y: number }, operator?: [number, number]): void {
+    this._tip.hidden = call < 0 && !operator;
     if (call !== this._hovered) {
       this._hovered = call;
-      this._tip.textContent = this._textOf(call);
       this.update();
     }
-    if (at && call >= 0) {
+    this._tip.textContent = operator ? this._textOfOperator(...operator) : this._textOf(call);
+    if (at && (call >= 0 || operator)) {
       const box = this.node.getBoundingClientRect();
       const [x, y] = [at.x - box.left, at.y - box.top];
       const left = x + 16 + this._tip.offsetWidth > box.width ? x - 12 - this._tip.offsetWidth : x + 16;
@@ -267,11 +269,17 @@ export class TimelineView extends Widget implements IMouseTarget {
     return this._trace && call >= 0 ? describeCall(call, this._trace, this._trans) : '';
   }
 
+  private _textOfOperator(row: number, operator: number): string {
+    const { data, operators } = this._trace!;
+    return operators?.describe(operator, data.rows[row].rank, data.tick, this._trans) ?? '';
+  }
+
   private _paint(): void {
     const trace = this._trace!;
     const rows = trace.data.rows.length;
     const room = this._height ?? this._scroll.clientHeight;
-    const tall = Math.min(TALLEST, Math.max(LOWEST, Math.floor((room - TOP) / Math.max(1, rows))));
+    const parts = trace.operators ? WITH_OPERATORS : 1;
+    const tall = Math.min(TALLEST * parts, Math.max(LOWEST * parts, Math.floor((room - TOP) / Math.max(1, rows))));
     const whole = TOP + rows * tall;
     if (this._height) {
       this._scroll.style.flex = 'none';
