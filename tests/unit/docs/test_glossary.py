@@ -21,7 +21,7 @@ PLAIN = set(
     re.findall(
         r"\w+",
         """
-    interval intervals keeper mark scopes shares
+    interval intervals keeper mark next scopes shares
     breakpoint debugger followed inner kind mortem operator pause paused pausing post profile profiler reason resume
     branch resumed resumes stacks stepper stepping table totals trigger
     abort accept access ack active add address adopt align alignment allowance annotation app appearance apply argument
