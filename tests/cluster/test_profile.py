@@ -110,3 +110,20 @@ def test_the_cell_marks_its_steps(cluster: jdist.Cluster) -> None:
     assert {r: len(o.steps) for r, o in profile.report.ranks.items()} == {0: 5, 3: 5}
     assert set(profile.table) == {0, 3}
     assert "no rank waited long" in repr(profile)
+
+
+def test_a_paused_cell_is_profiled_and_cells_in_its_frame_are_not(cluster: jdist.Cluster) -> None:
+    cell = "def work():\n    inside = square @ square\n    breakpoint()\n    return inside - 1\nwork().shape"
+    run = cluster.submit(cell, (0, 1), profile=jdist.ProfileOptions())
+    eventually(lambda: set(run.paused) == {0, 1})
+    assert cluster.run("(inside + 1).shape", [0]).values
+    refused = cluster.submit("1", (0,), profile=jdist.ProfileOptions())
+    assert refused.wait(30)
+    with pytest.raises(jdist.CellError, match="cannot be profiled"):
+        refused.check()
+    cluster.resume()
+    assert run.wait(30)
+    run.check()
+    profile = cluster.read_profile(run)
+    assert {"aten::mm", "aten::sub", "aten::add"} <= set(profile.report.ranks[0].profile.names)
+    assert "aten::add" not in profile.report.ranks[1].profile.names
