@@ -15,6 +15,7 @@ from jdist.core.messages.debug import DebugFailure, Pause, RankPaused, ReadSourc
 from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.protocol import RankOp
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport, StatusRequest
+from jdist.core.ranks import describe_ranks
 from jdist.core.remedy import Remedy
 from jdist.core.stacks import StepKind
 
@@ -62,7 +63,7 @@ class DebuggedCluster(BaseCluster):
         report = await self._report()
         paused = {row.rank: row for row in report.ranks if row.rank in chosen and (row.paused or row.is_pausing)}
         if not paused:
-            raise not_paused()
+            raise _not_paused(() if ranks is None else chosen)
         named = () if ranks is None else tuple(sorted(chosen))
         await self._link.request(Resume(new_request(), how, named, line), object)
         try:
@@ -79,8 +80,8 @@ class DebuggedCluster(BaseCluster):
         report = await self._report()
         rows = {row.rank: row for row in report.ranks if row.rank in chosen}
         found = await self._stacks([r for r, row in rows.items() if row.paused] or chosen, ReadStack())
-        if not found:
-            raise not_paused()
+        if not found and not any(row.paused or row.is_pausing for row in report.ranks):
+            raise _not_paused()
         return Stacks(found, await self._describe_others({r: row for r, row in rows.items() if r not in found}, {}))
 
     async def up(self, frames: int = 1, ranks: Ranks = None) -> Stacks:
@@ -127,7 +128,7 @@ class DebuggedCluster(BaseCluster):
     async def _move(self, frames: int, ranks: Ranks) -> Stacks:
         found = await self._stacks(self.attachment.select_paused(ranks), ReadStack(frames))
         if not found:
-            raise not_paused()
+            raise _not_paused(() if ranks is None else self.select(ranks))
         return Stacks(found, {})
 
     async def _stacks(self, ranks: Collection[int], op: RankOp) -> dict[int, Stack]:
@@ -174,6 +175,7 @@ class DebuggedCluster(BaseCluster):
         return {r: describe_unpaused(row, seen.get(r), runs.get(r, 0)) for r, row in sorted(rows.items())}
 
 
-def not_paused() -> UsageError:
-    """The error that says that there is nothing to look into."""
-    return UsageError("no rank is paused", remedies=(Remedy("pause", "pause what runs"),))
+def _not_paused(ranks: Collection[int] = ()) -> UsageError:
+    """The error that says that there is nothing to look into, on any rank or on these."""
+    who = f"{describe_ranks(ranks, 'is')} not paused" if ranks else "no rank is paused"
+    return UsageError(who, remedies=(Remedy("pause", "pause what runs"),))

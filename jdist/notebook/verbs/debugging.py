@@ -124,4 +124,4 @@ def _drawn(stacks: Stacks) -> str:
     """The tree, under the runs that are paused."""
     runs = ranks_by((rank, stack.run) for rank, stack in stacks.items())
     head = " · ".join(f"run {run} on {naming(ranks)}" for run, ranks in runs.items())
-    return f"{head}\n{stacks}"
+    return f"{head}\n{stacks}".lstrip()

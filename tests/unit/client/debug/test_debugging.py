@@ -122,6 +122,11 @@ def test_stacks_are_those_of_the_paused_ranks() -> None:
 def test_where_no_rank_is_paused_or_has_failed_the_error_says_so() -> None:
     link = Link([(row(0, run=0), row(1, run=0))])
     quiet = Link([tuple(RankFacts(r, 0, "a", 1, "idle", 0, "", fresh=False) for r in (0, 1))])
+    some = Link([(row(0, is_paused=True), RankFacts(1, 0, "a", 1, "idle", 0, "", fresh=False))])
+    assert play(some, lambda c: c.where(1)).others == {1: "runs nothing"}
+    for scene in (lambda c: c.resume("step", 1), lambda c: c.up(1, 1)):
+        with pytest.raises(UsageError, match="rank 1 is not paused"):
+            play(some, scene)
     for scene in (lambda c: c.resume(), lambda c: c.where(), lambda c: c.up()):
         with pytest.raises(UsageError, match="no rank is paused"):
             play(quiet, scene)
