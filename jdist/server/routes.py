@@ -13,6 +13,7 @@
     POST   clusters/NAME/pause             execute   {"ranks": "0-1"} or nothing: all
     POST   clusters/NAME/resume            execute   {"ranks": "0-1", "how": "next", "line": 12}; how: "continue"
     GET    clusters/NAME/stacks            read      the stacks of its paused ranks, as one tree
+    POST   clusters/NAME/frame             execute   {"ranks": "0-1", "index": 2}: cells run there; 0: outermost
     POST   clusters/NAME/revive            execute   start its controller again, which has died
     GET    clusters/NAME/trace             read      ?run=N (the last one): its calls of torch.distributed, for drawing
     GET    clusters/NAME/ranks/R/logs      read      ?lines=200
@@ -41,6 +42,7 @@ from jdist.client.attachment import Ranks
 from jdist.client.cluster import AsyncCluster
 from jdist.client.debug.stack_tree import merge
 from jdist.client.trace.columns import columns
+from jdist.core.errors import UsageError
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.stacks import StepKind
 from jdist.launch.base import ENTRY_POINTS
@@ -137,6 +139,23 @@ async def _resume(handler: Handler, name: str) -> None:
 async def _show_stacks(handler: Handler, name: str) -> None:
     found = await handler.ask(name, lambda cluster: cluster.where(), "the ranks")
     handler.send({"stacks": merge(found), "others": group_ranks(found.others)})
+
+
+@route("POST", "clusters/NAME/frame", "execute")
+async def _choose_frame(handler: Handler, name: str) -> None:
+    index = handler.body().get("index")
+    if type(index) is not int or index < 0:
+        raise web.HTTPError(400, "index: a frame's number, from 0 for the outermost")
+
+    async def choose(cluster: AsyncCluster, ranks: Ranks) -> None:
+        stacks = await cluster.where(ranks)
+        moves = {rank: stack.chosen - index for rank, stack in stacks.items() if index < len(stack.frames)}
+        if not moves:
+            raise UsageError(f"no stack has {index + 1} frames")
+        for frames, those in ranks_by(sorted(moves.items())).items():
+            await cluster.up(frames, list(those))
+
+    await _apply(handler, name, choose)
 
 
 @route("POST", "clusters/NAME/revive", "execute")

@@ -93,6 +93,15 @@ export class Actions {
     }
   }
 
+  /** Lets cells of the ranks run in the frame number `args.index` of their stacks. */
+  async chooseFrame(args: Args): Promise<void> {
+    const name = this.cluster(args)?.name;
+    const ranks = this.ranksText(args);
+    if (name !== undefined && ranks !== undefined) {
+      await this.reportErrors(() => this.api.chooseFrame(name, Number(args.index), ranks));
+    }
+  }
+
   async interrupt(args: Args): Promise<void> {
     const name = this.cluster(args)?.name;
     if (name !== undefined) {

@@ -249,6 +249,11 @@ export class Api {
     return this._request(`clusters/${encodeURIComponent(name)}/stacks`);
   }
 
+  /** Lets cells of these ranks run in a frame of their stacks, counted from 0 for the outermost. */
+  chooseFrame(name: string, index: number, ranks: string): Promise<unknown> {
+    return this._request(`clusters/${encodeURIComponent(name)}/frame`, 'POST', { ranks, index });
+  }
+
   /** The text of a source file on the rank's node that is on the rank's stack. */
   source(name: string, rank: number, file: string): Promise<{ text: string }> {
     const query = `file=${encodeURIComponent(file)}`;

@@ -66,18 +66,20 @@ export interface IStackRow {
   key: string;
   branch: IBranch;
   depth: number;
+  /** Of the frame in the stacks of its ranks, from 0 for the outermost. */
+  index: number;
   /** Whether its ranks differ from those of the line above, so that they are named. */
   isNamed: boolean;
 }
 
 /** The lines of the tree. A frame that the same ranks have called as the one above it is not indented further. */
-export function rowsOf(stacks: IBranch[], depth = 0, above = '', path = ''): IStackRow[] {
-  const rows = stacks.flatMap((branch, index) => {
+export function rowsOf(stacks: IBranch[], depth = 0, above = '', path = '', index = 0): IStackRow[] {
+  const rows = stacks.flatMap((branch, place) => {
     const ranks = formatRanks(branch.ranks);
-    const key = `${path}/${index}`;
+    const key = `${path}/${place}`;
     const isNamed = ranks !== above;
     const own = isNamed && above ? depth + 1 : depth;
-    return [{ key, branch, depth: own, isNamed }, ...rowsOf(branch.children, own, ranks, key)];
+    return [{ key, branch, depth: own, index, isNamed }, ...rowsOf(branch.children, own, ranks, key, index + 1)];
   });
   return rows.slice(0, MOST_FRAMES);
 }

@@ -54,6 +54,8 @@ export const CommandIDs = {
   next: 'jdist:next',
   return: 'jdist:return',
   nextCall: 'jdist:next-call',
+  /** `{ cluster, ranks, index }`; 0 is the outermost frame. */
+  chooseFrame: 'jdist:choose-frame',
   /** `{ cluster, ranks, file, line }`; of the first of the ranks. */
   openSource: 'jdist:open-source',
   logs: 'jdist:logs',

@@ -71,12 +71,12 @@ describe('the tree of stacks', () => {
 
   it('is indented where ranks part', () => {
     const tree = [branch('<cell>', [0, 1, 2], [branch('main', [0, 1, 2], [branch('a', [0]), branch('b', [1, 2])])])];
-    const rows = rowsOf(tree).map(row => [row.branch.frame.function, row.depth, row.isNamed]);
+    const rows = rowsOf(tree).map(row => [row.branch.frame.function, row.depth, row.index, row.isNamed]);
     expect(rows).toEqual([
-      ['<cell>', 0, true],
-      ['main', 0, false],
-      ['a', 1, true],
-      ['b', 1, true]
+      ['<cell>', 0, 0, true],
+      ['main', 0, 1, false],
+      ['a', 1, 2, true],
+      ['b', 1, 2, true]
     ]);
   });
 

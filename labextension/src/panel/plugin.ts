@@ -16,6 +16,7 @@ import { addCommands } from '../shell/commands';
 import { showNotices } from '../shell/notices';
 import { addRunning } from '../shell/running';
 import { StatusItem } from '../shell/status';
+import { notePauses } from '../shell/steps';
 import { Tabs } from '../shell/tabs';
 import { Terminals } from '../shell/terminals';
 import { start } from '../start/dialog';
@@ -76,6 +77,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
       open,
       start: () => start({ clusters, commands, state, trans })
     });
+    notePauses(clusters);
     clusters.changed.connect(() => commands.notifyCommandChanged());
     selection.changed.connect(() => commands.notifyCommandChanged());
     void persistState(state, clusters, selection);

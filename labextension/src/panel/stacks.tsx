@@ -12,7 +12,7 @@ import { IContext, Section } from './section';
 export class StackTree extends Section {
   constructor(context: IContext) {
     super(context, 'stacks', context.trans.__('Stacks'));
-    context.clusters.changed.connect(this._load, this);
+    context.clusters.changed.connect(() => this._load());
     this._load();
   }
 
@@ -26,11 +26,22 @@ export class StackTree extends Section {
       const args = { cluster: cluster?.name ?? '', ranks, file: frame.file ?? '', line: frame.line };
       void commands.execute(CommandIDs.openSource, args);
     };
+    const choose = ({ branch, index }: IStackRow): void => {
+      const args = { cluster: cluster?.name ?? '', ranks: branch.ranks, index };
+      void commands.execute(CommandIDs.chooseFrame, args).then(() => this._load(true));
+    };
     return (
       <div className="jdist-scroller">
         <ul className="jdist-stacks" role="tree" aria-label={trans.__('Stacks of the paused ranks')}>
           {rowsOf(this._stacks.stacks).map(row => (
-            <Frame key={row.key} row={row} trans={trans} open={open} select={ranks => selection.select(ranks)} />
+            <Frame
+              key={row.key}
+              row={row}
+              trans={trans}
+              open={open}
+              choose={() => choose(row)}
+              select={ranks => selection.select(ranks)}
+            />
           ))}
         </ul>
         {this._stacks.others.map(({ ranks, text }) => (
@@ -42,11 +53,11 @@ export class StackTree extends Section {
     );
   }
 
-  /** Requests the stacks again when a rank has paused elsewhere, or gone on. */
-  private _load(): void {
+  /** Requests the stacks again when a rank has paused elsewhere, or gone on, or another frame was chosen. */
+  private _load(isForced = false): void {
     const cluster = this.context.clusters.current;
     const state = pausedState(cluster);
-    if (!cluster || state === this._state) {
+    if (this.isDisposed || !cluster || (state === this._state && !isForced)) {
       return;
     }
     this._state = state;
@@ -77,10 +88,11 @@ interface IFrameProps {
   row: IStackRow;
   trans: TranslationBundle;
   open: (frame: IFrame, ranks: number[]) => void;
+  choose: () => void;
   select: (ranks: number[]) => void;
 }
 
-function Frame({ row, trans, open, select }: IFrameProps): JSX.Element {
+function Frame({ row, trans, open, choose, select }: IFrameProps): JSX.Element {
   const { frame, ranks, chosen } = row.branch;
   const place = frame.file ? `${frame.file.split('/').pop()}:${frame.line}` : trans.__('line %1', frame.line);
   const title = frame.file ? trans.__('%1, line %2: open it', frame.file, frame.line) : frame.source;
@@ -96,14 +108,16 @@ function Frame({ row, trans, open, select }: IFrameProps): JSX.Element {
           [{formatRanks(ranks)}]
         </button>
       )}
+      <button className="jdist-link" title={trans.__('Run cells in this frame')} onClick={choose}>
+        {frame.function}
+      </button>
+      ,{' '}
       {frame.file ? (
         <button className="jdist-link" title={title} onClick={() => open(frame, ranks)}>
-          {frame.function}, {place}
+          {place}
         </button>
       ) : (
-        <span title={title}>
-          {frame.function}, {place}
-        </span>
+        <span title={title}>{place}</span>
       )}
       <code>{frame.source}</code>
       {chosen.length > 0 && <span className="jdist-note">{trans.__('cells run here')}</span>}

@@ -31,7 +31,7 @@ type Command = CommandRegistry.ICommandOptions;
 /** At most so many texts are opened at once. */
 const MOST_TEXTS = 8;
 /** Commands that need arguments, and so are not in the palette. */
-const HIDDEN: string[] = [CommandIDs.choose, CommandIDs.insertCell, CommandIDs.openSource];
+const HIDDEN: string[] = [CommandIDs.choose, CommandIDs.insertCell, CommandIDs.chooseFrame, CommandIDs.openSource];
 
 export interface ICommands {
   app: JupyterFrontEnd;

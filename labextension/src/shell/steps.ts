@@ -14,7 +14,8 @@ import { CommandRegistry } from '@lumino/commands';
 
 import { Actions, Args } from '../actions';
 import { StepKind } from '../api';
-import { CommandIDs } from '../tokens';
+import { isPaused } from '../paused';
+import { CommandIDs, IClusters } from '../tokens';
 
 /** A way to go on: its icon, and its label for all paused ranks and for some. */
 interface IStep {
@@ -40,6 +41,11 @@ export function stepCommands(
       icon: pauseIcon,
       isEnabled: args => actions.isAvailable(args) && actions.canPause(args),
       execute: args => actions.pause(args)
+    },
+    [CommandIDs.chooseFrame]: {
+      label: trans.__('Run cells in this frame'),
+      isEnabled: args => actions.isAvailable(args) && actions.isPaused(args),
+      execute: args => actions.chooseFrame(args)
     }
   };
   for (const [id, step] of Object.entries(steps(trans))) {
@@ -56,6 +62,13 @@ export function stepCommands(
     };
   }
   return commands;
+}
+
+/** While ranks of the cluster in the panel are paused, the page says so: shortcuts apply only then. */
+export function notePauses(clusters: IClusters): void {
+  clusters.changed.connect(() => {
+    document.body.toggleAttribute('data-jdist-paused', isPaused(clusters.current));
+  });
 }
 
 function steps(trans: TranslationBundle): Record<string, IStep> {
