@@ -276,6 +276,8 @@ class Debugger:
             )
             how = self._hold(found, reason, about_to, error)
         if isinstance(how, _Abort):
+            if threading.current_thread() is threading.main_thread() and not self._sigint.is_user_code(frame):
+                return  # in a task of the event loop, which would end with it: the interrupt cancels the cell
             self._sigint.interrupt(frame)
         elif how is not None and reason != "failure":
             with self._lock:

@@ -84,7 +84,10 @@ class FrameStack:
     @classmethod
     def of(cls, frame: FrameType, is_user_code: UserCode, session: dict[str, Any]) -> "FrameStack":
         """The stack of a suspended frame."""
-        return cls([(f, f.f_lineno) for f in outwards(frame)][::-1], is_user_code, session)
+        frames = [(f, f.f_lineno) for f in outwards(frame)][::-1]
+        # In a task or a thread of the cell, what runs it comes first.
+        own = [place for place, (f, _) in enumerate(frames) if is_user_code(f)]
+        return cls(frames[own[0] :] if own else frames, is_user_code, session)
 
     def move(self, frames: int) -> None:
         """Choose another frame: towards the callers if positive, as far as there are any."""
@@ -159,7 +162,9 @@ class FrameNames:
     @contextlib.contextmanager
     def entered(self, shell: Any) -> Iterator[None]:
         """Have the shell run cells among these names."""
-        outer = shell.user_ns, shell.user_module
+        outer, hook = (shell.user_ns, shell.user_module), shell.displayhook
+        # IPython goes on counting values as these names only while they are what it has made them.
+        values = [n for n in ("_", "__", "___") if n in outer[0] and outer[0][n] is getattr(hook, n, None)]
         with self.used() as names:
             if names is not shell.user_ns:
                 shell.user_ns, shell.user_module = names, _Module(names)
@@ -167,6 +172,7 @@ class FrameNames:
                 yield
             finally:
                 shell.user_ns, shell.user_module = outer
+                shell.user_ns.update((name, getattr(hook, name)) for name in values)
 
     def _write(self) -> None:
         missing = object()

@@ -239,6 +239,31 @@ await found if rank == 3 else found
     assert ended(run) == everywhere(True)
 
 
+def test_in_tasks_of_the_event_loop(cluster: jdist.Cluster) -> None:
+    """Their stacks begin with their own code; an interrupt cancels the cell, and the loop goes on."""
+    code = """
+import asyncio
+saved = []
+async def work(k):
+    try:
+        await asyncio.sleep(0)
+        breakpoint()
+        await asyncio.sleep(60)
+    finally:
+        saved.append(k)
+await asyncio.gather(work(1), work(2))
+"""
+    run = cluster.run(code, background=True)
+    paused(run, ALL)
+    assert {tuple(f.function for f in s.frames) for s in cluster.where().values()} == {("work",)}
+    assert cluster.run("k + 1").values == everywhere(2)
+    cluster.interrupt()
+    assert run.wait(60)
+    assert {o.kind for o in run.outcomes.values()} == {"interrupted"}
+    assert cluster.run("sorted(saved)").values == everywhere([1, 2])
+    assert cluster.run("_").values == everywhere([1, 2]), "the last value, also after one of a cell in a frame"
+
+
 def test_in_a_sleep_and_in_a_wait_for_a_lock(cluster: jdist.Cluster) -> None:
     """Both are waits in C that a signal ends."""
     run = cluster.run(
