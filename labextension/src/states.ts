@@ -16,7 +16,7 @@ export interface IState {
 }
 
 /** How a rank's part in a run stands; `value` means that it has ended without an error. */
-export type OutcomeState = 'waiting' | 'running' | 'value' | 'error' | 'timeout' | 'interrupted' | 'lost';
+export type OutcomeState = 'waiting' | 'running' | 'paused' | 'value' | 'error' | 'timeout' | 'interrupted' | 'lost';
 
 type Entry = [sign: string, tone: Tone, label: (trans: TranslationBundle) => string];
 
@@ -39,6 +39,7 @@ const RANKS: Record<string, Entry> = {
 const OUTCOMES: Record<OutcomeState, Entry> = {
   waiting: ['○', 'pending', trans => trans.__('waiting')],
   running: ['▶', 'busy', trans => trans.__('running')],
+  paused: ['⏸', 'warn', trans => trans.__('paused')],
   value: ['✓', 'idle', trans => trans.__('done')],
   error: ['✗', 'bad', trans => trans.__('failed')],
   timeout: ['⧖', 'bad', trans => trans.__('timed out')],

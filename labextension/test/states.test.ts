@@ -41,11 +41,11 @@ describe('the state of a rank', () => {
 });
 
 describe("the state of a rank's part in a run", () => {
-  const states: OutcomeState[] = ['waiting', 'running', 'value', 'error', 'timeout', 'interrupted', 'lost'];
+  const states: OutcomeState[] = ['waiting', 'running', 'paused', 'value', 'error', 'timeout', 'interrupted', 'lost'];
 
   it('has a sign of its own', () => {
     const signs = states.map(state => outcomeState(state, trans).sign);
-    expect(signs).toEqual(['○', '▶', '✓', '✗', '⧖', '■', '†']);
+    expect(signs).toEqual(['○', '▶', '⏸', '✓', '✗', '⧖', '■', '†']);
   });
 
   it('is a failure if the rank failed by itself', () => {

@@ -58,11 +58,14 @@ export class CellProgress implements IDisposable {
     const texts = [this._trans.__('%1 of %2 ranks done', done, parts.length)];
     if (failed) {
       texts.push(this._trans.__('%1 failed', failed));
+    } else if (run.paused?.length) {
+      texts.push(this._trans.__('paused'));
     } else if (run.verdict && run.state !== 'done') {
       texts.push(this._trans.__('the run does not move'));
     }
     const ending = failed ? 'error' : run.state === 'done' ? 'value' : undefined;
-    const sign = ending ? outcomeState(ending, this._trans).sign : run.verdict ? VERDICT_SIGN : '';
+    const other = run.paused?.length ? outcomeState('paused', this._trans).sign : run.verdict ? VERDICT_SIGN : '';
+    const sign = ending ? outcomeState(ending, this._trans).sign : other;
     const text = `${done}/${parts.length} ${sign}`.trim();
     const label = texts.join(', ');
     if (this._node.textContent !== text || this._node.title !== label) {

@@ -65,6 +65,20 @@ export interface IFinding {
   remedies?: IRemedy[];
 }
 
+/** Ranks that are paused at the same place: a line of the cell of run `of_run`, or of `file` if that is absent. */
+export interface IPlace {
+  ranks: string;
+  reason: string;
+  function: string;
+  line: number;
+  source?: string;
+  file?: string;
+  of_run?: number;
+  about_to?: string;
+  thread?: string;
+  error?: string;
+}
+
 export interface IRunBundle {
   version: number;
   run: number;
@@ -77,6 +91,9 @@ export interface IRunBundle {
   more_failures?: number;
   verdict?: IFinding;
   notices?: string[];
+  paused?: IPlace[];
+  /** In which frames the cell runs, if not in the ranks' own names. */
+  frames?: string;
   lead?: number;
 }
 
@@ -92,8 +109,9 @@ export interface IPart {
 
 /** The parts of all ranks, by rank. */
 export function partsOf(run: IRunBundle): IPart[] {
+  const paused = new Set((run.paused ?? []).flatMap(place => parseRanks(place.ranks)));
   const parts = run.ranks.flatMap(({ ranks, state, seconds }) =>
-    parseRanks(ranks).map(rank => ({ rank, state, seconds }))
+    parseRanks(ranks).map(rank => ({ rank, state: paused.has(rank) ? ('paused' as const) : state, seconds }))
   );
   return parts.sort((a, b) => a.rank - b.rank);
 }
@@ -104,9 +122,11 @@ export function failedFirst(parts: IPart[]): IPart[] {
   return [...parts].sort((a, b) => weight(a) - weight(b) || a.rank - b.rank);
 }
 
+const UNFINISHED: OutcomeState[] = ['waiting', 'running', 'paused'];
+
 /** How many ranks are done. */
 export function doneCount(run: IRunBundle): number {
-  return partsOf(run).filter(part => part.state !== 'waiting' && part.state !== 'running').length;
+  return partsOf(run).filter(part => !UNFINISHED.includes(part.state)).length;
 }
 
 /** The piece of the bundle's HTML; empty if the two do not belong together. */

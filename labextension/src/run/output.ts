@@ -10,6 +10,7 @@ import { formatDuration, formatWholeSeconds } from '../format';
 import { IRemedy } from '../remedy';
 import { FailureList } from './failurelist';
 import { doneCount, IRunBundle, MIME, partsOf, VERSION } from './model';
+import { PauseBox } from './pausebox';
 import { RankTabs } from './ranktabs';
 import { TakeRemedy } from './remedyrow';
 import { SegmentList } from './segmentlist';
@@ -27,6 +28,8 @@ export interface IRunServices {
   trans: TranslationBundle;
   /** Carries out a remedy for the run that the widget shows, and returns what to say about it. */
   takeRemedy: (run: IRunBundle, from: Widget, remedy: IRemedy) => Promise<string>;
+  /** Lets the run's paused ranks go on, by a command of `CommandIDs`; without it, there are no buttons. */
+  step?: (run: IRunBundle, command: string) => Promise<void>;
   /** Opens the run's timeline; without it, there is no button. */
   timeline?: (run: IRunBundle, from: Widget) => Promise<void>;
 }
@@ -43,13 +46,16 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     const take: TakeRemedy = remedy => _services.takeRemedy(this._run!, this, remedy);
     this._failures = new FailureList(rendermime, take, trans);
     this._verdict = new VerdictBox(take, trans);
+    const { step } = _services;
+    this._paused = new PauseBox(step && (command => step(this._run!, command)), trans);
     this._body.id = id;
     this._body.addClass('jdist-RunBody');
     this._notices.addClass('jdist-RunNotices');
     this._footer.addClass('jdist-RunFooter');
     this._body.addWidget(this._segments);
     this._body.addWidget(this._failures);
-    [this.tabs, this._notices, this._body, this._verdict, this._footer].forEach(widget => this.addWidget(widget));
+    const parts = [this.tabs, this._notices, this._body, this._paused, this._verdict, this._footer];
+    parts.forEach(widget => this.addWidget(widget));
     this._fillFooter();
     this.tabs.chosen.connect(() => this._show(true));
   }
@@ -98,6 +104,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     } else if (!isNewChoice && node.scrollTop !== top) {
       node.scrollTop = top;
     }
+    this._paused.show_(run);
     this._verdict.show_(run.verdict);
     this._showFooter(run, parts.length);
   }
@@ -162,6 +169,9 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     } else {
       texts.push(ranks, formatDuration(run.seconds));
     }
+    if (run.frames) {
+      texts.push(run.frames);
+    }
     const text = texts.join(' · ');
     if (this._summary.textContent !== text) {
       this._summary.textContent = text;
@@ -185,6 +195,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
   private readonly _segments: SegmentList;
   private readonly _failures: FailureList;
   private readonly _verdict: VerdictBox;
+  private readonly _paused: PauseBox;
   private readonly _body = new Panel();
   private readonly _notices = new Widget();
   private readonly _footer = new Widget();

@@ -32,11 +32,14 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
     const timeline = async ({ cluster, run }: IRunBundle): Promise<void> => {
       await app.commands.execute(CommandIDs.openTimeline, { cluster, run });
     };
+    const step = async ({ cluster }: IRunBundle, command: string): Promise<void> => {
+      await app.commands.execute(command, { cluster, ranks: 'all' });
+    };
     rendermime.addFactory(
       {
         safe: true, // JupyterLab sanitizes the HTML of an untrusted notebook
         mimeTypes: [MIME],
-        createRenderer: () => new RunOutput({ rendermime, trans, takeRemedy, timeline })
+        createRenderer: () => new RunOutput({ rendermime, trans, takeRemedy, step, timeline })
       },
       RANK
     );
