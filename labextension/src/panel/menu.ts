@@ -7,9 +7,8 @@ import { Menu } from '@lumino/widgets';
 
 import { CommandIDs } from '../tokens';
 
-/** What can be done with running and paused ranks. */
+/** Ways in which paused ranks go on. */
 export const STEPS = [
-  CommandIDs.pause,
   CommandIDs.continue,
   CommandIDs.next,
   CommandIDs.step,
@@ -29,7 +28,7 @@ export function openMenu(
   menu.node.setAttribute('aria-label', trans.__('Actions for the selected ranks'));
   [CommandIDs.interrupt, CommandIDs.restart].forEach(command => menu.addItem({ command, args }));
   menu.addItem({ type: 'separator' });
-  STEPS.forEach(command => menu.addItem({ command, args }));
+  [CommandIDs.pause, ...STEPS].forEach(command => menu.addItem({ command, args }));
   menu.addItem({ type: 'separator' });
   [CommandIDs.logs, CommandIDs.stack, CommandIDs.console].forEach(command => menu.addItem({ command, args }));
   menu.addItem({ type: 'separator' });

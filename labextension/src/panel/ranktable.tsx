@@ -8,7 +8,7 @@ import { ICluster, IRank } from '../api';
 import { formatRanks } from '../format';
 import { rankState } from '../states';
 import { CommandIDs } from '../tokens';
-import { openMenu, STEPS } from './menu';
+import { openMenu } from './menu';
 import { columns, gpuDetails, IColumn, ranksOfRows, TableRow, tableRows } from './rows';
 import { IContext, Section, State } from './section';
 import { Selection } from './selection';
@@ -25,7 +25,7 @@ export class RankTable extends Section {
     const { commands } = context;
     this.toolbar.addItem('interrupt', new CommandToolbarButton({ commands, id: CommandIDs.interrupt, label: '' }));
     this.toolbar.addItem('restart', new CommandToolbarButton({ commands, id: CommandIDs.restart, label: '' }));
-    STEPS.forEach(id => this.toolbar.addItem(id, new CommandToolbarButton({ commands, id, label: '' })));
+    this.toolbar.addItem('pause', new CommandToolbarButton({ commands, id: CommandIDs.pause, label: '' }));
   }
 
   protected render(): JSX.Element {

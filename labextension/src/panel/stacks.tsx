@@ -1,17 +1,21 @@
 /** The stacks of paused ranks as one tree: ranks that are at the same place are together. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
+import { CommandToolbarButton } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { IFrame, IStacks } from '../api';
 import { formatRanks } from '../format';
 import { IStackRow, pausedState, rowsOf } from '../paused';
 import { CommandIDs } from '../tokens';
+import { STEPS } from './menu';
 import { IContext, Section } from './section';
 
 export class StackTree extends Section {
   constructor(context: IContext) {
     super(context, 'stacks', context.trans.__('Stacks'));
+    const { commands } = context;
+    STEPS.forEach(id => this.toolbar.addItem(id, new CommandToolbarButton({ commands, id, label: '' })));
     context.clusters.changed.connect(() => this._load());
     this._load();
   }
@@ -32,7 +36,7 @@ export class StackTree extends Section {
     };
     return (
       <div className="jdist-scroller">
-        <ul className="jdist-stacks" role="tree" aria-label={trans.__('Stacks of the paused ranks')}>
+        <ul className="jdist-stacktree" role="tree" aria-label={trans.__('Stacks of the paused ranks')}>
           {rowsOf(this._stacks.stacks).map(row => (
             <Frame
               key={row.key}

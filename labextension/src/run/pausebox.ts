@@ -32,7 +32,7 @@ export class PauseBox extends Widget {
     }
     const trans = this._trans;
     const head = document.createElement('strong');
-    head.textContent = `⏸ ${trans.__('run %1 is paused; %%dist cells run in the paused frames', run.run)}`;
+    head.textContent = `⏸ ${trans.__('run %1 is paused; cells run in the paused frames', run.run)}`;
     this.node.append(head);
     for (const place of places) {
       const line = document.createElement('div');

@@ -72,7 +72,7 @@ def marks(of: Locator) -> Locator:
 
 
 def press(panel: Panelled, label: str) -> None:
-    """A button in the title of the ranks' section."""
+    """A button in the title of a section."""
     panel.panel.get_by_role("button", name=label).first.click()
 
 
@@ -91,7 +91,7 @@ def test_a_cell_is_paused_looked_into_and_continued(
     expect(marks(notebook.cell(DEFINES))).to_have_count(1)
     expect(marks(notebook.cell(DEFINES))).to_have_attribute("data-paused", "⏸ 0-3")
     notebook.picture("paused")
-    stacks = panel.panel.locator(".jdist-stacks")
+    stacks = panel.panel.get_by_role("tree")
     expect(stacks.get_by_role("treeitem")).to_have_count(2)
     expect(stacks).to_contain_text("<cell>, line 2")
     expect(stacks.locator(".jdist-mod-chosen")).to_contain_text("train_step")
@@ -119,7 +119,7 @@ def test_one_rank_by_its_menu_and_the_source_of_a_script(
     panel.menu(2, "Pause ranks 2")
     expect(panel.row(2)).to_contain_text("a_script.py line")
     expect(panel.row(1)).to_contain_text("running")
-    panel.panel.locator(".jdist-stacks").get_by_role("button", name=re.compile("a_script.py")).click()
+    panel.panel.get_by_role("tree").get_by_role("button", name=re.compile("a_script.py")).click()
     source = panel.page.locator(".jdist-source")
     expect(source).to_contain_text("while not os.path.exists")
     expect(source).to_contain_text("read-only")
