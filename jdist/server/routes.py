@@ -40,7 +40,7 @@ from tornado import web
 
 from jdist.client.attachment import Ranks
 from jdist.client.cluster import AsyncCluster
-from jdist.client.debug.stack_tree import merge
+from jdist.client.debug.stack_tree import Stacks, merge
 from jdist.client.trace.columns import columns
 from jdist.core.errors import UsageError
 from jdist.core.ranks import RankSet, ranks_by
@@ -137,7 +137,13 @@ async def _resume(handler: Handler, name: str) -> None:
 
 @route("GET", "clusters/NAME/stacks")
 async def _show_stacks(handler: Handler, name: str) -> None:
-    found = await handler.ask(name, lambda cluster: cluster.where(), "the ranks")
+    async def where(cluster: AsyncCluster) -> Stacks:
+        try:
+            return await cluster.where()
+        except UsageError:  # no rank is paused any more
+            return Stacks({}, {})
+
+    found = await handler.ask(name, where, "the ranks")
     handler.send({"stacks": merge(found), "others": group_ranks(found.others)})
 
 
