@@ -3,9 +3,10 @@ import { beforeAll, describe, expect, it } from 'vitest';
 
 import { describeCall } from '../src/timeline/describe';
 import { across, beside, callAt, firstFrom } from '../src/timeline/find';
-import { boxOf, IViewport, LEFT, momentAt, TOP, xOf } from '../src/timeline/paint';
+import { boxOf } from '../src/timeline/paint';
 import { operatorAt, operatorBox, paintOperators } from '../src/timeline/paintoperators';
 import { callsHeight, ITraceData, Trace } from '../src/timeline/trace';
+import { IViewport, LEFT, momentAt, TOP, xOf } from '../src/timeline/viewport';
 import { trans } from './samples';
 
 const packed = (values: ArrayLike<number> & ArrayBufferView): string =>

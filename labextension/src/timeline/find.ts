@@ -1,10 +1,8 @@
 /** Finds calls in the timeline: the one at a point, and the next one to the left, right, top or bottom. */
 
-import { boxOf, IViewport, LEFT, momentAt, TOP } from './paint';
+import { boxOf } from './paint';
 import { Trace } from './trace';
-
-/** The pixels by which a click may miss a call. */
-export const MISS = 3;
+import { IViewport, LEFT, MISS, momentAt, TOP } from './viewport';
 
 /** The call at a point of the canvas; -1 if there is none. */
 export function callAt(x: number, y: number, trace: Trace, seen: IViewport): number {

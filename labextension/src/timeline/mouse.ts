@@ -1,9 +1,9 @@
 /** The mouse on a timeline: the wheel zooms, dragging moves, a click chooses a call, hovering describes it. */
 
-import { callAt, MISS } from './find';
-import { IViewport, LEFT, momentAt } from './paint';
+import { callAt } from './find';
 import { operatorAt } from './paintoperators';
 import { Trace } from './trace';
+import { IViewport, LEFT, MISS, momentAt } from './viewport';
 
 /** The zoom factor of one step of the wheel; a double click is two steps. */
 export const ZOOM = 1.4;

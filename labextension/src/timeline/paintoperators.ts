@@ -1,9 +1,8 @@
 /** Paints the operators of a rank below its calls: a band for each level, wide ones with their names. */
 
-import { COLOURS, IViewport, LEFT, momentAt, TOP, xOf } from './paint';
-import { MISS } from './find';
 import { LEVELS } from './operators';
 import { callsHeight, Trace } from './trace';
+import { COLOURS, IViewport, LEFT, MISS, momentAt, TOP, xOf } from './viewport';
 
 const LETTER = 6.2;
 const LOWEST_TEXT = 8;

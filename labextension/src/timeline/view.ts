@@ -7,8 +7,9 @@ import { Widget } from '@lumino/widgets';
 import { describeCall } from './describe';
 import { across, beside, firstFrom } from './find';
 import { IMouseTarget, Mouse, ZOOM } from './mouse';
-import { IViewport, LEFT, paint, themeOf, TOP } from './paint';
+import { paint, themeOf } from './paint';
 import { Trace } from './trace';
+import { IViewport, LEFT, TOP } from './viewport';
 
 const TALLEST = 26;
 const LOWEST = 14;
