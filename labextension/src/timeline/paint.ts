@@ -3,7 +3,7 @@
 import { formatInterval } from '../format';
 import { paintOperators } from './paintoperators';
 import { callsHeight, Trace } from './trace';
-import { COLOURS, IViewport, LEFT, momentAt, TOP, xOf } from './viewport';
+import { COLOURS, IViewport, LEFT, TOP, xOf } from './viewport';
 
 const LETTER = 6.2;
 const FONT = '11px system-ui, sans-serif';
