@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 
 from msgspec import Struct, structs
@@ -20,7 +19,7 @@ from jdist.worker.observe.call_merge import CallMerger
 from jdist.worker.observe.flight_recorder import FlightRecorder
 from jdist.worker.observe.main_thread import Key, Location, MainThread
 
-_KEPT = 256  # Runs whose spans are remembered.
+_KEPT = 256  # Runs that have ended whose spans are remembered.
 _CPU_OVER = 0.1  # Least seconds over which the share of a core is measured.
 _TICK = 0.25  # Seconds between two looks of the stall detector.
 
@@ -37,10 +36,15 @@ class RunSpans:
     """When each run's cell began and ended on this rank. Written by the main thread, read by any."""
 
     def __init__(self) -> None:
-        self._spans: deque[RunSpan] = deque(maxlen=_KEPT)
+        self._spans: tuple[RunSpan, ...] = ()  # In the order in which they began. Replaced as a whole.
 
     def begin(self, run: int) -> None:
-        self._spans.append(RunSpan(run, time.time()))
+        spans = (*self._spans, RunSpan(run, time.time()))
+        ended = sum(span.ended is not None for span in spans)
+        if ended > _KEPT:
+            oldest = next(i for i, span in enumerate(spans) if span.ended is not None)
+            spans = (*spans[:oldest], *spans[oldest + 1 :])
+        self._spans = spans
 
     def end(self, run: int) -> None:
         if span := self.find(run):
@@ -48,12 +52,12 @@ class RunSpans:
 
     def find(self, run: int) -> RunSpan | None:
         """The span of the run's cell, if it is remembered; for run 0, the last cell's."""
-        return next((s for s in reversed(list(self._spans)) if run in (0, s.run)), None)
+        return next((s for s in reversed(self._spans) if run in (0, s.run)), None)
 
     @property
     def current(self) -> int:
         """The run whose cell is on, 0 between cells; of one that runs in the middle of another, the inner one."""
-        return next((s.run for s in reversed(list(self._spans)) if s.ended is None), 0)
+        return next((s.run for s in reversed(self._spans) if s.ended is None), 0)
 
     def is_due(self, run: int) -> bool:
         """Whether the run's cell is on or has not begun, and no later one has."""
