@@ -95,5 +95,7 @@ def _cell_line(error: BaseException, shell: Any) -> tuple[int | None, str | None
     if inside:  # a script of the run verb
         at = [f for f in inside if f.filename == inside[0].filename][-1]
         return None, f"{os.path.basename(at.filename)} line {at.lineno}: {at.line}"
+    if begun < len(frames):  # the script has exited
+        return None, None
     mine = [f for f in frames if f.filename in cells]
     return (mine[-1].lineno, (mine[-1].line or "").strip() or None) if mine else (None, None)

@@ -18,6 +18,7 @@ import stack_data.core
 from IPython.core import ultratb
 from stack_data.utils import collapse_repeated
 
+from jdist.worker.cells import script
 from jdist.worker.compat.ipykernel import cell_numbers, reuse_shown_traceback, show_traceback
 from jdist.worker.kernel.shell import InputRefused
 from jdist.worker.observe.call_log import OWN_FILES
@@ -41,6 +42,7 @@ def _hide_own_frames() -> None:
     original = formatter.get_records
 
     def get_records(self: Any, etb: TracebackType, *args: Any) -> Any:
+        etb = _within_script(etb)
         tb: TracebackType | None = etb
         while tb is not None:
             while tb.tb_next is not None and tb.tb_next.tb_frame.f_code.co_filename in OWN_FILES:
@@ -49,6 +51,12 @@ def _hide_own_frames() -> None:
         return _short_records(partial(original, self), etb, *args)
 
     formatter.get_records = get_records
+
+
+def _within_script(etb: TracebackType) -> TracebackType:
+    """The part of a traceback within the script that the cell runs; all of it for any other cell."""
+    runs = [tb for tb in _chain(etb) if tb.tb_frame.f_code.co_filename == script.__file__]
+    return (runs[-1].tb_next if runs else None) or etb
 
 
 def _short_records(records_of: Callable[..., list[Any]], etb: TracebackType, *args: Any) -> list[Any]:
@@ -97,7 +105,7 @@ def adapt(shell: Any) -> None:
     def show(
         shell: Any, kind: type[BaseException], error: BaseException, tb: TracebackType | None, **_offset: Any
     ) -> list[str]:
-        if isinstance(error, InputRefused):
+        if isinstance(error, InputRefused | script.ScriptExit):
             show_traceback(shell, kind, error, [])  # its message says it all
             return []
         cells, lines = cell_numbers(shell), []
@@ -113,7 +121,7 @@ def adapt(shell: Any) -> None:
         show_traceback(shell, kind, error, lines)
         return lines
 
-    shell.set_custom_exc((KeyboardInterrupt, InputRefused), show)
+    shell.set_custom_exc((KeyboardInterrupt, InputRefused, script.ScriptExit), show)
     reuse_shown_traceback(shell)
 
 
