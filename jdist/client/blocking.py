@@ -7,7 +7,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from jdist.client import find
 from jdist.client.attachment import BaseCluster
@@ -15,10 +15,12 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.doctor.diagnosis import Finding
 from jdist.client.expressions import script_cell
 from jdist.client.profile.options import profile_options
-from jdist.client.profile.profile import Profile
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.wire.transport.keys import Connection
+
+if TYPE_CHECKING:
+    from jdist.client.profile.profile import Profile
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -142,7 +144,7 @@ class Cluster(BaseCluster):
             raise
 
     @like(AsyncCluster.profile)
-    def profile(self, code: str, ranks: Any = None, *, timeout: float | None = None, **options: Any) -> Profile:
+    def profile(self, code: str, ranks: Any = None, *, timeout: float | None = None, **options: Any) -> "Profile":
         chosen = self.select(ranks)
         run = self.submit(code, chosen, timeout=timeout, profile=profile_options(len(chosen), **options))
         with contextlib.suppress(KeyboardInterrupt):  # what there is up to then is the answer

@@ -5,7 +5,7 @@ Each method delegates to the part that does the work. The parts share the ``atta
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.debug.debugging import DebuggedCluster
@@ -18,7 +18,6 @@ from jdist.client.lifecycle.nodes import Nodes
 from jdist.client.lifecycle.start import Progress, make_settings, print_waiting
 from jdist.client.link import Link, new_request
 from jdist.client.profile.options import profile_options
-from jdist.client.profile.profile import Profile, collect_profile
 from jdist.client.run import CellRun
 from jdist.client.sync.code_sync import Synced, SyncedCode
 from jdist.client.trace.trace import Trace, collect_trace
@@ -34,6 +33,9 @@ from jdist.core.messages.status import StatusReport, StatusRequest
 from jdist.core.profile import ProfileOptions
 from jdist.core.settings import Host, OnDeath
 from jdist.wire.transport.keys import Connection
+
+if TYPE_CHECKING:
+    from jdist.client.profile.profile import Profile
 
 
 class AsyncCluster(DebuggedCluster):
@@ -199,7 +201,9 @@ class AsyncCluster(DebuggedCluster):
         options = (timeout, allow_stdin, setup, internal, hold, in_failure, profile)
         return await self._runs.submit(RunCell(new_request(), code, ranks, *options))
 
-    async def profile(self, code: str, ranks: Ranks = None, *, timeout: float | None = None, **options: Any) -> Profile:
+    async def profile(
+        self, code: str, ranks: Ranks = None, *, timeout: float | None = None, **options: Any
+    ) -> "Profile":
         """Run ``code`` under torch.profiler and wait for it; where the time went, by rank. Notebooks draw the answer.
 
         ``wait``, ``warmup``, ``active``, ``repeat``: steps as in :func:`torch.profiler.schedule`; default: the whole.
@@ -211,8 +215,10 @@ class AsyncCluster(DebuggedCluster):
         run = await self._runs.wait(await self.submit(code, chosen, timeout=timeout, profile=made), check=False)
         return await self.read_profile(run)
 
-    async def read_profile(self, run: CellRun | int = 0) -> Profile:
+    async def read_profile(self, run: CellRun | int = 0) -> "Profile":
         """The profile of a run that is over (0: the last profiled one, the only one kept). Raises UsageError."""
+        from jdist.client.profile.profile import collect_profile  # only here: it imports numpy
+
         return await collect_profile(self.attachment, run)
 
     async def answer_input(self, run: int, rank: int, text: str) -> None:

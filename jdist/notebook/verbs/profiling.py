@@ -1,10 +1,9 @@
 """The profile of a cell, shown after it has run or by its verb."""
 
 from argparse import Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jdist.client.profile.options import profile_options
-from jdist.client.profile.profile import Profile
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.core.profile import ProfileOptions
@@ -12,6 +11,9 @@ from jdist.core.quantities import parse_count
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.verbs.registry import option, verb
+
+if TYPE_CHECKING:
+    from jdist.client.profile.profile import Profile
 
 
 @verb(
@@ -46,7 +48,7 @@ def show_profile(s: Session, run: CellRun, file: str, *, is_over: bool) -> None:
     _show(s, found, file)
 
 
-def _show(s: Session, found: Profile, file: str | None) -> None:
+def _show(s: Session, found: "Profile", file: str | None) -> None:
     shown: dict[str, Any] = found._repr_mimebundle_()
     s.screen.show(shown)
     if file:
