@@ -57,7 +57,9 @@ def test_names_that_every_worker_has(cluster: jdist.Cluster) -> None:
 
 
 def test_a_reset_keeps_the_names_that_every_worker_has(cluster: jdist.Cluster) -> None:
-    names = "rank, local_rank, node_rank, world_size, str(device), torch.ones(1).item(), dist.get_rank(), groups"
+    names = (
+        "rank, local_rank, node_rank, world_size, str(device), torch.ones(1).item(), dist.get_rank(), sorted(groups)"
+    )
     before = cluster.run(names).values
     by_ipython = "get_ipython().reset(new_session=False)"
     for reset in ("%reset -f", "%reset -sf", "%reset_selective -f .", by_ipython, "del rank, dist, mine"):

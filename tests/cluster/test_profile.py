@@ -67,7 +67,8 @@ def test_the_rank_that_an_operator_makes_slow_is_named(cluster: jdist.Cluster, t
     for name in ("aten::addmm", "all_reduce", f"step {ROUNDS - 1}", "Optimizer.step#SGD.step"):
         assert {e["pid"] for e in events if e["name"] == name} == {0, 1, 2, 3}, name
     assert repr(cluster.read_profile()) == repr(profile)
-    cluster.run("1")
+    later = cluster.run("1")
+    assert cluster.trace().run == later.number
     assert cluster.read_profile(profile.run.number).run is None, "another cell does not end it"
 
 

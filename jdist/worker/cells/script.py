@@ -16,6 +16,10 @@ class ScriptExit(RuntimeError):
         # As the interpreter does it: a number's lowest byte; any other object is a message, and the code is 1.
         self.code = code & 0xFF if isinstance(code, int) else 1
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows as the traceback: nothing, since the message says it all."""
+        return []
+
 
 def run(name: str, args: list[str], namespace: dict[str, Any], directory: str = "") -> None:
     """Run a script with ``sys.argv`` set; its names are bound in the session then. ``sys.exit(0)`` is no error.

@@ -105,7 +105,7 @@ def adapt(shell: Any) -> None:
     def show(
         shell: Any, kind: type[BaseException], error: BaseException, tb: TracebackType | None, **_offset: Any
     ) -> list[str]:
-        if isinstance(error, InputRefused | script.ScriptExit):
+        if isinstance(error, InputRefused):
             show_traceback(shell, kind, error, [])  # its message says it all
             return []
         cells, lines = cell_numbers(shell), []
@@ -121,7 +121,7 @@ def adapt(shell: Any) -> None:
         show_traceback(shell, kind, error, lines)
         return lines
 
-    shell.set_custom_exc((KeyboardInterrupt, InputRefused, script.ScriptExit), show)
+    shell.set_custom_exc((KeyboardInterrupt, InputRefused), show)
     reuse_shown_traceback(shell)
 
 

@@ -56,7 +56,7 @@ class CellProfiler:
     def trace(self, run: int) -> RankTrace | None:
         """All calls of a profiled run; None if it is another run."""
         calls = self._calls
-        return None if calls is None or run not in (0, calls.run) else calls.trace()
+        return calls.trace() if calls is not None and run == calls.run else None
 
     def _is_busy(self) -> bool:
         """Whether a collective that has returned a Work is in flight."""

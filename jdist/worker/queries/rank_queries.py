@@ -138,8 +138,12 @@ class QueryHandler:
     def _read_run(self, query: observation.GetTrace | observation.ReadProfile) -> RankReplyBody:
         which = f"run {query.run}" if query.run else "a run"
         if isinstance(query, observation.GetTrace):
-            trace = self._profiler.trace(query.run) or self._observer.trace(query.run)
-            return trace or QueryFailed(f"rank {self.rank} remembers no calls of {which}")
+            trace = self._observer.trace(query.run)
+            return (
+                (trace and self._profiler.trace(trace.run))
+                or trace
+                or QueryFailed(f"rank {self.rank} remembers no calls of {which}")
+            )
         found = self._profiler.read(query.run, _PROFILE_TIMEOUT)
         if found is None:
             return QueryFailed(f"rank {self.rank} has no profile of {which}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -319,7 +320,8 @@ def test_words_keep_an_expressions_quotes(line: str, words: list[str]) -> None:
 
 
 @pytest.fixture
-def magics() -> Iterator[DistMagics]:
+def magics(monkeypatch: pytest.MonkeyPatch) -> Iterator[DistMagics]:
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # a shell puts its own in this place
     shell = InteractiveShell()
     yield DistMagics(shell)
     shell.history_manager.end_session()

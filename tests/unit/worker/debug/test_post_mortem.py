@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ def loss_of(batch):
 
 loss_of(7)
 """
+
+
+@pytest.fixture(autouse=True)
+def _main(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell puts a module of its own in the place of ``__main__``, which processes of later tests would import."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 class Rank:
