@@ -139,11 +139,9 @@ class QueryHandler:
         which = f"run {query.run}" if query.run else "a run"
         if isinstance(query, observation.GetTrace):
             trace = self._observer.trace(query.run)
-            return (
-                (trace and self._profiler.trace(trace.run))
-                or trace
-                or QueryFailed(f"rank {self.rank} remembers no calls of {which}")
-            )
+            if trace is None:
+                return QueryFailed(f"rank {self.rank} remembers no calls of {which}")
+            return self._profiler.trace(trace.run) or trace
         found = self._profiler.read(query.run, _PROFILE_TIMEOUT)
         if found is None:
             return QueryFailed(f"rank {self.rank} has no profile of {which}")
