@@ -311,7 +311,6 @@ def wait_revived(cluster: jdist.Cluster, run_traces: Traces) -> None:
     """Until this process has attached to another controller, which is the cluster's from now on."""
     cluster.revived()
     run_traces.exempt.add(anatomy.controller(cluster))
-    run_traces.exempt_files.add(cluster.asynchronous.attachment.carrier.probe.path)
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -136,7 +136,6 @@ def test_the_controller_dies(own: jdist.Cluster, run_traces: Traces) -> None:
     assert eventually(lambda: own.asynchronous.link.is_orphaned or anatomy.controller(own) != old)
     own.revived()
     run_traces.exempt.add(anatomy.controller(own))
-    run_traces.exempt_files.add(own.asynchronous.attachment.carrier.probe.path)
     with pytest.raises(jdist.ConnectionLost, match="attach paused"):
         run.check()
     assert eventually(lambda: own.facts.paused == (0, 1, 2, 3))

@@ -14,6 +14,7 @@ import psutil
 from jdist.client import find
 
 SHARED_MEMORY = Path("/dev/shm")
+_MARK = 64  # Bytes of the file by which a client shows that it shares a rank's memory; it is made when first needed.
 
 
 class Traces:
@@ -23,8 +24,6 @@ class Traces:
         self.runtime = runtime
         self.exempt: set[int] = set()
         """Processes whose descendants belong to a cluster that lives on."""
-        self.exempt_files: set[str] = set()
-        """What this process itself keeps for such a cluster."""
         self._mark = f"JUPYTER_RUNTIME_DIR={runtime}".encode()
         self._clusters: set[str] = set()
 
@@ -61,11 +60,20 @@ class Traces:
         found = {
             "processes": {p: c for p, c in self.processes().items() if p not in known},
             "zombies": {p: name for p, name in self.zombies().items() if p not in before.zombies.keys() | exempt},
-            "files": {f for f in self.files() - before.files - self.exempt_files if _owner(f) not in exempt},
+            "files": {f: _command(_owner(f)) for f in self.files() - before.files if not self._is_exempt(f, exempt)},
             "threads": {t for t in threading.enumerate() if not t.daemon and t not in before.threads},
             "fds": sorted(fds.values()) if len(fds) > before.fds else [],
         }
         return {kind: what for kind, what in found.items() if what}
+
+    def _is_exempt(self, path: str, exempt: set[int]) -> bool:
+        """Whether a file belongs to a cluster that lives on: to a process of it, or as this process's mark there."""
+        if _owner(path) != os.getpid():
+            return _owner(path) in exempt
+        with contextlib.suppress(FileNotFoundError):
+            living = {c.cluster for c in find.connections().values() if c.pid in self.exempt}
+            return Path(path).stat().st_size <= _MARK and Path(path).name.split("-")[1] in living
+        return True
 
     def _exempt_tree(self) -> set[int]:
         tree: set[int] = set()
@@ -93,6 +101,13 @@ class Snapshot:
 def _owner(path: str) -> int:
     """The process that made a segment; 0 for other files."""
     return int(path[-24:-16], 16) if Path(path).parent == SHARED_MEMORY else 0
+
+
+def _command(pid: int) -> str:
+    """The command line of a file's owner, which tells how the file came to be."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200] if pid else ""
+    return f"process {pid}, which has ended"
 
 
 def _target(fd: str) -> str:

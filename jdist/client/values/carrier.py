@@ -12,7 +12,7 @@ import sys
 import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ import psutil
 from jdist.client.aside import aside
 from jdist.client.link import CONTROLLER, Link, OnMoved, new_request
 from jdist.core.errors import ConnectionLost, JdistError, ValueFailed
-from jdist.core.messages.base import PayloadWire, QueryFailed, ValueMissing
+from jdist.core.messages.base import PayloadWire, ProbeWire, QueryFailed, ValueMissing
 from jdist.core.messages.observation import ReadProfile
 from jdist.core.messages.protocol import RankQuery, RankReplyBody
 from jdist.core.messages.values import (
@@ -105,11 +105,20 @@ class Carrier:
         self._link = link
         self._cluster = link.connection.cluster
         self._data_port = (link.connection.host, link.connection.data_port)
-        self.probe = create_probe(self._cluster)  # Shows other processes whether they share this host's memory.
-        self._remove_probe = weakref.finalize(self, _remove, self.probe.path, os.getpid())  # at exit, too
+        self._remove_probe: Callable[[], object] = lambda: None
+
+    @cached_property
+    def probe(self) -> ProbeWire:
+        """Shows other processes whether they share this host's memory. Made when a value is first to be moved.
+
+        Raises ValueFailed where there is no room for its file.
+        """
+        probe = create_probe(self._cluster)
+        self._remove_probe = weakref.finalize(self, _remove, probe.path, os.getpid())  # at exit, too
+        return probe
 
     def close(self) -> None:
-        """Remove this client's mark from shared memory."""
+        """Remove this client's mark from shared memory, if it has made one."""
         self._remove_probe()
 
     async def read_profiles(self, run: int, ranks: tuple[int, ...]) -> tuple[dict[int, bytes], dict[int, str]]:

@@ -53,3 +53,11 @@ def test_a_pull_that_is_cancelled_while_its_answer_is_on_the_way() -> None:
 
     asyncio.run(scenario())
     assert sweep(cluster) == []
+
+
+def test_a_client_that_moves_no_value() -> None:
+    cluster = f"t{secrets.token_hex(4)}"
+    link: Any = Link(cluster)
+    carrier = Carrier(link)
+    assert sweep(cluster) == [], "nothing is there even while it is attached"
+    carrier.close()
