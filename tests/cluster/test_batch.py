@@ -37,8 +37,9 @@ def script(jobs: Jobs) -> str:
     return jobs.script("by_rank.py", BY_RANK)
 
 
-def left() -> list[str]:
-    return [p.name for p in find.directory().glob("jdist-*") if p.name != "jdist-shared.log"]
+def left() -> set[str]:
+    """Files of clusters; earlier tests' logs may be among them, which a job whose cluster has the name takes over."""
+    return {p.name for p in find.directory().glob("jdist-*")} - {"jdist-shared.log"}
 
 
 def test_a_script_and_a_module_from_start_to_end(jobs: Jobs, script: str) -> None:
@@ -52,7 +53,7 @@ def test_a_script_and_a_module_from_start_to_end(jobs: Jobs, script: str) -> Non
     )
     assert {"[0] to stderr 0", "[1] to stderr 1"} < set(job.err)
     assert any("2 ranks on 1 node" in line for line in job.err)
-    assert left() == before
+    assert left() <= before
 
     (jobs.directory / "pkg").mkdir()
     jobs.script("pkg/__init__.py", "name = 'a package'")
@@ -60,7 +61,7 @@ def test_a_script_and_a_module_from_start_to_end(jobs: Jobs, script: str) -> Non
     job = jobs.start("-n", "1", "-m", "pkg.train", "--lr", "1")
     assert job.wait() == 5, job.said
     assert job.out == ["[0] __main__ a package ['--lr', '1']"]
-    assert left() == before
+    assert left() <= before
 
 
 @pytest.mark.parametrize(
