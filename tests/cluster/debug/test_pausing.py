@@ -35,7 +35,9 @@ spin()
 
 def test_in_a_python_loop(cluster: jdist.Cluster) -> None:
     run = cluster.run(LOOP, background=True)
-    assert eventually(lambda: {(o.run, o.doing.line in (4, 5)) for o in cluster.look().values()} == {(run.number, True)})
+    assert eventually(
+        lambda: {(o.run, o.doing.line in (4, 5)) for o in cluster.look().values()} == {(run.number, True)}
+    )
     cluster.pause()
     for rank, at in paused(run, ALL).items():
         assert (at.rank, at.run, at.reason, at.thread) == (rank, run.number, "request", "")
