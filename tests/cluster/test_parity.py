@@ -105,6 +105,7 @@ t = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(t)
 print(t.item())
 dist.barrier()  # a process that ends while another still connects to it makes that one fail, in any script
+dist.destroy_process_group()  # gloo's threads may abort a process that ends without, at the interpreter's exit
 """
 
 
