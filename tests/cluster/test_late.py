@@ -47,6 +47,6 @@ def test_late_lines_join_their_own_cell(cluster: Cluster) -> None:
     RunDisplay(cluster, run, screen).follow()
     assert run.is_done
     assert "before the end" in screen.text
-    assert screen.has_late.wait(10), screen.text
+    assert screen.has_late.wait(60), screen.text
     assert "[0-1] before the end" in screen.text
     assert screen.text.splitlines()[-1].startswith(f"run {run.number} · 2 ranks")

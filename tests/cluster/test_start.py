@@ -253,7 +253,7 @@ def test_stop_says_so_to_other_clients(fresh_cluster: Callable[..., jdist.Cluste
         run = other.run("import time; time.sleep(100)", background=True)
         assert eventually(lambda: run.state == "running")
         own.stop()
-        assert run.wait(10)
+        assert run.wait(60)
         with pytest.raises(jdist.ConnectionLost, match="stopped by a client"):
             run.check()
         with pytest.raises(jdist.ConnectionLost, match="stopped by a client"):

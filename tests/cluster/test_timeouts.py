@@ -222,9 +222,9 @@ def test_interrupt_of_one_run_leaves_the_others(cluster: jdist.Cluster) -> None:
     goes = cluster.run("import time; time.sleep(100)", ranks=[1], background=True)
     assert eventually(lambda: goes.state == stays.state == "running")
     cluster.interrupt([1])
-    assert goes.wait(5)
+    assert goes.wait(60)
     assert goes.outcomes[1].kind == "interrupted"
-    assert stays.wait(10)
+    assert stays.wait(60)
     assert stays.values == {0: 0}
 
 
@@ -302,7 +302,7 @@ def test_a_second_interrupt_ends_handlers_as_well(cluster: jdist.Cluster, name: 
     run, notices = interrupted(cluster, STUBBORN[name])
     assert eventually(lambda: any("handling the interrupt" in text for text in notices))
     run.cancel()
-    assert run.wait(5)
+    assert run.wait(60)
     assert {o.kind for o in run.outcomes.values()} == {"interrupted"}
     assert cluster.run("saved").values == dict.fromkeys(WORLD, 0)
     assert [r.pid for r in cluster.status().ranks] == pids
@@ -336,7 +336,7 @@ def test_interrupting_many_times_does_no_harm(cluster: jdist.Cluster) -> None:
     assert eventually(lambda: all(rank.last_line == "in it" for rank in cluster.status().ranks))
     for _ in range(20):
         run.cancel()
-    assert run.wait(10)
+    assert run.wait(60)
     cluster.interrupt()
     assert cluster.run("kept_here", timeout=10).values == {r: r for r in WORLD}
 
