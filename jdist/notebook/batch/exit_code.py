@@ -14,6 +14,15 @@ _EXITED = re.compile(r"exited with (?:code )?(\d+)")
 _KILLED = re.compile(r"killed by signal (\d+)")
 
 
+def held_failure(run: CellRun, failure: RankPaused | None) -> RankPaused | None:
+    """The failure that was held, if it decides how the run has ended.
+
+    The loss of a rank ends the run whatever is held; the failure of another rank may be its consequence, such as a
+    connection that was closed.
+    """
+    return None if any(outcome.kind == "lost" for outcome in run.outcomes.values()) else failure
+
+
 def exit_code(run: CellRun, held: RankPaused | None = None) -> int:
     """0 if every rank has finished; else the code of the rank that failed first.
 

@@ -22,7 +22,7 @@ from jdist.core.messages.status import Notice, Stopped
 from jdist.core.quantities import format_duration
 from jdist.notebook.batch.attaching import how_to_attach
 from jdist.notebook.batch.display import BatchDisplay, ErrorScreen, tell
-from jdist.notebook.batch.exit_code import FAILED, SIGNALLED, exit_code
+from jdist.notebook.batch.exit_code import FAILED, SIGNALLED, exit_code, held_failure
 from jdist.notebook.batch.rules import Action, End, Held, HoldEnd, Report, Rules
 from jdist.notebook.session import Session
 from jdist.notebook.text.limits import naming
@@ -136,8 +136,9 @@ class JobRun:
             display.finish()
             if not run.is_done:
                 return FAILED
-            code = exit_code(run, self._rules.failure)
-            if code and job.holds and self._rules.failure is None and not self._was_ended:
+            failure = held_failure(run, self._rules.failure)
+            code = exit_code(run, failure)
+            if code and job.holds and failure is None and not self._was_ended:
                 self._hold_cluster()
             return code
         finally:

@@ -13,7 +13,7 @@ from jdist.core.messages.runs import RankDone, RunEnded
 from jdist.core.outcome import ErrorInfo
 from jdist.core.stacks import StackFrame
 from jdist.core.topology import Topology
-from jdist.notebook.batch.exit_code import exit_code
+from jdist.notebook.batch.exit_code import exit_code, held_failure
 from jdist.worker.cells.script import ScriptExit
 
 
@@ -63,7 +63,16 @@ def test_the_rank_that_failed_first_decides(run: CellRun, code: int) -> None:
 @pytest.mark.parametrize(("error", "code"), [("ValueError: exited with 5", 1), ("ScriptExit: a.py exited with 5", 5)])
 def test_a_failure_that_was_held_decides_however_the_rank_ended_later(error: str, code: int) -> None:
     held = RankPaused(1, 1, "failure", StackFrame("f", "a.py", 3), 0, error=error)
-    assert exit_code(ended(FREED, FREED), held) == code
+    run = ended(FREED, FREED)
+    assert exit_code(run, held_failure(run, held)) == code
+
+
+def test_a_lost_rank_decides_whatever_was_held() -> None:
+    """Its death closes connections, so the others fail, too, and are held until the run ends."""
+    held = RankPaused(1, 0, "failure", StackFrame("f", "a.py", 3), 0, error="RuntimeError: connection closed by peer")
+    run = ended(FREED, lost(3 << 8))
+    assert exit_code(run, held_failure(run, held)) == 3
+    assert held_failure(run, held) is None
 
 
 @pytest.mark.parametrize(("given", "code"), [(3, 3), (256 + 3, 3), (-1, 255), ("bad", 1), (2.5, 1), (True, 1)])
