@@ -150,6 +150,10 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
         """Whether the run cannot finish unless the user acts."""
         return self.kind != "slow" and not self.has_passed
 
+    def is_same_finding(self, other: "Verdict") -> bool:
+        """Whether both say the same, apart from elapsed times and what busy ranks do meanwhile."""
+        return all(getattr(self, f) == getattr(other, f) for f in ("kind", "responsible", "waiting", "reason"))
+
     @property
     def headline(self) -> str:
         """The first line while the run is active."""

@@ -234,4 +234,4 @@ def _is_same_finding(found: Verdict | None, present: Verdict | None) -> bool:
     """Whether both are certain and equal apart from elapsed times."""
     if found is None or present is None or not found.is_certain:
         return False
-    return all(getattr(found, f) == getattr(present, f) for f in ("kind", "responsible", "waiting", "reason"))
+    return found.is_same_finding(present)

@@ -9,6 +9,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import Output, Text
 from jdist.core.messages.status import Notice
+from jdist.core.observation import Verdict
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import Bundle, TerminalScreen, Update
@@ -39,6 +40,7 @@ class BatchDisplay:
         self._cluster = cluster
         self._run = run
         self._out, self._err = LineStream(), LineStream()
+        self._told: Verdict | None = None  # The verdict that stands in the log.
 
     def handle(self, message: Message) -> None:
         """Show what this message about the run says."""
@@ -47,12 +49,18 @@ class BatchDisplay:
                 for item in message.items:
                     is_error = isinstance(item, Text) and item.stream == "stderr"
                     _write((self._err if is_error else self._out).feed(item), is_error=is_error)
-            case VerdictChanged(_, verdict) if verdict is not None:
-                tell(verdict.text(remedy_text.command))
-            case VerdictChanged():
-                tell("● it goes on")
+            case VerdictChanged(_, verdict):
+                self._tell_verdict(verdict)
             case Notice():
                 tell(remedy_text.worded(message))
+
+    def _tell_verdict(self, verdict: Verdict | None) -> None:
+        """Write a verdict once: while ranks wait for a slow or paused one, it comes again with each second."""
+        if verdict is None:
+            tell("● it goes on")
+        elif self._told is None or not verdict.is_same_finding(self._told):
+            tell(verdict.text(remedy_text.command))
+        self._told = verdict
 
     def finish(self) -> None:
         """Show what is left of the output, and how the run has ended."""
