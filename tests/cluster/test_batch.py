@@ -80,6 +80,21 @@ def test_a_rank_that_fails_ends_the_job_with_its_code(
     assert says in job.said
 
 
+def test_a_script_that_cannot_be_begun_shows_its_own_lines_only(jobs: Jobs) -> None:
+    broken = jobs.script("broken.py", "print('a'\n")
+    imports = jobs.script("imports.py", "x = 1\nimport broken\n")
+    for script, at in ((broken, "broken.py line 1: print('a'"), (imports, "imports.py line 2: import broken")):
+        job = jobs.start("-n", "1", "--backend", "gloo", script)
+        assert job.wait() == 1, job.said
+        assert at in job.said
+        assert "SyntaxError: '(' was never closed" in job.said
+        for internal in ("interactiveshell.py", "run_script", "worker/cells", "runpy"):
+            assert internal not in job.said
+    job = jobs.start("-n", "1", "--backend", "gloo", "-m", "no_such_module")
+    assert job.wait() == 1, job.said
+    assert "script.py" not in job.said
+
+
 def test_a_job_that_has_no_end_of_its_own_is_ended(jobs: Jobs, script: str) -> None:
     busy = jobs.start("-n", "2", "--name", "busy", script, "import time; time.sleep(1000)", "1 / 0")
     stuck = jobs.start("-n", "2", "--name", "stuck", script, BARRIER, "pass")

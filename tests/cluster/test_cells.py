@@ -236,6 +236,13 @@ def test_a_syntax_error_names_the_line(cluster: jdist.Cluster) -> None:
     error = fails(cluster, "x = 1\ndef g(:\n    pass", ranks=[0])
     assert error.outcomes[0].error.ename == "SyntaxError"
     assert "def g(:" in "".join(error.outcomes[0].error.traceback)
+    assert error.outcomes[0].error.cell_line == 2
+
+
+def test_a_syntax_error_elsewhere_names_the_line_of_the_cell_that_led_there(cluster: jdist.Cluster) -> None:
+    error = fails(cluster, "x = 1\ny = 2\nexec('1 +')", ranks=[0])
+    assert error.outcomes[0].error.cell_line == 3
+    assert error.outcomes[0].error.source == "exec('1 +')"
 
 
 def test_exit_in_a_cell_does_not_end_the_rank(cluster: jdist.Cluster) -> None:

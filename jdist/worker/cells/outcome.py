@@ -86,16 +86,18 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
 
 def _cell_line(error: BaseException, shell: Any) -> tuple[int | None, str | None]:
     """Line number and text of the innermost frame of a cell; for a script, no number and its file in the text."""
-    if isinstance(error, SyntaxError):
-        return error.lineno, (error.text or "").strip() or None
     cells = cell_numbers(shell)
     frames = traceback.extract_tb(error.__traceback__)
-    begun = next((i for i, f in enumerate(frames) if f.filename == script.__file__), len(frames))
-    inside = frames[begun + 1 :]
+    inside = script.within(frames)
     if inside:  # a script of the run verb
         at = [f for f in inside if f.filename == inside[0].filename][-1]
         return None, f"{os.path.basename(at.filename)} line {at.lineno}: {at.line}"
-    if begun < len(frames):  # the script has exited
-        return None, None
     mine = [f for f in frames if f.filename in cells]
+    if isinstance(error, SyntaxError) and (inside is not None or error.filename in cells or not mine):
+        text = (error.text or "").strip() or None
+        if inside is None:  # the cell itself
+            return error.lineno, text
+        return None, f"{os.path.basename(error.filename or '')} line {error.lineno}: {text or ''}".rstrip(": ")
+    if inside is not None:  # the script has exited, or could not be begun
+        return None, None
     return (mine[-1].lineno, (mine[-1].line or "").strip() or None) if mine else (None, None)

@@ -3,9 +3,12 @@
 import runpy
 import sys
 from pathlib import Path
+from traceback import FrameSummary
 from typing import Any
 
 _KEPT = ("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__file__", "__cached__")
+
+_RUNPY = runpy.run_path.__code__.co_filename
 
 
 class ScriptExit(RuntimeError):
@@ -19,6 +22,14 @@ class ScriptExit(RuntimeError):
     def _render_traceback_(self) -> list[str]:
         """What IPython shows as the traceback: nothing, since the message says it all."""
         return []
+
+
+def within(frames: list[FrameSummary]) -> list[FrameSummary] | None:
+    """The frames of a traceback within the script; None if it is that of no script."""
+    run_here = [place for place, frame in enumerate(frames) if frame.filename == __file__]
+    if not run_here:
+        return None
+    return [frame for frame in frames[run_here[-1] + 1 :] if frame.filename != _RUNPY]
 
 
 def run(name: str, args: list[str], namespace: dict[str, Any], directory: str = "") -> None:

@@ -51,6 +51,14 @@ def _hide_own_frames() -> None:
         return _short_records(partial(original, self), etb, *args)
 
     formatter.get_records = get_records
+    syntax: Any = ultratb.SyntaxTB
+    structured = syntax.structured_traceback
+
+    def structured_traceback(self: Any, kind: type, error: Any, frames: Any, *args: Any, **options: Any) -> list[str]:
+        inside = script.within(frames) if isinstance(frames, list) else None
+        return list(structured(self, kind, error, frames if inside is None else inside, *args, **options))
+
+    syntax.structured_traceback = structured_traceback
 
 
 def _within_script(etb: TracebackType) -> TracebackType:
