@@ -22,6 +22,7 @@ class CellFailure(Struct):
     error: str  # Such as "ValueError: no such file".
     frames: list[FrameAt]  # Outermost first, from the cell on.
     stack: FrameStack  # The same.
+    is_debugged: bool = False  # Whether cells may run in it.
 
 
 class PostMortem:
@@ -62,6 +63,9 @@ class PostMortem:
         if isinstance(query, DebugFailure):
             if query.run not in (0, failure.run):
                 return QueryFailed(f"the last failure is that of run {failure.run}")
+            failure.is_debugged = True
+        elif not failure.is_debugged:
+            return QueryFailed("it is not paused, and its last failure is not being debugged")
         else:
             failure.stack.move(query.move)
         return Stack(failure.stack.describe(), failure.stack.chosen, failure.run, "failure", failure.error)

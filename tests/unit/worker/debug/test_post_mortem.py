@@ -93,6 +93,7 @@ def test_cells_run_in_the_frame_that_is_chosen(rank: Rank) -> None:
     assert isinstance(rank.post_mortem.answer(DebugFailure()), QueryFailed)
     rank.run(3, "names = []")
     rank.run(4, FAILS)
+    assert isinstance(rank.post_mortem.answer(ReadStack()), QueryFailed), "no cell would run in the frame that it shows"
     found = rank.post_mortem.answer(DebugFailure(4))
     assert isinstance(found, Stack)
     assert [(f.function, f.line) for f in found.frames] == [("<cell>", 8), ("loss_of", 4)]
