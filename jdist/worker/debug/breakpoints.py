@@ -46,16 +46,18 @@ def install(kernel: Any, pause: Pause) -> None:
     global _hook
     import torch.distributed as dist  # here, as jdist.breakpoint is also for processes without torch
 
+    from jdist.worker.debug.frames import UserCode
     from jdist.worker.observe.call_log import OWN_FILES
 
     OWN_FILES.add(__file__)
     attached, own = sys.breakpointhook, os.getpid()
+    is_user_code = UserCode(kernel.shell, lambda count: count)
 
     def stop(frame: FrameType) -> None:
         if os.environ.get("PYTHONBREAKPOINT") == "0":
             return
         if os.getpid() != own:
-            _say_in_child(frame)
+            _say_in_child(is_user_code.describe(frame, frame.f_lineno).place)
         elif kernel.debugger is not None and kernel.debugger.is_started:
             attached()  # debugpy's, which does nothing without a front end
         else:
@@ -90,9 +92,6 @@ def _chosen(ranks: str | int | Iterable[int]) -> RankSet:
     return RankSet([ranks] if isinstance(ranks, int) else ranks)
 
 
-def _say_in_child(frame: FrameType) -> None:
-    at = f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}"
-    print(
-        f"jdist: a child process of rank {_rank()} goes on past the breakpoint at {at}; only ranks pause",
-        file=sys.stderr,
-    )
+def _say_in_child(at: str) -> None:
+    """No rank is named: its output is, and what children of all ranks say alike is shown once."""
+    print(f"jdist: a child process goes on past the breakpoint at {at}; only ranks pause", file=sys.stderr)
