@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, BaseCluster, Ranks
-from jdist.client.debug.places import BLOCKED, Places, describe_unpaused
+from jdist.client.debug.places import BLOCKED, FAILED, FINISHED, Places, describe_unpaused
 from jdist.client.debug.stack_tree import Stacks
 from jdist.client.link import Link, new_request
 from jdist.client.run import CellRun
@@ -158,6 +158,10 @@ class DebuggedCluster(BaseCluster):
             unwatch()
         paused = {r: row.paused for r, row in rows.items() if row.paused is not None}
         others = await self._describe_others({r: row for r, row in rows.items() if r not in paused}, runs)
+        for rank, text in others.items():
+            held = before[rank].paused
+            if held is not None and held.reason == "failure" and text.startswith(FINISHED):
+                others[rank] = f"{FAILED} in run {held.run}: {held.error}"
         return Places(paused, others)
 
     async def _glance(self, ranks: Collection[int]) -> dict[int, Observation]:

@@ -13,6 +13,7 @@ _MOST = 16  # Places that are listed.
 _LONGEST = 160  # Characters of a place.
 _LONGEST_RANKS = 40  # Characters of the ranks at a place.
 FINISHED = "finished"
+FAILED = "failed"
 BLOCKED = ("collective", "transfer", "store")  # Kinds of activity that only other ranks can end.
 
 

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from jdist.client.attachment import Ranks
-from jdist.client.debug.places import FINISHED, Places
+from jdist.client.debug.places import FAILED, FINISHED, Places
 from jdist.client.debug.stack_tree import Stacks
 from jdist.core.errors import UsageError
 from jdist.core.quantities import parse_count
@@ -113,10 +113,11 @@ def _resume(s: Session, o: Namespace, how: StepKind, line: int = 0) -> None:
 
 
 def _described(places: Places) -> str:
-    """Where the ranks are, each line with the sign of what they do: they are paused, run, or have finished."""
-    finished = {rank: text for rank, text in places.others.items() if text.startswith(FINISHED)}
-    running = {rank: text for rank, text in places.others.items() if rank not in finished}
-    signed = ((PAUSE_SIGN, Places(places, {})), ("▶", Places({}, running)), ("✓", Places({}, finished)))
+    """Where the ranks are, each line with the sign of what they do: they are paused, run, have finished or failed."""
+    others: dict[str, dict[int, str]] = {"▶": {}, "✓": {}, "✗": {}}
+    for rank, text in places.others.items():
+        others["✓" if text.startswith(FINISHED) else "✗" if text.startswith(FAILED) else "▶"][rank] = text
+    signed = ((PAUSE_SIGN, Places(places, {})), *((sign, Places({}, some)) for sign, some in others.items()))
     return "\n".join(f"{sign} {line}" for sign, some in signed for line in str(some).splitlines())
 
 

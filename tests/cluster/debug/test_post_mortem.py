@@ -83,7 +83,8 @@ f()
     assert set(run.paused) == {3}
     # What the others wait for is called in its frame, so that nothing is torn down.
     assert cluster.run("dist.all_reduce(x)\nx.tolist()", ranks=3, timeout=TIMEOUT).values == {3: [4.0, 4.0]}
-    cluster.resume(timeout=1)
+    gone_on = cluster.resume(timeout=TIMEOUT)
+    assert gone_on.others == {3: f"failed in run {run.number}: {at.error}"}
     assert run.wait(TIMEOUT)
     assert run.values == {r: [4.0, 4.0] for r in range(3)}
     error = run.outcomes[3].error

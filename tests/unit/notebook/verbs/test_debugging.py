@@ -125,6 +125,12 @@ def test_the_answer_says_where_each_rank_is(
     assert screen.texts == ["⏸ [0] train_step, line 8: loss.backward()\n▶ [1] in all_reduce #17; pauses after it"]
 
 
+def test_a_held_failure_that_goes_on_has_failed(session: Session, cluster: Cluster, screen: Screen) -> None:
+    cluster.places = Places({}, {0: "finished run 12", 1: "failed in run 12: ValueError: no such file"})
+    call(session, "continue", [])
+    assert screen.texts == ["✓ [0] finished run 12\n✗ [1] failed in run 12: ValueError: no such file"]
+
+
 def test_nothing_to_pause(session: Session, cluster: Cluster, screen: Screen) -> None:
     cluster.places = Places({}, {})
     call(session, "pause", [])
