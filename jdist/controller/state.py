@@ -224,6 +224,7 @@ class State:
         _log.info("client %s attached: %s, process %d", client, hello.kind, hello.pid)
         m.send(client, Attached(m.new_liveness_name(client), self.cluster, m.version))
         m.send(client, self._status.facts())
+        self._takeover.tell(client)
 
     def _handle_peer_gone(self, event: PeerGone) -> None:
         m = self.model

@@ -35,6 +35,7 @@ from jdist.core.remedy import Remedy
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
 _MOST_RANKS = 1 << 16
+_TOLD_FOR = 60.0  # Seconds in which clients that attach are told of the takeover: they may come after the nodes.
 _NOBODY = "-"  # The client of a run whose client's link ended with the controller before.
 
 
@@ -53,6 +54,7 @@ class Takeover:
     _setup_cells: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
     _was_aborted: set[int] = field(default_factory=set)  # Runs that the earlier controller had interrupted.
     _ended: set[int] = field(default_factory=set)  # Workers that were removed since the newest generation.
+    _told: tuple[float, Notice] | None = None  # When clients were told of it, and what.
 
     def record_hello(self, hello: AgentHello) -> None:
         """Lay out the world as the first agent that tells of one has it; take out the ranks that a newer one lacks."""
@@ -188,7 +190,14 @@ class Takeover:
         on = [str(run.number) for run in m.runs.running.values() if not run.abort_reason]
         goes_on = f"; run{'s' * (len(on) > 1)} {', '.join(on)} {'go' if len(on) > 1 else 'goes'} on" if on else ""
         remedies = (Remedy("attach", "follow what runs", name=m.settings.name),) if on else ()
-        m.broadcast(Notice(f"the controller was started again: {nodes}, names are kept{goes_on}", remedies=remedies))
+        notice = Notice(f"the controller was started again: {nodes}, names are kept{goes_on}", remedies=remedies)
+        self._told = m.now, notice
+        m.broadcast(notice)
+
+    def tell(self, client: str) -> None:
+        """A client has attached: tell it of a takeover that was settled a moment before."""
+        if self._told is not None and self._model.now < self._told[0] + _TOLD_FOR:
+            self._model.send(client, self._told[1])
 
     def _remove(self, workers: set[int]) -> bool:
         """Remove ranks that the earlier controller had removed already; whether any was."""

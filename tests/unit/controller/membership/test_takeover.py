@@ -101,6 +101,19 @@ def test_an_idle_world_goes_on_as_it_is() -> None:
     assert found.facts.groups == {"g": (0, 1)}
 
 
+def test_clients_that_attach_soon_afterwards_are_told_what_goes_on() -> None:
+    d = Again()
+    d.back(0, held(0, runs=(7, 7)))
+    d.back(1, held(1))
+    told = d.told(Notice)[-1]
+    assert "run 7 goes on" in told.text
+    d.attach("c-2")
+    assert d.told(Notice, "c-2") == [told]
+    d.now += 100
+    d.attach("c-3")
+    assert not d.told(Notice, "c-3")
+
+
 def test_a_world_that_has_got_another_size_is_taken_over_in_that() -> None:
     d = Again()
     last = msgspec.structs.replace(form(), nproc_per_node=(2, 1, 1))
