@@ -18,9 +18,10 @@ def held_failure(run: CellRun, failure: RankPaused | None) -> RankPaused | None:
     """The failure that was held, if it decides how the run has ended.
 
     The loss of a rank ends the run whatever is held; the failure of another rank may be its consequence, such as a
-    connection that was closed.
+    connection that was closed. Ranks that were lost with their cluster, which a user has stopped, have no error.
     """
-    return None if any(outcome.kind == "lost" for outcome in run.outcomes.values()) else failure
+    is_lost = any(outcome.kind == "lost" and outcome.error is not None for outcome in run.outcomes.values())
+    return None if is_lost else failure
 
 
 def exit_code(run: CellRun, held: RankPaused | None = None) -> int:

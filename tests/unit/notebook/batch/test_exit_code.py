@@ -10,6 +10,7 @@ from jdist.agent.processes.exits import explain_exit
 from jdist.client.run import CellRun
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.runs import RankDone, RunEnded
+from jdist.core.messages.status import Stopped
 from jdist.core.outcome import ErrorInfo
 from jdist.core.stacks import StackFrame
 from jdist.core.topology import Topology
@@ -73,6 +74,13 @@ def test_a_lost_rank_decides_whatever_was_held() -> None:
     run = ended(FREED, lost(3 << 8))
     assert exit_code(run, held_failure(run, held)) == 3
     assert held_failure(run, held) is None
+
+
+def test_a_held_failure_decides_when_its_cluster_is_stopped() -> None:
+    held = RankPaused(1, 0, "failure", StackFrame("f", "a.py", 3), 0, error="ScriptExit: a.py exited with 5")
+    run = CellRun(1, (0, 1), Topology((2,), ("h",)), lambda _: None)
+    run.feed(Stopped("stopped by a client"))
+    assert exit_code(run, held_failure(run, held)) == 5
 
 
 @pytest.mark.parametrize(("given", "code"), [(3, 3), (256 + 3, 3), (-1, 255), ("bad", 1), (2.5, 1), (True, 1)])
