@@ -61,7 +61,10 @@ class JoinLine(Struct, frozen=True, array_like=True):
             data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
             if data[:_CHECKSUM] != _checksum(data[_CHECKSUM:]):
                 raise ValueError("checksum")
-            return msgspec.msgpack.decode(data[_CHECKSUM:], type=cls)
+            line = msgspec.msgpack.decode(data[_CHECKSUM:], type=cls)
+            if line.encode() != text.strip():  # Base64 has several spellings of the same bytes
+                raise ValueError("spelling")
+            return line
         except (ValueError, msgspec.DecodeError):
             raise UsageError("the join line is damaged; copy it again, whole") from None
 

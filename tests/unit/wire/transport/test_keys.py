@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import string
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,20 @@ def test_a_line_that_was_changed_anywhere_is_refused(data: st.DataObject) -> Non
     if changed != text and changed.strip() != text:
         with pytest.raises(UsageError, match="join line"):
             JoinLine.decode(changed)
+
+
+@pytest.mark.parametrize("pad", range(3))
+def test_another_spelling_of_the_same_bytes_is_refused(pad: int) -> None:
+    """Base64 also reads ``+`` and ``/``, padding, and any value of the last character's unused bits."""
+    line = JoinLine("c0ffee", ("10.0.0.1" + "0" * pad,), 4000, 4001, "\xff\xfe\xff" * 40, PAIR)
+    text = line.encode()
+    assert JoinLine.decode(text) == line
+    alphabet = string.ascii_letters + string.digits + "-_"
+    last = [text[:-1] + letter for letter in alphabet if letter != text[-1]]
+    for other in (text.replace("-", "+"), text.replace("_", "/"), text + "=", text + "==", *last):
+        if other != text:
+            with pytest.raises(UsageError, match="join line"):
+                JoinLine.decode(other)
 
 
 @given(st.integers(0, 300))
