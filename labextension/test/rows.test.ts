@@ -1,9 +1,9 @@
 import { describe, expect, it } from 'vitest';
 
 import { IRank } from '../src/api';
-import { columns, gpuDetails, ranksOfRows, tableRows } from '../src/panel/rows';
+import { columns, gpuDetails, ranksOfRows, tableRows } from '../src/panel/ranks/rows';
 import { DEFAULT_VIEW, ITableView } from '../src/panel/selection';
-import { rowRange } from '../src/panel/visiblerows';
+import { rowRange } from '../src/panel/ranks/visiblerows';
 import { cluster, doing, rank, trans } from './samples';
 
 const RANKS = [

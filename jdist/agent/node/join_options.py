@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Struct
 
 from jdist.agent.node.gpus import count_gpus
-from jdist.core import environment
-from jdist.core.launcher_task import Environment, read_task
+from jdist.core.launchers import environment
+from jdist.core.launchers.task import Environment, read_task
 from jdist.core.messages.membership import LauncherTask
 
 _SLURM_GIVES = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")  # Slurm assigned GPUs to single tasks.

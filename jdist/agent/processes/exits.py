@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import psutil
 
 from jdist.agent.processes.oom import OomVerdict
-from jdist.core.slurm import SlurmJob, parse_job
+from jdist.core.launchers.slurm import SlurmJob, parse_job
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -22,7 +22,7 @@ from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.processes.kernel import Kernel
 from jdist.agent.processes.oom import OomMonitor
 from jdist.core.errors import LaunchError
-from jdist.core.launcher_task import WORKER
+from jdist.core.launchers.task import WORKER
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import StartWorker, Welcome, WorkerDown, WorkerFails, WorkerHello
 from jdist.core.messages.protocol import WorkerMessage

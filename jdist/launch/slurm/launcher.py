@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Mapping, Sequence
 import msgspec
 
 from jdist.core.errors import LaunchError, UsageError
+from jdist.core.launchers.slurm import SlurmJob, describe_node, parse_accounting, parse_job
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
-from jdist.core.slurm import SlurmJob, describe_node, parse_accounting, parse_job
 from jdist.launch.base import LaunchPlan, poll_pause
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from jdist.client import find
 from jdist.core.errors import UsageError
-from jdist.core.launcher_task import read_task
+from jdist.core.launchers.task import read_task
 from jdist.core.messages.membership import LauncherTask
 from jdist.core.quantities import ArgumentParser, parse_duration
 from jdist.notebook.batch.display import tell

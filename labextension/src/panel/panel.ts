@@ -7,7 +7,7 @@ import { isPaused } from '../paused';
 import { ranksIcon } from '../shell/icons';
 import { ClusterList } from './clusterlist';
 import { Groups } from './groups';
-import { RankTable } from './ranktable';
+import { RankTable } from './ranks/ranktable';
 import { IContext, Section } from './section';
 import { StackTree } from './stacks';
 import { VerdictList } from './verdictlist';

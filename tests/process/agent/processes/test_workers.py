@@ -30,7 +30,7 @@ from jdist.agent.processes.kernel import Kernel
 from jdist.agent.processes.workers import Workers
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
-from jdist.core.launcher_task import WORKER
+from jdist.core.launchers.task import WORKER
 from jdist.core.messages.groups import WorldFormed
 from jdist.core.messages.membership import (
     LauncherTask,

@@ -4,14 +4,14 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandToolbarButton, treeViewIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { ICluster, IRank } from '../api';
-import { formatRanks } from '../format';
-import { rankState } from '../states';
-import { CommandIDs } from '../tokens';
-import { openMenu } from './menu';
+import { ICluster, IRank } from '../../api';
+import { formatRanks } from '../../format';
+import { rankState } from '../../states';
+import { CommandIDs } from '../../tokens';
+import { openMenu } from '../menu';
 import { columns, gpuDetails, IColumn, ranksOfRows, TableRow, tableRows } from './rows';
-import { IContext, Section, State } from './section';
-import { Selection } from './selection';
+import { IContext, Section, State } from '../section';
+import { Selection } from '../selection';
 import { useVisibleRows } from './visiblerows';
 
 /** The height of a row in pixels, as in style/panel.css. */

@@ -2,10 +2,10 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { ICluster, IRank } from '../api';
-import { formatMemory, includesRank, formatPartOfMemory, formatShare } from '../format';
-import { activity, rankState } from '../states';
-import { ITableView } from './selection';
+import { ICluster, IRank } from '../../api';
+import { formatMemory, includesRank, formatPartOfMemory, formatShare } from '../../format';
+import { activity, rankState } from '../../states';
+import { ITableView } from '../selection';
 
 /** The row of a rank. */
 export interface IRankRow {
