@@ -112,6 +112,7 @@ function Frame({ row, trans, open, choose, select }: IFrameProps): JSX.Element {
           [{formatRanks(ranks)}]
         </button>
       )}
+      {row.isNamed && ' '}
       <button className="jdist-link" title={trans.__('Run cells in this frame')} onClick={choose}>
         {frame.function}
       </button>
