@@ -49,6 +49,10 @@ class ActiveRuns:
     def __contains__(self, number: int) -> bool:
         return number in self._runs
 
+    def get(self, number: int) -> CellRun | None:
+        """A run that is not over; None if it is, or if this client does not follow it."""
+        return self._runs.get(number)
+
     async def follow(self, number: int) -> CellRun:
         """The run of this number, which this client may not have begun. Raises UsageError if it is over or unknown."""
         if (known := self._runs.get(number)) is not None:

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, BaseCluster, Ranks
-from jdist.client.debug.places import BLOCKED, FAILED, FINISHED, Places, describe_unpaused
+from jdist.client.debug.places import BLOCKED, Places, describe_unpaused
 from jdist.client.debug.stack_tree import Stacks
 from jdist.client.link import Link, new_request
 from jdist.client.run import CellRun
@@ -82,7 +83,7 @@ class DebuggedCluster(BaseCluster):
         found = await self._stacks([r for r, row in rows.items() if row.paused] or chosen, ReadStack())
         if not found and not any(row.paused or row.is_pausing for row in report.ranks):
             raise _not_paused()
-        return Stacks(found, await self._describe_others({r: row for r, row in rows.items() if r not in found}, {}))
+        return Stacks(found, await self._describe_others({r: row for r, row in rows.items() if r not in found}))
 
     async def up(self, frames: int = 1, ranks: Ranks = None) -> Stacks:
         """Let cells of paused ranks run in the caller of the chosen frame, or ``frames`` further up; their stacks."""
@@ -142,6 +143,7 @@ class DebuggedCluster(BaseCluster):
         changed = asyncio.Event()
         unwatch = self.attachment.watch(lambda m: changed.set() if isinstance(m, ClusterFacts | RankPaused) else None)
         runs = {rank: row.paused.run if row.paused is not None else row.run for rank, row in before.items()}
+        known = {number: self._runs.get(number) for number in set(runs.values())}
         began = loop.time()
         try:
             while True:
@@ -157,11 +159,7 @@ class DebuggedCluster(BaseCluster):
         finally:
             unwatch()
         paused = {r: row.paused for r, row in rows.items() if row.paused is not None}
-        others = await self._describe_others({r: row for r, row in rows.items() if r not in paused}, runs)
-        for rank, text in others.items():
-            held = before[rank].paused
-            if held is not None and held.reason == "failure" and text.startswith(FINISHED):
-                others[rank] = f"{FAILED} in run {held.run}: {held.error}"
+        others = await self._describe_others({r: row for r, row in rows.items() if r not in paused}, runs, known)
         return Places(paused, others)
 
     async def _glance(self, ranks: Collection[int]) -> dict[int, Observation]:
@@ -173,10 +171,26 @@ class DebuggedCluster(BaseCluster):
             each.doing.kind in BLOCKED and each.doing.seconds >= _BLOCKED_FOR for each in seen.values()
         )
 
-    async def _describe_others(self, rows: Mapping[int, RankFacts], runs: Mapping[int, int]) -> dict[int, str]:
-        """What ranks do that are not paused; ``runs``: the run that each was in before."""
+    async def _describe_others(
+        self,
+        rows: Mapping[int, RankFacts],
+        runs: Mapping[int, int] = MappingProxyType({}),
+        known: Mapping[int, CellRun | None] = MappingProxyType({}),
+    ) -> dict[int, str]:
+        """What ranks that are not paused are doing.
+
+        ``runs`` has the run that each was in before, and ``known`` those of these runs that this client follows.
+        """
         seen = await self._glance([r for r, row in rows.items() if row.run])
-        return {r: describe_unpaused(row, seen.get(r), runs.get(r, 0)) for r, row in sorted(rows.items())}
+        found = {}
+        for rank, row in sorted(rows.items()):
+            number = runs.get(rank, 0)
+            run = known.get(number)
+            outcome = run.outcomes.get(rank) if run is not None else None
+            found[rank] = describe_unpaused(row, seen.get(rank), number, outcome.kind if outcome else None)
+            if outcome is not None and outcome.kind == "error" and outcome.error is not None and not row.run:
+                found[rank] += f": {outcome.error.ename}: {outcome.error.evalue}"
+        return found
 
 
 def _not_paused(ranks: Collection[int] = ()) -> UsageError:

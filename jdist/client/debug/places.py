@@ -7,13 +7,21 @@ from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts
 from jdist.core.observation import Call
+from jdist.core.outcome import OutcomeKind
 from jdist.core.ranks import RankSet, ranks_by
 
 _MOST = 16  # Places that are listed.
 _LONGEST = 160  # Characters of a place.
 _LONGEST_RANKS = 40  # Characters of the ranks at a place.
-FINISHED = "finished"
-FAILED = "failed"
+# How a rank's part of a run has ended, by the kind of its outcome.
+ENDED: Mapping[OutcomeKind | None, str] = {
+    "value": "finished",
+    "error": "failed in",
+    "timeout": "timed out in",
+    "interrupted": "was interrupted in",
+    "lost": "was lost in",
+    None: "is no longer in",  # This client does not follow the run.
+}
 BLOCKED = ("collective", "transfer", "store")  # Kinds of activity that only other ranks can end.
 
 
@@ -85,12 +93,15 @@ def describe_doing(seen: Observation, *, with_seconds: bool = True) -> str:
     return f"{doing.op}{number}{line}" + (f", {doing.seconds:.1f} s" if with_seconds else "")
 
 
-def describe_unpaused(row: RankFacts, seen: Observation | None, run: int) -> str:
-    """What a rank does that is not paused; ``run`` is the run that it was in before, 0 if it was in none."""
+def describe_unpaused(row: RankFacts, seen: Observation | None, run: int = 0, ended: OutcomeKind | None = None) -> str:
+    """What a rank that is not paused is doing.
+
+    ``run`` is the run that the rank was in before (0: none), and ``ended`` how its part of that run ended, if known.
+    """
     if row.state in ("gone", "unreachable", "starting"):
         return f"is {row.state}"
     if not row.run:
-        return f"{FINISHED} run {run}" if run else "runs nothing"
+        return f"{ENDED[ended]} run {run}" if run else "runs nothing"
     later = "; pauses after it" if row.is_pausing else ""
     if seen is None or seen.doing.kind in ("idle", "paused"):  # it has moved on since
         return f"is in run {row.run}{later}"

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from jdist.client.attachment import Ranks
-from jdist.client.debug.places import FAILED, FINISHED, Places
+from jdist.client.debug.places import ENDED, Places
 from jdist.client.debug.stack_tree import Stacks
 from jdist.core.errors import UsageError
 from jdist.core.quantities import parse_count
@@ -15,6 +15,7 @@ from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.text.status_text import PAUSE_SIGN
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
+_SIGNS = (PAUSE_SIGN, "▶", "✓", "✗", "■")  # In this order.
 _FRAMES = option("frames", nargs="?", type=parse_count, default=1, help="by so many frames")
 
 
@@ -113,12 +114,17 @@ def _resume(s: Session, o: Namespace, how: StepKind, line: int = 0) -> None:
 
 
 def _described(places: Places) -> str:
-    """Where the ranks are, each line with the sign of what they do: they are paused, run, have finished or failed."""
-    others: dict[str, dict[int, str]] = {"▶": {}, "✓": {}, "✗": {}}
+    """Where the ranks are; each line begins with a sign for paused, running, or how the rank's part ended."""
+    signed = {PAUSE_SIGN: Places(places, {})}
     for rank, text in places.others.items():
-        others["✓" if text.startswith(FINISHED) else "✗" if text.startswith(FAILED) else "▶"][rank] = text
-    signed = ((PAUSE_SIGN, Places(places, {})), *((sign, Places({}, some)) for sign, some in others.items()))
-    return "\n".join(f"{sign} {line}" for sign, some in signed for line in str(some).splitlines())
+        signed.setdefault(_sign(text), Places({}, {})).others[rank] = text
+    return "\n".join(f"{sign} {line}" for sign in _SIGNS if sign in signed for line in str(signed[sign]).splitlines())
+
+
+def _sign(text: str) -> str:
+    """The sign of a rank that is not paused, by what is said of it."""
+    ended = next((kind for kind, words in ENDED.items() if text.startswith(f"{words} run ")), "running")
+    return {"running": "▶", "value": "✓", "interrupted": "■", None: "■"}.get(ended, "✗")
 
 
 def _drawn(stacks: Stacks) -> str:

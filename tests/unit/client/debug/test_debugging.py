@@ -104,7 +104,7 @@ def test_after_a_time_the_others_are_listed_by_what_they_do() -> None:
 def test_a_rank_whose_part_is_over_is_not_waited_for() -> None:
     link = Link([(row(0, is_paused=True), row(1, is_paused=True)), (row(0, run=0), row(1, run=13))])
     places = play(link, lambda cluster: cluster.resume())
-    assert places.others == {0: "finished run 12", 1: "is in run 13; pauses after it"}
+    assert places.others == {0: "is no longer in run 12", 1: "is in run 13; pauses after it"}
 
 
 def test_stacks_are_those_of_the_paused_ranks() -> None:

@@ -9,6 +9,7 @@ from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts
 from jdist.core.observation import Activity, Call, GroupProgress
+from jdist.core.outcome import OutcomeKind
 from jdist.core.stacks import PauseReason, StackFrame
 
 AT = StackFrame("train_step", "", 8, "loss.backward()", 12)
@@ -70,9 +71,23 @@ IN_PYTHON = Observation("cpu", Activity("python", "load", 3), 0)
         (row(is_pausing=True), IN_CALL, "in all_reduce #18 of ranks 0 at line 5; pauses after it"),
         (row(), IN_PYTHON, "runs load at line 3"),
         (row(), None, "is in run 12"),
-        (row(run=0), None, "finished run 12"),
+        (row(run=0), None, "is no longer in run 12"),
         (row("gone"), None, "is gone"),
     ],
 )
 def test_what_a_rank_does_that_is_not_paused(facts: RankFacts, seen: Observation | None, words: str) -> None:
     assert describe_unpaused(facts, seen, 12) == words
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        ("value", "finished run 12"),
+        ("error", "failed in run 12"),
+        ("timeout", "timed out in run 12"),
+        ("interrupted", "was interrupted in run 12"),
+        ("lost", "was lost in run 12"),
+    ],
+)
+def test_how_a_rank_that_was_paused_has_ended(ended: OutcomeKind, words: str) -> None:
+    assert describe_unpaused(row(run=0), None, 12, ended) == words

@@ -138,6 +138,9 @@ def test_nothing_to_pause(session: Session, cluster: Cluster, screen: Screen) ->
     cluster.places = Places({}, {0: "in all_reduce #17; pauses after it", 1: "finished run 12"})
     call(session, "pause", [])
     assert screen.texts[1] == "▶ [0] in all_reduce #17; pauses after it\n✓ [1] finished run 12"
+    cluster.places = Places({}, {0: "finished run 12", 1: "failed in run 12", 2: "is no longer in run 12"})
+    call(session, "continue", [])
+    assert screen.texts[2] == "✓ [0] finished run 12\n✗ [1] failed in run 12\n■ [2] is no longer in run 12"
 
 
 def test_stacks_are_drawn_under_their_run(session: Session, cluster: Cluster, screen: Screen) -> None:
