@@ -1,4 +1,4 @@
-"""Profile: what is recorded of a cell that runs under torch.profiler."""
+"""Profile: what is recorded while a cell runs under torch.profiler."""
 
 from typing import Literal
 
@@ -6,26 +6,26 @@ from msgspec import Struct
 
 ProfileActivity = Literal["cpu", "cuda"]
 ACTIVITIES: tuple[ProfileActivity, ...] = ("cpu", "cuda")
-MOST_OPERATORS = 1_200_000  # Of all ranks together; an operator takes some 150 bytes of a Chrome trace.
-LEAST_OPERATORS = 2_000  # That a rank may keep, however many ranks there are.
+MOST_OPERATORS = 1_200_000  # For all ranks together; an operator takes about 150 bytes of a Chrome trace.
+LEAST_OPERATORS = 2_000  # That a rank may keep regardless of the number of ranks.
 
 
 class ProfileOptions(Struct, frozen=True, omit_defaults=True):
-    """How a cell is profiled. Steps count as in :func:`torch.profiler.schedule`; no active ones: the whole cell."""
+    """How a cell is profiled. Steps are as in :func:`torch.profiler.schedule`; without active ones, all is recorded."""
 
-    activities: tuple[ProfileActivity, ...] = ()  # Empty: all that the rank has.
-    wait: int = 0  # Steps at the start of each cycle of which nothing is recorded.
-    warmup: int = 0  # Steps after them that are recorded and thrown away.
-    active: int = 0  # Steps after them that are recorded.
-    repeat: int = 0  # Number of cycles; 0: as many as there are.
-    most_operators: int = MOST_OPERATORS  # That a rank keeps; the shortest ones are left out first.
+    activities: tuple[ProfileActivity, ...] = ()  # Empty: all that the rank supports.
+    wait: int = 0  # Steps at the start of each cycle that are not recorded.
+    warmup: int = 0  # Steps after these that are recorded and discarded.
+    active: int = 0  # Steps after these that are recorded and kept.
+    repeat: int = 0  # Number of cycles; 0: unlimited.
+    most_operators: int = MOST_OPERATORS  # Number that a rank keeps; the shortest are dropped first.
 
 
-# operator: one of torch's on a thread. scope: what record_function, an optimizer or a loader of data has named.
-# collective: what a backend did for a collective, up to its end. kernel: what ran on a GPU.
+# operator: a torch operator on a thread. scope: named by record_function, an optimizer or a data loader.
+# collective: a backend's work on a collective, up to its end. kernel: executed on a GPU.
 OPERATOR, SCOPE, COLLECTIVE, KERNEL = range(4)
 MAIN = 0  # The main thread's index in `RankProfile.threads`.
-LOADING = "enumerate(DataLoader)"  # How the name of a scope begins in which a DataLoader is waited for.
+LOADING = "enumerate(DataLoader)"  # Prefix of the scopes in which code waits for a DataLoader.
 
 
 class RankProfile(Struct, frozen=True, omit_defaults=True):
@@ -35,15 +35,15 @@ class RankProfile(Struct, frozen=True, omit_defaults=True):
     began: float  # Seconds since the epoch.
     ended: float
     names: tuple[str, ...]
-    threads: tuple[str, ...]  # The main one first; a GPU's streams are among them.
+    threads: tuple[str, ...]  # The main thread first; GPU streams are included.
     starts: bytes  # int64, nanoseconds since `began`, ascending.
     durations: bytes  # int64, nanoseconds.
     name: bytes  # uint32, index in `names`.
     thread: bytes  # uint16, index in `threads`.
     kind: bytes  # uint8.
-    windows: tuple[tuple[float, float], ...] = ()  # When something was recorded: seconds since `began`.
+    windows: tuple[tuple[float, float], ...] = ()  # When recording was active: seconds since `began`.
     steps: tuple[float, ...] = ()  # When a step ended: seconds since `began`.
-    left_out: int = 0  # Operators that were recorded and not kept.
+    left_out: int = 0  # Number of operators that were recorded but not kept.
     longest_left_out: int = 0  # Nanoseconds.
-    left_out_seconds: float = 0.0  # Of the main thread, within no operator that was kept.
+    left_out_seconds: float = 0.0  # Main thread's time in such operators, outside operators that were kept.
     reason: str = ""  # Why nothing, or not everything, was recorded.

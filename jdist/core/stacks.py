@@ -1,14 +1,14 @@
-"""Stacks of paused ranks, as they are shown outside the rank's process."""
+"""Stacks of paused ranks, as seen from outside the rank's process."""
 
 from typing import Literal
 
 from msgspec import Struct
 
-# request: a user asked for it. breakpoint: the code did. step: a step is over. next_call: the rank is about to begin
-# a collective or transfer. failure: an exception has left the cell's code, and the cell was to be held.
+# request: a user requested it. breakpoint: the code reached one. step: a step is complete. next_call: the rank is about
+# to begin a collective or transfer. failure: an exception left the code of a cell that is held on failure.
 PauseReason = Literal["request", "breakpoint", "step", "next_call", "failure"]
 
-# How a paused rank goes on. continue: until something else pauses it. step: to the next line anywhere; next: to the
+# How a paused rank resumes. continue: until something else pauses it. step: to the next line anywhere; next: to the
 # next line of the chosen frame or of one of its callers; return: until the chosen frame has returned; until: to a line
 # of the chosen frame at or after a number; next_call: until it is about to begin its next collective or transfer.
 StepKind = Literal["continue", "step", "next", "return", "until", "next_call"]

@@ -41,7 +41,7 @@ def cell_parser() -> ArgumentParser:
     p.add_argument("-t", "--timeout", type=parse_duration, help="seconds (20s, 5m); then every rank is interrupted")
     p.add_argument("-o", "--out", metavar="NAME", help="bind the CellRun in the notebook")
     p.add_argument("-p", "--pull", metavar="NAME[,NAME]", help="then pull these into the notebook as {rank: value}")
-    p.add_argument("-b", "--background", action="store_true", help="return at once; output goes on in this cell")
+    p.add_argument("-b", "--background", action="store_true", help="return at once; output continues in this cell")
     p.add_argument("--hold", action="store_true", help="a failure pauses the rank where it happened, and ends nothing")
     p.add_argument("--setup", action="store_true", help="remember the cell and replay it on any fresh rank")
     p.add_argument("--local", action="store_true", help="run it in the notebook too")
@@ -58,7 +58,7 @@ def add_script_options(p: ArgumentParser) -> None:
     """How a script is run."""
     p.add_argument("-m", "--module", action="store_true", help="what is run is a module, as python -m runs it")
     p.add_argument("-t", "--timeout", type=parse_duration, help="seconds for the script (20s, 5m)")
-    hold = "a failure pauses the ranks where they are, for a notebook to look into them"
+    hold = "pause on a failure, at the point of failure, so that a notebook can inspect the ranks"
     p.add_argument("--hold", action="store_true", help=hold)
 
 

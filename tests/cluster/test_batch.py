@@ -100,9 +100,9 @@ def test_a_job_that_has_no_end_of_its_own_is_ended(jobs: Jobs, script: str) -> N
     stuck = jobs.start("-n", "2", "--name", "stuck", script, BARRIER, "pass")
     assert stuck.wait() == 1, stuck.said
     assert "has not entered barrier" in stuck.said
-    assert "the run is ended" in stuck.said
+    assert "it is being stopped" in stuck.said
     assert busy.wait() == 1, busy.said
-    assert "the others go on without it" in busy.said
+    assert "the others kept running" in busy.said
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_failed_job_is_held_in_its_frames_until_a_user_lets_it_go(jobs: Jobs) 
     job = jobs.start(
         "-n", "2", "--name", "held", "--hold", jobs.script("a.py", f"{text}part(dist.get_rank())\n{BARRIER}")
     )
-    job.until("rank 1 paused at part, a.py line 4 .failed, and held.: ScriptExit: .*a.py exited with 10")
+    job.until("rank 1 paused at part, a.py line 4 .held after a failure.: ScriptExit: .*a.py exited with 10")
     job.until("%dist attach held")
     own = jdist.attach("held")
     assert eventually(lambda: own.facts.paused == (1,))
@@ -160,7 +160,7 @@ def test_a_breakpoint_pauses_a_job_and_so_does_a_user(jobs: Jobs) -> None:
     own.resume()
     job.until("value 4")
     own.pause()
-    job.until("paused at loop, b.py line 4 .as a user asked.")
+    job.until("paused at loop, b.py line 4 .on request.")
     assert eventually(lambda: own.facts.paused == (0, 1))
     own.run("go_on = False", timeout=30)
     own.resume()
@@ -171,7 +171,7 @@ def test_a_breakpoint_pauses_a_job_and_so_does_a_user(jobs: Jobs) -> None:
 
 def test_a_job_whose_rank_died_is_held_until_a_user_stops_its_cluster(jobs: Jobs, script: str) -> None:
     job = jobs.start("-n", "2", "--name", "held", "--hold", script, BARRIER, "os._exit(3)")
-    job.until("its cluster is kept")
+    job.until("its cluster is being held")
     job.until("%dist attach held")
     own = jdist.attach("held")
     assert own.run("rank * 10", timeout=30).values == {0: 0, 1: 10}
@@ -182,7 +182,7 @@ def test_a_job_whose_rank_died_is_held_until_a_user_stops_its_cluster(jobs: Jobs
 @pytest.mark.parametrize(
     ("options", "on_rank_1", "code", "says"),
     [
-        (("--hold",), "pass", 1, "the run cannot finish; it is kept"),
+        (("--hold",), "pass", 1, "the run cannot finish and is being held"),
         (("--hold",), "sys.exit(6)", 6, "rank 1 paused at .*by_rank.py|rank 1 paused at <string>"),
         ((), "breakpoint()", 1, "at a breakpoint"),
     ],
@@ -193,7 +193,7 @@ def test_the_time_of_a_hold_is_bounded(
     job = jobs.start("-n", "2", *options, "--hold-for", "1s", script, BARRIER, on_rank_1)
     job.until(says)
     assert job.wait() == code, job.said
-    assert "the time of --hold-for is over" in job.said
+    assert "the --hold-for time is over" in job.said
 
 
 def test_a_run_on_a_running_cluster_ends_with_the_scripts_code(cluster: jdist.Cluster, jobs: Jobs, script: str) -> None:
@@ -208,7 +208,7 @@ def test_in_a_job_of_a_scheduler_no_running_cluster_is_used(cluster: jdist.Clust
     env = {**os.environ, "PBS_JOBID": "7"}
     job = jobs.start(script, "print(f'own:{os.environ[\"WORLD_SIZE\"]}:{os.getpid()}:')", "pass", env=env)
     assert job.wait() == 0, job.said
-    assert f"--cluster {cluster.name} would use the one that runs" in job.said
+    assert f"--cluster {cluster.name} selects the running one" in job.said
     pids = {str(row.pid) for row in cluster.status().ranks}
     size, pid = re.search(r"own:(\d+):(\d+):", job.said).groups()  # type: ignore[union-attr]
     assert size == "2"

@@ -66,7 +66,7 @@ def lines(cell: Cell) -> list[str]:
 def test_the_cell_gives_the_notebook_back_and_goes_on_in_its_place(notebook: Notebook) -> None:
     cell = notebook.run(TRAIN)
     assert "⏸ run " in cell.text
-    assert "is paused · %dist continue goes on · %%dist cells run in the paused frames" in cell.text
+    assert "is paused · %dist continue resumes it · %%dist cells run in the paused frames" in cell.text
     assert "  [0-1] train_step, line " in cell.text
     inner = notebook.run("%%dist\nprint('here', step, loss + rank)\nloss")
     assert lines(inner)[0] == "[0-1] here 2 2.0 | 3.0"
@@ -103,9 +103,9 @@ def test_a_cell_in_the_background_is_paused_by_a_verb(notebook: Notebook) -> Non
     notebook.run("%dist continue")
     notebook.until(cell, lambda text: "2 ranks · " in text)
     assert notebook.value("running.values") == "{0: True, 1: True}"
-    assert "nothing runs that could be paused" in notebook.execute("%dist pause").evalue
+    assert "nothing is running that could be paused" in notebook.execute("%dist pause").evalue
     refused = notebook.execute("%dist continue")
-    assert (refused.ename, "no rank is paused; %dist pause to pause what runs" in refused.evalue) == (
+    assert (refused.ename, "no rank is paused; %dist pause to pause the running ranks" in refused.evalue) == (
         "UsageError",
         True,
     )

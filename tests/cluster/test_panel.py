@@ -161,7 +161,7 @@ def says(board: ClusterPanel, text: str) -> bool:
 
 def test_interrupt_stops_what_runs_on_the_ranks_that_are_named(cluster: jdist.Cluster, board: ClusterPanel) -> None:
     press(board, "Interrupt")
-    assert says(board, "nothing runs on ranks 0-3")
+    assert says(board, "nothing is running on ranks 0-3")
     run = cluster.run_async("x = rank\n" + SLEEP, ranks="1")
     assert eventually(lambda: "▶ running" in board._table.value, LONG)
     board._ranks.value = "1"

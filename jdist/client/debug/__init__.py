@@ -1,1 +1,1 @@
-"""Debugging: ranks are paused, looked into and continued."""
+"""Debugging: pausing, inspecting and resuming ranks."""

@@ -1,4 +1,4 @@
-"""Debugging: the methods of a cluster with which its ranks are paused, looked into and continued."""
+"""Debugging: the methods of a cluster that pause, inspect and resume its ranks."""
 
 import asyncio
 import contextlib
@@ -21,26 +21,27 @@ from jdist.core.remedy import Remedy
 from jdist.core.stacks import StepKind
 
 _ANSWER = 5.0  # Seconds for a rank to answer a query.
-_GLANCE = 0.5  # Seconds for a rank to say what it does.
-_LOOK_AGAIN = 0.3  # Seconds after which ranks are looked at again that have not paused.
-_BLOCKED_FOR = 0.4  # A rank that has been in one collective for so many seconds counts as blocked.
+_GLANCE = 0.5  # Seconds for a rank to report what it is doing.
+_LOOK_AGAIN = 0.3  # Seconds between two checks of the ranks that have not paused.
+_BLOCKED_FOR = 0.4  # Seconds after which a rank in the same collective counts as blocked.
 _PAUSE = 2.0  # Seconds for ranks to pause.
 _PATIENCE: Mapping[StepKind, float] = {"continue": 0.5, "next_call": 60.0}
 _STEP = 10.0  # Seconds for a rank to finish any other step.
 
 
 class DebuggedCluster(BaseCluster):
-    """The part of AsyncCluster that pauses ranks and looks into them."""
+    """The part of AsyncCluster that pauses ranks and inspects them."""
 
     def __init__(self, attachment: Attachment) -> None:
         super().__init__(attachment)
         self._runs = ActiveRuns(attachment)
 
     async def pause(self, ranks: Ranks = None, *, run: int = 0, timeout: float = _PAUSE) -> Places:
-        """Pause what runs on ``ranks`` (or one run), each rank at its next line of Python.
+        """Pause whatever is running on ``ranks`` (or one run), each rank at its next line of Python.
 
-        A rank that is inside a collective pauses as it comes out. Returns where the ranks are, as soon as each has
-        paused or is blocked, or after ``timeout`` seconds. Cells then run in the paused frames, until :meth:`resume`.
+        A rank that is inside a collective pauses when the collective returns. Returns where the ranks are, as soon as
+        each has paused or is blocked, or after ``timeout`` seconds. Until :meth:`resume`, cells run in the paused
+        frames.
         """
         report = await self._report()
         chosen = set(self.select(ranks))
@@ -51,14 +52,14 @@ class DebuggedCluster(BaseCluster):
     async def resume(
         self, how: StepKind = "continue", ranks: Ranks = None, *, line: int = 0, timeout: float | None = None
     ) -> Places:
-        """Let paused ranks (by default all) go on, and return where they are then.
+        """Resume paused ranks (by default all), and return where they are afterwards.
 
         ``how``: "continue"; "step" to the next line anywhere; "next" to the next line of the chosen frame or of one of
         its callers; "return" until the chosen frame has returned; "until" to a line of the chosen frame at or after
         ``line``; "next_call" until each rank is about to begin its next collective or transfer. It returns as soon as
         each rank has paused again, has finished, or is blocked in a collective, or after ``timeout`` seconds: 0.5
-        for "continue", 60 for "next_call", else 10. Ranks that have not paused by then go on. Raises UsageError if no
-        rank is paused.
+        for "continue", 60 for "next_call", else 10. Ranks that have not paused by then keep running. Raises UsageError
+        if no rank is paused.
         """
         chosen = set(self.select(ranks))
         report = await self._report()
@@ -70,10 +71,10 @@ class DebuggedCluster(BaseCluster):
         try:
             return await self._settled(paused, _PATIENCE.get(how, _STEP) if timeout is None else timeout)
         except ConnectionLost:  # the cluster of a job ends with its run
-            return Places({}, dict.fromkeys(paused, "gone on; the cluster has ended"))
+            return Places({}, dict.fromkeys(paused, "resumed; the cluster has stopped"))
 
     async def where(self, ranks: Ranks = None) -> Stacks:
-        """The stacks of paused ranks, and what the others do; ``str()`` draws the stacks as one tree.
+        """The stacks of paused ranks, and what the others are doing; ``str()`` draws the stacks as one tree.
 
         After :meth:`debug`, the stacks of the ranks that failed. Raises UsageError if no rank is paused.
         """
@@ -86,22 +87,22 @@ class DebuggedCluster(BaseCluster):
         return Stacks(found, await self._describe_others({r: row for r, row in rows.items() if r not in found}))
 
     async def up(self, frames: int = 1, ranks: Ranks = None) -> Stacks:
-        """Let cells of paused ranks run in the caller of the chosen frame, or ``frames`` further up; their stacks."""
+        """Choose the caller's frame, or the one ``frames`` further up, for cells on paused ranks; return the stacks."""
         return await self._move(frames, ranks)
 
     async def down(self, frames: int = 1, ranks: Ranks = None) -> Stacks:
-        """Let cells of paused ranks run in the frame that the chosen one has called, or ``frames`` further down."""
+        """Choose the called frame, or the one ``frames`` further down, for cells on paused ranks; return the stacks."""
         return await self._move(-frames, ranks)
 
     async def debug(self, run: int = 0, ranks: Ranks = None) -> Stacks:
-        """The stacks of the ranks whose last cell (or ``run``) failed, where it failed.
+        """The stacks of the ranks whose last cell (or ``run``) failed, at the point of failure.
 
         ``run(code, in_failure=True)`` runs cells there, until a rank's next ordinary cell. Raises UsageError if none
-        of the ranks has failed.
+        of the ranks failed.
         """
         found = await self._stacks(self.select(ranks), DebugFailure(run))
         if not found:
-            raise UsageError(f"no rank has failed in {f'run {run}' if run else 'its last cell'}")
+            raise UsageError(f"no rank failed in {f'run {run}' if run else 'its last cell'}")
         return Stacks(found, {})
 
     async def source(self, file: str, rank: int) -> str:
@@ -109,14 +110,14 @@ class DebuggedCluster(BaseCluster):
         return (await self._link.query_one(rank, ReadSource(file), SourceText, _ANSWER)).text
 
     async def follow(self, run: int) -> CellRun:
-        """A run that was begun before this client attached, or by another client, from now on.
+        """Follow a run that was started before this client attached, or by another client.
 
-        Its output from before is not in it. Raises UsageError if the run is over, or unknown.
+        It has the output from now on only. Raises UsageError if the run is over or unknown.
         """
         return await self._runs.follow(run)
 
     def is_following(self, run: int) -> bool:
-        """Whether the run is not over, and this client has begun or followed it."""
+        """Whether the run is unfinished and this client has started or followed it."""
         return run in self._runs
 
     @property
@@ -133,7 +134,7 @@ class DebuggedCluster(BaseCluster):
         return Stacks(found, {})
 
     async def _stacks(self, ranks: Collection[int], op: RankOp) -> dict[int, Stack]:
-        """The stacks of the ranks that have one. Raises UsageError if none has, and one does not answer."""
+        """The stacks of the ranks that have one. Raises UsageError if none has one and a rank does not answer."""
         answers = await self._link.query(tuple(sorted(ranks)), op, _ANSWER)
         return {r: a for r, a in sorted(answers.items()) if isinstance(a, Stack)}
 
@@ -194,6 +195,6 @@ class DebuggedCluster(BaseCluster):
 
 
 def _not_paused(ranks: Collection[int] = ()) -> UsageError:
-    """The error that says that there is nothing to look into, on any rank or on these."""
+    """The error for when there is nothing to inspect, on any rank or on these."""
     who = f"{describe_ranks(ranks, 'is')} not paused" if ranks else "no rank is paused"
-    return UsageError(who, remedies=(Remedy("pause", "pause what runs"),))
+    return UsageError(who, remedies=(Remedy("pause", "pause the running ranks"),))

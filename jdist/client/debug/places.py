@@ -1,4 +1,4 @@
-"""Places: where ranks are, in words. Those that are paused, by place; the others by what they do. Pure."""
+"""Places: where ranks are, in words: paused ranks by place, the others by what they are doing. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,7 +10,7 @@ from jdist.core.observation import Call
 from jdist.core.outcome import OutcomeKind
 from jdist.core.ranks import RankSet, ranks_by
 
-_MOST = 16  # Places that are listed.
+_MOST = 16  # Number of places listed.
 _LONGEST = 160  # Characters of a place.
 _LONGEST_RANKS = 40  # Characters of the ranks at a place.
 # How a rank's part of a run has ended, by the kind of its outcome.
@@ -22,23 +22,23 @@ ENDED: Mapping[OutcomeKind | None, str] = {
     "lost": "was lost in",
     None: "is no longer in",  # This client does not follow the run.
 }
-BLOCKED = ("collective", "transfer", "store")  # Kinds of activity that only other ranks can end.
+BLOCKED = ("collective", "transfer", "store")  # Kinds of activity that depend on other ranks.
 
 
 class Places(dict[int, RankPaused]):
-    """Where ranks are: ``{rank: RankPaused}``. ``str()`` lists them, those that are at the same place together."""
+    """Where ranks are: ``{rank: RankPaused}``. ``str()`` lists them, with ranks at the same place on one line."""
 
     def __init__(self, paused: Mapping[int, RankPaused], others: Mapping[int, str]):
         super().__init__(paused)
         self.others = dict(others)
-        """``{rank: what it does}`` of ranks that are not paused."""
+        """``{rank: what it is doing}`` for the ranks that are not paused."""
 
     def __repr__(self) -> str:
         return "\n".join(list_places(self, self.others))
 
 
 def list_places(paused: Mapping[int, RankPaused], others: Mapping[int, str]) -> list[str]:
-    """``[0,2-3] train_step, line 8: loss.backward()``: a line for each place, the ranks there in front of it."""
+    """``[0,2-3] train_step, line 8: loss.backward()``: one line for each place, preceded by the ranks there."""
     texts = {rank: describe_pause(each) for rank, each in paused.items()} | dict(others)
     alike = sorted(ranks_by(sorted(texts.items())).items(), key=lambda item: item[1])
     names = [bracketed(ranks) for _, ranks in alike[:_MOST]]
@@ -50,7 +50,7 @@ def list_places(paused: Mapping[int, RankPaused], others: Mapping[int, str]) -> 
 
 
 def bracketed(ranks: Iterable[int]) -> str:
-    """``[0,2-3]``; of very many ranges the first ones, and the number of ranks."""
+    """``[0,2-3]``; if there are very many ranges, only the first ones and the number of ranks."""
     text = str(RankSet(ranks))
     if len(text) > _LONGEST_RANKS:
         text = f"{text[:_LONGEST_RANKS].rpartition(',')[0]},… {len(set(ranks))} ranks"
@@ -58,13 +58,13 @@ def bracketed(ranks: Iterable[int]) -> str:
 
 
 def shortened(text: str) -> str:
-    """The first line, within a width."""
+    """The first line, truncated if it is too long."""
     text = text.partition("\n")[0]
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def describe_pause(paused: RankPaused) -> str:
-    """``train_step, line 8: loss.backward()``, and why it is paused there where the line does not say so."""
+    """``train_step, line 8: loss.backward()``, and why the rank is paused if the line does not show it."""
     words = f"{paused.at.place}: {paused.at.source}" if paused.at.source else paused.at.place
     if paused.thread:
         words += f" (in thread {paused.thread})"
@@ -101,11 +101,11 @@ def describe_unpaused(row: RankFacts, seen: Observation | None, run: int = 0, en
     if row.state in ("gone", "unreachable", "starting"):
         return f"is {row.state}"
     if not row.run:
-        return f"{ENDED[ended]} run {run}" if run else "runs nothing"
-    later = "; pauses after it" if row.is_pausing else ""
+        return f"{ENDED[ended]} run {run}" if run else "idle"
+    later = "; pause pending" if row.is_pausing else ""
     if seen is None or seen.doing.kind in ("idle", "paused"):  # it has moved on since
         return f"is in run {row.run}{later}"
     what = describe_doing(seen, with_seconds=False)
     if seen.doing.kind == "silent":
         return what + later
-    return f"{'in' if seen.doing.kind in BLOCKED else 'runs'} {what}{later}"
+    return f"{'in' if seen.doing.kind in BLOCKED else 'running'} {what}{later}"

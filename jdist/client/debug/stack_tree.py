@@ -1,4 +1,4 @@
-"""Stack tree: the stacks of paused ranks as one tree. Ranks that are at the same place are one branch. Pure."""
+"""Stack tree: the stacks of paused ranks as one tree. Ranks at the same place share a branch. Pure."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,12 +8,12 @@ from jdist.client.debug.places import bracketed, list_places, shortened
 from jdist.core.messages.debug import Stack
 from jdist.core.stacks import StackFrame
 
-CHOSEN = "◂"  # Stands behind the frames in which cells run.
+CHOSEN = "◂"  # Marks the frames in which cells run.
 _MOST_LINES = 200
 
 
 class Branch(Struct):
-    """A frame that some ranks have in common, and the frames that it has called on them."""
+    """A frame that some ranks have in common, and the frames that it called there."""
 
     frame: StackFrame
     ranks: list[int]
@@ -22,20 +22,17 @@ class Branch(Struct):
 
 
 class Stacks(dict[int, Stack]):
-    """``{rank: Stack}``. ``str()`` draws the stacks as one tree, and lists what the other ranks do."""
+    """``{rank: Stack}``. ``str()`` draws the stacks as one tree, and lists what the other ranks are doing."""
 
     def __init__(self, stacks: Mapping[int, Stack], others: Mapping[int, str]):
         super().__init__(stacks)
         self.others = dict(others)
-        """``{rank: what it does}`` of ranks that are not paused."""
+        """``{rank: what it is doing}`` for the ranks that are not paused."""
 
     def __repr__(self) -> str:
         drawn = list(_draw(merge(self)))
         if len(drawn) > _MOST_LINES:
-            drawn = [
-                *drawn[:_MOST_LINES],
-                f"… {len(drawn) - _MOST_LINES} more lines left out; -r shows some ranks only",
-            ]
+            drawn = [*drawn[:_MOST_LINES], f"… {len(drawn) - _MOST_LINES} more lines; use -r to select ranks"]
         causes: dict[int, str] = {}
         for rank, stack in self.items():
             thread = f"in thread {stack.thread}" if stack.thread else ""
@@ -45,7 +42,7 @@ class Stacks(dict[int, Stack]):
 
 
 def merge(stacks: Mapping[int, Stack]) -> list[Branch]:
-    """The outermost frames of the tree. Frames of libraries are left out, unless cells run in them."""
+    """The outermost frames of the tree. Library frames are omitted, unless cells run in them."""
     roots: list[Branch] = []
     for rank, stack in sorted(stacks.items()):
         level = roots
@@ -76,7 +73,7 @@ def _draw(level: list[Branch], margin: str = "") -> Iterator[str]:
 
 
 def _draw_chain(branch: Branch, lead: str, margin: str) -> Iterator[str]:
-    """The frame, below it those that it has called, and indented those in which ranks differ."""
+    """The frame and, below it, the frames that it called; those in which ranks differ are indented."""
     while True:
         yield lead + _text(branch)
         lead = f"{margin}   "

@@ -231,7 +231,7 @@ class Resizing:
         if run is not None:
             if run.paused:
                 where = _name(tuple(sorted(run.paused)))
-                return f"run {run.number} is paused on {where}: let it go on to its end or interrupt it, then {doing}"
+                return f"run {run.number} is paused on {where}: let it finish or interrupt it, then {doing}"
             where = _name(run.ranks)
             return f"run {run.number} is running on {where}: wait for its end or interrupt it, then {doing}"
         waiting = next((r for r in runs.queued if not r.is_own), None)

@@ -40,7 +40,7 @@ class Pausing:
             m.refuse(client, message.request, reason or self._nothing_to_pause(message))
             return
         if all(run.abort_reason for run in runs if on[run.number]):
-            m.refuse(client, message.request, "what runs is being stopped already")
+            m.refuse(client, message.request, "what is running is already being stopped")
             return
         for run in runs:
             if run.inside or run.abort_reason:  # it runs where ranks are paused
@@ -54,10 +54,10 @@ class Pausing:
     def _nothing_to_pause(self, message: Pause) -> str:
         book, where = self._model.runs, f" on {describe_ranks(message.ranks)}" if message.ranks else ""
         if any(run.number == message.run for run in book.queued):
-            return f"run {message.run} has not begun: it waits for other runs"
+            return f"run {message.run} has not started: it is queued behind other runs"
         if message.run and message.run not in book.running:
-            return f"there is no run {message.run} that has not ended"
-        return f"nothing runs{where} that could be paused"
+            return f"there is no unfinished run {message.run}"
+        return f"nothing is running{where} that could be paused"
 
     def handle_rank_paused(self, _: Node, message: RankPaused) -> None:
         """A rank is paused, unless it has been told to go on meanwhile."""
@@ -71,8 +71,8 @@ class Pausing:
         m.tell(run, message)
         if run.time_left is not None and not run.has_told_time:
             run.has_told_time = True
-            left = f"with {max(run.time_left, 0.0):.0f} s left"
-            m.tell(run, Notice(f"the timeout of run {run.number} stands still while ranks are paused, {left}"))
+            left = f"{max(run.time_left, 0.0):.0f} s left"
+            m.tell(run, Notice(f"the timeout of run {run.number} is suspended while ranks are paused ({left})"))
         for other in m.runs.running.values():
             if other.is_stalled:
                 other.poll_no_later_than(m.now)  # it may wait for this rank
@@ -82,7 +82,7 @@ class Pausing:
         m = self._model
         reason = m.unknown_ranks(message.ranks) if message.ranks else ""
         if not reason and message.how == "until" and message.line < 1:
-            reason = "say until which line: a number from 1"
+            reason = "until needs a line number of at least 1"
         told = {}
         for run in m.runs.running.values():
             stopped = run.paused.keys() | (run.pausing if message.how == "continue" else set())
@@ -114,7 +114,7 @@ class Pausing:
         queued = {run.number: run for run in m.runs.queued}
         run = m.runs.running.get(message.run) or queued.get(message.run)
         if run is None:
-            m.refuse(client, message.request, f"there is no run {message.run} that has not ended")
+            m.refuse(client, message.request, f"there is no unfinished run {message.run}")
             return
         if client not in run.audience:
             run.followers.append(client)

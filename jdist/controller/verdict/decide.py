@@ -130,7 +130,7 @@ def _paused(case: Case) -> Verdict | None:
     paused = sorted(set().union(*ends.values()))
     reason = f"{describe_ranks(waiting, 'waits')} for {phrases.who_is_paused(paused, ranks)}"
     details = (*phrases.waits(waiting, waiting[0], ranks), *phrases.work(paused, ranks))
-    remedies = (Remedy("continue", f"let {describe_ranks(paused)} go on", str(RankSet(paused))), INTERRUPT)
+    remedies = (Remedy("continue", f"resume {describe_ranks(paused)}", str(RankSet(paused))), INTERRUPT)
     return Verdict(
         case.run, "slow", tuple(paused), tuple(waiting), reason, details, remedies, *_pending(waiting[0], ranks)
     )

@@ -1,10 +1,10 @@
-"""Debugging: ranks are paused, looked into and continued.
+"""Debugging: pausing, inspecting and resuming ranks.
 
-A rank pauses because its controller asked for it (`PauseRanks`), because its code did, or because a step is over. It
-reports that with `RankPaused`, among its output, and from then on runs the cells that are sent to it in the chosen
-frame (`ExecuteCell.in_run`), until a `ResumeRanks` or an `AbortRun` comes. Only the controller knows whether a rank is
-paused: it counts the `ResumeRanks` that it has sent to each rank for a run, and the rank those that it has received, so
-a `RankPaused` that has crossed a `ResumeRanks` on its way is recognised, and ignored.
+A rank pauses because its controller requested it (`PauseRanks`), because its code did, or because a step is complete.
+It reports this with a `RankPaused` in its output stream, and from then on runs the cells that are sent to it in the
+chosen frame (`ExecuteCell.in_run`), until a `ResumeRanks` or an `AbortRun` arrives. The controller decides whether a
+rank is paused: it counts the `ResumeRanks` that it has sent to each rank for a run, and the rank counts those that it
+has received, so a `RankPaused` that crossed a `ResumeRanks` on its way is recognised and ignored.
 """
 
 from msgspec import field
@@ -22,9 +22,9 @@ class RankPaused(Message, frozen=True):
     reason: PauseReason
     at: StackFrame  # The chosen frame.
     resumes: int  # How many `ResumeRanks` the rank has received for this run.
-    about_to: Call | None = None  # What it is about to call, after the step "next_call".
+    about_to: Call | None = None  # After the step "next_call": what it is about to call.
     thread: str = ""  # Name of the thread that is paused; "" for the main thread.
-    error: str = ""  # For a failure: such as "ValueError: no such file".
+    error: str = ""  # For a failure, such as "ValueError: no such file".
 
 
 class Pause(Message, frozen=True):
@@ -36,7 +36,7 @@ class Pause(Message, frozen=True):
 
 
 class Resume(Message, frozen=True):
-    """Let paused ranks (empty: all) go on; ranks that have been asked to pause and have not yet do not pause."""
+    """Resume paused ranks (empty: all). Requests to pause that are still pending are withdrawn."""
 
     request: str
     how: StepKind = "continue"
@@ -45,7 +45,7 @@ class Resume(Message, frozen=True):
 
 
 class FollowRun(Message, frozen=True):
-    """Send what becomes of a run to this client as well, from now on."""
+    """Send messages about a run to this client as well, from now on."""
 
     request: str
     run: int
@@ -59,7 +59,7 @@ class RunFollowed(Message, frozen=True):
     code: str
     ranks: tuple[int, ...]
     pending: tuple[int, ...]  # Ranks whose part has not ended.
-    seconds: float  # Since its start; negative: it waits for other runs.
+    seconds: float  # Since its start; negative if it is queued behind other runs.
     paused: tuple[RankPaused, ...] = ()
     verdict: Verdict | None = None
     ended: dict[int, str] = field(
@@ -68,7 +68,7 @@ class RunFollowed(Message, frozen=True):
 
 
 class RanksResumed(Message, frozen=True):
-    """Paused ranks of a run have been told to go on, or are being stopped."""
+    """Paused ranks of a run have been told to resume, or are being stopped."""
 
     run: int
     ranks: tuple[int, ...]
@@ -83,7 +83,7 @@ class PauseRanks(Message, frozen=True):
 
 
 class ResumeRanks(Message, frozen=True):
-    """Let these workers go on, if they are paused in this run; one that has been asked to pause does not."""
+    """Resume these workers if they are paused in this run, and withdraw a pending request to pause."""
 
     run: int
     workers: tuple[int, ...]
@@ -94,7 +94,7 @@ class ResumeRanks(Message, frozen=True):
 class ReadStack(Message, frozen=True):
     """Ask for the stack of a paused rank, or of one whose failure is being debugged, after choosing another frame."""
 
-    move: int = 0  # By so many frames: towards the callers if positive, towards the callees if negative.
+    move: int = 0  # Number of frames: towards the callers if positive, towards the callees if negative.
 
 
 class ReadSource(Message, frozen=True):
@@ -110,7 +110,7 @@ class SourceText(Message, frozen=True):
 
 
 class DebugFailure(Message, frozen=True):
-    """Let cells with ``in_failure`` run in the frame in which the rank's last cell failed; answered by its stack."""
+    """Run cells with ``in_failure`` in the frame in which the rank's last cell failed; answered with its stack."""
 
     run: int = 0  # 0: its last one.
 

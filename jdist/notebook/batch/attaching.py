@@ -1,4 +1,4 @@
-"""Attaching: how a user gets at a job's cluster, from this host and from others."""
+"""Attaching: how a user attaches to a job's cluster, from this host or another."""
 
 import socket
 
@@ -6,10 +6,10 @@ from jdist.client.blocking import Cluster
 
 
 def how_to_attach(cluster: Cluster) -> list[str]:
-    """What is typed, and where."""
+    """What to type, and where."""
     host = socket.gethostname()
     if not cluster.asynchronous.link.connection.public_port:
         return [
-            f"→ %dist attach {cluster.name}   in a notebook on {host}; from other hosts, if started with --bind '*'"
+            f"→ %dist attach {cluster.name}   in a notebook on {host} (other hosts can attach only with --bind '*')"
         ]
     return [f"→ %dist attach {cluster.name}   in a notebook on {host}, or on any host with this home directory"]

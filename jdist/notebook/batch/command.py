@@ -23,7 +23,7 @@ _RUNNING = {"cluster", "ranks", "group"}  # Options of a run on a running cluste
 _EITHER = {"module", "timeout"}
 _HOLD_FOR = 8 * 3600.0
 _SCRIPT = re.compile(r"[^-].*\.py")
-# Variables that a scheduler sets in a job, and what the job is called.
+# Variables that schedulers set in their jobs, and names of these jobs.
 _JOBS = {
     "SLURM_JOB_ID": "a Slurm job",
     "PBS_JOBID": "a PBS job",
@@ -32,16 +32,17 @@ _JOBS = {
     "RAY_JOB_CONFIG_JSON_ENV_VAR": "a Ray job",
 }
 _HELP = """
-Without a cluster: starts one, runs a script on every rank, stops it, and ends with the script's exit code. So it is
-with options of start, with --hold or --hold-for, in a batch job, and where no cluster runs. With --cluster, -r or -g,
-and else: runs the script in the live session of a running cluster.
+Starts a cluster, runs a script on every rank, stops the cluster, and exits with the script's exit code. This is what
+happens with options of start, with --hold or --hold-for, in a batch job, and if no cluster is running. With --cluster,
+-r or -g, and in all other cases, the script runs in the live session of a running cluster.
 
-Words after SCRIPT.py are the script's. Words between -- and SCRIPT.py are the launcher's; another -- may end them.
+Arguments after SCRIPT.py are passed to the script. Arguments between -- and SCRIPT.py are passed to the launcher; a
+second -- can mark their end.
 """
 
 
 class CommandLine(Struct, frozen=True):
-    """The words of the command, by whom they are for."""
+    """The arguments of the command, by recipient."""
 
     own: list[str]
     options: set[str]  # Options that are in ``own``.
@@ -50,19 +51,19 @@ class CommandLine(Struct, frozen=True):
 
 
 class OnRunning(Struct, frozen=True):
-    """The command is for a running cluster: its name ("": the newest), and the words for the verb."""
+    """The command is for a running cluster: its name ("": the newest), and the verb's arguments."""
 
     cluster: str
     words: list[str]
 
 
 def run_parser() -> ArgumentParser:
-    """The parser of the words before the script's own."""
+    """The parser of the arguments before the script's own."""
     p = ArgumentParser("jdist run", "Run a script that was written for torchrun on every rank.")
-    p.usage = "jdist run [options] [-- LAUNCHER'S WORDS] SCRIPT.py [args]\n       jdist run [options] -m MODULE [args]"
+    p.usage = "jdist run [options] [-- LAUNCHER ARGS] SCRIPT.py [args]\n       jdist run [options] -m MODULE [args]"
     p.epilog = _HELP
     add_script_options(p)
-    held = "how long a job is kept that has failed, or has reached a breakpoint; default 8h"
+    held = "how long to hold a job that has failed or reached a breakpoint; default 8h"
     p.add_argument("--hold-for", type=parse_duration, metavar="TIME", help=held)
     p.add_argument("--cluster", metavar="NAME", help="a running cluster")
     p.add_ranks()
@@ -71,7 +72,7 @@ def run_parser() -> ArgumentParser:
 
 
 def split(words: Words) -> CommandLine:
-    """Raises UsageError when it is not clear where the script's own words begin."""
+    """Raises UsageError if it is not clear where the script's own arguments begin."""
     count, options = run_parser().leading_options(words)
     own, rest = list(words[:count]), list(words[count:])
     if rest[:1] != ["--"]:
@@ -80,7 +81,7 @@ def split(words: Words) -> CommandLine:
     ends = (n for n, word in enumerate(rest) if word == "--" or (_SCRIPT.fullmatch(word) and "module" not in options))
     end = next(ends, None)
     if end is None:
-        raise UsageError("jdist run: the launcher's words after -- are followed by SCRIPT.py, or by another --")
+        raise UsageError("jdist run: the launcher arguments after -- must be followed by SCRIPT.py or another --")
     return CommandLine(own, options, rest[:end], rest[end:] if rest[end] != "--" else rest[end + 1 :])
 
 
@@ -91,10 +92,14 @@ def run_command(words: Words, environ: Mapping[str, str] = os.environ) -> int | 
     own_only = sorted(line.options - _RUNNING - _EITHER - {"hold"}) + ["--"] * bool(line.launcher)
     running_only = sorted(line.options & _RUNNING)
     if own_only and running_only:
-        first, second = (word.replace("_", "-") for word in (running_only[0], own_only[0]))
-        raise UsageError(f"jdist run: {first} is about a running cluster, and {second} about one that is started")
+        first, second = (
+            f"--{name.replace('_', '-')}" if name != "--" else name for name in (running_only[0], own_only[0])
+        )
+        raise UsageError(
+            f"jdist run: {first} is for a running cluster and {second} for a new one; use only one of them"
+        )
     if not line.script:
-        raise UsageError(f"jdist run: a script is missing\n{run_parser().format_usage().strip()}")
+        raise UsageError(f"jdist run: no script was given\n{run_parser().format_usage().strip()}")
     name, task = options.cluster or "", read_task(environ)
     if not (running_only or own_only or options.hold or task):
         name = used_unasked(environ)
@@ -125,9 +130,9 @@ def _run_together(job: Job, task: LauncherTask, environ: Mapping[str, str]) -> i
 
 
 def used_unasked(environ: Mapping[str, str]) -> str:
-    """The running cluster that a command uses which says nothing about clusters; "": it gets one of its own."""
+    """The running cluster to use if the command does not say which; "": the script gets one of its own."""
     name = next(iter(find.here()), "")
     job = next((words for variable, words in _JOBS.items() if environ.get(variable)), "")
     if job and name:
-        tell(f"this is {job}, so the script gets a cluster of its own; --cluster {name} would use the one that runs")
+        tell(f"this is {job}, so the script runs on a cluster of its own; --cluster {name} selects the running one")
     return "" if job else name

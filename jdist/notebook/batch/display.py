@@ -1,4 +1,4 @@
-"""Batch display: a job's output as plain lines. What ranks write to stdout goes there, and all else to stderr."""
+"""Batch display: a job's output as plain lines. The ranks' stdout goes to stdout, and everything else to stderr."""
 
 import sys
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from jdist.notebook.text import remedy_text
 
 
 class ErrorScreen(TerminalScreen):
-    """Standard error, with a line for each change."""
+    """Standard error: every change is printed as a new line."""
 
     def show(self, bundle: Bundle) -> Update:
         last = ""
@@ -34,7 +34,7 @@ class ErrorScreen(TerminalScreen):
 
 
 class BatchDisplay:
-    """Shows one run: each line of output once it is whole, with the ranks that wrote it."""
+    """Shows one run: each complete line of output, with the ranks that wrote it."""
 
     def __init__(self, cluster: Cluster, run: CellRun):
         self._cluster = cluster
@@ -43,7 +43,7 @@ class BatchDisplay:
         self._told: Verdict | None = None  # The verdict that stands in the log.
 
     def handle(self, message: Message) -> None:
-        """Show what this message about the run says."""
+        """Show a message about the run."""
         match message:
             case Output():
                 for item in message.items:
@@ -55,15 +55,15 @@ class BatchDisplay:
                 tell(remedy_text.worded(message))
 
     def _tell_verdict(self, verdict: Verdict | None) -> None:
-        """Write a verdict once: while ranks wait for a slow or paused one, it comes again with each second."""
+        """Write a verdict once: while ranks wait for a slow or paused one, it is sent again each second."""
         if verdict is None:
-            tell("● it goes on")
+            tell("● the run is making progress again")
         elif self._told is None or not verdict.is_same_finding(self._told):
             tell(verdict.text(remedy_text.command))
         self._told = verdict
 
     def finish(self) -> None:
-        """Show what is left of the output, and how the run has ended."""
+        """Show the rest of the output, and how the run ended."""
         _write(self._out.close(), is_error=False)
         _write(self._err.close(), is_error=True)
         run = self._run
@@ -83,7 +83,7 @@ class BatchDisplay:
 
 
 def tell(text: str) -> None:
-    """Write a line of jdist's own."""
+    """Write a message from jdist itself."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Exit code: what a shell is told of a run, as it would be told of the script alone."""
+"""Exit code: what the command returns to the shell, as the script itself would."""
 
 import re
 
@@ -7,9 +7,9 @@ from jdist.core.messages.debug import RankPaused
 from jdist.core.outcome import Outcome
 
 FAILED = 1
-SIGNALLED = 128  # To which a shell adds a signal's number.
+SIGNALLED = 128  # Shells add the number of the signal to this.
 
-# The words of agent/processes/exits for the end of a process, and of worker/cells/script for sys.exit.
+# The wording of agent/processes/exits for the end of a process, and of worker/cells/script for sys.exit.
 _EXITED = re.compile(r"exited with (?:code )?(\d+)")
 _KILLED = re.compile(r"killed by signal (\d+)")
 
@@ -27,7 +27,7 @@ def held_failure(run: CellRun, failure: RankPaused | None) -> RankPaused | None:
 def exit_code(run: CellRun, held: RankPaused | None = None) -> int:
     """0 if every rank has finished; else the code of the rank that failed first.
 
-    ``held`` is a failure that was held: the run may have been interrupted since, which is another end of the rank.
+    ``held`` is a failure that was held: if the run was interrupted later, the outcome no longer shows it.
     """
     if held is not None:
         return (_read(held.error) if held.error.startswith("ScriptExit") else 0) or FAILED

@@ -1,4 +1,4 @@
-"""Job: a script on a cluster that is started for it and stopped after it, as a command with an exit code."""
+"""Job: runs a script on a cluster of its own, as a command with an exit code."""
 
 import contextlib
 import os
@@ -31,12 +31,12 @@ from jdist.notebook.verbs.lifecycle import start_cluster
 from jdist.wire import log
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LEAVE = 20.0  # Seconds from a signal until the cluster is stopped although the run has not ended.
-_LINES = 1_000_000  # Of each of a rank's streams that are shown; the rank's log has all.
+_LEAVE = 20.0  # Seconds from a signal until the cluster is stopped even if the run has not ended.
+_LINES = 1_000_000  # Lines shown for each stream of a rank; the rank's log has all of them.
 _WHY = {
-    "hang": "it cannot finish: the run is ended; with --hold it would be kept for you to look at",
-    "failure": "a rank has failed, and the others go on without it: they are interrupted",
-    "time": "the time of --hold-for is over: the run is ended",
+    "hang": "the run cannot finish, so it is being stopped; --hold would keep it for inspection",
+    "failure": "a rank failed and the others kept running, so they are being interrupted",
+    "time": "the --hold-for time is over, so the run is being stopped",
 }
 
 
@@ -51,11 +51,11 @@ class Job(Struct, frozen=True):
 
 
 class EndSignal(KeyboardInterrupt):
-    """A signal has come that is to end the job."""
+    """A signal that is to end the job was received."""
 
 
 class Signals:
-    """While it lasts, signals that end a process raise :class:`EndSignal`; ``first`` is the first that came."""
+    """In this context, signals that end a process raise :class:`EndSignal`; ``first`` is the first one received."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -79,13 +79,16 @@ class Signals:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Signals interrupt nothing in this block: it ends what was started."""
+        """Signals do not interrupt this block, which cleans up."""
         self._raises = False
         yield
 
 
 def run_job(job: Job) -> int:
-    """Start, run, show and stop; the exit code. Raises JdistError if nothing was run."""
+    """Start the cluster, run the script, show it, stop the cluster, and return the exit code.
+
+    Raises JdistError if nothing was run.
+    """
     session = Session(ErrorScreen(), {}, "command line")
     code = FAILED
     with Signals() as signals:
@@ -124,7 +127,7 @@ class JobRun:
         self._was_ended = False  # By a rule or a signal.
 
     def follow(self) -> int:
-        """Run the script until it has ended, and hold the cluster if that is asked for; the exit code."""
+        """Run the script to its end, hold the cluster if requested, and return the exit code."""
         job = self._job
         run = self._cluster.submit(job.cell, tuple(self._cluster.ranks), timeout=job.timeout, hold=job.holds)
         run.keeps_output = False
@@ -152,7 +155,7 @@ class JobRun:
         return self._cluster.asynchronous.watch(on_message)
 
     def _show(self, run: CellRun, display: BatchDisplay) -> None:
-        """Show the run until it is over; a signal interrupts it, and is given some time."""
+        """Show the run until it is over. A signal interrupts the run, which then has some time to end."""
         leave: float | None = None
         while True:
             try:
@@ -172,7 +175,7 @@ class JobRun:
             except EndSignal:
                 self._was_ended = True
                 leave = leave or time.monotonic() + _LEAVE
-                tell(f"{signal.Signals(self._signals.first).name}: interrupting every rank")
+                tell(f"{signal.Signals(self._signals.first).name}: interrupting all ranks")
                 run.cancel()
 
     def _carry_out(self, action: Action, run: CellRun) -> None:
@@ -180,7 +183,7 @@ class JobRun:
             case Report(paused):
                 self._report(paused)
             case Held():
-                self._tell_how("the run cannot finish; it is kept")
+                self._tell_how("the run cannot finish and is being held")
             case HoldEnd(ranks):
                 tell(_WHY["time"])
                 with contextlib.suppress(JdistError):
@@ -193,24 +196,24 @@ class JobRun:
                 run.cancel()
 
     def _report(self, paused: tuple[Any, ...]) -> None:
-        """Where ranks are paused; those at the same place together."""
+        """Report where ranks are paused, grouped by place."""
         places: dict[tuple[str, str, str], list[int]] = {}
         for each in paused:
             error = f": {each.error}" if each.error else ""
             places.setdefault((each.reason, each.at.place, error), []).append(each.rank)
-        words = {"failure": "failed, and held", "breakpoint": "at a breakpoint", "request": "as a user asked"}
+        words = {"failure": "held after a failure", "breakpoint": "at a breakpoint", "request": "on request"}
         lines = [f"⏸ {naming(r)} paused at {at} ({words.get(why, why)}){e}" for (why, at, e), r in places.items()]
         self._tell_how("\n".join(lines))
 
     def _tell_how(self, what: str) -> None:
         until = time.strftime("%a %H:%M:%S", time.localtime(time.time() + self._job.hold_for))
-        tell(f"{what}\nfor {format_duration(self._job.hold_for)} at most, until {until}; to look into it:")
+        tell(f"{what}\nheld for at most {format_duration(self._job.hold_for)}, until {until}; to inspect it:")
         for line in how_to_attach(self._cluster):
             tell(f"  {line}")
 
     def _hold_cluster(self) -> None:
-        """Keep the cluster, whose run has ended, until the time is up, a user stops it, or a signal comes."""
-        self._tell_how("the run has failed; its cluster is kept")
+        """Keep the cluster after the end of its run until the time is up, a user stops it, or a signal is received."""
+        self._tell_how("the run failed; its cluster is being held")
         end = time.monotonic() + self._job.hold_for
         with contextlib.suppress(queue.Empty):
             while not self._cluster.asynchronous.link.lost:

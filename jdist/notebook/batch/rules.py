@@ -1,4 +1,4 @@
-"""Rules of a batch job: when its run is ended, and for how long it is held for a user to look at it. Pure."""
+"""Rules of a batch job: when its run is stopped, and how long it is held for inspection. Pure."""
 
 from typing import Literal
 
@@ -10,9 +10,9 @@ from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import RankDone, RunEnded
 from jdist.core.observation import Verdict
 
-CERTAIN = 10.0  # Seconds for which a verdict must have been certain until the run is ended.
-GRACE = 10.0  # Seconds for the other ranks to end by themselves after one has failed.
-GATHER = 0.5  # Seconds in which pauses of several ranks are reported together.
+CERTAIN = 10.0  # Seconds for which a verdict must be certain before the run is stopped.
+GRACE = 10.0  # Seconds for the other ranks to end on their own after one has failed.
+GATHER = 0.5  # Seconds within which pauses of several ranks are reported together.
 
 
 class Report(Struct, frozen=True):
@@ -22,13 +22,13 @@ class Report(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """Tell the user that the run, which cannot finish, is kept, and how to attach to it."""
+    """Tell the user that the run cannot finish and is being held, and how to attach to it."""
 
     verdict: Verdict
 
 
 class HoldEnd(Struct, frozen=True):
-    """Let these ranks, which are held after their failure, report it."""
+    """Resume these ranks, which are held after a failure, so that they report it."""
 
     ranks: tuple[int, ...]
 
@@ -43,7 +43,7 @@ Action = Report | Held | HoldEnd | End
 
 
 class Rules:
-    """Follows one run. ``feed`` gets what becomes of it, and ``due`` says what is to be done at a time."""
+    """Follows one run. ``feed`` receives its messages, and ``due`` returns what is to be done at a given time."""
 
     def __init__(self, *, holds: bool, hold_for: float):
         self._holds = holds
@@ -51,7 +51,7 @@ class Rules:
         self.paused: dict[int, RankPaused] = {}
         self.failure: RankPaused | None = None  # The first failure that was held.
         self._news: dict[int, RankPaused] = {}  # Pauses that are to be reported.
-        self._is_kept = False  # The run cannot finish, and is held.
+        self._is_kept = False  # The run cannot finish and is held.
         self._verdict: Verdict | None = None
         self._report_at: float | None = None
         self._hold_until: float | None = None
@@ -59,7 +59,7 @@ class Rules:
         self._end_reason: Literal["hang", "failure"] = "failure"
 
     def feed(self, message: Message, now: float) -> None:
-        """Take note of a message about the run."""
+        """Process a message about the run."""
         match message:
             case RankPaused():
                 self.paused[message.rank] = self._news[message.rank] = message
@@ -102,16 +102,16 @@ class Rules:
             self._news.pop(rank, None)
 
     def next_deadline(self) -> float | None:
-        """When ``due`` is to be asked again, if nothing comes before."""
+        """When ``due`` is to be called again, if no message arrives before."""
         reports = self._report_at if self._news else None
         return min((t for t in (reports, self._hold_until, self._ends) if t is not None), default=None)
 
     @property
     def _ends(self) -> float | None:
-        return None if self.paused else self._end_at  # whoever looks into paused ranks is given their time
+        return None if self.paused else self._end_at  # not while a user may be inspecting paused ranks
 
     def due(self, now: float) -> list[Action]:
-        """What is to be done now."""
+        """The actions that are due."""
         actions: list[Action] = []
         if self._report_at is not None and now >= self._report_at:
             if self._news:

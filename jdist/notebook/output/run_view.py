@@ -153,14 +153,14 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def paused_text(self) -> str:
-        """Where the ranks are paused, and how to go on; "" if none is."""
+        """Where the ranks are paused, and how to resume them; "" if none is."""
         if not self.paused:
             return ""
         others = [rank for rank in self.ranks if rank not in self.outcomes and rank not in self.paused]
         unknown = f"not paused; {typed('where')} shows what {'it does' if len(others) == 1 else 'they do'}"
         lines = list_places(self.paused, dict.fromkeys(others, unknown))
         how = "%%dist cells run in the paused frames" if is_magic() else f"{typed('where')} shows the stacks"
-        head = f"{PAUSE_SIGN} run {self.run} is paused · {typed('continue')} goes on · {how}"
+        head = f"{PAUSE_SIGN} run {self.run} is paused · {typed('continue')} resumes it · {how}"
         return "\n  ".join((head, *map(ansi.strip, lines)))
 
     @cached_property

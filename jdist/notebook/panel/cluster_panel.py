@@ -23,7 +23,7 @@ from jdist.wire.transport.keys import Connection
 
 _HINT = "all, 0-3,7, node=1, dp=0, !2"
 _UNSEEN_PAUSE = 10.0  # Seconds until it is asked again whether a browser shows the panel, while cells run.
-_UNSEEN = "no browser has shown this for a while; it goes on when one does"
+_UNSEEN = "no browser has shown this for a while; it resumes when one does"
 
 
 class PanelFollower(ClusterFollower):
@@ -130,10 +130,13 @@ class ClusterPanel(PanelPart):
             self._pause,
         )
         self._steps = widgets.row(
-            self._button("Continue", "let paused ranks go on", lambda: self._resume("continue"), "play"),
-            self._button("Step", "go on to the next line", lambda: self._resume("step"), "step-forward"),
+            self._button("Continue", "resume paused ranks", lambda: self._resume("continue"), "play"),
+            self._button("Step", "run to the next line", lambda: self._resume("step"), "step-forward"),
             self._button(
-                "Next call", "go on until each is about to call", lambda: self._resume("next_call"), "forward"
+                "Next call",
+                "resume until each rank is about to begin a collective",
+                lambda: self._resume("next_call"),
+                "forward",
             ),
             self._button("Where", "the paused stacks as one tree", self._where),
         )
@@ -257,7 +260,7 @@ class ClusterPanel(PanelPart):
             running = [f"run {n}" for n, _, on, _ in (await cluster.status()).runs if set(ranks) & set(on)]
             await cluster.interrupt(ranks)
             if not running:
-                return f"nothing runs on {describe_ranks(ranks)}"
+                return f"nothing is running on {describe_ranks(ranks)}"
             kept = "every namespace is kept, the group is re-formed before the next cell"
             return f"interrupting {', '.join(running)}; {kept}"
 
@@ -265,7 +268,7 @@ class ClusterPanel(PanelPart):
 
     def _stop_there(self) -> None:
         async def pause(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
-            return str(await cluster.pause(ranks)) or f"nothing runs on {describe_ranks(ranks)}"
+            return str(await cluster.pause(ranks)) or f"nothing is running on {describe_ranks(ranks)}"
 
         chosen = self._chosen()
         self._submit(f"pausing {describe_ranks(chosen)}", pause(self._cluster.asynchronous, chosen))

@@ -1,4 +1,4 @@
-"""Verbs of the debugger: ranks are paused, looked into and continued. The answer says where each rank is then."""
+"""Verbs of the debugger: pausing, inspecting and resuming ranks. The output shows where each rank is afterwards."""
 
 from argparse import Namespace
 
@@ -16,96 +16,97 @@ from jdist.notebook.text.status_text import PAUSE_SIGN
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
 _SIGNS = (PAUSE_SIGN, "▶", "✓", "✗", "■")  # In this order.
-_FRAMES = option("frames", nargs="?", type=parse_count, default=1, help="by so many frames")
+_FRAMES = option("frames", nargs="?", type=parse_count, default=1, help="number of frames")
 
 
 @verb("pause", RANKS)
 def pause(s: Session, o: Namespace) -> None:
-    """stop running ranks at their next line of Python; cells then run in the paused frames: pause [-r RANKS]
+    """pause running ranks at their next line of Python; cells then run in the paused frames: pause [-r RANKS]
 
-    A rank that is inside a collective pauses as it comes out.
+    A rank that is inside a collective pauses when the collective returns.
     """
     places = s.cluster.pause(_chosen(s, o))
-    s.echo(_described(places) or "nothing runs there")
+    s.echo(_described(places) or "nothing is running there")
 
 
 @verb("continue", RANKS)
 def continue_(s: Session, o: Namespace) -> None:
-    """let paused ranks go on; their output appears in the run's own cell: continue [-r RANKS]"""
+    """resume paused ranks; their output appears in the run's own cell: continue [-r RANKS]"""
     _resume(s, o, "continue")
 
 
 @verb("where", RANKS)
 def where(s: Session, o: Namespace) -> None:
-    """the stacks of paused ranks as one tree, ranks that agree together: where [-r RANKS]"""
+    """show the stacks of paused ranks as one tree, with identical stacks merged: where [-r RANKS]"""
     s.echo(_drawn(s.cluster.where(_chosen(s, o))))
 
 
 @verb("up", _FRAMES, RANKS)
 def up(s: Session, o: Namespace) -> None:
-    """let cells run in the caller of the chosen frame: up [FRAMES] [-r RANKS]"""
+    """run cells in the caller of the chosen frame: up [FRAMES] [-r RANKS]"""
     s.echo(_drawn(s.cluster.up(o.frames, _chosen(s, o) or s.debugged or None)))
 
 
 @verb("down", _FRAMES, RANKS)
 def down(s: Session, o: Namespace) -> None:
-    """let cells run in the frame that the chosen frame has called: down [FRAMES] [-r RANKS]"""
+    """run cells in the frame that the chosen frame called: down [FRAMES] [-r RANKS]"""
     s.echo(_drawn(s.cluster.down(o.frames, _chosen(s, o) or s.debugged or None)))
 
 
 @verb("step", RANKS)
 def step(s: Session, o: Namespace) -> None:
-    """let paused ranks go on to their next line, also into functions: step [-r RANKS]"""
+    """run paused ranks to their next line, stepping into functions: step [-r RANKS]"""
     _resume(s, o, "step")
 
 
 @verb("next", RANKS)
 def next_(s: Session, o: Namespace) -> None:
-    """let paused ranks go on to the next line of their chosen frame, or of its caller: next [-r RANKS]"""
+    """run paused ranks to the next line of their chosen frame, or of its caller: next [-r RANKS]"""
     _resume(s, o, "next")
 
 
 @verb("return", RANKS)
 def return_(s: Session, o: Namespace) -> None:
-    """let paused ranks go on until their chosen frame has returned: return [-r RANKS]"""
+    """run paused ranks until their chosen frame has returned: return [-r RANKS]"""
     _resume(s, o, "return")
 
 
 @verb("until", option("line", type=parse_count, metavar="LINE"), RANKS)
 def until(s: Session, o: Namespace) -> None:
-    """let paused ranks go on to a line of their chosen frame, or one behind it: until LINE [-r RANKS]"""
+    """run paused ranks to the given line of their chosen frame, or a later one: until LINE [-r RANKS]"""
     _resume(s, o, "until", o.line)
 
 
 @verb("next-call", RANKS)
 def next_call(s: Session, o: Namespace) -> None:
-    """let paused ranks go on until each is about to begin a collective or transfer: next-call [-r RANKS]
+    """run paused ranks until each is about to begin a collective or transfer: next-call [-r RANKS]
 
-    The answer says what each is about to call.
+    The output shows what each rank is about to call.
     """
     _resume(s, o, "next_call")
 
 
 @verb("debug", option("run", nargs="?", metavar="RUN|off", help="a run's number, or off"), RANKS, attaches=None)
 def debug(s: Session, o: Namespace) -> None:
-    """after a failure, let cells run in the frame that failed on each rank: debug [RUN|off]
+    """after a failure, run cells in the frame that failed on each rank: debug [RUN|off]
 
-    Without a number, of each rank's last cell. `debug off` ends that; up, down and where work as in a pause.
+    Without a run's number, each rank's last cell is used. `debug off` returns to normal; up, down and where work as
+    in a pause.
     """
     cluster = s.cluster
     if o.run == "off":
-        s.echo("cells run in the ranks' own names again" if s.debugged else "no failure is being debugged")
+        s.echo("cells use the ranks' own names again" if s.debugged else "no failure is being debugged")
         s.debugged = ()
         return
     if o.run is not None and not o.run.isdecimal():
-        raise UsageError(f"{typed('debug')} {o.run}: write a run's number, or off")
+        raise UsageError(f"{typed('debug')} {o.run}: expected the number of a run, or off")
     stacks = cluster.debug(int(o.run or 0), _chosen(s, o))
     s.debugged = tuple(stacks)
-    s.echo(f"%%dist cells run where {naming(stacks)} failed; {typed('debug off')} ends that\n{stacks}")
+    s.echo(f"%%dist cells run where {naming(stacks)} failed; {typed('debug off')} returns to normal\n{stacks}")
 
 
 def _chosen(s: Session, o: Namespace) -> Ranks:
-    """The ranks that the user has named; None for the verb's default."""
+    """The ranks that the user named; None for the verb's default."""
     return None if o.ranks is None and o.group is None else s.cluster.select(o.ranks, o.group)
 
 
@@ -128,7 +129,7 @@ def _sign(text: str) -> str:
 
 
 def _drawn(stacks: Stacks) -> str:
-    """The tree, under the runs that are paused."""
+    """The tree, headed by the paused runs."""
     runs = ranks_by((rank, stack.run) for rank, stack in stacks.items())
     head = " · ".join(f"run {run} on {naming(ranks)}" for run, ranks in runs.items())
     return f"{head}\n{stacks}".lstrip()

@@ -1,4 +1,4 @@
-"""The profile of a cell, shown after it has run or by its verb."""
+"""The profile of a cell: shown when the cell has run, or by the verb."""
 
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @verb(
     "profile",
-    option("--run", type=parse_count, default=0, metavar="N", help="this run; default: the last profiled one"),
+    option("--run", type=parse_count, default=0, metavar="N", help="number of a run; default: the last profiled one"),
     option("--save", metavar="FILE", help="write one Chrome trace for all ranks; FILE.json.gz is compressed"),
 )
 def profile(s: Session, o: Namespace) -> None:
-    """where the ranks' time went in the last cell that ran with `%%dist --profile`: profile [--run N] [--save FILE]"""
+    """show where the ranks' time went in the last cell run with `%%dist --profile`: profile [--run N] [--save FILE]"""
     _show(s, s.cluster.read_profile(o.run), o.save)
 
 
@@ -30,20 +30,20 @@ def options_of(o: Namespace, ranks: int) -> ProfileOptions | None:
     """The options of a profile of so many ranks, if the parsed options of a cell ask for one. Raises UsageError."""
     if o.profile is None:
         if o.profile_steps or o.profile_activities:
-            raise UsageError("--profile-steps and --profile-activities are options of --profile; add it")
+            raise UsageError("--profile-steps and --profile-activities require --profile")
         return None
     return profile_options(ranks, activities=o.profile_activities or (), **(o.profile_steps or {}))
 
 
 def show_profile(s: Session, run: CellRun, file: str, *, is_over: bool) -> None:
-    """Show the profile of a run, also of one that failed, and write it to ``file``, if that has a name."""
+    """Show the profile of a run, also of one that failed, and write it to ``file`` unless that is empty."""
     if not is_over:
-        s.echo(f"{typed('profile')} shows the profile once the run is over")
+        s.echo(f"{typed('profile')} will show the profile when the run is over")
         return
     try:
         found = s.cluster.read_profile(run)
     except UsageError as e:  # the run's own error matters more
-        s.echo(f"no profile: {e}")
+        s.echo(str(e))
         return
     _show(s, found, file)
 
@@ -52,4 +52,4 @@ def _show(s: Session, found: "Profile", file: str | None) -> None:
     shown: dict[str, Any] = found._repr_mimebundle_()
     s.screen.show(shown)
     if file:
-        s.echo(f"written to {found.save(file)}: ui.perfetto.dev opens it")
+        s.echo(f"written to {found.save(file)}; open it at ui.perfetto.dev")

@@ -43,7 +43,7 @@ def interrupt(s: Session, o: Namespace) -> None:
         f"run {n} on {describe_ranks(in_it[n] or ranks)}" for n, _, ranks, _ in found.runs if set(ranks) & set(chosen)
     ]
     if not running:
-        s.echo("nothing runs there")
+        s.echo("nothing is running there")
         return
     cluster.interrupt(chosen)
     s.echo(f"interrupting {', '.join(running)}; every namespace is kept, the group is re-formed before the next cell")

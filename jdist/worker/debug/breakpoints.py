@@ -93,5 +93,5 @@ def _chosen(ranks: str | int | Iterable[int]) -> RankSet:
 
 
 def _say_in_child(at: str) -> None:
-    """No rank is named: its output is, and what children of all ranks say alike is shown once."""
-    print(f"jdist: a child process goes on past the breakpoint at {at}; only ranks pause", file=sys.stderr)
+    """The line names no rank: the output does, and identical lines from children of all ranks are shown once."""
+    print(f"jdist: ignored the breakpoint at {at} in a child process: only ranks can be paused", file=sys.stderr)

@@ -129,7 +129,7 @@ class Debugger:
     def order_cell(self, cell: ExecuteCell) -> None:
         """Run a cell in the chosen frame of the paused run."""
         if cell.profile is not None:
-            self._cells.refuse(cell, "a cell in a paused frame cannot be profiled; profile the cell that is paused")
+            self._cells.refuse(cell, "cells in a paused frame cannot be profiled; profile the paused cell instead")
             return
         with self._lock:
             if self.paused is not None and self.paused.run == cell.in_run:
@@ -267,7 +267,7 @@ class Debugger:
         """
         __tracebackhide__ = True
         if self._cells.is_inner:
-            print("jdist: a breakpoint in a cell that runs in a paused frame is passed over", file=sys.stderr)
+            print("jdist: ignored a breakpoint in a cell that runs in a paused frame", file=sys.stderr)
             return
         with self._one:
             user = self._shell.user_ns

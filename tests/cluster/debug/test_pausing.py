@@ -161,7 +161,9 @@ load()
     cluster.run("is_held = False")
     cluster.resume()
     assert ended(run) == everywhere(780.0)
-    assert all("goes on past the breakpoint" in o.stderr for o in run.outcomes.values()), "a worker says why it goes on"
+    assert all("only ranks can be paused" in o.stderr for o in run.outcomes.values()), (
+        "a worker says why it does not pause"
+    )
 
 
 def test_in_a_script(cluster: jdist.Cluster, tmp_path: Path) -> None:

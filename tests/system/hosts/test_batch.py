@@ -108,7 +108,7 @@ def test_in_a_batch_script_of_slurm(slurm: Slurm, jobs: Jobs, hosts: Bed, home: 
     number = submit("-n", "1", "train.py", WAITS)
     assert has("[1] sum 2")
     slurm.call("scancel", "--signal=TERM", "--full", number)
-    assert has("SIGTERM: interrupting every rank")
+    assert has("SIGTERM: interrupting all ranks")
     assert eventually(lambda: not slurm.jobs())
 
 

@@ -87,7 +87,7 @@ def test_a_rank_that_waits_in_a_collective_is_not_waited_for() -> None:
     places = play(link, lambda cluster: cluster.pause("0-1"))
     assert str(places).splitlines() == [
         "[0] train_step, line 8: loss.backward()",
-        "[1] in all_reduce #17 of world at line 5; pauses after it",
+        "[1] in all_reduce #17 of world at line 5; pause pending",
     ]
 
 
@@ -98,13 +98,13 @@ def test_after_a_time_the_others_are_listed_by_what_they_do() -> None:
     (asked,) = link.sent
     assert isinstance(asked, Resume)
     assert (asked.how, asked.ranks, asked.line) == ("until", (0,), 9)
-    assert (dict(places), places.others) == ({}, {0: "runs load at line 3; pauses after it"})
+    assert (dict(places), places.others) == ({}, {0: "running load at line 3; pause pending"})
 
 
 def test_a_rank_whose_part_is_over_is_not_waited_for() -> None:
     link = Link([(row(0, is_paused=True), row(1, is_paused=True)), (row(0, run=0), row(1, run=13))])
     places = play(link, lambda cluster: cluster.resume())
-    assert places.others == {0: "is no longer in run 12", 1: "is in run 13; pauses after it"}
+    assert places.others == {0: "is no longer in run 12", 1: "is in run 13; pause pending"}
 
 
 def test_stacks_are_those_of_the_paused_ranks() -> None:
@@ -112,7 +112,7 @@ def test_stacks_are_those_of_the_paused_ranks() -> None:
     link.answers, link.seen = {0: STACK, 1: STACK}, {1: WAITS}
     stacks = play(link, lambda cluster: cluster.where())
     assert (dict(stacks), link.sent) == ({0: STACK}, [ReadStack()])
-    assert stacks.others == {1: "in all_reduce #17 of world at line 5; pauses after it"}
+    assert stacks.others == {1: "in all_reduce #17 of world at line 5; pause pending"}
     assert dict(play(link, lambda cluster: cluster.up(2, 0))) == {0: STACK}
     assert link.sent[-1] == ReadStack(2)
     play(link, lambda cluster: cluster.down(ranks=[0]))
@@ -123,7 +123,7 @@ def test_where_no_rank_is_paused_or_has_failed_the_error_says_so() -> None:
     link = Link([(row(0, run=0), row(1, run=0))])
     quiet = Link([tuple(RankFacts(r, 0, "a", 1, "idle", 0, "", fresh=False) for r in (0, 1))])
     some = Link([(row(0, is_paused=True), RankFacts(1, 0, "a", 1, "idle", 0, "", fresh=False))])
-    assert play(some, lambda c: c.where(1)).others == {1: "runs nothing"}
+    assert play(some, lambda c: c.where(1)).others == {1: "idle"}
     for scene in (lambda c: c.resume("step", 1), lambda c: c.up(1, 1)):
         with pytest.raises(UsageError, match="rank 1 is not paused"):
             play(some, scene)
@@ -131,7 +131,7 @@ def test_where_no_rank_is_paused_or_has_failed_the_error_says_so() -> None:
         with pytest.raises(UsageError, match="no rank is paused"):
             play(quiet, scene)
     assert str(play(quiet, lambda c: c.pause())) == ""
-    with pytest.raises(UsageError, match="no rank has failed in run 12"):
+    with pytest.raises(UsageError, match="no rank failed in run 12"):
         play(link, lambda c: c.debug(12))
     link.answers = {1: STACK}
     assert dict(play(link, lambda c: c.debug())) == {1: STACK}

@@ -22,11 +22,11 @@ def paused(rank: int, at: StackFrame = AT, reason: PauseReason = "request", **mo
 
 
 def test_ranks_at_the_same_place_are_listed_together() -> None:
-    places = Places({0: paused(0), 1: paused(1, SCRIPT), 2: paused(2), 3: paused(3)}, {4: "runs nothing"})
+    places = Places({0: paused(0), 1: paused(1, SCRIPT), 2: paused(2), 3: paused(3)}, {4: "idle"})
     assert str(places).splitlines() == [
         "[0,2-3] train_step, line 8: loss.backward()",
         "[1]     main, train.py line 80",
-        "[4]     runs nothing",
+        "[4]     idle",
     ]
 
 
@@ -68,8 +68,8 @@ IN_PYTHON = Observation("cpu", Activity("python", "load", 3), 0)
 @pytest.mark.parametrize(
     ("facts", "seen", "words"),
     [
-        (row(is_pausing=True), IN_CALL, "in all_reduce #18 of ranks 0 at line 5; pauses after it"),
-        (row(), IN_PYTHON, "runs load at line 3"),
+        (row(is_pausing=True), IN_CALL, "in all_reduce #18 of ranks 0 at line 5; pause pending"),
+        (row(), IN_PYTHON, "running load at line 3"),
         (row(), None, "is in run 12"),
         (row(run=0), None, "is no longer in run 12"),
         (row("gone"), None, "is gone"),

@@ -29,14 +29,14 @@ def test_a_world_of_64_ranks_is_a_few_lines() -> None:
     stacks = dict.fromkeys(range(62), stack(CELL, STEP, LIBRARY, chosen=1))
     stacks[1] = stack(CELL, CHECK)
     stacks |= dict.fromkeys(range(40, 48), stack(CELL, STEP, LIBRARY, HOOK, thread="autograd"))
-    tree = Stacks(stacks, {62: "in all_reduce #17 of world; pauses after it", 63: "finished run 12"})
+    tree = Stacks(stacks, {62: "in all_reduce #17 of world; pause pending", 63: "finished run 12"})
     assert str(tree).splitlines() == [
         "[0-61] <cell>, line 5: loss = train_step(model, batch)",
         " ├─ [0,2-61] train_step, line 8: loss.backward()  ◂ cells of [0,2-39,48-61] run here",
         " │   └─ [40-47] hook, model.py line 77: grad *= 2  ◂ cells run here",
         " └─ [1] check, line 3: if torch.isnan(loss): breakpoint()  ◂ cells run here",
         "[40-47] in thread autograd",
-        "[62] in all_reduce #17 of world; pauses after it",
+        "[62] in all_reduce #17 of world; pause pending",
         "[63] finished run 12",
     ]
 

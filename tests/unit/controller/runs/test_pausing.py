@@ -102,7 +102,7 @@ def test_ranks_pause_and_go_on() -> None:
 def test_what_cannot_be_done_is_refused_in_words() -> None:
     d = Driver().ready()
     d.say(Pause("p"))
-    assert refusal(d) == "nothing runs that could be paused"
+    assert refusal(d) == "nothing is running that could be paused"
     d.say(Pause("p", (1, 9)))
     assert refusal(d).startswith("there is no rank 9")
     d.say(Resume("c"))
@@ -110,26 +110,26 @@ def test_what_cannot_be_done_is_refused_in_words() -> None:
     run = d.run((0, 1))
     waiting = d.run((1, 2))
     d.say(Pause("p", (3,)))
-    assert refusal(d) == "nothing runs on rank 3 that could be paused"
+    assert refusal(d) == "nothing is running on rank 3 that could be paused"
     d.say(Pause("p", run=waiting))
-    assert refusal(d) == f"run {waiting} has not begun: it waits for other runs"
+    assert refusal(d) == f"run {waiting} has not started: it is queued behind other runs"
     d.say(Pause("p", run=99))
-    assert refusal(d) == "there is no run 99 that has not ended"
+    assert refusal(d) == "there is no unfinished run 99"
     d.say(Pause("p", (1,), run))
     d.settle()
     d.say(Resume("c", ranks=(0,)))
     assert refusal(d) == "rank 0 is not paused"
     d.say(Resume("u", "until"))
-    assert refusal(d) == "say until which line: a number from 1"
+    assert refusal(d) == "until needs a line number of at least 1"
     d.say(FollowRun("f", 99))
-    assert refusal(d) == "there is no run 99 that has not ended"
+    assert refusal(d) == "there is no unfinished run 99"
     d.say(RemoveRanks("r", (3,)))
     assert f"run {run} is paused on rank 1" in refusal(d)
     assert [m.workers for m in d.heard(PauseRanks)] == [(1,)]
     d.agents["a-0"].frees = False
     d.say(Interrupt(run=run))
     d.say(Pause("p"))
-    assert refusal(d) == "what runs is being stopped already"
+    assert refusal(d) == "what is running is already being stopped"
 
 
 def test_cells_run_in_the_paused_frames_one_after_another() -> None:
@@ -252,7 +252,7 @@ def test_the_timeout_stands_still_while_a_rank_is_paused() -> None:
     d.sleep(4.0)
     d.say(Pause("p", (0, 3)))
     d.settle()
-    assert d.told(Notice)[-1].text == f"the timeout of run {run} stands still while ranks are paused, with 6 s left"
+    assert d.told(Notice)[-1].text == f"the timeout of run {run} is suspended while ranks are paused (6 s left)"
     d.sleep(100.0)
     inner = d.run((0,), timeout=1.0)
     d.sleep(2.0)
@@ -267,7 +267,7 @@ def test_the_timeout_stands_still_while_a_rank_is_paused() -> None:
     assert not [e for e in d.told(RunEnded) if e.run == run]
     d.sleep(1.0)
     assert set(d.kinds(run).values()) == {"timeout"}
-    assert len([n for n in d.told(Notice) if "stands still" in n.text]) == 1
+    assert len([n for n in d.told(Notice) if "is suspended" in n.text]) == 1
 
 
 @pytest.mark.parametrize("lost", ["paused", "other", "inner", "node"])

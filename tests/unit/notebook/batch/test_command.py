@@ -96,7 +96,7 @@ def test_which_cluster_is_meant(
     assert (found == STARTED) is starts
     assert len(jobs) == starts
     said = capsys.readouterr().err
-    assert ("--cluster c1 would use the one that runs" in said) is (words.startswith("train.py") and bool(environ))
+    assert ("--cluster c1 selects the running one" in said) is (words.startswith("train.py") and bool(environ))
 
 
 def test_a_task_never_uses_the_cluster_that_the_first_task_has_started(
@@ -138,15 +138,15 @@ def test_what_a_job_is_made_of(jobs: list[Job], running: dict[str, Any], script:
 @pytest.mark.parametrize(
     ("words", "environ", "says"),
     [
-        ("", {}, "a script is missing"),
-        ("-n 2", {}, "a script is missing"),
+        ("", {}, "no script was given"),
+        ("-n 2", {}, "no script was given"),
         ("-n 2 nowhere.py", {}, "there is no script 'nowhere.py'"),
         ("-n 2 train", {}, "-m runs a module"),
-        ("-n 2 -r 1 train.py", {}, "ranks is about a running cluster, and nproc-per-node about one that is started"),
-        ("--cluster c1 --hold-for 1h train.py", {}, "hold-for about one that is started"),
+        ("-n 2 -r 1 train.py", {}, "--ranks is for a running cluster and --nproc-per-node for a new one"),
+        ("--cluster c1 --hold-for 1h train.py", {}, "--hold-for for a new one"),
         ("--hold-fro 1h train.py", {}, "did you mean --hold-for?"),
         ("-n 2 -- --partition gpu", {}, "followed by SCRIPT.py"),
-        ("train.py", {"PMI_RANK": "1", "PMI_SIZE": "4"}, "mpiexec has started 4 of it"),
+        ("train.py", {"PMI_RANK": "1", "PMI_SIZE": "4"}, "mpiexec started 4 copies of this command"),
     ],
 )
 def test_what_is_refused(

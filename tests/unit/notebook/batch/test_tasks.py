@@ -32,11 +32,11 @@ def test_each_is_a_rank_or_a_node(size: int, local_size: int, nproc: Any, world:
 @pytest.mark.parametrize(
     ("options", "size", "local_size", "says"),
     [
-        ({}, 3, 2, "not started the same number of tasks on each node"),
-        ({}, 3, 0, "not started the same number of tasks on each node"),
-        ({"launcher": "ssh"}, 4, 2, "leave out --launcher, -N"),
-        ({"launcher_args": ["-x"]}, 4, 2, "leave out --launcher, -N"),
-        ({"nnodes": 2}, 4, 2, "leave out --launcher, -N"),
+        ({}, 3, 2, "did not start the same number of tasks on each node"),
+        ({}, 3, 0, "did not start the same number of tasks on each node"),
+        ({"launcher": "ssh"}, 4, 2, "omit --launcher, -N"),
+        ({"launcher_args": ["-x"]}, 4, 2, "omit --launcher, -N"),
+        ({"nnodes": 2}, 4, 2, "omit --launcher, -N"),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], size: int, local_size: int, says: str) -> None:

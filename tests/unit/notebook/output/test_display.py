@@ -90,7 +90,7 @@ def test_a_paused_run_gives_the_notebook_back_and_goes_on_where_it_was(run: Cell
     bundle = screen.until(lambda text: "paused" in text)
     assert bundle["text/plain"].splitlines() == [
         "[0-3] step 1",
-        "⏸ run 12 is paused · %dist continue goes on · %%dist cells run in the paused frames",
+        "⏸ run 12 is paused · %dist continue resumes it · %%dist cells run in the paused frames",
         "  [0,2-3] train_step, line 8: loss.backward()",
         "  [1]     <cell>, line 4: if torch.isnan(loss): breakpoint()",
         "run 12 · 0 of 4 ranks done · 0 s · paused on ranks 0-3",

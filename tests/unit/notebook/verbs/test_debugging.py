@@ -44,7 +44,7 @@ class Cluster:
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
         self.facts = ClusterFacts("c", "ready", 1, "gloo", 1, (2,), ("a",), 2)
-        self.places = Places({0: RankPaused(12, 0, "request", AT, 0)}, {1: "in all_reduce #17; pauses after it"})
+        self.places = Places({0: RankPaused(12, 0, "request", AT, 0)}, {1: "in all_reduce #17; pause pending"})
 
     @property
     def asynchronous(self) -> Cluster:
@@ -122,7 +122,7 @@ def test_the_answer_says_where_each_rank_is(
 ) -> None:
     call(session, verb, words)
     assert cluster.asked == [asked]
-    assert screen.texts == ["⏸ [0] train_step, line 8: loss.backward()\n▶ [1] in all_reduce #17; pauses after it"]
+    assert screen.texts == ["⏸ [0] train_step, line 8: loss.backward()\n▶ [1] in all_reduce #17; pause pending"]
 
 
 def test_a_held_failure_that_goes_on_has_failed(session: Session, cluster: Cluster, screen: Screen) -> None:
@@ -134,10 +134,10 @@ def test_a_held_failure_that_goes_on_has_failed(session: Session, cluster: Clust
 def test_nothing_to_pause(session: Session, cluster: Cluster, screen: Screen) -> None:
     cluster.places = Places({}, {})
     call(session, "pause", [])
-    assert screen.texts == ["nothing runs there"]
-    cluster.places = Places({}, {0: "in all_reduce #17; pauses after it", 1: "finished run 12"})
+    assert screen.texts == ["nothing is running there"]
+    cluster.places = Places({}, {0: "in all_reduce #17; pause pending", 1: "finished run 12"})
     call(session, "pause", [])
-    assert screen.texts[1] == "▶ [0] in all_reduce #17; pauses after it\n✓ [1] finished run 12"
+    assert screen.texts[1] == "▶ [0] in all_reduce #17; pause pending\n✓ [1] finished run 12"
     cluster.places = Places({}, {0: "finished run 12", 1: "failed in run 12", 2: "is no longer in run 12"})
     call(session, "continue", [])
     assert screen.texts[2] == "✓ [0] finished run 12\n✗ [1] failed in run 12\n■ [2] is no longer in run 12"
@@ -157,7 +157,9 @@ def test_stacks_are_drawn_under_their_run(session: Session, cluster: Cluster, sc
 def test_cells_run_where_a_rank_failed_until_that_is_ended(session: Session, cluster: Any, screen: Screen) -> None:
     call(session, "debug", ["12"])
     assert cluster.asked == [("debug", 12, None)]
-    assert screen.texts[0].startswith("%%dist cells run where rank 1 failed; %dist debug off ends that\n[1] <cell>")
+    assert screen.texts[0].startswith(
+        "%%dist cells run where rank 1 failed; %dist debug off returns to normal\n[1] <cell>"
+    )
     assert session.select_for_cell(None, None) == (1,)
     assert session.select_for_cell("0", None) == (0,)
     assert session.frames_of((1,)) == "in the frames that failed"
@@ -165,9 +167,9 @@ def test_cells_run_where_a_rank_failed_until_that_is_ended(session: Session, clu
     assert cluster.asked[-1] == ("up", 1, (1,))
     call(session, "debug", ["off"])
     call(session, "debug", ["off"])
-    assert screen.texts[-2:] == ["cells run in the ranks' own names again", "no failure is being debugged"]
+    assert screen.texts[-2:] == ["cells use the ranks' own names again", "no failure is being debugged"]
     assert session.select_for_cell(None, None) == (0, 1)
-    with pytest.raises(UsageError, match=r"write a run's number, or off"):
+    with pytest.raises(UsageError, match=r"expected the number of a run, or off"):
         call(session, "debug", ["last"])
 
 

@@ -35,7 +35,7 @@ def test_the_options_of_a_cell() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("--profile-steps active=1", "are options of --profile; add it"),
+        ("--profile-steps active=1", "require --profile"),
         ("--profile --profile-steps wait=1", "needs active steps"),
         ("--profile --profile-steps 3", "write steps such as"),
         ("--profile --profile-steps active=-3", "write steps such as"),
@@ -85,13 +85,13 @@ def session() -> tuple[Session, list[str]]:
 def test_a_profile_is_shown_and_written() -> None:
     s, texts = session()
     call(s, "profile", ["--run", "3", "--save", "p.json"])
-    assert texts == ["where the time went", "written to p.json: ui.perfetto.dev opens it"]
+    assert texts == ["where the time went", "written to p.json; open it at ui.perfetto.dev"]
     texts.clear()
     show_profile(s, 3, "", is_over=True)  # type: ignore[arg-type]
     show_profile(s, 4, "p.json", is_over=True)  # type: ignore[arg-type]
     show_profile(s, 3, "p.json", is_over=False)  # type: ignore[arg-type]
     assert texts == [
         "where the time went",
-        "no profile: there is no profile of run 4",
-        "%dist profile shows the profile once the run is over",
+        "there is no profile of run 4",
+        "%dist profile will show the profile when the run is over",
     ]
