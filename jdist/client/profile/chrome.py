@@ -1,7 +1,7 @@
 """Chrome: the profiles of all ranks as one trace, which Perfetto and chrome://tracing open. Pure.
 
 Each rank is a process there. Times are microseconds since the run's start, by one clock. The operators' arguments are
-left out, and if the text would be larger than `MOST_BYTES`, the shortest operators are, too.
+omitted and, if the text would be larger than `MOST_BYTES`, so are the shortest operators.
 """
 
 import json
@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 
 def chrome(report: ProfileReport) -> Iterator[str]:
-    """The JSON text in pieces."""
+    """Yield the JSON text in pieces."""
     left_out = 0
     bars = sorted((bar for row in report.trace.timeline.rows for bar in row.bars), key=lambda b: b.began - b.ended)
     room = MOST_BYTES - _CALL * min(len(bars), _OF_CALLS // _CALL)
@@ -43,15 +43,15 @@ def chrome(report: ProfileReport) -> Iterator[str]:
         first = first and not len(kept)
     notes = [*report.notes]
     if left_out:
-        notes.append(f"{left_out:,} operators shorter than {least * 1e6:.1f} µs are left out of this file")
+        notes.append(f"{left_out:,} operators shorter than {least * 1e6:.1f} µs were omitted from this file")
     if len(bars) > _OF_CALLS // _CALL:
-        notes.append(f"{len(bars) - _OF_CALLS // _CALL:,} calls, the shortest, are left out of this file")
+        notes.append(f"{len(bars) - _OF_CALLS // _CALL:,} of the shortest calls were omitted from this file")
     other = {"run": report.trace.timeline.run, "began": report.trace.timeline.began, "notes": notes}
     yield f'\n],"otherData":{json.dumps(other)}}}\n'
 
 
 def _least(report: ProfileReport, room: int) -> float:
-    """The least seconds of an operator for which there is room; 0 if there is for all."""
+    """The minimum duration of the operators that fit, in seconds; 0 if all of them fit."""
     sizes, lengths = [], []
     for operators in report.ranks.values():
         names = np.array([len(_name(n)) for n in operators.profile.names] or [0])

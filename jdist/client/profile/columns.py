@@ -2,8 +2,8 @@
 
 ``operators`` of ``application/vnd.jdist.trace.v1+json`` has their ``names``, the ``counts`` of them by row, and columns
 like those of the calls (:mod:`jdist.client.trace.columns`): ``began`` and ``ended``, uint32 in ticks, ``name``, uint32,
-and ``depth``, uint8: how many others it is nested in. In each row they are in the order in which they began. Only the
-longest are there.
+and ``depth``, uint8: how many others it is nested in. Each row is sorted by start. Only the longest operators are
+included.
 """
 
 from typing import Any

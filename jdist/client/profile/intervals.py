@@ -1,4 +1,4 @@
-"""Intervals: sets of moments as two sorted columns, and how a stretch of time divides between several sets. Pure."""
+"""Intervals: sets of moments as two sorted columns, and how a period is divided between several sets. Pure."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Operators: what was recorded on one rank, on the run's clock, and what its main thread did at each moment. Pure."""
+"""Operators: the recording of one rank on the run's clock, and what its main thread was doing at any moment. Pure."""
 
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ class RankOperators:
     """One rank's operators. ``starts`` and ``ends`` are seconds since the run's start."""
 
     def __init__(self, rank: int, profile: RankProfile, shift: float) -> None:
-        """``shift``: what is added to the rank's wall clock."""
+        """``shift`` is added to the rank's wall clock."""
         self.rank = rank
         self.profile = profile
         self.zero = profile.began + shift
@@ -33,7 +33,7 @@ class RankOperators:
 
     @cached_property
     def recorded(self) -> Intervals:
-        """When something was recorded."""
+        """When recording was active."""
         windows = np.asarray(self.profile.windows, float).reshape(-1, 2) + self.zero
         return Intervals(windows[:, 0], windows[:, 1])
 
@@ -51,7 +51,7 @@ class RankOperators:
 
     @cached_property
     def computing(self) -> Intervals:
-        """When the main thread was in an operator that is no part of a collective."""
+        """When the main thread was in an operator that is not part of a collective."""
         return self._intervals((self.kind == OPERATOR) & (self.thread == MAIN) & ~self._named(*_COMMUNICATION))
 
     @cached_property
@@ -64,7 +64,7 @@ class RankOperators:
 
     @cached_property
     def on_main(self) -> Any:
-        """Indices of what the main thread did itself, in the order in which it began."""
+        """Indices of the main thread's own operators, by start."""
         mine = (self.thread == MAIN) & (self.kind != COLLECTIVE) & (self.kind != KERNEL)
         return np.nonzero(mine & ~self._named(*_COMMUNICATION))[0]
 
@@ -119,12 +119,12 @@ class RankOperators:
 
 
 def decode(data: bytes) -> RankProfile:
-    """What a rank has sent."""
+    """Decode a rank's profile."""
     return msgspec.msgpack.decode(data, type=RankProfile)
 
 
 def with_ends(trace: RankTrace, profile: RankProfile) -> tuple[RankTrace, frozenset[int]]:
-    """The calls with ends that only their backend saw (asynchronous ones, DDP's), and the indices of these calls.
+    """Add ends that only the backend saw (of asynchronous calls and DDP's); also return the indices of these calls.
 
     The n-th event of a kind belongs to the n-th call of that kind, as far as both are in a recorded window.
     """
@@ -157,7 +157,7 @@ def with_ends(trace: RankTrace, profile: RankProfile) -> tuple[RankTrace, frozen
 
 
 def _plain(op: str) -> str:
-    """An operation's name as all who name it agree on it: ``all_gather_into_tensor``, ``_allgather_base``, …"""
+    """An operation's name without the differences between sources: ``all_gather_into_tensor``, ``_allgather_base``, …"""
     plain = op.lower().replace("_", "").removesuffix("coalesced")
     for whole in ("allreduce", "allgather", "reducescatter", "alltoall"):
         if plain.startswith(whole):

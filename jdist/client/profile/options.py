@@ -1,4 +1,4 @@
-"""Options of a profile, as users give them: a schedule of steps, and what is recorded."""
+"""Options of a profile, as given by users: a schedule of steps, and what to record."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -18,16 +18,16 @@ def profile_options(
     active: int = 0,
     repeat: int = 0,
 ) -> ProfileOptions:
-    """Checked options of a profile of so many ranks, which share the room that there is. Raises UsageError."""
+    """Check the options of a profile of ``ranks`` ranks, which share the space that is available. Raises UsageError."""
     chosen = activities.split(",") if isinstance(activities, str) else activities
     names = tuple(filter(None, (name.strip() for name in chosen)))
     if unknown := [name for name in names if name not in ACTIVITIES]:
-        raise UsageError(f"there is no activity {', '.join(unknown)} to profile; there are {', '.join(ACTIVITIES)}")
+        raise UsageError(f"cannot profile the activity {', '.join(unknown)}; choose from {', '.join(ACTIVITIES)}")
     numbers = dict(zip(SCHEDULE, (wait, warmup, active, repeat), strict=True))
     if wrong := [f"{name}={number}" for name, number in numbers.items() if number < 0]:
-        raise UsageError(f"a schedule's steps are not negative: {', '.join(wrong)}")
+        raise UsageError(f"the steps of a schedule must not be negative: {', '.join(wrong)}")
     if (wait or warmup or repeat) and not active:
-        raise UsageError("a schedule needs active steps, in which something is recorded: active=3")
+        raise UsageError("a schedule needs active steps, which are recorded, such as active=3")
     most = max(LEAST_OPERATORS, MOST_OPERATORS // max(1, ranks))
     return ProfileOptions(cast("tuple[ProfileActivity, ...]", names), wait, warmup, active, repeat, most)
 
@@ -38,6 +38,6 @@ def parse_schedule(text: str) -> dict[str, int]:
     for part in filter(None, text.split(",")):
         name, _, number = part.strip().partition("=")
         if name not in SCHEDULE or not number.isdecimal():
-            raise UsageError(f"{part!r} in a schedule: write steps such as wait=1,warmup=1,active=3,repeat=2")
+            raise UsageError(f"{part!r} is not part of a schedule; an example is wait=1,warmup=1,active=3,repeat=2")
         found[name] = int(number)
     return found

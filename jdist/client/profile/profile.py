@@ -1,4 +1,4 @@
-"""Profile: every rank is asked for what it has recorded of a run, and what users get of the answers."""
+"""Profile: collects what every rank recorded of a run, and presents it to users."""
 
 import gzip
 import html
@@ -22,7 +22,7 @@ from jdist.core.messages.observation import RankTrace
 from jdist.core.ranks import describe_ranks, ranks_by
 
 _CELL = "padding:2px 12px 2px 0;vertical-align:top;text-align:"
-_MOST_CALLS = 20_000  # A notebook keeps the timeline up to so many calls.
+_MOST_CALLS = 20_000  # A notebook keeps the timeline only if there are no more calls than this.
 
 
 class Profile:
@@ -31,17 +31,17 @@ class Profile:
     def __init__(self, report: ProfileReport, run: CellRun | None = None, cluster: str = "") -> None:
         self.report = report
         self.run = run
-        """The run, if this client has submitted it; ``run.check()`` raises its error."""
+        """The run, if this client submitted it; ``run.check()`` raises its error."""
         self._cluster = cluster
 
     @property
     def table(self) -> dict[int, Shares]:
-        """``{rank: seconds}`` in compute, collectives, waiting there for others, data loading, and otherwise."""
+        """``{rank: Shares}``: seconds in compute, collectives, waiting for others, data loading, and everything else."""
         return dict(self.report.shares)
 
     @property
     def slowest(self) -> tuple[Place, ...]:
-        """Where ranks waited for others, for which rank most, and what that did meanwhile; most waiting first."""
+        """Where ranks waited for others, which rank they waited for most, and what it was doing; longest first."""
         return tuple(self.report.places)
 
     @property
@@ -50,9 +50,9 @@ class Profile:
         return Trace(self.report.trace)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write one Chrome trace for all ranks, which ui.perfetto.dev opens; compressed if the name ends with .gz.
+        """Write a Chrome trace of all ranks, for ui.perfetto.dev; it is compressed if the name ends with .gz.
 
-        Raises UsageError where that cannot be written.
+        Raises UsageError if the file cannot be written.
         """
         target = Path(path).expanduser()
         opened: Any = gzip.open if target.suffix == ".gz" else open
@@ -97,7 +97,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 async def collect_profile(attachment: Attachment, which: CellRun | int) -> Profile:
-    """The profile of a run (0: the last one). Raises UsageError where no rank has one."""
+    """The profile of a run (0: the last one). Raises UsageError if no rank has one."""
     run, number = (which, which.number) if isinstance(which, CellRun) else (None, which)
     facts = attachment.facts
     ranks = tuple(run.ranks) if run is not None else tuple(range(facts.topology.world_size))

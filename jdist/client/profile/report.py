@@ -15,9 +15,9 @@ PLACE_HEADS = ("collective", "times", "waited", "slowest", "meanwhile, the slowe
 LEFT = frozenset({"node", "steps", "collective", "slowest", PLACE_HEADS[-1]})  # Aligned to the left.
 _MOST_PLACES = 8
 _MOST_INSTEAD = 3
-_WORTH_SAYING = 0.01  # Waiting of less than this part of the ranks' time is not in the finding.
-_SHORTEST = 1e-6  # Seconds; a shorter operator is said to be as long.
-_SHORT = 1e-3  # Seconds that may be unrecorded without a note.
+_WORTH_SAYING = 0.01  # The finding ignores waiting of less than this fraction of the ranks' time.
+_SHORTEST = 1e-6  # Seconds; shorter operators are reported with this duration.
+_SHORT = 1e-3  # Seconds that may go unrecorded without a note.
 
 
 class ProfileReport(Struct, frozen=True):
@@ -51,7 +51,7 @@ class ProfileReport(Struct, frozen=True):
 
     @property
     def finding(self) -> str:
-        """The rank for which the others waited most, where, and what it did meanwhile."""
+        """The rank that the others waited for most, where, and what it was doing in the meantime."""
         total = sum(s.waiting for s in self.shares.values())
         if not self.places or total <= _WORTH_SAYING * self.trace.timeline.span * max(1, len(self.shares)):
             return "no rank waited long for another"
@@ -64,7 +64,7 @@ class ProfileReport(Struct, frozen=True):
 
     @property
     def notes(self) -> list[str]:
-        """What is not in the profile."""
+        """What the profile does not include."""
         notes = []
         for reason, ranks in ranks_by((r, o.profile.reason) for r, o in self.ranks.items() if o.profile.reason).items():
             notes.append(f"{describe_ranks(ranks)}: {reason}")
@@ -74,7 +74,7 @@ class ProfileReport(Struct, frozen=True):
         if short:
             count, longest = sum(p.left_out for p in short.values()), max(p.longest_left_out for p in short.values())
             within = format_interval(max(longest / 1e9, _SHORTEST))
-            notes.append(f"{count:,} operators of at most {within} are left out; the table counts their time")
+            notes.append(f"{count:,} operators of at most {within} each were omitted; the table includes their time")
         unrecorded = {r: s.unrecorded for r, s in self.shares.items() if s.unrecorded > _SHORT}
         if unrecorded:
             most = max(unrecorded.values())
@@ -82,8 +82,8 @@ class ProfileReport(Struct, frozen=True):
             windows = max(len(self.ranks[r].profile.windows) for r in unrecorded)
             kept = f"in {format_count(windows, 'window')}" if windows else "at no time"
             notes.append(
-                f"{which}: operators were recorded {kept}, and not for {format_interval(most)}; "
-                "collectives were recorded all the time"
+                f"{which}: operators were recorded {kept}, with up to {format_interval(most)} not recorded; "
+                "collectives were recorded throughout"
             )
         return [*notes, *self.trace.notes]
 
@@ -92,7 +92,7 @@ class ProfileReport(Struct, frozen=True):
         return f"{place.call.op} of {self.trace.label(place.call.group)}{line}"
 
     def table(self) -> list[list[str]]:
-        """Cells by rank, under :attr:`heads`."""
+        """One row of cells per rank, under :attr:`heads`."""
         rows = []
         for rank, s in sorted(self.shares.items()):
             ends = self.ranks[rank].steps
@@ -105,7 +105,7 @@ class ProfileReport(Struct, frozen=True):
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Without columns that no rank has anything in."""
+        """The column heads, without columns that are empty on every rank."""
         empty = set()
         if all(s.unrecorded <= _SHORT for s in self.shares.values()):
             empty.add(UNRECORDED)
@@ -114,7 +114,7 @@ class ProfileReport(Struct, frozen=True):
         return tuple(head for head in HEADS if head not in empty)
 
     def place_table(self) -> list[list[str]]:
-        """Cells by place where ranks waited, under :data:`PLACE_HEADS`."""
+        """One row of cells for each place where ranks waited, under :data:`PLACE_HEADS`."""
         rows = []
         for place in self.places[:_MOST_PLACES]:
             times = place.last.get(place.slowest, 0)
@@ -124,7 +124,7 @@ class ProfileReport(Struct, frozen=True):
         return rows
 
     def text(self) -> str:
-        """All of it, for terminals."""
+        """The whole report, for terminals."""
         lines = [self.headline, self.finding, "", *_grid(self.heads, self.table())]
         if self.places:
             lines += ["", *_grid(PLACE_HEADS, self.place_table())]
@@ -132,7 +132,7 @@ class ProfileReport(Struct, frozen=True):
 
 
 def _instead(place: Place) -> str:
-    """What the slowest rank did meanwhile: ``aten::mm 2.5 s, data loading 0.8 s (0.3 s not recorded)``."""
+    """What the slowest rank was doing in the meantime: ``aten::mm 2.5 s, data loading 0.8 s (0.3 s not recorded)``."""
     known = [(name, seconds) for name, seconds in place.instead if name != UNRECORDED]
     parts = ", ".join(f"{name} {format_interval(seconds)}" for name, seconds in known[:_MOST_INSTEAD])
     unknown = dict(place.instead).get(UNRECORDED, 0.0)

@@ -1,8 +1,8 @@
-"""Shares: how each rank's time divides, in which collectives it came last, and what it did until then. Pure.
+"""Shares: how each rank's time is divided, where it was the last to arrive, and what it was doing before. Pure.
 
-Each moment of a rank counts once, for the first of these that applies: a GPU computes; a GPU is in a collective; the
-main thread waits for a DataLoader; it is in a blocking call, at first waiting for others, then in the operation; it is
-in an operator; an asynchronous collective is under way, and nothing else is. What is left is Python itself, and idle
+Every moment of a rank is counted once, for the first of these that applies: a GPU computes; a GPU is in a collective;
+the main thread waits for a DataLoader; it is in a blocking call, first waiting for others and then in the operation; it
+is in an operator; an asynchronous collective, and nothing else, is in progress. The rest is Python itself and idle
 time.
 """
 
@@ -17,7 +17,7 @@ from jdist.client.trace.timeline import Bar, Row, Timeline
 from jdist.core.observation import Call
 from jdist.core.profile import LOADING
 
-Filled = Mapping[int, frozenset[int]]  # By rank: the indices of asynchronous calls whose end the profile told.
+Filled = Mapping[int, frozenset[int]]  # By rank: the indices of asynchronous calls whose end is known from the profile.
 IN_PYTHON = "Python or idle"
 IN_LOADING = "data loading"
 UNRECORDED = "not recorded"
@@ -43,12 +43,12 @@ class Place(Struct, frozen=True):
     waited: float  # Seconds that all ranks waited there.
     slowest: int
     caused: float  # Seconds of `waited` that they waited for it.
-    instead: tuple[tuple[str, float], ...]  # What it did meanwhile, and for how long, longest first.
+    instead: tuple[tuple[str, float], ...]  # What it was doing meanwhile, and for how long, longest first.
     meanwhile: float  # Seconds for which at least one other waited for it.
 
 
 def shares(row: Row, operators: RankOperators, filled: Filled) -> Shares:
-    """How the time of the rank's cell divides."""
+    """How the time of the rank's cell is divided."""
     cell = Intervals([row.began], [row.ended])
     recorded = Intervals(*_clipped(operators.recorded, row.began, row.ended))
     blocking = [b for i, b in enumerate(row.bars) if _blocks(row.rank, i, b, filled)]
@@ -89,7 +89,7 @@ def _works(bars: list[Bar]) -> Intervals:
 
 
 def places(timeline: Timeline, ranks: Mapping[int, RankOperators], filled: Filled) -> list[Place]:
-    """Where ranks waited for others, the most first."""
+    """Where ranks waited for others, longest wait first."""
     busy = {r: Intervals(*_busy(o)) for r, o in ranks.items()}
     meetings: dict[int, list[tuple[Bar, float]]] = defaultdict(list)
     for row in timeline.rows:

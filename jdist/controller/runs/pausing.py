@@ -1,8 +1,8 @@
-"""Pausing: ranks of runs are paused and go on, and clients follow runs that others have begun. Pure.
+"""Pausing: pauses and resumes ranks of runs, and lets clients follow runs that others have started. Pure.
 
-That ranks of a run are paused is data of the run, not a phase: others of its ranks may run, or have ended. A rank is
-*pausing* from the request, or from the begin of a step, until it reports that it is paused. What it reports counts only
-if it has received every `ResumeRanks` by then (see core/messages/debug). docs/design/states.md has the rules.
+Pauses are data of a run, not a phase, because its other ranks may be running or may have ended. A rank is *pausing*
+from the request, or from the start of a step, until it reports that it is paused. Its report counts only if the rank
+had received every `ResumeRanks` by then (see core/messages/debug). docs/design/states.md has the rules.
 """
 
 from jdist.controller.model.model import Model
@@ -25,13 +25,13 @@ from jdist.core.ranks import describe_ranks
 
 
 class Pausing:
-    """Handles what clients and ranks say about pauses."""
+    """Handles messages of clients and ranks about pauses."""
 
     def __init__(self, model: Model):
         self._model = model
 
     def handle_pause(self, client: str, message: Pause) -> None:
-        """Ask ranks to pause: once more if they have been asked, since the end of a step may be far away."""
+        """Ask ranks to pause, even if they are pausing already, since the end of a step may be far away."""
         m = self._model
         reason = m.unknown_ranks(message.ranks) if message.ranks else ""
         runs = [run for run in m.runs.running.values() if message.run in (0, run.number) and not run.is_own]
@@ -43,7 +43,7 @@ class Pausing:
             m.refuse(client, message.request, "what is running is already being stopped")
             return
         for run in runs:
-            if run.inside or run.abort_reason:  # it runs where ranks are paused
+            if run.inside or run.abort_reason:  # its ranks are paused already
                 continue
             asked = sorted(on[run.number] - run.paused.keys())
             run.pausing.update(asked)
@@ -60,7 +60,7 @@ class Pausing:
         return f"nothing is running{where} that could be paused"
 
     def handle_rank_paused(self, _: Node, message: RankPaused) -> None:
-        """A rank is paused, unless it has been told to go on meanwhile."""
+        """Record that a rank is paused, unless it has been resumed in the meantime."""
         m = self._model
         run = m.runs.running.get(message.run)
         if run is None or run.abort_reason or message.rank not in run.pending:
@@ -75,10 +75,10 @@ class Pausing:
             m.tell(run, Notice(f"the timeout of run {run.number} is suspended while ranks are paused ({left})"))
         for other in m.runs.running.values():
             if other.is_stalled:
-                other.poll_no_later_than(m.now)  # it may wait for this rank
+                other.poll_no_later_than(m.now)  # it may be waiting for this rank
 
     def handle_resume(self, client: str, message: Resume) -> None:
-        """Let ranks go on. Those that have been asked to pause do not pause, if this is to continue."""
+        """Resume ranks. To continue also withdraws pending requests to pause."""
         m = self._model
         reason = m.unknown_ranks(message.ranks) if message.ranks else ""
         if not reason and message.how == "until" and message.line < 1:
@@ -109,7 +109,7 @@ class Pausing:
         m.tell(run, RanksResumed(run.number, tuple(ranks), message.how))
 
     def handle_follow(self, client: str, message: FollowRun) -> None:
-        """Send the run's messages to this client as well, after how it is now."""
+        """Send the run's current state, and then its messages, to this client as well."""
         m = self._model
         queued = {run.number: run for run in m.runs.queued}
         run = m.runs.running.get(message.run) or queued.get(message.run)
@@ -132,7 +132,7 @@ class Pausing:
         m.send(client, followed)
 
     def forget(self, client: str) -> None:
-        """The client is gone."""
+        """Remove a client that has disconnected."""
         for run in [*self._model.runs.running.values(), *self._model.runs.queued]:
             if client in run.followers:
                 run.followers.remove(client)

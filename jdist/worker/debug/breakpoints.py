@@ -1,6 +1,6 @@
-"""Breakpoints: whatever code calls to stop in a debugger pauses its rank there, in any thread.
+"""Breakpoints: every call that would stop in a debugger pauses the rank at that place, in any thread.
 
-Debuggers that ask for input, such as `%debug`, are not among them: see :mod:`jdist.worker.kernel.shell`.
+This does not include debuggers that prompt for input, such as `%debug`: see :mod:`jdist.worker.kernel.shell`.
 """
 
 import bdb
@@ -16,18 +16,16 @@ from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology
 from jdist.worker.groups import on_reform
 
-Pause = Callable[
-    [FrameType], None
-]  # Pauses the thread that calls it, in this frame or its innermost caller of a user's.
+Pause = Callable[[FrameType], None]  # Pauses the calling thread in this frame, or in its innermost caller in user code.
 
-_hook: Callable[[FrameType], None] | None = None  # What pauses this process; None in one that is no rank.
+_hook: Callable[[FrameType], None] | None = None  # What pauses this process; None if it is not a rank.
 _passed: Counter[tuple[CodeType, int]] = Counter()  # How often each dist.breakpoint() was skipped.
 
 
 def breakpoint(when: object = True, ranks: str | int | Iterable[int] | None = None) -> None:  # noqa: A001
-    """Pause this rank here if ``when`` is true, on ``ranks`` (default: each that comes here), such as "0,2-3" or 1.
+    """Pause this rank here if ``when`` is true and the rank is in ``ranks``, such as "0,2-3" or 1 (default: any).
 
-    ``when`` is a value, such as ``torch.isnan(loss)``. In a process that is no rank it is Python's own breakpoint().
+    ``when`` is a value, such as ``torch.isnan(loss)``. Outside a cluster, this calls Python's own breakpoint().
     """
     __tracebackhide__ = True
     if not when or (ranks is not None and _rank() not in _chosen(ranks)):
@@ -42,7 +40,7 @@ def breakpoint(when: object = True, ranks: str | int | Iterable[int] | None = No
 
 
 def install(kernel: Any, pause: Pause) -> None:
-    """Have every breakpoint in this process call ``pause``; once, before user code runs."""
+    """Make every breakpoint in this process call ``pause``. Call this once, before user code runs."""
     global _hook
     import torch.distributed as dist  # here, as jdist.breakpoint is also for processes without torch
 
@@ -57,7 +55,7 @@ def install(kernel: Any, pause: Pause) -> None:
         if os.environ.get("PYTHONBREAKPOINT") == "0":
             return
         if os.getpid() != own:
-            _say_in_child(is_user_code.describe(frame, frame.f_lineno).place)
+            _report_in_child(is_user_code.describe(frame, frame.f_lineno).place)
         elif kernel.debugger is not None and kernel.debugger.is_started:
             attached()  # debugpy's, which does nothing without a front end
         else:
@@ -67,7 +65,7 @@ def install(kernel: Any, pause: Pause) -> None:
         stop(sys._getframe(1))
 
     def stop_on_rank(rank: int = 0, skip: int = 0, **_: object) -> None:
-        """Pause one rank; the others go on to where they wait for it. Time-outs of groups are long enough anyway."""
+        """Pause one rank; the others run until they wait for it. The timeouts of groups are long enough for that."""
         frame = sys._getframe(1)
         place = frame.f_code, frame.f_lasti
         _passed[place] += 1
@@ -75,7 +73,7 @@ def install(kernel: Any, pause: Pause) -> None:
             stop(frame)
 
     _hook, sys.breakpointhook = stop, stop_at_caller
-    debuggers: Any = bdb.Bdb  # pdb's, IPython's and others' are made of it.
+    debuggers: Any = bdb.Bdb  # The base class of pdb, IPython's debugger and others.
     debuggers.set_trace = lambda _, frame=None, **__: stop(frame or sys._getframe(1))
     distributed: Any = dist
     distributed.breakpoint = stop_on_rank
@@ -92,6 +90,6 @@ def _chosen(ranks: str | int | Iterable[int]) -> RankSet:
     return RankSet([ranks] if isinstance(ranks, int) else ranks)
 
 
-def _say_in_child(at: str) -> None:
+def _report_in_child(at: str) -> None:
     """The line names no rank: the output does, and identical lines from children of all ranks are shown once."""
     print(f"jdist: ignored the breakpoint at {at} in a child process: only ranks can be paused", file=sys.stderr)

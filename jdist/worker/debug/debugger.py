@@ -1,6 +1,6 @@
-"""Debugger: pauses one rank's code where it is, runs cells in the paused frame, and lets it go on.
+"""Debugger: pauses one rank's code wherever it is, runs cells in the paused frame, and resumes it.
 
-The thread that is paused makes all changes; the control thread leaves a request or an order for it. States: *running*,
+The paused thread makes all changes; the control thread leaves requests and orders for it. The states are *running*,
 *asked* (a request is set, and the signal is sent until the main thread is at a line where it may pause), *paused* (the
 thread serves orders in :meth:`Debugger.pause`), *stepping*, and *running* again.
 """
@@ -39,12 +39,12 @@ from jdist.worker.observe.observer import Observer
 _log = logging.getLogger("jdist.worker")
 
 SIGNAL = signal.SIGRTMAX - 3  # Libraries use SIGUSR1 and SIGUSR2 to ask for checkpoints.
-_AGAIN = 0.05  # Seconds until the signal is sent again, where it has not been possible to pause.
+_AGAIN = 0.05  # Seconds until the signal is sent again if the thread could not pause.
 # Modules whose code may hold a lock that a cell needs.
 _LOCKING = {"ipykernel", "logging", "threading", "zmq", "importlib", "_frozen_importlib", "jdist", "queue", "tornado"}
 _LOCKING |= {"_frozen_importlib_external", "asyncio", "linecache"}
-_WAITING = {"threading", "queue"}  # Those that hold the lock of no condition that they wait for.
-# Functions of `threading` in which a thread waits, as a rule without any lock.
+_WAITING = {"threading", "queue"}  # Those that do not hold the lock of the condition that they wait for.
+# Functions of `threading` in which a thread waits, usually without holding a lock.
 _WAITS = {threading.Condition.wait.__code__, threading.Thread.join.__code__}
 if _wait := getattr(threading.Thread, "_wait_for_tstate_lock", None):  # before Python 3.13
     _WAITS.add(_wait.__code__)
@@ -84,7 +84,7 @@ class Debugger:
         self._stepper = Stepper(log, self.is_user_code, observer.upcoming)
         self.paused: Paused | None = None
         self._asked = 0  # The run that is to pause.
-        self._aborted = 0  # The run that was aborted last: it does not pause any more.
+        self._aborted = 0  # The run that was aborted last; it can no longer pause.
         self._resumes: Counter[int] = Counter()  # `ResumeRanks` received, by run.
         self._newest: ResumeRanks | None = None  # The newest one.
         self._awaits_line = False  # Whether the thread is traced until its next line of user code, to pause there.
@@ -116,7 +116,7 @@ class Debugger:
         asyncio.get_running_loop().call_later(_AGAIN, self._send_signal, run)
 
     def resume(self, order: ResumeRanks) -> None:
-        """Let the run go on, or take back the request to pause it, or the step that it is in."""
+        """Resume the run, or withdraw the request to pause it, or cancel its current step."""
         with self._lock:
             self._resumes[order.run] += 1
             self._asked = 0
@@ -138,7 +138,7 @@ class Debugger:
         self._cells.refuse(cell, f"run {cell.in_run} is no longer paused here")
 
     def abort(self, run: int) -> None:
-        """Have the run raise KeyboardInterrupt where it is paused, after the cell that runs there."""
+        """Make the run raise KeyboardInterrupt where it is paused, after any cell that is running there."""
         with self._lock:
             self._aborted = run
             if self._asked == run:
@@ -149,14 +149,14 @@ class Debugger:
     # ------------------------------------------------------------ helper threads
 
     def end_inner(self, run: int, seconds: float) -> bool:
-        """Interrupt a cell that runs in the paused frame; whether it has ended within ``seconds``."""
+        """Interrupt a cell that runs in the paused frame, and return whether it ended within ``seconds``."""
         deadline = time.monotonic() + seconds
         while self._cells.spans.is_due(run):
             paused = self.paused
             if paused is None or time.monotonic() > deadline:
                 return False
             if self._cells.spans.current != run:
-                pass  # it has not begun
+                pass  # it has not started
             elif paused.ident == threading.main_thread().ident:
                 interrupt_main()
             else:
@@ -175,14 +175,14 @@ class Debugger:
         )
 
     def read_source(self, file: str) -> str | None:
-        """The text of a file, None if it is not on the stack of a pause."""
+        """The text of a file, or None if the file is not on the paused stack."""
         paused = self.paused
         if paused is None or all(frame.file != file for frame in paused.stack.describe()):
             return None
         return "".join(linecache.getlines(file))
 
     def place(self) -> StackFrame | None:
-        """Where the rank is paused, if no cell runs there."""
+        """Where the rank is paused; None if it is not paused, or if a cell is running there."""
         paused = self.paused
         return None if paused is None or self._cells.is_inner else paused.stack.at
 
@@ -214,10 +214,12 @@ class Debugger:
                 break
             inner.append(each)
         if self._may_hold_lock(inner):
-            self._await_line(frame)  # code that does little else, as a loop of prints, is seldom met elsewhere
+            self._await_line(
+                frame
+            )  # in code that does little else, such as a loop of prints, the signal rarely arrives at another place
             return
         if any(each.f_code.co_filename == call_log.__file__ for each in inner):
-            # It is on its way out of a collective, whose end is not recorded yet.
+            # The thread is returning from a collective whose end has not been recorded yet.
             self._log.on_return = self._handle_return
             return
         self.pause(frame, "request")
@@ -261,9 +263,9 @@ class Debugger:
         about_to: Call | None = None,
         error: str = "",
     ) -> None:
-        """Pause this thread in ``frame``, which called this, or in a traceback's frames, until it is told to go on.
+        """Pause this thread in ``frame``, which called this, or in a traceback's frames, until it is resumed.
 
-        Raises KeyboardInterrupt there if the run is aborted meanwhile.
+        Raises KeyboardInterrupt there if the run is aborted while it is paused.
         """
         __tracebackhide__ = True
         if self._cells.is_inner:
@@ -277,7 +279,7 @@ class Debugger:
             how = self._hold(found, reason, about_to, error)
         if isinstance(how, _Abort):
             if threading.current_thread() is threading.main_thread() and not self._sigint.is_user_code(frame):
-                return  # in a task of the event loop, which would end with it: the interrupt cancels the cell
+                return  # in a task: raising would end the event loop, so the interrupt cancels the cell instead
             self._sigint.interrupt(frame)
         elif how is not None and reason != "failure":
             with self._lock:
@@ -291,7 +293,7 @@ class Debugger:
     def _hold(
         self, stack: FrameStack, reason: PauseReason, about_to: Call | None, error: str
     ) -> ResumeRanks | _Abort | None:
-        """Serve orders; SIGINT raises nothing in here. None: it is not to pause."""
+        """Serve orders, without raising on SIGINT. Returns None if the thread must not pause."""
         self._stop_waiting()
         thread = threading.current_thread()
         name = "" if thread is threading.main_thread() else thread.name
@@ -313,7 +315,7 @@ class Debugger:
         return order
 
     def _stop_waiting(self) -> None:
-        """Pause nowhere any more."""
+        """Cancel steps and pending requests to pause."""
         self._stepper.end()
         self._log.on_return = None
         self._awaits_line = False
@@ -326,13 +328,13 @@ class Debugger:
                     self._cells.refuse(order, f"run {order.in_run} is no longer paused here")
 
     def _handle_end(self, run: int) -> None:
-        """The run's cell is over."""
+        """The run's cell has ended."""
         self._stop_waiting()
         with self._lock:
             if self._asked == run:
                 self._asked = 0
             self._resumes.pop(run, None)
-            if self.paused is not None and self.paused.run == run:  # in a thread that the cell has left behind
+            if self.paused is not None and self.paused.run == run:  # in a thread that outlives its cell
                 self._orders.put(ResumeRanks(run, ()))
 
 

@@ -1,4 +1,4 @@
-"""Frames: a stack in whose frames cells run. Their names are read, and what cells assign is written back."""
+"""Frames: a stack in whose frames cells run. Names are read from the frames, and assignments are written back."""
 
 import contextlib
 import ctypes
@@ -26,7 +26,7 @@ _INSTALLED = tuple(
     | {f"{path}/" for path in (*site.getsitepackages(), site.getusersitepackages())}
     | {_JDIST}
 )
-_ROOT = InteractiveShell.run_code.__code__  # What runs a cell; the cell's frame is the next one.
+_ROOT = InteractiveShell.run_code.__code__  # The code that runs a cell; the cell's frame is the next one.
 
 _OF_SHELL = re.compile(r"_+|_(oh|ih|dh|exit_code|i*|i?\d+)|In|Out")  # Names that IPython binds.
 
@@ -34,14 +34,14 @@ FrameAt = tuple[FrameType, int]  # A frame, and the line that it is at.
 
 
 class UserCode:
-    """Tells the user's own code from installed libraries, and describes frames."""
+    """Distinguishes the user's own code from installed libraries, and describes frames."""
 
     def __init__(self, shell: Any, run_of: Callable[[int], int]):
         self._cells: Mapping[str, int] = cell_numbers(shell)
         self._run_of = run_of  # The run whose cell had an execution count.
 
     def __call__(self, frame: FrameType) -> bool:
-        """Whether a frame is of a cell, a script or a module of the user's."""
+        """Whether a frame belongs to a cell, a script or one of the user's modules."""
         file = frame.f_code.co_filename
         return file in self._cells or not file.startswith(("<", *_INSTALLED))
 
@@ -59,7 +59,7 @@ class UserCode:
 
 
 def is_own(frame: FrameType) -> bool:
-    """Whether a frame is of jdist's."""
+    """Whether a frame belongs to jdist."""
     return frame.f_code.co_filename.startswith(_JDIST)
 
 
@@ -71,12 +71,12 @@ def outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 class FrameStack:
-    """Frames from a cell on, outermost first, and the one of them in which cells run."""
+    """The frames of a cell, outermost first, and the one in which other cells run."""
 
     def __init__(self, frames: Sequence[FrameAt], is_user_code: UserCode, session: dict[str, Any]):
         self._frames = [pair for pair in frames if not is_own(pair[0])] or list(frames)
         self._is_user_code = is_user_code
-        self._session = session  # The names of the rank's cells, which each frame sees behind its own.
+        self._session = session  # The names of the rank's cells, which are visible in each frame after its own.
         self._names: dict[int, FrameNames] = {}
         users = [place for place, (frame, _) in enumerate(self._frames) if is_user_code(frame)]
         self.chosen = users[-1] if users else len(self._frames) - 1
@@ -85,12 +85,12 @@ class FrameStack:
     def of(cls, frame: FrameType, is_user_code: UserCode, session: dict[str, Any]) -> "FrameStack":
         """The stack of a suspended frame."""
         frames = [(f, f.f_lineno) for f in outwards(frame)][::-1]
-        # In a task or a thread of the cell, what runs it comes first.
+        # In a task or thread of the cell, the code that runs it comes first.
         own = [place for place, (f, _) in enumerate(frames) if is_user_code(f)]
         return cls(frames[own[0] :] if own else frames, is_user_code, session)
 
     def move(self, frames: int) -> None:
-        """Choose another frame: towards the callers if positive, as far as there are any."""
+        """Choose another frame, towards the callers if ``frames`` is positive, up to the end of the stack."""
         self.chosen = min(max(self.chosen - frames, 0), len(self._frames) - 1)
 
     @property
@@ -115,10 +115,10 @@ class FrameStack:
 
 
 class FrameNames:
-    """A frame's names as one dictionary: its local ones, those of its module, and behind these the session's.
+    """A frame's names as one dictionary: its local variables, then its module's names, then the session's.
 
-    What a cell assigns to a local variable or to a name of the module is written there. Any other name that it assigns
-    is only in the dictionary, which stays the same one, as functions that cells define refer to it.
+    Assignments of cells to local variables and to names of the module are written back. Any other name that a cell
+    assigns is only in the dictionary, which is always the same object, since functions defined by cells refer to it.
     """
 
     def __init__(self, frame: FrameType, session: dict[str, Any]):
@@ -127,13 +127,13 @@ class FrameNames:
         self._is_session = frame.f_locals is frame.f_globals is session  # The frame of a cell.
         self._names: dict[str, Any] = session if self._is_session else {}
         self._before: dict[str, Any] = {}
-        self._added: set[str] = set()  # Names that cells have assigned and that are not the frame's.
+        self._added: set[str] = set()  # Names that cells have assigned and that do not belong to the frame.
         self._is_in_use = False
         code = frame.f_code
         self._variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
 
     def read(self) -> dict[str, Any]:
-        """The dictionary as the frame is now."""
+        """The dictionary, updated from the frame."""
         if self._is_in_use or self._is_session:
             return self._names
         local = dict(self._frame.f_locals)
@@ -146,7 +146,7 @@ class FrameNames:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[dict[str, Any]]:
-        """The dictionary, for a block that may change it; at its end the frame gets its variables' values."""
+        """The dictionary, for a context that may change it; on exit, the changes are written to the frame."""
         names = self.read()
         if self._is_in_use:
             yield names
@@ -161,9 +161,9 @@ class FrameNames:
 
     @contextlib.contextmanager
     def entered(self, shell: Any) -> Iterator[None]:
-        """Have the shell run cells among these names."""
+        """Make the shell run cells with these names."""
         outer, hook = (shell.user_ns, shell.user_module), shell.displayhook
-        # IPython goes on counting values as these names only while they are what it has made them.
+        # IPython updates these names only while they still have the values that it assigned.
         values = [n for n in ("_", "__", "___") if n in outer[0] and outer[0][n] is getattr(hook, n, None)]
         with self.used() as names:
             if names is not shell.user_ns:
@@ -181,7 +181,7 @@ class FrameNames:
         if self._frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             mine = self._variables & (changed.keys() | gone)
             module = {name for name in changed.keys() - mine if name in self._frame.f_globals}
-        else:  # of a script, a module or a class: whatever is assigned becomes a name of it
+        else:  # of a script, a module or a class: every assigned name becomes one of its names
             mine, module = changed.keys() | gone, set()
         mine, module = ({n for n in names if not _OF_SHELL.fullmatch(n)} for names in (mine, module))
         self._added |= changed.keys() - mine - module
@@ -197,7 +197,7 @@ class _Module:
 
 
 def _write_variables(frame: FrameType, values: Mapping[str, Any], gone: set[str]) -> None:
-    """Bind a suspended frame's variables, and unbind some, which Python can do to a function's before 3.12 only."""
+    """Bind and unbind variables of a suspended frame. Those of a function can be unbound only before Python 3.12."""
     if not values and not gone:
         return
     is_function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)

@@ -1,4 +1,4 @@
-"""The post mortem: where the last cell has failed, kept for cells that run in its frames; a held cell pauses there."""
+"""Post-mortem: keeps the frames of the last failure for cells to run in, and pauses held cells when they fail."""
 
 import contextlib
 import sys
@@ -16,11 +16,11 @@ from jdist.worker.kernel.guarded import described
 
 
 class CellFailure(Struct):
-    """How a cell has failed."""
+    """The failure of a cell."""
 
     run: int
     error: str  # Such as "ValueError: no such file".
-    frames: list[FrameAt]  # Outermost first, from the cell on.
+    frames: list[FrameAt]  # Outermost first, starting with the cell.
     stack: FrameStack  # The same.
     is_debugged: bool = False  # Whether cells may run in it.
 
@@ -34,12 +34,12 @@ class PostMortem:
         self._is_user_code = is_user_code
         self._pause = pause
         self._session: dict[str, Any] = shell.user_ns
-        self._held = 0  # The run whose failure is to pause.
+        self._held = 0  # The run that pauses if it fails.
         self.failure: CellFailure | None = None
         self._stop_before_tracebacks()
 
     def begin(self, cell: ExecuteCell) -> contextlib.AbstractContextManager[None]:
-        """A cell begins; it is to run in this context. One of the user's that is in no failure ends the last."""
+        """The context in which a cell is to run. An ordinary cell of the user discards the last failure."""
         self._held = cell.run if cell.holds else 0
         if cell.in_failure and self.failure is not None:
             return self.failure.stack.names.entered(self._shell)
@@ -48,7 +48,7 @@ class PostMortem:
         return contextlib.nullcontext()
 
     def end(self, cell: ExecuteCell, error: BaseException | None) -> None:
-        """A cell has ended, or one that ran in a frame of it."""
+        """A cell, or one that ran in its frames, has ended."""
         if cell.in_run:
             return
         self._held = 0
@@ -59,10 +59,10 @@ class PostMortem:
         """The stack of the last failure, after choosing another frame."""
         failure = self.failure
         if failure is None:
-            return QueryFailed("the last cell has not failed, or before any of its code ran")
+            return QueryFailed("the last cell did not fail, or it failed before any of its code ran")
         if isinstance(query, DebugFailure):
             if query.run not in (0, failure.run):
-                return QueryFailed(f"the last failure is that of run {failure.run}")
+                return QueryFailed(f"the last failure was in run {failure.run}")
             failure.is_debugged = True
         elif not failure.is_debugged:
             return QueryFailed("it is not paused, and its last failure is not being debugged")
@@ -71,7 +71,7 @@ class PostMortem:
         return Stack(failure.stack.describe(), failure.stack.chosen, failure.run, "failure", failure.error)
 
     def _stop_before_tracebacks(self) -> None:
-        """Have the shell pause in a held cell's failure before it shows the traceback."""
+        """Make the shell pause on a held cell's failure before it shows the traceback."""
         show = self._shell.showtraceback
 
         def showtraceback(*args: Any, running_compiled_code: bool = False, **kwargs: Any) -> None:
@@ -85,13 +85,13 @@ class PostMortem:
     def _stop(self, error: Exception) -> None:
         failure = self._failure(self._held, error)
         if failure is not None:
-            with contextlib.suppress(KeyboardInterrupt):  # it ends with its own error
+            with contextlib.suppress(KeyboardInterrupt):  # the cell ends with its own error
                 self._pause(failure)
 
     def _failure(self, run: int, error: BaseException) -> CellFailure | None:
-        """None if it has failed before any of its code ran."""
+        """The failure; None if the cell failed before any of its code ran."""
         frames: list[FrameAt] = []
-        # A script's call of sys.exit is reported as an error that jdist raises.
+        # A script's sys.exit is reported as an error that jdist raises.
         tb = (error.__context__ or error if isinstance(error, ScriptExit) else error).__traceback__
         while tb is not None:
             if frames or self._is_user_code(tb.tb_frame):

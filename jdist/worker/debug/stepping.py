@@ -1,7 +1,7 @@
-"""Stepping: a paused thread goes on to its next line, or to its next call of torch.distributed, and stops there.
+"""Stepping: runs a paused thread to its next line, or to its next call of torch.distributed, and stops there.
 
-Only the frames that were on the stack are traced (`sys.settrace`), and for a step also those that their lines call.
-Nothing is traced otherwise. The step to the next call needs no tracing: the call log asks before each call.
+Only the frames that were on the stack are traced (`sys.settrace`) and, for a step, those that they call. Nothing is
+traced otherwise. Stepping to the next call needs no tracing: the call log runs a hook before each call.
 """
 
 import sys
@@ -21,18 +21,18 @@ _Statement = tuple[str, CodeType]  # File name of a cell, and the code that runs
 
 
 class Stepper:
-    """Has a paused thread stop again. One per rank, as one thread of a rank is paused at a time."""
+    """Makes a paused thread stop again. There is one per rank, since only one thread of a rank is paused at a time."""
 
     def __init__(self, log: CallLog, is_user_code: IsUserCode, upcoming: Callable[[LoggedCall, bool], Call | None]):
         self._log = log
         self._is_user_code = is_user_code
-        self._upcoming = upcoming  # How a call that is about to begin is described; None: it will do nothing.
+        self._upcoming = upcoming  # Describes a call that is about to begin; None if it will do nothing.
         self._trace: _Trace | None = None
 
     def begin(self, how: StepKind, frame: FrameType, line: int, on_stop: OnStop) -> None:
-        """Have ``on_stop`` called in this thread when it is where ``how`` says, in relation to ``frame``.
+        """Call ``on_stop`` in this thread once it reaches the place that ``how`` specifies relative to ``frame``.
 
-        The thread that is paused calls it, before it goes on. ``on_stop`` may begin the next step.
+        The paused thread calls this before it resumes. ``on_stop`` may begin the next step.
         """
         self.end()
         if how == "next_call":
@@ -42,7 +42,7 @@ class Stepper:
             self._trace.begin(sys._getframe())
 
     def end(self) -> None:
-        """Stop nowhere; from any thread."""
+        """Cancel the step; can be called from any thread."""
         self._log.on_call = None
         if self._trace is not None:
             self._trace.end()
@@ -64,7 +64,7 @@ class Stepper:
 
 
 class _Trace:
-    """The tracing of one step in one thread. It ends by itself where the step does."""
+    """The tracing of one step in one thread. It ends when the step does."""
 
     def __init__(self, how: StepKind, frame: FrameType, line: int, is_user_code: IsUserCode, on_stop: OnStop):
         self._how = how
@@ -74,7 +74,7 @@ class _Trace:
         self._on_stop = on_stop
         self._thread = threading.get_ident()
         self._own = _statement(frame)
-        self._statements: set[_Statement] = set()  # Of the cells that go on where a traced frame ends.
+        self._statements: set[_Statement] = set()  # Of the cells that continue when a traced frame ends.
         self._is_over = False
         self._earlier: Any = None  # The thread's trace function, such as that of a coverage tool,
         self._replaced: list[tuple[FrameType, Any]] = []  # and those of frames.
@@ -90,11 +90,11 @@ class _Trace:
         sys.settrace(self._handle)
 
     def end(self) -> None:
-        """Trace no more: at once in the traced thread, and in another as soon as it would be traced."""
+        """Stop tracing: now if called in the traced thread, otherwise at its next trace event."""
         self._is_over = True
         if threading.get_ident() != self._thread:
             return
-        if sys.gettrace() == self._handle:  # else another has taken its place, such as an interrupt
+        if sys.gettrace() == self._handle:  # otherwise something else, such as an interrupt, has replaced it
             sys.settrace(self._earlier)
         for frame, earlier in self._replaced:
             if frame.f_trace == self._handle:
@@ -120,7 +120,7 @@ class _Trace:
 
 
 def _statement(frame: FrameType) -> _Statement | None:
-    """What the frames of all statements of a cell have in common, which IPython runs one by one; None for others."""
+    """What all statements of a cell have in common, since IPython runs them one by one; None for other frames."""
     if frame.f_code.co_name != "<module>" or frame.f_back is None:
         return None
     return frame.f_code.co_filename, frame.f_back.f_code

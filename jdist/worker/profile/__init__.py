@@ -1,1 +1,1 @@
-"""Profile: a cell's operators, recorded by torch.profiler within limits of memory and time."""
+"""Profile: a cell's operators, recorded by torch.profiler within limits on memory and time."""

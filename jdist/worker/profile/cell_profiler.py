@@ -1,4 +1,4 @@
-"""The cell profiler: a rank's profiled cells, of which the last one's profile and calls are kept for the client."""
+"""The cell profiler: profiles a rank's cells, and keeps the last one's profile and calls for the client."""
 
 import threading
 import time
@@ -13,15 +13,15 @@ from jdist.core.observation import Call
 from jdist.worker.observe.call_log import CallLog
 from jdist.worker.profile.recorder import Recorder
 
-_MOST_CALLS = 40_000  # Calls of a run that are kept.
-_NEWEST = 256  # Recent calls of which one may be in flight.
-_EVERY = 2.0  # Seconds between two readings of the calls, of which torch and the log keep the newest.
+_MOST_CALLS = 40_000  # Number of calls kept for a run.
+_NEWEST = 256  # Number of recent calls that are checked for one in flight.
+_EVERY = 2.0  # Seconds between two readings of the calls; torch and the log keep only the newest.
 
 ReadTrace = Callable[[int], RankTrace | None]
 
 
 class CellProfiler:
-    """Profiles the cells of one rank that are to be profiled."""
+    """Profiles cells of one rank on request."""
 
     def __init__(self, log: CallLog, read_trace: ReadTrace) -> None:
         self._log = log
@@ -31,7 +31,7 @@ class CellProfiler:
 
     @contextmanager
     def around(self, cell: ExecuteCell) -> Iterator[None]:
-        """Run a cell within this block, on the main thread."""
+        """Profile a cell that runs in this context on the main thread, if requested."""
         if cell.profile is None:
             yield
             return
@@ -41,12 +41,12 @@ class CellProfiler:
             yield
 
     def mark_step(self) -> None:
-        """The cell says that a step has ended; without effect where none is profiled."""
+        """Mark the end of a step; does nothing if no cell is being profiled."""
         if self._recorder is not None and not self._recorder.done.is_set():
             self._recorder.steps.mark()
 
     def read(self, run: int, timeout: float) -> bytes | None:
-        """The encoded profile of ``run`` (0: the last one), None if it was not profiled; waits for its cell's end."""
+        """The encoded profile of ``run`` (0: the last), or None if it was not profiled. Waits for the cell's end."""
         recorder = self._recorder
         if recorder is None or run not in (0, recorder.run):
             return None
@@ -65,7 +65,7 @@ class CellProfiler:
 
 
 class CallKeeper:
-    """Keeps the calls of a run, which the log and torch's recorder forget in a long one."""
+    """Keeps the calls of a long run, of which the log and torch's recorder keep only the newest."""
 
     def __init__(self, run: int, log: CallLog, read_trace: ReadTrace) -> None:
         self.run = run
@@ -78,14 +78,14 @@ class CallKeeper:
         self._lock = threading.Lock()
 
     def read_sometimes(self) -> None:
-        """Keep the calls that there are, if it is time and there are new ones."""
+        """Read the calls if a reading is due and there are new ones."""
         now, newest = time.monotonic(), self._log.newest
         if now - self._read_at >= _EVERY and newest != self._newest:
             self._read_at, self._newest = now, newest
             self._read()
 
     def trace(self) -> RankTrace | None:
-        """All that are known, with those that are known now."""
+        """All calls so far, including the current ones."""
         found = self._read()
         if found is None:
             return None
@@ -100,7 +100,7 @@ class CallKeeper:
         with self._lock:
             known = {(c.op, c.group, c.started) for c in found.calls}
             if found.left_out and self._calls and not known & self._calls.keys():
-                self._left_out += 1  # at least: some were forgotten between two readings
+                self._left_out += 1  # at least one: some were dropped between two readings
             self._calls.update({(c.op, c.group, c.started): c for c in found.calls})
             while len(self._calls) > _MOST_CALLS:
                 self._left_out += 1

@@ -1,4 +1,4 @@
-"""The next line: a function is called as soon as the code that called into torch reaches its next line."""
+"""The next line: calls a function as soon as the code that called into torch reaches its next line."""
 
 import sys
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from jdist.worker.compat.profiler import is_of_torch
 
 
 class NextLine:
-    """Traces one frame of the main thread, until the function says that a line was the one; only there."""
+    """Traces a single frame of the main thread until the function accepts a line."""
 
     def __init__(self, reached: Callable[[FrameType], bool]) -> None:
         self._reached = reached
         self._frame: FrameType | None = None
 
     def start(self, frame: FrameType | None) -> None:
-        """Trace the innermost frame on this stack that torch has not called; without effect if something traces."""
+        """Trace the innermost frame of this stack outside torch; does nothing if a trace function is already set."""
         if self._frame is not None or sys.gettrace() is not None:
             return
         safe, each = frame, frame
@@ -30,14 +30,14 @@ class NextLine:
             sys.settrace(self._call)
 
     def stop(self) -> None:
-        """Trace no more."""
+        """Stop tracing."""
         frame, self._frame = self._frame, None
         if frame is not None and sys.gettrace() == self._call:  # else the debugger steps through it now
             frame.f_trace = None
             sys.settrace(None)
 
     def _call(self, _frame: FrameType, _event: str, _argument: Any) -> None:
-        """Frames that are entered meanwhile are not traced."""
+        """Frames that are entered in the meantime are not traced."""
         if self._frame is None:  # the debugger has restored what it had found
             sys.settrace(None)
 

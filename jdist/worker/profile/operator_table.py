@@ -1,4 +1,4 @@
-"""The operator table: operators of a profile in columns, of which the shortest are left out when there are too many."""
+"""The operator table: the operators of a profile in columns; if there are too many, the shortest are dropped."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from jdist.core.profile import COLLECTIVE, KERNEL, LOADING, MAIN, OPERATOR, SCOP
 from jdist.worker.compat.profiler import RawEvent
 
 _COMMUNICATION = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")
-_SLACK = 2  # So many times the operators that are kept at the end are kept meanwhile.
+_SLACK = 2  # While recording, this many times the final number of operators is kept.
 _LONGEST = 3 * 10**15  # Nanoseconds; an event without an end is cut at the end of its window.
 _DTYPE = np.dtype([("start", "<i8"), ("duration", "<i8"), ("name", "<u4"), ("thread", "<u2"), ("kind", "u1")])
-Columns = Any  # An array of _DTYPE, by start.
+Columns = Any  # An array of _DTYPE, sorted by start.
 
 
 class OperatorTable:
-    """Operators of one rank, ``most`` at the end."""
+    """Operators of one rank, of which at most ``most`` remain at the end."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -34,12 +34,12 @@ class OperatorTable:
 
     @property
     def threads(self) -> tuple[str, ...]:
-        """What each thread is called; the main one is always there."""
+        """The name of each thread; the main thread is always included."""
         others = [f"stream {s}" if s >= 0 else f"thread {t}" for t, s in list(self._threads)[1:]]
         return ("main thread", *others)
 
     def add(self, events: Sequence[RawEvent], main: int, window: tuple[int, int]) -> None:
-        """Add what was recorded in a window; ``main`` is the number of the main thread there."""
+        """Add the recording of a window, in which ``main`` is the main thread's number."""
         self._threads.setdefault((main, -1), MAIN)
         names, threads = self._names, self._threads
         begin, end = window
@@ -64,7 +64,7 @@ class OperatorTable:
             self._leave_out()
 
     def columns(self) -> Columns:
-        """All that is kept."""
+        """All operators that are kept."""
         if self._count > self._most:
             self._leave_out()
         return self._joined()
@@ -76,7 +76,7 @@ class OperatorTable:
         return joined
 
     def _leave_out(self) -> None:
-        """Leave out the shortest. Collectives and loading of data are the last to go: they say who waited for what."""
+        """Drop the shortest. Collectives and data loading are dropped last, since they show who waited for what."""
         everything = self._joined()
         weight = everything["duration"].copy()
         matters = (everything["kind"] == COLLECTIVE) | self._is_loading(everything)

@@ -1,10 +1,10 @@
-"""The recorder: runs a cell under torch.profiler, and reads what it has recorded before that takes too much memory.
+"""The recorder: runs a cell under torch.profiler, and reads the recording before it takes too much memory.
 
-torch keeps everything in memory until it is stopped, and then takes 10 µs an operator. So the recording is divided into
-windows. A window ends when it holds about `_MOST_RECORDED` operators, and the next one begins at the next moment
+torch keeps everything in memory until it is stopped, and then needs 10 µs per operator. So the recording is divided
+into windows. A window ends when it holds about `_MOST_RECORDED` operators, and the next one begins at the next moment
 of the series 10 s, 20 s, 40 s, … after the cell's start, on all ranks at about the same time. Where operators are
-long, a window lasts as long as the cell. A watching thread asks the main thread to end and begin windows between two of
-its bytecodes or lines, and begins none while a scope may be open, which torch would end in freed memory.
+long, a window lasts as long as the cell. A watcher thread asks the main thread to end and begin windows between two
+bytecodes or lines. None begins while a scope may be open, because torch would then close the scope in freed memory.
 """
 
 import ctypes
@@ -30,17 +30,20 @@ from jdist.worker.profile.steps import Steps
 
 _log = logging.getLogger("jdist.worker")
 
-_MOST_RECORDED = 100_000  # Operators of a window.
-_FIRST = 1.0  # Seconds after which a window is read for the first time, which tells how many operators there are.
-_LONGEST = 30.0  # Seconds after which it is read again at the latest.
-_GROWTH = 4  # So many times longer than the last reading is the next one apart.
-_MOST_MEMORY = 1 << 30  # Bytes by which the process may grow until its window is read.
+_MOST_RECORDED = 100_000  # Operators per window.
+_FIRST = 1.0  # Seconds until a window is first read, which gives the rate of operators.
+_LONGEST = 30.0  # Seconds after which a window is read again at the latest.
+_GROWTH = 4  # Limit on the factor by which the time between two readings grows.
+_MOST_MEMORY = 1 << 30  # Bytes by which the process may grow before its window is read.
 _SERIES = 10.0  # Seconds after the cell's start at which a window begins if the last one was full; then twice that, …
-_TICK = 0.1  # Seconds between two looks of the watching thread.
-_PATIENCE = 2.0  # Seconds for which the end of scopes is waited for; then the window ends, and the next one waits.
-_DRAIN = 1.0  # Seconds for which collectives in flight may end before the last window does.
+_TICK = 0.1  # Seconds between two checks of the watcher thread.
+_PATIENCE = 2.0  # Seconds to wait for scopes to end; after that the window ends and the next one is delayed.
+_DRAIN = 1.0  # Seconds to wait for collectives in flight before the last window ends.
 
-_HELD = {signal.SIGINT, signal.SIGRTMAX - 3}  # Signals that would raise, or pause, amid a change of the profiler.
+_HELD = {
+    signal.SIGINT,
+    signal.SIGRTMAX - 3,
+}  # Signals that would raise or pause in the middle of a change of the profiler.
 _Pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
@@ -59,7 +62,7 @@ class Recorder:
         self._options = options
         self._activities = options.activities or ("cpu", "cuda")
         self._is_busy = is_busy  # Whether a collective of this rank is in flight.
-        self._on_tick = on_tick  # Called often, by a thread of its own.
+        self._on_tick = on_tick  # Called periodically, on a thread of its own.
         self._kept = OperatorTable(options.most_operators)
         self._scopes = profiler.OpenScopes()
         self._recording: Any = None
@@ -95,7 +98,7 @@ class Recorder:
             self.done.set()
 
     def read(self) -> RankProfile:
-        """What has been recorded, once the cell is over."""
+        """The recording, once the cell is over."""
         columns, began = self._kept.columns(), self.began
         return RankProfile(
             run=self.run,
@@ -127,13 +130,13 @@ class Recorder:
                 with torch.autograd.profiler.record_function(_MARK):
                     self._window = time.time_ns()
                 self._scopes.note_recording(True)
-        except Exception as e:  # a profiler of the cell's own, or one that torch was built without
+        except Exception as e:  # the cell has a profiler of its own, or torch was built without one
             self.reason = f"torch.profiler could not be started: {describe_error(e)}"
             return
         self._memory = psutil.Process().memory_info().rss
 
     def _end(self) -> None:
-        """End what is being recorded, and read it."""
+        """End the current recording and read it."""
         if self._recording is None:
             return
         with self._changing():
@@ -148,7 +151,7 @@ class Recorder:
     def _read(self, events: list[profiler.RawEvent], end: int) -> None:
         main = next((thread for name, _, _, thread, *_ in events if name == _MARK), None)
         if main is None:
-            self.reason = "the cell has used a profiler of its own, which took over"
+            self.reason = "the cell used a profiler of its own, which replaced this one"
             return
         self._kept.add([e for e in events if e[0] != _MARK], main, (self._window, end))
         self._windows.append((self._window, end))
@@ -174,7 +177,7 @@ class Recorder:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change the profiler: this thread's signals are handled, and other changes made, after this block only."""
+        """Change the profiler: signals to this thread, and other changes, are deferred until the end of the block."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
         self._is_changing = True
         try:
@@ -188,7 +191,7 @@ class Recorder:
         return (time.time_ns() - self.began) / 1e9
 
     def _stepped(self) -> None:
-        """A step has ended: the schedule says whether the next is recorded."""
+        """A step has ended: the schedule determines whether the next one is recorded."""
         if self._options.active and self.steps.is_due != (self._recording is not None):
             if self._recording is not None:
                 self._end()
@@ -196,7 +199,7 @@ class Recorder:
             elif self._seconds >= self._resumes_at and not self._scopes:
                 self._begin()
 
-    # ------------------------------------------------------------ the watching thread
+    # ------------------------------------------------------------ the watcher thread
 
     def _watch(self) -> None:
         while not self.done.wait(_TICK):
@@ -209,7 +212,7 @@ class Recorder:
             self._on_tick()
 
     def _is_wanted(self) -> bool:
-        """Whether the main thread should end the part that is recorded, or begin a window."""
+        """Whether the main thread should end the current recording, or begin a window."""
         if self._recording is None:
             return not self.reason and not self._options.active and self._seconds >= self._resumes_at
         is_long = time.time_ns() - self._window >= self._read_after * 1e9
@@ -220,7 +223,7 @@ class Recorder:
         try:
             if not self.done.is_set() and not self.ended and not self._is_changing:
                 self._turn(sys._getframe(1))
-        except BaseException as e:  # in a pending call it would come out of the cell's own code
+        except BaseException as e:  # raised in a pending call, it would appear in the cell's own code
             self.reason = self.reason or describe_error(e)
             _log.exception("run %d is not recorded any more", self.run)
         finally:
@@ -228,7 +231,7 @@ class Recorder:
         return 0
 
     def _turn(self, frame: FrameType | None) -> None:
-        """End the part that is recorded, and begin the next, at once or at the next line where that does no harm."""
+        """End the current recording and begin the next one, now or at the next line where this is safe."""
         if self._recording is not None:
             self._refused_at = self._refused_at or time.monotonic()
             if time.monotonic() - self._refused_at >= _PATIENCE:
@@ -241,7 +244,7 @@ class Recorder:
             self._lines.start(frame)
 
     def _reached_line(self, frame: FrameType) -> bool:
-        """A line of the cell's own code has been reached; whether that was enough."""
+        """The cell's own code has reached a line. Returns whether tracing can end."""
         if self.ended or self.done.is_set():
             return True
         if self._is_changing or not self._can_begin(frame):

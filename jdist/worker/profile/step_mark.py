@@ -1,12 +1,12 @@
-"""The step mark: how a cell says where a step of its profile ends."""
+"""The step mark: how a cell marks the end of a step in its profile."""
 
 from collections.abc import Callable
 
-_markers: list[Callable[[], None]] = []  # Of the process's profiler, if it is a rank.
+_markers: list[Callable[[], None]] = []  # That of the process's profiler, if the process is a rank.
 
 
 def profile_step() -> None:
-    """Say that a step of the loop has ended, for a profile with a schedule; without effect if none is made.
+    """Mark the end of a training step, for a profile. Does nothing if the cell is not being profiled.
 
     Without it, the steps of the first optimizer are counted.
     """
@@ -15,5 +15,5 @@ def profile_step() -> None:
 
 
 def connect(marker: Callable[[], None]) -> None:
-    """Have ``marker`` called by :func:`profile_step`, alone."""
+    """Make :func:`profile_step` call ``marker``, and nothing else."""
     _markers[:] = [marker]

@@ -1,4 +1,4 @@
-"""Steps: the rounds of a training loop, found where an optimizer steps or marked by the cell, and their schedule."""
+"""Steps: the iterations of a training loop, found by an optimizer's steps or marked by the cell, and their schedule."""
 
 import threading
 import time
@@ -11,13 +11,13 @@ from torch.profiler import ProfilerAction, schedule
 
 from jdist.core.profile import ProfileOptions
 
-_KEPT = 100_000  # Steps whose ends are remembered.
+_KEPT = 100_000  # Number of steps whose ends are kept.
 
 
 class Steps:
-    """Counts the steps of one profiled cell. If the cell marks one itself, optimizers count no more.
+    """Counts the steps of one profiled cell. Once the cell marks a step itself, optimizers are ignored.
 
-    Of several optimizers, the first that steps counts.
+    Of several optimizers, only the first one that steps is counted.
     """
 
     def __init__(self, options: ProfileOptions, on_step: Callable[[], None]) -> None:
@@ -34,18 +34,18 @@ class Steps:
 
     @property
     def is_due(self) -> bool:
-        """Whether the step that goes on now is to be recorded."""
+        """Whether the current step is to be recorded."""
         return self._action is None or self._action(self.count) in _RECORDED
 
     def mark(self) -> None:
-        """The cell says that a step has ended."""
+        """Mark the end of a step."""
         if threading.get_ident() == self._thread:
             self._is_marked = True
             self._end()
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count the steps of optimizers within this block."""
+        """Count the steps of optimizers in this context."""
 
         def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if self._is_marked or threading.get_ident() != self._thread:

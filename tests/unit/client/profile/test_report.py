@@ -116,10 +116,10 @@ def test_what_was_left_out_is_said_and_its_time_counts() -> None:
     assert found.table[0].computing == pytest.approx(3)
     assert found.table[1].unrecorded == pytest.approx(8)
     text = repr(found)
-    assert "70,000 operators of at most 12 µs are left out; the table counts their time" in text
+    assert "70,000 operators of at most 12 µs each were omitted; the table includes their time" in text
     assert "rank 1: torch.profiler could not be read" in text
     assert "rank 2: rank 2 has no profile" in text
-    assert "rank 1: operators were recorded in 1 window, and not for 8 s" in text
+    assert "rank 1: operators were recorded in 1 window, with up to 8 s not recorded" in text
     assert "not recorded" in found.report.heads
     assert "not recorded" not in slow_rank().report.heads
 
@@ -153,7 +153,7 @@ def test_a_file_that_would_be_too_large_leaves_out_the_shortest(monkeypatch: pyt
     kept = [e["dur"] for e in data["traceEvents"] if e["name"] == "aten::add"]
     assert len(kept) > 500
     assert min(kept) > 50
-    assert any("left out of this file" in note for note in data["otherData"]["notes"])
+    assert any("omitted from this file" in note for note in data["otherData"]["notes"])
 
 
 def test_a_browser_gets_the_longest_operators(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,6 @@ def test_another_verdict_is_written_and_the_same_one_after_an_end(
     assert [line.removeprefix("● run 1 waits: ") for line in lines] == [
         SLOW.reason,
         moved.reason,
-        "● it goes on",
+        "● the run is making progress again",
         moved.reason,
     ]

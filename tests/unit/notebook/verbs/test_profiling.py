@@ -37,9 +37,9 @@ def test_the_options_of_a_cell() -> None:
     [
         ("--profile-steps active=1", "require --profile"),
         ("--profile --profile-steps wait=1", "needs active steps"),
-        ("--profile --profile-steps 3", "write steps such as"),
-        ("--profile --profile-steps active=-3", "write steps such as"),
-        ("--profile --profile-activities gpu", "no activity gpu to profile; there are cpu, cuda"),
+        ("--profile --profile-steps 3", "is not part of a schedule"),
+        ("--profile --profile-steps active=-3", "is not part of a schedule"),
+        ("--profile --profile-activities gpu", "cannot profile the activity gpu; choose from cpu, cuda"),
     ],
 )
 def test_what_is_wrong_is_said(line: str, says: str) -> None:

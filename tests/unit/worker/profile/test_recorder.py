@@ -175,7 +175,7 @@ def test_a_profiler_that_the_cell_starts_itself_is_reported() -> None:
             x + 1
         assert any(event.name == "aten::add" for event in own.events())
 
-    assert "a profiler of its own, which took over" in recorded(cell).reason
+    assert "a profiler of its own, which replaced this one" in recorded(cell).reason
 
 
 def test_frames_of_torch_may_have_scopes() -> None:
