@@ -56,7 +56,7 @@ export interface IStacks {
   others: { ranks: string; text: string }[];
 }
 
-/** How paused ranks go on. */
+/** How paused ranks resume. */
 export type StepKind = 'continue' | 'step' | 'next' | 'return' | 'until' | 'next_call';
 
 /** A rank. */

@@ -7,7 +7,7 @@ import { formatRanks } from './format';
 export type PausedLines = ReadonlyMap<number, number[]>;
 
 const MAGIC = /^\s*%%dist(\s|$)/;
-/** At most so many frames are drawn. */
+/** The maximum number of frames that are drawn. */
 const MOST_FRAMES = 400;
 
 /** The lines at which ranks are paused, by cluster and run, counted from 1 in the code that was sent to the ranks. */
@@ -26,7 +26,7 @@ export function linesByRun(clusters: ICluster[]): Map<string, PausedLines> {
   return found;
 }
 
-/** How many lines of a cell come before the code that is sent to the ranks: those down to its `%%dist`. */
+/** The number of lines in a cell before the code that is sent to the ranks, up to and including `%%dist`. */
 export function firstLine(source: string): number {
   return source.split('\n').findIndex(line => MAGIC.test(line)) + 1;
 }
@@ -55,24 +55,24 @@ export function isPaused(cluster: ICluster | undefined): boolean {
   return !!cluster?.ranks?.some(row => row.paused);
 }
 
-/** Changes when a rank pauses or goes on; empty if none is paused. */
+/** A key that changes whenever a rank pauses or resumes; empty if none is paused. */
 export function pausedState(cluster: ICluster | undefined): string {
   const paused = (cluster?.ranks ?? []).flatMap(row => (row.paused ? [`${row.rank} ${row.paused.text}`] : []));
   return paused.length ? `${cluster?.name} ${paused.join('\n')}` : '';
 }
 
-/** A frame in a line of the tree. */
+/** A row of the tree. */
 export interface IStackRow {
   key: string;
   branch: IBranch;
   depth: number;
-  /** Of the frame in the stacks of its ranks, from 0 for the outermost. */
+  /** Index of the frame in the stacks of its ranks; 0 is the outermost. */
   index: number;
-  /** Whether its ranks differ from those of the line above, so that they are named. */
+  /** Whether the ranks are shown, because they differ from those of the row above. */
   isNamed: boolean;
 }
 
-/** The lines of the tree. A frame that the same ranks have called as the one above it is not indented further. */
+/** The rows of the tree. A frame is indented only if its ranks differ from those of the frame above. */
 export function rowsOf(stacks: IBranch[], depth = 0, above = '', path = '', index = 0): IStackRow[] {
   const rows = stacks.flatMap((branch, place) => {
     const ranks = formatRanks(branch.ranks);
@@ -84,7 +84,7 @@ export function rowsOf(stacks: IBranch[], depth = 0, above = '', path = '', inde
   return rows.slice(0, MOST_FRAMES);
 }
 
-/** Whether the rank is in a run, and neither paused nor about to be. */
+/** Whether the rank is in a run, and neither paused nor pausing. */
 export function canPause(row: IRank): boolean {
   return row.run > 0 && !row.paused && !row.is_pausing;
 }

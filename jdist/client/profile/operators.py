@@ -157,7 +157,7 @@ def with_ends(trace: RankTrace, profile: RankProfile) -> tuple[RankTrace, frozen
 
 
 def _plain(op: str) -> str:
-    """An operation's name without the differences between sources: ``all_gather_into_tensor``, ``_allgather_base``, …"""
+    """An operation's name, normalised: ``all_gather_into_tensor``, ``_allgather_base``, …"""
     plain = op.lower().replace("_", "").removesuffix("coalesced")
     for whole in ("allreduce", "allgather", "reducescatter", "alltoall"):
         if plain.startswith(whole):

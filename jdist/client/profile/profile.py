@@ -36,7 +36,7 @@ class Profile:
 
     @property
     def table(self) -> dict[int, Shares]:
-        """``{rank: Shares}``: seconds in compute, collectives, waiting for others, data loading, and everything else."""
+        """``{rank: Shares}``: seconds in compute, collectives, waiting for others, data loading, and other."""
         return dict(self.report.shares)
 
     @property

@@ -5,7 +5,7 @@ This does not include debuggers that prompt for input, such as `%debug`: see :mo
 
 import bdb
 import os
-import pdb  # noqa: T100 — for processes that are no ranks
+import pdb  # noqa: T100 — for processes that are not ranks
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable

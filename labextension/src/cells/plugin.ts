@@ -1,4 +1,4 @@
-/** The plugin that shows in a cell how its run stands: its progress beside the prompt, and where ranks are paused. */
+/** The plugin that shows the state of a run in its cell: its progress beside the prompt, and where ranks are paused. */
 
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';

@@ -7,7 +7,7 @@ import { Menu } from '@lumino/widgets';
 
 import { CommandIDs } from '../tokens';
 
-/** Ways in which paused ranks go on. */
+/** Commands that resume paused ranks. */
 export const STEPS = [
   CommandIDs.continue,
   CommandIDs.next,

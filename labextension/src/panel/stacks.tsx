@@ -1,4 +1,4 @@
-/** The stacks of paused ranks as one tree: ranks that are at the same place are together. */
+/** The stacks of paused ranks as one tree, in which ranks at the same place share a row. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandToolbarButton } from '@jupyterlab/ui-components';
@@ -57,7 +57,7 @@ export class StackTree extends Section {
     );
   }
 
-  /** Requests the stacks again when a rank has paused elsewhere, or gone on, or another frame was chosen. */
+  /** Requests the stacks again when a rank pauses or resumes, or another frame is chosen. */
   private _load(isForced = false): void {
     const cluster = this.context.clusters.current;
     const state = pausedState(cluster);
@@ -99,7 +99,7 @@ interface IFrameProps {
 function Frame({ row, trans, open, choose, select }: IFrameProps): JSX.Element {
   const { frame, ranks, chosen } = row.branch;
   const place = frame.file ? `${frame.file.split('/').pop()}:${frame.line}` : trans.__('line %1', frame.line);
-  const title = frame.file ? trans.__('%1, line %2: open it', frame.file, frame.line) : frame.source;
+  const title = frame.file ? trans.__('Open %1 at line %2', frame.file, frame.line) : frame.source;
   return (
     <li
       role="treeitem"

@@ -28,7 +28,7 @@ export interface IRunServices {
   trans: TranslationBundle;
   /** Carries out a remedy for the run that the widget shows, and returns what to say about it. */
   takeRemedy: (run: IRunBundle, from: Widget, remedy: IRemedy) => Promise<string>;
-  /** Lets the run's paused ranks go on, by a command of `CommandIDs`; without it, there are no buttons. */
+  /** Resumes the run's paused ranks with a command of `CommandIDs`; without it, there are no buttons. */
   step?: (run: IRunBundle, command: string) => Promise<void>;
   /** Opens the run's timeline; without it, there is no button. */
   timeline?: (run: IRunBundle, from: Widget) => Promise<void>;

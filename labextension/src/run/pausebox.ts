@@ -1,4 +1,4 @@
-/** Where the ranks of a run are paused, and buttons that let them go on. */
+/** Where the ranks of a run are paused, and buttons that resume them. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
@@ -6,7 +6,7 @@ import { Widget } from '@lumino/widgets';
 import { CommandIDs } from '../tokens';
 import { IPlace, IRunBundle } from './model';
 
-/** A list of places; nothing is drawn again while it stays the same. */
+/** A list of places, redrawn only when it changes. */
 export class PauseBox extends Widget {
   constructor(
     private _step: ((command: string) => Promise<void>) | undefined,

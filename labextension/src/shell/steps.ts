@@ -1,4 +1,4 @@
-/** The commands that pause ranks and let them go on. */
+/** The commands that pause and resume ranks. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import {
@@ -17,7 +17,7 @@ import { StepKind } from '../api';
 import { isPaused } from '../paused';
 import { CommandIDs, IClusters } from '../tokens';
 
-/** A way to go on: its icon, and its label for all paused ranks and for some. */
+/** A way to resume: its icon, and its labels for all paused ranks and for some. */
 interface IStep {
   how: StepKind;
   icon: LabIcon;
@@ -64,7 +64,7 @@ export function stepCommands(
   return commands;
 }
 
-/** While ranks of the cluster in the panel are paused, the page says so: shortcuts apply only then. */
+/** Marks the page while ranks of the cluster in the panel are paused, since shortcuts apply only then. */
 export function notePauses(clusters: IClusters): void {
   clusters.changed.connect(() => {
     document.body.toggleAttribute('data-jdist-paused', isPaused(clusters.current));
@@ -78,35 +78,35 @@ function steps(trans: TranslationBundle): Record<string, IStep> {
       icon: runIcon,
       all: trans.__('Continue all paused ranks'),
       some: ranks => trans.__('Continue ranks %1', ranks),
-      caption: trans.__('Let paused ranks go on')
+      caption: trans.__('Resume paused ranks')
     },
     [CommandIDs.next]: {
       how: 'next',
       icon: stepOverIcon,
       all: trans.__('Next line on all paused ranks'),
       some: ranks => trans.__('Next line on ranks %1', ranks),
-      caption: trans.__('Go on to the next line of the chosen frame')
+      caption: trans.__('Run to the next line of the chosen frame')
     },
     [CommandIDs.step]: {
       how: 'step',
       icon: stepIntoIcon,
       all: trans.__('Step on all paused ranks'),
       some: ranks => trans.__('Step on ranks %1', ranks),
-      caption: trans.__('Go on to the next line, also of a function that is called')
+      caption: trans.__('Run to the next line, stepping into functions')
     },
     [CommandIDs.return]: {
       how: 'return',
       icon: stepOutIcon,
       all: trans.__('Return on all paused ranks'),
       some: ranks => trans.__('Return on ranks %1', ranks),
-      caption: trans.__('Go on until the chosen frame has returned')
+      caption: trans.__('Run until the chosen frame has returned')
     },
     [CommandIDs.nextCall]: {
       how: 'next_call',
       icon: fastForwardIcon,
       all: trans.__('Next collective on all paused ranks'),
       some: ranks => trans.__('Next collective on ranks %1', ranks),
-      caption: trans.__('Go on until each rank is about to begin its next collective or transfer')
+      caption: trans.__('Run until each rank is about to begin its next collective or transfer')
     }
   };
 }

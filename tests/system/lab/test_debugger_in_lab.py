@@ -98,13 +98,13 @@ def test_a_cell_is_paused_looked_into_and_continued(
     assert "(6, 3)" in notebook.run(LOOKS), "the local names of the paused frame"
     (opened[1] / "end").touch()
     before = panel.row(0).inner_text()
-    press(panel, "Go on to the next line of the chosen frame")
+    press(panel, "Run to the next line of the chosen frame")
     expect(panel.row(0)).not_to_have_text(before)
-    press(panel, "Go on until the chosen frame has returned")
+    press(panel, "Run until the chosen frame has returned")
     expect(marks(notebook.cell(LOOPS))).to_have_attribute("data-paused", "⏸ 0-3")
     expect(marks(notebook.cell(DEFINES))).to_have_count(0)
     assert panel.serious_findings() == []
-    press(panel, "Let paused ranks go on")
+    press(panel, "Resume paused ranks")
     expect(notebook.output(LOOPS)).to_contain_text(re.compile(r"total\s*3"))
     expect(marks(notebook.cell(LOOPS))).to_have_count(0)
     for rank in range(4):
