@@ -9,8 +9,9 @@ from msgspec import Struct
 PauseReason = Literal["request", "breakpoint", "step", "next_call", "failure"]
 
 # How a paused rank resumes. continue: until something else pauses it. step: to the next line anywhere; next: to the
-# next line of the chosen frame or of one of its callers; return: until the chosen frame has returned; until: to a line
-# of the chosen frame at or after a number; next_call: until it is about to begin its next collective or transfer.
+# next line of the chosen frame or of one of its callers; return: until the chosen frame is about to return; until: to a
+# line of the chosen frame at or after a number. These four also pause where a function in question is about to return.
+# next_call: until it is about to begin its next collective or transfer.
 StepKind = Literal["continue", "step", "next", "return", "until", "next_call"]
 
 

@@ -55,8 +55,9 @@ class DebuggedCluster(BaseCluster):
         """Resume paused ranks (by default all), and return where they are afterwards.
 
         ``how``: "continue"; "step" to the next line anywhere; "next" to the next line of the chosen frame or of one of
-        its callers; "return" until the chosen frame has returned; "until" to a line of the chosen frame at or after
-        ``line``; "next_call" until each rank is about to begin its next collective or transfer. It returns as soon as
+        its callers; "return" until the chosen frame is about to return; "until" to a line of the chosen frame at or
+        after ``line``; "next_call" until each rank is about to begin its next collective or transfer. As in pdb, the
+        middle four also pause where a function is about to return, with the value. The call returns as soon as
         each rank has paused again, has finished, or is blocked in a collective, or after ``timeout`` seconds: 0.5
         for "continue", 60 for "next_call", else 10. Ranks that have not paused by then keep running. Raises UsageError
         if no rank is paused.

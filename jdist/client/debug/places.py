@@ -70,6 +70,8 @@ def describe_pause(paused: RankPaused) -> str:
         words += f" (in thread {paused.thread})"
     if paused.about_to is not None:
         words += f" · about to call {describe_call(paused.about_to)}"
+    if paused.returns:
+        words += f" · about to return {paused.returns}"
     if paused.reason == "failure":
         words += f" · {paused.error or 'failed'}"
     return words

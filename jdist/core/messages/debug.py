@@ -23,6 +23,7 @@ class RankPaused(Message, frozen=True):
     at: StackFrame  # The chosen frame.
     resumes: int  # How many `ResumeRanks` the rank has received for this run.
     about_to: Call | None = None  # After the step "next_call": what it is about to call.
+    returns: str = ""  # At the return of a function: the value that it is about to return, in short.
     thread: str = ""  # Name of the thread that is paused; "" for the main thread.
     error: str = ""  # For a failure, such as "ValueError: no such file".
 

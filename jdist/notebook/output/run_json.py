@@ -137,6 +137,7 @@ class PauseJson(_Record, frozen=True):
     file: str = ""  # Path on the ranks' nodes; "" for a cell.
     of_run: int = 0  # The run whose cell the code is from; 0 if it is not from a cell.
     about_to: str = ""  # The call that they are about to begin, after a step to the next one.
+    returns: str = ""  # The value that they are about to return, after a step to the end of a function.
     thread: str = ""  # The thread, if it is not the main one.
     error: str = ""  # For a failure.
 
@@ -258,7 +259,7 @@ def _pauses(view: RunView, most: int) -> list[PauseJson]:
     def place_of(paused: RankPaused) -> tuple[Any, ...]:
         at, call = paused.at, paused.about_to
         about_to = "" if call is None else describe_call(call)
-        texts = (at.source, at.file, at.run, about_to, paused.thread, paused.error)
+        texts = (at.source, at.file, at.run, about_to, paused.returns, paused.thread, paused.error)
         return (paused.reason, at.function, at.line, *(cut(t, most) if isinstance(t, str) else t for t in texts))
 
     alike = ranks_by((rank, place_of(paused)) for rank, paused in sorted(view.paused.items()))

@@ -61,13 +61,13 @@ def step(s: Session, o: Namespace) -> None:
 
 @verb("next", RANKS)
 def next_(s: Session, o: Namespace) -> None:
-    """run paused ranks to the next line of their chosen frame, or of its caller: next [-r RANKS]"""
+    """run paused ranks to the next line of their chosen frame, or to its return: next [-r RANKS]"""
     _resume(s, o, "next")
 
 
 @verb("return", RANKS)
 def return_(s: Session, o: Namespace) -> None:
-    """run paused ranks until their chosen frame has returned: return [-r RANKS]"""
+    """run paused ranks until their chosen frame is about to return: return [-r RANKS]"""
     _resume(s, o, "return")
 
 

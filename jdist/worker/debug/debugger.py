@@ -23,18 +23,18 @@ from msgspec import Struct
 
 from jdist.core.messages.debug import RankPaused, ReadStack, ResumeRanks, Stack
 from jdist.core.messages.runs import ExecuteCell
-from jdist.core.observation import Call
 from jdist.core.stacks import PauseReason, StackFrame
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.compat.rpc import raise_in_thread
 from jdist.worker.debug import stepping
 from jdist.worker.debug.frames import FrameAt, FrameStack, UserCode, outwards
-from jdist.worker.debug.stepping import Stepper
+from jdist.worker.debug.stepping import Stepper, Stop
 from jdist.worker.kernel.sigint import SafeSigint, interrupt_main
 from jdist.worker.observe import call_log
 from jdist.worker.observe.call_log import OWN_FILES, CallLog
 from jdist.worker.observe.main_thread import STORE_WAITS, TRANSPARENT, WORK_WAITS
 from jdist.worker.observe.observer import Observer
+from jdist.worker.values.summary import summarize
 
 _log = logging.getLogger("jdist.worker")
 
@@ -230,9 +230,9 @@ class Debugger:
             self._awaits_line = True
             self._stepper.begin("step", frame, 0, self._handle_line)
 
-    def _handle_line(self, frame: FrameType, _about_to: Call | None) -> None:
+    def _handle_line(self, stop: Stop) -> None:
         if self._asked:
-            self.pause(frame, "request")
+            self.pause(stop.frame, "request", stop=stop)
 
     def _handle_return(self, frame: FrameType) -> None:
         self._log.on_return = None
@@ -260,7 +260,7 @@ class Debugger:
         reason: PauseReason,
         *,
         stack: Sequence[FrameAt] | None = None,
-        about_to: Call | None = None,
+        stop: Stop | None = None,
         error: str = "",
     ) -> None:
         """Pause this thread in ``frame``, which called this, or in a traceback's frames, until it is resumed.
@@ -276,7 +276,7 @@ class Debugger:
             found = (
                 FrameStack(stack, self.is_user_code, user) if stack else FrameStack.of(frame, self.is_user_code, user)
             )
-            how = self._hold(found, reason, about_to, error)
+            how = self._hold(found, reason, stop or Stop(frame), error)
         if isinstance(how, _Abort):
             if threading.current_thread() is threading.main_thread() and not self._sigint.is_user_code(frame):
                 return  # in a task: raising would end the event loop, so the interrupt cancels the cell instead
@@ -286,13 +286,11 @@ class Debugger:
                 if how is self._newest:
                     self._stepper.begin(how.how, found.frame, how.line, self._handle_stop)
 
-    def _handle_stop(self, frame: FrameType, about_to: Call | None) -> None:
+    def _handle_stop(self, stop: Stop) -> None:
         __tracebackhide__ = True
-        self.pause(frame, "step" if about_to is None else "next_call", about_to=about_to)
+        self.pause(stop.frame, "step" if stop.call is None else "next_call", stop=stop)
 
-    def _hold(
-        self, stack: FrameStack, reason: PauseReason, about_to: Call | None, error: str
-    ) -> ResumeRanks | _Abort | None:
+    def _hold(self, stack: FrameStack, reason: PauseReason, stop: Stop, error: str) -> ResumeRanks | _Abort | None:
         """Serve orders, without raising on SIGINT. Returns None if the thread must not pause."""
         self._stop_waiting()
         thread = threading.current_thread()
@@ -306,7 +304,12 @@ class Debugger:
             self._orders = queue.SimpleQueue()
             self.paused = Paused(run, reason, stack, name, threading.get_ident(), error)
         _log.debug("paused run %d: %s", run, reason)
-        with self._cells.report_pause(RankPaused(run, self._worker, reason, stack.at, resumes, about_to, name, error)):
+        returns = ""
+        if stop.returned:
+            stack.names.add("__return__", *stop.returned)  # as pdb names it
+            returns = summarize(*stop.returned)
+        paused = RankPaused(run, self._worker, reason, stack.at, resumes, stop.call, returns, name, error)
+        with self._cells.report_pause(paused):
             while isinstance(order := self._orders.get(), ExecuteCell):
                 self._cells.run_within(order, stack.names.entered(self._shell))
         with self._lock:

@@ -144,6 +144,11 @@ class FrameNames:
         self._before = dict(self._names)
         return self._names
 
+    def add(self, name: str, value: Any) -> None:
+        """Bind a name that does not belong to the frame."""
+        self.read()[name] = value
+        self._added.add(name)
+
     @contextlib.contextmanager
     def used(self) -> Iterator[dict[str, Any]]:
         """The dictionary, for a context that may change it; on exit, the changes are written to the frame."""

@@ -1,23 +1,37 @@
 """Stepping: runs a paused thread to its next line, or to its next call of torch.distributed, and stops there.
 
+As in pdb, a step also stops where a function is about to return, with the value that it returns.
 Only the frames that were on the stack are traced (`sys.settrace`) and, for a step, those that they call. Nothing is
 traced otherwise. Stepping to the next call needs no tracing: the call log runs a hook before each call.
 """
 
+import dis
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from jdist.core.observation import Call
 from jdist.core.stacks import StepKind
 from jdist.worker.observe.call_log import CallLog, LoggedCall
 
 IsUserCode = Callable[[FrameType], bool]
-OnStop = Callable[[FrameType, Call | None], None]  # Where it stopped, and what it is about to call.
-
 _Statement = tuple[str, CodeType]  # File name of a cell, and the code that runs it.
+
+_RETURNS = {dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap}
+
+
+class Stop(NamedTuple):
+    """Where a step has stopped, and what the thread is about to do there."""
+
+    frame: FrameType
+    call: Call | None = None  # It is about to begin this call.
+    returned: tuple[Any, ...] = ()  # The frame is about to return this value, if there is one.
+
+
+OnStop = Callable[[Stop], None]
 
 
 class Stepper:
@@ -58,7 +72,7 @@ class Stepper:
             call = self._upcoming(logged, is_in_cpp)
             if call is not None:
                 self.end()
-                on_stop(frame, call)
+                on_stop(Stop(frame, call))
 
         return stop
 
@@ -80,7 +94,7 @@ class _Trace:
         self._replaced: list[tuple[FrameType, Any]] = []  # and those of frames.
 
     def begin(self, innermost: FrameType) -> None:
-        own = {"step": innermost, "return": self._frame.f_back}.get(self._how, self._frame)
+        own = innermost if self._how == "step" else self._frame
         for frame in filter(self._is_user_code, _outwards(own)):
             self._replaced.append((frame, frame.f_trace))
             frame.f_trace = self._handle
@@ -101,22 +115,29 @@ class _Trace:
                 frame.f_trace = earlier
         self._replaced.clear()
 
-    def _handle(self, frame: FrameType, event: str, _: object) -> Any:
+    def _handle(self, frame: FrameType, event: str, value: Any) -> Any:
         """The trace function, of the thread ("call") and of the traced frames."""
         if self._is_over:
             self.end()
         elif event == "call":
             is_entered = self._is_user_code(frame) if self._how == "step" else _statement(frame) in self._statements
             return self._handle if is_entered else None
-        elif event == "line" and self._stops_at(frame):
-            self.end()
-            # Python traces nothing within a trace function: cells that run in the frame could not be interrupted there.
-            sys.call_tracing(self._on_stop, (frame, None))
+        elif event == "line" and self._stops_at_line(frame):
+            self._stop(Stop(frame))
+        elif event == "return" and _is_returning(frame):
+            self._stop(Stop(frame, returned=(value,)))
         return None
 
-    def _stops_at(self, frame: FrameType) -> bool:
+    def _stop(self, stop: Stop) -> None:
+        self.end()
+        # Python traces nothing within a trace function: cells that run in the frame could not be interrupted there.
+        sys.call_tracing(self._on_stop, (stop,))
+
+    def _stops_at_line(self, frame: FrameType) -> bool:
         is_chosen = frame is self._frame or (self._own is not None and _statement(frame) == self._own)
-        return self._how != "until" or not is_chosen or frame.f_lineno >= self._line
+        if not is_chosen:
+            return True
+        return self._how != "return" and (self._how != "until" or frame.f_lineno >= self._line)
 
 
 def _statement(frame: FrameType) -> _Statement | None:
@@ -124,6 +145,12 @@ def _statement(frame: FrameType) -> _Statement | None:
     if frame.f_code.co_name != "<module>" or frame.f_back is None:
         return None
     return frame.f_code.co_filename, frame.f_back.f_code
+
+
+def _is_returning(frame: FrameType) -> bool:
+    """Whether a frame with a "return" event is a function's that returns, rather than yields, awaits or raises."""
+    code = frame.f_code
+    return bool(code.co_flags & inspect.CO_OPTIMIZED) and code.co_code[frame.f_lasti] in _RETURNS
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -75,6 +75,7 @@ export interface IPlace {
   file?: string;
   of_run?: number;
   about_to?: string;
+  returns?: string;
   thread?: string;
   error?: string;
 }

@@ -74,5 +74,6 @@ export function placeText(place: IPlace, trans: TranslationBundle): string {
   const source = place.source ? `: ${place.source}` : '';
   const thread = place.thread ? ` ${trans.__('(in thread %1)', place.thread)}` : '';
   const call = place.about_to ? ` · ${trans.__('about to call %1', place.about_to)}` : '';
-  return `[${place.ranks}] ${at}${source}${thread}${call}${place.error ? ` · ${place.error}` : ''}`;
+  const value = place.returns ? ` · ${trans.__('about to return %1', place.returns)}` : '';
+  return `[${place.ranks}] ${at}${source}${thread}${call}${value}${place.error ? ` · ${place.error}` : ''}`;
 }

@@ -99,7 +99,7 @@ function steps(trans: TranslationBundle): Record<string, IStep> {
       icon: stepOutIcon,
       all: trans.__('Return on all paused ranks'),
       some: ranks => trans.__('Return on ranks %1', ranks),
-      caption: trans.__('Run until the chosen frame has returned')
+      caption: trans.__('Run until the chosen frame is about to return')
     },
     [CommandIDs.nextCall]: {
       how: 'next_call',

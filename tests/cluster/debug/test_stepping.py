@@ -43,14 +43,25 @@ def steps(cluster: jdist.Cluster, run: jdist.CellRun, *orders: Any, **options: A
 def test_steps_stop_where_they_should_on_all_ranks(cluster: jdist.Cluster) -> None:
     alone = cluster.run(TRAIN.replace("breakpoint()", "pass"), timeout=60).values
     run = paused(cluster, TRAIN, range(4))
-    expected = ["train:9", "loss_of:2", "loss_of:3", "train:10"]
-    assert steps(cluster, run, "step", "step", "next", "return") == expected
-    assert {at.reason for at in run.paused.values()} == {"step"}
-    assert steps(cluster, run, "next", "next", "next", "until 11") == ["train:11", "train:7", "train:8", "train:11"]
+    assert steps(cluster, run, "step", "step", "return") == ["train:9", "loss_of:2", "loss_of:3"]
+    assert {(at.reason, at.returns) for at in run.paused.values()} == {("step", "tensor [1] float32")}
+    assert cluster.run("__return__ is y", timeout=60).values == dict.fromkeys(range(4), True)
+    expected = ["train:10", "train:11", "train:7", "train:8", "train:11"]
+    assert steps(cluster, run, "next", "next", "next", "next", "until 11") == expected
+    assert {at.returns for at in run.paused.values()} == {""}
+    assert cluster.run("'__return__' in dir()", timeout=60).values == dict.fromkeys(range(4), False)
+    assert steps(cluster, run, "return") == ["train:12"]
+    assert run.paused[0].returns == str(alone[0])
+    assert steps(cluster, run, "next") == ["done"]  # the call is on the cell's last line
+    assert run.values == alone
+
+
+def test_a_return_from_the_cell_itself_is_the_end_of_the_run(cluster: jdist.Cluster) -> None:
+    run = paused(cluster, "def f():\n    breakpoint()\nf()", range(4))
     cluster.up()
     assert {s.frames[s.chosen].function for s in cluster.where().values()} == {"<cell>"}
     assert steps(cluster, run, "return") == ["done"]
-    assert run.values == alone
+    run.check()
 
 
 def test_the_next_call_shows_what_each_rank_is_about_to_call(cluster: jdist.Cluster) -> None:

@@ -37,6 +37,7 @@ def test_the_reason_is_named_where_the_line_does_not_say_it() -> None:
             1: paused(1, reason="failure", error="ValueError: bad"),
             2: paused(2, thread="autograd"),
             3: paused(3, reason="next_call", about_to=Call("send", "0", 0, ((4,),), ("int64",), peer=1)),
+            4: paused(4, reason="step", returns="tensor [] float32"),
         },
         {},
     )
@@ -45,6 +46,7 @@ def test_the_reason_is_named_where_the_line_does_not_say_it() -> None:
         "train_step, line 8: loss.backward() · ValueError: bad",
         "train_step, line 8: loss.backward() (in thread autograd)",
         "train_step, line 8: loss.backward() · about to call send [4] int64 to rank 1",
+        "train_step, line 8: loss.backward() · about to return tensor [] float32",
     ]
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from jdist.core.observation import Call
-from jdist.worker.debug.stepping import Stepper
+from jdist.worker.debug.stepping import Stepper, Stop
 from jdist.worker.observe.call_log import CallLog, LoggedCall
 
 CELL = "<a cell>"
@@ -33,7 +33,7 @@ class Program:
         self.orders = iter(orders)
         self.stops: list[str] = []
         self.calls: list[Call] = []
-        self.names: dict[str, Any] = {"pause": lambda: self.stop(sys._getframe(1), None), **names}
+        self.names: dict[str, Any] = {"pause": lambda: self.stop(Stop(sys._getframe(1))), **names}
         self.code = compile(textwrap.dedent(text), CELL, "exec")
 
     def run(self) -> list[str]:
@@ -43,13 +43,15 @@ class Program:
         assert sys.gettrace() is before
         return self.stops
 
-    def stop(self, frame: FrameType, call: Call | None) -> None:
-        if call is not None:
-            self.calls.append(call)
+    def stop(self, stop: Stop) -> None:
+        frame = stop.frame
+        if stop.call is not None:
+            self.calls.append(stop.call)
             while frame.f_code.co_filename != CELL:
                 assert frame.f_back is not None
                 frame = frame.f_back
-        self.stops.append(f"{frame.f_code.co_name.strip('<>')}:{frame.f_lineno}")
+        value = "".join(f" returns {value!r}" for value in stop.returned)
+        self.stops.append(f"{frame.f_code.co_name.strip('<>')}:{frame.f_lineno}{value}")
         kind: Any
         kind, *rest = next(self.orders, "continue").split()
         if "up" in rest:
@@ -86,14 +88,14 @@ after = result
 @pytest.mark.parametrize(
     ("orders", "expected"),
     [
-        (["step"] * 6, ["train:9", "scaled:2", "scaled:3", "train:7", "train:8", "train:9"]),
+        (["step"] * 6, ["train:9", "scaled:2", "scaled:3", "scaled:3 returns 2", "train:7", "train:8"]),
         (["next"] * 3, ["train:9", "train:7", "train:8"]),
-        (["return"] * 2, ["module:13"]),
+        (["return"] * 3, ["train:10 returns 12", "module:13"]),
         (["next up"] * 2, ["module:13"]),
-        (["step", "step", "return"], ["train:9", "scaled:2", "train:7"]),
-        (["step", "step", "next", "next"], ["train:9", "scaled:2", "scaled:3", "train:7"]),
-        (["until 10", "step"], ["train:10", "module:13"]),
-        (["until 99", "next", "next"], ["module:13"]),
+        (["step", "step", "return", "next"], ["train:9", "scaled:2", "scaled:3 returns 2", "train:7"]),
+        (["step", "step", "next", "next"], ["train:9", "scaled:2", "scaled:3", "scaled:3 returns 2"]),
+        (["until 10", "step", "step"], ["train:10", "train:10 returns 12", "module:13"]),
+        (["until 99", "next", "next"], ["train:10 returns 12", "module:13"]),
         (["step", "step up"], ["train:9", "scaled:2"]),  # the next line anywhere, whichever frame is chosen
         (["next_call", "next"], []),
         ([], []),
@@ -150,9 +152,9 @@ y = x
 @pytest.mark.parametrize(
     ("orders", "expected"),
     [
-        (["next"] * 4, ["f:3", "module:5", "module:6", "module:7"]),
-        (["step"] * 3, ["f:3", "module:5", "module:6"]),
-        (["return", "next"], ["module:5", "module:6"]),
+        (["next"] * 5, ["f:3", "f:3 returns 1", "module:5", "module:6", "module:7"]),
+        (["step"] * 4, ["f:3", "f:3 returns 1", "module:5", "module:6"]),
+        (["return", "next", "next"], ["f:3 returns 1", "module:5", "module:6"]),
         (["next up", "until 7", "return"], ["module:5", "module:7"]),
         (["until up 9", "return"], []),
         (["next up", "until 8", "next"], ["module:5", "module:8"]),
@@ -170,6 +172,42 @@ def test_statements_of_a_cell_that_run_one_by_one(orders: list[str], expected: l
         run_code(compile(ast.Module([statement], []), CELL, "exec"))
     program.stepper.end()
     assert program.stops == ["f:2", *expected]
+
+
+def test_calls_that_no_line_follows_stop_where_they_return() -> None:
+    text = """\
+    def f(n):
+        if n == 0:
+            pause()
+            return 'end'
+        return f(n - 1)
+    f(2)
+    """
+    returns = ["f:5 returns 'end'"] * 2
+    assert stops(text, "return", "next", "return", "next") == ["f:3", "f:4 returns 'end'", *returns]
+    assert stops(text, "next", "step", "step", "step") == ["f:3", "f:4", "f:4 returns 'end'", *returns]
+    assert stops(text, "return up", "return") == ["f:3", "f:5 returns 'end'", "f:5 returns 'end'"]
+
+
+def test_a_frame_that_raises_or_yields_does_not_return() -> None:
+    text = """\
+    def numbers():
+        for i in range(2):
+            pause() if i == 0 else None
+            yield i
+
+    def fails():
+        for _ in numbers():
+            pass
+        return 1 / 0
+
+    try:
+        fails()
+    except ZeroDivisionError:
+        handled = 1
+    """
+    assert stops(text, "return", "return") == ["numbers:3", "fails:8", "module:13"]
+    assert stops(text, "next up", "next", "next") == ["numbers:3", "fails:8", "fails:7", "fails:8"]
 
 
 def test_generators_stop_in_their_callers_and_where_they_go_on() -> None:
@@ -207,8 +245,10 @@ def test_coroutines_are_followed_through_their_waits() -> None:
 
     asyncio.run(main())
     """
-    assert stops(text, *["next"] * 2) == ["waits:4", "waits:5", "waits:6"]
-    assert stops(text, *["step"] * 3) == ["waits:4", "waits:5", "other:13", "waits:6"]
+    assert stops(text, *["next"] * 3) == ["waits:4", "waits:5", "waits:6", "waits:6 returns 1"]
+    assert stops(text, "return") == ["waits:4", "waits:6 returns 1"]
+    followed = ["waits:4", "waits:5", "other:13", "other:13 returns None", "waits:6"]
+    assert stops(text, *["step"] * 4) == followed
 
 
 def test_frames_of_libraries_are_stepped_over_and_what_they_call_is_not() -> None:
@@ -225,8 +265,9 @@ def test_frames_of_libraries_are_stepped_over_and_what_they_call_is_not() -> Non
     def run(function: Any) -> None:
         function(1, 2)
 
-    program = Program(text, *["step"] * 5, run=run, textwrap=textwrap)
-    assert program.run() == ["module:4", "module:5", "module:6", "add:3", "module:7", "add:3"]
+    program = Program(text, *["step"] * 6, run=run, textwrap=textwrap)
+    added = ["add:3", "add:3 returns 3"]
+    assert program.run() == ["module:4", "module:5", "module:6", *added, "module:7", "add:3"]
 
 
 def test_names_are_changed_where_it_has_stopped_and_interrupts_leave_the_frame() -> None:
@@ -243,8 +284,8 @@ def test_names_are_changed_where_it_has_stopped_and_interrupts_leave_the_frame()
     program = Program(text, "next")
     served = program.stop
 
-    def stop(frame: FrameType, call: Call | None) -> None:
-        served(frame, call)
+    def stop(stop: Stop) -> None:
+        served(stop)
         if len(program.stops) == 2:
             raise KeyboardInterrupt
 
@@ -261,11 +302,11 @@ def test_what_runs_where_it_has_stopped_can_be_traced() -> None:
         seen.append(f"{event} {frame.f_code.co_name}")
         return None
 
-    def stop(frame: FrameType, call: Call | None) -> None:
+    def stop(stop: Stop) -> None:
         sys.settrace(trace)
         program.log.all()
         sys.settrace(None)
-        served(frame, call)
+        served(stop)
 
     program.stop = stop  # type: ignore[method-assign]
     assert program.run() == ["module:1", "module:2", "module:3"]
@@ -369,10 +410,10 @@ def test_the_next_call_is_stopped_at_before_it_begins_and_its_arguments_are_read
 
     served = program.stop
 
-    def stop(frame: FrameType, call: Call | None) -> None:
+    def stop(stop: Stop) -> None:
         assert len(reached) == len(program.calls)
         tensor.resize_(2)
-        served(frame, call)
+        served(stop)
 
     program.stop = stop  # type: ignore[method-assign]
     program.names.update(
