@@ -100,7 +100,10 @@ def test_a_cell_is_paused_looked_into_and_continued(
     before = panel.row(0).inner_text()
     press(panel, "Run to the next line of the chosen frame")
     expect(panel.row(0)).not_to_have_text(before)
-    press(panel, "Run until the chosen frame has returned")
+    press(panel, "Run until the chosen frame is about to return")
+    expect(notebook.output(LOOPS)).to_contain_text("return scale · about to return 3")
+    notebook.picture("returning")
+    press(panel, "Run to the next line of the chosen frame")
     expect(marks(notebook.cell(LOOPS))).to_have_attribute("data-paused", "⏸ 0-3")
     expect(marks(notebook.cell(DEFINES))).to_have_count(0)
     assert panel.serious_findings() == []
