@@ -82,7 +82,7 @@ class Variables:
             raise UsageError(f"restore takes variable names, and {bad[0]!r} is none; restore the whole object")
         if source in fresh:
             raise UsageError(
-                f"rank {source} cannot be restored from itself: name a rank that has lived on as the source"
+                f"rank {source} cannot be restored from itself: name a surviving rank as the source"
             )
         done = {}
         for target in fresh:

@@ -93,7 +93,7 @@ def attach(s: Session, o: Namespace) -> None:
     s.use(cluster)
     s.echo(
         f"attached to cluster {cluster.name}: {cluster.world_size} ranks on {len(cluster.nodes)} nodes · "
-        f"{cluster.backend} · {cluster.facts.phase}; every name on a rank that has lived on is as it was left"
+        f"{cluster.backend} · {cluster.facts.phase}; variables on surviving ranks are unchanged"
     )
     for row in cluster.status().ranks:
         if row.death:
