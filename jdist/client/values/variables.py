@@ -81,9 +81,7 @@ class Variables:
         if bad:
             raise UsageError(f"restore takes variable names, and {bad[0]!r} is none; restore the whole object")
         if source in fresh:
-            raise UsageError(
-                f"rank {source} cannot be restored from itself: name a surviving rank as the source"
-            )
+            raise UsageError(f"rank {source} cannot be restored from itself: name a surviving rank as the source")
         done = {}
         for target in fresh:
             run = await self._runs.run_internal(rank_code.restore(wanted, source, target), check=False)

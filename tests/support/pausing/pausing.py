@@ -175,8 +175,11 @@ class _Play:
                 self._fault(f"rank {rank} had found {found}, and not the beginning of {expected}")
 
     def _replace(self) -> None:
-        """A local variable is bound to something else that is equal."""
+        """A local variable is bound to something else that is equal, unless the line has already evaluated it."""
         self._find()
+        self._paused = tuple(r for r, at in self._run.paused.items() if not at.at.source.startswith("acc.append"))
+        if not self._paused:
+            return
         self._ask(REPLACE)
         if not all(self._ask(REPLACED).values()):
             self._fault("a local variable was not replaced")
