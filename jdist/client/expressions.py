@@ -7,12 +7,12 @@ from jdist.core.errors import UsageError
 from jdist.core.rank_code import run_script
 
 
-def script_cell(path: str, args: Sequence[str] = ()) -> str:
+def script_cell(path: str, args: Sequence[str] = (), *, in_job: bool = False) -> str:
     """A cell that runs the script at ``path`` as ``__main__``. Raises UsageError when it is not there."""
     script = Path(path).expanduser()
     if not script.is_file():
         raise UsageError(f"there is no script {path!r} here ({Path.cwd()})")
-    return run_script(str(script.resolve()), args)
+    return run_script(str(script.resolve()), args, in_job=in_job)
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -7,17 +7,21 @@ from collections.abc import Sequence
 
 ENTRY_POINTS = ("run_script", "full_values", "broadcast", "restore", "call_on_reform")
 _MODULE = "__import__('jdist.worker.entry_points', fromlist=['x'])"
+_IN_JOB = {False: "", True: ", in_job=True"}
 FULL_VALUES = "__jdist_full__"  # The name to which :func:`full_values` binds what it found.
 
 
-def run_script(path: str, args: Sequence[str]) -> str:
-    """Run the script at ``path`` as ``__main__``; its names are bound in the session."""
-    return f"{_MODULE}.run_script({path!r}, {list(args)!r}, globals())"
+def run_script(path: str, args: Sequence[str], *, in_job: bool = False) -> str:
+    """Run the script at ``path`` as ``__main__``; its names are bound in the session.
+
+    ``in_job``: it is the only code that the cluster was started for.
+    """
+    return f"{_MODULE}.run_script({path!r}, {list(args)!r}, globals(){_IN_JOB[in_job]})"
 
 
-def run_module(name: str, args: Sequence[str], directory: str) -> str:
+def run_module(name: str, args: Sequence[str], directory: str, *, in_job: bool = False) -> str:
     """Run the module called ``name`` as ``__main__``, as ``python -m`` does in ``directory``."""
-    return f"{_MODULE}.run_script({name!r}, {list(args)!r}, globals(), {directory!r})"
+    return f"{_MODULE}.run_script({name!r}, {list(args)!r}, globals(), {directory!r}{_IN_JOB[in_job]})"
 
 
 def is_script(code: str) -> bool:

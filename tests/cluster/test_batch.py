@@ -18,10 +18,12 @@ from support.waits import eventually
 BY_RANK = """
 import os, sys
 import torch.distributed as dist
+dist.init_process_group("gloo")
 rank = dist.get_rank()
 print("begun", sys.argv[1:], flush=True)
 print("to stderr", rank, file=sys.stderr)
 exec(sys.argv[1 + rank])
+dist.destroy_process_group()
 """
 BARRIER = "dist.barrier()"
 
@@ -78,6 +80,7 @@ def test_a_rank_that_fails_ends_the_job_with_its_code(
     job = jobs.start("-n", "2", script, BARRIER, on_rank_1)
     assert job.wait() == code, job.said
     assert says in job.said
+    assert "is fresh" not in job.said
 
 
 def test_a_script_that_cannot_be_begun_shows_its_own_lines_only(jobs: Jobs) -> None:
@@ -101,6 +104,10 @@ def test_a_job_that_has_no_end_of_its_own_is_ended(jobs: Jobs, script: str) -> N
     assert stuck.wait() == 1, stuck.said
     assert "has not entered barrier" in stuck.said
     assert "it is being stopped" in stuck.said
+    assert "did not finish" not in stuck.said
+    assert "jdist interrupt" not in stuck.said
+    assert "by_rank.py:" in stuck.said
+    assert "rank 1 finished the script" in stuck.said
     assert busy.wait() == 1, busy.said
     assert "the others kept running" in busy.said
 

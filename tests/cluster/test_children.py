@@ -264,4 +264,5 @@ def test_a_cell_has_no_command_line(cluster_of_children: jdist.Cluster) -> None:
     error = run.outcomes[0].error
     assert error is not None
     assert [str(remedy) for remedy in error.remedies] == ["run FILE --option value"]
+    assert "%tb" not in "".join(error.traceback)  # IPython would suggest it
     assert "To exit" not in run.outcomes[0].stderr

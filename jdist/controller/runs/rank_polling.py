@@ -24,6 +24,7 @@ from jdist.core.messages.observation import Observation, Observe, Stalled, Verdi
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.status import Notice
 from jdist.core.observation import Verdict
+from jdist.core.rank_code import is_script
 from jdist.core.ranks import RankSet, describe_ranks
 
 _RECENT_CALLS = 8  # Calls of each group that a rank reports, to compare them between ranks.
@@ -140,7 +141,8 @@ class RankPoller:
         if end is None:
             return RankSnapshot(where, "free", observation)
         part: Part = "done" if end.kind == "value" else "failed"
-        return RankSnapshot(where, part, observation, self._model.now - end.at, end.failure)
+        ago = self._model.now - end.at
+        return RankSnapshot(where, part, observation, ago, end.failure, is_script=is_script(run.code))
 
     def _decide(self, run: Run, ranks: dict[int, RankSnapshot], *, is_near: bool) -> None:
         """Set the run's verdict, or wait for the next poll to confirm it. ``is_near``: the run's deadline is near."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jdist.controller.verdict.mismatch import describe_call, describe_tensors
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, begun_for, is_send, missing, needs
-from jdist.core.observation import ANY, Call
+from jdist.core.observation import ANY, Activity, Call
 from jdist.core.quantities import format_count
 from jdist.core.ranks import describe_ranks, ranks_by
 
@@ -102,8 +102,8 @@ def waits(stuck: Sequence[int], first: int, ranks: Ranks) -> tuple[str, ...]:
     """The ranks that wait where ``first`` waits, by cell line; then those that wait elsewhere."""
     here = [r for r in sorted(stuck) if ranks[r].pending == ranks[first].pending]
     lines = []
-    for line, together in ranks_by((r, ranks[r].activity.line) for r in here).items():
-        place = f"{ranks[first].activity.op}{_at_line(line)}"
+    for at, together in ranks_by((r, _at(ranks[r].activity)) for r in here).items():
+        place = f"{ranks[first].activity.op}{at}"
         seconds = _seconds(max(ranks[r].activity.seconds for r in together))
         lines.append(f"{describe_ranks(together, 'waits')} in {place} ({seconds})")
     return (*lines, *(f"rank {r} waits in {_wait(r, ranks)}" for r in sorted(stuck) if r not in here))
@@ -115,7 +115,8 @@ def whereabouts(rank: int, snapshot: RankSnapshot) -> str:
         return f"rank {rank} was lost; a fresh process takes its place when the run is over"
     if snapshot.part == "free":
         return f"rank {rank} is not in this run, and idle"
-    did = "finished the cell" if snapshot.part == "done" else "failed"
+    finished = f"finished the {'script' if snapshot.is_script else 'cell'}"
+    did = finished if snapshot.part == "done" else "failed"
     return f"rank {rank} {did} {_seconds(snapshot.ago)} ago" + (f": {snapshot.note}" if snapshot.note else "")
 
 
@@ -140,14 +141,16 @@ def _work(rank: int, snapshot: RankSnapshot) -> str:
     if activity.kind == "silent":
         return f"rank {rank} does not answer{other}" + (f": {activity.state}" if activity.state else "")
     if activity.kind == "idle":
-        return f"rank {rank} is about to begin its cell"
+        return f"rank {rank} is about to begin"
     if activity.kind != "python":
-        return f"rank {rank} is in {activity.op}{_at_line(activity.line)}{other} ({_seconds(activity.seconds)})"
+        return f"rank {rank} is in {activity.op}{_at(activity)}{other} ({_seconds(activity.seconds)})"
     pace = ""
     if activity.cpu is not None:
         pace = ", sleeping or waiting" if activity.cpu < _SLEEPING else f", {activity.cpu * 100:.0f} % CPU"
-    at = f"at cell line {activity.line}" if activity.line else "in"
-    return f"rank {rank} is {at}{other}: {activity.source or activity.op} ({_seconds(activity.seconds)}{pace})"
+    doing = f" at cell line {activity.line}{other}: {activity.source or activity.op}"
+    if not activity.line:
+        doing = f"{_at(activity) or f' in {activity.op}'}{other}"
+    return f"rank {rank} is{doing} ({_seconds(activity.seconds)}{pace})"
 
 
 def label(call: Call, snapshot: RankSnapshot) -> str:
@@ -191,7 +194,14 @@ def _wait(rank: int, ranks: Ranks) -> str:
     else:
         what, awaited = activity.op, {m for need in needs(rank, ranks) for m in need}
     whom = f" for {describe_ranks(awaited)}" if awaited else ""
-    return f"{what}{_at_line(activity.line)} ({_seconds(activity.seconds)}){whom}"
+    return f"{what}{_at(activity)} ({_seconds(activity.seconds)}){whom}"
+
+
+def _at(activity: Activity) -> str:
+    """The line of the cell or, without one, of the script."""
+    if activity.line is None and activity.source:
+        return f" at {activity.source}"
+    return _at_line(activity.line)
 
 
 def _at_line(line: int | None) -> str:

@@ -34,6 +34,7 @@ class RankSnapshot(Struct, frozen=True):
     ago: float = 0.0  # Seconds since its part was over.
     note: str = ""  # How it failed, or which run it is in.
     paused: str = ""  # Where it is paused, though another run may be running there; "": it is not.
+    is_script: bool = False  # Its part was that of a script, not of a cell.
 
     @property
     def is_unknown(self) -> bool:

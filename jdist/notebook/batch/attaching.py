@@ -1,4 +1,4 @@
-"""Attaching: how a user attaches to a job's cluster, from this host or another."""
+"""Attaching: how a user attaches to a job's cluster, from this host or another, and how to end it."""
 
 import socket
 
@@ -7,9 +7,9 @@ from jdist.client.blocking import Cluster
 
 def how_to_attach(cluster: Cluster) -> list[str]:
     """What to type, and where."""
-    host = socket.gethostname()
+    attach, stop, host = f"%dist attach {cluster.name}", f"jdist stop {cluster.name}", socket.gethostname()
+    where = f"in a notebook on {host}, or on any host with this home directory"
     if not cluster.asynchronous.link.connection.public_port:
-        return [
-            f"→ %dist attach {cluster.name}   in a notebook on {host} (other hosts can attach only with --bind '*')"
-        ]
-    return [f"→ %dist attach {cluster.name}   in a notebook on {host}, or on any host with this home directory"]
+        where = f"in a notebook on {host} (other hosts can attach only with --bind '*')"
+    width = max(len(attach), len(stop))
+    return [f"→ {attach:<{width}}  {where}", f"→ {stop:<{width}}  in a shell"]

@@ -107,7 +107,7 @@ def run_command(words: Words, environ: Mapping[str, str] = os.environ) -> int | 
         at = [n for n, word in enumerate(line.own) if word.partition("=")[0] == "--cluster"]
         kept = [w for n, w in enumerate(line.own) if n not in at and not (n - 1 in at and "=" not in line.own[n - 1])]
         return OnRunning(name, [*kept, *line.script])
-    cell = cell_of(line.script, is_module=options.module)
+    cell = cell_of(line.script, is_module=options.module, in_job=True)
     deadline = options.timeout
     options.timeout, options.rest = options.start_timeout, line.launcher
     hold_for = options.hold_for or _HOLD_FOR

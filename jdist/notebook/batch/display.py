@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Iterable
 
+from msgspec import structs
+
 from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.runs import Output, Text
+from jdist.core.messages.runs import Output, RankDone, Text
 from jdist.core.messages.status import Notice
 from jdist.core.observation import Verdict
 from jdist.notebook.output.render import render
@@ -34,13 +36,19 @@ class ErrorScreen(TerminalScreen):
 
 
 class BatchDisplay:
-    """Shows one run: each complete line of output, with the ranks that wrote it."""
+    """Shows one run: each complete line of output, with the ranks that wrote it.
 
-    def __init__(self, cluster: Cluster, run: CellRun):
+    Its cluster ends with it unless ``holds``, so no action on it is suggested.
+    """
+
+    def __init__(self, cluster: Cluster, run: CellRun, *, holds: bool = False, timeout: float | None = None):
         self._cluster = cluster
         self._run = run
+        self._holds = holds
+        self._timeout = timeout
         self._out, self._err = LineStream(), LineStream()
         self._told: Verdict | None = None  # The verdict that stands in the log.
+        self._has_failed = False  # Ranks of the run have failed.
 
     def handle(self, message: Message) -> None:
         """Show a message about the run."""
@@ -51,23 +59,28 @@ class BatchDisplay:
                     _write((self._err if is_error else self._out).feed(item), is_error=is_error)
             case VerdictChanged(_, verdict):
                 self._tell_verdict(verdict)
-            case Notice():
+            case RankDone():
+                self._has_failed |= message.kind != "value"
+            case Notice() if message.run or self._holds or not self._has_failed:  # the summary has later losses
                 tell(remedy_text.worded(message))
 
     def _tell_verdict(self, verdict: Verdict | None) -> None:
         """Write a verdict once: while ranks wait for a slow or paused one, it is sent again each second."""
         if verdict is None:
             tell("● the run is making progress again")
-        elif self._told is None or not verdict.is_same_finding(self._told):
-            tell(verdict.text(remedy_text.command))
+        elif not self._has_told(verdict):
+            tell(structs.replace(verdict, remedies=()).text())
         self._told = verdict
+
+    def _has_told(self, verdict: Verdict) -> bool:
+        """Whether the user knows it. That ranks are lost is in a notice and in their outcomes."""
+        return verdict.kind == "lost" or (self._told is not None and verdict.is_same_finding(self._told))
 
     def finish(self) -> None:
         """Show the rest of the output, and how the run ended."""
         _write(self._out.close(), is_error=False)
         _write(self._err.close(), is_error=True)
         run = self._run
-        is_loss = run.verdict is not None and run.verdict.kind == "lost"  # also in the outcomes
         view = RunView(
             run=run.number,
             ranks=tuple(run.ranks),
@@ -76,7 +89,9 @@ class BatchDisplay:
             outcomes=dict(run.outcomes),
             topology=self._cluster.topology,
             first_failed=run.first_failure,
-            verdict=None if is_loss else run.verdict,
+            verdict=run.verdict,
+            has_told_verdict=run.verdict is not None and self._has_told(run.verdict),
+            timeout=self._timeout,
             cluster=self._cluster.name,
         )
         tell(render(view)["text/plain"])

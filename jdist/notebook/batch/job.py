@@ -34,7 +34,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LEAVE = 20.0  # Seconds from a signal until the cluster is stopped even if the run has not ended.
 _LINES = 1_000_000  # Lines shown for each stream of a rank; the rank's log has all of them.
 _WHY = {
-    "hang": "the run cannot finish, so it is being stopped; --hold would keep it for inspection",
+    "hang": "the run cannot finish, so it is being stopped; run it with --hold to inspect it in a notebook",
     "failure": "a rank failed and the others kept running, so they are being interrupted",
     "time": "the --hold-for time is over, so the run is being stopped",
 }
@@ -131,7 +131,7 @@ class JobRun:
         job = self._job
         run = self._cluster.submit(job.cell, tuple(self._cluster.ranks), timeout=job.timeout, hold=job.holds)
         run.keeps_output = False
-        display = BatchDisplay(self._cluster, run)
+        display = BatchDisplay(self._cluster, run, holds=job.holds, timeout=job.timeout)
         unwatch = self._watch_cluster()
         try:
             run.watch(self._events.put)
@@ -207,7 +207,7 @@ class JobRun:
 
     def _tell_how(self, what: str) -> None:
         until = time.strftime("%a %H:%M:%S", time.localtime(time.time() + self._job.hold_for))
-        tell(f"{what}\nheld for at most {format_duration(self._job.hold_for)}, until {until}; to inspect it:")
+        tell(f"{what}\nheld for at most {format_duration(self._job.hold_for)}, until {until}; to inspect or end it:")
         for line in how_to_attach(self._cluster):
             tell(f"  {line}")
 

@@ -83,7 +83,7 @@ class Rules:
             self._hold_until = now + self._hold_for
 
     def _judge(self, verdict: Verdict | None, now: float) -> None:
-        is_certain = verdict is not None and verdict.is_certain
+        is_certain = verdict is not None and verdict.is_certain and verdict.kind != "lost"  # a loss ends the run
         is_kept = is_certain and self._holds
         self._verdict = verdict if is_kept and not self._is_kept else None
         self._is_kept = is_kept

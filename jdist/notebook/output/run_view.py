@@ -102,10 +102,11 @@ def _likeness(outcome: Outcome) -> tuple[object, ...]:
     error = outcome.error
     if error is None:
         return (outcome.kind,)
+    place = error.cell_line or error.source  # the source of a script has its line
     if outcome.kind in ("timeout", "interrupted"):  # what ended the call they were in differs by chance
-        return (outcome.kind, error.cell_line)
+        return (outcome.kind, place)
     last = numberless(ansi.strip(error.traceback[-1])) if error.traceback else ""
-    return (outcome.kind, error.is_echo, error.ename, numberless(error.evalue), error.cell_line, last)
+    return (outcome.kind, error.is_echo, error.ename, numberless(error.evalue), place, last)
 
 
 def _located(ranks: tuple[int, ...], topology: Topology | None) -> str:
@@ -140,6 +141,7 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
     cluster: str = ""  # The cluster's name.
     timeout: float | None = None  # The run's deadline, named once it has passed.
     verdict: Verdict | None = None  # Why the run does not move, or did not finish.
+    has_told_verdict: bool = False  # The user has read it already.
     first_failed: int | None = None  # The rank that was seen to fail first; without it the earliest end counts.
     paused: Mapping[int, RankPaused] = {}  # Where ranks are paused.
     frames: str = ""  # In which frames the cell runs, if not in the ranks' own names, such as "in the paused frames".
@@ -147,7 +149,7 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def verdict_text(self) -> str:
         """The verdict in words; once the run is over, without suggested actions."""
-        if self.verdict is None:
+        if self.verdict is None or self.has_told_verdict:
             return ""
         return ansi.strip(self.verdict.final_text if self.state == "done" else self.verdict.text(command))
 

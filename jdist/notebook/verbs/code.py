@@ -33,14 +33,14 @@ def _before_script(words: Words) -> tuple[Words, Words]:
     return words[:count], words[count:]
 
 
-def cell_of(script: Words, *, is_module: bool) -> str:
+def cell_of(script: Words, *, is_module: bool, in_job: bool = False) -> str:
     """The cell that runs a script or a module with its arguments. Raises UsageError."""
     name, args = script[0], script[1:]
     if is_module:
-        return run_module(name, args, os.getcwd())
+        return run_module(name, args, os.getcwd(), in_job=in_job)
     if not name.endswith(".py"):
         raise UsageError(f"{typed('run')} SCRIPT.py [args]: {name} is no Python script; -m runs a module")
-    return script_cell(name, args)
+    return script_cell(name, args, in_job=in_job)
 
 
 @verb("run", _add_options, split=_before_script)

@@ -1,7 +1,7 @@
 """Patches of the few torch.distributed functions with which a cell could take the world from jdist, or add to it.
 
-Init and destroy of the world only print that there is nothing to do. New groups are recorded, so that a re-formed world
-has the same groups under the same names.
+Init and destroy of the world only print that there is nothing to do; in a job's script they print nothing. New groups
+are recorded, so that a re-formed world has the same groups under the same names.
 """
 
 import functools
@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.errors import UsageError
 from jdist.core.messages.groups import GroupSpec
+from jdist.worker.cells import script
 from jdist.worker.gloo.callbacks import waits
 from jdist.worker.gloo.connections import remember_receives
 from jdist.worker.groups.formation import FOREVER
@@ -93,7 +94,8 @@ def _init_process_group(_call: Callable[[], None], asked: dict[str, Any], groups
         done = f"its collectives fail after {asked['timeout'].total_seconds():g} s from now on"
     elif asked["store"] is not None or (asked["init_method"] or "env://") != "env://":
         done = "its own store is used instead of the one that was passed"
-    print(f"init_process_group: the world of {world_size} ranks ({backend}) is already formed; {done}")
+    if not script.is_of_job():
+        print(f"init_process_group: the world of {world_size} ranks ({backend}) is already formed; {done}")
 
 
 def _number(asked: dict[str, Any], name: str, variable: str) -> int | None:
@@ -114,7 +116,8 @@ def _backends(text: str) -> set[str]:
 def _destroy_process_group(call: Callable[[], None], asked: dict[str, Any], groups: GroupRegistry) -> None:
     group = asked["group"]
     if group is None or group is dist.group.WORLD:
-        print("destroy_process_group: jdist keeps the world formed for the next cell; nothing to do")
+        if not script.is_of_job():
+            print("destroy_process_group: jdist keeps the world formed for the next cell; nothing to do")
     else:
         call()
         groups.record_destroyed(group)

@@ -14,7 +14,7 @@ from IPython.core.autocall import ZMQExitAutocall
 
 from jdist.core.errors import UsageError
 from jdist.core.remedy import Remedy
-from jdist.worker.compat.ipykernel import allows_input, give_no_input
+from jdist.worker.compat.ipykernel import allows_input, give_no_input, show_traceback
 from jdist.worker.groups import on_reform
 from jdist.worker.kernel import formatter
 
@@ -36,6 +36,7 @@ def adapt(kernel: Any) -> None:
     kernel.raw_input = _only_on_one_rank(kernel, _until_stopped(kernel), "input()", "answer it there")
     kernel.getpass = _only_on_one_rank(kernel, kernel.getpass, "getpass()", "answer it there")
     _adapt_debuggers(kernel, shell)
+    _show_exits_without_hint(shell)
     formatter.adapt(shell)
     give_no_input()
     exiter: Any = _ConsoleExit
@@ -116,6 +117,21 @@ def _until_stopped(kernel: Any) -> Callable[..., Any]:
             raise
 
     return asked
+
+
+def _show_exits_without_hint(shell: Any) -> None:
+    """Show a SystemExit as one line, without IPython's hint to use %tb, which a user would type in another kernel."""
+    show = shell.showtraceback
+
+    def showtraceback(*args: Any, exception_only: bool = False, **kwargs: Any) -> None:
+        error = sys.exc_info()[1]
+        if exception_only and isinstance(error, SystemExit):
+            lines = shell.InteractiveTB.get_exception_only(type(error), error)
+            show_traceback(shell, type(error), error, [line.rstrip() for line in lines])
+        else:
+            show(*args, exception_only=exception_only, **kwargs)
+
+    shell.showtraceback = showtraceback
 
 
 def _adapt_debuggers(kernel: Any, shell: Any) -> None:

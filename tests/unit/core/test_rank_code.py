@@ -11,7 +11,7 @@ from jdist.core import rank_code
 from jdist.worker import entry_points
 
 CODE = {
-    "run_script": rank_code.run_script("it's.py", ["--lr", "a'b"]),
+    "run_script": rank_code.run_script("it's.py", ["--lr", "a'b"], in_job=True),
     "full_values": rank_code.full_values(["a", "b['c']"]),
     "broadcast": rank_code.broadcast("model.weight", 3),
     "restore": rank_code.restore(["a"], 0, 2),
@@ -29,7 +29,7 @@ def test_a_code_string_calls_a_function_that_takes_its_arguments(name: str) -> N
     assert isinstance(value, ast.Call)
     function = eval(ast.unparse(value.func))
     assert function is getattr(entry_points, name)
-    inspect.signature(function).bind(*value.args)
+    inspect.signature(function).bind(*value.args, **{k.arg: k.value for k in value.keywords if k.arg})
 
 
 def test_a_scripts_cell_is_recognised() -> None:

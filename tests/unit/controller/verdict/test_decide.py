@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_loss, is_confirmed
 from jdist.controller.verdict.wait_graph import Part, RankSnapshot
@@ -28,6 +29,17 @@ def test_the_text_as_the_user_sees_it() -> None:
         "  rank 1 finished the cell 0.6 s ago\n"
         "  → %dist interrupt  stop the run everywhere, namespaces kept, group re-formed\n"
         "  → %%dist -r 1      let rank 1 join by calling the same collective"
+    )
+
+
+def test_of_a_script_the_text_names_its_lines() -> None:
+    waits = structs.replace(coll(0).activity, line=None, source="train.py:8 in main")
+    begun = seen(0, "running", waits, {"0": 17})
+    found = decide(12, world(begun, over(1, is_script=True), over(2, is_script=True), over(3, is_script=True)))
+    assert found is not None
+    assert found.details[:2] == (
+        "rank 0 waits in all_reduce at train.py:8 in main (0.6 s)",
+        "rank 1 finished the script 0.6 s ago",
     )
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.observation import Verdict
+from jdist.core.messages.runs import RankDone
+from jdist.core.messages.status import Notice
+from jdist.core.observation import INTERRUPT, Verdict
+from jdist.core.outcome import ErrorInfo, Outcome
+from jdist.core.topology import Topology
 from jdist.notebook.batch.display import BatchDisplay
 
-SLOW = Verdict(1, "slow", (1,), (0,), "rank 0 waits for rank 1, which is busy", ("waits (5.0 s)",))
+SLOW = Verdict(1, "slow", (1,), (0,), "rank 0 waits for rank 1, which is busy", ("waits (5.0 s)",), (INTERRUPT,))
+LOST = Verdict(1, "lost", (1,), (), "rank 1 is lost: killed by signal 9")
 
 
 @pytest.fixture
@@ -42,3 +48,33 @@ def test_another_verdict_is_written_and_the_same_one_after_an_end(
         "● the run is making progress again",
         moved.reason,
     ]
+
+
+@pytest.mark.parametrize("verdict", [SLOW, LOST])
+def test_the_summary_does_not_repeat_what_was_written(verdict: Verdict, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = {0: Outcome(kind="interrupted", error=ErrorInfo("KeyboardInterrupt", "", source="a.py line 4: f()"))}
+    run: Any = SimpleNamespace(
+        number=1, ranks=(0, 1), seconds=2.0, outcomes=outcomes, first_failure=None, verdict=verdict
+    )
+    cluster: Any = SimpleNamespace(name="c1", topology=Topology((2,), ("a",)))
+    display = BatchDisplay(cluster, run)
+    display.handle(VerdictChanged(1, verdict))
+    capsys.readouterr()
+    display.finish()
+    assert capsys.readouterr().err.splitlines() == [
+        "rank 0 (node 0, a) interrupted",
+        "  a.py line 4: f()",
+        "run 1 · 2 ranks · 2.0 s · rank 0 interrupted",
+    ]
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_becomes_of_ranks_after_a_failure_matters_only_where_a_user_can_attach(
+    holds: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unused: Any = None
+    display = BatchDisplay(unused, unused, holds=holds)
+    for message in (Notice("rank 1 is lost"), RankDone(1, 1, "lost"), Notice("rank 1 is fresh"), Notice("busy", 1)):
+        display.handle(message)
+    fresh = ["rank 1 is fresh"] * holds
+    assert capsys.readouterr().err.splitlines() == ["rank 1 is lost", *fresh, "busy"]

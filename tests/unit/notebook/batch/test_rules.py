@@ -17,6 +17,7 @@ from jdist.notebook.batch.rules import CERTAIN, GATHER, GRACE, End, Held, HoldEn
 HOLD = 100.0
 CERTAINLY = Verdict(1, "missing", (1,), (0,), "rank 1 has not entered")
 SLOW = Verdict(1, "slow", (1,), (0,), "rank 1 is busy")
+LOST = Verdict(1, "lost", (1,), (), "rank 1 is lost")
 
 
 def paused(rank: int, reason: Any = "breakpoint", error: str = "") -> RankPaused:
@@ -56,6 +57,7 @@ def plays(rules: Rules, until: float = 1000.0) -> list[tuple[float, object]]:
         (False, [VerdictChanged(1, CERTAINLY), VerdictChanged(1, SLOW)], []),
         (True, [VerdictChanged(1, CERTAINLY)], [(0.0, Held(CERTAINLY)), (HOLD, End("time"))]),
         (True, [VerdictChanged(1, CERTAINLY), VerdictChanged(1, None)], []),
+        (True, [VerdictChanged(1, LOST)], []),
         (False, [paused(0), paused(1)], [(GATHER, Report((paused(0), paused(1)))), (HOLD, End("time"))]),
         (False, [paused(0), RanksResumed(1, (0,))], []),
         (False, [paused(0), RankDone(1, 0, "value")], []),

@@ -427,6 +427,11 @@ def test_ranks_that_were_ended_at_one_line_stand_together_whatever_ended_their_c
     outcomes = {r: Outcome(kind="interrupted", error=e) for r, e in enumerate(ended)}
     causes, echoes = view(outcomes=outcomes).failures
     assert [f.ranks for f in (*causes, *echoes)] == [(0, 1)]
+    places = ("train.py line 5: x()", "train.py line 6: dist.barrier()", "train.py line 5: x()")  # of a script
+    for kind in ("interrupted", "error"):
+        in_script = {r: Outcome(kind=kind, error=ErrorInfo("E", "", source=at)) for r, at in enumerate(places)}
+        causes, echoes = view(outcomes=in_script).failures
+        assert [f.ranks for f in (*causes, *echoes)] == [(0, 2), (1,)]
 
 
 def test_progress_bars_of_many_ranks_are_one_that_opens():
