@@ -96,7 +96,7 @@ class ControlThread:
         shell.keep_names(kernel.shell, self._groups.own_names)
         appearance.set_up(kernel.shell)
         self._handover.guard()
-        disable_in_children(kernel, [self._groups.after_fork, streams.after_fork])
+        disable_in_children(kernel, [self._groups.after_fork, streams.after_fork, self._debugger.after_fork])
 
     def start(self) -> None:
         threading.Thread(target=lambda: asyncio.run(self._main()), name="jdist", daemon=True).start()

@@ -323,6 +323,11 @@ class Debugger:
         self._log.on_return = None
         self._awaits_line = False
 
+    def after_fork(self) -> None:
+        """In a forked child: it is not to pause, where a step or a request would otherwise find it."""
+        self._asked = 0
+        self._stop_waiting()
+
     def _refuse_rest(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:

@@ -112,6 +112,28 @@ class Numbers:
     assert eventually(lambda: said in run.outcomes[2].stderr)
 
 
+def test_a_step_does_not_stop_children_that_it_forks(cluster: jdist.Cluster) -> None:
+    """They inherit its trace function, and nobody could resume them."""
+    code = """\
+import multiprocessing, sys
+def work(queue):
+    mine = rank * 2
+    queue.put((mine, sys.gettrace() is None))
+queue = multiprocessing.get_context("fork").SimpleQueue()
+child = multiprocessing.get_context("fork").Process(target=work, args=(queue,))
+breakpoint()
+child.start()
+found = queue.get()
+child.join()
+found
+"""
+    run = paused(cluster, code, [1, 2], on=[1, 2])
+    for line in (8, 9, 10):
+        cluster.resume("step")
+        assert eventually(lambda line=line: places(run) == dict.fromkeys([1, 2], f"<cell>:{line}"))
+    assert finished(cluster, run) == {r: (2 * r, True) for r in (1, 2)}
+
+
 def test_breakpoints_can_be_turned_off_and_do_nothing_between_cells(cluster: jdist.Cluster) -> None:
     code = "import os\nos.environ['PYTHONBREAKPOINT'] = '0'\nbreakpoint()\ndel os.environ['PYTHONBREAKPOINT']\nrank"
     assert cluster.run(code, timeout=60).values == {r: r for r in range(4)}
