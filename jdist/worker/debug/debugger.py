@@ -59,6 +59,7 @@ class Paused(Struct, frozen=True):
     thread: str  # Its name; "" for the main thread.
     ident: int
     error: str
+    resumes: int  # How many `ResumeRanks` for the run had arrived before.
 
 
 class _Abort(Struct, frozen=True):
@@ -102,7 +103,7 @@ class Debugger:
     def request(self, run: int) -> None:
         """Pause the run at the main thread's next line of Python."""
         with self._lock:
-            if not self._cells.spans.is_due(run) or self.paused is not None:
+            if not self._cells.spans.is_due(run) or self._stays_paused(run):
                 return
             self._asked = run
         self._send_signal(run)
@@ -114,6 +115,11 @@ class Debugger:
         if ident is not None:
             signal.pthread_kill(ident, SIGNAL)
         asyncio.get_running_loop().call_later(_AGAIN, self._send_signal, run)
+
+    def _stays_paused(self, run: int) -> bool:
+        """Whether it is paused, with no order to resume the run, such as one behind a cell that runs in the frame."""
+        paused = self.paused
+        return paused is not None and (paused.run != run or self._resumes[run] == paused.resumes)
 
     def resume(self, order: ResumeRanks) -> None:
         """Resume the run, or withdraw the request to pause it, or cancel its current step."""
@@ -302,7 +308,7 @@ class Debugger:
             self._asked = 0
             resumes = self._resumes[run]
             self._orders = queue.SimpleQueue()
-            self.paused = Paused(run, reason, stack, name, threading.get_ident(), error)
+            self.paused = Paused(run, reason, stack, name, threading.get_ident(), error, resumes)
         _log.debug("paused run %d: %s", run, reason)
         returns = ""
         if stop.returned:

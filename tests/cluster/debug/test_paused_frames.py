@@ -94,6 +94,23 @@ def test_what_fails_in_a_frame_ends_itself_only(cluster: jdist.Cluster) -> None:
     assert ended(run) == everywhere(2)
 
 
+def test_a_pause_that_is_asked_for_behind_a_continue(cluster: jdist.Cluster) -> None:
+    """The rank resumes only when the cell in its frame has ended; it pauses again then."""
+    code = "import time\ndef f(over=False):\n    breakpoint()\n    while not over: time.sleep(0.01)\nf()"
+    run = cluster.run(code, background=True, timeout=60)
+    paused(run, ALL)
+    inner = cluster.run("while True: pass", background=True)
+    assert eventually(lambda: {r.run for r in cluster.status().ranks} == {inner.number})
+    cluster.resume(timeout=0.1)
+    cluster.pause(timeout=0.1)
+    inner.cancel()
+    assert inner.wait(60)
+    assert {at.reason for at in paused(run, ALL).values()} == {"request"}
+    cluster.run("over = True")
+    cluster.resume()
+    assert ended(run) == everywhere(None)
+
+
 def test_an_interrupt_raises_where_it_is_paused(cluster: jdist.Cluster) -> None:
     code = """
 saved = []
