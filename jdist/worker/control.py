@@ -204,6 +204,7 @@ class ControlThread:
 
         if abort.is_inner:
             if self._debugger.end_inner(abort.run, _GENTLE):
+                self._forget_interrupt(policy)
                 return  # the group is as it was, for the run that is paused
             self._groups.log.has_broken_group = True  # from here on connections are ended
         if self._cells.spans.current == abort.run and not abort.is_inner:
@@ -217,6 +218,10 @@ class ControlThread:
             lambda: policy.deadline,
             policy.may_signal,
         )
+        self._forget_interrupt(policy)
+
+    def _forget_interrupt(self, policy: InterruptPolicy) -> None:
+        """A run was aborted: its KeyboardInterrupt would keep the frames alive through which it was raised."""
         with self._aborting:
             if self._last_abort[1] is policy:
                 self._sigint.forget()

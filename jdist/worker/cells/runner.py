@@ -29,6 +29,7 @@ from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import allow_input, allows_input, main_lock, wake_toolkit_loop
 from jdist.worker.kernel.appearance import remove_prompts
 from jdist.worker.kernel.forked import end_with_cell
+from jdist.worker.kernel.shell import last_error_kept
 from jdist.worker.observe.observer import RunSpans
 
 
@@ -127,7 +128,7 @@ class CellRunner:
         captured = sys.displayhook, shell.display_pub
         sys.displayhook, shell.display_pub = shell.displayhook, self._display_pub
         try:
-            with self._streams.used():
+            with self._streams.used(), last_error_kept(shell):
                 self._publish("jdist_paused", message, self._parent)
                 yield
         finally:

@@ -1,10 +1,11 @@
 """The shell of a rank, whose input, pager and ``exit`` differ from a notebook's, as no user sits in front of it."""
 
+import contextlib
 import functools
 import pdb  # noqa: T100 — its class is adapted; nothing stops here
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import IPython
@@ -69,6 +70,26 @@ def keep_names(shell: Any, names: Mapping[str, Any]) -> None:
     shell.init_user_ns = init_user_ns
     shell.events.register("pre_run_cell", bind_missing)
     magics.who_ls = shell.magics_manager.magics["line"]["who_ls"] = who_ls
+
+
+@contextlib.contextmanager
+def last_error_kept(shell: Any) -> Iterator[None]:
+    """Restore the last error and the last result after the block.
+
+    The traceback of an error keeps alive the frames it went through and those that called them, with their variables.
+    """
+    missing = object()
+    places: list[tuple[Any, str]] = [(sys, name) for name in ("last_type", "last_value", "last_traceback", "last_exc")]
+    places += [(shell.InteractiveTB, "tb"), (shell.SyntaxTB, "last_syntax_error"), (shell, "last_execution_result")]
+    before = [getattr(owner, name, missing) for owner, name in places]
+    try:
+        yield
+    finally:
+        for (owner, name), value in zip(places, before, strict=True):
+            if value is not missing:
+                setattr(owner, name, value)
+            elif hasattr(owner, name):
+                delattr(owner, name)
 
 
 def _display(text: Any, *_: Any, **__: Any) -> None:

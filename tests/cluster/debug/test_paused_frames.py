@@ -111,6 +111,31 @@ def test_a_pause_that_is_asked_for_behind_a_continue(cluster: jdist.Cluster) -> 
     assert ended(run) == everywhere(None)
 
 
+@pytest.mark.parametrize("code", ["1 / 0", "1 +", "import sys; sys.exit(3)", "while True: pass"])
+def test_what_fails_in_a_frame_does_not_keep_it_alive(cluster: jdist.Cluster, code: str) -> None:
+    """Its tensors would take up memory for as long as the run lasts."""
+    train = """
+import gc, weakref
+def f():
+    t = torch.ones(3)
+    refs.append(weakref.ref(t))
+    breakpoint()
+refs = []
+f()
+gc.collect()
+refs[0]() is None
+"""
+    run = cluster.run(train, background=True, timeout=60)
+    paused(run, ALL)
+    inner = cluster.run(code, background=True)
+    if "while" in code:
+        assert eventually(lambda: {r.run for r in cluster.status().ranks} == {inner.number})
+        inner.cancel()
+    assert inner.wait(60)
+    cluster.resume()
+    assert ended(run) == everywhere(True)
+
+
 def test_an_interrupt_raises_where_it_is_paused(cluster: jdist.Cluster) -> None:
     code = """
 saved = []
