@@ -25,13 +25,19 @@ class Call(Struct, frozen=True, omit_defaults=True):
     detail: str = ""  # Other arguments that ranks must agree on: "src=1", "splits=[1, 3]→[2, 2]"; "" if unknown.
     peer: int | None = None  # Global rank of the send's or recv's peer (:data:`ANY`: any); None for a collective.
     tag: int = 0
-    line: int | None = None  # Line in the cell's source, from 1; None if no frame of the cell is on the stack.
+    line: int | None = None  # Line in the source of the cell or script, from 1; None if it is not on the stack.
+    file: str = ""  # Name of that script; "" for a cell.
     started: float = 0.0  # Wall clock of the rank's host, seconds since the epoch.
     ended: float | None = None  # None while the call is in flight, or if its end was not observed (see `is_done`).
     is_done: bool = False
     has_failed: bool = False  # It raised an exception.
     parts: int = 1  # Collectives of its group that it consists of so far, of which `number` is the last.
     nth: int = 0  # Of a send or recv: its number in its :class:`Channel`, from 1; 0 if unknown.
+
+    @property
+    def place(self) -> str:
+        """``"cell line 5"``, of a script ``"train.py line 5"``; "" if the line is unknown."""
+        return f"{self.file or 'cell'} line {self.line}" if self.line else ""
 
 
 class GroupProgress(Struct, frozen=True, omit_defaults=True):

@@ -40,6 +40,15 @@ if rank == 1:
 net(torch.ones(2, 8)).sum().backward()
 """
 
+SCRIPT = """import torch
+import torch.distributed as dist
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+def step():
+    dist.barrier()
+    net(torch.ones(2, 8)).sum().backward()
+step()
+"""
+
 
 def test_a_rank_that_sleeps_is_charged_with_what_the_others_waited(cluster: jdist.Cluster) -> None:
     run = cluster.run(SLOW)
@@ -58,6 +67,18 @@ def test_a_rank_that_sleeps_is_charged_with_what_the_others_waited(cluster: jdis
     assert "all_reduce" in repr(trace)
     assert "of world at cell line 6" in repr(trace)
     ET.fromstring(trace._repr_svg_())
+
+
+def test_calls_of_a_script_are_at_its_own_lines(cluster: jdist.Cluster, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    cluster.run_script(str(tmp_path / "train.py"))
+    for calls in cluster.trace().calls.values():
+        assert [(c.op, c.place) for c in calls[-2:]] == [
+            ("barrier", "train.py line 5"),
+            ("all_reduce", "train.py line 6"),
+        ]
+    cluster.run("dist.barrier()")
+    assert {c.place for calls in cluster.trace().calls.values() for c in calls} == {"cell line 1"}
 
 
 def test_two_nodes_of_one_host_need_no_correction(cluster: jdist.Cluster) -> None:

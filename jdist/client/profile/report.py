@@ -88,7 +88,7 @@ class ProfileReport(Struct, frozen=True):
         return [*notes, *self.trace.notes]
 
     def _name(self, place: Place) -> str:
-        line = f" at cell line {place.call.line}" if place.call.line is not None else ""
+        line = f" at {place.call.place}" if place.call.place else ""
         return f"{place.call.op} of {self.trace.label(place.call.group)}{line}"
 
     def table(self) -> list[list[str]]:

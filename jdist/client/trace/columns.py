@@ -108,7 +108,7 @@ def _place(entries: dict[_Entry, int], entry: _Entry, other: _Entry) -> int:
 def _kind(call: Call, groups: tuple[str, ...]) -> tuple[str, int, str, int, int | None]:
     peer = "" if call.peer is None else peer_text(call)
     detail = " ".join(filter(None, (peer, tensors_text(call), call.detail)))
-    return call.op, groups.index(call.group), detail, nbytes(call), call.line
+    return call.op, groups.index(call.group), detail, nbytes(call), None if call.file else call.line
 
 
 def nbytes(call: Call) -> int:

@@ -140,7 +140,7 @@ class TraceReport(Struct, frozen=True):
         lines = [
             f"rank {bar.rank}: {title(call)} of {self.label(call.group)}{other}",
             " ".join(filter(None, (tensors_text(call), call.detail))),
-            "" if call.line is None else f"cell line {call.line}",
+            call.place,
             f"at {format_interval(bar.began)}, for {format_interval(bar.ended - bar.began)}{end}",
             f"waited {about}{format_interval(bar.waited)} {self.waited_for(bar)}" if bar.waited > 0 else "",
             f"{describe_ranks(bar.missing)} never entered it" if bar.missing else "",
@@ -210,4 +210,4 @@ def _first_few(texts: Sequence[str]) -> str:
 
 
 def _line(call: Call) -> str:
-    return f" at cell line {call.line}" if call.line is not None else ""
+    return f" at {call.place}" if call.place else ""

@@ -144,8 +144,8 @@ def _parties(values: Mapping[int, object], calls: Mapping[int, Call]) -> tuple[t
 
 def describe_call(call: Call) -> str:
     """``"all_reduce [16] float32 op=MAX (cell line 5)"``."""
-    line = f"(cell line {call.line})" if call.line else ""
-    return " ".join(filter(None, (call.op, describe_tensors(call), call.detail, line)))
+    place = f"({call.place})" if call.place else ""
+    return " ".join(filter(None, (call.op, describe_tensors(call), call.detail, place)))
 
 
 def describe_tensors(call: Call) -> str:

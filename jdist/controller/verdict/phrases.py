@@ -43,7 +43,7 @@ def _unserved(rank: int, call: Call, peer: str, ranks: Ranks) -> str:
 def undelivered(rank: int, call: Call, ranks: Ranks) -> Phrases:
     """A message that both ranks have begun, and that does not arrive."""
     peer, verb = call.peer or 0, "receive" if is_send(call) else "send"
-    wait = f"rank {rank} waits in {_name_transfer(call, ranks[rank])}{_at_line(call.line)}"
+    wait = f"rank {rank} waits in {_name_transfer(call, ranks[rank])}{f' at {call.place}' if call.place else ''}"
     hint = f"gloo cancels an i{'recv' if is_send(call) else 'send'} whose Work is not kept until it is done"
     if not is_send(call) and ranks[rank].channel(call.group, call.tag, ANY, is_send=False).begun:
         hint = "a receive from any rank may have taken it"
@@ -201,11 +201,7 @@ def _at(activity: Activity) -> str:
     """The line of the cell or, without one, of the script."""
     if activity.line is None and activity.source:
         return f" at {activity.source}"
-    return _at_line(activity.line)
-
-
-def _at_line(line: int | None) -> str:
-    return f" at cell line {line}" if line else ""
+    return f" at cell line {activity.line}" if activity.line else ""
 
 
 def _seconds(seconds: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 _KEPT = ("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__file__", "__cached__")
 
 _RUNPY = runpy.run_path.__code__.co_filename
+_is_running = False
 _of_job = False  # A script runs for which the cluster was started, and with which it ends.
 
 
@@ -33,6 +34,11 @@ def within(frames: list[FrameSummary]) -> list[FrameSummary] | None:
     return [frame for frame in frames[run_here[-1] + 1 :] if frame.filename != _RUNPY]
 
 
+def is_running() -> bool:
+    """Whether a script is running, with its module as ``__main__``."""
+    return _is_running
+
+
 def is_of_job() -> bool:
     """Whether a job's script is running, after which no cell follows."""
     return _of_job
@@ -43,13 +49,13 @@ def run(name: str, args: list[str], namespace: dict[str, Any], directory: str = 
 
     With a ``directory``, ``name`` is a module's, which is run as ``python -m`` runs it there.
     """
-    global _of_job  # noqa: PLW0603 - one script runs at a time
+    global _is_running, _of_job  # noqa: PLW0603 - one script runs at a time
     __tracebackhide__ = True
     if not directory and not Path(name).is_file():
         raise FileNotFoundError(f"{name} is not on this node; a script must be on every node")
     argv, search = sys.argv, sys.path[:]
     main = sys.modules["__main__"]
-    _of_job = in_job
+    _is_running, _of_job = True, in_job
     sys.argv = [name, *args]
     sys.path.insert(0, directory or str(Path(name).parent))
     try:
@@ -69,5 +75,5 @@ def run(name: str, args: list[str], namespace: dict[str, Any], directory: str = 
     finally:
         sys.argv, sys.path[:] = argv, search
         sys.modules["__main__"] = main
-        _of_job = False
+        _is_running = _of_job = False
     namespace.update({k: v for k, v in found.items() if k not in _KEPT})

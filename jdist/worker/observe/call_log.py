@@ -8,6 +8,7 @@ on a 2-core VM).
 
 import functools
 import inspect
+import os
 import sys
 import threading
 import time
@@ -25,11 +26,13 @@ from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.errors import UsageError
 from jdist.core.observation import Channel
+from jdist.worker.cells import script
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import breaks_group
 from jdist.worker.observe.channels import ChannelProgress, Channels
 
 OWN_FILES = {__file__}  # Files of the frames that stand between a caller and torch; tracebacks leave them out.
+SCRIPTS: set[str] = set()  # File names of scripts that have made a call.
 KEPT = 4000  # Calls that are kept, and functions that call collectives in C++.
 COLLECTIVES = (
     *("all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"),
@@ -76,7 +79,7 @@ class LoggedCall(Struct, eq=False, gc=False):
     """One call. Times are nanoseconds of the wall clock."""
 
     op: str
-    code: CodeType | None  # The cell's code that led to the call; None where no cell did.
+    code: CodeType | None  # The code of a cell, or of a script that it runs, that led to the call; None: none did.
     instruction: int  # Offset in `code`.
     thread: int
     started: int
@@ -95,9 +98,15 @@ class LoggedCall(Struct, eq=False, gc=False):
 
     @property
     def line(self) -> int | None:
-        """Line of the cell."""
+        """Line of the cell or script."""
         lines = self.code.co_lines() if self.code is not None else ()
         return next((line for begin, end, line in lines if begin <= self.instruction < end), None)
+
+    @property
+    def file(self) -> str:
+        """Name of the script; "" if a cell led to the call."""
+        name = self.code.co_filename if self.code is not None else ""
+        return os.path.basename(name) if name in SCRIPTS else ""
 
     @property
     def is_done(self) -> bool:
@@ -246,9 +255,13 @@ class CallLog:
         return result
 
     def cell_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of a cell, from ``frame`` outwards."""
+        """The innermost frame of a cell, or of a script that it runs, from ``frame`` outwards."""
+        in_script = script.is_running()
         for _ in range(_DEPTH):
             if frame is None or frame.f_code.co_filename in self.cells:
+                return frame
+            if in_script and frame.f_globals.get("__name__") == "__main__":
+                SCRIPTS.add(frame.f_code.co_filename)
                 return frame
             frame = frame.f_back
         return None

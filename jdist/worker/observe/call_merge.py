@@ -50,7 +50,8 @@ class CallMerger:
         """A collective that was called in C++, with the line of the innermost function of Python's that led to it."""
         at = entry.created
         callers = (c for c in reversed(self._callers) if c.started <= at and (not c.ended or at <= c.ended))
-        return structs.replace(entry.call, line=next((c.line for c in callers), None))
+        caller = next(callers, None)
+        return entry.call if caller is None else structs.replace(entry.call, line=caller.line, file=caller.file)
 
     def of_logged(self, logged: LoggedCall, entries: Sequence[RecorderEntry] = ()) -> Call | None:
         """A call that was logged; None if it did nothing, since this rank is not in the group."""
@@ -74,6 +75,7 @@ class CallMerger:
             tag=arguments.get("tag") or 0 if is_transfer else 0,
             nth=logged.nth,
             line=logged.line,
+            file=logged.file,
             started=logged.started / 1e9,
             ended=None if is_async or not logged.ended else logged.ended / 1e9,
             is_done=entries[-1].call.is_done if is_async and entries and not is_transfer else logged.is_done,

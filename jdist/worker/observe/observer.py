@@ -148,7 +148,7 @@ class Observer:
         ``is_in_cpp``: C++ will call the collectives, in groups that are not known before.
         """
         if is_in_cpp:
-            return Call(logged.op, "", line=logged.line, started=logged.started / 1e9)
+            return Call(logged.op, "", line=logged.line, file=logged.file, started=logged.started / 1e9)
         call = self._merger().of_logged(logged)
         if call is None or call.peer is not None:
             return call
