@@ -136,12 +136,13 @@ class JobRun:
         try:
             run.watch(self._events.put)
             self._show(run, display)
-            display.finish()
+            stopped = self._cluster.asynchronous.link.lost
+            display.finish(stopped)
             if not run.is_done:
                 return FAILED
             failure = held_failure(run, self._rules.failure)
             code = exit_code(run, failure)
-            if code and job.holds and failure is None and not self._was_ended:
+            if code and job.holds and failure is None and not (self._was_ended or stopped):
                 self._hold_cluster()
             return code
         finally:

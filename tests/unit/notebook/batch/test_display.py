@@ -66,6 +66,9 @@ def test_the_summary_does_not_repeat_what_was_written(verdict: Verdict, capsys: 
         "  a.py line 4: f()",
         "run 1 · 2 ranks · 2.0 s · rank 0 interrupted",
     ]
+    outcomes[0] = Outcome(kind="lost")  # with its cluster
+    display.finish("stopped by a client")
+    assert capsys.readouterr().err == "run 1 did not finish; cluster c1: stopped by a client\n"
 
 
 @pytest.mark.parametrize("holds", [True, False])
