@@ -155,11 +155,10 @@ async def _choose_frame(handler: Handler, name: str) -> None:
 
     async def choose(cluster: AsyncCluster, ranks: Ranks) -> None:
         stacks = await cluster.where(ranks)
-        moves = {rank: stack.chosen - index for rank, stack in stacks.items() if index < len(stack.frames)}
-        if not moves:
+        deep = [rank for rank, stack in stacks.items() if index < len(stack.frames)]
+        if not deep:
             raise UsageError(f"no stack has {index + 1} frames")
-        for frames, those in ranks_by(sorted(moves.items())).items():
-            await cluster.up(frames, list(those))
+        await cluster.choose_frame(index, deep)
 
     await _apply(handler, name, choose)
 

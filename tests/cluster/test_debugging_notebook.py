@@ -105,10 +105,10 @@ def test_a_cell_in_the_background_is_paused_by_a_verb(notebook: Notebook) -> Non
     assert notebook.value("running.values") == "{0: True, 1: True}"
     assert "nothing is running that could be paused" in notebook.execute("%dist pause").evalue
     refused = notebook.execute("%dist continue")
-    assert (refused.ename, "no rank is paused; %dist pause to pause the running ranks" in refused.evalue) == (
-        "UsageError",
-        True,
-    )
+    assert (
+        refused.ename,
+        "no rank is paused; %dist debug to inspect where the last cell failed" in refused.evalue,
+    ) == ("UsageError", True)
 
 
 def test_failures_are_looked_into(notebook: Notebook) -> None:

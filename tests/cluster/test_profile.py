@@ -82,7 +82,7 @@ def test_steps_of_a_schedule(cluster: jdist.Cluster) -> None:
     assert "operators were recorded in 1 window" in repr(profile)
     with pytest.raises(jdist.UsageError, match="needs active steps"):
         cluster.profile("1", wait=1)
-    with pytest.raises(jdist.UsageError, match="no activity tpu"):
+    with pytest.raises(jdist.UsageError, match="cannot profile the activity tpu"):
         cluster.profile("1", activities="tpu")
 
 

@@ -66,7 +66,7 @@ class DebuggedCluster(BaseCluster):
         report = await self._report()
         paused = {row.rank: row for row in report.ranks if row.rank in chosen and (row.paused or row.is_pausing)}
         if not paused:
-            raise _not_paused(() if ranks is None else chosen)
+            raise _not_paused(report, () if ranks is None else chosen)
         named = () if ranks is None else tuple(sorted(chosen))
         await self._link.request(Resume(new_request(), how, named, line), object)
         try:
@@ -84,16 +84,20 @@ class DebuggedCluster(BaseCluster):
         rows = {row.rank: row for row in report.ranks if row.rank in chosen}
         found = await self._stacks([r for r, row in rows.items() if row.paused] or chosen, ReadStack())
         if not found and not any(row.paused or row.is_pausing for row in report.ranks):
-            raise _not_paused()
+            raise _not_paused(report)
         return Stacks(found, await self._describe_others({r: row for r, row in rows.items() if r not in found}))
 
     async def up(self, frames: int = 1, ranks: Ranks = None) -> Stacks:
         """Choose the caller's frame, or the one ``frames`` further up, for cells on paused ranks; return the stacks."""
-        return await self._move(frames, ranks)
+        return await self._choose(ReadStack(frames), ranks)
 
     async def down(self, frames: int = 1, ranks: Ranks = None) -> Stacks:
         """Choose the called frame, or the one ``frames`` further down, for cells on paused ranks; return the stacks."""
-        return await self._move(-frames, ranks)
+        return await self._choose(ReadStack(-frames), ranks)
+
+    async def choose_frame(self, index: int, ranks: Ranks = None) -> Stacks:
+        """Choose a frame, from 0 for the outermost of ``Stack.frames``, for cells on paused ranks; return stacks."""
+        return await self._choose(ReadStack(index=index), ranks)
 
     async def debug(self, run: int = 0, ranks: Ranks = None) -> Stacks:
         """The stacks of the ranks whose last cell (or ``run``) failed, at the point of failure.
@@ -105,6 +109,10 @@ class DebuggedCluster(BaseCluster):
         if not found:
             raise UsageError(f"no rank failed in {f'run {run}' if run else 'its last cell'}")
         return Stacks(found, {})
+
+    async def stop_debugging(self, ranks: Ranks = None) -> None:
+        """Undo :meth:`debug`: the failed frames can still be debugged later, until a rank's next ordinary cell."""
+        await self._link.query(tuple(sorted(self.select(ranks))), DebugFailure(ends=True), _ANSWER)
 
     async def source(self, file: str, rank: int) -> str:
         """The text of a file that is on the stack of a paused rank. Raises UsageError if it is not."""
@@ -128,10 +136,10 @@ class DebuggedCluster(BaseCluster):
     async def _report(self) -> StatusReport:
         return await self._link.request(StatusRequest(new_request()), StatusReport)
 
-    async def _move(self, frames: int, ranks: Ranks) -> Stacks:
-        found = await self._stacks(self.attachment.select_paused(ranks), ReadStack(frames))
+    async def _choose(self, query: ReadStack, ranks: Ranks) -> Stacks:
+        found = await self._stacks(self.attachment.select_paused(ranks), query)
         if not found:
-            raise _not_paused(() if ranks is None else self.select(ranks))
+            raise _not_paused(await self._report(), () if ranks is None else self.select(ranks))
         return Stacks(found, {})
 
     async def _stacks(self, ranks: Collection[int], op: RankOp) -> dict[int, Stack]:
@@ -195,7 +203,9 @@ class DebuggedCluster(BaseCluster):
         return found
 
 
-def _not_paused(ranks: Collection[int] = ()) -> UsageError:
+def _not_paused(report: StatusReport, ranks: Collection[int] = ()) -> UsageError:
     """The error for when there is nothing to inspect, on any rank or on these."""
     who = f"{describe_ranks(ranks, 'is')} not paused" if ranks else "no rank is paused"
-    return UsageError(who, remedies=(Remedy("pause", "pause the running ranks"),))
+    is_running = any(row.run for row in report.ranks)
+    pause, debug = Remedy("pause", "pause the running ranks"), Remedy("debug", "inspect where the last cell failed")
+    return UsageError(who, remedies=(pause if is_running else debug,))

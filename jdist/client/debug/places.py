@@ -57,10 +57,10 @@ def bracketed(ranks: Iterable[int]) -> str:
     return f"[{text}]"
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, longest: int = _LONGEST) -> str:
     """The first line, truncated if it is too long."""
     text = text.partition("\n")[0]
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def describe_pause(paused: RankPaused) -> str:

@@ -99,7 +99,7 @@ class RunLifecycle:
         for item in output.items:
             if not isinstance(item, Text | Tail) or not item.text.strip("\n"):
                 continue
-            last_line = item.text.rstrip("\n").rpartition("\n")[2][-_LAST_LINE:]
+            last_line = item.text.rstrip("\n").rpartition("\n")[2][:_LAST_LINE]
             for number in item.ranks if isinstance(item, Text) else (item.rank,):
                 m.world.ranks[number].last_line = last_line
         run = m.runs.running.get(output.run)

@@ -95,7 +95,8 @@ class ResumeRanks(Message, frozen=True):
 class ReadStack(Message, frozen=True):
     """Ask for the stack of a paused rank, or of one whose failure is being debugged, after choosing another frame."""
 
-    move: int = 0  # Number of frames: towards the callers if positive, towards the callees if negative.
+    move: int = 0  # Number of frames of user code: towards the callers if positive, towards the callees if negative.
+    index: int = -1  # The frame to choose, from 0 for the outermost; -1: the current one.
 
 
 class ReadSource(Message, frozen=True):
@@ -114,6 +115,7 @@ class DebugFailure(Message, frozen=True):
     """Run cells with ``in_failure`` in the frame in which the rank's last cell failed; answered with its stack."""
 
     run: int = 0  # 0: its last one.
+    ends: bool = False  # No longer debug it.
 
 
 class Stack(Message, frozen=True):

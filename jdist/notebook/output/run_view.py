@@ -65,8 +65,9 @@ class Failure(Struct, frozen=True):
 
     @property
     def traceback(self) -> str:
-        """The first rank's traceback, with its colours."""
-        return "\n".join(self.error.traceback) if self.error is not None else ""
+        """The first rank's traceback, with its colours; "" if it says no more than the message."""
+        text = "\n".join(self.error.traceback) if self.error is not None else ""
+        return "" if ansi.strip(text).strip() == self.message else text
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:

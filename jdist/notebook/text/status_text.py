@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from html import escape
 
-from jdist.client.debug.places import describe_doing, describe_pause
+from jdist.client.debug.places import describe_doing, describe_pause, shortened
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.ranks import RankSet
@@ -50,8 +50,8 @@ def rank_row(row: RankFacts, seen: Observation | None) -> dict[str, str]:
         "device": "?" if row.pid else "",
         "pid": str(row.pid or ""),
         "state": f"{state}{', pauses soon' if row.is_pausing else ''}{run}" + (", fresh" if row.fresh else ""),
-        "doing": "" if row.paused is None else describe_pause(row.paused)[:80],
-        "last line": row.last_line[:60],
+        "doing": "" if row.paused is None else shortened(describe_pause(row.paused), 80),
+        "last line": shortened(row.last_line, 60),
         "lost": describe_loss(row),
     }
     if seen is None:

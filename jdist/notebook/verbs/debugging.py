@@ -96,6 +96,8 @@ def debug(s: Session, o: Namespace) -> None:
     cluster = s.cluster
     if o.run == "off":
         s.echo("cells use the ranks' own names again" if s.debugged else "no failure is being debugged")
+        if s.debugged:
+            cluster.stop_debugging(s.debugged)
         s.debugged = ()
         return
     if o.run is not None and not o.run.isdecimal():

@@ -42,8 +42,9 @@ def show_profile(s: Session, run: CellRun, file: str, *, is_over: bool) -> None:
         return
     try:
         found = s.cluster.read_profile(run)
-    except UsageError as e:  # the run's own error matters more
-        s.echo(str(e))
+    except UsageError as e:
+        if not any(outcome.error for outcome in run.outcomes.values()):  # otherwise its own error says enough
+            s.echo(str(e))
         return
     _show(s, found, file)
 

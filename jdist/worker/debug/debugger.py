@@ -175,7 +175,7 @@ class Debugger:
         paused = self.paused
         if paused is None:
             return None
-        paused.stack.move(query.move)
+        paused.stack.choose(query)
         return Stack(
             paused.stack.describe(), paused.stack.chosen, paused.run, paused.reason, paused.error, paused.thread
         )

@@ -8,6 +8,7 @@ import re
 import site
 import sys
 import sysconfig
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -16,6 +17,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 import jdist
+from jdist.core.messages.debug import ReadStack
 from jdist.core.stacks import StackFrame
 from jdist.worker.compat.ipykernel import cell_numbers
 
@@ -89,9 +91,19 @@ class FrameStack:
         own = [place for place, (f, _) in enumerate(frames) if is_user_code(f)]
         return cls(frames[own[0] :] if own else frames, is_user_code, session)
 
-    def move(self, frames: int) -> None:
-        """Choose another frame, towards the callers if ``frames`` is positive, up to the end of the stack."""
-        self.chosen = min(max(self.chosen - frames, 0), len(self._frames) - 1)
+    def choose(self, query: ReadStack) -> None:
+        """Choose another frame, up to either end of the stack.
+
+        Moves are among the frames of user code, and those that the innermost of them has called.
+        """
+        last = len(self._frames) - 1
+        if query.index >= 0:
+            self.chosen = min(query.index, last)
+        if query.move:
+            users = [place for place, (frame, _) in enumerate(self._frames) if self._is_user_code(frame)]
+            places = [*users[:-1], *range(users[-1] if users else 0, last + 1)]
+            at = bisect_left(places, self.chosen) if query.move > 0 else bisect_right(places, self.chosen) - 1
+            self.chosen = places[min(max(at - query.move, 0), len(places) - 1)]
 
     @property
     def frame(self) -> FrameType:

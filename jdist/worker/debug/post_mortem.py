@@ -63,11 +63,11 @@ class PostMortem:
         if isinstance(query, DebugFailure):
             if query.run not in (0, failure.run):
                 return QueryFailed(f"the last failure was in run {failure.run}")
-            failure.is_debugged = True
+            failure.is_debugged = not query.ends
         elif not failure.is_debugged:
             return QueryFailed("it is not paused, and its last failure is not being debugged")
         else:
-            failure.stack.move(query.move)
+            failure.stack.choose(query)
         return Stack(failure.stack.describe(), failure.stack.chosen, failure.run, "failure", failure.error)
 
     def _stop_before_tracebacks(self) -> None:

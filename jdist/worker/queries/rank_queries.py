@@ -144,7 +144,7 @@ class QueryHandler:
             return self._profiler.trace(trace.run) or trace
         found = self._profiler.read(query.run, _PROFILE_TIMEOUT)
         if found is None:
-            return QueryFailed(f"rank {self.rank} has no profile of {which}")
+            return QueryFailed(f"no profile of {which} is kept there")
         payload, buffers = encode(found)
         return values.Evaluated((payload,), self._hold(buffers), query.probe is not None)
 

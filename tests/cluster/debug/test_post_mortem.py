@@ -51,6 +51,11 @@ def test_cells_run_where_each_rank_has_failed(cluster: jdist.Cluster) -> None:
     cluster.down(ranks=[1, 2])
     assert looked("scaled, rank") == {1: (21, 1), 2: (41, 2)}
     assert cluster.run("rank", ranks=0, in_failure=True, timeout=TIMEOUT).values == {0: 0}  # it has not failed
+    cluster.stop_debugging()
+    with pytest.raises(jdist.UsageError, match="no rank is paused") as error:
+        cluster.where()
+    assert [remedy.action for remedy in error.value.remedies] == ["debug"]
+    assert set(cluster.debug()) == {1, 2}
 
     assert cluster.run("'scaled' in globals(), 'extra' in globals()", timeout=TIMEOUT).values == dict.fromkeys(
         range(4), (False, False)

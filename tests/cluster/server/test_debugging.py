@@ -80,6 +80,8 @@ def test_ranks_are_paused_looked_into_and_continued(browser: Browser, cluster: j
 
     end.touch()
     post(browser, "resume", ranks="1", how="return")
+    assert eventually(lambda: "about to return" in rows(browser)[1].get("paused", {}).get("text", ""), LONG)
+    post(browser, "resume", ranks="1", how="next")
     assert eventually(lambda: rows(browser)[1].get("paused", {}).get("function") == "train", LONG)
     assert rows(browser)[1]["paused"]["of_run"] == run.number
     post(browser, "resume")

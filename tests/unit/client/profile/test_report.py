@@ -112,13 +112,13 @@ def test_what_was_left_out_is_said_and_its_time_counts() -> None:
         0: rank_profile(("aten::mm", 0, 1), **short),
         1: rank_profile(("aten::mm", 0, 1), windows=((0.0, 2.0),), reason="torch.profiler could not be read"),
     }
-    found = made(profiles, {r: answer() for r in (0, 1, 2)}, r2="rank 2 has no profile of run 3")
+    found = made(profiles, {r: answer() for r in (0, 1, 2)}, r2="no profile of run 3 is kept there")
     assert found.table[0].computing == pytest.approx(3)
     assert found.table[1].unrecorded == pytest.approx(8)
     text = repr(found)
     assert "70,000 operators of at most 12 µs each were omitted; the table includes their time" in text
     assert "rank 1: torch.profiler could not be read" in text
-    assert "rank 2: rank 2 has no profile" in text
+    assert "rank 2: no profile of run 3" in text
     assert "rank 1: operators were recorded in 1 window, with up to 8 s not recorded" in text
     assert "not recorded" in found.report.heads
     assert "not recorded" not in slow_rank().report.heads

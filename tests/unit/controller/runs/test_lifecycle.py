@@ -343,10 +343,12 @@ def test_output_goes_to_the_runs_own_client_and_a_late_word_to_all() -> None:
 def test_the_last_line_of_each_rank_is_remembered() -> None:
     d = Driver().ready()
     run = d.run()
-    d.step(FromAgent("a-0", Output(run, (Text((0, 1), "stdout", "one\ntwo\n"), Text((1,), "stderr", "x" * 500)))))
+    d.step(
+        FromAgent("a-0", Output(run, (Text((0, 1), "stdout", "one\ntwo\n"), Text((1,), "stderr", "first" + "x" * 500))))
+    )
     d.say(StatusRequest("s"))
     rows = d.told(StatusReport)[-1].ranks
-    assert [r.last_line for r in rows] == ["two", "x" * 200, "", ""]
+    assert [r.last_line for r in rows] == ["two", "first" + "x" * 195, "", ""]
     assert [(r.state, r.run) for r in rows] == [("running", run)] * 4
 
 

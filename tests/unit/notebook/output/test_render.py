@@ -292,6 +292,13 @@ def test_long_tracebacks_of_later_causes_stay_closed():
     assert re.findall(r"<details( open)?", markup(view(outcomes=outcomes))) == [" open", ""]
 
 
+def test_a_traceback_that_only_repeats_the_message_is_left_out():
+    error = ErrorInfo("UsageError", "no frame", ("\x1b[31mUsageError\x1b[39m: no frame",), None, None)
+    shown = view(outcomes={0: Outcome(kind="error", error=error)})
+    assert plain(shown).count("UsageError: no frame") == 1
+    assert "<details" not in markup(shown)
+
+
 # ---- nobody's text becomes markup
 
 anything = st.one_of(st.just(EVIL), st.text(max_size=30), st.text("<>&\"'\x1b[0;31m\r\n\b", max_size=40))

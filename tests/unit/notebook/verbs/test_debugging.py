@@ -82,6 +82,9 @@ class Cluster:
         self.asked.append(("up", frames, ranks))
         return Stacks({0: STACK}, {})
 
+    def stop_debugging(self, ranks: Any) -> None:
+        self.asked.append(("stop_debugging", ranks))
+
     def debug(self, run: int, ranks: Any) -> Stacks:
         self.asked.append(("debug", run, ranks))
         return Stacks({1: STACK}, {})
@@ -166,6 +169,7 @@ def test_cells_run_where_a_rank_failed_until_that_is_ended(session: Session, clu
     call(session, "up", [])
     assert cluster.asked[-1] == ("up", 1, (1,))
     call(session, "debug", ["off"])
+    assert cluster.asked[-1] == ("stop_debugging", (1,))
     call(session, "debug", ["off"])
     assert screen.texts[-2:] == ["cells use the ranks' own names again", "no failure is being debugged"]
     assert session.select_for_cell(None, None) == (0, 1)

@@ -69,8 +69,9 @@ class Cluster:
         """Its controller has not died."""
 
     def read_profile(self, run: Any = 0) -> Found:
-        if run not in (0, 3):
-            raise UsageError(f"there is no profile of run {run}")
+        number = getattr(run, "number", run)
+        if number not in (0, 3):
+            raise UsageError(f"there is no profile of run {number}")
         return Found()
 
 
@@ -87,9 +88,12 @@ def test_a_profile_is_shown_and_written() -> None:
     call(s, "profile", ["--run", "3", "--save", "p.json"])
     assert texts == ["where the time went", "written to p.json; open it at ui.perfetto.dev"]
     texts.clear()
-    show_profile(s, 3, "", is_over=True)  # type: ignore[arg-type]
-    show_profile(s, 4, "p.json", is_over=True)  # type: ignore[arg-type]
-    show_profile(s, 3, "p.json", is_over=False)  # type: ignore[arg-type]
+    profiled, other, failed = (SimpleNamespace(number=n, outcomes={}) for n in (3, 4, 5))
+    failed.outcomes[0] = SimpleNamespace(error="its own")
+    show_profile(s, profiled, "", is_over=True)  # type: ignore[arg-type]
+    show_profile(s, other, "p.json", is_over=True)  # type: ignore[arg-type]
+    show_profile(s, failed, "", is_over=True)  # type: ignore[arg-type]
+    show_profile(s, profiled, "p.json", is_over=False)  # type: ignore[arg-type]
     assert texts == [
         "where the time went",
         "there is no profile of run 4",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from traceback import walk_tb
 from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jdist.core.messages.debug import ReadStack
 from jdist.worker.debug.frames import FrameNames, FrameStack, UserCode
 
 SESSION = {"rank": 3, "shown": "of the session", "_oh": {}}
@@ -146,10 +148,33 @@ def test_a_stack_starts_where_user_code_is_innermost() -> None:
         stacks.append(FrameStack.of(frame, user, SESSION))
         stack = stacks[0]
         assert stack.at.place == "f, line 4"
-        stack.move(1)
+        stack.choose(ReadStack(1))
         assert (stack.at.function, stack.at.file, stack.at.line, stack.at.run) == ("<cell>", "", 5, 12)
-        stack.move(-99)
+        stack.choose(ReadStack(-99))
         assert stack.chosen == len(stack.describe()) - 1
 
     module("import functools\n\ndef f(a, b):\n    here()\nfunctools.reduce(f, [1, 2])", pause)
     assert stacks
+
+
+def test_moves_are_among_the_frames_of_user_code_and_what_the_innermost_calls() -> None:
+    user = UserCode(SimpleNamespace(compile=SimpleNamespace(_filename_map={"/home/me/script.py": 7})), {7: 12}.get)
+    code = "import copy, json\nclass A:\n    def __deepcopy__(self, _):\n        json.loads('{')\ncopy.deepcopy(A())"
+    with pytest.raises(ValueError, match="line 1") as error:
+        module(code, lambda _: None)
+    tb = error.value.__traceback__
+    frames = [(frame, line) for frame, line in walk_tb(tb) if frame.f_code.co_filename != __file__]
+    stack = FrameStack(frames, user, SESSION)
+    functions = ["<cell>", "deepcopy", "A.__deepcopy__", "loads", "JSONDecoder.decode", "JSONDecoder.raw_decode"]
+    assert [frame.function for frame in stack.describe()] == functions
+    moves = [(0, 2), (1, 0), (1, 0), (-1, 2), (-1, 3), (-99, 5), (1, 4), (2, 2), (-2, 4), (99, 0)]
+    for move, chosen in moves:
+        stack.choose(ReadStack(move))
+        assert stack.chosen == chosen, move
+    for move, chosen in ((1, 0), (-1, 2)):
+        stack.choose(ReadStack(index=1))
+        assert stack.at.function == "deepcopy"
+        stack.choose(ReadStack(move))
+        assert stack.chosen == chosen
+    stack.choose(ReadStack(index=99))
+    assert stack.chosen == 5

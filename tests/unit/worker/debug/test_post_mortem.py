@@ -111,6 +111,9 @@ def test_cells_run_in_the_frame_that_is_chosen(rank: Rank) -> None:
     rank.run(9, "names.append(scaled)", in_failure=True)
     assert rank.shell.user_ns["names"] == [(7, 70), (7, 71, 5), False, 71]
     assert not {"scaled", "other", "later"} & rank.shell.user_ns.keys()
+    assert isinstance(rank.post_mortem.answer(DebugFailure(ends=True)), Stack)
+    assert isinstance(rank.post_mortem.answer(ReadStack()), QueryFailed)
+    assert isinstance(rank.post_mortem.answer(DebugFailure()), Stack)
 
 
 def test_frames_of_libraries_above_the_cell_are_left_out_and_those_below_are_not(rank: Rank) -> None:
