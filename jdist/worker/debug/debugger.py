@@ -284,7 +284,9 @@ class Debugger:
             )
             how = self._hold(found, reason, stop or Stop(frame), error)
         if isinstance(how, _Abort):
-            if threading.current_thread() is threading.main_thread() and not self._sigint.is_user_code(frame):
+            if threading.current_thread() is not threading.main_thread():
+                raise KeyboardInterrupt  # The handler of SIGINT records only what was raised in the main thread.
+            if not self._sigint.is_user_code(frame):
                 return  # in a task: raising would end the event loop, so the interrupt cancels the cell instead
             self._sigint.interrupt(frame)
         elif how is not None and reason != "failure":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import jdist
+from jdist.core.messages.status import Notice
 from support.pausing.waits import ALL, ended, everywhere, paused
 from support.waits import eventually
 
@@ -72,6 +73,28 @@ def test_a_thread_that_its_cell_leaves_behind_goes_on(cluster: jdist.Cluster) ->
     assert cluster.run("over.wait(30)", timeout=60).values == everywhere(True)
     assert cluster.run("thread.join(30); number").values == everywhere(1)
     assert not cluster.status().runs
+
+
+THREAD = """
+import sys, threading, traceback
+over = threading.Event()
+def work(mine):
+    breakpoint()
+threading.Thread(target=work, args=(rank,)).start()
+"""
+
+
+def test_an_interrupt_while_a_thread_is_paused_reaches_the_main_thread_at_once(cluster: jdist.Cluster) -> None:
+    run = cluster.run(f"{THREAD}while True: pass", background=True, timeout=60)
+    paused(run, ALL)
+    notices: list[str] = []
+    unwatch = cluster.asynchronous.watch(lambda m: notices.append(m.text) if isinstance(m, Notice) else None)
+    cluster.interrupt()
+    assert run.wait(60)
+    unwatch()
+    assert {o.kind for o in run.outcomes.values()} == {"interrupted"}
+    caught = [text for text in notices if "after the cell caught the interrupt" in text]
+    assert not caught, "the interrupt of the thread counts as one of the main thread"
 
 
 def test_what_fails_in_a_frame_ends_itself_only(cluster: jdist.Cluster) -> None:
