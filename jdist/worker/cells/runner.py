@@ -61,8 +61,10 @@ class CellRunner:
         self.on_outcome: Callable[[ExecuteCell, BaseException | None], None] = lambda _cell, _error: None
         self.on_end: Callable[[int], None] = lambda _run: None
         self.is_inner = False  # Whether the cell runs in a paused frame of another.
+        self._within = threading.RLock()  # Held while it does.
         self.idle = threading.Event()  # Set by the end of a cell, cleared by the beginning of the next.
         kernel.shell.events.register("post_run_cell", self._handle_end)
+        kernel.shell.run_code = self._ends_after_inner(kernel.shell.run_code)
 
     def submit(self, cell: ExecuteCell) -> None:
         """Have a cell run when those before it are over; from any thread."""
@@ -95,6 +97,10 @@ class CellRunner:
 
     def run_within(self, cell: ExecuteCell, names: AbstractContextManager[None]) -> None:
         """Run a cell now, in this thread, in the middle of another; ``names`` gives the shell the names it sees."""
+        with self._within:
+            self._run_within(cell, names)
+
+    def _run_within(self, cell: ExecuteCell, names: AbstractContextManager[None]) -> None:
         kernel, shell = self._kernel, self._kernel.shell
         outer, has_input = (self._cell, self._parent, self._began), allows_input(kernel)
         result, runner = shell.displayhook.exec_result, shell.loop_runner
@@ -116,6 +122,26 @@ class CellRunner:
             self.idle.clear()
             self.is_inner = False
 
+    def _has_shell(self) -> AbstractContextManager[object]:
+        """Entered once no other thread runs a cell in a paused frame: there is one shell, with one present cell."""
+        return self._within if os.getpid() == self._pid else nullcontext()  # A child may lack the thread that holds it.
+
+    def _ends_after_inner(self, run_code: Callable[..., Coroutine[Any, Any, bool]]) -> Callable[..., Any]:
+        """``run_code``, which runs a statement of a cell, and returns once no other thread runs a cell within it."""
+
+        async def run(*args: Any, **kwargs: Any) -> bool:
+            try:
+                return await run_code(*args, **kwargs)
+            finally:
+                with self._has_shell():
+                    pass
+
+        return run
+
+    def _display(self, value: object) -> None:
+        with self._has_shell():
+            self._kernel.shell.displayhook(value)
+
     def refuse(self, cell: ExecuteCell, reason: str) -> None:
         """Report that a cell has not been run; from any thread."""
         done = RankDone(cell.run, self._worker, "error", error=ErrorInfo("NotRun", reason))
@@ -126,7 +152,7 @@ class CellRunner:
         """Publish that the cell is paused, behind its output so far; in the block, other cells may run."""
         shell = self._kernel.shell
         captured = sys.displayhook, shell.display_pub
-        sys.displayhook, shell.display_pub = shell.displayhook, self._display_pub
+        sys.displayhook, shell.display_pub = self._display, self._display_pub
         try:
             with self._streams.used(), last_error_kept(shell):
                 self._publish("jdist_paused", message, self._parent)

@@ -84,6 +84,21 @@ threading.Thread(target=work, args=(rank,)).start()
 """
 
 
+def test_a_cell_in_the_frame_of_a_thread_ends_before_the_cell_around_it(cluster: jdist.Cluster) -> None:
+    """Also the value of each is its own, and so are the names that they assign."""
+    run = cluster.run(f"{THREAD}while not over.is_set(): pass\nown = 1\n'own'", background=True, timeout=60)
+    paused(run, ALL)
+    inner = (
+        "over.set()\n"
+        "def main(): return traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])\n"
+        "while any(frame.line == 'while not over.is_set(): pass' for frame in main()): pass\n"
+        "mine"
+    )
+    assert cluster.run(inner, timeout=30).values == {r: r for r in ALL}
+    assert ended(run) == everywhere("own")
+    assert cluster.run("own").values == everywhere(1)
+
+
 def test_an_interrupt_while_a_thread_is_paused_reaches_the_main_thread_at_once(cluster: jdist.Cluster) -> None:
     run = cluster.run(f"{THREAD}while True: pass", background=True, timeout=60)
     paused(run, ALL)
