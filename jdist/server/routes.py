@@ -13,7 +13,7 @@
     POST   clusters/NAME/pause             execute   {"ranks": "0-1"} or nothing: all
     POST   clusters/NAME/resume            execute   {"ranks": "0-1", "how": "next", "line": 12}; how: "continue"
     GET    clusters/NAME/stacks            read      the stacks of its paused ranks, as one tree
-    POST   clusters/NAME/frame             execute   {"ranks": "0-1", "index": 2}: cells run there; 0: outermost
+    POST   clusters/NAME/frame             execute   {"ranks": "0-1", "index": 2}: cells run there; 0: outermost row
     POST   clusters/NAME/revive            execute   start its controller again, which has died
     GET    clusters/NAME/trace             read      ?run=N (the last one): its calls of torch.distributed, for drawing
     GET    clusters/NAME/ranks/R/logs      read      ?lines=200
@@ -40,7 +40,7 @@ from tornado import web
 
 from jdist.client.attachment import Ranks
 from jdist.client.cluster import AsyncCluster
-from jdist.client.debug.stack_tree import Stacks, merge
+from jdist.client.debug.stack_tree import Stacks, listed, merge
 from jdist.client.trace.columns import columns
 from jdist.core.errors import UsageError
 from jdist.core.ranks import RankSet, ranks_by
@@ -155,10 +155,11 @@ async def _choose_frame(handler: Handler, name: str) -> None:
 
     async def choose(cluster: AsyncCluster, ranks: Ranks) -> None:
         stacks = await cluster.where(ranks)
-        deep = [rank for rank, stack in stacks.items() if index < len(stack.frames)]
-        if not deep:
+        frames = {rank: those[index] for rank, stack in stacks.items() if index < len(those := listed(stack))}
+        if not frames:
             raise UsageError(f"no stack has {index + 1} frames")
-        await cluster.choose_frame(index, deep)
+        for frame, those in ranks_by(sorted(frames.items())).items():
+            await cluster.choose_frame(frame, list(those))
 
     await _apply(handler, name, choose)
 

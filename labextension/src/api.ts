@@ -249,7 +249,7 @@ export class Api {
     return this._request(`clusters/${encodeURIComponent(name)}/stacks`);
   }
 
-  /** Lets cells of these ranks run in a frame of their stacks, counted from 0 for the outermost. */
+  /** Lets cells of these ranks run in a frame of the tree, counted from 0 for the outermost. */
   chooseFrame(name: string, index: number, ranks: string): Promise<unknown> {
     return this._request(`clusters/${encodeURIComponent(name)}/frame`, 'POST', { ranks, index });
   }

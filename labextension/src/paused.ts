@@ -66,7 +66,7 @@ export interface IStackRow {
   key: string;
   branch: IBranch;
   depth: number;
-  /** Index of the frame in the stacks of its ranks; 0 is the outermost. */
+  /** Index of the frame among those that the tree shows for its ranks; 0 is the outermost. */
   index: number;
   /** Whether the ranks are shown, because they differ from those of the row above. */
   isNamed: boolean;

@@ -41,14 +41,18 @@ class Stacks(dict[int, Stack]):
         return "\n".join([*drawn, *notes, *list_places({}, self.others)])
 
 
+def listed(stack: Stack) -> list[int]:
+    """The indexes of the frames that the tree shows: those of user code, and the one in which cells run."""
+    return [index for index, frame in enumerate(stack.frames) if frame.is_user_code or index == stack.chosen]
+
+
 def merge(stacks: Mapping[int, Stack]) -> list[Branch]:
-    """The outermost frames of the tree. Library frames are omitted, unless cells run in them."""
+    """The outermost frames of the tree, with those frames of each rank that are :func:`listed`."""
     roots: list[Branch] = []
     for rank, stack in sorted(stacks.items()):
         level = roots
-        for index, frame in enumerate(stack.frames):
-            if not frame.is_user_code and index != stack.chosen:
-                continue
+        for index in listed(stack):
+            frame = stack.frames[index]
             branch = next((each for each in level if _is_same(each.frame, frame)), None)
             if branch is None:
                 branch = Branch(frame, [], [], [])

@@ -1,5 +1,6 @@
 /** The stacks of paused ranks as one tree, in which ranks at the same place share a row. */
 
+import { NotebookActions } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandToolbarButton } from '@jupyterlab/ui-components';
 import * as React from 'react';
@@ -17,6 +18,7 @@ export class StackTree extends Section {
     const { commands } = context;
     STEPS.forEach(id => this.toolbar.addItem(id, new CommandToolbarButton({ commands, id, label: '' })));
     context.clusters.changed.connect(() => this._load());
+    NotebookActions.executed.connect(this._reload, this); // a cell may have chosen another frame
     this._load();
   }
 
@@ -55,6 +57,10 @@ export class StackTree extends Section {
         ))}
       </div>
     );
+  }
+
+  private _reload(): void {
+    this._load(true);
   }
 
   /** Requests the stacks again when a rank pauses or resumes, or another frame is chosen. */

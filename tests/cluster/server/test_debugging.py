@@ -48,7 +48,8 @@ def test_ranks_are_paused_looked_into_and_continued(browser: Browser, cluster: j
     script.write_text(SCRIPT)
     cluster.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import waiting; kept = 1")
     function = f"def train(step):\n    waiting.wait({str(end)!r})\n    return step\n"
-    code = f"{function}for step in (5,):\n    total = train(step)\ntotal"
+    call = "torch.no_grad()(train)(step)"  # with a frame of torch between the cell's and the function's
+    code = f"{function}for step in (5,):\n    total = {call}\ntotal"
     run = cluster.run(code, background=True, timeout=TIMEOUT)
     assert eventually(lambda: all(row["run"] == run.number for row in rows(browser)), LONG)
     post(browser, "pause", ranks="1-2")

@@ -21,12 +21,18 @@ def wait(end):
 def train(step):
     wait('END')
     return step
-train(5)"""
+torch.no_grad()(train)(5)"""
 
 
 def test_a_click_chooses_the_frame_and_shortcuts_go_on(lab: Lab, cluster: jdist.Cluster, tmp_path: Path) -> None:
     end = tmp_path / "end"
-    cells = ["%load_ext jdist\n%dist attach shared", LOOPS.replace("END", str(end)), "%%dist\nstep"]
+    cells = [
+        "%load_ext jdist\n%dist attach shared",
+        LOOPS.replace("END", str(end)),
+        "%%dist\nstep",
+        "%dist up",
+        "%dist down 2",
+    ]
     with lab.open_notebook(cells, name="stacks.ipynb", viewport={"width": 1500, "height": 1000}) as notebook:
         notebook.run(0)
         panel = Panelled(notebook.page)
@@ -43,6 +49,12 @@ def test_a_click_chooses_the_frame_and_shortcuts_go_on(lab: Lab, cluster: jdist.
         tree.get_by_role("button", name="train").click()
         expect(tree.locator(".jdist-mod-chosen")).to_contain_text("train")
         assert "5" in notebook.run(2), "a name of the frame that was chosen"
+        notebook.run(3)
+        expect(tree.locator(".jdist-mod-chosen")).to_contain_text("<cell>")
+        notebook.run(4)
+        expect(tree.locator(".jdist-mod-chosen")).to_contain_text("wait")
+        tree.get_by_role("button", name="train").click()
+        expect(tree.locator(".jdist-mod-chosen")).to_contain_text("train")
         expect(panel.row(3)).to_contain_text("paused")
         notebook.picture("chosen-frame")
         end.touch()
