@@ -243,6 +243,7 @@ def test_a_syntax_error_elsewhere_names_the_line_of_the_cell_that_led_there(clus
     error = fails(cluster, "x = 1\ny = 2\nexec('1 +')", ranks=[0])
     assert error.outcomes[0].error.cell_line == 3
     assert error.outcomes[0].error.source == "exec('1 +')"
+    assert "run_code" not in "".join(error.outcomes[0].error.traceback), "a frame of IPython"
 
 
 def test_exit_in_a_cell_does_not_end_the_rank(cluster: jdist.Cluster) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import pdb  # noqa: T100 — its class is adapted; nothing stops here
 import sys
+import tokenize
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,7 @@ def adapt(kernel: Any) -> None:
     _adapt_debuggers(kernel, shell)
     _show_exits_without_hint(shell)
     formatter.adapt(shell)
+    _judge_own_semicolon(shell.displayhook)
     give_no_input()
     exiter: Any = _ConsoleExit
     shell.exiter = shell.user_ns["exit"] = shell.user_ns["quit"] = exiter(shell)
@@ -153,6 +155,23 @@ def _show_exits_without_hint(shell: Any) -> None:
             show(*args, exception_only=exception_only, **kwargs)
 
     shell.showtraceback = showtraceback
+
+
+def _judge_own_semicolon(hook: Any) -> None:
+    """Have a value be silenced by a semicolon at the end of its own cell.
+
+    IPython looks at the newest cell, which may have run in a paused frame of this one, and may not even be Python.
+    """
+    newest: Callable[[], bool] = hook.quiet
+
+    def quiet() -> bool:
+        cell = getattr(getattr(hook.exec_result, "info", None), "transformed_cell", None)
+        try:
+            return bool(hook.semicolon_at_end_of_expression(cell)) if cell else newest()
+        except (tokenize.TokenError, SyntaxError):
+            return False
+
+    hook.quiet = quiet
 
 
 def _adapt_debuggers(kernel: Any, shell: Any) -> None:

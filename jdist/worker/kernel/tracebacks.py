@@ -15,13 +15,15 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import stack_data.core
-from IPython.core import ultratb
+from IPython.core import interactiveshell, ultratb
 from stack_data.utils import collapse_repeated
 
 from jdist.worker.cells import script
 from jdist.worker.compat.ipykernel import cell_numbers, reuse_shown_traceback, show_traceback
 from jdist.worker.kernel.shell import InputRefused
 from jdist.worker.observe.call_log import OWN_FILES
+
+_RUNS_CELLS = interactiveshell.__file__  # IPython's own frames; it leaves them out of other tracebacks.
 
 
 def warm() -> None:
@@ -55,8 +57,10 @@ def _hide_own_frames() -> None:
     structured = syntax.structured_traceback
 
     def structured_traceback(self: Any, kind: type, error: Any, frames: Any, *args: Any, **options: Any) -> list[str]:
-        inside = script.within(frames) if isinstance(frames, list) else None
-        return list(structured(self, kind, error, frames if inside is None else inside, *args, **options))
+        if isinstance(frames, list):  # of an error in code that the cell compiles or imports
+            inside = script.within(frames)
+            frames = [f for f in frames if f.filename != _RUNS_CELLS] if inside is None else inside
+        return list(structured(self, kind, error, frames, *args, **options))
 
     syntax.structured_traceback = structured_traceback
 
