@@ -122,8 +122,10 @@ class Rules:
             self._verdict = None
         if self._hold_until is not None and now >= self._hold_until:
             self._hold_until, self._is_kept, self._holds = None, False, False
+            self._hold_for = 0.0  # Ranks that pause from now on are not held.
             failed = tuple(sorted(r for r, p in self.paused.items() if p.reason == "failure"))
             self._forget(tuple(self.paused))
+            self._report_at = None
             self._end_at = now + GRACE if failed else None
             actions.append(HoldEnd(failed) if failed else End("time"))
         if self._ends is not None and now >= self._ends:

@@ -106,6 +106,15 @@ def test_the_time_of_a_hold_begins_anew_once_all_have_gone_on() -> None:
     assert rules.next_deadline() == 40.0 + HOLD
 
 
+def test_a_rank_that_pauses_after_the_time_is_over_is_not_held_again() -> None:
+    rules = told(Rules(holds=True, hold_for=HOLD), paused(0, "failure", "a"))
+    assert (HOLD, HoldEnd((0,))) in plays(rules, HOLD)
+    told(rules, RanksResumed(1, (0,)), RankDone(1, 0, "error"), paused(1, "failure", "b"), now=HOLD + 1)
+    assert rules.due(HOLD + 1) == [HoldEnd((1,))]
+    told(rules, RanksResumed(1, (1,)), RankDone(1, 1, "error"), paused(2), now=HOLD + 2)
+    assert rules.due(HOLD + 2) == [End("time")]
+
+
 def test_the_first_failure_that_was_held_is_remembered() -> None:
     rules = told(Rules(holds=True, hold_for=HOLD), paused(0), paused(2, "failure", "a"), paused(1, "failure", "b"))
     told(rules, RanksResumed(1, (0, 1, 2)))
