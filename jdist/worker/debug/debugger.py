@@ -237,6 +237,7 @@ class Debugger:
             self._stepper.begin("step", frame, 0, self._handle_line)
 
     def _handle_line(self, stop: Stop) -> None:
+        self._awaits_line = False  # Also where the request was withdrawn while the signal was being handled.
         if self._asked:
             self.pause(stop.frame, "request", stop=stop)
 
