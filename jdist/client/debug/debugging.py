@@ -12,7 +12,17 @@ from jdist.client.debug.stack_tree import Stacks
 from jdist.client.link import Link, new_request
 from jdist.client.run import CellRun
 from jdist.core.errors import ConnectionLost, UsageError
-from jdist.core.messages.debug import DebugFailure, Pause, RankPaused, ReadSource, ReadStack, Resume, SourceText, Stack
+from jdist.core.messages.debug import (
+    DebugFailure,
+    Pause,
+    RankFailure,
+    RankPaused,
+    ReadSource,
+    ReadStack,
+    Resume,
+    SourceText,
+    Stack,
+)
 from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.protocol import RankOp
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport, StatusRequest
@@ -66,7 +76,7 @@ class DebuggedCluster(BaseCluster):
         report = await self._report()
         paused = {row.rank: row for row in report.ranks if row.rank in chosen and (row.paused or row.is_pausing)}
         if not paused:
-            raise _not_paused(report, () if ranks is None else chosen)
+            raise await self._not_paused(report, () if ranks is None else chosen)
         named = () if ranks is None else tuple(sorted(chosen))
         await self._link.request(Resume(new_request(), how, named, line), object)
         try:
@@ -84,7 +94,7 @@ class DebuggedCluster(BaseCluster):
         rows = {row.rank: row for row in report.ranks if row.rank in chosen}
         found = await self._stacks([r for r, row in rows.items() if row.paused] or chosen, ReadStack())
         if not found and not any(row.paused or row.is_pausing for row in report.ranks):
-            raise _not_paused(report)
+            raise await self._not_paused(report)
         return Stacks(found, await self._describe_others({r: row for r, row in rows.items() if r not in found}))
 
     async def up(self, frames: int = 1, ranks: Ranks = None) -> Stacks:
@@ -139,7 +149,7 @@ class DebuggedCluster(BaseCluster):
     async def _choose(self, query: ReadStack, ranks: Ranks) -> Stacks:
         found = await self._stacks(self.attachment.select_paused(ranks), query)
         if not found:
-            raise _not_paused(await self._report(), () if ranks is None else self.select(ranks))
+            raise await self._not_paused(await self._report(), () if ranks is None else self.select(ranks))
         return Stacks(found, {})
 
     async def _stacks(self, ranks: Collection[int], op: RankOp) -> dict[int, Stack]:
@@ -202,10 +212,12 @@ class DebuggedCluster(BaseCluster):
                 found[rank] += f": {outcome.error.ename}: {outcome.error.evalue}"
         return found
 
-
-def _not_paused(report: StatusReport, ranks: Collection[int] = ()) -> UsageError:
-    """The error for when there is nothing to inspect, on any rank or on these."""
-    who = f"{describe_ranks(ranks, 'is')} not paused" if ranks else "no rank is paused"
-    is_running = any(row.run for row in report.ranks)
-    pause, debug = Remedy("pause", "pause the running ranks"), Remedy("debug", "inspect where the last cell failed")
-    return UsageError(who, remedies=(pause if is_running else debug,))
+    async def _not_paused(self, report: StatusReport, ranks: Collection[int] = ()) -> UsageError:
+        """The error for when there is nothing to inspect, on any rank or on these."""
+        who = f"{describe_ranks(ranks, 'is')} not paused" if ranks else "no rank is paused"
+        rows = [row for row in report.ranks if not ranks or row.rank in ranks]
+        remedies = [Remedy("pause", "pause the running ranks")] if any(row.run for row in rows) else []
+        idle = tuple(row.rank for row in rows if not row.run)
+        if idle and await self._link.query_within(idle, ReadStack(), RankFailure, _GLANCE):
+            remedies.append(Remedy("debug", "inspect where the last cell failed"))
+        return UsageError(who, remedies=remedies)

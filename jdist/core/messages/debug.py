@@ -129,9 +129,15 @@ class Stack(Message, frozen=True):
     thread: str = ""
 
 
+class RankFailure(Message, frozen=True):
+    """Instead of its stack: the rank is not paused, and its last cell failed in frames that can be debugged."""
+
+    run: int
+
+
 ClientMessage = Pause | Resume | FollowRun
 ToClient = RunFollowed | RankPaused | RanksResumed
 AgentMessage = RankPaused
 ToAgent = PauseRanks | ResumeRanks
 RankOp = ReadStack | ReadSource | DebugFailure
-RankReplyBody = Stack | SourceText
+RankReplyBody = Stack | SourceText | RankFailure

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from jdist.core.messages.base import QueryFailed
-from jdist.core.messages.debug import DebugFailure, ReadStack, Stack
+from jdist.core.messages.debug import DebugFailure, RankFailure, ReadStack, Stack
 from jdist.core.messages.runs import ExecuteCell
 from jdist.worker.cells.script import ScriptExit
 from jdist.worker.debug.frames import FrameAt, FrameStack, UserCode
@@ -55,7 +55,7 @@ class PostMortem:
         if error is not None and not (cell.in_failure or cell.is_internal):
             self.failure = self._failure(cell.run, error)
 
-    def answer(self, query: DebugFailure | ReadStack) -> Stack | QueryFailed:
+    def answer(self, query: DebugFailure | ReadStack) -> Stack | RankFailure | QueryFailed:
         """The stack of the last failure, after choosing another frame."""
         failure = self.failure
         if failure is None:
@@ -65,7 +65,7 @@ class PostMortem:
                 return QueryFailed(f"the last failure was in run {failure.run}")
             failure.is_debugged = not query.ends
         elif not failure.is_debugged:
-            return QueryFailed("it is not paused, and its last failure is not being debugged")
+            return RankFailure(failure.run)
         else:
             failure.stack.choose(query)
         return Stack(failure.stack.describe(), failure.stack.chosen, failure.run, "failure", failure.error)

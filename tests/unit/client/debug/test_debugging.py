@@ -12,8 +12,8 @@ from jdist.client.attachment import Attachment
 from jdist.client.debug.debugging import DebuggedCluster
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message, QueryFailed
-from jdist.core.messages.debug import DebugFailure, Pause, RankPaused, ReadStack, Resume, Stack
-from jdist.core.messages.observation import Observation
+from jdist.core.messages.debug import DebugFailure, Pause, RankFailure, RankPaused, ReadStack, Resume, Stack
+from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport, StatusRequest
 from jdist.core.observation import Activity, Call, GroupProgress
 from jdist.core.stacks import PauseReason, StackFrame
@@ -56,8 +56,9 @@ class Link:
         self.sent.append(op)
         return {rank: self.answers.get(rank, QueryFailed("it is not paused")) for rank in ranks}
 
-    async def query_within(self, ranks: tuple[int, ...], *_: object) -> dict[int, Observation]:
-        return {rank: self.seen[rank] for rank in ranks if rank in self.seen}
+    async def query_within(self, ranks: tuple[int, ...], op: Any, expected: type, seconds: float) -> dict[int, Message]:
+        answers = self.seen if isinstance(op, Observe) else self.answers
+        return {rank: answers[rank] for rank in ranks if isinstance(answers.get(rank), expected)}
 
 
 def play(link: Any, scene: Callable[[DebuggedCluster], Awaitable[Any]]) -> Any:
@@ -119,6 +120,12 @@ def test_stacks_are_those_of_the_paused_ranks() -> None:
     assert link.sent[-1] == ReadStack(-1)
 
 
+async def refusal(cluster: DebuggedCluster) -> str:
+    with pytest.raises(UsageError) as refused:
+        await cluster.where()
+    return str(refused.value)
+
+
 def test_where_no_rank_is_paused_or_has_failed_the_error_says_so() -> None:
     link = Link([(row(0, run=0), row(1, run=0))])
     quiet = Link([tuple(RankFacts(r, 0, "a", 1, "idle", 0, "", fresh=False) for r in (0, 1))])
@@ -130,6 +137,9 @@ def test_where_no_rank_is_paused_or_has_failed_the_error_says_so() -> None:
     for scene in (lambda c: c.resume(), lambda c: c.where(), lambda c: c.up()):
         with pytest.raises(UsageError, match="no rank is paused"):
             play(quiet, scene)
+    assert play(quiet, refusal) == "no rank is paused"
+    quiet.answers = {1: RankFailure(12)}
+    assert play(quiet, refusal) == "no rank is paused; debug to inspect where the last cell failed"
     assert str(play(quiet, lambda c: c.pause())) == ""
     with pytest.raises(UsageError, match="no rank failed in run 12"):
         play(link, lambda c: c.debug(12))
