@@ -42,7 +42,7 @@ class SafeSigint:
         self.held: set[CodeType] = set()  # Functions in which nothing is interrupted but cells that they run.
         self._cancelled = False
         self.raised_at: Moment | None = None  # When the cell was interrupted last; None: not since `forget`.
-        self.is_insistent = False  # Whether code that swallows the interrupt is interrupted again within its handler.
+        self.is_insistent = False  # Whether code that swallows the interrupt is interrupted again at once.
         self.on_raise: Callable[[], None] = lambda: None  # Called before an interrupt is raised in the cell.
         self._raised: KeyboardInterrupt | None = None
         self._awaited: asyncio.Future[Any] | None = None
@@ -57,20 +57,21 @@ class SafeSigint:
         self.on_raise()
         self._raised = KeyboardInterrupt()
         if self.is_insistent:
-            self._raise_in_handlers(frame)
+            self._raise_when_swallowed(frame)
         raise self._raised
 
     def _note(self) -> None:
         self.raised_at = Moment(time.time_ns(), time.monotonic())
 
-    def _raise_in_handlers(self, frame: FrameType | None) -> None:
-        """Have the next line of any of these frames raise as well: the first is that of whichever handler catches.
+    def _raise_when_swallowed(self, frame: FrameType | None) -> None:
+        """Raise again at the first line of any of these frames that runs after the interrupt was swallowed.
 
-        A loop that swallows everything would else end only when a signal comes between two rounds.
+        A loop that swallows everything would else end only when a signal comes between two rounds. Handlers are left to
+        finish, since most of those in libraries raise it again.
         """
 
         def trace(traced: FrameType, event: str, _: Any) -> Any:
-            if event == "line":
+            if event == "line" and sys.exception() is not self._raised:
                 sys.settrace(None)
                 self._note()
                 self._raised = KeyboardInterrupt()

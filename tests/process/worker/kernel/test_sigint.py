@@ -128,6 +128,35 @@ def test_user_code_is_stopped(kernel: Kernel, name: str, tmp_path: Path) -> None
     assert kernel.value("keep") == "1"
 
 
+# Each of these swallows every interrupt. That of a library passes through the library's own handlers first.
+SWALLOWING = {
+    "in a loop": "while True:\n    try: wait()\n    except: pass",
+    "after handlers that raise it again": (
+        "def library():\n    try: wait()\n    except ValueError: pass\n    finally: ended.append(1)\n"
+        "while True:\n    try: library()\n    except: pass"
+    ),
+    "in a function": "def f():\n    try: wait()\n    except: return\nwhile True: f()",
+    "in a context manager": "while True:\n    with contextlib.suppress(BaseException): wait()",
+    "in a handler": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    while True:\n        try: wait()\n        except: pass"
+    ),
+}
+WAIT = "import contextlib, time\nended = []\ndef wait():\n    print('go')\n    time.sleep(1000)\n"
+
+
+@pytest.mark.parametrize("name", SWALLOWING)
+def test_one_insistent_signal_ends_a_loop_that_swallows_each_interrupt(kernel: Kernel, name: str) -> None:
+    kernel.run(f"{WAIT}_handler.is_insistent = True")
+    request = kernel.send(SWALLOWING[name])
+    kernel.printed(request, "go")
+    kernel.interrupt()
+    reply = kernel.reply(request)
+    assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
+    assert kernel.value("len(ended)") == str(int("library" in SWALLOWING[name])), "handlers run to their end"
+    kernel.run("_handler.forget()")
+    assert kernel.value("__import__('sys').gettrace()") == "None"
+
+
 @pytest.mark.parametrize("name", AWAITING)
 def test_awaiting_cell_is_cancelled(kernel: Kernel, name: str) -> None:
     request = kernel.send(AWAITING[name])
