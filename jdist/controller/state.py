@@ -161,10 +161,14 @@ class State:
         """Send clients what has changed, if this event can have changed anything that they are sent."""
         message = event.message if isinstance(event, FromAgent) else None
         self._status.notify_observers()
+        told = len(self.model.out)
         if self._status.fingerprint() != before or not isinstance(message, _ORDINARY | _STARTING):
             self._status.notify()
         elif isinstance(message, _STARTING):
             self._status.notify_soon()
+        if isinstance(message, RankPaused | RankDone):
+            # Before the news of the run, since a client that waits for it may go on with a cell for the paused ranks.
+            self.model.out[:] = self.model.out[told:] + self.model.out[:told]
 
     def take_over(self) -> None:
         """An earlier controller of this cluster has died: its agents will come with their ranks."""

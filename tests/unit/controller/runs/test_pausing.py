@@ -356,3 +356,19 @@ def test_observers_hear_of_pauses() -> None:
     d.settle()
     kinds = [type(m).__name__ for m in d.inbox["c-1"][before:]]
     assert kinds.count("RunsChanged") == 5
+
+
+def test_who_is_paused_is_known_to_a_client_before_it_hears_of_the_rank() -> None:
+    """It may send a cell for the paused ranks in answer, or for all ranks if none is paused any more."""
+    d = Driver().ready()
+    run = d.run(ranks=(0, 1))
+    at = StackFrame("train_step", "", 8)
+    for worker in (0, 1):
+        told = d.step(FromAgent("a-0", RankPaused(run, worker, "breakpoint", at, 0)))
+        assert [type(m) for m in told if isinstance(m, ClusterFacts | RankPaused)] == [ClusterFacts, RankPaused]
+    for worker in (0, 1):
+        told = d.step(FromAgent("a-0", RankDone(run, worker, "value")))
+        facts, *rest = [m for m in told if isinstance(m, ClusterFacts | RankDone | RunEnded)]
+        assert isinstance(facts, ClusterFacts)
+        assert facts.paused == ((1,) if worker == 0 else ())
+        assert [type(m) for m in rest] == [RankDone] + [RunEnded] * worker
