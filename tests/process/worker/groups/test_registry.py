@@ -90,7 +90,7 @@ def test_rank_that_dies_on_the_way_is_not_waited_for(pair: Ranks) -> None:
     pair.store.set("gen1/here/1", "1")  # it came, and is never heard of again
     pair.ask(0, "form", pair.spec(timeout=0.5))
     with pytest.raises(LaunchError, match="rank 0 could not join the world of 2"):
-        pair.answer(0, "form", 5)
+        pair.answer(0, "form")
     pair.form()
     assert pair.run("t = torch.ones(1)\ndist.all_reduce(t)\n_ = t.item()") == [2.0, 2.0]
 
@@ -106,8 +106,8 @@ def test_a_newer_forming_ends_an_older_one(pair: Ranks, came: tuple[str, ...]) -
     for rank in (0, 1):
         pair.ask(rank, "form", pair.spec())
     with pytest.raises(LaunchError):
-        pair.answer(0, "form", 5)
-    assert [pair.answer(rank, "form", 10).generation for rank in (0, 1)] == [2, 2]
+        pair.answer(0, "form", 30)
+    assert [pair.answer(rank, "form", 30).generation for rank in (0, 1)] == [2, 2]
     assert pair.run("t = torch.ones(1)\ndist.all_reduce(t)\n_ = t.item()") == [2.0, 2.0]
 
 
