@@ -4,6 +4,7 @@
 #   make test    lint, types and imports; the tests of jdist itself; the first notebook. Fifteen minutes on two cores
 #   make test-unit | test-process | test-cluster    one tier of them: nothing started; single processes; clusters
 #   make test-system  what jdist works with: ssh, Slurm, MPI, Ray, JupyterHub, browsers, all notebooks, the soak
+#   make test-gpu  what needs GPUs, on a machine that has one or more: five minutes, no network
 #   make test-all   everything that is checked: both of them
 #   make lab     open the notebooks in JupyterLab
 #   make labextension  build the JupyterLab extension, which `make lab` and `make test` do by themselves
@@ -35,7 +36,7 @@ LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension
   $(shell find labextension/src -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-process test-cluster test-system test-all test-lab lab labextension lint lint-lab docs bench soak clean
+.PHONY: help demo test test-unit test-process test-cluster test-system test-gpu test-all test-lab lab labextension lint lint-lab docs bench soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -117,6 +118,12 @@ test-cluster: $(TOOLS)
 
 test-system: $(TOOLS) $(HUB_PROXY) $(LAB)
 	$(PYTEST) tests/system
+
+# One process: the tests share the GPUs.
+NO_GPU = no GPU here that this torch can use: run it where there is one, or name a build of torch with CUDA by TORCH=
+test-gpu: $(TOOLS)
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "$(NO_GPU)" >&2; exit 1; }
+	$(BIN)/python -m pytest -n 0 $(PYTEST_ARGS) tests/gpu
 
 test-all: test test-system
 

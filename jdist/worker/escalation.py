@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from jdist.worker.compat.torch import abort_nccl
 from jdist.worker.gloo.callbacks import waits
 from jdist.worker.gloo.connections import Endpoint, abort_receives, end_reading, shut_down
 from jdist.worker.groups.registry import GroupRegistry
@@ -104,9 +103,8 @@ def free_main_thread(
         if listeners:
             waits.end(generation)
             _end_connections(listeners, groups, is_hard=step > _GENTLE)
-        if listeners and step == 1 and groups.has_nccl:
-            # May block for as long as NCCL likes, which must not hold up the signals.
-            threading.Thread(target=abort_nccl, name="jdist-abort", daemon=True).start()
+        if listeners and step == 1:
+            groups.abort_nccl()
         if idle.wait(min(_AGAIN, left)) and is_running():
             time.sleep(min(_NOT_BEGUN, left))  # the event is still set from the run before: this one has not begun
     return True

@@ -4,6 +4,8 @@ import os
 import traceback
 from typing import Any
 
+from msgspec import structs
+
 from jdist.core.errors import JdistError
 from jdist.core.messages.base import PayloadWire
 from jdist.core.messages.runs import RankDone
@@ -12,7 +14,9 @@ from jdist.core.remedy import Remedy
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.objects import encode, inline, summarize
 from jdist.worker.cells import script
+from jdist.worker.cells.cuda_context import CudaContext
 from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
+from jdist.worker.groups import on_reform
 from jdist.worker.kernel.guarded import guarded
 from jdist.worker.queries.introspection import near_miss
 
@@ -30,14 +34,19 @@ _ECHOES = (
 )
 
 
-def outcome_of(result: Any, shell: Any, run: int, worker: int, duration: float) -> RankDone:
+def outcome_of(result: Any, shell: Any, run: int, worker: int, duration: float, context: CudaContext) -> RankDone:
     """``result`` is IPython's ExecutionResult, or None when the cell was cancelled before it had one."""
     if result is None:
         cancelled = ErrorInfo("KeyboardInterrupt", "the cell was stopped while it awaited something")
         return RankDone(run, worker, "error", duration, error=cancelled)
     error = result.error_before_exec or result.error_in_exec
     if error is not None:
-        return RankDone(run, worker, "error", duration, error=_error_info(error, shell))
+        info = _error_info(error, shell)
+        lost, _ = guarded(lambda: context.explain(error, run, on_reform.rank()))
+        if lost is not None:
+            remedies = (*lost.remedies, *info.remedies)
+            info = structs.replace(info, evalue=f"{info.evalue.rstrip()}\n{lost.text}", remedies=remedies)
+        return RankDone(run, worker, "error", duration, error=info)
     value = result.result
     if value is None:
         return RankDone(run, worker, "value", duration)

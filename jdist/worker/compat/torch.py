@@ -11,7 +11,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -125,10 +125,17 @@ def device_types(group: Any) -> set[str]:
 Future: Any = torch._C.Future  # What ``Work.get_future`` returns; the base of torch.futures.Future.
 
 
+def has_nccl() -> bool:
+    """Whether a group of NCCL's is registered."""
+    return any("nccl" in str(backends) for backends in list(c10d._world.pg_backend_config.values()))
+
+
 def abort_nccl() -> None:
-    """Abort all NCCL communicators at once (one by one, NCCL deadlocks: pytorch#119797), and wait until it is done."""
-    world: Any = dist.group.WORLD
-    if world is not None and "nccl" in str(c10d._world.pg_backend_config.get(world, "")):
+    """Abort all NCCL communicators at once (one by one, NCCL deadlocks: pytorch#119797), and wait until it is done.
+
+    It also empties the registries of groups.
+    """
+    if dist.group.WORLD is not None and has_nccl():
         c10d._abort_process_group()
 
 
@@ -182,10 +189,41 @@ def flight_record(*, with_entries: bool) -> bytes:
     return pickle.dumps({}) if dump is None else bytes(dump(with_entries, False, False))
 
 
+def nccl_flight_record(*, with_entries: bool) -> bytes:
+    """The same of NCCL, which has a recorder of its own; empty where this build of torch has no NCCL.
+
+    With entries it asks CUDA for the state of events. Raises RuntimeError if the CUDA context is lost.
+    """
+    from torch._C import _distributed_c10d as bindings
+
+    dump = getattr(bindings, "_dump_nccl_trace", None)
+    if dump is None or not has_nccl():
+        return pickle.dumps({})
+    if not with_entries:
+        return bytes(dump(False, False, False))
+    with _gpu():  # a thread's own is the first, which is another rank's: its context would be made here, too
+        return bytes(dump(True, False, False))
+
+
 def read_flight_record(dump: bytes) -> dict[str, Any]:
     """The content of a dump made by this process."""
     found: dict[str, Any] = pickle.loads(dump)
     return found
+
+
+_gpu: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+def use_gpu(device: torch.device) -> None:
+    """NCCL's collectives are on this GPU from now on."""
+    global _gpu  # noqa: PLW0603 - a process has one
+    _gpu = functools.partial(torch.cuda.device, device)
+
+
+def is_nccl_alone(group: Any) -> bool:
+    """Whether a group has no other backend than NCCL."""
+    parts = str(c10d._world.pg_backend_config.get(group, "")).split(",")
+    return {part.rpartition(":")[2] for part in parts} == {"nccl"}
 
 
 functional_collectives = importlib.import_module("torch.distributed._functional_collectives")

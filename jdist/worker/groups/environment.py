@@ -22,6 +22,16 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import Endpoint, connections, connections_to, own_listeners, shut_down
 
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+# torch's watchdog of NCCL would end the process at an error or a long wait, or keep it busy with dumps while the world
+# is formed again; jdist aborts the communicators itself (docs/design/gpus.md).
+_OF_NCCL = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",  # else a lost CUDA context ends the process, with all names on the CPU
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # else the error of one rank has rank 0's monitor wait for minutes
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",  # else the watchdog sleeps for a minute at an error, and holds a lock
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400",
+}
 _KEY = "children"  # Key of the address at which children of ranks can form a world.
 
 
@@ -49,7 +59,7 @@ class RankEnvironment:
         return os.getpid() == self._pid
 
     def set(self, form: FormWorld, topology: Topology, rank: int) -> None:
-        """Set torchrun's variables, OpenMPI's, and NCCL's error handling."""
+        """Set torchrun's variables, OpenMPI's, and those by which torch's watchdog of NCCL leaves errors to jdist."""
         node_rank, local_rank = topology.node_rank(rank), topology.local_rank(rank)
         local_size = len(topology.ranks_on(node_rank))
         values = {
@@ -74,9 +84,8 @@ class RankEnvironment:
             "OMPI_COMM_WORLD_LOCAL_SIZE": local_size,
         }
         os.environ.update({name: str(value) for name, value in values.items()})
-        # NCCL's watchdog would end the process at an error or a long wait; jdist aborts the communicators itself.
-        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-        os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+        for name, value in _OF_NCCL.items():
+            os.environ.setdefault(name, value)
         self._store_host, self._store_port = form.store_host, form.store_port
         self._prefix = f"gen{form.generation}/env"
         self._clients.clear()

@@ -65,14 +65,11 @@ class GroupRegistry:
         self._is_forked = False
         self._new_listeners: Callable[[], set[Endpoint]] = set
         self._waker = ListenerWaker()
+        self._nccl_abort: threading.Thread | None = None  # The last one that was begun.
         self.log = CallLog()  # This process's calls of torch.distributed.
         self.listeners: set[Endpoint] = set()  # Every rank's listeners of this generation, as far as known.
 
     # ------------------------------------------------------------ what is held
-
-    @property
-    def has_nccl(self) -> bool:
-        return self._formation is not None and "nccl" in self._formation.backend
 
     @property
     def is_in_cell(self) -> bool:
@@ -94,10 +91,21 @@ class GroupRegistry:
         known |= {f"mesh dimension {name!r}": name for name in (mesh[0] if mesh is not None else ())}
         return {str(g.group_name): known[k] for k, g in list(self._groups.items()) if k in known and _is_group(g)}
 
+    def named_groups(self) -> tuple[dict[str, tuple[int, ...]], tuple[tuple[str, ...], tuple[int, ...]] | None]:
+        """The named groups, and the names and sizes of the mesh, as users have asked for them."""
+        form = self._formation.form if self._formation is not None else None
+        return ({}, None) if form is None else (dict(form.named), form.mesh)
+
     def end_others(self) -> None:
         """End what cells have made besides process groups: RPC, and whatever met by a rendezvous of its own."""
         self.rpc.end()
         self.environment.disconnect()
+
+    def abort_nccl(self) -> None:
+        """Begin to end what NCCL runs on the GPU. It may take as long as NCCL likes, which must not hold up others."""
+        if torch_compat.has_nccl() and (self._nccl_abort is None or not self._nccl_abort.is_alive()):
+            self._nccl_abort = threading.Thread(target=_abort_nccl, name="jdist-abort", daemon=True)
+            self._nccl_abort.start()
 
     def abort_group_creation(self) -> None:
         """End a wait in the making of a group: at the rendezvous store, or for a peer that will not connect."""
@@ -178,7 +186,7 @@ class GroupRegistry:
                 self._abandoned = threading.Event()
             formation = RankFormation(form, rank, gpu_index, self.store_client)
             formation.set_environment(self.environment)
-            self._leave(form.cut)
+            self._leave(form.cut, form.timeout)
             waits.resume()
             before = own_listeners()
             try:
@@ -199,15 +207,25 @@ class GroupRegistry:
         device, listeners = str(formation.device), tuple(sorted(own))
         return WorldFormed(worker, form.generation, device, listeners, notices, on_reform.is_wanted())
 
-    def _leave(self, listeners: tuple[Endpoint, ...]) -> None:
-        """Destroy the groups that are held; first end connections, since destroying waits for pending operations."""
+    def _leave(self, listeners: tuple[Endpoint, ...], timeout: float) -> None:
+        """Destroy the groups that are held; first end connections, since destroying waits for pending operations.
+
+        NCCL's are aborted: destroying them waits for all that is queued, which never ends if a rank is gone.
+        """
+        self.abort_nccl()
+        is_aborted = self._nccl_abort is not None
+        if self._nccl_abort is not None:  # it empties torch's registries, which must not be the next generation's
+            self._nccl_abort.join(timeout)
+            if self._nccl_abort.is_alive():
+                raise LaunchError(f"NCCL has not ended its communicators within {timeout:g} s; restart this rank")
+            self._nccl_abort = None
         if self._groups:  # else the last formation failed, and what was left before it counts
             self._previous, self._groups = self._groups, {}
         self._formation = None
         self.rpc.leave()
         end_reading({*listeners, *self.listeners})
         self.listeners = set()
-        if dist.is_initialized():
+        if dist.is_initialized() and not is_aborted:
             try:
                 dist.destroy_process_group()
             except RuntimeError as e:  # the group is broken, which is why it is left
@@ -275,6 +293,13 @@ class GroupRegistry:
             if name not in self._namespace or name not in self._bound or self._namespace[name] is self._bound[name]:
                 self._namespace[name] = value
                 self._bound[name] = value
+
+
+def _abort_nccl() -> None:
+    try:
+        torch_compat.abort_nccl()
+    except RuntimeError as e:  # the CUDA context is lost, say
+        _log.info("aborting NCCL: %s", e)
 
 
 def _is_group(value: Any) -> TypeGuard[ProcessGroup]:

@@ -59,13 +59,14 @@ class CallMerger:
         group = arguments.get("group")
         if group is not None and not isinstance(group, GroupName):
             return None
-        name = group.name if group is not None else entries[-1].call.group if entries else self.world
+        name = group.name if group is not None else entries[-1].group if entries else self.world
         first = next(iter(arguments.values()), None)
         tensors: list[TensorMeta] = [m for m in (first if isinstance(first, list) else [first]) if isinstance(m, tuple)]
-        is_transfer, is_async = logged.op in TRANSFERS, logged.work_ref is not None
+        is_transfer, on_gpu = logged.op in TRANSFERS, bool(entries) and entries[-1].is_on_gpu
+        is_async = logged.work_ref is not None or on_gpu
         return Call(
             op=logged.op,
-            group=name,
+            group=entries[-1].call.group if on_gpu and not is_transfer else name,
             number=entries[-1].call.number if entries and not is_transfer else 0,
             parts=max(1, len(entries)),
             shapes=tuple(tuple(n if type(n) is int else -1 for n in shape) for shape, _ in tensors),
@@ -77,7 +78,7 @@ class CallMerger:
             line=logged.line,
             file=logged.file,
             started=logged.started / 1e9,
-            ended=None if is_async or not logged.ended else logged.ended / 1e9,
+            ended=None if (is_async and not on_gpu) or not logged.ended else logged.ended / 1e9,
             is_done=entries[-1].call.is_done if is_async and entries and not is_transfer else logged.is_done,
             has_failed=logged.has_failed,
         )

@@ -1,26 +1,30 @@
 """torch's flight recorder: the collectives of this rank, read without its main thread's help.
 
 It is on by default, for gloo too, and sees what no wrapper can: DDP's reducer and functional collectives. It numbers a
-group's collectives from 1 on each rank alike; sends and receives are not among them.
+group's collectives from 1 on each rank alike; sends and receives are not among them. NCCL has a recorder of its own
+(:mod:`jdist.worker.observe.nccl_recorder`) and numbers of its own, so a group with both backends counts as two here.
 """
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from jdist.core.observation import Call, GroupProgress
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_log import CallLog
+from jdist.worker.observe.nccl_recorder import NcclRecorder
 
 _OPS = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
+_OPS |= {"all_reduce_barrier": "barrier", "_broadcast_oop": "broadcast", "_reduce_oop": "reduce"}  # of NCCL
 # Names of the recorder that torch's Python API does not know in lower case.
 _DTYPES = {"Byte": "uint8", "Char": "int8", "ComplexFloat": "complex64", "ComplexDouble": "complex128"}
 _UNNAMED = ("undefined", "default_pg")  # torch's descriptions of groups that have none.
+_NCCL = " (nccl)"  # Follows the name of a group that has another backend, too, where the part of NCCL is meant.
 _Status = tuple[bytes, int]
 
 
@@ -31,6 +35,12 @@ class RecorderEntry(Struct, frozen=True):
     thread: int
     created: int  # Nanoseconds of the wall clock.
     is_current: bool  # Of a group of the generation that is formed now.
+    is_on_gpu: bool = False  # It returned when it was queued, and the GPU runs it.
+
+    @property
+    def group(self) -> str:
+        """torch's name of the group."""
+        return self.call.group.removesuffix(_NCCL)
 
 
 class FlightRecorder:
@@ -50,18 +60,20 @@ class FlightRecorder:
         self._ahead: dict[int, int] = {}
         self._transfers = -1
         self._dumped: _Status | None = None
+        self._nccl = NcclRecorder()
         self._entries: tuple[RecorderEntry, ...] = ()
 
     @property
     def status(self) -> bytes:
         """Opaque; another one as soon as a collective has begun or ended."""
-        return torch_compat.flight_record(with_entries=False)
+        return torch_compat.flight_record(with_entries=False) + self._nccl.status
 
     def progress(self, *, exact: bool = False) -> tuple[GroupProgress, ...]:
         """One entry per group that this rank is in; ``exact``: by the recorder's entries, not only by its counters."""
         if not dist.is_initialized():
             return ()
         with self._lock:
+            self._nccl.read()
             if exact:
                 self.entries()
             counters = self._counters()
@@ -76,10 +88,20 @@ class FlightRecorder:
                 now = counters.get(number, {}) if number >= formed else {}  # an older number is the last generation's
                 begun = self._number(number, now.get("last_enqueued_collective", 0))
                 ended = self._number(number, now.get("last_completed_collective", 0))
-                if ranks:
-                    description = "" if group.group_desc in _UNNAMED else str(group.group_desc)
-                    label = "world" if group is dist.group.WORLD else labels.get(name, description)
-                    found.append(GroupProgress(name, tuple(sorted(ranks)), begun, ended, label))
+                if not ranks:
+                    continue
+                description = "" if group.group_desc in _UNNAMED else str(group.group_desc)
+                label = "world" if group is dist.group.WORLD else labels.get(name, description)
+                members, nccl = tuple(sorted(ranks)), self._nccl.progress(name)
+                if nccl is None:
+                    found.append(GroupProgress.of(name, members, begun, ended, label))
+                elif torch_compat.is_nccl_alone(group):
+                    found.append(GroupProgress.of(name, members, nccl.begun, nccl.ended, label))
+                else:
+                    found.append(GroupProgress.of(name, members, begun, ended, label))
+                    found.append(
+                        GroupProgress.of(name + _NCCL, members, nccl.begun, nccl.ended, label and label + _NCCL)
+                    )
             return tuple(found)
 
     def is_in_flight(self) -> bool:
@@ -89,18 +111,28 @@ class FlightRecorder:
             c.get("last_enqueued_collective", 0) > max(c.get("last_completed_collective", 0), 0) for c in counters
         )
 
+    def is_on_gpu(self) -> bool:
+        """Whether a collective is queued on the GPU, or running there. Cheap."""
+        return self._nccl.is_in_flight()
+
     def entries(self) -> tuple[RecorderEntry, ...]:
         """What the recorder still has (2000 collectives, by default), oldest first."""
         with self._lock:
             if self._dumped != self._key():
                 self._read()
-            return self._entries
+            self._nccl.read()
+            if not self._nccl.entries:
+                return self._entries
+            alone = {name for group, name, _ in torch_compat.groups() if torch_compat.is_nccl_alone(group)}
+            on_gpu = (_entry_on_gpu(e, self._nccl.is_current(e), alone) for e in self._nccl.entries)
+            return tuple(sorted((*self._entries, *on_gpu), key=lambda e: e.created))
 
     def _key(self) -> _Status:
         return self.status, self._log.transfers
 
     def _counters(self) -> dict[int, dict[str, int]]:
-        return {int(n): c for n, c in torch_compat.read_flight_record(self.status).get("pg_status", {}).items()}
+        dump = torch_compat.read_flight_record(torch_compat.flight_record(with_entries=False))
+        return {int(n): c for n, c in dump.get("pg_status", {}).items()}
 
     def _newest(self) -> dict[str, int]:
         """The newest number of each name."""
@@ -146,6 +178,13 @@ def _agrees(found: list[dict[str, Any]], counters: dict[int, dict[str, int]]) ->
     )
 
 
+def _entry_on_gpu(e: dict[str, Any], is_current: bool, alone: Collection[str]) -> RecorderEntry:
+    call = _call(e)
+    if call.group not in alone:
+        call = structs.replace(call, group=call.group + _NCCL)
+    return RecorderEntry(call, int(e["thread_id"] or 0), int(e["time_created_ns"]), is_current, is_on_gpu=True)
+
+
 def _call(e: dict[str, Any]) -> Call:
     op = str(e["profiling_name"]).rpartition(":")[2]
     return Call(
@@ -155,7 +194,7 @@ def _call(e: dict[str, Any]) -> Call:
         shapes=tuple(tuple(shape) for shape in e["input_sizes"]),
         dtypes=tuple(map(_dtype, e["input_dtypes"])),
         started=int(e["time_created_ns"]) / 1e9,
-        is_done=bool(e["retired"]),
+        is_done=bool(e["retired"]) or e["state"] == "completed",
     )
 
 

@@ -3,6 +3,9 @@
 A logged call that has not returned is what it is blocked in. Without one (``handle.wait()``, ``loss.backward()``) it is
 blocked only if something is in flight *and* it has waited in the same instruction from one sample to the next, at none
 of Python's own waits: a sleep or a data loader's wait while a collective goes on by itself is Python.
+
+A collective on a GPU returns at once, and what waits for the GPU later (``loss.item()``) computes as far as the system
+can tell, since CUDA polls. So there a thread is blocked if it stays in one instruction for longer.
 """
 
 import contextlib
@@ -35,6 +38,8 @@ WORK_WAITS: set[CodeType] = set()
 TRANSPARENT: set[CodeType] = set()  # Code of stand-ins for torch's waits, in whose caller a thread is said to be.
 _NEAR = 3  # Innermost frames that are searched for a wait at a store.
 _SETTLE = 0.006  # Least seconds between two samples of a thread that may be blocked.
+_STILL = 0.4  # Seconds in one instruction after which a thread waits for its GPU; two of the stall detector's ticks.
+_HOLD = 0.0005  # Seconds for which the GIL is held to see whether another thread computes without it.
 _BUSY = 0.01  # Share of a core above which a thread does not wait (for more than the GIL).
 _ONCE = 20e-6  # Seconds of CPU time that a wait costs, however short it is.
 # Number of the system call in which a condition variable waits. A sleep and a read are others.
@@ -58,6 +63,7 @@ class Location(Struct, frozen=True):
     call: LoggedCall | None = None  # The call it is in, or whose Work it waits for.
     is_open: bool = False  # Whether it is in that call itself.
     is_wait: bool = False  # Whether it is in the wait for that call's Work.
+    is_on_gpu: bool = False  # Whether it may wait for its GPU, by computing.
 
 
 class _Sample(Struct):
@@ -73,6 +79,27 @@ class _Sample(Struct):
         return before.maybe.key == self.maybe.key and self.at - before.at >= _SETTLE
 
 
+class _GpuWait(Struct):
+    """How long the thread has been in one place where it may wait for its GPU. On a busy machine it may have no core
+    when it is looked at, so that it is not seen to wait each time.
+    """
+
+    key: Key = ()
+    seconds: float = 0.0
+    since: float = 0.0
+    looks: int = 0
+    waits: int = 0  # Looks at which it was seen to wait.
+
+    def again(self, now: _Sample, *, waits: bool) -> "_GpuWait":
+        key = now.maybe.key if now.maybe is not None else ()
+        before = self if key == self.key else _GpuWait(key, since=now.at)
+        return _GpuWait(key, now.at - before.since, before.since, before.looks + 1, before.waits + waits)
+
+    @property
+    def is_wait(self) -> bool:
+        return self.seconds >= _STILL and self.waits >= 2 and self.waits * 3 >= self.looks
+
+
 class MainThread:
     """Observes the main thread, from any other."""
 
@@ -83,12 +110,13 @@ class MainThread:
         self._native_id = os.getpid()  # the one that threading knows is the forkserver's
         self._lock = threading.Lock()
         self._last: _Sample | None = None
+        self._gpu_wait = _GpuWait()
 
     def location(self) -> Location:
         """Where it is. Takes 6 ms longer if it may be blocked and was elsewhere at the last sample."""
         with self._lock:
             before, now = self._last, self._sample()
-            if now.maybe is not None and not now.stayed_since(before):
+            if now.maybe is not None and not now.maybe.is_on_gpu and not now.stayed_since(before):
                 time.sleep(_SETTLE)
                 before, now = now, self._sample()
             return self._settle(before, now)
@@ -105,10 +133,14 @@ class MainThread:
 
     def _settle(self, before: _Sample | None, now: _Sample) -> Location:
         self._last = now
-        if now.maybe is None or before is None or not now.stayed_since(before):
+        if now.maybe is None or before is None:
             return now.location
         has_waited = now.cpu - before.cpu <= _BUSY * (now.at - before.at) + _ONCE
-        return now.maybe if has_waited else now.location
+        if now.maybe.is_on_gpu:
+            waits = (has_waited and _waits_for_a_thread(self._native_id)) or _computes(self._ident)
+            self._gpu_wait = self._gpu_wait.again(now, waits=waits)
+            return now.maybe if self._gpu_wait.is_wait else now.location
+        return now.maybe if has_waited and now.stayed_since(before) else now.location
 
     def _sample(self) -> _Sample:
         frames = frames_of(self._ident)
@@ -151,7 +183,12 @@ class MainThread:
     def _maybe(self, frame: FrameType, python: Activity) -> Location | None:
         """What it may be blocked in outside a logged call: something is in flight, and it waits for another thread."""
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package in _PYTHONS or not _waits_for_a_thread(self._native_id):
+        if package in _PYTHONS:
+            return None
+        if self._recorder.is_on_gpu():
+            activity = structs.replace(python, kind="collective", op="")
+            return Location(activity, (id(frame), frame.f_lasti, self._recorder.status), is_on_gpu=True)
+        if not _waits_for_a_thread(self._native_id):
             return None
         if _LOCK.search(_instruction(frame)):
             return None
@@ -221,6 +258,17 @@ def _waits_for_a_thread(native_id: int) -> bool:
     with contextlib.suppress(OSError, IndexError), open(f"/proc/self/task/{native_id}/stat") as f:
         return f.read().rpartition(")")[2].split()[0] == "S"
     return False
+
+
+def _computes(ident: int) -> bool:
+    """Whether the thread computes although this one holds the GIL: in C code, such as CUDA's that polls a GPU.
+
+    A thread that runs Python waits meanwhile.
+    """
+    cpu, until = _cpu_seconds(ident), time.perf_counter() + _HOLD
+    while time.perf_counter() < until:
+        pass
+    return _cpu_seconds(ident) - cpu > _HOLD / 4
 
 
 def _cpu_seconds(ident: int) -> float:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 import pytest
 
 from jdist.worker.compat import ipykernel as ipykernel_compat
-from jdist.worker.compat import profiler, step
+from jdist.worker.compat import profiler, sharding, step
 from jdist.worker.compat import rpc as rpc_compat
 from jdist.worker.compat import torch as torch_compat
 
@@ -22,7 +22,7 @@ def installed(*packages: str) -> str:
     return ", ".join(f"{package} {version(package)}" for package in packages)
 
 
-TORCH = torch_compat.PRIVATE | step.PRIVATE | rpc_compat.PRIVATE | profiler.PRIVATE
+TORCH = torch_compat.PRIVATE | step.PRIVATE | rpc_compat.PRIVATE | profiler.PRIVATE | sharding.PRIVATE
 
 
 @pytest.mark.parametrize(("owner", "name"), names(TORCH))
