@@ -1,4 +1,4 @@
-"""The controller's CPU time and memory for a cell, for output and for a status report, as the world grows.
+"""The controller's CPU time and memory for a cell, for output, a status report and a verdict, as the world grows.
 
 The controller is the real one, in its own process; the agents are simulated (see measuring/nodes): they speak the real
 protocol over real sockets and run nothing. Its CPU time is read from the operating system, so that other load on
@@ -28,7 +28,7 @@ import jdist
 from jdist.client.find import directory
 from jdist.core.settings import Settings
 
-NODES = (1, 8, 32, 128)
+NODES = (1, 8, 32, 128, 512)
 NPROC = 8
 TURNS = 10
 LINES = 1000
@@ -37,7 +37,7 @@ TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one world size. Seconds are the controller's CPU time, bytes its own memory (USS)."""
+    """The figures of one world size: the controller's CPU seconds and own bytes (USS), and the seconds to a verdict."""
 
     nodes: int
     start: float
@@ -45,6 +45,7 @@ class Figures:
     cell: float
     lines: float
     report: float
+    verdict: float  # From the cell, in which all ranks but one wait for that one, until the client has been told why.
     memory: int
     grown: float  # Bytes per cell that prints nothing.
 
@@ -132,7 +133,7 @@ def _until_formed(attached: jdist.Cluster, agents: subprocess.Popen[bytes]) -> N
     deadline = time.monotonic() + TIMEOUT
     while attached.status().facts.phase != "ready":
         if agents.poll() is not None or time.monotonic() > deadline:
-            cannot_run(f"the made-up nodes did not form a world; see {directory()}/scale.log")
+            cannot_run("the made-up nodes did not form a world:\n" + Path(directory(), "scale.log").read_text()[-2000:])
         time.sleep(0.05)
 
 
@@ -150,6 +151,18 @@ def measure(nodes: int, turns: int) -> Figures:
             if len(attached.look(timeout=TIMEOUT)) != ranks:
                 cannot_run(f"not all of {ranks} ranks were told of")
 
+        def verdict() -> None:
+            hung = attached.run("hang", background=True)
+            deadline = time.monotonic() + TIMEOUT
+            while hung.verdict is None and time.monotonic() < deadline:
+                time.sleep(0.001)
+            if hung.verdict is None or hung.verdict.responsible != (ranks - 1,):
+                cannot_run(f"{ranks - 1} ranks wait for one more: {hung.verdict}")
+            times.append(time.monotonic() - deadline + TIMEOUT)
+            attached.interrupt()
+            hung.wait(TIMEOUT)
+
+        times: list[float] = []
         start = controller.cpu()
         run("pass")
         report()
@@ -163,12 +176,15 @@ def measure(nodes: int, turns: int) -> Figures:
             run("pass")
         grown = (controller.memory() - before) / turns
         lines = controller.during(lambda: run(f"lines {LINES}"), turns) - cell
-        return Figures(nodes, start, idle, cell, lines, controller.during(report, turns), memory, grown)
+        reported = controller.during(report, turns)
+        for _ in range(turns):
+            verdict()
+        return Figures(nodes, start, idle, cell, lines, reported, statistics.median(times), memory, grown)
 
 
 def row(f: Figures) -> str:
     """Format a line of the table."""
-    times = (f"{1e3 * s:.1f} ms" for s in (f.start, f.idle, f.cell, f.lines, f.report))
+    times = (f"{1e3 * s:.1f} ms" for s in (f.start, f.idle, f.cell, f.lines, f.report, f.verdict))
     columns = (*times, f"{f.memory / 1e6:.1f} MB", f"{f.grown / 1e3:+.1f} kB")
     return f"{f.nodes:5} {f.ranks:5} " + " ".join(f"{c:>10}" for c in columns)
 
@@ -186,8 +202,10 @@ def draw(found: list[Figures]) -> str:
         Curve("an empty cell", [(f.ranks, 1e3 * f.cell) for f in found]),
         Curve("1,000 lines alike", [(f.ranks, 1e3 * f.lines) for f in found]),
         Curve("a report of each rank", [(f.ranks, 1e3 * f.report) for f in found]),
+        Curve("a verdict (elapsed)", [(f.ranks, 1e3 * f.verdict) for f in found]),
     ]
-    return chart("The controller's CPU time, by the ranks of the world", "ranks", "ms", curves)
+    title = "The controller's CPU time, and the time to a verdict, by the ranks of the world"
+    return chart(title, "ranks", "ms", curves)
 
 
 def main() -> None:
@@ -197,14 +215,14 @@ def main() -> None:
     p.add_argument("--figure", type=Path, help="an SVG of the table")
     o = p.parse_args()
     print(f"the controller's CPU time and memory, {NPROC} made-up ranks a node; load {os.getloadavg()[0]:.1f}")
-    names = ("start", "idle, a s", "cell", "1000 lines", "report", "memory", "each cell")
+    names = ("start", "idle, a s", "cell", "1000 lines", "report", "verdict", "memory", "each cell")
     print("nodes ranks " + " ".join(f"{n:>10}" for n in names))
     found = []
     for nodes in o.nodes:
         found.append(measure(nodes, o.turns))
         print(row(found[-1]), flush=True)
     if len(found) > 1:
-        for what in ("cell", "lines", "report", "memory"):
+        for what in ("cell", "lines", "report", "verdict", "memory"):
             print(growth(what, found[0], found[-1]))
     if o.figure is not None:
         o.figure.write_text(draw(found))

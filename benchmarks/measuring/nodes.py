@@ -3,7 +3,8 @@
     python -m measuring.nodes NODES NPROC        with the join line on standard input
 
 Each enrols, joins, and answers for its ranks at once: a cell of ``lines N`` says so many lines, the same on every rank,
-as an agent passes them on; any other ends without a word.
+as an agent passes them on; in ``hang`` the last rank ends, and all others wait for it in a collective; any other cell
+ends without a word.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from jdist.agent.node.facts import node_facts
 from jdist.core.messages.base import PROTOCOL, Message, QueryFailed
 from jdist.core.messages.groups import FormWorld, StartStore, StoreUp, WorldFormed
 from jdist.core.messages.membership import AgentHello, LivenessRenewed, Rejected, Shutdown, Welcome, WorkerUp
-from jdist.core.messages.observation import Observation, Observe
+from jdist.core.messages.observation import Observation, Observe, Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToAgent
 from jdist.core.messages.runs import AbortRun, ExecuteCell, Output, RankDone, Text
-from jdist.core.observation import Activity, GroupProgress
+from jdist.core.observation import Activity, Call, GroupProgress
 from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.sockets import new_context
@@ -34,6 +35,10 @@ _AT_ONCE = 16
 """Nodes that enrol side by side."""
 _CHUNK = 100
 """Lines that an agent gathers before it sends them on, as of a loop that prints as fast as it can."""
+
+_MISSED = Call("all_reduce", "0", 8, ((16,),), ("float32",), line=1)
+"""The collective that the last rank does not enter."""
+_WAITS = Activity("collective", "all_reduce", 1, seconds=1.0, calls=(_MISSED,))
 
 _unpack: Unpacker[Any] = Unpacker(ToAgent)
 
@@ -48,6 +53,7 @@ class Node:
         self._first = 0
         self._world: tuple[int, ...] = ()
         self._generation = 0
+        self._waiting: set[int] = set()  # Ranks in the collective that the last rank does not enter.
         self._facts = node_facts((way.host, way.control_port))
         self._link = ControllerLink(context, way, self._end)
         self._link.open(self._hello, self._on_message)
@@ -79,11 +85,12 @@ class Node:
             case ExecuteCell():
                 self._run(message)
             case AbortRun():
+                self._waiting.clear()
                 for worker in message.workers:
                     self._link.send(RankDone(message.run, worker, "interrupted"))
             case RankQuery():
                 for worker in message.ranks:
-                    self._link.send(RankReply(message.request, worker, self._answer(message.op)))
+                    self._link.send(RankReply(message.request, worker, self._answer(worker, message.op)))
             case Rejected():
                 self._end(message.reason)
             case Shutdown():
@@ -107,19 +114,25 @@ class Node:
         for begin in range(0, int(words[1]) if words[:1] == ["lines"] else 0, _CHUNK):
             text = "".join(f"step {n} loss {n / 7}\n" for n in range(begin, begin + _CHUNK))
             self._link.send(Output(cell.run, (Text(cell.workers, "stdout", text),)))
+        if words == ["hang"]:
+            self._waiting = set(cell.workers) - {self._world[-1]}
         for worker in cell.workers:
-            self._link.send(RankDone(cell.run, worker, "value", 0.001))
+            is_over = worker not in self._waiting
+            self._link.send(RankDone(cell.run, worker, "value", 0.001) if is_over else Stalled(worker, cell.run))
 
-    def _answer(self, op: object) -> Any:
+    def _answer(self, worker: int, op: object) -> Any:
         if not isinstance(op, Observe):
             return QueryFailed("this rank is made up")
-        groups = (GroupProgress("0", self._world, 7, 7, "world"),)
+        if worker in self._waiting:
+            return Observation("cpu", _WAITS, 100_000_000, (GroupProgress.of("0", self._world, 8, 7, "world"),))
+        groups = (GroupProgress.of("0", self._world, 7, 7, "world"),)
         return Observation("cpu", Activity("idle", seconds=1.0, cpu=0.0), 100_000_000, groups)
 
 
 async def serve(line: JoinLine, nodes: int, nproc: int) -> None:
     """Until the cluster is over. Raises RuntimeError when a node was refused."""
     context = new_context()
+    context.max_sockets = 4 * nodes + 1024  # zmq's own limit is 1023
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def join(number: int) -> Node:

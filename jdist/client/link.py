@@ -32,6 +32,7 @@ from jdist.core.remedy import Remedy
 from jdist.wire import log
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
+from jdist.wire.transport.outbox import Outbox
 from jdist.wire.transport.sockets import DialledPort, new_context
 from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
 from jdist.wire.values.frames import Unpacker, pack
@@ -72,6 +73,7 @@ class Link:
         keys = (connection.server_key, connection.key)
         identity = f"c-{uuid.uuid4().hex}"
         self._stream = Stream(1)
+        self._outbox = Outbox(lambda payload: self._port.send(self._stream.message(payload)))
         self._port = DialledPort(_shared_context(), address, *keys, identity, self._on_frames, self._connection_changed)
 
     async def open(self, kind: str) -> None:
@@ -97,10 +99,11 @@ class Link:
     def send(self, message: Message) -> None:
         """Send a message that needs no answer. Raises ConnectionLost."""
         self._check()
-        self._port.send(self._stream.message(pack(message)))
+        self._outbox.add(pack(message))
 
     def _connection_changed(self, is_connected: bool) -> None:
         if is_connected:
+            self._outbox.flush()  # the hello comes first: until then the controller knows of no stream
             self._port.send(self._stream.note(kind=AGAIN))
 
     def _check(self) -> None:
@@ -227,8 +230,8 @@ class Link:
         data, answers = self._stream.receive(head, frames[1])
         for answer in answers:
             self._port.send(answer)
-        if data:
-            self._on_message(_unpack(data))
+        for message in _unpack.each(data) if data else ():
+            self._on_message(message)
 
     def _on_message(self, message: Message) -> None:
         match message:
@@ -290,6 +293,7 @@ class Link:
         self._end("this client detached from it")
         if self._liveness is not None:
             self._liveness.close()
+        self._outbox.flush()
         self._port.close(linger=0.2)
 
 

@@ -6,12 +6,23 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from jdist.controller.model.events import EdgeNotice, Event, Exit, Forget, FromAgent, FromClient, PeerGone, Send, Tick
+from jdist.controller.model.events import (
+    EdgeNotice,
+    EndRequested,
+    Event,
+    Exit,
+    Forget,
+    FromAgent,
+    FromClient,
+    PeerGone,
+    Send,
+    Tick,
+)
 from jdist.controller.peers.keys import PeerKeys
 from jdist.controller.peers.streams import PeerStreams
 from jdist.controller.state import State
@@ -106,12 +117,19 @@ class Server:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+            self._streams.flush()
             self._port.close(linger=_LAST_WORDS)
             self._gate.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2 * _LAST_WORDS):
                     await asyncio.to_thread(self._zmq.term)
             self._data.close()  # ends the liveness connections: the last messages, which say why, are out
+
+    def end(self, reason: str) -> None:
+        """Stop; before that, where sessions are saved by themselves, save for the last time."""
+        grace = self._state.model.settings.leave_grace
+        asyncio.get_running_loop().call_later(grace, self.stop, reason)
+        self.feed(EndRequested(reason))
 
     def stop(self, reason: str) -> None:
         for instruction in self._state.stop(reason):
@@ -148,13 +166,13 @@ class Server:
         if not data:
             return
         if peer.startswith("a-"):
-            self.feed(FromAgent(peer, _from_agent(data)))
+            self.feed(*(FromAgent(peer, message) for message in _from_agent.each(data)))
         elif peer.startswith("c-"):
-            message = _from_client(data)
-            if isinstance(message, RankQuery) and not message.ranks:
-                self._streams.send(peer, RankReply(message.request, -1, self._answer(peer, message)))
-            else:
-                self.feed(FromClient(peer, message))
+            for message in _from_client.each(data):
+                if isinstance(message, RankQuery) and not message.ranks:
+                    self._streams.send(peer, RankReply(message.request, -1, self._answer(peer, message)))
+                else:
+                    self.feed(FromClient(peer, message))
 
     def _on_void_line(self) -> None:
         """Report an agent that used a void join line; a flood of them is one notice."""
@@ -163,18 +181,28 @@ class Server:
             text = "a node was refused: its join line has expired or was revoked; invite it again"
             self.feed(EdgeNotice(text))
 
-    def feed(self, event: Event) -> None:
-        """One step of the fold, and the timer for the next."""
+    def feed(self, *events: Event) -> None:
+        """One step of the fold, for events that came together, and the timer for the next."""
         if self._over.done():
             return
-        try:
-            for instruction in self._state.step(event, time.monotonic()):
+        self._state.begin_step(time.monotonic())
+        for event in events:
+            with self._logging_faults(event):
+                self._state.handle(event)
+        with self._logging_faults(events):
+            for instruction in self._state.end_step():
                 self._carry_out(instruction)
-        except Exception:  # a fault of ours; what else the cluster's ranks hold must not be lost with it
-            _log.exception("could not handle %.200r; %s", event, self._state.model.story)
         if not self._is_arming:  # once for all the messages that have come together
             self._is_arming = True
             asyncio.get_running_loop().call_soon(self._arm)
+
+    @contextlib.contextmanager
+    def _logging_faults(self, handled: object) -> Iterator[None]:
+        """Log a fault of ours; what else the cluster's ranks hold must not be lost with it."""
+        try:
+            yield
+        except Exception:
+            _log.exception("could not handle %.200r; %s", handled, self._state.model.story)
 
     def _arm(self) -> None:
         self._is_arming = False

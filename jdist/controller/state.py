@@ -1,8 +1,8 @@
-"""State: all that the controller knows and decides. ``step(event, now)`` → instructions; no I/O, no clock of its own.
+"""State: all that the controller knows and decides. A step takes events and a time, and returns instructions; no I/O.
 
 An imperative core in one piece: each event has one handler, found in the tables below, which changes the shared Model
-and puts messages into its outbox; then whatever has become possible is begun. The phases are in docs/design/states.md,
-the order of a recovery in docs/design/recovery.md.
+and puts messages into its outbox. Then, once for all the events that came together, whatever has become possible is
+begun. The phases are in docs/design/states.md, the order of a recovery in docs/design/recovery.md.
 """
 
 import logging
@@ -15,15 +15,27 @@ from jdist.controller.membership.heartbeats import Heartbeats
 from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.membership.resizing import Resizing
 from jdist.controller.membership.takeover import Takeover
-from jdist.controller.model.events import EdgeNotice, Event, Exit, FromAgent, FromClient, Instruction, PeerGone, Tick
+from jdist.controller.model.events import (
+    EdgeNotice,
+    EndRequested,
+    Event,
+    Exit,
+    FromAgent,
+    FromClient,
+    Instruction,
+    PeerGone,
+    Tick,
+)
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node, World
 from jdist.controller.queries import Queries
+from jdist.controller.runs.autosave import Autosaver
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.pausing import Pausing
 from jdist.controller.runs.rank_polling import RankPoller
+from jdist.controller.runs.saving import Saves
 from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.controller.status import StatusReporter
 from jdist.core.messages import membership
@@ -42,6 +54,7 @@ from jdist.core.messages.runs import (
     RankDone,
     RunCell,
 )
+from jdist.core.messages.saving import Autosave, EndAnnounced, PartSaved, SaveEnded, SavePoint, SaveStarted
 from jdist.core.messages.status import Attached, ClientHello, Notice, StatusRequest, StopCluster, Stopped
 from jdist.core.settings import Settings
 
@@ -50,6 +63,7 @@ _log = logging.getLogger("jdist.controller")
 # Messages that agents send all the time, after which the cluster's status need not be looked through.
 _ORDINARY = membership.Heartbeat | Output | RankDone | InputRequest | RankReply | NodeReply | Stalled
 _STARTING = membership.WorkerUp | WorldFormed  # Messages that come once for each rank that starts.
+_ORDINARY_OR_STARTING = _ORDINARY | _STARTING
 _MOST_CLIENTS = 1024
 
 Handlers = Mapping[type[Message], Callable[[Any, Any], None]]
@@ -60,6 +74,8 @@ class State:
 
     def __init__(self, settings: Settings, cluster: str, version: str, now: float, new_name: Callable[[], str]):
         self.cluster = cluster
+        self._handled: list[Event] = []  # The events of the present step.
+        self._fingerprint: object = None  # The status before it.
         self.model = m = Model(settings, version, now, new_name, World(settings.nnodes))
         self._unattended_since = now
         own_runs = OwnRuns(m)
@@ -69,18 +85,27 @@ class State:
         self._pausing = Pausing(m)
         self._poller = RankPoller(m, self._runs)
         self._formation = Formation(m, self._runs, own_runs)
-        self._rank_loss = RankLoss(m, self._queries, self._runs, self._formation, own_runs)
+        self._saves = Saves(m)
+        self._autosaver = Autosaver(m, self._saves, new_name, lambda run: self._runs.abort(run, "interrupted"))
+        self._runs.on_own_end = self._autosaver.handle_run_ended
+        self._rank_loss = RankLoss(m, self._queries, self._runs, self._formation, own_runs, self._saves)
+        self._rank_loss.on_loss = self._autosaver.handle_loss
         self._heartbeats = Heartbeats(m, self._rank_loss)
         self._resizing = Resizing(m, self._queries, own_runs, self._poller, self._formation, self._rank_loss)
-        self._takeover = Takeover(m, self._runs, own_runs, self._formation, self._rank_loss, self._resizing)
-        self._admission = Admission(m, self._formation, self._rank_loss, self._resizing, self._takeover)
-        self._status = StatusReporter(m, self._formation, self._heartbeats)
+        self._takeover = Takeover(
+            m, self._runs, own_runs, self._formation, self._rank_loss, self._resizing, self._autosaver
+        )
+        self._admission = Admission(
+            m, self._formation, self._rank_loss, self._resizing, self._takeover, self._autosaver
+        )
+        self._status = StatusReporter(m, self._formation, self._heartbeats, self._saves, self._autosaver)
         self._events: Mapping[type[Event], Callable[[Any], None]] = {
             FromAgent: self._handle_agent,
             FromClient: self._handle_client,
             PeerGone: self._handle_peer_gone,
             EdgeNotice: lambda event: m.broadcast(Notice(event.text)),
             Tick: lambda _: self._handle_tick(),
+            EndRequested: self._handle_end_requested,
         }
         self._from_node: Handlers = self._node_handlers()
         self._from_client: Handlers = self._client_handlers()
@@ -102,6 +127,10 @@ class State:
             RankDone: lambda _, done: runs.record_rank_done(done),
             RankPaused: self._pausing.handle_rank_paused,
             HandlerRun: runs.handle_handler_run,
+            SaveStarted: self._handle_save_started,
+            SavePoint: self._autosaver.handle_point,
+            EndAnnounced: self._autosaver.handle_end_announced,
+            PartSaved: self._saves.handle_part,
             CellRefused: self._rank_loss.handle_not_begun,
             InputRequest: runs.handle_input_request,
             Stalled: self._poller.handle_stalled,
@@ -122,6 +151,7 @@ class State:
             membership.AddNode: self._resizing.handle_add_node,
             membership.RemoveRanks: self._resizing.handle_remove_ranks,
             membership.DropNodes: self._admission.handle_drop_nodes,
+            Autosave: self._autosaver.handle_autosave,
             MakeGroup: self._formation.handle_make_group,
             MakeMesh: self._formation.handle_make_mesh,
             StatusRequest: lambda client, ask: self.model.send(client, self._status.report(ask.request)),
@@ -131,17 +161,30 @@ class State:
         }
 
     def step(self, event: Event, now: float) -> list[Instruction]:
-        """Handle one event; returns what is to be done about it. A cluster that has been stopped does nothing more."""
+        """Handle one event; returns what is to be done about it."""
+        self.begin_step(now)
+        self.handle(event)
+        return self.end_step()
+
+    def begin_step(self, now: float) -> None:
+        """Begin a step, which handles the events that have come together."""
+        self.model.now, self.model.out = now, []
+        self._handled, self._fingerprint = [], self._status.fingerprint()
+
+    def handle(self, event: Event) -> None:
+        """Handle an event of this step. A cluster that has been stopped does nothing more."""
+        if self.model.phase != "stopping":
+            self._handled.append(event)
+            self._events[type(event)](event)
+
+    def end_step(self) -> list[Instruction]:
+        """Begin what has become possible; returns what is to be done about this step's events."""
         m = self.model
-        m.now, m.out = now, []
-        if m.phase == "stopping":
-            return m.out
-        before = self._status.fingerprint()
-        self._events[type(event)](event)
-        self._begin_what_can_be()
-        self._publish(event, before)
-        if m.ending:
-            self._stop(m.ending)
+        if self._handled and m.phase != "stopping":
+            self._begin_what_can_be()
+            self._publish()
+            if m.ending:
+                self._stop(m.ending)
         return m.out
 
     def _begin_what_can_be(self) -> None:
@@ -153,20 +196,22 @@ class State:
             self._admission.welcome(added)
         if m.phase in ("gathering", "ready") and m.is_dirty:
             self._formation.form_if_possible()
+        self._autosaver.begin_if_possible()
         self._runs.start_ready()
         if m.is_attended or m.runs.is_active:
             self._unattended_since = m.now
 
-    def _publish(self, event: Event, before: object) -> None:
-        """Send clients what has changed, if this event can have changed anything that they are sent."""
-        message = event.message if isinstance(event, FromAgent) else None
+    def _publish(self) -> None:
+        """Send clients what has changed, if this step's events can have changed anything that they are sent."""
+        messages = [event.message if isinstance(event, FromAgent) else None for event in self._handled]
         self._status.notify_observers()
         told = len(self.model.out)
-        if self._status.fingerprint() != before or not isinstance(message, _ORDINARY | _STARTING):
+        is_ordinary = all(isinstance(message, _ORDINARY_OR_STARTING) for message in messages)
+        if self._status.fingerprint() != self._fingerprint or not is_ordinary:
             self._status.notify()
-        elif isinstance(message, _STARTING):
+        elif any(isinstance(message, _STARTING) for message in messages):
             self._status.notify_soon()
-        if isinstance(message, RankPaused | RankDone):
+        if any(isinstance(message, RankPaused | RankDone) for message in messages):
             # Before the news of the run, since a client that waits for it may go on with a cell for the paused ranks.
             self.model.out[:] = self.model.out[told:] + self.model.out[:told]
 
@@ -193,6 +238,16 @@ class State:
         message = self.model.world.from_node(node, event.message)
         if message is not None and type(message) in self._from_node:
             self._from_node[type(message)](node, message)
+
+    def _handle_end_requested(self, event: EndRequested) -> None:
+        def end(_: SaveEnded | None) -> None:
+            self.model.ending = event.reason
+
+        self._autosaver.save_now(end)
+
+    def _handle_save_started(self, node: Node, message: SaveStarted) -> None:
+        self._saves.handle_begun(node, message)
+        self._autosaver.handle_started(message)
 
     def _handle_rank_reply(self, _: Node, reply: RankReply) -> None:
         """A rank has answered a client's query, or one of the controller's own."""
@@ -261,6 +316,8 @@ class State:
             self._resizing.deadline,
             self._heartbeats.next_wakeup(),
             self._takeover.deadline,
+            self._saves.next_wakeup(),
+            self._autosaver.next_wakeup(),
             self._status.due,
             self._unattended_end(),
         )
@@ -274,6 +331,8 @@ class State:
         self._resizing.handle_tick()
         self._heartbeats.handle_tick()
         self._takeover.handle_tick()
+        self._saves.handle_tick()
+        self._autosaver.handle_tick()
         end = self._unattended_end()
         if end is not None and self.model.now >= end:
             self._stop(f"no client for {self.model.now - self._unattended_since:.0f} s")

@@ -5,6 +5,9 @@ from jdist.controller.membership.heartbeats import Heartbeats
 from jdist.controller.model.model import Model
 from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Rank
+from jdist.controller.runs.autosave import Autosaver
+from jdist.controller.runs.saving import Saves
+from jdist.core.messages.saving import SaveStatus
 from jdist.core.messages.status import OBSERVER, ClusterFacts, RankFacts, RunsChanged, StatusReport
 from jdist.core.topology import Topology
 
@@ -18,9 +21,11 @@ class StatusReporter:
     broadcast only if the :meth:`fingerprint` has changed, and the number of ranks that are up only at intervals.
     """
 
-    def __init__(self, model: Model, formation: Formation, heartbeats: Heartbeats):
+    def __init__(self, model: Model, formation: Formation, heartbeats: Heartbeats, saves: Saves, autosaver: Autosaver):
         self._model = model
         self._heartbeats = heartbeats
+        self._saves = saves
+        self._autosaver = autosaver
         self._formation = formation
         self._sent: ClusterFacts | None = None
         self._sent_at = -_SHORTEST_INTERVAL
@@ -101,7 +106,13 @@ class StatusReporter:
         rows = tuple(self._row(rank, topology) for rank in m.world.ranks.values())
         verdicts = tuple(run.verdict for run in m.runs.running.values() if run.verdict is not None)
         groups, silences = m.world.common_groups(m.generation), self._heartbeats.silences()
-        return StatusReport(request, self.facts(), rows, tuple(runs), groups, verdicts, silences)
+        return StatusReport(request, self.facts(), rows, tuple(runs), groups, verdicts, silences, self._save_status())
+
+    def _save_status(self) -> SaveStatus:
+        now, auto = self._model.now, self._autosaver
+        at, last = self._saves.last or (now, None)
+        due_in = max(0.0, (auto.due_at or now) - now)
+        return SaveStatus(last, now - at, auto.options, auto.every, due_in, auto.waits_for)
 
     def _row(self, rank: Rank, topology: Topology) -> RankFacts:
         runs = self._model.runs.runs_on(rank.rank)

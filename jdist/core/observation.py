@@ -3,12 +3,14 @@
 Groups have torch's own names ("0" is the first generation's world), the same on every rank; ``label`` is for people.
 """
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Self
 
 from msgspec import Struct
 
+from jdist.core.ranks import RankSet
 from jdist.core.remedy import Remedy
 
 ANY = -1  # The peer of a receive from any rank.
@@ -44,10 +46,31 @@ class GroupProgress(Struct, frozen=True, omit_defaults=True):
     """How far a rank is in a process group: the numbers of the last collectives that it began and ended there."""
 
     name: str
-    ranks: tuple[int, ...]  # Global ranks.
+    members: str  # Global ranks as "0-3,8": every rank of a large world sends those of its groups.
     begun: int
     ended: int
     label: str = ""  # "world", the name it was made under, its description, or "".
+
+    @classmethod
+    def of(cls, name: str, ranks: tuple[int, ...], begun: int, ended: int, label: str = "") -> Self:
+        """The progress in a group of these ranks."""
+        return cls(name, _written(ranks), begun, ended, label)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The group's global ranks in ascending order."""
+        return _read(self.members)
+
+
+@functools.lru_cache(maxsize=256)
+def _written(ranks: tuple[int, ...]) -> str:
+    return str(RankSet(ranks))
+
+
+@functools.lru_cache(maxsize=256)
+def _read(members: str) -> tuple[int, ...]:
+    ends = (part.partition("-") for part in members.split(",") if part)
+    return tuple(rank for first, _, last in ends for rank in range(int(first), int(last or first) + 1))
 
 
 class Channel(Struct, frozen=True, omit_defaults=True):

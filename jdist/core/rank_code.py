@@ -5,7 +5,7 @@ The functions are named as in :mod:`jdist.worker.entry_points`, which knows wher
 
 from collections.abc import Sequence
 
-ENTRY_POINTS = ("run_script", "full_values", "broadcast", "restore", "call_on_reform")
+ENTRY_POINTS = ("run_script", "full_values", "broadcast", "restore", "call_on_reform", "save", "load", "read_manifest")
 _MODULE = "__import__('jdist.worker.entry_points', fromlist=['x'])"
 _IN_JOB = {False: "", True: ", in_job=True"}
 FULL_VALUES = "__jdist_full__"  # The name to which :func:`full_values` binds what it found.
@@ -42,6 +42,27 @@ def broadcast(name: str, source: int) -> str:
 def restore(names: Sequence[str], source: int, target: int) -> str:
     """Copy the values of ``names`` from rank ``source`` to rank ``target``."""
     return f"{_MODULE}.restore({tuple(names)!r}, {source}, {target}, globals())"
+
+
+def save(directory: str, names: Sequence[str], save_id: str, keep: int) -> str:
+    """Save ``names`` (none: all) into a new folder in ``directory``, of which ``keep`` are kept; a collective.
+
+    The cell ends when the values have been copied; they are written in the background (see core/messages/saving).
+    """
+    return f"{_MODULE}.save({directory!r}, {tuple(names)!r}, {save_id!r}, {keep}, globals())"
+
+
+def load(directory: str, names: Sequence[str], sources: dict[int, int]) -> str:
+    """Load ``names`` (none: all) of the newest save in ``directory``; a collective.
+
+    ``sources`` is ``{rank: saved rank}`` where a rank is to take another rank's own values than jdist would choose.
+    """
+    return f"{_MODULE}.load({directory!r}, {tuple(names)!r}, {sources!r}, globals())"
+
+
+def read_manifest(directory: str) -> str:
+    """The manifest of the newest save in ``directory``."""
+    return f"{_MODULE}.read_manifest({directory!r})"
 
 
 def call_on_reform(generation: int) -> str:

@@ -23,8 +23,9 @@ def test_a_real_controller_with_made_up_nodes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if re.match(r" +\d+ +\d+ ", line)]
     assert [(nodes, ranks) for nodes, ranks, *_ in rows] == [("1", "8"), ("8", "64")]
-    start, _idle, cell, _lines, report = (float(row[2 + 2 * n]) for row in rows[1:] for n in range(5))
+    start, _idle, cell, _lines, report, verdict = (float(row[2 + 2 * n]) for row in rows[1:] for n in range(6))
     assert start > cell > 0
     assert report > 0
+    assert verdict > 0
     drawn = ET.parse(figure).getroot()
-    assert len(drawn.findall(f"{SVG}circle")) == 6  # two sizes on three curves
+    assert len(drawn.findall(f"{SVG}circle")) == 8  # two sizes on four curves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jdist.controller.verdict.wait_graph import Part, RankSnapshot, is_send
+from jdist.controller.verdict.wait_graph import Part, PolledRanks, RankSnapshot, is_send
 from jdist.core.messages.observation import Observation
 from jdist.core.observation import Activity, Call, Channel, GroupProgress
 
@@ -24,7 +24,7 @@ def seen(
     begun = {"0": 16} | (begun or {})
     flying = {c.group for c in (doing.calls if doing else ()) if c.peer is None}
     progress = tuple(
-        GroupProgress(g, ranks, begun.get(g, 0), begun.get(g, 0) - (g in flying), label)
+        GroupProgress.of(g, ranks, begun.get(g, 0), begun.get(g, 0) - (g in flying), label)
         for g, (label, ranks) in GROUPS.items()
         if rank in ranks
     )
@@ -82,4 +82,4 @@ def over(rank: int, part: Part = "done", number: int = 16, **more: Any) -> RankS
 
 
 def world(*ranks: RankSnapshot) -> dict[int, RankSnapshot]:
-    return dict(enumerate(ranks))
+    return PolledRanks(dict(enumerate(ranks)))

@@ -20,9 +20,10 @@ from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.transport.keys import agent_name
 from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
+from jdist.wire.transport.outbox import Outbox
 from jdist.wire.transport.sockets import DialledPort, Frames
 from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
-from jdist.wire.values.frames import pack
+from jdist.wire.values.frames import pack, split
 
 _log = logging.getLogger("jdist.agent")
 
@@ -43,6 +44,7 @@ class ControllerLink:
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._stream = Stream(0)
+        self._outbox = Outbox(lambda payload: self._port.send(self._stream.message(payload)))
         self._last_contact = self._loop.time()
         self._grace_timer: asyncio.TimerHandle | None = None
         self._liveness: LivenessConnection | None = None
@@ -60,13 +62,15 @@ class ControllerLink:
 
     def _begin_stream(self) -> None:
         """At first, and when the controller does not know this agent any more: what was not delivered is void."""
+        self._outbox.clear()
         self._stream = Stream(self._stream.session + 1)
         _log.info("begin session %d with the controller", self._stream.session)
         self.send(self._hello())
+        self._outbox.flush()
 
     def send(self, message: Message) -> None:
-        """Send; if the connection is broken, once more when it is back."""
-        self._port.send(self._stream.message(pack(message)))
+        """Send, with what else is sent in this turn; if the connection is broken, once more when it is back."""
+        self._outbox.add(pack(message))
 
     def beat(self) -> None:
         """Send a heartbeat; called once a second."""
@@ -85,8 +89,8 @@ class ControllerLink:
         payload, answers = self._stream.receive(head, frames[1])
         for answer in answers:
             self._port.send(answer)
-        if payload:
-            self._on_message(payload)
+        for data in split(payload) if payload else ():
+            self._on_message(data)
 
     # ------------------------------------------------------------ reachability
 
@@ -140,4 +144,5 @@ class ControllerLink:
             self._grace_timer.cancel()
         if self._dial_task is not None:
             self._dial_task.cancel()
+        self._outbox.flush()
         self._port.close(linger)

@@ -37,6 +37,13 @@ class EdgeNotice:
 
 
 @dataclass(frozen=True)
+class EndRequested:
+    """The controller's process was asked to end."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time passed."""
 
@@ -63,5 +70,5 @@ class Exit:
     reason: str
 
 
-Event = FromAgent | FromClient | PeerGone | EdgeNotice | Tick
+Event = FromAgent | FromClient | PeerGone | EdgeNotice | EndRequested | Tick
 Instruction = Send | Forget | Exit

@@ -17,6 +17,7 @@ _REMEMBERED = 12  # Transitions of one run, rank or cluster that its story holds
 
 RankPhase = Literal["starting", "up", "held", "gone"]
 RunPhase = Literal["queued", "running", "diagnosing", "aborting", "comparing", "ended"]
+SavesPhase = Literal["off", "waiting", "due", "asking", "placed", "copying", "writing"]
 
 CLUSTER: dict[Phase, tuple[Phase, ...]] = {
     "gathering": ("forming", "ready", "failed", "stopping"),
@@ -38,6 +39,15 @@ RUN: dict[RunPhase, tuple[RunPhase, ...]] = {
     "aborting": ("comparing", "ended"),
     "comparing": ("ended",),
     "ended": (),
+}
+SAVES: dict[SavesPhase, tuple[SavesPhase, ...]] = {
+    "off": ("waiting",),
+    "waiting": ("due", "off"),
+    "due": ("asking", "copying", "off"),
+    "asking": ("placed", "due"),
+    "placed": ("writing", "waiting", "due", "off"),
+    "copying": ("writing", "waiting", "off"),
+    "writing": ("waiting", "off"),
 }
 
 P = TypeVar("P", bound=str)

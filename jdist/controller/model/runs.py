@@ -23,6 +23,7 @@ _FAILURE = 200  # Characters of an error that are remembered.
 
 SETUP = "the setup cell"
 ON_REFORM = "a function of jdist.on_reform"
+SAVE = "an automatic save"
 
 AbortReason = Literal["", "timeout", "interrupted", "lost", "failed"]
 

@@ -140,6 +140,7 @@ class World:
     nodes: dict[int, Node] = field(default_factory=dict)  # Places (core/topology) if the ranks are a launcher's tasks.
     ranks: dict[int, Rank] = field(default_factory=dict)
     _rank_of: dict[int, int] = field(default_factory=dict)  # By worker id; empty when it has to be made again.
+    _node_of: dict[str, Node] = field(default_factory=dict)  # By agent; what is there may be out of date.
 
     @property
     def is_by_task(self) -> bool:
@@ -189,7 +190,11 @@ class World:
         return structs.replace(item, ranks=ranks) if ranks else None
 
     def node_of_agent(self, agent: str) -> Node | None:
-        return next((n for n in self.nodes.values() if n.agent == agent), None)
+        node = self._node_of.get(agent)
+        if node is None or node.agent != agent or self.nodes.get(node.node_rank) is not node:
+            node = next((n for n in self.nodes.values() if n.agent == agent), None)
+            self._node_of = {n.agent: n for n in self.nodes.values()}
+        return node
 
     def missing_places(self) -> list[int]:
         return [n for n in range(self.nnodes) if n not in self.nodes or not self.nodes[n].is_here]

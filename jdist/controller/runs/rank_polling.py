@@ -18,7 +18,7 @@ from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_loss, is_confirmed
-from jdist.controller.verdict.wait_graph import Part, RankSnapshot, is_behind
+from jdist.controller.verdict.wait_graph import Part, PolledRanks, Ranks, RankSnapshot, is_behind
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.observation import Observation, Observe, Stalled, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
@@ -110,21 +110,23 @@ class RankPoller:
         poll, self._poll = self._poll, None
         if poll is None:
             return
+        topology = self._model.world.topology
         for run in list(self._model.runs.running.values()):
             is_near = run.deadline is not None and run.deadline - self._model.now <= _NEAR_DEADLINE
             if run.abort_reason or not (is_near or run.is_stalled or run.phase == "diagnosing"):
                 continue
-            ranks = {rank: self._snapshot(rank, run, poll) for rank in self._model.world.ranks}
+            found = {r: self._snapshot(r, topology.where(r), run, poll) for r in self._model.world.ranks}
+            ranks = PolledRanks(found)
             if run.phase == "diagnosing":
                 self._end_diagnosis(run, ranks)
             else:
                 self._decide(run, ranks, is_near=is_near)
 
-    def _snapshot(self, rank: int, run: Run, poll: _Poll) -> RankSnapshot:
+    def _snapshot(self, rank: int, where: str, run: Run, poll: _Poll) -> RankSnapshot:
         """The rank when the poll began. Nothing is known of a rank that has begun or ended a cell since then."""
         if rank in run.losses:
             return run.losses[rank]
-        where, observation = self._model.world.where(rank), poll.answers.get(rank)
+        observation = poll.answers.get(rank)
         if self._model.world.ranks[rank].phase != "held":
             return RankSnapshot(where, "lost")
         position = poll.positions.get(rank, (0, -1))
@@ -144,7 +146,7 @@ class RankPoller:
         ago = self._model.now - end.at
         return RankSnapshot(where, part, observation, ago, end.failure, is_script=is_script(run.code))
 
-    def _decide(self, run: Run, ranks: dict[int, RankSnapshot], *, is_near: bool) -> None:
+    def _decide(self, run: Run, ranks: Ranks, *, is_near: bool) -> None:
         """Set the run's verdict, or wait for the next poll to confirm it. ``is_near``: the run's deadline is near."""
         now = self._model.now
         found = decide(run.number, ranks, 0.0 if is_near else SLOW_AFTER)
@@ -197,7 +199,7 @@ class RankPoller:
         elif run.is_own or (not run.paused and any(r in run.ends and run.ends[r].kind == "error" for r in concerned)):
             self._runs.abort(run, "failed")  # while ranks are paused, someone looks at them: the verdict says it
 
-    def _end_diagnosis(self, run: Run, ranks: dict[int, RankSnapshot]) -> None:
+    def _end_diagnosis(self, run: Run, ranks: Ranks) -> None:
         """Set the verdict on a run that lost a rank, from what the others called. Then abort them."""
         now, run.seen = self._model.now, ranks
         found = decide_on_loss(run.number, run.losses, ranks)
@@ -220,7 +222,7 @@ def _place(paused: RankPaused) -> str:
     return f"{paused.at.place}{call}" + (f", after {paused.error}" if paused.error else "")
 
 
-def _may_hide_a_death(run: Run, ranks: dict[int, RankSnapshot], unknown: set[int]) -> bool:
+def _may_hide_a_death(run: Run, ranks: Ranks, unknown: set[int]) -> bool:
     """Whether ranks failed as after another one's death, which may be that of a rank from which nothing was heard."""
     return any(end.is_echo for end in run.ends.values()) and any(ranks[r].observation is None for r in unknown)
 

@@ -19,6 +19,7 @@ The rules, of which the first that applies decides::
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from msgspec import Struct, structs
@@ -55,10 +56,15 @@ def decide(run: int, ranks: Ranks, slow_after: float = 5.0) -> Verdict | None:
 
 def _mismatched(case: Case) -> Verdict | None:
     ranks = case.ranks
+    compared: set[tuple[str, int]] = set()  # Collectives, by group and number, whose calls do not differ.
     for rank in case.blocked:
         last = last_call(ranks[rank])
         for call in ranks[rank].activity.calls or ((last,) if last is not None else ()):
-            found = mismatch.find(call.group, call.number, ranks) if call.number else None
+            at = call.group, call.number
+            if at in compared or not call.number:
+                continue
+            compared.add(at)
+            found = mismatch.find(*at, ranks)
             if found is not None:
                 blocked = [r for r in case.blocked if ranks[r].is_blocked]
                 waiting = tuple(r for r in blocked if any(c.group == call.group for c in ranks[r].activity.calls))
@@ -75,7 +81,8 @@ def _absent(case: Case) -> Verdict | None:
             needed[rank] = over
     if not needed:
         return None
-    first = max(needed, key=lambda r: (sum(ranks[o].pending == ranks[r].pending for o in needed), -r))
+    alike = Counter(tuple(ranks[r].pending) for r in needed)
+    first = max(needed, key=lambda r: (alike[tuple(ranks[r].pending)], -r))
     responsible = tuple(sorted(needed[first]))
     activity = ranks[first].activity
     reason = phrases.absence(first, responsible, ranks)

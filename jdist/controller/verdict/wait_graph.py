@@ -10,8 +10,8 @@ messages of a channel (:class:`~jdist.core.observation.Channel`), whose n-th sen
 has no number, a finding counts only if the next poll sees the same calls still in flight.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +21,8 @@ from jdist.core.observation import ANY, Activity, Call, Channel, GroupProgress
 # running: in the run. done, failed: its part of the run is over. free: not in the run, and idle. elsewhere: in another
 # run's cell. lost: its process is gone, and its replacement is in no group yet.
 Part = Literal["running", "done", "failed", "free", "elsewhere", "lost"]
+
+T = TypeVar("T")
 
 _BLOCKED = ("collective", "transfer", "store")
 
@@ -99,6 +101,25 @@ class RankSnapshot(Struct, frozen=True):
 Ranks = Mapping[int, RankSnapshot]  # All ranks of the world.
 
 
+class PolledRanks(dict[int, RankSnapshot]):
+    """All ranks of a world, with what many of them have in common, which is found once for all."""
+
+    def __init__(self, ranks: Ranks):
+        super().__init__(ranks)
+        self._found: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, find: Callable[[], Any]) -> Any:
+        """What ``find`` returns for the key; it is called the first time."""
+        if key not in self._found:
+            self._found[key] = find()
+        return self._found[key]
+
+
+def _once(ranks: Ranks, key: Hashable, find: Callable[[], T]) -> T:
+    found: T = ranks.once(key, find) if isinstance(ranks, PolledRanks) else find()
+    return found
+
+
 def needs(rank: int, ranks: Ranks) -> list[frozenset[int]]:
     """What the blocked ``rank`` waits for: one rank of each set must come. Empty: for no rank that is known."""
     activity = ranks[rank].activity
@@ -110,13 +131,26 @@ def needs(rank: int, ranks: Ranks) -> list[frozenset[int]]:
     others = frozenset(ranks) - {rank}
     if activity.op in ("new_group", "split_group"):
         wanted = frozenset(activity.needs) & others or others
-        there = {r for r in wanted if ranks[r].is_blocked and ranks[r].activity.kind == "store"}
-        return [frozenset((m,)) for m in sorted(wanted) if m not in there or ranks[m].activity.op != activity.op]
+        return [frozenset((m,)) for m in sorted(wanted - _at_store(activity.op, ranks))]
     return [others]
+
+
+def _at_store(op: str, ranks: Ranks) -> frozenset[int]:
+    """The ranks that are blocked in an operation at the store."""
+
+    def find() -> frozenset[int]:
+        there = (r for r, s in ranks.items() if s.is_blocked and s.activity.kind == "store" and s.activity.op == op)
+        return frozenset(there)
+
+    return _once(ranks, ("store", op), find)
 
 
 def missing(call: Call, ranks: Ranks) -> list[int]:
     """The members of a collective's group that have not entered it, or have left it with an error."""
+    return _once(ranks, ("missing", call.group, call.number), lambda: _missing(call, ranks))
+
+
+def _missing(call: Call, ranks: Ranks) -> list[int]:
     found = []
     for member in members(call.group, ranks):
         snapshot = ranks.get(member)
@@ -132,17 +166,23 @@ def missing(call: Call, ranks: Ranks) -> list[int]:
 
 def is_behind(rank: int, ranks: Ranks) -> bool:
     """Whether a member of the group is past the collective that ``rank`` is in, which is thus about to leave it."""
-    others = [snapshot for r, snapshot in ranks.items() if r != rank]
-    return any(
-        (progress := other.progress(call.group)) is not None and progress.begun > call.number > 0
-        for call in ranks[rank].activity.calls
-        for other in others
-    )
+    return any(_ahead(call, ranks) - {rank} for call in ranks[rank].activity.calls if call.number)
+
+
+def _ahead(call: Call, ranks: Ranks) -> frozenset[int]:
+    """The ranks that are past a collective in its group."""
+
+    def find() -> frozenset[int]:
+        progress = ((r, snapshot.progress(call.group)) for r, snapshot in ranks.items())
+        return frozenset(r for r, p in progress if p is not None and p.begun > call.number)
+
+    return _once(ranks, ("ahead", call.group, call.number), find)
 
 
 def members(group: str, ranks: Ranks) -> tuple[int, ...]:
-    """The ranks of a group in its own order, from any rank that knows it; empty if none does."""
-    return next((p.ranks for s in ranks.values() if (p := s.progress(group)) is not None), ())
+    """The ranks of a group in ascending order, from any rank that knows it; empty if none does."""
+    found = (p.ranks for s in ranks.values() if (p := s.progress(group)) is not None)
+    return _once(ranks, ("members", group), lambda: next(found, ()))
 
 
 def _partner(rank: int, call: Call, ranks: Ranks) -> frozenset[int]:

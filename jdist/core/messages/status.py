@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.saving import SaveStatus
 from jdist.core.observation import Verdict
 from jdist.core.remedy import Remedy, sentence
 from jdist.core.topology import Topology
@@ -101,6 +102,7 @@ class StatusReport(Message, frozen=True):
     groups: tuple[GroupSpec, ...] = ()  # Groups that cells created with new_group.
     verdicts: tuple[Verdict, ...] = ()  # One for each run that makes no progress.
     silences: tuple[str, ...] = ()  # A sentence for each unreachable node.
+    saves: SaveStatus = SaveStatus()
 
 
 class RequestRefused(Message, frozen=True):

@@ -45,6 +45,7 @@ from jdist.core.messages.runs import (
     RankDone,
     Text,
 )
+from jdist.core.messages.saving import PrepareSave, SaveAt
 from jdist.core.stacks import StackFrame
 from jdist.wire.values.frames import pack
 
@@ -144,7 +145,7 @@ def bed(tmp_path: Path) -> typing.Iterator[Bed]:
 
 
 def test_every_message_of_the_controller_has_a_handler(bed: Bed) -> None:
-    forwarded = {ExecuteCell, FormWorld, AbortRun, PauseRanks, ResumeRanks}
+    forwarded = {ExecuteCell, FormWorld, AbortRun, PauseRanks, ResumeRanks, PrepareSave, SaveAt}
     assert set(bed.controller._handlers) | forwarded == set(typing.get_args(ToAgent))
 
 

@@ -8,26 +8,30 @@ from typing import Any
 
 import pytest
 
+from jdist.client import link as link_module
 from jdist.client.link import CONTROLLER, Link
 from jdist.core.errors import ConnectionLost, UsageError
 from jdist.core.messages.base import Message, Progress, QueryFailed
 from jdist.core.messages.nodes import ClockReading, ReadClock
 from jdist.core.messages.observation import GetStack, StackText
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
+from jdist.core.messages.runs import Interrupt
 from jdist.core.messages.status import RequestRefused, Stopped
 from jdist.wire.transport.keys import Connection, KeyPair
+from jdist.wire.transport.streams import AGAIN, MESSAGE, read_head
 
 BRIEF = 0.05
 """Seconds without an answer."""
 LONG = 10.0
 KEYS = KeyPair.make()
+CONNECTION = Connection("c", "0" * 32, "127.0.0.1", 1, 1, KEYS.public, KEYS, 1, "1")
 
 
 class Answered(Link):
     """A link without a connection; ``answer`` is called with each query, and what it returns comes back."""
 
     def __init__(self, answer: Callable[[Any], list[Message]]):
-        self.connection = Connection("c", "0" * 32, "127.0.0.1", 1, 1, KEYS.public, KEYS, 1, "1")
+        self.connection = CONNECTION
         self.lost = ""
         self.is_orphaned = False
         self._waiting = {}
@@ -118,3 +122,50 @@ def test_a_cluster_that_is_lost_meanwhile() -> None:
     link = Answered(answer)
     with pytest.raises(ConnectionLost, match="cluster c: its controller is gone"):
         asked(link, lambda k: k.query((0,), GetStack(), LONG))
+
+
+class Port:
+    """Keeps what is sent."""
+
+    def __init__(self, *args: Any) -> None:
+        self.connection_changed = args[-1]
+        self.kinds: list[int] = []
+        self.is_closed = False
+
+    def send(self, frames: list[bytes]) -> None:
+        assert not self.is_closed
+        self.kinds.append(read_head(frames).kind)
+
+    def close(self, linger: float) -> None:
+        self.is_closed = True
+
+
+def test_the_hello_is_sent_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the connection is there sooner: a controller answers a stream that it does not know with UNKNOWN."""
+    monkeypatch.setattr(link_module, "DialledPort", Port)
+
+    async def scenario() -> list[int]:
+        link = Link(CONNECTION, lambda _: None)
+        opening = asyncio.ensure_future(link.open("python"))
+        asyncio.get_running_loop().call_soon(link._port.connection_changed, True)  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait({opening})
+        kinds: list[int] = link._port.kinds  # type: ignore[attr-defined]
+        return kinds
+
+    assert asyncio.run(scenario())[:2] == [MESSAGE, AGAIN]
+
+
+def test_what_was_sent_last_leaves_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "DialledPort", Port)
+
+    async def scenario() -> list[int]:
+        link = Link(CONNECTION, lambda _: None)
+        link.send(Interrupt())
+        link.close()
+        kinds: list[int] = link._port.kinds  # type: ignore[attr-defined]
+        return kinds
+
+    assert asyncio.run(scenario()) == [MESSAGE]

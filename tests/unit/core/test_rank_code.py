@@ -15,6 +15,9 @@ CODE = {
     "full_values": rank_code.full_values(["a", "b['c']"]),
     "broadcast": rank_code.broadcast("model.weight", 3),
     "restore": rank_code.restore(["a"], 0, 2),
+    "save": rank_code.save("/a b", ["model"], "id", 2),
+    "load": rank_code.load("/a'b", [], {4: 0}),
+    "read_manifest": rank_code.read_manifest("/a"),
     "call_on_reform": rank_code.call_on_reform(4),
 }
 

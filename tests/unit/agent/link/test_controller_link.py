@@ -17,7 +17,7 @@ from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.transport.keys import KeyPair
 from jdist.wire.transport.streams import AGAIN, BACK, Frames, Stream, read_head, unknown
-from jdist.wire.values.frames import pack
+from jdist.wire.values.frames import join, pack
 
 KEY = KeyPair("p" * 40, "s" * 40)
 ENDPOINT = Endpoint("c0ffee", "10.0.0.7", 4000, 4001, "k" * 40, KEY)
@@ -123,11 +123,15 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
 def test_a_stream_begins_with_a_hello_and_goes_on_in_order(play: Play) -> None:
     async def scene(link: ControllerLink, network: Network) -> None:
         link.send(LivenessLost())
-        assert network.received() == [HELLO, pack(LivenessLost())]
+        link.send(LivenessLost())
+        await network.passes(0.0)
+        assert network.received() == [HELLO, join([pack(LivenessLost())] * 2)], "what is sent at once leaves together"
         frames = network.peer.message(pack(Shutdown()))
         network.on_frames(frames)
         network.on_frames(frames)
         assert network.got == [pack(Shutdown())], "each message counts once"
+        network.on_frames(network.peer.message(join([pack(Heartbeat()), pack(Shutdown())])))
+        assert network.got[1:] == [pack(Heartbeat()), pack(Shutdown())], "those that come together are handled singly"
 
     play(scene)
 
@@ -136,6 +140,7 @@ def test_after_a_broken_connection_what_did_not_arrive_is_sent_again(play: Play)
     async def scene(link: ControllerLink, network: Network) -> None:
         network.received()
         link.send(LivenessLost())
+        await network.passes(0.0)
         network.sent.clear()  # the connection broke with it
         network.on_change(False)
         network.on_change(True)
@@ -164,6 +169,7 @@ def test_a_controller_that_does_not_know_the_agent_gets_a_fresh_hello_alone(play
         network.sent.clear()
         network.on_frames(unknown(1))
         network.peer = Stream(2)
+        await network.passes(0.0)
         assert network.received() == [HELLO], "what an earlier stream had to say is void"
         network.on_frames(unknown(1))
         assert network.received() == [], "an answer to the earlier stream"
@@ -250,6 +256,7 @@ def test_a_broken_liveness_connection_is_reported_and_another_takes_its_place(pl
         link.dial_liveness("one")
         await network.passes(0.0)
         network.dialled[0].on_end(False)
+        await network.passes(0.0)
         assert network.received() == [pack(LivenessLost())]
         link.dial_liveness("two")
         await network.passes(0.0)

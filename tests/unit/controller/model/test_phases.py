@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from jdist.controller.model.phases import CLUSTER, RANK, RUN, HasPhase, InvalidTransition, Lifecycle, transition
+from jdist.controller.model.phases import CLUSTER, RANK, RUN, SAVES, HasPhase, InvalidTransition, Lifecycle, transition
 from jdist.controller.model.runs import Run
 from support.driver import Driver
 
-TABLES = {"cluster": CLUSTER, "rank": RANK, "run": RUN}
+TABLES = {"cluster": CLUSTER, "rank": RANK, "run": RUN, "saves": SAVES}
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
@@ -65,7 +65,8 @@ def test_transitions_are_logged_for_debugging(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize(("name", "table"), TABLES.items())
 def test_the_diagrams_show_the_tables(name: str, table: dict[str, tuple[str, ...]]) -> None:
     page = Path("docs/design/states.md").read_text()
-    section = page.split(f"## A {name}" if name != "cluster" else "## The cluster")[1].split("\n## ")[0]
+    heading = {"cluster": "The cluster", "saves": "Automatic saves"}.get(name, f"A {name}")
+    section = page.split(f"## {heading}\n")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| *")]
     shown: dict[str, set[str]] = {phase: set() for phase in table}
     for one, other, *_ in rows:

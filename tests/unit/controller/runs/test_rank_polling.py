@@ -35,7 +35,7 @@ def observed(begun: int, ended: int, kind: str = "collective", seconds: float = 
     call = Call("all_reduce", "0", begun) if kind == "collective" else Call("recv", "0", peer=1, started=100.0, nth=1)
     blocked = Activity(kind, call.op, 3, seconds=seconds, calls=(call,))  # type: ignore[arg-type]
     doing = blocked if begun > ended or kind == "transfer" else Activity("python", "f", 2, "f()")
-    return Observation("cpu", doing, 1, (GroupProgress("0", ALL, begun, ended, "world"),))
+    return Observation("cpu", doing, 1, (GroupProgress.of("0", ALL, begun, ended, "world"),))
 
 
 WAITS, HERE, BUSY = observed(5, 4), observed(5, 5), observed(4, 4)
@@ -347,7 +347,7 @@ def calling(dtype: str = "float32", **more: Any) -> Observation:
     """A rank in all_reduce #5 of the world."""
     call = Call("all_reduce", "0", 5, ((4,),), (dtype,), **more)
     doing = Activity("collective", "all_reduce", 3, seconds=0.4, calls=(call,))
-    return Observation("cpu", doing, 1, (GroupProgress("0", ALL, 5, 4, "world"),))
+    return Observation("cpu", doing, 1, (GroupProgress.of("0", ALL, 5, 4, "world"),))
 
 
 def told(d: Driver) -> Verdict:
@@ -432,7 +432,7 @@ def test_of_two_ranks_that_its_c_code_ended_each_tells_what_it_called() -> None:
 
 def test_a_run_whose_ranks_have_all_failed_is_explained_before_it_ends() -> None:
     call = Call("all_reduce", "1", 5, ((7,),), ("float32",), started=2.0, is_done=True, has_failed=True)
-    last = Observation("cpu", Activity("idle"), 1, (GroupProgress("1", (0, 1), 5, 5, "low"),), (call,))
+    last = Observation("cpu", Activity("idle"), 1, (GroupProgress.of("1", (0, 1), 5, 5, "low"),), (call,))
     for is_first in (True, False):
         d = driver()
         run = d.run((0, 1))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.verdict.wait_graph import RankSnapshot, circle, is_send, may_move, missing, needs
+from jdist.controller.verdict import wait_graph
+from jdist.controller.verdict.wait_graph import RankSnapshot, circle, is_behind, is_send, may_move, missing, needs
 from jdist.core.observation import ANY
 from support.rank_snapshots import busy, call, coll, over, recv, send, store, world
 
@@ -40,3 +41,20 @@ def test_who_is_missing_from_a_collective() -> None:
 
 def test_a_send_is_no_recv() -> None:
     assert (is_send(call("isend")), is_send(call("irecv"))) == (True, False)
+
+
+def test_what_many_ranks_wait_for_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(wait_graph, "_missing", lambda call, ranks: found.append(call.op) or [3])
+    ranks = world(coll(0), coll(1), coll(2), over(3))
+    assert [needs(rank, ranks) for rank in (0, 1, 2)] == [[{3}]] * 3
+    assert found == ["all_reduce"]
+    assert needs(0, world(coll(0, number=18), over(1), over(2), over(3))) == [{3}]
+    assert found == ["all_reduce"] * 2, "nothing is known of another poll"
+
+
+def test_who_is_behind() -> None:
+    ahead = coll(1, number=18)
+    assert is_behind(0, world(coll(0), ahead, coll(2), over(3)))
+    assert not is_behind(1, world(coll(0), ahead, coll(2), over(3)))
+    assert not is_behind(0, world(coll(0), coll(1), recv(2, 0), over(3)))

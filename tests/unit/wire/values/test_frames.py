@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from jdist.core.messages.membership import Heartbeat, WorkerUp
 from jdist.core.messages.protocol import AgentMessage, ClientMessage, ToAgent, ToClient, ToWorker, WorkerMessage
 from jdist.core.messages.runs import RankDone, RunCell
 from jdist.wire.values import frames
-from jdist.wire.values.frames import Unpacker, pack
+from jdist.wire.values.frames import Unpacker, join, pack, split
 
 UNPACKERS = [Unpacker[Any](u) for u in (ClientMessage, ToClient, AgentMessage, ToAgent, WorkerMessage, ToWorker)]
 TAGS = ["RunCell", "Output", "Done", "Form", "Ask", "Beat", "Answer", "AgentHello", "nothing"]
@@ -98,3 +99,25 @@ def test_a_single_type_serves_as_a_union_of_one() -> None:
     assert Unpacker[Any](WorkerUp)(pack(WorkerUp(1, 2, 3))) == WorkerUp(1, 2, 3)
     with pytest.raises(ProtocolError):
         Unpacker[Any](WorkerUp)(pack(Heartbeat()))
+
+
+def test_messages_travel_together_and_are_split_again() -> None:
+    messages = [pack(WorkerUp(n, 1, 0)) for n in range(70_000)]
+    for several in ([], messages[:2], messages[:15], messages[:16], messages):
+        assert split(join(several)) == several
+    assert join(messages[:1]) == messages[0]
+    assert split(messages[0]) == messages[:1]
+
+
+def test_of_a_payload_only_what_is_no_message_is_dropped() -> None:
+    unpack = Unpacker[Any](AgentMessage)
+    here = [WorkerUp(1, 1, 0), WorkerUp(2, 1, 0)]
+    one, other = map(pack, here)
+    assert unpack.each(join([one, b"\xc0", join([one, other]), other])) == here
+    assert unpack.each(b"") == []
+
+
+@given(st.binary(max_size=40))
+def test_any_payload_is_split_or_refused(data: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        assert Unpacker[Any](AgentMessage).each(data) is not None
