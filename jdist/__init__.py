@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from jdist.worker.debug.breakpoints import breakpoint  # noqa: A004 — it does what Python's own does, under a condition
     from jdist.worker.groups.on_reform import on_reform
     from jdist.worker.profile.step_mark import profile_step
+    from jdist.worker.saving.points import save_if_due
 
 # The modules of the public names that are no errors.
 _HOMES = {
@@ -51,6 +52,7 @@ _HOMES = {
     "Profile": "jdist.client.profile.profile",
     "ProfileOptions": "jdist.core.profile",
     "profile_step": "jdist.worker.profile.step_mark",
+    "save_if_due": "jdist.worker.saving.points",
     "Trace": "jdist.client.trace.trace",
     **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),
 }
@@ -83,6 +85,7 @@ __all__ = [
     "on_reform",
     "panel",
     "profile_step",
+    "save_if_due",
     "start",
     "unload_ipython_extension",
 ]

@@ -28,7 +28,7 @@ from jdist.agent.relay.node_queries import NodeQueries
 from jdist.agent.relay.rank_queries import RankQueries
 from jdist.agent.starters.starter import Prewarmer
 from jdist.core import __version__
-from jdist.core.messages import debug, groups, membership, runs
+from jdist.core.messages import debug, groups, membership, runs, saving
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.code import CodeSynced
 from jdist.core.messages.protocol import NodeQuery, RankQuery, ToAgent
@@ -41,7 +41,15 @@ from jdist.wire.values.frames import Unpacker
 
 _log = logging.getLogger("jdist.agent")
 
-_FOR_WORKERS = (runs.ExecuteCell, runs.AbortRun, groups.FormWorld, debug.PauseRanks, debug.ResumeRanks)
+_FOR_WORKERS = (
+    runs.ExecuteCell,
+    runs.AbortRun,
+    groups.FormWorld,
+    debug.PauseRanks,
+    debug.ResumeRanks,
+    saving.PrepareSave,
+    saving.SaveAt,
+)
 
 _from_controller: Unpacker[Any] = Unpacker(ToAgent)
 _done: Unpacker[runs.RankDone] = Unpacker(runs.RankDone)
@@ -65,9 +73,18 @@ class AgentParts:
 
 
 class ControllerHandlers:
-    """Handles the controller's messages. ``finish`` ends the agent with an exit code."""
+    """Handles the controller's messages. ``finish`` ends the agent with an exit code.
 
-    def __init__(self, node: NodeContext, parts: AgentParts, finish: Callable[[int], None]):
+    ``on_may_leave`` is called when nothing is left for which a node whose job ends had to stay.
+    """
+
+    def __init__(
+        self,
+        node: NodeContext,
+        parts: AgentParts,
+        finish: Callable[[int], None],
+        on_may_leave: Callable[[], None] = lambda: None,
+    ):
         self._node = node
         self._parts = parts
         self._finish = finish
@@ -81,6 +98,8 @@ class ControllerHandlers:
             membership.StartWorker: self.handle_start_worker,
             membership.EndWorkers: self.handle_end_workers,
             groups.StartStore: self.handle_start_store,
+            saving.KeepAutosave: self.handle_keep_autosave,
+            saving.MayLeave: lambda _: on_may_leave(),
             membership.Shutdown: lambda _: self._end("the cluster has been stopped, or this node removed from it", 0),
         }
 
@@ -148,6 +167,11 @@ class ControllerHandlers:
         self._parts.workers.end(message.workers)
         self._parts.ledger.record_end(message.workers)
 
+    def handle_keep_autosave(self, message: saving.KeepAutosave) -> None:
+        self._parts.ledger.record(message)
+        for worker in self._parts.workers.kernels:
+            self._parts.workers.send(worker, message)
+
     def handle_input_reply(self, message: runs.InputReply) -> None:
         kernel = self._parts.workers.kernels.get(message.rank)
         if kernel is not None:
@@ -212,6 +236,8 @@ class WorkerHandlers:
         folders = self._parts.code_sync.folder.folders
         if folders:
             self._parts.workers.send(kernel.worker, CodeSynced(folders, ()))
+        if self._parts.ledger.autosave.options is not None:
+            self._parts.workers.send(kernel.worker, self._parts.ledger.autosave)
         up = membership.WorkerUp(kernel.worker, kernel.pid, kernel.wanted.incarnation, kernel.inherits)
         self._node.send(up)
         self._parts.prewarmer.record_ended(kernel.worker)

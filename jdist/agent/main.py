@@ -32,6 +32,7 @@ from jdist.agent.relay.node_queries import NodeQueries
 from jdist.agent.relay.rank_queries import RankQueries
 from jdist.agent.starters.starter import ForkStarter, Prewarmer, SpawnStarter, Starter
 from jdist.core.messages.membership import AgentLeaving
+from jdist.core.messages.saving import EndAnnounced
 from jdist.core.settings import BEAT
 from jdist.wire import log
 from jdist.wire.processes import become_subreaper, on_exit
@@ -53,7 +54,10 @@ class Agent:
         loop = asyncio.get_running_loop()
         self._over: asyncio.Future[int] = loop.create_future()
         self._is_leaving = False
+        self._stays_until: asyncio.TimerHandle | None = None  # The end of the wait for a last save.
         loop.add_signal_handler(signal.SIGTERM, self._handle_sigterm)  # before there is a folder
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            loop.add_signal_handler(number, self._announce_end, number)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._link = ControllerLink(zmq_context, endpoint, lambda reason: self._finish(1, reason))
         facts, directory = node_facts((endpoint.host, endpoint.control_port)), directories.make(endpoint.cluster)
@@ -79,7 +83,7 @@ class Agent:
             code_sync=code_sync,
         )
         workers.listener = WorkerHandlers(node, parts, lambda: self._is_leaving or self._over.done())
-        self._controller_handlers = ControllerHandlers(node, parts, self._finish)
+        self._controller_handlers = ControllerHandlers(node, parts, self._finish, self._handle_may_leave)
 
     async def run(self) -> int:
         """Serve until the end; the exit code."""
@@ -121,7 +125,32 @@ class Agent:
         self._finish(0, "the server that it was started on has ended")
 
     def _handle_sigterm(self) -> None:
-        """A scheduler ends the node's job, or a user ends this agent. The workers may have got the signal as well."""
+        """A scheduler ends the node's job, or a user ends this agent. The workers may have got the signal as well.
+
+        Where sessions are saved by themselves, the agent stays until that is done, or for its grace.
+        """
+        if self._stays_until is not None or self._is_leaving:
+            return
+        if not self._announce_end(signal.SIGTERM):
+            self._begin_to_leave()
+            return
+        grace = self._parts.ledger.autosave.grace
+        self._stays_until = asyncio.get_running_loop().call_later(grace, self._begin_to_leave)
+
+    def _announce_end(self, number: signal.Signals) -> bool:
+        """Tell the controller that the node's job is about to end; False if sessions are not saved by themselves."""
+        if self._parts.ledger.autosave.options is None:
+            _log.info("got %s; sessions are not saved by themselves", number.name)
+            return False
+        self._link.send(EndAnnounced(number.name))
+        return True
+
+    def _handle_may_leave(self) -> None:
+        """The session has been saved; after SIGUSR1 or SIGUSR2, the job goes on for a while."""
+        if self._stays_until is not None:
+            self._begin_to_leave()
+
+    def _begin_to_leave(self) -> None:
         if not self._is_leaving:
             self._is_leaving = True
             self._create_task(self._leave())

@@ -11,6 +11,7 @@ from jdist.core.messages.debug import RankPaused, ResumeRanks
 from jdist.core.messages.groups import FormWorld, GroupMade, WorldFormed
 from jdist.core.messages.membership import HeldGeneration, HeldWorker, StartWorker
 from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone
+from jdist.core.messages.saving import KeepAutosave
 
 _AT_BEGIN: dict[str, Any] = {"paused": None, "resumes": 0, "inner_run": 0, "is_aborted": False}  # Of a worker's run.
 
@@ -26,6 +27,7 @@ class RecoveryLedger:
         self._ended: set[int] = set()  # Workers, on any node, that were removed from the world since it was formed.
         self.last_run = 0  # The last run whose cell was sent to workers.
         self._setup: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self.autosave = KeepAutosave(None)
 
     def record_start(self, wanted: StartWorker) -> None:
         """A fresh process is being started for the worker."""
@@ -46,6 +48,8 @@ class RecoveryLedger:
             case FormWorld():
                 self._form, self._ended = message, set()
                 self._change(message.workers, groups=message.replay, listeners=())
+            case KeepAutosave():
+                self.autosave = message
             case WorldFormed():
                 held = self._workers.get(message.worker)
                 if held is not None:
@@ -104,7 +108,7 @@ class RecoveryLedger:
             workers[worker] = replace(held, pid=kernel.pid, is_up=kernel.is_up, inherits=inherits)
         setup = tuple((run, code, of) for code, (run, of) in self._setup.items())
         ended = tuple(sorted(self._ended))
-        return HeldGeneration(tuple(workers.values()), self._form, store, self.last_run, setup, ended)
+        return HeldGeneration(tuple(workers.values()), self._form, store, self.last_run, setup, ended, self.autosave)
 
 
 def _union(some: Iterable[_T], others: Iterable[_T]) -> tuple[_T, ...]:

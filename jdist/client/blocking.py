@@ -198,6 +198,9 @@ class Cluster(BaseCluster):
     read_profile = blocking(AsyncCluster.read_profile)
     doctor = blocking(AsyncCluster.doctor)
     sync = blocking(AsyncCluster.sync)
+    save = blocking(AsyncCluster.save)
+    load = blocking(AsyncCluster.load)
+    autosave = blocking(AsyncCluster.autosave)
 
     @property
     def start_seconds(self) -> float:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from jdist.client.attachment import Attachment, Ranks
-from jdist.client.debug.debugging import DebuggedCluster
 from jdist.client.doctor.collect import examine
 from jdist.client.doctor.debug_log import DebugLogs, collect_logs
 from jdist.client.doctor.diagnosis import Diagnosis, Finding
@@ -19,6 +18,7 @@ from jdist.client.lifecycle.start import Progress, make_settings, print_waiting
 from jdist.client.link import Link, new_request
 from jdist.client.profile.options import profile_options
 from jdist.client.run import CellRun
+from jdist.client.session.saving import SessionCluster
 from jdist.client.sync.code_sync import Synced, SyncedCode
 from jdist.client.trace.trace import Trace, collect_trace
 from jdist.client.values import compare
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jdist.client.profile.profile import Profile
 
 
-class AsyncCluster(DebuggedCluster):
+class AsyncCluster(SessionCluster):
     """An attached cluster. Make one with :meth:`start` or :meth:`attach`; ``async with`` stops it at the end."""
 
     def __init__(self) -> None:
@@ -273,11 +273,11 @@ class AsyncCluster(DebuggedCluster):
 
     async def new_group(self, name: str, ranks: Ranks) -> str:
         """Make a named process group, now and after every re-forming: ``-g NAME``, ``groups["NAME"]`` on the ranks."""
-        return await self._nodes.new_group(name, ranks)
+        return await self._groups.new_group(name, ranks)
 
     async def new_mesh(self, text: str) -> str:
         """Make a named mesh such as "dp=2,tp=2": ``-r dp=0`` in the notebook, ``mesh["dp"]`` on the ranks."""
-        return await self._nodes.new_mesh(text)
+        return await self._groups.new_mesh(text)
 
     async def pull(
         self, names: str, ranks: Ranks = None, *, full: bool = False, on_progress: OnProgress | None = None

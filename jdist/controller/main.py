@@ -50,7 +50,7 @@ async def _serve(start: keys.StartController) -> None:
     keys.write_keys(path, server.charter.connection(os.getpid(), addresses), replace=is_again)
     keys.write_keys(beside, server.charter, replace=True)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, server.stop, "the controller was asked to end (SIGTERM)")
+    loop.add_signal_handler(signal.SIGTERM, server.end, "the controller was asked to end (SIGTERM)")
     if settings.until:
         on_exit(settings.until, partial(server.stop, f"process {settings.until}, which started it, has ended"))
     living = loop.create_task(_touch(beside))
@@ -88,7 +88,8 @@ def _report(started: keys.ControllerStarted) -> None:
 def main() -> int:
     """The exit code."""
     faulthandler.enable()  # an end in C code leaves its stacks in the log
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
         most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)

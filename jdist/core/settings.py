@@ -44,6 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     interrupt_grace: float = 5.0  # Time from an interrupt until a rank that did not react is replaced.
     handler_grace: float = 30.0  # Time for which a cell's own handlers of an interrupt may run, such as a `finally`.
     agent_grace: float = 60.0  # Time for the controller to be restarted, after which an agent ends its workers.
+    leave_grace: float = 25.0  # Time that a node stays for a last save after SIGTERM; Slurm and Kubernetes give 30 s.
     beat_timeout: float = 3.0  # Time without a heartbeat until a node counts as unreachable, which loses nothing.
     node_grace: float = 15.0  # Time without a heartbeat until a node is dropped, and its ranks with it.
     invitation: float = 86400.0  # The lifetime of a join line.

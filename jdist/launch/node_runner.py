@@ -88,7 +88,7 @@ def _open_line(path: str) -> BinaryIO:
 
 
 def _set_signals(handler: signal.Handlers) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, handler)
 
 

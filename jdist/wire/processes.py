@@ -11,6 +11,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_JOB_END = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -26,6 +27,21 @@ def become_subreaper() -> None:
 def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when its parent dies."""
     _prctl(_PR_SET_PDEATHSIG, by)
+
+
+def outlive_job_end() -> None:
+    """Take no notice of the signals by which schedulers announce the end of a job: this process ends with its parent.
+
+    The processes that it starts take none either, until :func:`end_with_job`.
+    """
+    for number in _JOB_END:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def end_with_job() -> None:
+    """End by those signals, as any process does."""
+    for number in _JOB_END:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def set_name(name: str) -> None:

@@ -5,6 +5,7 @@ interrupting and moving values each run on a short-lived helper thread.
 """
 
 import asyncio
+import importlib
 import logging
 import os
 import threading
@@ -23,12 +24,14 @@ from jdist.core.messages.membership import Shutdown, WorkerHello
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
 from jdist.core.messages.runs import AbortRun, ExecuteCell, HandlerRun
+from jdist.core.messages.saving import KeepAutosave, PrepareSave, SaveAt
 from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.worker.cells.autoreload import Autoreload
 from jdist.worker.cells.children import Children
+from jdist.worker.cells.cuda_context import fault_of
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import cell_numbers
@@ -39,13 +42,16 @@ from jdist.worker.escalation import InterruptPolicy, free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover.names import NamesHandover
-from jdist.worker.kernel import appearance, shell, sigint, tracebacks
+from jdist.worker.kernel import appearance, job_end, shell, sigint, tracebacks
 from jdist.worker.kernel.forked import disable_in_children
 from jdist.worker.observe.call_log import OWN_FILES
 from jdist.worker.observe.observer import Observer, StallDetector
 from jdist.worker.profile import step_mark
 from jdist.worker.profile.cell_profiler import CellProfiler
 from jdist.worker.queries.rank_queries import QueryHandler
+from jdist.worker.saving import process as saving
+from jdist.worker.saving.points import SavePoints
+from jdist.worker.saving.process import SavingRank
 
 _log = logging.getLogger("jdist.worker")
 
@@ -89,6 +95,12 @@ class ControlThread:
         self._aborting = threading.Lock()  # Guards the next.
         self._last_abort: tuple[int, InterruptPolicy | None] = (0, None)  # The run that was aborted last.
         on_reform.be_rank(spec.rank)
+        self._saving = SavingRank(
+            spec.worker, kernel.shell, self._groups.is_own_name, self._groups.named_groups, self._send
+        )
+        saving.connect(self._saving)
+        self._points = SavePoints(spec.worker, lambda: self._cells.spans.current, self._send, self._save_at)
+        self._points.connect()
         tracebacks.adapt(kernel.shell)
         patches.install(self._groups)
         shell.adapt(kernel)
@@ -131,6 +143,12 @@ class ControlThread:
             frame = failure.frames[-1][0]
             self._debugger.pause(frame, "failure", stack=failure.frames, error=failure.error)
 
+    def _save_at(self, at: SaveAt) -> None:
+        if at.options is not None:
+            from jdist.worker.saving.save import save  # only here: it imports much
+
+            save(at.options.directory, at.options.names, at.save, at.options.keep, self._saving.shell.user_ns)
+
     # ------------------------------------------------------------ the control thread
 
     def _handle_frames(self, frames: list[bytes]) -> None:
@@ -143,7 +161,17 @@ class ControlThread:
                 self._debugger.request(message.run)
             case ResumeRanks():
                 self._debugger.resume(message)
+            case KeepAutosave():
+                job_end.outlive(wanted=message.options is not None)
+                if message.options is not None:  # what a save needs is imported before a loop would wait for that
+                    self._spawn(importlib.import_module, "jdist.worker.saving.save")
+            case PrepareSave():
+                self._points.prepare(message)
+            case SaveAt():
+                self._points.bind(message)
             case ExecuteCell():
+                if message.is_setup:
+                    self._saving.remember_setup(message.code)
                 self._cells.submit(message)
                 self._stalls.expect(message.run)
             case FormWorld():
@@ -168,6 +196,8 @@ class ControlThread:
             formed = self._groups.form(form, self._worker, self._spec.gpu_index)
         except Exception as e:  # whatever torch raises is the reason to report
             _log.info("worker %d could not form generation %d", self._worker, form.generation, exc_info=True)
+            if fault := fault_of(e):  # this process can join no world any more
+                self._handover.fail(f"its CUDA context was lost: {fault}")
             self._send(WorldFailed(self._worker, form.generation, describe_error(e)))
             return
         _log.debug("worker %d formed generation %d", self._worker, form.generation)

@@ -8,6 +8,9 @@ _FUNCTIONS = {
     "full_values": "jdist.worker.values.collective:full_values",
     "broadcast": "jdist.worker.values.collective:broadcast",
     "restore": "jdist.worker.values.restore:restore",
+    "save": "jdist.worker.saving.save:save",
+    "load": "jdist.worker.saving.load:load",
+    "read_manifest": "jdist.worker.saving.load:read_manifest_of",
     "call_on_reform": "jdist.worker.groups.on_reform:call",
 }
 

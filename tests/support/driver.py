@@ -211,9 +211,12 @@ class Driver:
 
     # ------------------------------------------------------------ time and delivery
 
-    def step(self, event: Event) -> list[Message]:
-        """One step; what was sent in it."""
-        instructions = self.state.step(event, self.now)
+    def step(self, *events: Event) -> list[Message]:
+        """One step, of events that came together; what was sent in it."""
+        self.state.begin_step(self.now)
+        for event in events:
+            self.state.handle(event)
+        instructions = self.state.end_step()
         sent = []
         for instruction in instructions:
             if isinstance(instruction, Exit):
@@ -293,9 +296,9 @@ class Driver:
         due += [n.last_heard + self.settings.beat_timeout for n in here if not n.is_unreachable]
         assert all(wakeup is not None and wakeup <= t for t in due if t is not None), "a deadline has no wake-up"
 
-    def deliver(self, agent: Agent) -> list[Message]:
-        """The agent says the oldest thing it has to say."""
-        return self.step(FromAgent(agent.name, agent.says.popleft()))
+    def deliver(self, agent: Agent, count: int = 1) -> list[Message]:
+        """The agent says the oldest thing it has to say, or that many at once."""
+        return self.step(*(FromAgent(agent.name, agent.says.popleft()) for _ in range(min(count, len(agent.says)))))
 
     def settle(self) -> None:
         """Let every agent say all that it has to say."""
@@ -377,11 +380,8 @@ class Driver:
         """The agent was given up and says hello again, for the place it had."""
         agent.is_unreachable = False
         agent.says.clear()
-        self.step(
-            FromAgent(
-                agent.name, AgentHello(PROTOCOL, VERSION, agent.facts, agent.nproc, agent.place, None, agent.task)
-            )
-        )
+        hello = AgentHello(PROTOCOL, VERSION, agent.facts, agent.nproc, agent.place, None, agent.task)
+        self.step(FromAgent(agent.name, hello))
 
     def agent_of(self, rank: int) -> Agent:
         node = self.state.model.world.ranks[rank].node_rank

@@ -28,7 +28,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from jdist.wire.processes import die_with_parent, set_name
+from jdist.wire.processes import die_with_parent, end_with_job, outlive_job_end, set_name
 
 _ADOPTION = 5.0  # Seconds within which a forked child must have become the agent's.
 _QUIET = 0.5  # Seconds without a request after which the next child is forked ahead.
@@ -207,6 +207,7 @@ def _become_requested(data: bytes, fds: list[int]) -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
     os.setsid()
+    end_with_job()
     os.environ.update(request.env)
     module, _, function = request.entry.partition(":")
     getattr(importlib.import_module(module), function)(request.spec, *fds)
@@ -215,6 +216,7 @@ def _become_requested(data: bytes, fds: list[int]) -> None:
 def main(role: str, fd: int, agent_pid: int, modules: Sequence[str]) -> None:
     """A forkserver ("server") or a spare, in an interpreter of its own that is the agent's child."""
     die_with_parent()
+    outlive_job_end()
     if os.getppid() != agent_pid:
         return  # the agent has ended meanwhile
     if role == "server":

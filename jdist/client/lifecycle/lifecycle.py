@@ -15,6 +15,7 @@ from jdist.client.link import Link
 from jdist.core.errors import ConnectionLost, JdistError, LaunchError, ProtocolError
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import InputRequest
+from jdist.core.messages.saving import SaveEnded
 from jdist.core.messages.status import OBSERVER, ClusterFacts, Notice, RunsChanged, StopCluster, Stopped
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
@@ -163,7 +164,7 @@ class ClusterLifecycle:
             self._orphan = orphan
             self._reviving = asyncio.get_running_loop().create_task(self._revive(orphan))
         is_notice = isinstance(message, Notice) and not message.run
-        if is_notice or isinstance(message, ClusterFacts | InputRequest | RunsChanged | Stopped):
+        if is_notice or isinstance(message, ClusterFacts | InputRequest | RunsChanged | SaveEnded | Stopped):
             self._attachment.notify(message)
 
     async def _revive(self, lost: Link) -> None:

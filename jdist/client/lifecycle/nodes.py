@@ -8,19 +8,17 @@ import msgspec
 
 from jdist.client import find
 from jdist.client.attachment import Attachment, Ranks
-from jdist.client.history import Annotation, GroupStep, MeshStep
+from jdist.client.history import Annotation
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.local_processes import plan_launch
 from jdist.client.lifecycle.start import Started, wait_launched
 from jdist.client.link import CONTROLLER, body_of, new_request
 from jdist.client.sync.code_sync import SyncedCode
 from jdist.core.errors import LaunchError, UsageError
-from jdist.core.messages.groups import GroupCreated, MakeGroup, MakeMesh
 from jdist.core.messages.membership import AddNode, Invite, Invited, PlaceOpened, RemoveRanks, Resized, Restart
 from jdist.core.ranks import describe_ranks
 from jdist.core.remedy import Remedy
 from jdist.core.settings import REFORM_TIMEOUT, Settings
-from jdist.core.topology import Mesh
 from jdist.launch.base import find_launcher
 from jdist.wire.transport.keys import charter_path
 
@@ -127,18 +125,3 @@ class Nodes:
         resized = await self._attachment.link.request(RemoveRanks(new_request(), chosen), Resized, REFORM_TIMEOUT)
         self._attachment.history.add(Annotation(f"{describe_ranks(chosen)} removed"))
         return resized
-
-    async def new_group(self, name: str, ranks: Ranks) -> str:
-        if not name.isidentifier() or name in ("world", "all", "node"):
-            raise UsageError(f"a group's name is a plain word other than world, all and node; not {name!r}")
-        message = MakeGroup(new_request(), name, self._attachment.select(ranks))
-        made = await self._attachment.link.request(message, GroupCreated, REFORM_TIMEOUT)
-        self._attachment.history.add(GroupStep(name, message.ranks))
-        return made.text
-
-    async def new_mesh(self, text: str) -> str:
-        mesh = Mesh.parse(text, self._attachment.facts.topology.world_size)
-        message = MakeMesh(new_request(), mesh.names, mesh.sizes)
-        made = await self._attachment.link.request(message, GroupCreated, REFORM_TIMEOUT)
-        self._attachment.history.add(MeshStep(mesh.names, mesh.sizes))
-        return made.text

@@ -7,6 +7,7 @@ from jdist.controller.membership.resizing import Resizing
 from jdist.controller.membership.takeover import Takeover
 from jdist.controller.model.model import Model
 from jdist.controller.model.world import Node, World
+from jdist.controller.runs.autosave import Autosaver
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.membership import AgentHello, DropNodes, HeldGeneration, Resized, StartWorker, Welcome
 from jdist.core.messages.protocol import RankReply
@@ -18,8 +19,17 @@ _MOST_RANKS = 4096  # Upper bound of ranks per node; a hello above it is malform
 class Admission:
     """Gives nodes their places, in the order in which they come or as they request."""
 
-    def __init__(self, model: Model, formation: Formation, rank_loss: RankLoss, resizing: Resizing, takeover: Takeover):
+    def __init__(
+        self,
+        model: Model,
+        formation: Formation,
+        rank_loss: RankLoss,
+        resizing: Resizing,
+        takeover: Takeover,
+        autosaver: Autosaver,
+    ):
         self._model = model
+        self._autosaver = autosaver
         self._takeover = takeover
         self._formation = formation
         self._rank_loss = rank_loss
@@ -155,6 +165,7 @@ class Admission:
             workers=() if kept else tuple(StartWorker(r.worker, r.rank, r.incarnation) for r in ranks),
         )
         m.send(node.agent, welcome)
+        self._autosaver.greet(node)
         if node.node_rank == 0:
             self._formation.start_store(kept.store if kept else None)
         if kept is not None:

@@ -4,6 +4,7 @@ Only this module acts on a loss. The order, with who is called for what, is in d
 """
 
 import math
+from collections.abc import Callable
 
 from jdist.controller.membership.formation import Formation
 from jdist.controller.model.model import Model
@@ -13,6 +14,7 @@ from jdist.controller.model.world import Node, Rank
 from jdist.controller.queries import Queries
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
+from jdist.controller.runs.saving import Saves
 from jdist.controller.verdict.decide import decide_on_loss, is_crash
 from jdist.controller.verdict.wait_graph import RankSnapshot
 from jdist.core.messages.groups import GroupCreated
@@ -31,12 +33,16 @@ _EXPLAINED = 1.0  # Seconds in which a poll of the other ranks may explain the l
 class RankLoss:
     """Handles the ends of workers and nodes, and replaces workers."""
 
-    def __init__(self, model: Model, queries: Queries, runs: RunLifecycle, formation: Formation, own_runs: OwnRuns):
+    def __init__(
+        self, model: Model, queries: Queries, runs: RunLifecycle, formation: Formation, own_runs: OwnRuns, saves: Saves
+    ):
         self._model = model
+        self._saves = saves
         self._queries = queries
         self._runs = runs
         self._formation = formation
         self._own_runs = own_runs
+        self.on_loss: Callable[[Rank], None] = lambda _: None
 
     def handle_worker_up(self, node: Node, message: WorkerUp) -> None:
         rank = self._model.world.rank_of(node, message.worker)
@@ -93,6 +99,8 @@ class RankLoss:
             self._formation.abandon(f"rank {rank.rank} is lost")
         where = m.world.where(rank.rank)
         self._queries.answer_for(rank.rank, f"{where} is gone: {reason}")
+        self.on_loss(rank)
+        self._saves.handle_loss(rank)
         if not is_wanted:
             m.broadcast(Notice(f"{where} is lost: {reason}"))
         for run in m.runs.runs_on(rank.rank):

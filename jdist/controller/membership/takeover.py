@@ -26,6 +26,7 @@ from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node, Rank
+from jdist.controller.runs.autosave import Autosaver
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.core.messages.groups import FormWorld
@@ -49,6 +50,7 @@ class Takeover:
     _formation: Formation
     _rank_loss: RankLoss
     _resizing: Resizing
+    _autosaver: Autosaver
     has_begun: bool = False  # There was a controller before this one.
     deadline: float | None = None  # When it is settled without the nodes that are not back.
     _setup_cells: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
@@ -109,6 +111,8 @@ class Takeover:
                 self._take_rank(rank, found.pop(rank.worker))
             elif rank.worker not in self._ended:
                 self._rank_loss.replace(rank)
+        if held.autosave.options is not None and self._autosaver.options is None:
+            self._autosaver.set(held.autosave.options, held.autosave.every)
         if found:
             m.send(node.agent, EndWorkers(tuple(found)))  # it has not heard that they were removed
         for run, code, workers in held.setup:

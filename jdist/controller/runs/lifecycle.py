@@ -1,5 +1,7 @@
 """Lifecycle of runs: from acceptance to end, and how a run that must not go on is aborted. Pure."""
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from jdist.controller.model.model import Model
@@ -31,6 +33,7 @@ class RunLifecycle:
         self._model = model
         self._own_runs = own_runs
         self._silent_mismatch = silent_mismatch
+        self.on_own_end: Callable[[Run], None] = lambda _: None  # Called with a run of the controller's own.
 
     def handle_run_cell(self, client: str, message: messages.RunCell) -> None:
         m = self._model
@@ -164,6 +167,8 @@ class RunLifecycle:
             m.tell(run, VerdictChanged(run.number, None))
         seconds = m.now - (run.started_at or m.now)
         m.tell(run, messages.RunEnded(run.number, run.reason, seconds, run.first_to_blame))
+        if run.is_own:
+            self.on_own_end(run)
 
     def handle_interrupt(self, client: str, message: messages.Interrupt) -> None:
         """Abort runs, of some ranks or one by its number; queued ones end at once."""

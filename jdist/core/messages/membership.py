@@ -11,6 +11,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.groups import FormWorld, GroupSpec
 from jdist.core.messages.observation import Observation
+from jdist.core.messages.saving import KeepAutosave
 
 
 class NodeFacts(Struct, frozen=True):
@@ -122,6 +123,7 @@ class HeldGeneration(Struct, frozen=True):
     last_run: int
     setup: tuple[tuple[int, str, tuple[int, ...]], ...]  # `(run, code, workers)` of setup cells, oldest first.
     ended: tuple[int, ...] = ()  # Workers of any node that were removed since `form`: it still names them.
+    autosave: KeepAutosave = KeepAutosave(None)
 
 
 class LauncherTask(Struct, frozen=True):

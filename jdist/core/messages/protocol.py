@@ -9,7 +9,19 @@
 Each idea's module lists its own messages of a direction, and its queries (``op``) and replies, at its end.
 """
 
-from jdist.core.messages import code, debug, groups, introspection, membership, nodes, observation, runs, status, values
+from jdist.core.messages import (
+    code,
+    debug,
+    groups,
+    introspection,
+    membership,
+    nodes,
+    observation,
+    runs,
+    saving,
+    status,
+    values,
+)
 from jdist.core.messages.base import CommonReplyBody, Message
 
 NodeOp = nodes.NodeOp | code.NodeOp | introspection.GetDebugLog
@@ -54,12 +66,14 @@ class RankReply(Message, frozen=True):
 
 _Query = RankQuery | NodeQuery
 _Reply = RankReply | NodeReply
-_CellMessage = runs.ClientMessage | debug.ClientMessage
+_CellMessage = runs.ClientMessage | debug.ClientMessage | saving.ClientMessage
 ClientMessage = status.ClientMessage | _CellMessage | membership.ClientMessage | groups.ClientMessage | _Query
-ToClient = status.ToClient | runs.ToClient | debug.ToClient | observation.VerdictChanged | _Reply
-_FromCells = runs.AgentMessage | debug.AgentMessage | observation.Stalled
+_Runs = runs.ToClient | debug.ToClient | saving.ToClient
+ToClient = status.ToClient | _Runs | observation.VerdictChanged | _Reply
+_FromCells = runs.AgentMessage | debug.AgentMessage | saving.AgentMessage | observation.Stalled
 AgentMessage = membership.AgentMessage | groups.AgentMessage | _FromCells | _Reply
-ToAgent = membership.ToAgent | groups.ToAgent | runs.ToAgent | debug.ToAgent | _Query
-WorkerMessage = membership.WorkerHello | groups.WorkerMessage | runs.WorkerMessage | observation.Stalled | RankReply
+ToAgent = membership.ToAgent | groups.ToAgent | runs.ToAgent | debug.ToAgent | saving.ToAgent | _Query
+_FromCell = runs.WorkerMessage | saving.WorkerMessage | observation.Stalled
+WorkerMessage = membership.WorkerHello | groups.WorkerMessage | _FromCell | RankReply
 _Cells = runs.ExecuteCell | runs.AbortRun | debug.ToAgent
-ToWorker = _Cells | groups.FormWorld | code.CodeSynced | membership.Shutdown | RankQuery
+ToWorker = _Cells | saving.ToWorker | groups.FormWorld | code.CodeSynced | membership.Shutdown | RankQuery

@@ -134,7 +134,7 @@ def _pod(pods: PodSpec) -> Object:
     }
     spec: Object = {
         "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": 20,
+        "terminationGracePeriodSeconds": 45,
         "topologySpreadConstraints": [spread],
         "automountServiceAccountToken": bool(pods.service_account),
         "containers": [_container(pods)],

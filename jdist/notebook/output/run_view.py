@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from jdist.client.debug.places import list_places
 from jdist.core.messages.debug import RankPaused
@@ -71,8 +71,13 @@ class Failure(Struct, frozen=True):
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:
-        """Suggested actions."""
-        return self.error.remedies if self.error is not None and self.kind == "error" else ()
+        """Suggested actions; a restart of the first rank is one of all these ranks, as they failed alike."""
+        found = self.error.remedies if self.error is not None and self.kind == "error" else ()
+        own, every = str(self.ranks[0]), str(RankSet(self.ranks))
+        return tuple(
+            structs.replace(each, ranks=every) if each.action == "restart" and each.ranks == own else each
+            for each in found
+        )
 
     @property
     def headline(self) -> str:

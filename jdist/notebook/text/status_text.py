@@ -6,7 +6,9 @@ from html import escape
 
 from jdist.client.debug.places import describe_doing, describe_pause, shortened
 from jdist.core.messages.observation import Observation
+from jdist.core.messages.saving import SaveStatus
 from jdist.core.messages.status import RankFacts, StatusReport
+from jdist.core.quantities import format_bytes, format_duration
 from jdist.core.ranks import RankSet
 from jdist.core.remedy import sentence
 from jdist.notebook.text.remedy_text import command
@@ -86,13 +88,28 @@ def status_bundle(found: StatusReport, observed: Mapping[int, Observation], note
         cells["state"] = f"{PAUSE_SIGN} {cells['state']}" if row.paused is not None else cells["state"]
     heads = [head for head in COLUMNS if head not in _OPTIONAL or any(row.get(head) for row in rows)]
     body = table(heads, [[row.get(head, "") for head in heads] for row in rows])
-    above: Sequence[str] = (title, *found.silences)
+    above: Sequence[str] = (title, *found.silences, *save_lines(found.saves))
     verdicts = "\n".join(verdict.text(command) for verdict in found.verdicts)
     below = f"<pre>{escape(verdicts)}</pre>" if verdicts else ""
     return {
         "text/plain": "\n".join(filter(None, (*above, body["text/plain"], verdicts, note))),
         "text/html": _lines(above) + body["text/html"] + below + _lines([note] if note else []),
     }
+
+
+def save_lines(saves: SaveStatus) -> list[str]:
+    """When the session was saved last, and when it will be."""
+    lines, last = [], saves.last
+    if last is not None:
+        at = datetime.now().astimezone() - timedelta(seconds=saves.age)
+        done = f"{format_bytes(last.nbytes)} in {format_duration(last.seconds)}: {last.folder}"
+        lines.append(f"last save {at:%H:%M:%S}: {last.error}" if last.error else f"last save {at:%H:%M:%S}, {done}")
+    if saves.options is not None:
+        when = f"the next in {format_duration(saves.due_in)}"
+        if saves.waits_for:
+            when = f"the next waits for {saves.waits_for} to end, or to call jdist.save_if_due()"
+        lines.append(f"saves every {format_duration(saves.every)} to {saves.options.directory}; {when}")
+    return lines
 
 
 def _lines(lines: Sequence[str]) -> str:

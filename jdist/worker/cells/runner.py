@@ -24,6 +24,7 @@ from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
 from jdist.wire.values.frames import pack
 from jdist.worker.cells.children import Children
+from jdist.worker.cells.cuda_context import CudaContext
 from jdist.worker.cells.outcome import outcome_of
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import allow_input, allows_input, main_lock, wake_toolkit_loop
@@ -52,6 +53,7 @@ class CellRunner:
         self._pid = os.getpid()
         self.children = Children()
         self.spans = RunSpans()
+        self._cuda = CudaContext()
         # Digests of the collectives that were called since a moment of the wall clock.
         self.digest_calls: Callable[[float], tuple[CallDigest, ...]] = lambda _began: ()
         self.profiled: Callable[[ExecuteCell], AbstractContextManager[None]] = lambda _cell: nullcontext()
@@ -198,7 +200,7 @@ class CellRunner:
             return
         self._streams.restore(has_failed=result is None or not result.success)
         self.on_outcome(cell, result and result.error_in_exec)
-        done = outcome_of(result, self._kernel.shell, cell.run, self._worker, self._seconds())
+        done = outcome_of(result, self._kernel.shell, cell.run, self._worker, self._seconds(), self._cuda)
         span = self.spans.find(cell.run)
         if done.kind == "value" and span is not None:
             done = structs.replace(done, digests=self.digest_calls(span.began))

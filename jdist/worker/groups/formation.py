@@ -119,6 +119,7 @@ class RankFormation:
         rank, world_size = self.rank, self.form.world_size
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+            torch_compat.use_gpu(self.device)
         excepthook = sys.excepthook
         if self.backend == "mpi":
             dist.init_process_group("mpi")

@@ -10,7 +10,7 @@ from datetime import timedelta
 import msgspec
 
 from jdist.core.settings import StoreReport, StoreSpec
-from jdist.wire.processes import set_name
+from jdist.wire.processes import outlive_job_end, set_name
 
 _BACKLOG = 2048
 
@@ -21,6 +21,7 @@ def main(spec_json: bytes) -> None:
 
     spec = msgspec.json.decode(spec_json, type=StoreSpec)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    outlive_job_end()
     set_name("jdist-store")
     reporter = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     reporter.connect(spec.report_to)

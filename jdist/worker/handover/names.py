@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from tornado.ioloop import IOLoop
 
@@ -65,6 +65,11 @@ class NamesHandover:
         self._handler.install()
 
     # ------------------------------------------------------------ in the process that fails
+
+    def fail(self, reason: str) -> NoReturn:
+        """End the process as a crash does, so that its successor has the names; the reason is told with its end."""
+        _log.error("%s", reason)
+        os.abort()
 
     def _hand_over(self, number: int) -> None:
         """Report the failure, save the names, and show what has been written last."""

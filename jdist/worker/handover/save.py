@@ -51,11 +51,7 @@ class Save:
         for key, ask in self._session.items():
             with contextlib.suppress(Exception):  # the process is failing: what cannot be asked is not restored
                 yield f"{SESSION}{key}", ask()
-        nothing = object()
-        for name, value in list(self._namespace.items()):
-            is_hidden = value is self._hidden.get(name, nothing) or _HISTORY.fullmatch(name) is not None
-            if not is_hidden and not self._is_own_name(name) and value is not self._namespace:
-                yield name, value
+        yield from users_values(self._namespace, self._hidden, self._is_own_name)
         for number, value in list(self._namespace.get("Out", {}).items()):
             yield f"{SESSION}out {number}", value
 
@@ -72,7 +68,7 @@ class Save:
             try:
                 pickler.dump(value)
             except Exception as e:  # as in NamesPickler: any class's own code
-                self._omit(name, _reason(value, str(e)))
+                self._omit(name, reason_for(value, str(e)))
                 return None
             names.append((name, begin))
         return names
@@ -98,17 +94,28 @@ class Save:
     def _explain(self, values: dict[str, Any], losses: list[Loss]) -> None:
         for loss in losses:
             if not loss.name.startswith(SESSION) and not isinstance(loss.part, LostValue):
-                path = loss.name + _path_to(loss.part, values[loss.name])
-                self._losses[path] = _reason(loss.part, loss.why)
+                path = loss.name + path_to(loss.part, values[loss.name])
+                self._losses[path] = reason_for(loss.part, loss.why)
 
 
-def _reason(part: Any, why: str) -> str:
+def users_values(
+    namespace: dict[str, Any], hidden: Mapping[str, Any], is_own_name: Callable[[str], bool]
+) -> Iterator[tuple[str, Any]]:
+    """The names that cells have bound, without those of IPython (``hidden``, and its history) and of jdist."""
+    nothing = object()
+    for name, value in list(namespace.items()):
+        is_hidden = value is hidden.get(name, nothing) or _HISTORY.fullmatch(name) is not None
+        if not is_hidden and not is_own_name(name) and value is not namespace:
+            yield name, value
+
+
+def reason_for(part: Any, why: str) -> str:
     """What the part is; and why it cannot be carried, unless that says no more than that it cannot be pickled."""
     kind = type(part).__name__
     return kind if not why or "pickle" in why.lower() else f"{kind}: {why}"
 
 
-def _path_to(part: Any, value: Any) -> str:
+def path_to(part: Any, value: Any) -> str:
     """The steps from a value to one of its parts: ``".loader[0]"``; "" if it is the value itself, or is not found."""
     seen = {id(value)}
     waiting = deque([("", value)])

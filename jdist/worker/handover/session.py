@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from jdist.worker.compat.ipykernel import cell_files
 from jdist.worker.groups import on_reform
@@ -34,6 +35,7 @@ def take(shell: Any, environment: Mapping[str, str]) -> dict[str, Callable[[], A
         "files": lambda: dict(files),
         "sources": lambda: {name: linecache.cache[name] for name in files if name in linecache.cache},
         "on_reform": on_reform.functions,
+        "hooks": next_hook,
     }
 
 
@@ -48,14 +50,8 @@ def restore(shell: Any, key: str, value: Any, environment: Mapping[str, str]) ->
             os.chdir(value)
         case "environment":  # without what the forming of the world sets
             os.environ.update({k: v for k, v in value.items() if os.environ.get(k) == environment.get(k)})
-        case "random":
-            random.setstate(value)
-        case "numpy":
-            sys.modules["numpy"].random.set_state(value)
-        case "torch":
-            torch.set_rng_state(value)
-        case "cuda":
-            torch.cuda.set_rng_state_all(value)
+        case "random" | "numpy" | "torch" | "cuda":
+            _restore_random(key, value)
         case "dtype":
             torch.set_default_dtype(value)
         case "deterministic" if value != torch.are_deterministic_algorithms_enabled():  # which imports much
@@ -68,5 +64,29 @@ def restore(shell: Any, key: str, value: Any, environment: Mapping[str, str]) ->
             cell_files(shell).update(value)
         case "sources":
             linecache.cache.update(value)
+        case "hooks":
+            reserve_hooks(value)
         case "on_reform":
             on_reform.adopt(value)
+
+
+def _restore_random(key: str, value: Any) -> None:
+    match key:
+        case "random":
+            random.setstate(value)
+        case "numpy":
+            sys.modules["numpy"].random.set_state(value)
+        case "torch":
+            torch.set_rng_state(value)
+        case "cuda":
+            torch.cuda.set_rng_state_all(value)
+
+
+def next_hook() -> int:
+    """The number of the next hook that a module or tensor is given: torch counts them in each process."""
+    return RemovableHandle.next_id
+
+
+def reserve_hooks(number: int) -> None:
+    """Number hooks from there on: else one that is added to a loaded module would replace one that it has."""
+    RemovableHandle.next_id = max(RemovableHandle.next_id, number)

@@ -182,9 +182,10 @@ class Observer:
             call = merger.of_logged(at.call)
             if call is None:
                 return ()
-            own = [e for e in self._recorder.entries() if e.call.group == call.group and e.created >= at.call.started]
+            own = [e for e in self._recorder.entries() if e.group == call.group and e.created >= at.call.started]
             if at.activity.kind == "collective" and own:  # else it has not got so far yet, or is none that is numbered
-                call = structs.replace(call, number=own[-1].call.number, parts=len(own))
+                last = own[-1].call
+                call = structs.replace(call, group=last.group, number=last.number, parts=len(own))
             return (call,)
         if at.activity.kind == "transfer":
             sought = self._log.pending() if at.call is None else [at.call]

@@ -35,6 +35,11 @@ def digests(obj: Any) -> list[tuple[str, str, str]]:
     return found or [("", f"{type(obj).__name__} of 0", _hex(()))]
 
 
+def digest_of(*pieces: bytes) -> str:
+    """The digest of bytes, in hex."""
+    return _hex(pieces)
+
+
 def block_digests(obj: Any, key: str, start: int, stop: int, nblocks: int) -> list[str]:
     """Digests of the flat elements ``start`` to ``stop`` of the tensor or array at ``key``, cut into ``nblocks``
     blocks as torch.tensor_split cuts. Raises UsageError when there is no such entry or range.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from jdist.agent import main
 from jdist.agent.main import Agent
@@ -19,6 +20,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.membership import AgentHello, AgentLeaving, Rejected, Shutdown
 from jdist.core.messages.nodes import ClockReading, ReadClock
 from jdist.core.messages.protocol import NodeQuery, NodeReply
+from jdist.core.messages.saving import EndAnnounced, KeepAutosave, MayLeave, SaveOptions
 from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.transport.keys import KeyPair
 from jdist.wire.transport.sockets import new_context
@@ -99,7 +101,8 @@ def live(monkeypatch: pytest.MonkeyPatch, runtime_directory: Path) -> Live:
             try:
                 return await asyncio.wait_for(agent.run(), DEADLINE)
             finally:
-                asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+                for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+                    asyncio.get_running_loop().remove_signal_handler(number)
                 context.destroy(linger=0)
                 assert not agent._node.directory.exists()
 
@@ -162,6 +165,39 @@ def test_by_sigterm_it_leaves_and_says_why(live: Live, monkeypatch: pytest.Monke
     assert [m for m in Link.made.sent if isinstance(m, AgentLeaving)] == [
         AgentLeaving("its agent was ended by SIGTERM")
     ]
+
+
+KEPT = KeepAutosave(SaveOptions("/d"), 60.0, grace=DEADLINE)
+
+
+@pytest.mark.parametrize("answer", ["MayLeave", "none"])
+def test_by_sigterm_it_stays_for_a_last_save(live: Live, answer: str) -> None:
+    """Until the controller lets it go, or its grace has passed."""
+
+    def act(_: Agent, link: Link) -> None:
+        link.says(structs.replace(KEPT, grace=DEADLINE if answer == "MayLeave" else 0.05))
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        if answer == "MayLeave":
+            asyncio.get_running_loop().call_later(0.05, link.says, MayLeave())
+
+    assert live(act) == 0
+    sent = [type(m).__name__ for m in Link.made.sent if isinstance(m, EndAnnounced | AgentLeaving)]
+    assert sent == ["EndAnnounced", "AgentLeaving"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("kept", [KEPT, KeepAutosave(None)])
+def test_an_announcement_ends_nothing(live: Live, number: signal.Signals, kept: KeepAutosave) -> None:
+    def act(_: Agent, link: Link) -> None:
+        link.says(kept)
+        os.kill(os.getpid(), number)
+        asyncio.get_running_loop().call_later(0.05, link.says, MayLeave())
+        asyncio.get_running_loop().call_later(0.1, link.says, Shutdown())
+
+    assert live(act) == 0
+    announced = [EndAnnounced(number.name)] if kept.options else []
+    assert [m for m in Link.made.sent if isinstance(m, EndAnnounced | AgentLeaving)] == announced
 
 
 def test_its_parts_are_connected(live: Live) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,38 @@ def test_a_job_that_is_cancelled_from_outside(on_slurm: Start, slurm: Slurm) -> 
     assert run.wait(30)
     with pytest.raises(jdist.RankLost, match=rf"ended by SIGTERM: job {number} (is being ended|was cancelled) "):
         run.check()
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that all hosts see."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as path:
+        yield Path(path)
+
+
+@pytest.mark.parametrize("options", [["--signal=USR1"], []], ids=["announced", "cancelled"])
+def test_a_job_is_saved_before_it_ends(
+    on_slurm: Start, slurm: Slurm, tmp_path: Path, shared: Path, options: list[str]
+) -> None:
+    """Slurm signals every process of the step; the ranks outlive that, and a loop is saved at a call of save_if_due."""
+    own = on_slurm("2", nnodes=2)
+    number = slurm.jobs()[0].split()[0]
+    with pytest.raises(jdist.UsageError, match=r"ranks 2-3: .* does not see .*name a folder that all nodes share"):
+        own.save(str(tmp_path / "each host has its own"))
+    directory = shared / "saved"
+    own.autosave(str(directory), every=3600.0)
+    loop = "import jdist, time\nfor step in range(10**6):\n    time.sleep(0.01)\n    jdist.save_if_due()"
+    run = own.run(loop, background=True)
+    assert eventually(lambda: run.state == "running", 10)
+    slurm.call("scancel", *options, number)
+    assert eventually(lambda: list(directory.glob("save-*")), 30)
+    if not options:
+        assert run.wait(30)
+    else:  # the job goes on
+        assert not run.is_done
+        own.interrupt()
+        assert run.wait(30)
+        assert own.run("step > 0").values == dict.fromkeys(range(4), True)
 
 
 def test_a_job_that_reaches_its_time_limit(on_slurm: Start, slurm: Slurm) -> None:

@@ -11,7 +11,7 @@ from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import GroupMade, GroupSpec, MakeGroup, MakeMesh
 from jdist.core.messages.membership import AgentHello, Heartbeat, Restart, Shutdown
 from jdist.core.messages.protocol import RankReply
-from jdist.core.messages.runs import Interrupt
+from jdist.core.messages.runs import ExecuteCell, Interrupt, RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import OBSERVER, ClientHello, RequestRefused, RunsChanged, StopCluster, Stopped
 from support.driver import VERSION, Agent, Driver, facts
 
@@ -58,10 +58,9 @@ class Story:
         self.d.run(ranks, timeout, is_setup=is_setup)
 
     def deliver(self, which: int, count: int) -> None:
-        for _ in range(count):
-            talkers = [a for a in self._live() if a.says]
-            if talkers:
-                self.d.deliver(talkers[which % len(talkers)])
+        talkers = [a for a in self._live() if a.says]
+        if talkers:
+            self.d.deliver(talkers[which % len(talkers)], count)
 
     def finish(self, rank: int, kind: str) -> None:
         for agent in self._live():
@@ -177,7 +176,7 @@ def test_a_world_is_formed_in_every_order_of_what_its_agents_say(choices: list[i
             d.agents[agent.name] = agent
             d.step(FromAgent(agent.name, AgentHello(PROTOCOL, VERSION, agent.facts)))
         elif talkers:
-            d.deliver(talkers[choice % len(talkers)])
+            d.deliver(talkers[choice % len(talkers)], 1 + choice // 3)
     for agent in waiting:
         d.agents[agent.name] = agent
         d.step(FromAgent(agent.name, AgentHello(PROTOCOL, VERSION, agent.facts)))
@@ -293,7 +292,6 @@ def test_a_request_while_a_mesh_is_made_twice_is_answered_twice() -> None:
 
 def test_an_agent_speaks_for_its_own_ranks_only() -> None:
     from jdist.core.messages.membership import WorkerDown
-    from jdist.core.messages.runs import RankDone
 
     d = Driver().ready()
     run = d.run((0, 3))
@@ -301,3 +299,14 @@ def test_an_agent_speaks_for_its_own_ranks_only() -> None:
         d.step(FromAgent("a-0", message))
     assert d.kinds(run) == {}
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 1)
+
+
+def test_what_came_together_is_one_step_with_its_messages_in_order() -> None:
+    d = Driver().ready()
+    run, waiting = d.run((0, 1)), d.run((0, 1))
+    for worker in (0, 1):
+        d.agents["a-0"].finish(worker)
+    told = [type(message) for message in d.deliver(d.agents["a-0"], count=2)]
+    assert told == [RankDone, RankDone, RunEnded, RunStarted, ExecuteCell]
+    assert list(d.kinds(run)) == [0, 1]
+    assert waiting in d.state.model.runs.running

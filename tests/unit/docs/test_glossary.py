@@ -47,10 +47,12 @@ PLAIN = set(
     supervisor support table tail terminal test text thread tick timeline timeout too tracebacks transfer
     transition translate translation transport tree unpack unresponsive untranslatable up upload usage use value
     variable variant view visibility wait wake want watch weigh welcome widget wire word
+    background class collection decision exchange ids nowhere roots staged
+    announced may autosave autosaver keep prepare context finish omission plain point rank sharded sharding survey unit
     aside buffer carry ddp index kind load memory rebuild refusal write
     attaching batch module signal signals
     ansi api chrome cli comm cuda dist fd forkserver gitignore gloo gpu html hub iopub ipykernel jdist json
-    jupyter kube kubernetes mpi oom picklable pickle pickler pod ray rpc sigint slurm ssh svg tensor torch
+    jupyter kube kubernetes mpi nccl oom picklable pickle pickler pod ray rpc sigint slurm ssh svg tensor torch
     """,
     )
 )

@@ -182,6 +182,12 @@ BAD = [
     ("broadcast", "x --scr 1", "did you mean --src?"),
     ("broadcast", "x --src one", "'one'"),
     ("restore", "2 x", "--from"),
+    ("save", "", "needs a directory"),
+    ("save", "d --every soon", "'soon'"),
+    ("save", "d --keep two", "'two'"),
+    ("save", "d --kep 2", "did you mean --keep?"),
+    ("load", "", "directory"),
+    ("load", "d --mapp 1=0", "did you mean --map?"),
     ("scatter", "x --dm 0", "did you mean --dim?"),
     ("scatter", "x --dim one", "'one'"),
     ("gather", "x --dims 0", "did you mean --dim?"),
@@ -258,6 +264,8 @@ WORDS = {
     "remove": ["-r", "0"],
     "manifest": ["kubernetes", "--image", "lab"],
     "restore": ["2", "--from", "0", "x"],
+    "save": ["d"],
+    "load": ["d"],
     "until": ["8"],
 }
 

@@ -33,7 +33,7 @@ def found(*on_run: int) -> StatusReport:
 
 def looked(seconds: float = 1.0, op: str = "all_reduce") -> Observation:
     doing = Activity("collective", op, 3, "dist.all_reduce(x)", seconds, 0.04, (Call(op, "0", 12),))
-    return Observation("cpu", doing, 5_000_000, (GroupProgress("0", (0, 1, 2), 12, 11, "world"),))
+    return Observation("cpu", doing, 5_000_000, (GroupProgress.of("0", (0, 1, 2), 12, 11, "world"),))
 
 
 NOTHING = ClusterSnapshot(name="c1", cluster="random", version="1.0")

@@ -26,7 +26,7 @@ WAITS = Observation(
     "cpu",
     Activity("collective", "all_reduce", 5, "", 3.0, calls=(CALL,)),
     0,
-    (GroupProgress("0", (0, 1), 17, 16, "world"),),
+    (GroupProgress.of("0", (0, 1), 17, 16, "world"),),
 )
 
 

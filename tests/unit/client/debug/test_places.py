@@ -62,7 +62,7 @@ def row(state: str = "running", run: int = 12, *, is_pausing: bool = False) -> R
 
 
 IN_CALL = Observation(
-    "cpu", Activity("collective", "all_reduce", 5, calls=(CALL,)), 0, (GroupProgress("0", (0,), 18, 17),)
+    "cpu", Activity("collective", "all_reduce", 5, calls=(CALL,)), 0, (GroupProgress.of("0", (0,), 18, 17),)
 )
 IN_PYTHON = Observation("cpu", Activity("python", "load", 3), 0)
 

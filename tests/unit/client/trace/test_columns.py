@@ -54,7 +54,7 @@ def test_every_call_is_there_with_its_times_and_for_whom_it_waited() -> None:
 
 
 def test_a_call_that_never_ended_and_a_rank_that_never_came_are_said() -> None:
-    world = GroupProgress("0", (0, 1, 2), 1, 0, "world")
+    world = GroupProgress.of("0", (0, 1, 2), 1, 0, "world")
     stuck = call("all_reduce", 1.0, None, is_done=False)
     found = trace({0: answer(stuck, ended=None), 1: answer(), 2: QueryFailed("died")}, (3,), ("box",), (world,))
     data = columns(found.report)

@@ -69,7 +69,7 @@ def test_everything_stands_inside_the_picture() -> None:
 
 
 def test_what_users_named_is_escaped() -> None:
-    world = GroupProgress("0", (0, 1), 1, 1, NASTY)
+    world = GroupProgress.of("0", (0, 1), 1, 1, NASTY)
     made = call(NASTY, 1, 2, detail=NASTY)
     found = trace({0: answer(made), 1: answer(made)}, (1, 1), (NASTY, "b"), (world,))
     assert any("<b>tp</b>&" in t for t in hovers(picture(found)))
@@ -88,7 +88,7 @@ def test_thousands_of_calls_make_no_large_picture(world: int, number: int) -> No
 
 
 def test_groups_have_a_legend() -> None:
-    groups = (GroupProgress("0", (0, 1), 1, 1, "world"), GroupProgress("5", (0, 1), 1, 1, "tp"))
+    groups = (GroupProgress.of("0", (0, 1), 1, 1, "world"), GroupProgress.of("5", (0, 1), 1, 1, "tp"))
     both = answer(call("barrier", 1, 2), call("all_reduce", 3, 4, group="5"))
     words = [t.text for t in picture(trace({0: both, 1: both}, (2,), ("a",), groups)).iter(f"{SVG}text")]
     assert {"world", "tp"} <= set(words)

@@ -26,6 +26,7 @@ from jdist.core.messages.membership import (
     WorkerUp,
 )
 from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone, RunEnded
+from jdist.core.messages.saving import KeepAutosave, PrepareSave, SaveOptions
 from jdist.core.messages.status import ClusterFacts, Notice, StatusReport, StatusRequest
 from jdist.core.stacks import StackFrame
 from support.driver import VERSION, Agent, Driver, facts
@@ -99,6 +100,16 @@ def test_an_idle_world_goes_on_as_it_is() -> None:
     found = d.told(StatusReport)[-1]
     assert [(r.pid, r.fresh) for r in found.ranks] == [(1000 + r, False) for r in range(4)]
     assert found.facts.groups == {"g": (0, 1)}
+
+
+def test_automatic_saves_go_on_also_in_a_run_that_goes_on() -> None:
+    d, kept = Again(), KeepAutosave(SaveOptions("/d"), 60.0, 25.0)
+    for node in (0, 1):
+        d.back(node, msgspec.structs.replace(held(node, runs=(7, 7)), autosave=kept))
+    d.sleep(59)
+    assert not d.heard(PrepareSave)
+    d.sleep(2)
+    assert [asked.run for asked in d.heard(PrepareSave)] == [7, 7]
 
 
 def test_clients_that_attach_soon_afterwards_are_told_what_goes_on() -> None:

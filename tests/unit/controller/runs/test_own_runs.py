@@ -131,8 +131,8 @@ def test_one_that_waits_for_ranks_which_are_done_is_ended_and_says_why() -> None
     d.finish(0)
     stall(d, 3, run)
     blocked = Activity("collective", "all_reduce", 3, seconds=0.4, calls=(Call("all_reduce", "0", 1),))
-    waits = Observation("cpu", blocked, 1, (GroupProgress("0", ALL, 1, 0, "world"),))
-    free = Observation("cpu", Activity("idle"), 1, (GroupProgress("0", ALL, 0, 0, "world"),))
+    waits = Observation("cpu", blocked, 1, (GroupProgress.of("0", ALL, 1, 0, "world"),))
+    free = Observation("cpu", Activity("idle"), 1, (GroupProgress.of("0", ALL, 0, 0, "world"),))
     answer(d, r0=free, r1=waits, r2=waits, r3=waits)
     d.settle()
     told = [n.text for n in d.told(Notice) if "on_reform was ended" in n.text]

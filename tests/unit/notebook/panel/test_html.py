@@ -108,7 +108,7 @@ def test_the_footer_says_whether_it_is_kept_up_to_date(state: str, says: str) ->
 def test_a_rank_in_a_collective() -> None:
     call = Call("all_reduce", "0", 17)
     doing = Activity("collective", "all_reduce", 5, "dist.all_reduce(t)", 3.24, 0.87, (call,))
-    looked = {1: Observation("cuda:1", doing, 224_000_000, (GroupProgress("0", (0, 1), 17, 16, "world"),), (), 7)}
+    looked = {1: Observation("cuda:1", doing, 224_000_000, (GroupProgress.of("0", (0, 1), 17, 16, "world"),), (), 7)}
     said = words(html.draw_ranks(Sight("live", "", surveyed([row(0), row(1, "running", 7)]), looked)))
     assert "1 0 a cuda:1 ▶ running (run 7) all_reduce #17 of world at line 5, 3.2 s 87% 224 MB" in said
     assert "Ranks 0-1 of 2: 1 idle, 1 running" in said

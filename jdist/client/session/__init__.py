@@ -1,0 +1,1 @@
+"""The session on the ranks: named groups and meshes, and how it is saved and loaded."""

@@ -1,0 +1,157 @@
+"""Entries: a session's tensors as its torch checkpoint holds them, by name; the pickles beside it refer to the names.
+
+Equal tensors of all ranks are one entry, a DTensor's shards are one entry, and everything else is an entry for each
+rank. A tensor that shares its memory with others, or that torch builds from other tensors, is not an entry itself, but
+its memory is.
+"""
+
+import concurrent.futures
+import os
+from collections.abc import Mapping
+
+import torch
+from msgspec import Struct
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from jdist.core.errors import UsageError
+from jdist.core.quantities import format_bytes
+from jdist.worker.compat.sharding import local_shape, placement_of, placement_text
+from jdist.worker.handover.memory import free_memory
+from jdist.worker.saving.objects.meshes import MeshTable
+from jdist.worker.values.digests import digests
+
+_HASHING = 4  # Threads, at most, that compute digests.
+
+
+class Entry(Struct, frozen=True):
+    """How to make room for an entry. ``shape`` and ``stride`` are those of the whole tensor, in elements."""
+
+    label: str  # Its name on this rank; its key in the checkpoint says which ranks share it, too.
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    device: str  # "own": the rank's device.
+    is_memory: bool = False  # The memory of tensors: its bytes, as uint8.
+    mesh: int = -1  # A DTensor's mesh, by its number in the rank's table.
+    placements: tuple[str, ...] = ()  # A DTensor's, such as "Shard(0)".
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the whole in bytes."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * dtype_of(self.dtype).itemsize
+
+
+class Entries:
+    """The entries of one rank as they are collected, with the tensors themselves."""
+
+    def __init__(self, own_device: torch.device, meshes: MeshTable) -> None:
+        self._own = own_device
+        self._meshes = meshes
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.notes: dict[str, Entry] = {}
+
+    def add(self, label: str, tensor: torch.Tensor) -> str:
+        """Take in a tensor or a DTensor; the label under which it is known, which may get a number."""
+        label = self._free(label)
+        mesh = -1
+        placements: tuple[str, ...] = ()
+        if isinstance(tensor, DTensor):
+            mesh, placements = self._meshes.number(tensor.device_mesh), tuple(map(placement_text, tensor.placements))
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        self.notes[label] = Entry(
+            label,
+            dtype,
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            self._device(tensor.device),
+            mesh=mesh,
+            placements=placements,
+        )
+        self.tensors[label] = tensor.detach()
+        return label
+
+    def add_memory(self, label: str, storage: torch.UntypedStorage) -> str:
+        """Take in the memory of tensors."""
+        label = self._free(label)
+        nbytes = storage.nbytes()
+        self.notes[label] = Entry(label, "uint8", (nbytes,), (1,), self._device(storage.device), is_memory=True)
+        self.tensors[label] = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        return label
+
+    def forget(self, label: str) -> None:
+        """Leave an entry out."""
+        del self.tensors[label], self.notes[label]
+
+    def _free(self, label: str) -> str:
+        number, wanted = 1, label
+        while label in self.notes:
+            number += 1
+            label = f"{wanted}#{number}"
+        return label
+
+    def _device(self, device: torch.device) -> str:
+        is_own = device.type == self._own.type and device.index in (None, self._own.index)
+        return "own" if is_own and device.type != "cpu" else str(device)
+
+    def stage(self) -> dict[str, torch.Tensor]:
+        """Copies on the CPU, of DTensors this rank's parts, so that the ranks can go on.
+
+        Raises UsageError without the memory for that.
+        """
+        parts = {label: t.to_local() if isinstance(t, DTensor) else t for label, t in self.tensors.items()}
+        needed = sum(part.numel() * part.element_size() for part in parts.values())
+        free = free_memory() // _local_world_size()
+        if needed > free:
+            raise UsageError(
+                f"copying the values takes {format_bytes(needed)}, and {format_bytes(max(free, 0))} of memory are "
+                "free for this rank; save fewer names"
+            )
+        return {label: _copy(part) for label, part in parts.items()}
+
+    def digests(self, staged: Mapping[str, torch.Tensor]) -> dict[str, str]:
+        """A digest of each entry that is no DTensor, from its copy."""
+        plain = [label for label, tensor in self.tensors.items() if not isinstance(tensor, DTensor)]
+        threads = max(1, min(_HASHING, (os.cpu_count() or 1) // _local_world_size()))
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            return dict(zip(plain, pool.map(lambda label: digests(staged[label])[0][2], plain), strict=True))
+
+
+def _local_world_size() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU, with the same strides."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(tensor.detach())
+
+
+def allocate(entry: Entry, meshes: Mapping[int, DeviceMesh], own_device: torch.device) -> torch.Tensor:
+    """Room for an entry on this rank: a tensor on the CPU to be filled, or a DTensor's part of it."""
+    dtype = dtype_of(entry.dtype)
+    if entry.mesh < 0:
+        return torch.empty_strided(entry.shape, entry.stride, dtype=dtype)
+    mesh, placements = meshes[entry.mesh], [placement_of(text) for text in entry.placements]
+    device = own_device if mesh.device_type == own_device.type else torch.device("cpu")
+    part = torch.empty(local_shape(entry.shape, mesh, placements), dtype=dtype, device=device)
+    shape, stride = torch.Size(entry.shape), entry.stride
+    return DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
+def placed(entry: Entry, tensor: torch.Tensor, own_device: torch.device) -> torch.Tensor:
+    """The filled tensor, where the saved one was; on the CPU if there is no such device."""
+    if entry.mesh >= 0:
+        return tensor
+    device = own_device if entry.device == "own" else torch.device(entry.device)
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        device = own_device
+    return tensor.to(device) if device.type != "cpu" else tensor
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The dtype of a name such as "float32"."""
+    found: torch.dtype = getattr(torch, name)
+    return found

@@ -1,0 +1,264 @@
+"""The picklers of a save: as that of a handover, but for another process, another day and another number of ranks.
+
+Tensors become entries (see entries.py), groups and meshes numbers in a table, FSDP2 modules their plain modules. What
+depends on this process alone (the files of cells, the ids of classes) is replaced, so that equal values have equal
+pickles on all ranks.
+"""
+
+import io
+import logging
+import re
+import types
+from enum import Enum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from jdist.wire.values import arrays
+from jdist.worker.compat.sharding import placement_text, without_fsdp
+from jdist.worker.compat.torch import storage_id
+from jdist.worker.handover.pickler import NamesPickler
+from jdist.worker.saving import rebuild
+from jdist.worker.saving.objects.entries import Entries
+from jdist.worker.saving.objects.meshes import MeshTable
+from jdist.worker.saving.objects.sharded import ShardedRoots
+from jdist.worker.values import ddp
+
+# Objects of these kinds may be shared by names that have nothing to do with each other.
+_WITHOUT_IDENTITY = (
+    type(None), bool, int, float, complex, str, bytes, tuple, type, types.ModuleType, types.CodeType,
+    types.BuiltinFunctionType, types.FunctionType, Enum, logging.Logger, torch.dtype, torch.device, torch.layout,
+    torch.memory_format, dist.ProcessGroup, DeviceMesh,
+)  # fmt: skip
+_CLASS_ID = re.compile(r"[0-9a-f]{32}")  # By which cloudpickle knows a class again, random in each process.
+_CELL_FILE = re.compile(r"ipykernel_\d+")  # The folder in the name of a cell's file.
+
+
+class _SessionPickler(NamesPickler):
+    """What both picklers below have in common."""
+
+    def __init__(self, file: Any, namespace: dict[str, Any], meshes: MeshTable):
+        super().__init__(file, namespace)
+        self._meshes = meshes
+
+    def _reduce(self, obj: Any) -> Any:
+        if arrays.is_array(obj):
+            return obj.__reduce_ex__(5)
+        if isinstance(obj, torch.Tensor):
+            return self._tensor(obj)
+        if isinstance(obj, torch.device):
+            return super()._reduce(obj)
+        if isinstance(obj, DeviceMesh):
+            return rebuild.mesh, (self._meshes.number(obj),)
+        if isinstance(obj, dist.ProcessGroup):
+            return rebuild.group, (self._meshes.group_number(obj),)
+        if isinstance(obj, DistributedDataParallel):
+            return _ddp(obj)
+        if isinstance(obj, types.CodeType):
+            return self.dispatch_table[types.CodeType](obj.replace(co_filename=cell_file(obj.co_filename)))
+        if isinstance(obj, torch.nn.Module) and (reduced := self._module(obj)) is not None:
+            return reduced
+        return super()._reduce(obj)
+
+    def _tensor(self, tensor: torch.Tensor) -> Any:
+        """A tensor: as an entry, or :meth:`_by_memory`."""
+        raise NotImplementedError
+
+    def _by_memory(self, tensor: torch.Tensor) -> Any:
+        """A tensor as torch builds it from its memory, or from other tensors."""
+        return super()._reduce(tensor)
+
+    def _module(self, module: torch.nn.Module) -> Any:
+        """A module that fully_shard has changed; None for others."""
+        raise NotImplementedError
+
+
+class Survey(_SessionPickler):
+    """Pickles one name to nowhere, to find out what it shares with other names, and whether it can be saved."""
+
+    def __init__(self, name: str, namespace: dict[str, Any], meshes: MeshTable):
+        super().__init__(_Nowhere(), namespace, meshes)
+        self.name = name
+        self.parts: set[Any] = set()  # Of objects and memory that other names may refer to as well.
+        self.views: dict[int, set[int]] = {}  # Tensors by the memory that they use.
+        self.sharded: list[Any] = []  # Modules that fully_shard has changed.
+        self.has_training_state = False  # Whether there are modules, optimizers or DTensors in it.
+
+    def persistent_id(self, obj: Any) -> None:
+        """Called for every object; none is pickled by an id."""
+        if isinstance(obj, _WITHOUT_IDENTITY):
+            return
+        self.parts.add(id(obj))
+
+    def _reduce(self, obj: Any) -> Any:
+        if isinstance(obj, torch.nn.Module | torch.optim.Optimizer | DTensor):
+            self.has_training_state = True
+        return super()._reduce(obj)
+
+    def _tensor(self, tensor: torch.Tensor) -> Any:
+        if isinstance(tensor, DTensor):
+            self._meshes.number(tensor.device_mesh)
+            for placement in tensor.placements:
+                placement_text(placement)
+        elif not _is_plain(tensor):
+            return self._by_memory(tensor)
+        else:
+            self._note_memory(tensor.untyped_storage(), tensor)
+        grad = tensor.grad if tensor.is_leaf else None
+        return rebuild.nothing, (), (grad, _attributes(tensor))
+
+    def _storage(self, obj: torch.UntypedStorage) -> Any:
+        self._note_memory(obj, obj)
+        return rebuild.nothing, ()
+
+    def _note_memory(self, storage: torch.UntypedStorage, user: object) -> None:
+        key = storage_id(storage)
+        self.views.setdefault(key, set()).add(id(user))
+        self.parts.add(("memory", key))
+
+    def _module(self, module: torch.nn.Module) -> Any:
+        if not isinstance(module, FSDPModule):
+            return None
+        self.sharded.append(module)
+        return rebuild.nothing, (), without_fsdp(module.__dict__)
+
+
+class UnitPickler(_SessionPickler):
+    """Pickles the names of a unit, one after the other (set ``name``, call ``dump(value)``), and collects entries.
+
+    ``shared`` is the memory of which several tensors are views. ``labels`` are the entries' names, by the tensor's id.
+    """
+
+    def __init__(
+        self,
+        file: Any,
+        namespace: dict[str, Any],
+        meshes: MeshTable,
+        entries: Entries,
+        roots: ShardedRoots,
+        shared: set[int],
+        labels: dict[int, str],
+        class_ids: "ClassIds",
+    ):
+        super().__init__(file, namespace, meshes)
+        self.labels_used: list[str] = []
+        self._entries = entries
+        self._roots = roots
+        self._shared = shared
+        self._labels = labels
+        self._memories: dict[int, str] = {}
+        self._class_ids = class_ids
+
+    def _reduce(self, obj: Any) -> Any:
+        reduced = super()._reduce(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple):
+            args = tuple(self._class_ids.of(obj) if _is_class_id(arg) else arg for arg in reduced[1])
+            return (reduced[0], args, *reduced[2:])
+        return reduced
+
+    def _tensor(self, tensor: torch.Tensor) -> Any:
+        if isinstance(tensor, torch.nn.Parameter) and (place := self._roots.place(tensor)) is not None:
+            return rebuild.sharded_parameter, place
+        if not isinstance(tensor, DTensor):
+            if not _is_plain(tensor) or storage_id(tensor.untyped_storage()) in self._shared:
+                return self._by_memory(tensor)
+            self._check_device(tensor.device)
+        wanted = self._labels.get(id(tensor)) or f"{self.name}.tensor"
+        kind = torch.nn.Parameter if isinstance(tensor, torch.nn.Parameter) else torch.Tensor
+        made = rebuild.tensor, (self._take(wanted, tensor), kind, tensor.requires_grad and tensor.is_leaf)
+        grad = tensor.grad if tensor.is_leaf else None
+        attributes = _attributes(tensor)
+        return (*made, (grad, attributes), None, None, rebuild.complete) if grad is not None or attributes else made
+
+    def _take(self, wanted: str, tensor: torch.Tensor) -> str:
+        label = self._entries.add(wanted, tensor)
+        self.labels_used.append(label)
+        return label
+
+    def _storage(self, obj: torch.UntypedStorage) -> Any:
+        if str(obj.device) == "meta":
+            raise TypeError("it has no elements")
+        self._check_device(obj.device)
+        key = storage_id(obj)
+        if key not in self._memories:
+            self._memories[key] = self._entries.add_memory(f"{self.name}.memory", obj)
+            self.labels_used.append(self._memories[key])
+        return rebuild.memory, (self._memories[key],)
+
+    def _module(self, module: torch.nn.Module) -> Any:
+        if not self._roots.is_part(module):
+            return None
+        if not self._roots.is_root(module):
+            return self._plain(module)
+        shards = {}
+        for name, parameter in self._roots.parameters(module).items():
+            shards[name] = self._take(f"{self._labels.get(id(module), self.name)}.{name}", parameter)
+        calls = self._roots.calls(module)
+        return rebuild.sharded_module, (_Plain(module), calls, shards)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is _Plain:
+            return self._plain(obj.module)
+        return super().reducer_override(obj)
+
+    def _plain(self, module: torch.nn.Module) -> Any:
+        kind, state = self._roots.plain(module)
+        return rebuild.plain_module, (kind,), state, None, None, rebuild.fill_module
+
+
+class _Plain:
+    """Stands for a root module as it was before fully_shard."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.module = module
+
+
+class ClassIds:
+    """Ids for the classes of a save that cells defined: the same on all ranks, and in no other save."""
+
+    def __init__(self, save: str):
+        self._save = save
+        self._ids: dict[type, str] = {}
+
+    def of(self, kind: type) -> str:
+        return self._ids.setdefault(kind, f"jdist {self._save} {kind.__qualname__} {len(self._ids)}")
+
+
+class _Nowhere(io.RawIOBase):
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+def cell_file(name: str) -> str:
+    """The name of a cell's file, the same on all ranks."""
+    return _CELL_FILE.sub("ipykernel_saved", name)
+
+
+def _is_class_id(arg: object) -> bool:
+    return isinstance(arg, str) and _CLASS_ID.fullmatch(arg) is not None
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can be an entry: an ordinary one that has its memory for itself."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        and tensor.layout == torch.strided
+        and not (tensor.is_meta or tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
+        and tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    )
+
+
+def _attributes(tensor: torch.Tensor) -> dict[str, Any] | None:
+    return dict(tensor.__dict__) or None
+
+
+def _ddp(wrapped: Any) -> Any:
+    if ddp.is_special(wrapped):
+        raise TypeError("it has a communication hook or mixed precision of DDP's own")
+    options = {k: v for k, v in ddp.options_of(wrapped).items() if k != "process_group"}
+    return rebuild.wrapped_in_ddp, (wrapped.module, options, wrapped.process_group, wrapped.training)

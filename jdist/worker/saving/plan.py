@@ -1,0 +1,71 @@
+"""The plan of a save: which rank writes which entry of the checkpoint, and what its key is. Made by rank 0.
+
+The plan is made and written by the public parts of torch.distributed.checkpoint, a planner and a file writer. The
+ranks meet only while it is made; each then writes by itself, also while the next cell runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan
+
+from jdist.core.ranks import RankSet
+from jdist.worker.saving import exchange
+from jdist.worker.saving.objects.entries import Entry
+
+
+class StagedPlanner(DefaultSavePlanner):
+    """Plans with the ranks' own tensors, and writes copies of them that were made before."""
+
+    def __init__(self, staged: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._staged = staged
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        """The copy that is written for an entry."""
+        return self._staged[index.fqn]
+
+
+class TensorWriter:
+    """One rank's part of writing the checkpoint. ``tensors`` and ``staged`` are by key."""
+
+    def __init__(self, folder: Path, tensors: dict[str, torch.Tensor], staged: Mapping[str, torch.Tensor]) -> None:
+        """Plan together with all other ranks."""
+        self._writer = FileSystemWriter(folder, sync_files=True)
+        self._planner = StagedPlanner(staged)
+        is_first = dist.get_rank() == 0
+        self._planner.set_up_planner(tensors, self._writer.storage_meta(), is_first)
+        self._writer.set_up_storage_writer(is_first)
+        local = exchange.agreed(lambda: self._writer.prepare_local_plan(self._planner.create_local_plan()))
+        plan, self._metadata = exchange.planned(local, self._plan_for_all)
+        self._plan = self._planner.finish_plan(plan)
+        self.nbytes = sum(size * staged_dtype.itemsize for size, staged_dtype in _sizes(self._metadata))
+
+    def _plan_for_all(self, plans: list[SavePlan]) -> list[tuple[SavePlan, Metadata]]:
+        plans, metadata = self._planner.create_global_plan(plans)
+        return [(plan, metadata) for plan in self._writer.prepare_global_plan(plans)]
+
+    def write(self) -> Any:
+        """Write this rank's part; what :meth:`finish` needs to know of it. Needs no other rank."""
+        return self._writer.write_data(self._plan, self._planner).wait()
+
+    def finish(self, results: Sequence[Any]) -> None:
+        """Write what refers to all parts, on one rank."""
+        self._writer.finish(self._metadata, list(results))
+
+
+def _sizes(metadata: Metadata) -> list[tuple[int, torch.dtype]]:
+    tensors = metadata.state_dict_metadata.values()
+    return [(t.size.numel(), t.properties.dtype) for t in tensors]  # type: ignore[union-attr]
+
+
+def key_of(entry: Entry, rank: int, is_equal: bool, mesh_ranks: tuple[int, ...], world_size: int) -> str:
+    """The key of an entry in the checkpoint: its label, unless only some ranks have the same under that label."""
+    if entry.mesh >= 0:
+        return entry.label if len(mesh_ranks) == world_size else f"ranks {RankSet(mesh_ranks)}/{entry.label}"
+    return entry.label if is_equal else f"rank {rank}/{entry.label}"

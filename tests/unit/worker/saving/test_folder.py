@@ -1,0 +1,121 @@
+"""The folder of saves: complete or not there, whatever happens on the way, and loaded only if nobody else can write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jdist.core.errors import UsageError
+from jdist.core.manifest import MANIFEST
+from jdist.worker.saving import folder
+
+
+def complete(directory: Path, save: str, keep: int = 2) -> Path:
+    writing, final = folder.begin(directory, save)
+    folder.write(writing / folder.ALL, save.encode())
+    folder.write(writing / folder.part_file(0), b"part")
+    assert folder.is_first_to_complete(writing)
+    folder.write(writing / MANIFEST, save.encode())
+    folder.commit(writing, final, keep)
+    return final
+
+
+def test_saves_are_numbered_and_the_newest_are_kept(tmp_path: Path) -> None:
+    made = [complete(tmp_path / "d", f"id{n}") for n in range(4)]
+    assert [path.name for path in made] == ["save-000001", "save-000002", "save-000003", "save-000004"]
+    assert folder.saves(tmp_path / "d") == [(3, made[2]), (4, made[3])]
+    assert folder.newest(tmp_path / "d") == made[3]
+    assert folder.newest(made[2]) == made[2]
+    assert sorted(p.name for p in made[3].rglob("*")) == ["all.msgpack", MANIFEST, "names", "tensors"]
+    assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["save-000003", "save-000004"]
+
+
+def test_one_rank_alone_completes_a_save(tmp_path: Path) -> None:
+    writing, _ = folder.begin(tmp_path / "d", "id")
+    assert [folder.is_first_to_complete(writing) for _ in range(3)] == [True, False, False]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("call", ["mkdir", "open", "fsync", "rename", "chmod", "unlink", "rmdir"])
+def test_a_process_that_ends_at_any_moment_leaves_the_older_save_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Each call of the operating system in turn is the last one that the process makes."""
+    directory = tmp_path / "d"
+    complete(directory, "old", keep=1)
+    original, left, count = getattr(os, call), 0, 0
+
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > left:
+            raise Killed
+        return original(*args, **kwargs)
+
+    while True:
+        with monkeypatch.context() as patched:
+            count = 0
+            patched.setattr(os, call, limited)
+            try:
+                complete(directory, f"new{left}", keep=1)
+                break
+            except Killed:
+                pass
+        found = folder.newest(directory)
+        assert (found / folder.ALL).read_bytes() == (found / MANIFEST).read_bytes()
+        left += 1
+    assert left or call == "unlink"
+    assert (folder.newest(directory) / MANIFEST).read_bytes() == f"new{left}".encode()
+
+
+def test_a_folder_without_a_save_is_named(tmp_path: Path) -> None:
+    for directory in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(UsageError, match=f"no saved session in {directory}"):
+            folder.newest(directory)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file/d cannot be written to: Not a directory"):
+        folder.begin(tmp_path / "file" / "d", "id")
+
+
+@pytest.mark.parametrize("what", ["", MANIFEST, folder.ALL, "tensors", "..", "names/extra"])
+def test_what_others_can_change_is_not_loaded(tmp_path: Path, what: str) -> None:
+    made = complete(tmp_path / "d", "id")
+    folder.check_trusted(made)
+    path = made / what
+    if not path.exists():
+        path.touch()
+    path.chmod(0o777)
+    with pytest.raises(UsageError, match=r"others may change .* chmod go-w"):
+        folder.check_trusted(made)
+
+
+def test_what_belongs_to_others_or_is_a_link_is_not_loaded(tmp_path: Path) -> None:
+    made = complete(tmp_path / "d", "id")
+    (made / "names" / "link").symlink_to("/etc/passwd")
+    with pytest.raises(UsageError, match="names/link is a link"):
+        folder.check_trusted(made)
+    (made / "names" / "link").unlink()
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(made / MANIFEST, 12345, -1)
+    with pytest.raises(UsageError, match="belongs to user 12345"):
+        folder.check_trusted(made)
+
+
+def test_nobody_else_can_read_a_save(tmp_path: Path) -> None:
+    os.umask(0o000)
+    try:
+        made = complete(tmp_path / "d", "id")
+    finally:
+        os.umask(0o022)
+    for path in (made.parent, made, *made.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
