@@ -87,7 +87,9 @@ def _absent(case: Case) -> Verdict | None:
     activity = ranks[first].activity
     reason = phrases.absence(first, responsible, ranks)
     details = (*phrases.waits(case.stuck, first, ranks), *(phrases.whereabouts(r, ranks[r]) for r in responsible))
-    remedies = (INTERRUPT, *_joining(responsible, ranks, activity.kind))
+    call = ranks[first].blocked_in
+    has_left = call is not None and any(phrases.has_left(ranks[r], call) for r in responsible)
+    remedies = (INTERRUPT,) if has_left else (INTERRUPT, *_joining(responsible, ranks, activity.kind))
     kind, waiting = _KINDS[activity.kind], tuple(case.stuck)
     return Verdict(case.run, kind, responsible, waiting, reason, details, remedies, *_pending(first, ranks))
 

@@ -18,7 +18,7 @@ def absence(rank: int, responsible: Sequence[int], ranks: Ranks) -> str:
     activity, call = ranks[rank].activity, ranks[rank].blocked_in
     subject, have = who(responsible, ranks), "has" if len(responsible) == 1 else "have"
     if activity.kind == "collective" and call is not None:
-        did = "left" if all(_has_left(ranks[r], call) for r in responsible) else "not entered"
+        did = "left" if all(has_left(ranks[r], call) for r in responsible) else "not entered"
         return f"{subject} {have} {did} {_name(call, label(call, ranks[rank]))}"
     if activity.kind == "transfer" and call is not None:
         return _unserved(rank, call, subject, ranks)
@@ -70,7 +70,7 @@ def who(numbers: Sequence[int], ranks: Ranks) -> str:
     return ranks[numbers[0]].where if len(numbers) == 1 else describe_ranks(numbers)
 
 
-def _has_left(snapshot: RankSnapshot, call: Call) -> bool:
+def has_left(snapshot: RankSnapshot, call: Call) -> bool:
     """Whether the rank entered the collective and left it with an error."""
     progress = snapshot.progress(call.group)
     return snapshot.part == "failed" and progress is not None and progress.begun >= call.number

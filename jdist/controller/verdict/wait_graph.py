@@ -37,6 +37,7 @@ class RankSnapshot(Struct, frozen=True):
     note: str = ""  # How it failed, or which run it is in.
     paused: str = ""  # Where it is paused, though another run may be running there; "": it is not.
     is_script: bool = False  # Its part was that of a script, not of a cell.
+    is_echo: bool = False  # It failed because a connection to another rank broke.
 
     @property
     def is_unknown(self) -> bool:
@@ -158,7 +159,8 @@ def _missing(call: Call, ranks: Ranks) -> list[int]:
             continue  # nothing is known of this member: it may be in the call
         progress, own = snapshot.progress(call.group), snapshot.call(call.group, call.number)
         begun = progress.begun if progress is not None else 0
-        has_left = begun == call.number and snapshot.part == "failed" and own is not None and not own.is_done
+        has_failed_there = snapshot.is_echo or (own is not None and (own.has_failed or not own.is_done))
+        has_left = begun == call.number and snapshot.part == "failed" and has_failed_there
         if snapshot.part == "lost" or begun < call.number or has_left:
             found.append(member)
     return found

@@ -534,6 +534,28 @@ def test_ranks_that_agree_do_not_explain_a_loss_and_nor_do_calls_explain_a_kill(
     assert several.details == ("rank 3 (node 1, h1) is lost: exited with code 3",)
 
 
+@pytest.mark.parametrize(
+    "failed",
+    [
+        {"recent": (call(is_done=True, has_failed=True),)},  # gloo's recorder takes a failed call for a done one
+        {"recent": (call(is_done=True),), "is_echo": True},  # it was asynchronous: its wait() raised
+        {"is_echo": True},
+    ],
+)
+def test_ranks_that_failed_in_a_collective_are_waited_for_in_vain(failed: dict[str, Any]) -> None:
+    gone = [over(r, "failed", 17, note="RuntimeError: Connection closed by peer", **failed) for r in (0, 2, 3)]
+    found = decide(12, world(gone[0], coll(1), gone[1], gone[2]))
+    assert found is not None
+    assert (found.kind, found.responsible, found.waiting) == ("missing", (0, 2, 3), (1,))
+    assert found.reason == "ranks 0, 2-3 have left all_reduce #17 [16] float32 of group world"
+    assert [remedy.action for remedy in found.remedies] == ["interrupt"]
+
+
+def test_a_rank_that_failed_after_a_collective_has_done_its_part_in_it() -> None:
+    failed = over(0, "failed", 17, note="ValueError: x", recent=(call(is_done=True),))
+    assert decide(12, world(failed, coll(1), coll(2), coll(3))) is None
+
+
 # ---------------------------------------------------------------- slow is not hung
 
 
