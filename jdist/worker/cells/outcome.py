@@ -16,6 +16,7 @@ from jdist.wire.values.objects import encode, inline, summarize
 from jdist.worker.cells import script
 from jdist.worker.cells.cuda_context import CudaContext
 from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
+from jdist.worker.gloo.connections import LOST_CONNECTION
 from jdist.worker.groups import on_reform
 from jdist.worker.kernel.guarded import guarded
 from jdist.worker.queries.introspection import near_miss
@@ -24,11 +25,8 @@ _USAGE = 2  # The exit code of argparse and others for a wrong command line; a c
 _SCRIPT = (Remedy("run", "run a script with command-line arguments; a cell has none", name="FILE --option value"),)
 _ECHOING = ("RuntimeError", "DistBackendError", "DistNetworkError")  # Errors that report a peer's broken connection.
 _ECHOES = (
-    "connection closed by peer",
-    "connection reset by peer",
+    *LOST_CONNECTION,
     "connection refused",
-    "application timeout caused pair closure",
-    "socket closed",
     "remote process exited or there was a network error",
     "nccl communicator was aborted",
 )

@@ -22,13 +22,21 @@ from jdist.worker.compat import torch as torch_compat
 Endpoint = tuple[str, int]  # (ip, port), an IPv4 address never in its IPv6-mapped form.
 
 _CONNECT = 1.0
-_BROKEN = (
-    "timed out waiting",  # gloo ends the connection under an operation whose time is up
-    "failed to pass monitoredbarrier",
-    "application timeout caused pair closure",
+LOST_CONNECTION = (
     "connection closed by peer",
     "connection reset by peer",
+    "application timeout caused pair closure",
     "socket closed",
+    "broken pipe",
+    "connection timed out",
+    "no route to host",
+    "network is unreachable",
+)
+"""What errors of gloo and of the store say, in lower case, where a connection to another process has ended."""
+_BROKEN = (
+    *LOST_CONNECTION,
+    "timed out waiting",  # gloo ends the connection under an operation whose time is up
+    "failed to pass monitoredbarrier",
 )
 _receives: list[weakref.ref[Any]] = []  # No WeakSet: its callback would swallow a KeyboardInterrupt due then.
 _receives_lock = threading.Lock()
@@ -78,14 +86,18 @@ def connections_to(port: int) -> set[Endpoint]:
     return {here for _, here, there in connections() if there[1] == port}
 
 
-def shut_down(listeners: Collection[Endpoint], store_port: int = 0, keep: Collection[Endpoint] = ()) -> int:
+def shut_down(
+    listeners: Collection[Endpoint], store_port: int = 0, store_ends: Collection[Endpoint] | None = None
+) -> int:
     """Shut down connections with an end in ``listeners`` or to ``store_port`` of any host; returns how many there were.
 
-    ``listeners`` are all ranks' gloo listeners. Connections to the store whose local end is in ``keep`` stay.
+    ``listeners`` are all ranks' gloo listeners. Of the connections to the store, only those whose local end is in
+    ``store_ends`` are shut down, unless it is None.
     """
     count = 0
     for sock, here, there in connections():
-        if here in listeners or there in listeners or (there[1] == store_port and here not in keep):
+        is_to_store = there[1] == store_port and (store_ends is None or here in store_ends)
+        if here in listeners or there in listeners or is_to_store:
             with contextlib.suppress(OSError):  # already shut down
                 sock.shutdown(socket.SHUT_RDWR)
                 count += 1

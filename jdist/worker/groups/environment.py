@@ -150,11 +150,7 @@ class RankEnvironment:
     def disconnect(self) -> None:
         """End waits at the stores that a second rendezvous has made, and in what was formed by them."""
         if self._clients:
-            shut_down(
-                own_listeners() - self._listeners,
-                self._store_port,
-                keep=connections_to(self._store_port) - self._clients,
-            )
+            shut_down(own_listeners() - self._listeners, self._store_port, self._clients)
 
 
 def _keep_port_free() -> socket.socket:

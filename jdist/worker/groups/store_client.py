@@ -1,7 +1,8 @@
 """The worker's client of the rendezvous store, and the ranks' meeting there before a group is made.
 
 One client lasts for the process: each new connection makes both ends look each other's name up, which costs seconds
-where a name server drops packets. A spare is connected for when the client's connection has been shut down.
+where a name server drops packets. A spare is connected for when the client's connection has been shut down. Before a
+client is used again, the store must have answered it: its connection may have broken meanwhile.
 """
 
 import os
@@ -16,6 +17,9 @@ from jdist.core.errors import LaunchError
 from jdist.worker.gloo.connections import Endpoint, connections_to, shut_down
 
 _CONNECT = timedelta(seconds=30)
+_ANSWERED = 5.0  # Seconds for the store to answer; longer than one or two lost packets take.
+_CLIENTS = 3  # The client that lasts, the spare, and a new one.
+_connecting = threading.Lock()
 _Client = tuple[TCPStore, set[Endpoint]]  # A client and the local ends of its connections.
 
 
@@ -37,6 +41,28 @@ class StoreClient:
 
     def get(self, host: str, port: int) -> TCPStore:
         """A client that works. Raises LaunchError when the store does not answer."""
+        for _ in range(_CLIENTS):
+            client = self._take(host, port)
+            if self._answers(client):
+                return client
+            self._drop(client)
+        raise LaunchError(f"the rendezvous store at {host}:{port} does not answer, although it accepts connections")
+
+    def _answers(self, client: TCPStore) -> bool:
+        """Whether the store answers there. A connection may have broken since it was used, as networks do."""
+        overdue = threading.Timer(_ANSWERED, self._drop, (client,))
+        overdue.daemon = True
+        overdue.start()
+        try:
+            client.check(["here"])
+        except RuntimeError:
+            return False
+        finally:
+            overdue.cancel()
+        return True
+
+    def _take(self, host: str, port: int) -> TCPStore:
+        """The client, the spare, or a new one."""
         opening = self._opening
         if opening is not None and self._client is None:
             opening.join(_CONNECT.total_seconds())
@@ -53,11 +79,14 @@ class StoreClient:
 
     def disconnect(self) -> None:
         """End whatever waits at the store, by shutting down the client's connection; the spare takes its place."""
+        self._drop(None)
+
+    def _drop(self, client: TCPStore | None) -> None:
+        """Shut down this client's connection, if it is still the one in use; None: whichever is."""
         with self._lock:
-            if self._client is not None:
-                others = connections_to(self.port) - self._client[1]
-                self._client = None
-                shut_down((), self.port, keep=others)  # a spare that is being connected lives on
+            if self._client is not None and client in (None, self._client[0]):
+                ends, self._client = self._client[1], None
+                shut_down((), self.port, ends)
 
     def _open_spare(self, host: str, port: int) -> None:
         try:
@@ -70,13 +99,14 @@ class StoreClient:
 
 
 def _connect(host: str, port: int) -> _Client:
-    before = connections_to(port)
-    try:
-        store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECT)
-    except RuntimeError as e:
-        reason = str(e).splitlines()[0]
-        raise LaunchError(f"the rendezvous store at {host}:{port} cannot be reached from here: {reason}") from e
-    return store, connections_to(port) - before
+    with _connecting:  # else the ends of two clients could not be told apart
+        before = connections_to(port)
+        try:
+            store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECT)
+        except RuntimeError as e:
+            reason = str(e).splitlines()[0]
+            raise LaunchError(f"the rendezvous store at {host}:{port} cannot be reached from here: {reason}") from e
+        return store, connections_to(port) - before
 
 
 def meet(store: Store, rank: int, world_size: int, timeout: float) -> None:

@@ -57,14 +57,14 @@ def test_shut_down_leaves_other_connections_alone(pair) -> None:
     assert far.recv(1) == b"x"
 
 
-def test_shut_down_by_store_port_spares_what_is_kept(pair) -> None:
+def test_shut_down_by_store_port_spares_connections_with_other_ends(pair) -> None:
     server, near, far = pair
     port = server.getsockname()[1]
     with socket.create_connection(("127.0.0.1", port), timeout=5) as spare:
         other, _ = server.accept()
         with other:
             assert {endpoint(near.getsockname()), endpoint(spare.getsockname())} <= connections_to(port)
-            assert shut_down((), port, keep={endpoint(spare.getsockname())}) == 1
+            assert shut_down((), port, {endpoint(near.getsockname())}) == 1
             assert far.recv(1) == b""
             spare.sendall(b"y")
             assert other.recv(1) == b"y"
