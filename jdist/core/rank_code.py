@@ -5,7 +5,10 @@ The functions are named as in :mod:`jdist.worker.entry_points`, which knows wher
 
 from collections.abc import Sequence
 
-ENTRY_POINTS = ("run_script", "full_values", "broadcast", "restore", "call_on_reform", "save", "load", "read_manifest")
+ENTRY_POINTS = (
+    *("run_script", "full_values", "broadcast", "restore", "call_on_reform", "save", "load", "read_manifest"),
+    "cause_fault",
+)
 _MODULE = "__import__('jdist.worker.entry_points', fromlist=['x'])"
 _IN_JOB = {False: "", True: ", in_job=True"}
 FULL_VALUES = "__jdist_full__"  # The name to which :func:`full_values` binds what it found.
@@ -68,3 +71,8 @@ def read_manifest(directory: str) -> str:
 def call_on_reform(generation: int) -> str:
     """Call the functions that cells registered with ``jdist.on_reform``."""
     return f"{_MODULE}.call_on_reform({generation})"
+
+
+def cause_fault(kind: str, *arguments: float) -> str:
+    """Cause a fault on this rank, for a drill: a function of :mod:`jdist.worker.faults`, by its name."""
+    return f"{_MODULE}.cause_fault({', '.join(map(repr, (kind, *arguments)))})"

@@ -98,6 +98,12 @@ def at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:at], words[at + 1 :]
 
 
+def names_a_start(o: argparse.Namespace) -> bool:
+    """Whether a verb that takes the options of a start was given any of them."""
+    defaults = vars(start_parser("").parse([]))
+    return bool(o.rest) or any(getattr(o, name) != value for name, value in defaults.items())
+
+
 def start_options(o: argparse.Namespace) -> dict[str, Any]:
     """The parsed options as arguments of :meth:`AsyncCluster.start`; ``o.rest`` are the words after ``--``."""
     if o.hosts and o.hostfile is not None:

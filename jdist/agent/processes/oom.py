@@ -13,16 +13,13 @@ from typing import Literal
 
 from msgspec import Struct
 
+from jdist.wire.cgroups import MemoryCgroups
+
 Cause = Literal["kernel", "process", "unknown"]  # The sender of a SIGKILL; the kernel, if memory ran out.
 
 _KILLED = re.compile(r"Killed process (\d+) ")
 _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
-_MOUNT = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .*- (cgroup2?) .*?(\S+)$", re.MULTILINE)
-# The memory cgroup's line in /proc/PID/cgroup, by the version of cgroups.
-_CGROUP = {
-    "1": re.compile(r"^\d+:(?:[^:\n]*,)?memory(?:,[^:\n]*)?:(.*)$", re.MULTILINE),
-    "2": re.compile(r"^0::(.*)$", re.MULTILINE),
-}
+_COUNTERS = {"1": "memory.oom_control", "2": "memory.events"}  # The file with the count, by version of cgroups.
 _RECORD = 8192  # Bytes of the longest record of /dev/kmsg.
 
 
@@ -38,7 +35,7 @@ class OomMonitor:
 
     def __init__(self, root: Path = Path("/")):
         self._root = root  # Where "proc", "sys" and "dev" are found.
-        self._mounts = find_mounts(_read(root / "proc/self/mountinfo"))
+        self._cgroups = MemoryCgroups(root)
         self._counters: dict[int, Path | None] = {}  # The file with the count, by process; None where there is none.
         self._older: dict[Path, int] = {}
         self._newer: dict[Path, int] = {}  # Counts of the last tick and of the one before: a death is noticed late.
@@ -83,16 +80,10 @@ class OomMonitor:
             self._log = -1
 
     def _counter_of(self, pid: int, is_moved: bool = False) -> Path | None:
-        text = _read(self._root / f"proc/{pid}/cgroup")
-        for version, name in (("2", "memory.events"), ("1", "memory.oom_control")):
-            inside = find_cgroup(text, version)
-            if inside is None or version not in self._mounts:
-                continue
-            if is_moved and version == "1" and inside == "/":
+        for cgroup in self._cgroups.of(pid):
+            if is_moved and cgroup.version == "1" and cgroup.inside == "/":
                 return None  # where cgroup v1 shows a process that has ended
-            at, part = self._mounts[version]
-            below = inside.removeprefix(part.rstrip("/")).lstrip("/")
-            counter = self._root / at.lstrip("/") / below / name
+            counter = cgroup.folder / _COUNTERS[cgroup.version]
             if _count(counter) is not None:
                 return counter
         return None
@@ -114,21 +105,6 @@ class OomMonitor:
                 break
             killed |= {int(pid) for pid in _KILLED.findall(record.decode(errors="replace"))}
         return killed
-
-
-def find_mounts(mountinfo: str) -> dict[str, tuple[str, str]]:
-    """``{"1" or "2": (mount point, what part of the hierarchy it shows)}`` of the memory cgroups, from mountinfo."""
-    return {
-        "2" if kind == "cgroup2" else "1": (place, part)
-        for part, place, kind, options in _MOUNT.findall(mountinfo)
-        if kind == "cgroup2" or "memory" in options.split(",")
-    }
-
-
-def find_cgroup(text: str, version: str) -> str | None:
-    """The memory cgroup in ``/proc/PID/cgroup`` ("0::/a/b", "4:memory:/a/b"), or None."""
-    found = _CGROUP[version].search(text)
-    return found[1] if found else None
 
 
 def _count(path: Path) -> int | None:

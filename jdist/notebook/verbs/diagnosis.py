@@ -1,18 +1,24 @@
 """Verbs that diagnose: the doctor examines nodes and the network between them, the trace shows a run's collectives."""
 
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 from jdist.client import find
 from jdist.client.blocking import bridge
 from jdist.client.doctor.diagnosis import Diagnosis
 from jdist.client.doctor.preflight import examine_beforehand
+from jdist.client.drill.drill import options_like, run_drills
+from jdist.client.drill.report import write_json
 from jdist.client.trace.columns import MIME, columns
+from jdist.core.errors import UsageError
 from jdist.core.quantities import parse_count
-from jdist.notebook.options import add_start_options, at_dashes, start_options
+from jdist.notebook.options import add_start_options, at_dashes, names_a_start, start_options
 from jdist.notebook.output.screen import Replaceable, plain
 from jdist.notebook.session import Session
 from jdist.notebook.text.doctor_text import diagnosis_bundle
+from jdist.notebook.text.drill_text import drill_bundle
+from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.verbs.registry import Words, option, verb
 
 _BURST = 0.3  # Seconds for which nodes send to each other to measure the bandwidth.
@@ -29,6 +35,8 @@ def _finds_cluster(words: Words) -> bool:
     "doctor",
     add_start_options,
     option(_NO_BURST, action="store_true", help="send no bursts between the nodes"),
+    option("--drill", action="store_true", help="cause faults on a temporary cluster, and check that each is handled"),
+    option("--json", metavar="FILE", help="write the drill's report into this file, too"),
     attaches=_finds_cluster,
     split=at_dashes,
 )
@@ -36,7 +44,14 @@ def doctor(s: Session, o: Namespace) -> bool | None:
     """check nodes and the network between them; with options of start: the nodes that it would use, before it
 
     Without a cluster, or with options of start: start one of one rank a node, examine it, and end it again.
+    With --drill: start one as the options of start say, or as the attached one was started; let ranks hang, fail and
+    be killed there, also its agents and its controller, and check each time that the fault is named, that the ranks
+    come free, that an all_reduce is right again, and that names are kept. --backend gloo,nccl does that with both.
     """
+    if o.drill:
+        return _drill(s, o)
+    if o.json:
+        raise UsageError(f"--json is for {typed('doctor')} --drill")
     burst = 0.0 if o.no_bandwidth else _BURST
     spot = Replaceable(s.screen)
 
@@ -45,13 +60,36 @@ def doctor(s: Session, o: Namespace) -> bool | None:
             spot.show(plain(text))
 
     diagnosis: Diagnosis
-    if s.current is not None and not set(o.words) - {_NO_BURST}:
+    if s.current is not None and not names_a_start(o):
         diagnosis = s.cluster.doctor(burst, on_step=on_step)
     else:
         options = {"burst": burst, "on_step": on_step, "kind": s.kind, **start_options(o)}
         diagnosis = bridge().call(examine_beforehand(**options))
     spot.show(diagnosis_bundle(diagnosis))
     return diagnosis.is_well if s.kind == "command line" else None
+
+
+def _drill(s: Session, o: Namespace) -> bool | None:
+    backends = [None] if o.backend is None else [o.backend] if ":" in o.backend else o.backend.split(",")
+    o.backend = None
+    is_like_current = s.current is not None and not names_a_start(o)
+    options = options_like(s.cluster.asynchronous.link) if is_like_current else start_options(o)
+    own = options.pop("backend")
+    report = Path(o.json) if o.json else None
+    if report is not None:
+        write_json(report, ())  # now rather than after a minute, it is known whether it can be written
+    spot = Replaceable(s.screen)
+
+    def on_step(text: str) -> None:
+        if s.screen.is_live:
+            spot.show(plain(text))
+
+    drills = bridge().call(run_drills(backends if backends != [None] else [own], on_step, kind=s.kind, **options))
+    spot.show(drill_bundle(drills))
+    if report is not None:
+        write_json(report, drills)
+        s.echo(f"written to {report}")
+    return all(drill.held for drill in drills) if s.kind == "command line" else None
 
 
 @verb(

@@ -18,6 +18,7 @@ CODE = {
     "save": rank_code.save("/a b", ["model"], "id", 2),
     "load": rank_code.load("/a'b", [], {4: 0}),
     "read_manifest": rank_code.read_manifest("/a"),
+    "cause_fault": rank_code.cause_fault("stop_agent", 5.0),
     "call_on_reform": rank_code.call_on_reform(4),
 }
 

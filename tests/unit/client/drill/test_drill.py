@@ -1,0 +1,128 @@
+"""The drill's course: what becomes of trials that fail, cannot be made, or find no cluster; and its report."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jdist.client.drill import drill as module
+from jdist.client.drill.drill import run_drills
+from jdist.client.drill.drilled_cluster import DrilledCluster, NotTried, Unmet
+from jdist.client.drill.report import Drill, Trial, write_json
+from jdist.core.errors import LaunchError, UsageError
+from jdist.core.topology import Topology
+
+
+class Clusters:
+    """Stands for AsyncCluster: records what was started, and how often it was stopped."""
+
+    def __init__(self) -> None:
+        self.started: list[dict[str, Any]] = []
+        self.stopped = 0
+        self.failures: list[Exception] = []  # Of the next starts; None in between.
+
+    async def start(self, **options: Any) -> Any:
+        self.started.append(options)
+        if self.failures and (failure := self.failures.pop(0)) is not None:
+            raise failure
+        topology = Topology((2, 2), ("a", "b"), ())
+        values = {"cluster": self, "backend": options["backend"] or "gloo", "topology": topology, "world_size": 4}
+        return SimpleNamespace(**values, start_seconds=1.5, stop=self.stop)
+
+    async def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
+    clusters = Clusters()
+    monkeypatch.setattr(module, "AsyncCluster", clusters)
+
+    async def prepare(self: DrilledCluster, fault: str) -> None:
+        self.trial = Trial(fault, "held")
+
+    monkeypatch.setattr(DrilledCluster, "prepare", prepare)
+    return clusters
+
+
+def drilled(monkeypatch: pytest.MonkeyPatch, *endings: Exception | None, backends: Any = (None,)) -> tuple[Drill, ...]:
+    def trial(ending: Exception | None) -> Any:
+        async def run(_: DrilledCluster) -> None:
+            if ending is not None:
+                raise ending
+
+        return run
+
+    monkeypatch.setattr(module, "TRIALS", {f"fault {n}": trial(ending) for n, ending in enumerate(endings)})
+    return asyncio.run(run_drills(backends, lambda _: None, nproc_per_node=None, launcher="ssh"))
+
+
+def test_all_trials_are_made_on_one_cluster(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = drilled(monkeypatch, None, NotTried("no cgroup"), None)
+    assert [t.result for t in found.trials] == ["held", "not tried", "held"]
+    assert found.held
+    assert (found.backend, found.launcher, found.world_size, found.hosts) == ("gloo", "ssh", 4, ("a", "b"))
+    assert (len(clusters.started), clusters.stopped) == (1, 1)
+    assert clusters.started[0]["on_death"] == "replace"
+
+
+def test_after_a_failure_the_next_trial_gets_a_new_cluster(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = drilled(monkeypatch, None, Unmet("rank 3 was not named"), None, LaunchError("lost"))
+    assert [(t.result, t.reason) for t in found.trials] == [
+        ("held", ""), ("failed", "rank 3 was not named"), ("held", ""), ("failed", "lost")
+    ]  # fmt: skip
+    assert not found.held
+    assert (len(clusters.started), clusters.stopped) == (2, 2)
+
+
+def test_a_cluster_that_does_not_start_is_a_failure(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters.failures = [LaunchError("no node came")]
+    (found,) = drilled(monkeypatch, None, None)
+    assert found.trouble == "the cluster could not be started: no node came"
+    assert [t.result for t in found.trials] == ["not tried", "not tried"]
+    assert not found.held
+    clusters.failures = [None, LaunchError("no node came")]  # type: ignore[list-item]
+    (found,) = drilled(monkeypatch, Unmet("x"), None)
+    assert found.trials[1].reason == "the cluster could not be started again: no node came"
+    assert not found.held
+
+
+def test_options_that_are_refused_are_an_error_of_the_caller(
+    clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters.failures = [UsageError("there is no backend 'gluu'")]
+    with pytest.raises(UsageError, match="gluu"):
+        drilled(monkeypatch, None)
+
+
+def test_each_backend_has_its_own_cluster_and_gloo_has_two_ranks(
+    clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = drilled(monkeypatch, None, backends=("gloo", "nccl"))
+    assert [drill.backend for drill in found] == ["gloo", "nccl"]
+    assert [options.get("nproc_per_node") for options in clusters.started] == [2, None]
+
+
+def test_a_drill_that_tried_nothing_has_not_held() -> None:
+    assert not Drill("gloo", "local", trials=(Trial("a", "not tried"),)).held
+    assert Drill("gloo", "local", trials=(Trial("a", "not tried"), Trial("b", "held"))).held
+
+
+def test_the_report_says_what_held_on_what(tmp_path: Path) -> None:
+    trial = Trial("a rank is killed", "held", said="rank 1 is lost", verdict_seconds=0.25, kept=3, expected=3)
+    path = tmp_path / "drill.json"
+    write_json(path, [Drill("gloo", "local", 4, ("a",), 1.0, (trial,))])
+    found = json.loads(path.read_text())
+    assert found["held"] is True
+    assert found["versions"].keys() == {"jdist", "python", "system"}
+    assert found["drills"][0]["trials"][0] == {
+        "fault": "a rank is killed", "result": "held", "reason": "", "note": "", "said": "rank 1 is lost",
+        "verdict_seconds": 0.25, "free_seconds": None, "sum_seconds": None, "kept": 3, "expected": 3,
+    }  # fmt: skip
+    with pytest.raises(UsageError, match="cannot be written to"):
+        write_json(tmp_path / "missing" / "drill.json", [])
