@@ -124,7 +124,7 @@ class CellInterrupted(CellError):
 
 
 class RankLost(CellError):
-    """A rank's process died, or its node is gone; that rank's namespace is lost."""
+    """A rank's process died, or its node is gone. Its namespace is lost unless the next process has taken it over."""
 
 
 def describe_error(error: BaseException) -> str:

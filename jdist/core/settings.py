@@ -41,7 +41,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     warm: bool = True  # While a node is idle, import ahead what its next workers need; see agent/starters/starter.
 
     form_timeout: float = 120.0  # Time to form the world once every worker is up.
-    interrupt_grace: float = 5.0  # Time from an interrupt until a rank that did not react is replaced.
+    interrupt_grace: float = 5.0  # Time from an interrupt until a rank that did not stop is replaced.
     handler_grace: float = 30.0  # Time for which a cell's own handlers of an interrupt may run, such as a `finally`.
     agent_grace: float = 60.0  # Time for the controller to be restarted, after which an agent ends its workers.
     leave_grace: float = 25.0  # Time that a node stays for a last save after SIGTERM; Slurm and Kubernetes give 30 s.

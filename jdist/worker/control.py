@@ -20,7 +20,7 @@ from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import CodeSynced
 from jdist.core.messages.debug import PauseRanks, ResumeRanks
 from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFailed
-from jdist.core.messages.membership import Shutdown, WorkerHello
+from jdist.core.messages.membership import RequestHandover, Shutdown, WorkerHello
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
 from jdist.core.messages.runs import AbortRun, ExecuteCell, HandlerRun
@@ -186,6 +186,8 @@ class ControlThread:
                 self._spawn(self._handle_rank_query, message)
             case CodeSynced(folders, changed):
                 self._autoreload.record(folders, changed)
+            case RequestHandover():
+                self._spawn(self._handover.end)
             case Shutdown():
                 os._exit(0)
 

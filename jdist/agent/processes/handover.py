@@ -1,8 +1,9 @@
-"""Handover: keeps the names that a failing worker's process has saved, for the process that takes its place.
+"""Handover: keeps the names that a worker's process has saved in the end, for the process that takes its place.
 
 Each worker connects to a Unix socket when it starts, and stays connected. If it fails, faulthandler writes there first;
-a `WorkerFails` follows if Python can still run. Then the worker sends the descriptor of anonymous memory that holds its
-names, so nothing is left behind if this agent dies. A process that stops reporting progress in between is killed.
+a `WorkerFails` follows if Python can still run. One that the agent has asked for its names answers with `SavingNames`.
+Then the worker sends the descriptor of anonymous memory that holds its names, so nothing is left behind if this agent
+dies. A process that stops reporting progress in between is killed.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ _log = logging.getLogger("jdist.agent")
 
 OWN = b"\0"  # The first byte of messages; anything else is faulthandler's text.
 _SILENCE = 10.0  # Seconds without progress after which a process that fails is ended.
+_ANSWER = 5.0  # Seconds in which one that is asked for its names begins to save them, or is ended.
 _PACKET = 1 << 20
 
 _unpack: Unpacker[Any] = Unpacker(Handover)
@@ -66,6 +68,10 @@ class HandoverServer:
                 pass
         if kernel in self._deadlines:
             self._deadlines.pop(kernel).cancel()
+
+    def await_answer(self, kernel: Kernel) -> None:
+        """The kernel's process has been asked to hand its names over: kill it if it does not begin to in time."""
+        self._await(kernel, _ANSWER)
 
     def close(self) -> None:
         for worker in list(self._saved):
@@ -139,14 +145,14 @@ class HandoverServer:
             socket.send_fds(sock, [OWN + pack(answer)], [fd] if fd >= 0 else [])
         self.forget(worker)
 
-    def _await(self, kernel: Kernel) -> None:
+    def _await(self, kernel: Kernel, seconds: float | None = None) -> None:
         """Kill the process if it neither reports progress in time nor ends by itself."""
         if kernel in self._deadlines:
             self._deadlines[kernel].cancel()
-        self._deadlines[kernel] = self._loop.call_later(_SILENCE, self._end, kernel)
+        self._deadlines[kernel] = self._loop.call_later(seconds or _SILENCE, self._end, kernel)
 
     def _end(self, kernel: Kernel) -> None:
-        _log.warning("worker %d got stuck as it failed; ending it", kernel.worker)
+        _log.warning("worker %d got stuck as it handed its names over; ending it", kernel.worker)
         del self._deadlines[kernel]
         kernel.is_stuck = True
         kernel.kill()

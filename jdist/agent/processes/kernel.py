@@ -50,7 +50,7 @@ class Kernel:
         self.has_greeted = False
         self.fatal_text = ""  # What faulthandler wrote when a signal was about to end the process.
         self.is_stuck = False  # It was ended because it could neither hand its names over nor end by itself.
-        self.successor: StartWorker | None = None  # What is to be started once this process, which fails, has ended.
+        self.successor: StartWorker | None = None  # What is to be started once this process has ended.
         self.inherits = False  # It takes over the names of the process before it.
         self.device = ""  # As its worker reported it last: "cpu", "cuda:0".
         self._on_exit = on_exit

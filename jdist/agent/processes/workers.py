@@ -24,7 +24,7 @@ from jdist.agent.processes.oom import OomMonitor
 from jdist.core.errors import LaunchError
 from jdist.core.launchers.task import WORKER
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import StartWorker, Welcome, WorkerDown, WorkerFails, WorkerHello
+from jdist.core.messages.membership import RequestHandover, StartWorker, Welcome, WorkerDown, WorkerFails, WorkerHello
 from jdist.core.messages.protocol import WorkerMessage
 from jdist.core.settings import WorkerSpec
 from jdist.wire import log
@@ -65,7 +65,7 @@ class Workers:
         self._reaper = ChildReaper()
         self._socket_path = str(node.directory / "agent")
         self._socket = bind_ipc(node.zmq_context, self._socket_path, self._handle_frames)
-        self._failing: dict[int, Kernel] = {}  # Those that are reported as down while they hand their names over.
+        self._failing: dict[int, Kernel] = {}  # Those that are down for others while they hand their names over.
         self._ending: set[Kernel] = set()  # Those that have been killed and whose end has not been heard of.
         self._names_path = str(node.directory / "names")
         self.handover = HandoverServer(self._names_path, self._kernel_of, self._handle_failure)
@@ -73,8 +73,10 @@ class Workers:
     def start(self, wanted: StartWorker) -> bool:
         """Kill what is left of the worker and start a fresh process; False if that is down already.
 
-        A process that is handing its names over is waited for instead.
+        A process that is handing its names over, or is asked to, is waited for instead.
         """
+        if wanted.keeps_names and wanted.worker not in self._failing:
+            self._request_handover(wanted.worker)
         failing = self._failing.get(wanted.worker)
         if failing is not None and failing.successor is None:
             failing.successor = wanted
@@ -82,6 +84,14 @@ class Workers:
         if failing is not None:
             self.end((wanted.worker,))  # a second request: what is left of it is not wanted
         return self._begin(wanted)
+
+    def _request_handover(self, worker: int) -> None:
+        """Ask a process to hand its names over and to end; from now on nothing more of it is reported."""
+        kernel = self.kernels.get(worker)
+        if kernel is not None and self._socket.send([kernel.identity, pack(RequestHandover())]):
+            kernel.is_dismissed = True
+            self._failing[worker] = self.kernels.pop(worker)
+            self.handover.await_answer(kernel)
 
     def _begin(self, wanted: StartWorker) -> bool:
         kernel = self.kernels.pop(wanted.worker, None)
@@ -126,7 +136,7 @@ class Workers:
         task = self._node.options.task
         if task is not None and self.welcome is not None and self.welcome.is_task:
             return task.gpu if task.gpu >= 0 else self._node.facts.gpus  # none: the first that is not there
-        taken = {kernel.gpu_index for kernel in self.kernels.values()}
+        taken = {kernel.gpu_index for kernel in (*self.kernels.values(), *self._failing.values())}
         return next(n for n in itertools.count() if n not in taken)
 
     # ------------------------------------------------------------ start and end

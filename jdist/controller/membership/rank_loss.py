@@ -164,7 +164,7 @@ class RankLoss:
             self._end_part(run, m.world.ranks[number], f"{m.world.ranks[number].death}, before it began the cell")
 
     def replace(self, rank: Rank) -> None:
-        """Have the agent start a fresh process for a rank that is gone, if its node is here."""
+        """Have the agent start another process for a rank that is gone, if its node is here."""
         m = self._model
         if not m.world.nodes[rank.node_rank].is_here:
             return
@@ -173,10 +173,14 @@ class RankLoss:
         self._own_runs.drop_replays(rank.rank)
         if fresh.is_fresh and not fresh.is_expected_to_inherit:
             m.broadcast(Notice(describe_fresh_ranks((rank.rank,))))
-        m.send_to_node(rank.node_rank, StartWorker(rank.worker, rank.rank, fresh.incarnation))
+        start = StartWorker(rank.worker, rank.rank, fresh.incarnation, keeps_names=fresh.is_expected_to_inherit)
+        m.send_to_node(rank.node_rank, start)
 
     def handle_tick(self) -> None:
-        """Replace the ranks that are not free within the grace after their run was aborted."""
+        """Replace the ranks that are not free within the grace after their run was aborted.
+
+        Their agents have them hand their names over first, if they can: see docs/design/recovery.md.
+        """
         m = self._model
         for run in list(m.runs.running.values()):
             if run.give_up_at is None or m.now < run.give_up_at:
@@ -194,7 +198,8 @@ class RankLoss:
                 if run.handlers.get(number, m.now) > m.now:
                     run.give_up_at = min(run.give_up_at or math.inf, run.handlers[number])
                     continue
-                self._lose(rank, f"it did not stop within {grace:.0f} s of the interrupt and was replaced")
+                rank.is_saving = True
+                self._lose(rank, f"it did not stop within {grace:.0f} s of the interrupt and was started again")
                 self.replace(rank)
 
     def handle_restart(self, client: str, message: Restart) -> None:

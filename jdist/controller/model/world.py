@@ -75,7 +75,7 @@ class Rank(HasPhase[RankPhase]):
     was_up: bool = False
     last_line: str = ""
     inherits: bool = False  # Its process takes over the names of the one before, once it is in the world.
-    is_saving: bool = False  # Its process, which is about to end, saves its names.
+    is_saving: bool = False  # Its process, which is about to end, saves its names, or is asked to.
     is_expected_to_inherit: bool = False  # The process before it was saving its names when it was replaced.
     observed_last: Observation | None = None  # What the process was doing when it failed, if it could say so.
     death: str = ""  # Why the last process in its place ended, and when.

@@ -199,6 +199,10 @@ class NamesSaved(Message, frozen=True):
     nbytes: int
 
 
+class RequestHandover(Message, frozen=True):
+    """The agent asks a worker whose main thread cannot be freed to hand its names over, and to end."""
+
+
 class RequestNames(Message, frozen=True):
     """A worker asks for what the process before it saved. Answered by NamesSaved, or SavingNames for nothing."""
 
@@ -223,6 +227,7 @@ class StartWorker(Message, frozen=True):
     worker: int
     rank: int
     incarnation: int
+    keeps_names: bool = False  # The last one is first asked to hand its names over, if it still lives.
 
 
 class Welcome(Message, frozen=True):
@@ -276,5 +281,6 @@ ClientMessage = Restart | AddNode | RemoveRanks | DropNodes
 AgentMessage = AgentHello | WorkerUp | WorkerDown | LivenessLost | AgentLeaving | Heartbeat
 ToAgent = Welcome | LivenessRenewed | Rejected | StartWorker | EndWorkers | Shutdown
 ToUnauthenticated = Enrolled | Rejected
+ToWorker = RequestHandover | Shutdown
 Handover = WorkerFails | SavingNames | NamesSaved | RequestNames  # At an agent's socket for names, both ways.
 RankReplyBody = Invited | PlaceOpened | Resized

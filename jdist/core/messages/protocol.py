@@ -76,4 +76,4 @@ ToAgent = membership.ToAgent | groups.ToAgent | runs.ToAgent | debug.ToAgent | s
 _FromCell = runs.WorkerMessage | saving.WorkerMessage | observation.Stalled
 WorkerMessage = membership.WorkerHello | groups.WorkerMessage | _FromCell | RankReply
 _Cells = runs.ExecuteCell | runs.AbortRun | debug.ToAgent
-ToWorker = _Cells | saving.ToWorker | groups.FormWorld | code.CodeSynced | membership.Shutdown | RankQuery
+ToWorker = _Cells | saving.ToWorker | groups.FormWorld | code.CodeSynced | membership.ToWorker | RankQuery

@@ -26,7 +26,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE)
 
@@ -57,6 +57,8 @@ class _Stack(ctypes.Structure):
 
 class CrashHandler:
     """This process's handler. ``hand_over(signal)`` is called once, on a thread of its own; what it raises is ignored.
+
+    The signal is 0 where there is none, but :meth:`end` was called.
 
     ``line`` is a socket to the agent, to which faulthandler writes where the process failed. Made on the main thread.
     """
@@ -93,6 +95,11 @@ class CrashHandler:
         self._libc.sigaltstack(ctypes.byref(stack), None)  # after faulthandler's own, which is too small for Python
         # A child that fails is none of the agent's business.
         os.register_at_fork(after_in_child=lambda: os.dup2(self._nowhere, self._line.fileno(), inheritable=False))
+
+    def end(self) -> NoReturn:
+        """Hand over without a signal, and end the process; on a thread that is not the main one."""
+        self._fail(0)
+        os._exit(1)
 
     def _keeping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap ``signal.signal`` so that what it takes for the default of these signals is this handler."""

@@ -1,4 +1,7 @@
-"""The worker's part of a handover: a process that a signal is about to end reports that, and saves its names."""
+"""The worker's part of a handover: a process that is about to end reports that, and saves its names.
+
+A signal ends it, or its agent, because its main thread cannot be freed.
+"""
 
 import asyncio
 import concurrent.futures
@@ -25,6 +28,7 @@ from jdist.worker.handover.crash import CrashHandler, connect
 from jdist.worker.handover.load import load
 from jdist.worker.handover.memory import NamesReader, NamesWriter
 from jdist.worker.handover.save import Save
+from jdist.worker.handover.stop_main import stop_main_thread
 from jdist.worker.observe.observer import Observer
 
 _log = logging.getLogger("jdist.worker")
@@ -33,6 +37,7 @@ _OWN = b"\0"  # The first byte of messages to the agent; faulthandler's text has
 _RECENT_CALLS = 8  # Calls of each group that are reported.
 _PACKET = 1 << 16
 _ANSWER = 30.0  # Seconds for the agent's answer.
+_STOPPED = 0.25  # Seconds for a main thread that runs Python code to stop; one that is in C code stands still anyway.
 
 _unpack: Unpacker[Any] = Unpacker(Handover)
 
@@ -71,9 +76,18 @@ class NamesHandover:
         _log.error("%s", reason)
         os.abort()
 
+    def end(self) -> NoReturn:
+        """End the process at the agent's request, because its main thread cannot be freed; on a helper thread."""
+        if self._handler is None:
+            os._exit(1)
+        self._send(SavingNames())  # the answer: whatever else is to be waited for, the interpreter runs
+        stop_main_thread(_STOPPED)
+        self._handler.end()
+
     def _hand_over(self, number: int) -> None:
         """Report the failure, save the names, and show what has been written last."""
-        self._send(WorkerFails(number, self._observation()))
+        if number:  # else the agent knows of it, and a main thread that was stopped may hold a lock of the observer's
+            self._send(WorkerFails(number, self._observation()))
         if not self._is_due:  # else it has none of its own yet
             writer = NamesWriter(lambda: self._send(SavingNames()))
             kept = session.take(self._shell, self._environment)

@@ -23,6 +23,7 @@ from jupyter_client.session import Session
 
 from jdist.agent.node.facts import NodeContext, node_facts
 from jdist.agent.node.join_options import JoinOptions
+from jdist.agent.processes import handover
 from jdist.agent.processes import workers as module
 from jdist.agent.processes.handover import OWN
 from jdist.agent.processes.jupyter_messages import KernelMessage
@@ -35,6 +36,7 @@ from jdist.core.messages.groups import WorldFormed
 from jdist.core.messages.membership import (
     LauncherTask,
     NamesSaved,
+    RequestHandover,
     Shutdown,
     StartWorker,
     Welcome,
@@ -44,7 +46,7 @@ from jdist.core.messages.membership import (
 )
 from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import has_ended
-from jdist.wire.transport.sockets import dial_ipc, new_context
+from jdist.wire.transport.sockets import Port, dial_ipc, new_context
 from jdist.wire.values.frames import pack
 from jdist.worker.handover.crash import connect
 
@@ -337,6 +339,73 @@ def test_a_worker_that_fails_is_down_at_once_and_its_successor_starts_when_it_ha
         assert bed.workers.kernels[10].inherits
         await bed.started(StartWorker(10, 0, 2))
         assert bed.starter.spec().inherits, "they have not been asked for yet"
+
+    play(scene)
+
+
+def greeting(bed: Bed, worker: int, heard: list[list[bytes]]) -> Port:
+    """A worker's socket, which has said hello."""
+    spec = bed.starter.spec()
+    control = dial_ipc(bed.zmq, spec.agent_socket, heard.append, identity=spec.identity)
+    control.send([pack(WorkerHello(worker, bed.pid(worker)))])
+    return control
+
+
+def test_a_worker_that_cannot_be_freed_is_asked_for_its_names_and_keeps_its_gpu(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        await bed.started(StartWorker(9, 1, 0), ONE)
+        pid, spec = bed.pid(10), bed.starter.spec()
+        heard: list[list[bytes]] = []
+        control = greeting(bed, 10, heard)
+        try:
+            await bed.until_greeted(10)
+            assert bed.workers.start(StartWorker(10, 0, 1, keeps_names=True))
+            async with asyncio.timeout(DEADLINE):
+                while not heard:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            assert heard == [[pack(RequestHandover())]]
+            assert not bed.workers.have_processes((10,))
+            await bed.started(StartWorker(9, 1, 1))
+            with connect(spec.names_socket, spec.identity) as line:
+                fd = os.memfd_create("names")
+                socket.send_fds(line, [OWN + pack(NamesSaved(5))], [fd])
+                os.close(fd)
+                line.send(OWN + pack(WorkerFails(6, None)))  # it fails as well, which changes nothing
+                await bed.listener.until(1)
+                assert len(bed.starter.requests) == 3, "it still hands its names over"
+                os.kill(pid, signal.SIGKILL)
+                assert await bed.listener.until(2) == [("exit",), ("exit",)], "neither end is reported"
+                await bed.started()
+        finally:
+            control.close(0)
+        assert (bed.starter.spec().inherits, bed.starter.spec().gpu_index) == (True, 1)
+        assert {k.worker: k.wanted.incarnation for k in bed.workers.kernels.values()} == {9: 1, 10: 1}
+
+    play(scene)
+
+
+def test_a_worker_that_does_not_answer_is_ended_and_one_that_cannot_be_asked_at_once(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "_ANSWER", 0.05)
+
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE)
+        await bed.started(StartWorker(10, 0, 1, keeps_names=True))
+        assert await bed.listener.until(1) == [("exit",)]
+        assert len(bed.starter.requests) == 2
+        pid = bed.pid(10)
+        control = greeting(bed, 10, [])
+        try:
+            await bed.until_greeted(10)
+            assert bed.workers.start(StartWorker(10, 0, 2, keeps_names=True))
+            assert await bed.listener.until(2) == [("exit",), ("exit",)]
+            await bed.started()
+        finally:
+            control.close(0)
+        assert has_ended(pid)
+        assert not bed.starter.spec().inherits
+        assert bed.workers.kernels[10].wanted.incarnation == 2
 
     play(scene)
 

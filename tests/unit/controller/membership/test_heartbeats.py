@@ -145,7 +145,7 @@ def test_a_rank_gets_its_whole_grace_after_its_node_is_back() -> None:
     d.sleep(3.5)
     assert not d.heard(StartWorker)
     d.sleep(5.0)
-    assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
+    assert d.heard(StartWorker) == [StartWorker(2, 2, 1, keeps_names=True)]
 
 
 def test_a_world_is_formed_across_a_cut_once_it_is_over() -> None:

@@ -149,14 +149,15 @@ def test_wait_while_the_world_is_formed() -> None:
     assert d.state.model.phase == "ready"
 
 
-def test_a_rank_that_is_given_up_is_replaced_under_wait_too() -> None:
-    d = Driver(on_death="wait").ready()
+@pytest.mark.parametrize("on_death", ["wait", "stop"])
+def test_a_rank_that_is_given_up_is_replaced_under_other_policies_too(on_death: str) -> None:
+    d = Driver(on_death=on_death).ready()
     for agent in d.agents.values():
         agent.frees = False
     d.run((2,))
     d.say(Interrupt("i"))
     d.sleep(20.0)
-    assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
+    assert d.heard(StartWorker) == [StartWorker(2, 2, 1, keeps_names=True)]
     assert d.state.model.phase == "ready"
 
 

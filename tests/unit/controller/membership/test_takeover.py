@@ -330,7 +330,7 @@ def test_a_rank_that_does_not_stop_is_replaced_then_too() -> None:
     d.back(0, held(0, ranks=running({0: 7, 1: 0}, is_aborted=True)))
     d.back(1, held(1))
     d.sleep(2.0)
-    assert d.heard(StartWorker) == [StartWorker(0, 0, 1)]
+    assert d.heard(StartWorker) == [StartWorker(0, 0, 1, keeps_names=True)]
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 6)
 
 

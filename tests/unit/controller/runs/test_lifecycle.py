@@ -6,8 +6,9 @@ import pytest
 
 from jdist.controller.model.events import FromAgent, PeerGone
 from jdist.core.messages.base import Ack
-from jdist.core.messages.groups import FormWorld
-from jdist.core.messages.membership import StartWorker
+from jdist.core.messages.groups import CarriedNames, FormWorld
+from jdist.core.messages.membership import Restart, StartWorker
+from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import (
     AbortRun,
@@ -26,6 +27,7 @@ from jdist.core.messages.runs import (
     Text,
 )
 from jdist.core.messages.status import Notice, RequestRefused, StatusReport, StatusRequest
+from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo
 from jdist.core.profile import ProfileOptions
 from support.driver import Driver
@@ -162,7 +164,7 @@ def test_a_rank_that_is_not_freed_within_the_grace_is_replaced() -> None:
     assert not d.heard(StartWorker)
     assert d.state.model.generation == 1
     d.sleep(0.2)
-    assert d.heard(StartWorker) == [StartWorker(3, 3, 1)]
+    assert d.heard(StartWorker) == [StartWorker(3, 3, 1, keeps_names=True)]
     assert d.kinds(run) == {0: "timeout", 1: "timeout", 2: "value", 3: "lost"}
     assert (d.told(RunEnded)[-1].reason, d.told(RunEnded)[-1].first_failure) == ("timeout", 3)
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
@@ -170,6 +172,35 @@ def test_a_rank_that_is_not_freed_within_the_grace_is_replaced() -> None:
     assert error is not None
     assert "did not stop within 3 s" in error.evalue
     assert d.state.model.world.ranks[3].is_fresh
+    assert d.told(Notice)[-1].text == "rank 3 is fresh: its namespace is lost"
+
+
+def test_a_rank_that_is_not_freed_but_hands_its_names_over_is_not_fresh() -> None:
+    d = Driver(interrupt_grace=3.0).ready()
+    d.run((0, 1, 2, 3), is_setup=True)
+    for rank in range(4):
+        d.finish(rank)
+    d.agents["a-1"].frees = False
+    d.agents["a-1"].saved[3] = CarriedNames(2, (("gen", "generator"),))
+    run, before = d.run((0, 1, 3)), len(d.told(Notice))
+    d.say(Interrupt())
+    waiting = d.run((3,))
+    d.sleep(3.1)
+    reason = "it did not stop within 3 s of the interrupt and was started again"
+    assert d.kinds(run) == {0: "interrupted", 1: "interrupted", 3: "lost"}
+    assert d.told(VerdictChanged)[-1].verdict == Verdict(
+        run, "lost", (3,), (), f"rank 3 (node 1, a-1) is lost: {reason}"
+    )
+    assert [n.text for n in d.told(Notice)[before:]] == [
+        f"rank 3 (node 1, a-1) is lost: {reason}",
+        "rank 3 was started again and has its names from before, except: gen (generator)",
+    ]
+    assert not d.state.model.world.ranks[3].is_fresh
+    assert [c.run for c in d.heard(ExecuteCell)][-1] == waiting, (
+        "it has waited for the rank; no setup cell is run again"
+    )
+    d.say(Restart("r", (3,)))
+    assert d.heard(StartWorker)[-1] == StartWorker(3, 3, 2), "a restart that the user asks for keeps no names"
 
 
 def test_a_value_that_comes_after_the_halt_counts() -> None:
