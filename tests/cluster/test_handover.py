@@ -9,6 +9,8 @@ import pytest
 
 import jdist
 from jdist.core.messages.status import Notice
+from jdist.notebook.text.status_text import describe_loss
+from support.waits import eventually
 
 MISMATCH = "dist.all_reduce(torch.ones(1001 if rank == 1 else 1000))"
 FAULT = "import ctypes\nif rank == 2: ctypes.string_at(0)\ndist.barrier()"
@@ -34,6 +36,26 @@ def step():
     scheduler.step()
     done += 1
     return loss.item()
+"""
+STUCK = """
+def stuck():
+    import ctypes
+    mutex = ctypes.create_string_buffer(40)
+    for _ in range(2): ctypes.CDLL(None).pthread_mutex_lock(mutex)
+if rank in (1, 2): stuck()
+dist.barrier()
+"""
+"""No signal ends the second lock of a mutex, in C without the interpreter lock."""
+IGNORING = """
+import signal
+class Pair: first = second = 0
+pair_of_counts = Pair()
+if rank == 1:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        pair_of_counts.first += 1
+        pair_of_counts.second += 1
+dist.barrier()
 """
 STATE = "done, *scheduler.get_last_lr(), float(sum(p.abs().sum() for p in model.parameters()))"
 
@@ -145,3 +167,64 @@ def test_an_empty_place_keeps_the_names_until_it_is_restarted_and_a_child_hands_
     own.restart([1])
     fresh = own.run("globals().get('x'), ran").values
     assert fresh == {0: (0, 7), 1: (None, 1)}, "one that lives is replaced by a fresh one"
+
+
+def test_ranks_that_cannot_be_freed_are_started_again_with_their_names(
+    fresh_cluster: Callable[..., jdist.Cluster],
+) -> None:
+    own = fresh_cluster(4, 1, interrupt_grace=1.0)
+    heard: list[str] = []
+    unwatch = own.asynchronous.watch(lambda m: heard.append(m.text) if isinstance(m, Notice) else None)
+    own.run("import os\nran = globals().get('ran', 0) + 1", setup=True)
+    own.run(BEGIN)
+    alone = own.run(f"begin()\nlosses = [step() for _ in range(6)]\nlosses, ({STATE})", timeout=120).values
+    own.run("begin()\nlosses = [step() for _ in range(4)]\ngen = (i for i in [1]) if rank == 2 else 0", timeout=60)
+    pids = {row.rank: row.pid for row in own.status().ranks}
+    reason = "it did not stop within 1 s of the interrupt and was started again"
+    with pytest.raises(jdist.RankLost, match=f"ranks? 1.* lost: {reason}") as failed:
+        own.run(STUCK, timeout=1.0)
+    assert {r: o.kind for r, o in failed.value.outcomes.items()} == {0: "timeout", 1: "lost", 2: "lost", 3: "timeout"}
+    found = own.run(f"losses += [step() for _ in range(2)]\nlosses, ({STATE})", timeout=120).values
+    for rank in range(4):
+        assert found[rank][0] == pytest.approx(alone[rank][0], rel=1e-12)
+        assert found[rank][1] == pytest.approx(alone[rank][1], rel=1e-12)
+    assert own.run("t = torch.ones(1); dist.all_reduce(t); t.item(), ran").values == dict.fromkeys(range(4), (4.0, 1))
+    assert "rank 1 was started again and has its names from before" in heard
+    assert "rank 2 was started again and has its names from before, except: gen (generator)" in heard
+    rows = {row.rank: row for row in own.status().ranks}
+    assert {r for r, row in rows.items() if row.pid != pids[r]} == {1, 2}
+    assert not any(row.fresh for row in rows.values())
+    assert describe_loss(rows[1]).startswith("was started again with its names at ")
+    assert describe_loss(rows[1]).endswith(f": {reason}")
+    unwatch()
+
+
+@pytest.mark.parametrize("on_death", ["wait", "stop"])
+def test_a_rank_that_ignores_interrupts_keeps_its_names_whatever_follows_a_death(
+    fresh_cluster: Callable[..., jdist.Cluster], on_death: str
+) -> None:
+    own = fresh_cluster(2, 1, interrupt_grace=1.0, on_death=on_death)
+    own.run("kept = rank")
+    with pytest.raises(jdist.RankLost, match="did not stop within 1 s of the interrupt"):
+        own.run(IGNORING, timeout=1.0)
+    values = own.run("t = torch.ones(1); dist.all_reduce(t)\nt.item(), kept, vars(pair_of_counts)", timeout=120).values
+    assert [values[rank][:2] for rank in (0, 1)] == [(2.0, 0), (2.0, 1)]
+    counts = values[1][2]
+    assert counts["first"] - counts["second"] in (0, 1), "the loop stood still while they were saved"
+    assert counts["first"] > 0
+
+
+def test_a_rank_that_cannot_be_freed_is_fresh_if_it_is_restarted_or_cannot_save(
+    fresh_cluster: Callable[..., jdist.Cluster],
+) -> None:
+    own = fresh_cluster(2, 1, interrupt_grace=1.0)
+    own.run("class Dead:\n    def __reduce__(self): import ctypes; ctypes.string_at(0)\nkept = rank")
+    with pytest.raises(jdist.RankLost, match="did not stop within 1 s"):
+        own.run(f"dead = Dead() if rank else 0\n{STUCK}", timeout=1.0)
+    assert own.run("globals().get('kept')", timeout=120).values == {0: 0, 1: None}
+    own.run("kept = rank")
+    run = own.run(STUCK, background=True)
+    assert eventually(lambda: own.look([0])[0].doing.op == "barrier")
+    own.restart([1])
+    assert run.wait(60)
+    assert own.run("globals().get('kept')", timeout=120).values == {0: 0, 1: None}

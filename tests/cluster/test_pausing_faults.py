@@ -123,6 +123,26 @@ def test_an_interrupt_of_a_cell_in_a_collective_there(own: jdist.Cluster) -> Non
     assert own.generation > generation
 
 
+def test_a_cell_there_that_cannot_be_freed_does_not_cost_its_rank_the_names(own: jdist.Cluster) -> None:
+    run = pause_training(own)
+    lock = "mutex = bytes(40)\nfor _ in range(2 * (rank == 2)): libc.pthread_mutex_lock(mutex)"
+    own.run("import ctypes\nlibc = ctypes.CDLL(None)")
+    inner = own.run(lock, background=True)
+    assert eventually(lambda: set(inner.outcomes) == {0, 1, 3})
+    own.interrupt()
+    assert inner.wait(60)
+    assert run.wait(60)
+    assert inner.outcomes[2].kind == "lost"
+    assert {rank: outcome.kind for rank, outcome in run.outcomes.items()} == {
+        r: "lost" if r == 2 else "interrupted" for r in range(4)
+    }
+    assert own.run(ALL_REDUCE + ", kept, saved", timeout=60).values == {
+        r: (4.0, r, -1 if r == 2 else 2) for r in range(4)
+    }
+    own.run("saved = 0", [2])
+    check_world(own)
+
+
 def test_the_controller_dies(own: jdist.Cluster, run_traces: Traces) -> None:
     """The ranks stay paused, with their frames and a cell that runs there, and go on for whoever follows the run."""
     run = pause_training(own)
