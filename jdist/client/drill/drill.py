@@ -15,7 +15,7 @@ from jdist.client.link import Link
 from jdist.core.errors import JdistError, UsageError
 
 _STARTED = 120.0  # Seconds for the cluster to start, unless the user sets a timeout.
-_GLOO_RANKS = 2  # On each node, unless the user says how many.
+_GLOO_RANKS = 2  # On this machine, unless the user says how many.
 _IDLE = 600.0  # Seconds after which the cluster ends by itself if this process has ended.
 
 OnStep = Callable[[str], None]
@@ -56,7 +56,7 @@ async def _drill(backend: str | None, on_step: OnStep, options: dict[str, Any]) 
     done: list[Trial] = []
     while todo:
         on_step(f"starting a temporary cluster{f' with backend {backend}' if backend else ''}")
-        if backend == "gloo" and not options.get("nproc_per_node"):
+        if (backend, drill.launcher) == ("gloo", "local") and not options.get("nproc_per_node"):
             options = options | {"nproc_per_node": _GLOO_RANKS}  # not one for each GPU, of which there may be only one
         try:
             cluster = await AsyncCluster.start(backend=backend, **options, on_progress=lambda _: None)

@@ -50,7 +50,12 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
     return clusters
 
 
-def drilled(monkeypatch: pytest.MonkeyPatch, *endings: Exception | None, backends: Any = (None,)) -> tuple[Drill, ...]:
+def drilled(
+    monkeypatch: pytest.MonkeyPatch,
+    *endings: Exception | None,
+    backends: Any = (None,),
+    launcher: str = "ssh",
+) -> tuple[Drill, ...]:
     def trial(ending: Exception | None) -> Any:
         async def run(_: DrilledCluster) -> None:
             if ending is not None:
@@ -59,7 +64,7 @@ def drilled(monkeypatch: pytest.MonkeyPatch, *endings: Exception | None, backend
         return run
 
     monkeypatch.setattr(module, "TRIALS", {f"fault {n}": trial(ending) for n, ending in enumerate(endings)})
-    return asyncio.run(run_drills(backends, lambda _: None, nproc_per_node=None, launcher="ssh"))
+    return asyncio.run(run_drills(backends, lambda _: None, nproc_per_node=None, launcher=launcher))
 
 
 def test_all_trials_are_made_on_one_cluster(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +108,7 @@ def test_options_that_are_refused_are_an_error_of_the_caller(
 def test_each_backend_has_its_own_cluster_and_gloo_has_two_ranks(
     clusters: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = drilled(monkeypatch, None, backends=("gloo", "nccl"))
+    found = drilled(monkeypatch, None, backends=("gloo", "nccl"), launcher="local")
     assert [drill.backend for drill in found] == ["gloo", "nccl"]
     assert [options.get("nproc_per_node") for options in clusters.started] == [2, None]
 
