@@ -124,6 +124,16 @@ class DrilledCluster:
         if not is_so():
             raise Unmet(otherwise)
 
+    async def expect_inside(self) -> None:
+        """Wait until all ranks are in their cell: a run has started before it has reached them."""
+        deadline = time.monotonic() + NAMED
+        while time.monotonic() < deadline:
+            seen = await self.cluster.look()
+            if len(seen) == self.cluster.world_size and all(each.doing.line for each in seen.values()):
+                return
+            await asyncio.sleep(_POLL)
+        raise Unmet("the ranks were expected to begin the cell")
+
     def begin_timing(self) -> None:
         """The fault is caused now, not with the cell."""
         self._at = time.monotonic()

@@ -18,7 +18,7 @@ from jdist.core import rank_code
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
 
 _OUT_OF_REACH = 5.0  # Seconds; longer than until a node counts as unreachable, shorter than until it counts as gone.
-_GOES_ON = 3.0  # Seconds of a cell during which the controller is killed.
+_GOES_ON = 5.0  # Seconds of a cell during which the controller is killed.
 _BEATS = 2.5  # Seconds in which an agent sees in which cgroup a rank is.
 
 TrialFunction = Callable[[DrilledCluster], Awaitable[None]]
@@ -176,7 +176,7 @@ async def _controller(drilled: DrilledCluster) -> None:
         raise NotTried(f"the controller runs on another host, {connection.hostname}")
     code = f"import time\nend = time.monotonic() + {_GOES_ON}\nwhile time.monotonic() < end: time.sleep(0.01)\n"
     run = await cluster.run(f"{code}drill_went_on = True", background=True)
-    await drilled.expect(lambda: run.state == "running", "the cell was expected to begin")
+    await drilled.expect_inside()
     drilled.begin_timing()
     os.kill(connection.pid, signal.SIGKILL)
     await drilled.expect_named(run, _lost_its_controller)

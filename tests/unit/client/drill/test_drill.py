@@ -51,10 +51,7 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
 
 
 def drilled(
-    monkeypatch: pytest.MonkeyPatch,
-    *endings: Exception | None,
-    backends: Any = (None,),
-    launcher: str = "ssh",
+    monkeypatch: pytest.MonkeyPatch, *endings: Exception | None, backends: Any = (None,), launcher: str = "ssh"
 ) -> tuple[Drill, ...]:
     def trial(ending: Exception | None) -> Any:
         async def run(_: DrilledCluster) -> None:
