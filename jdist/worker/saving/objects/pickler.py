@@ -25,6 +25,7 @@ from jdist.worker.compat.torch import storage_id
 from jdist.worker.handover.pickler import NamesPickler
 from jdist.worker.saving import rebuild
 from jdist.worker.saving.objects.entries import Entries
+from jdist.worker.saving.objects.hooks import HookNumbers
 from jdist.worker.saving.objects.meshes import MeshTable
 from jdist.worker.saving.objects.sharded import ShardedRoots
 from jdist.worker.values import ddp
@@ -152,9 +153,14 @@ class UnitPickler(_SessionPickler):
         self._shared = shared
         self._labels = labels
         self._memories: dict[int, str] = {}
+        self._hooks = HookNumbers()
         self._class_ids = class_ids
 
     def _reduce(self, obj: Any) -> Any:
+        if isinstance(obj, torch.nn.Module):
+            self._hooks.note(obj.__dict__)
+        if (hooks := self._hooks.reduce(obj)) is not None:
+            return hooks
         reduced = super()._reduce(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple):
             args = tuple(self._class_ids.of(obj) if _is_class_id(arg) else arg for arg in reduced[1])
@@ -208,6 +214,7 @@ class UnitPickler(_SessionPickler):
 
     def _plain(self, module: torch.nn.Module) -> Any:
         kind, state = self._roots.plain(module)
+        self._hooks.note(state)
         return rebuild.plain_module, (kind,), state, None, None, rebuild.fill_module
 
 
