@@ -7,7 +7,6 @@ before every rank has loaded everything.
 """
 
 import io
-import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +29,7 @@ from jdist.worker.handover.save import SESSION
 from jdist.worker.saving import exchange, folder, rebuild
 from jdist.worker.saving.objects.entries import allocate, placed
 from jdist.worker.saving.objects.meshes import make_groups, make_meshes
+from jdist.worker.saving.objects.sets import SetUnpickler
 from jdist.worker.saving.objects.units import Unit
 from jdist.worker.saving.process import SavingRank, this_rank
 from jdist.worker.saving.save import RankNames
@@ -180,7 +180,7 @@ def _unpickle(
     with handover.loading(namespace, _no_buffers), rebuild.loading(entries, *tables), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they were shown when the values were made
         for unit in source.units:
-            unpickler = pickle.Unpickler(io.BytesIO(unit.pickle))  # noqa: S301  # a folder of the user's own
+            unpickler = SetUnpickler(io.BytesIO(unit.pickle))  # a folder of the user's own
             for number, name in enumerate(unit.names):
                 try:
                     value = unpickler.load()

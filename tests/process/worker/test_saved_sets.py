@@ -1,0 +1,53 @@
+"""Equal sets of strings have equal pickles in processes whose hashes differ."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+SOURCE = """
+import io, torch
+from jdist.worker.saving.objects.entries import Entries
+from jdist.worker.saving.objects.meshes import MeshTable
+from jdist.worker.saving.objects.sets import SetUnpickler
+from jdist.worker.saving.objects.units import Collection
+
+model = torch.nn.Linear(1, 1)
+model.names = {"a", "b", "c", "d", "e"}
+model.same = model.names
+model.frozen = frozenset([b"x", b"y", b"z"])
+model.mixed = {1, 2, 3}
+values = {"model": model, "names": model.names}
+meshes = MeshTable(1)
+collection = Collection(values, {**values, "__name__": "__main__"}, Entries(torch.device("cpu"), meshes), meshes)
+(unit,) = collection.collect("id")
+print(unit.names, unit.pickle.hex())
+print([*model.names])
+"""
+ROUND_TRIP = """
+from jdist.worker.saving import rebuild
+entries = Entries(torch.device("cpu"), meshes)
+with rebuild.loading(collection._entries.tensors, {}, ()):
+    unpickler = SetUnpickler(io.BytesIO(unit.pickle))
+    loaded = {name: unpickler.load() for name in unit.names}
+one = loaded["model"]
+assert one.names == {"a", "b", "c", "d", "e"} and one.names is one.same is loaded["names"]
+assert one.frozen == frozenset([b"x", b"y", b"z"]) and type(one.frozen) is frozenset and one.mixed == {1, 2, 3}
+print("loaded")
+"""
+
+
+def run(source: str, seed: int) -> list[str]:
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+    words = [sys.executable, "-c", source]
+    return subprocess.run(
+        words, capture_output=True, text=True, check=True, timeout=120, env=environment
+    ).stdout.splitlines()
+
+
+def test_equal_sets_have_equal_pickles_and_are_the_same_objects_again() -> None:
+    first, second = run(SOURCE, 1), run(SOURCE + ROUND_TRIP, 2)
+    assert first[1] != second[1], "the order of iteration differs"
+    assert first[0] == second[0]
+    assert second[2] == "loaded"
