@@ -190,9 +190,7 @@ def crossed_losses():
 def test_fsdp_over_tensor_parallelism(cluster: jdist.Cluster, tmp_path: Path) -> None:
     """Sharded along two dimensions of a mesh, of which the first is half as large afterwards."""
     names = "crossed,crossed_optimizer,crossed_losses,batch"
-    cluster.run(
-        "if rank == 1: torch.nn.Linear(1, 1).register_forward_hook(print)"
-    )  # of no other module
+    cluster.run("if rank == 1: torch.nn.Linear(1, 1).register_forward_hook(print)")  # of no other module
     cluster.run(f"{CROSSED}\nlosses = crossed_losses()", timeout=60)
     assert not cluster.save(str(tmp_path / "d"), names).left_out
     expected = cluster.run("crossed_losses()", timeout=60).values[0]

@@ -20,24 +20,24 @@ from jdist.worker.saving.objects.entries import Entry
 
 
 class StagedPlanner(DefaultSavePlanner):
-    """Plans with the ranks' own tensors, and writes copies of them that were made before."""
+    """Plans with the ranks' own tensors, and writes copies of them."""
 
-    def __init__(self, staged: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._staged = staged
+        self.staged: Mapping[str, torch.Tensor] = {}
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         """The copy that is written for an entry."""
-        return self._staged[index.fqn]
+        return self.staged[index.fqn]
 
 
 class TensorWriter:
-    """One rank's part of writing the checkpoint. ``tensors`` and ``staged`` are by key."""
+    """One rank's part of writing the checkpoint. Tensors are by their keys."""
 
-    def __init__(self, folder: Path, tensors: dict[str, torch.Tensor], staged: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
         """Plan together with all other ranks."""
         self._writer = FileSystemWriter(folder, sync_files=True)
-        self._planner = StagedPlanner(staged)
+        self._planner = StagedPlanner()
         is_first = dist.get_rank() == 0
         self._planner.set_up_planner(tensors, self._writer.storage_meta(), is_first)
         self._writer.set_up_storage_writer(is_first)
@@ -45,6 +45,15 @@ class TensorWriter:
         plan, self._metadata = exchange.planned(local, self._plan_for_all)
         self._plan = self._planner.finish_plan(plan)
         self.nbytes = sum(size * staged_dtype.itemsize for size, staged_dtype in _sizes(self._metadata))
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of the tensors that this rank writes: of one that all ranks have, only one of them."""
+        return {item.index.fqn for item in self._plan.items}
+
+    def stage(self, staged: Mapping[str, torch.Tensor]) -> None:
+        """Take the copies that are to be written, one for each of ``keys``."""
+        self._planner.staged = staged
 
     def _plan_for_all(self, plans: list[SavePlan]) -> list[tuple[SavePlan, Metadata]]:
         plans, metadata = self._planner.create_global_plan(plans)

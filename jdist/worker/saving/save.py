@@ -2,9 +2,9 @@
 
 ::
 
-    every rank   pickle its names in units, copy the tensors, compute digests   (objects/)
+    every rank   pickle its names in units, compute the tensors' digests        (objects/)
     rank 0       compare them: what is equal everywhere is written once
-    every rank   plan the checkpoint                                            (plan.py)
+    every rank   plan the checkpoint, copy the tensors that it will write       (plan.py)
     ------------ the cell ends
     every rank   write tensors and names, then a file that says so              (writing.py)
     the last     complete the checkpoint, write the manifest, rename the folder
@@ -14,7 +14,6 @@ import datetime as dt
 import platform
 import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +84,13 @@ def save(directory: str, names: tuple[str, ...], save_id: str, keep: int, namesp
     this = this_rank()
     exchange.check(refuse_second())
     entries, meshes, units, losses = exchange.agreed(lambda: _collect(names, save_id, namespace, this))
-    staged = exchange.agreed(entries.stage)
-    decision = _compare(units, entries, staged, meshes, losses, namespace)
+    decision = _compare(units, entries, meshes, losses, namespace)
     if names:
         exchange.check(_missing(names, decision))
     writing, final = exchange.decided(None, lambda _: folder.begin(Path(directory), save_id))
     exchange.check(_not_shared(writing))
     try:
-        return _begin_to_write(this, save_id, (writing, final), keep, (entries, staged, meshes, units), decision, began)
+        return _begin_to_write(this, save_id, (writing, final), keep, (entries, meshes, units), decision, began)
     except BaseException:  # an interrupt, or a lost rank: it is given up everywhere
         folder.discard(writing)
         raise
@@ -103,24 +101,24 @@ def _begin_to_write(
     save_id: str,
     paths: tuple[Path, Path],
     keep: int,
-    collected: tuple[Entries, dict[str, torch.Tensor], MeshTable, list[Unit]],
+    collected: tuple[Entries, MeshTable, list[Unit]],
     decision: _Decision,
     began: float,
 ) -> SaveReport:
-    """Plan the checkpoint together with all other ranks, and begin to write this rank's part."""
+    """Plan the checkpoint together with all other ranks, copy this rank's part of it, and begin to write that."""
     writing, final = paths
-    entries, staged, meshes, units = collected
+    entries, meshes, units = collected
     rank, size = dist.get_rank(), dist.get_world_size()
     scope = {label: meshes.ranks_of(e.mesh) if e.mesh >= 0 else () for label, e in entries.notes.items()}
     keys = {
         label: key_of(entry, rank, label in decision.labels, scope[label], size)
         for label, entry in entries.notes.items()
     }
-    writer = TensorWriter(
-        writing / folder.TENSORS,
-        {keys[label]: tensor for label, tensor in entries.tensors.items()},
-        {keys[label]: tensor for label, tensor in staged.items()},
-    )
+    writer = TensorWriter(writing / folder.TENSORS, {keys[label]: tensor for label, tensor in entries.tensors.items()})
+    wanted = writer.keys
+    mine = [label for label, key in keys.items() if key in wanted]
+    staged = exchange.agreed(lambda: entries.stage(mine))
+    writer.stage({keys[label]: tensor for label, tensor in staged.items()})
     shared = tuple(unit for unit in units if unit.names in decision.units)
     own = RankNames(
         tuple(unit for unit in units if unit.names not in decision.units),
@@ -188,27 +186,17 @@ def _not_shared(writing: Path) -> str:
 
 
 def _compare(
-    units: list[Unit],
-    entries: Entries,
-    staged: Mapping[str, torch.Tensor],
-    meshes: MeshTable,
-    losses: dict[str, str],
-    namespace: dict[str, Any],
+    units: list[Unit], entries: Entries, meshes: MeshTable, losses: dict[str, str], namespace: dict[str, Any]
 ) -> _Decision:
     """Find out what is equal on all ranks."""
-    report = exchange.agreed(lambda: _report(units, entries, staged, meshes, losses, namespace))
+    report = exchange.agreed(lambda: _report(units, entries, meshes, losses, namespace))
     return exchange.decided(report, _decide)
 
 
 def _report(
-    units: list[Unit],
-    entries: Entries,
-    staged: Mapping[str, torch.Tensor],
-    meshes: MeshTable,
-    losses: dict[str, str],
-    namespace: dict[str, Any],
+    units: list[Unit], entries: Entries, meshes: MeshTable, losses: dict[str, str], namespace: dict[str, Any]
 ) -> _Report:
-    digests = entries.digests(staged)
+    digests = entries.digests()
     for label, entry in entries.notes.items():
         if entry.mesh >= 0:
             digests[label] = repr((entry, meshes.meshes[entry.mesh]))

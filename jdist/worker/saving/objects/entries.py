@@ -7,7 +7,7 @@ its memory is.
 
 import concurrent.futures
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from msgspec import Struct
@@ -97,12 +97,13 @@ class Entries:
         is_own = device.type == self._own.type and device.index in (None, self._own.index)
         return "own" if is_own and device.type != "cpu" else str(device)
 
-    def stage(self) -> dict[str, torch.Tensor]:
-        """Copies on the CPU, of DTensors this rank's parts, so that the ranks can go on.
+    def stage(self, labels: Collection[str]) -> dict[str, torch.Tensor]:
+        """Copies of these entries on the CPU, of DTensors this rank's parts, so that the ranks can go on.
 
         Raises UsageError without the memory for that.
         """
-        parts = {label: t.to_local() if isinstance(t, DTensor) else t for label, t in self.tensors.items()}
+        tensors = {label: self.tensors[label] for label in labels}
+        parts = {label: t.to_local() if isinstance(t, DTensor) else t for label, t in tensors.items()}
         needed = sum(part.numel() * part.element_size() for part in parts.values())
         free = free_memory() // _local_world_size()
         if needed > free:
@@ -112,12 +113,12 @@ class Entries:
             )
         return {label: _copy(part) for label, part in parts.items()}
 
-    def digests(self, staged: Mapping[str, torch.Tensor]) -> dict[str, str]:
-        """A digest of each entry that is no DTensor, from its copy."""
+    def digests(self) -> dict[str, str]:
+        """A digest of each entry that is no DTensor."""
         plain = [label for label, tensor in self.tensors.items() if not isinstance(tensor, DTensor)]
         threads = max(1, min(_HASHING, (os.cpu_count() or 1) // _local_world_size()))
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            return dict(zip(plain, pool.map(lambda label: digests(staged[label])[0][2], plain), strict=True))
+            return dict(zip(plain, pool.map(lambda label: digests(self.tensors[label])[0][2], plain), strict=True))
 
 
 def _local_world_size() -> int:
