@@ -74,8 +74,8 @@ class DrilledCluster:
         return await self.cluster.run(code, background=True)
 
     async def expect_named(self, run: CellRun, is_right: Callable[[CellRun], bool]) -> None:
-        """Wait until the run has a verdict, or is over. Raises Unmet if what is said then is not right."""
-        await self._until(lambda: run.is_done or run.verdict is not None, NAMED)
+        """Wait until what is said about the run is right. Raises Unmet if the run is over before, or time is."""
+        await self._until(lambda: is_right(run) or run.is_done, NAMED)
         self._note(verdict_seconds=self._lap())
         if not is_right(run):
             raise Unmet(f"the verdict was expected to name rank {self.victim}: {said_of(run) or 'there was none'}")

@@ -43,14 +43,20 @@ def _names(run: CellRun, kinds: Collection[str], ranks: Collection[int]) -> bool
 # ---------------------------------------------------------------- faults in a cell
 
 
+async def _hang(drilled: DrilledCluster, code: str, kinds: Collection[str], ranks: Collection[int]) -> None:
+    """A cell that hangs until it is interrupted, and the ranks that a verdict of one of these kinds must name."""
+    run = await drilled.begin(code)
+    await drilled.expect_named(run, lambda r: _names(r, kinds, ranks))
+    await drilled.expect_free(run, is_interrupted=True)
+    await drilled.expect_recovery()
+
+
 @trial("a rank skips a collective")
 async def _skipped(drilled: DrilledCluster) -> None:
     drilled.needs_two_ranks()
     victim = drilled.victim
-    run = await drilled.begin(f"x = torch.ones(1, device=device)\nif rank != {victim}: dist.all_reduce(x)\nx.item()")
-    await drilled.expect_named(run, lambda r: _names(r, {"missing"}, {victim}))
-    await drilled.expect_free(run, is_interrupted=True)
-    await drilled.expect_recovery()
+    code = f"x = torch.ones(1, device=device)\nif rank != {victim}: dist.all_reduce(x)\nx.item()"
+    await _hang(drilled, code, {"missing"}, {victim})
 
 
 @trial("two ranks receive from each other")
@@ -60,10 +66,8 @@ async def _crossed(drilled: DrilledCluster) -> None:
     if "gloo" not in backend:
         raise NotTried(f"jdist does not follow the messages of single ranks with backend {backend}")
     code = f"x = torch.ones(1)\npeer = {{0: {victim}, {victim}: 0}}.get(rank)\n"
-    run = await drilled.begin(f"{code}if peer is not None:\n    dist.recv(x, peer)\n    dist.send(x, peer)")
-    await drilled.expect_named(run, lambda r: _names(r, {"transfer", "cycle"}, {0, victim}))
-    await drilled.expect_free(run, is_interrupted=True)
-    await drilled.expect_recovery()
+    code += "if peer is not None:\n    dist.recv(x, peer)\n    dist.send(x, peer)"
+    await _hang(drilled, code, {"transfer", "cycle"}, {0, victim})
 
 
 @trial("an exception on one rank")
@@ -86,10 +90,7 @@ async def _loop(drilled: DrilledCluster) -> None:
     drilled.needs_two_ranks()
     victim = drilled.victim
     code = f"x = torch.ones(1, device=device)\nif rank == {victim}:\n    while True: pass\ndist.all_reduce(x)\nx.item()"
-    run = await drilled.begin(code)
-    await drilled.expect_named(run, lambda r: _names(r, {"slow"}, {victim}))
-    await drilled.expect_free(run, is_interrupted=True)
-    await drilled.expect_recovery()
+    await _hang(drilled, code, {"slow"}, {victim})
 
 
 # ---------------------------------------------------------------- faults of the network
