@@ -14,7 +14,7 @@ from msgspec import structs
 from jdist.core import __version__
 from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, UsageError
 from jdist.core.messages.base import PROTOCOL, Message, Progress, QueryFailed
-from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
+from jdist.core.messages.debug import RanksResumed, RunFollowed
 from jdist.core.messages.protocol import (
     NodeOp,
     NodeQuery,
@@ -244,11 +244,7 @@ class Link:
             case ClusterFacts():
                 self.facts = message
                 self._wake()
-            case RankPaused(rank=rank) if (
-                self.facts is not None
-            ):  # the facts that follow say so, but a cell may be sooner
-                self.facts = structs.replace(self.facts, paused=tuple(sorted({*self.facts.paused, rank})))
-            case RanksResumed(ranks=ranks) if self.facts is not None:
+            case RanksResumed(ranks=ranks) if self.facts is not None:  # of a pause, the facts come first
                 self.facts = structs.replace(self.facts, paused=tuple(r for r in self.facts.paused if r not in ranks))
             case Stopped():
                 self._end(message.reason)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
+from jdist.client.link import Link
 from jdist.controller.model.events import FromAgent, PeerGone
 from jdist.core.messages.base import Ack
 from jdist.core.messages.debug import (
@@ -372,3 +375,27 @@ def test_who_is_paused_is_known_to_a_client_before_it_hears_of_the_rank() -> Non
         assert isinstance(facts, ClusterFacts)
         assert facts.paused == ((1,) if worker == 0 else ())
         assert [type(m) for m in rest] == [RankDone] + [RunEnded] * worker
+
+
+class Listening(Link):
+    """A client's link without a connection, which only takes messages in."""
+
+    def __init__(self) -> None:
+        self.facts = None
+        self._waiting = {}
+        self._changed = asyncio.Event()
+        self._on_event = lambda _: None
+
+
+def test_a_pause_that_ends_in_the_same_step_leaves_no_rank_paused_for_a_client() -> None:
+    """The facts before and after that step are the same, so that none are sent."""
+    d = Driver().ready()
+    link = Listening()
+    for message in d.told(ClusterFacts):
+        link._on_message(message)
+    run, at = d.run(ranks=(0, 1)), StackFrame("train_step", "", 8)
+    together = (RankPaused(run, 0, "breakpoint", at, 0), RankDone(run, 0, "value"))
+    for message in d.step(*(FromAgent("a-0", message) for message in together)):
+        link._on_message(message)
+    assert link.facts is not None
+    assert link.facts.paused == ()
