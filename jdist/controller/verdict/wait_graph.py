@@ -157,13 +157,25 @@ def _missing(call: Call, ranks: Ranks) -> list[int]:
         snapshot = ranks.get(member)
         if snapshot is None or (snapshot.observation is None and snapshot.part != "lost"):
             continue  # nothing is known of this member: it may be in the call
-        progress, own = snapshot.progress(call.group), snapshot.call(call.group, call.number)
+        progress = snapshot.progress(call.group)
         begun = progress.begun if progress is not None else 0
-        has_failed_there = snapshot.is_echo or (own is not None and (own.has_failed or not own.is_done))
-        has_left = begun == call.number and snapshot.part == "failed" and has_failed_there
+        has_left = begun == call.number and snapshot.part == "failed" and _has_failed_in(call, snapshot)
         if snapshot.part == "lost" or begun < call.number or has_left:
             found.append(member)
     return found
+
+
+def _has_failed_in(call: Call, snapshot: RankSnapshot) -> bool:
+    """Whether a rank that has failed did so in its last collective of a group, or, as far as is known, may have.
+
+    An asynchronous one that has failed is remembered as done: if a connection broke, it failed there, unless it failed
+    in a later call of another group.
+    """
+    own = snapshot.call(call.group, call.number)
+    if own is None:
+        return snapshot.is_echo
+    has_failed_later = any(c.has_failed and c.started > own.started for c in snapshot.calls)
+    return own.has_failed or not own.is_done or (snapshot.is_echo and not has_failed_later)
 
 
 def is_behind(rank: int, ranks: Ranks) -> bool:

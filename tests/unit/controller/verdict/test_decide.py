@@ -556,6 +556,14 @@ def test_a_rank_that_failed_after_a_collective_has_done_its_part_in_it() -> None
     assert decide(12, world(failed, coll(1), coll(2), coll(3))) is None
 
 
+@pytest.mark.parametrize("later", [call("all_reduce", 3, group="tp"), call("send", 0, peer=2)])
+def test_a_rank_whose_connection_broke_in_a_later_call_has_done_its_part_in_the_one_before(later: Call) -> None:
+    later = structs.replace(later, started=20.0, is_done=True, has_failed=True)
+    recent = (call(started=10.0, is_done=True), later)
+    failed = over(0, "failed", 17, note="RuntimeError: Connection closed by peer", is_echo=True, recent=recent)
+    assert decide(12, world(failed, coll(1), coll(2), coll(3))) is None
+
+
 # ---------------------------------------------------------------- slow is not hung
 
 
