@@ -11,6 +11,7 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.drill.drilled_cluster import DrilledCluster, NotTried, Unmet
 from jdist.client.drill.report import Drill, Trial
 from jdist.client.drill.trials import TRIALS, TrialFunction
+from jdist.client.lifecycle.start import Progress, Waiting, check_backend
 from jdist.client.link import Link
 from jdist.core.errors import JdistError, UsageError
 
@@ -47,22 +48,33 @@ async def run_drills(backends: Sequence[str | None], on_step: OnStep, **options:
     """A drill with each backend (None: the cluster's own choice), with options of ``start``. Raises UsageError."""
     options = {"timeout": _STARTED, "idle_timeout": _IDLE} | {k: v for k, v in options.items() if v is not None}
     options["on_death"] = "replace"
-    return tuple([await _drill(backend, on_step, options) for backend in backends])
+    for backend in backends:
+        check_backend(backend or "")
+    found: list[Drill] = []
+    for backend in backends:
+        found.append(await _drill(backend, on_step, options, is_first=not found))
+    return tuple(found)
 
 
-async def _drill(backend: str | None, on_step: OnStep, options: dict[str, Any]) -> Drill:
+async def _drill(backend: str | None, on_step: OnStep, options: dict[str, Any], *, is_first: bool) -> Drill:
     drill = Drill(backend or "", options.get("launcher", "local"))
     todo = list(TRIALS.items())
     done: list[Trial] = []
     while todo:
-        on_step(f"starting a temporary cluster{f' with backend {backend}' if backend else ''}")
+        beginning = f"starting a temporary cluster{f' with backend {backend}' if backend else ''}"
+
+        def report(progress: Progress, beginning: str = beginning) -> None:
+            if isinstance(progress, Waiting) and progress.text:  # such as the line with which nodes join
+                on_step(f"{beginning}: {progress.text}")
+
+        on_step(beginning)
         if (backend, drill.launcher) == ("gloo", "local") and not options.get("nproc_per_node"):
             options = options | {"nproc_per_node": _GLOO_RANKS}  # not one for each GPU, of which there may be only one
         try:
-            cluster = await AsyncCluster.start(backend=backend, **options, on_progress=lambda _: None)
-        except UsageError:
-            raise
+            cluster = await AsyncCluster.start(backend=backend, **options, on_progress=report)
         except JdistError as e:
+            if isinstance(e, UsageError) and is_first and not done:
+                raise  # else what has been found out would be lost
             why = f"the cluster could not be started{' again' if done else ''}: {e}"
             done += [Trial(name, "not tried", why) for name, _ in todo]
             return replace(drill, trials=tuple(done), trouble=drill.trouble or why)
@@ -90,6 +102,6 @@ async def _try(drilled: DrilledCluster, name: str, function: TrialFunction) -> T
         await function(drilled)
     except NotTried as e:
         return Trial(name, "not tried", str(e))
-    except (Unmet, JdistError, TimeoutError) as e:
+    except (Unmet, JdistError, OSError) as e:
         return replace(drilled.trial, result="failed", reason=str(e) or type(e).__name__)
     return drilled.trial

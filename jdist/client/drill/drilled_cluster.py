@@ -78,7 +78,8 @@ class DrilledCluster:
         await self._until(lambda: is_right(run) or run.is_done, NAMED)
         self._note(verdict_seconds=self._lap())
         if not is_right(run):
-            raise Unmet(f"the verdict was expected to name rank {self.victim}: {said_of(run) or 'there was none'}")
+            said = said_of(run)
+            raise Unmet(f"the fault was not named; jdist said: {said}" if said else "nothing was said about the fault")
         self._note(said=said_of(run))
 
     async def expect_free(self, run: CellRun, *, is_interrupted: bool) -> None:

@@ -80,13 +80,18 @@ def check_settings(settings: Settings) -> None:
         raise UsageError(
             f"--nproc-per-node {counts} names {len(settings.nproc_per_node)} nodes, --nnodes is {settings.nnodes}"
         )
-    if settings.backend and settings.backend not in ("gloo", "nccl", "mpi", "cpu:gloo,cuda:nccl"):
-        raise UsageError(f"there is no backend {settings.backend!r}; there is gloo, nccl, mpi")
+    check_backend(settings.backend)
     if settings.on_death not in ON_DEATH:
         raise UsageError(f"--on-death {settings.on_death!r}: write {', '.join(ON_DEATH)}")
     if not 0 <= settings.min_nodes <= settings.nnodes:
         raise UsageError(f"--min-nodes {settings.min_nodes} does not fit --nnodes {settings.nnodes}")
     _check_init_method(settings.init_method)
+
+
+def check_backend(name: str) -> None:
+    """Raise UsageError for a backend that there is not; "" is the cluster's own choice."""
+    if name not in ("", "gloo", "nccl", "mpi", "cpu:gloo,cuda:nccl"):
+        raise UsageError(f"there is no backend {name!r}; there is gloo, nccl, mpi")
 
 
 def _check_init_method(text: str) -> None:

@@ -1,5 +1,6 @@
 """Verbs that diagnose: the doctor examines nodes and the network between them, the trace shows a run's collectives."""
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ def doctor(s: Session, o: Namespace) -> bool | None:
 
 
 def _drill(s: Session, o: Namespace) -> bool | None:
-    backends = [None] if o.backend is None else [o.backend] if ":" in o.backend else o.backend.split(",")
+    names = o.backend or ""
+    backends = [name for name in dict.fromkeys([names] if ":" in names else names.split(",")) if name]
     o.backend = None
     is_like_current = s.current is not None and not names_a_start(o)
     options = options_like(s.cluster.asynchronous.link) if is_like_current else start_options(o)
@@ -83,8 +85,10 @@ def _drill(s: Session, o: Namespace) -> bool | None:
     def on_step(text: str) -> None:
         if s.screen.is_live:
             spot.show(plain(text))
+        else:
+            print(text, file=sys.stderr, flush=True)
 
-    drills = bridge().call(run_drills(backends if backends != [None] else [own], on_step, kind=s.kind, **options))
+    drills = bridge().call(run_drills(backends or [own], on_step, kind=s.kind, **options))
     spot.show(drill_bundle(drills))
     if report is not None:
         write_json(report, drills)

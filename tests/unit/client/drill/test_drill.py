@@ -14,6 +14,7 @@ from jdist.client.drill import drill as module
 from jdist.client.drill.drill import run_drills
 from jdist.client.drill.drilled_cluster import DrilledCluster, NotTried, Unmet
 from jdist.client.drill.report import Drill, Trial, write_json
+from jdist.client.lifecycle.start import Waiting
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.topology import Topology
 
@@ -100,6 +101,32 @@ def test_options_that_are_refused_are_an_error_of_the_caller(
     clusters.failures = [UsageError("there is no backend 'gluu'")]
     with pytest.raises(UsageError, match="gluu"):
         drilled(monkeypatch, None)
+
+
+def test_what_has_been_found_out_is_kept_if_a_later_start_is_refused(
+    clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters.failures = [None, UsageError("this node has no GPU")]  # type: ignore[list-item]
+    first, second = drilled(monkeypatch, None, backends=("gloo", "nccl"))
+    assert first.held
+    assert second.trouble == "the cluster could not be started: this node has no GPU"
+    with pytest.raises(UsageError, match="'gluu'"):
+        drilled(monkeypatch, None, backends=("gloo", "gluu"))
+    assert len(clusters.started) == 2
+
+
+def test_users_read_what_a_start_waits_for(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(module, "TRIALS", {"fault": lambda _: asyncio.sleep(0)})
+    asyncio.run(run_drills([None], steps.append, launcher="join"))
+    clusters.started[0]["on_progress"](Waiting("paste this"))
+    assert steps[-1] == "starting a temporary cluster: paste this"
+
+
+def test_a_signal_that_cannot_be_sent_is_a_failure(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = drilled(monkeypatch, ProcessLookupError(3, "No such process"), None)
+    assert [t.result for t in found.trials] == ["failed", "held"]
+    assert clusters.stopped == 2
 
 
 def test_each_backend_has_its_own_cluster_and_gloo_has_two_ranks(
