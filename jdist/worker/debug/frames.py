@@ -8,6 +8,7 @@ import re
 import site
 import sys
 import sysconfig
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -80,6 +81,7 @@ class FrameStack:
         self._is_user_code = is_user_code
         self._session = session  # The names of the rank's cells, which are visible in each frame after its own.
         self._names: dict[int, FrameNames] = {}
+        self._lock = threading.Lock()  # Guards the dictionary: queries are answered beside the thread that runs cells.
         users = [place for place, (frame, _) in enumerate(self._frames) if is_user_code(frame)]
         self.chosen = users[-1] if users else len(self._frames) - 1
 
@@ -121,9 +123,11 @@ class FrameStack:
     @property
     def names(self) -> "FrameNames":
         """The names of the chosen frame."""
-        if self.chosen not in self._names:
-            self._names[self.chosen] = FrameNames(self.frame, self._session)
-        return self._names[self.chosen]
+        with self._lock:
+            place = self.chosen
+            if place not in self._names:
+                self._names[place] = FrameNames(self._frames[place][0], self._session)
+            return self._names[place]
 
 
 class FrameNames:
@@ -131,6 +135,9 @@ class FrameNames:
 
     Assignments of cells to local variables and to names of the module are written back. Any other name that a cell
     assigns is only in the dictionary, which is always the same object, since functions defined by cells refer to it.
+
+    Cells run in one thread while queries read and bind names in others. While anyone uses the dictionary, it is not
+    updated from the frame, so that no assignment is lost; each user's changes are written when that user is done.
     """
 
     def __init__(self, frame: FrameType, session: dict[str, Any]):
@@ -140,41 +147,45 @@ class FrameNames:
         self._names: dict[str, Any] = session if self._is_session else {}
         self._before: dict[str, Any] = {}
         self._added: set[str] = set()  # Names that cells have assigned and that do not belong to the frame.
-        self._is_in_use = False
+        self._users = 0  # How many may change the dictionary now.
+        self._lock = threading.RLock()  # Guards all of the above, but not what users do to the dictionary.
         code = frame.f_code
         self._variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
 
     def read(self) -> dict[str, Any]:
-        """The dictionary, updated from the frame."""
-        if self._is_in_use or self._is_session:
+        """The dictionary, updated from the frame unless it is in use."""
+        with self._lock:
+            if not self._users and not self._is_session:
+                self._update()
             return self._names
+
+    def add(self, name: str, value: Any) -> None:
+        """Bind a name that does not belong to the frame."""
+        with self._lock:
+            self.read()[name] = value
+            self._added.add(name)
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[dict[str, Any]]:
+        """The dictionary, for a context that may change it; on exit, the changes are written to the frame."""
+        with self._lock:
+            names = self.read()
+            self._users += 1
+        try:
+            yield names
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._is_session:
+                    self._write()
+
+    def _update(self) -> None:
         local = dict(self._frame.f_locals)
         found = {**self._session, **self._frame.f_globals, **local}
         for name in self._names.keys() - found.keys() - self._added:
             del self._names[name]
         self._names.update((name, value) for name, value in found.items() if name in local or name not in self._added)
         self._before = dict(self._names)
-        return self._names
-
-    def add(self, name: str, value: Any) -> None:
-        """Bind a name that does not belong to the frame."""
-        self.read()[name] = value
-        self._added.add(name)
-
-    @contextlib.contextmanager
-    def used(self) -> Iterator[dict[str, Any]]:
-        """The dictionary, for a context that may change it; on exit, the changes are written to the frame."""
-        names = self.read()
-        if self._is_in_use:
-            yield names
-            return
-        self._is_in_use = True
-        try:
-            yield names
-        finally:
-            self._is_in_use = False
-            if not self._is_session:
-                self._write()
 
     @contextlib.contextmanager
     def entered(self, shell: Any) -> Iterator[None]:
@@ -192,9 +203,10 @@ class FrameNames:
                 shell.user_ns.update((name, getattr(hook, name)) for name in values)
 
     def _write(self) -> None:
-        missing = object()
-        changed = {n: v for n, v in self._names.items() if self._before.get(n, missing) is not v}
-        gone = self._before.keys() - self._names.keys()
+        missing, now = object(), dict(self._names)
+        changed = {n: v for n, v in now.items() if self._before.get(n, missing) is not v}
+        gone = self._before.keys() - now.keys()
+        self._before = now
         if self._frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             mine = self._variables & (changed.keys() | gone)
             module = {name for name in changed.keys() - mine if name in self._frame.f_globals}

@@ -91,7 +91,7 @@ class QueryHandler:
                 index, text = element(evaluate(op.expr, self._namespace), op.key, op.index)
                 return values.ElementRead(tuple(index), text)
             case observation.Observe():
-                device = str(self._namespace.get("device", "cpu"))
+                device = str(self._session.get("device", "cpu"))
                 return self._observer.observe(device, psutil.Process().memory_info().rss, op.recent)
             case observation.GetStack():
                 return observation.StackText(self._observer.stack())

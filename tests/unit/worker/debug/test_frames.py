@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from traceback import walk_tb
 from types import FrameType, SimpleNamespace
@@ -178,3 +179,74 @@ def test_moves_are_among_the_frames_of_user_code_and_what_the_innermost_calls() 
         assert stack.chosen == chosen
     stack.choose(ReadStack(index=99))
     assert stack.chosen == 5
+
+
+class SlowSession(dict[str, Any]):
+    """A session's names, the first reading of which lasts until something was assigned, or a moment."""
+
+    def __init__(self) -> None:
+        self.is_read, self.is_assigned = threading.Event(), threading.Event()
+
+    def keys(self) -> Any:
+        if not self.is_read.is_set():
+            self.is_read.set()
+            self.is_assigned.wait(0.3)
+        return super().keys()
+
+    __iter__ = None  # A dictionary that is merged is asked for its keys() only if it iterates in its own way.
+
+
+def test_what_a_cell_assigns_survives_a_query_that_began_before_it() -> None:
+    session = SlowSession()
+
+    def pause(frame: FrameType) -> None:
+        names = FrameNames(frame, session)
+        query = threading.Thread(target=names.read)
+        query.start()
+        assert session.is_read.wait(10)
+        with names.used() as found:
+            exec("x, new = 2, 3", found)
+            session.is_assigned.set()
+            query.join(10)
+        assert names.read()["new"] == 3
+
+    assert module("def f(x):\n    here()\n    return x\nfound = f(1)", pause)["found"] == 2
+
+
+def test_what_a_cell_assigns_survives_the_end_of_a_query_that_binds_names() -> None:
+    def pause(frame: FrameType) -> None:
+        names = names_of(frame)
+        binding = names.used()
+        binding.__enter__()["pushed"] = 1
+        with names.used() as found:
+            binding.__exit__(None, None, None)
+            names.read()
+            exec("x, new = 2, 3", found)
+            names.read()
+        assert (names.read()["new"], names.read()["pushed"]) == (3, 1)
+
+    assert module("def f(x):\n    here()\n    return x\nfound = f(1)", pause)["found"] == 2
+
+
+def test_a_frame_is_chosen_while_the_names_of_another_are_read() -> None:
+    """Every thread gets the same names of a frame."""
+
+    def pause(frame: FrameType) -> None:
+        assert frame.f_back is not None
+        frames = [(frame.f_back, 1), (frame, 1)]
+        stack = FrameStack(frames, lambda _: True, SESSION)  # type: ignore[arg-type]
+        found: set[int] = set()
+
+        def read() -> None:
+            for n in range(2000):
+                stack.choose(ReadStack(index=n % 2))
+                found.add(id(stack.names))
+
+        readers = [threading.Thread(target=read) for _ in range(3)]
+        for each in readers:
+            each.start()
+        for each in readers:
+            each.join()
+        assert len(found) == 2
+
+    module("def f(x):\n    here()\nf(1)", pause)
