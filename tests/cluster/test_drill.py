@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import jdist
+from jdist.client import find
 from jdist.client.blocking import bridge
 from jdist.client.drill.drill import options_like, run_drills
 from jdist.client.drill.trials import TRIALS
 from jdist.core.errors import UsageError
+from support.waits import eventually
 
 MAY_BE_LEFT_OUT = {"a rank runs out of memory"}
 """Where this user may not make memory cgroups."""
@@ -24,7 +27,10 @@ def test_every_fault_ends_as_promised_on_two_nodes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "jdist", "doctor", "--drill", "-n", "2", "-N", "2", "--backend", "gloo"]
     done = subprocess.run([*command, "--json", str(report)], capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    (drill,) = json.loads(report.read_text())["drills"]
+    document = json.loads(report.read_text())
+    (drill,) = document["drills"]
+    assert document["held"] is drill["held"] is True
+    assert drill["torch"] == [torch.__version__]
     assert [trial["fault"] for trial in drill["trials"]] == list(TRIALS)
     for trial in drill["trials"]:
         if trial["result"] == "not tried":
@@ -62,10 +68,37 @@ def test_a_promise_that_is_not_kept_is_a_failure(monkeypatch: pytest.MonkeyPatch
     assert drill.trials[0].verdict_seconds is not None
 
 
+def test_a_killed_drill_leaves_no_cluster_and_claims_nothing(tmp_path: Path) -> None:
+    report = tmp_path / "drill.json"
+    before = set(find.connections())
+    command = [
+        sys.executable,
+        "-m",
+        "jdist",
+        "doctor",
+        "--drill",
+        "-n",
+        "2",
+        "--backend",
+        "gloo",
+        "--json",
+        str(report),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as drill:
+        assert drill.stderr is not None
+        assert any(" (1 of " in line for line in drill.stderr)
+        assert find.connections().keys() - before
+        drill.kill()
+    assert eventually(lambda: find.connections().keys() <= before)
+    assert json.loads(report.read_text())["held"] is False
+
+
 def test_words_that_mean_nothing_are_refused() -> None:
     for words, text in (
         (["--json", "x"], "--json is for"),
+        (["--json", ""], "--json is for"),
         (["--drill", "--json", "/no/such/file"], "cannot be written"),
+        (["--drill", "--json", ""], "cannot be written"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "jdist", "doctor", *words], capture_output=True, text=True, check=False, timeout=60

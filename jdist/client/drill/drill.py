@@ -1,6 +1,7 @@
 """Drill: starts a temporary cluster with each backend, makes the trials on it, and ends it again."""
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from jdist.core.errors import JdistError, UsageError
 
 _STARTED = 120.0  # Seconds for the cluster to start, unless the user sets a timeout.
 _GLOO_RANKS = 2  # On this machine, unless the user says how many.
-_IDLE = 600.0  # Seconds after which the cluster ends by itself if this process has ended.
 
 OnStep = Callable[[str], None]
 
@@ -46,8 +46,8 @@ def options_like(link: Link) -> dict[str, Any]:
 
 async def run_drills(backends: Sequence[str | None], on_step: OnStep, **options: Any) -> tuple[Drill, ...]:
     """A drill with each backend (None: the cluster's own choice), with options of ``start``. Raises UsageError."""
-    options = {"timeout": _STARTED, "idle_timeout": _IDLE} | {k: v for k, v in options.items() if v is not None}
-    options["on_death"] = "replace"
+    options = {"timeout": _STARTED} | {k: v for k, v in options.items() if v is not None}
+    options |= {"on_death": "replace", "until": os.getpid()}
     for backend in backends:
         check_backend(backend or "")
     found: list[Drill] = []
@@ -84,6 +84,7 @@ async def _drill(backend: str | None, on_step: OnStep, options: dict[str, Any], 
                 drill = replace(drill, backend=cluster.backend, world_size=cluster.world_size, hosts=hosts)
                 drill = replace(drill, start_seconds=cluster.start_seconds)
             drilled = DrilledCluster(cluster)
+            drill = replace(drill, torch=drill.torch or await drilled.torch_versions())
             while todo:
                 name, function = todo.pop(0)
                 on_step(f"{cluster.backend}: {name} ({len(done) + 1} of {len(TRIALS)})")

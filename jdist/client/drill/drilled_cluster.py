@@ -61,6 +61,14 @@ class DrilledCluster:
         if self.cluster.world_size < 2:
             raise NotTried("it takes two ranks")
 
+    async def torch_versions(self) -> tuple[str, ...]:
+        """The versions of torch on the ranks; usually only one. Empty if the ranks do not answer."""
+        try:
+            run = await self.cluster.run("torch.__version__", timeout=FREE, check=False)
+        except JdistError:
+            return ()
+        return tuple(sorted(set(map(str, run.values.values()))))
+
     async def prepare(self, fault: str) -> None:
         """Bind the names that are looked for later."""
         self.trial = Trial(fault, "held")

@@ -39,6 +39,7 @@ class Drill(Struct, frozen=True):
     launcher: str
     world_size: int = 0
     hosts: tuple[str, ...] = ()  # Of each node.
+    torch: tuple[str, ...] = ()  # The versions on its ranks.
     start_seconds: float = 0.0
     trials: tuple[Trial, ...] = ()
     trouble: str = ""  # Why there was no cluster.
@@ -56,7 +57,7 @@ def write_json(path: Path, drills: Sequence[Drill]) -> None:
         "format": FORMAT,
         "time": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "versions": {"jdist": __version__, "python": platform.python_version(), "system": platform.platform()},
-        "held": all(drill.held for drill in drills),
+        "held": bool(drills) and all(drill.held for drill in drills),
         "drills": [msgspec.to_builtins(drill) | {"held": drill.held} for drill in drills],
     }
     try:

@@ -51,7 +51,7 @@ def doctor(s: Session, o: Namespace) -> bool | None:
     """
     if o.drill:
         return _drill(s, o)
-    if o.json:
+    if o.json is not None:
         raise UsageError(f"--json is for {typed('doctor')} --drill")
     burst = 0.0 if o.no_bandwidth else _BURST
     spot = Replaceable(s.screen)
@@ -77,7 +77,7 @@ def _drill(s: Session, o: Namespace) -> bool | None:
     is_like_current = s.current is not None and not names_a_start(o)
     options = options_like(s.cluster.asynchronous.link) if is_like_current else start_options(o)
     own = options.pop("backend")
-    report = Path(o.json) if o.json else None
+    report = Path(o.json) if o.json is not None else None
     if report is not None:
         write_json(report, ())  # now rather than after a minute, it is known whether it can be written
     spot = Replaceable(s.screen)

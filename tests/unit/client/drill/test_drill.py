@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,7 +48,11 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
     async def prepare(self: DrilledCluster, fault: str) -> None:
         self.trial = Trial(fault, "held")
 
+    async def torch_versions(_: DrilledCluster) -> tuple[str, ...]:
+        return ("2.13.0",)
+
     monkeypatch.setattr(DrilledCluster, "prepare", prepare)
+    monkeypatch.setattr(DrilledCluster, "torch_versions", torch_versions)
     return clusters
 
 
@@ -70,8 +75,10 @@ def test_all_trials_are_made_on_one_cluster(clusters: Clusters, monkeypatch: pyt
     assert [t.result for t in found.trials] == ["held", "not tried", "held"]
     assert found.held
     assert (found.backend, found.launcher, found.world_size, found.hosts) == ("gloo", "ssh", 4, ("a", "b"))
+    assert found.torch == ("2.13.0",)
     assert (len(clusters.started), clusters.stopped) == (1, 1)
     assert clusters.started[0]["on_death"] == "replace"
+    assert clusters.started[0]["until"] == os.getpid()
 
 
 def test_after_a_failure_the_next_trial_gets_a_new_cluster(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +152,7 @@ def test_a_drill_that_tried_nothing_has_not_held() -> None:
 def test_the_report_says_what_held_on_what(tmp_path: Path) -> None:
     trial = Trial("a rank is killed", "held", said="rank 1 is lost", verdict_seconds=0.25, kept=3, expected=3)
     path = tmp_path / "drill.json"
-    write_json(path, [Drill("gloo", "local", 4, ("a",), 1.0, (trial,))])
+    write_json(path, [Drill("gloo", "local", 4, ("a",), trials=(trial,))])
     found = json.loads(path.read_text())
     assert found["held"] is True
     assert found["versions"].keys() == {"jdist", "python", "system"}
@@ -153,5 +160,7 @@ def test_the_report_says_what_held_on_what(tmp_path: Path) -> None:
         "fault": "a rank is killed", "result": "held", "reason": "", "note": "", "said": "rank 1 is lost",
         "verdict_seconds": 0.25, "free_seconds": None, "sum_seconds": None, "kept": 3, "expected": 3,
     }  # fmt: skip
+    write_json(path, [])
+    assert json.loads(path.read_text())["held"] is False, "as in a drill that was ended"
     with pytest.raises(UsageError, match="cannot be written to"):
         write_json(tmp_path / "missing" / "drill.json", [])
