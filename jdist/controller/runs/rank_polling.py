@@ -29,6 +29,7 @@ from jdist.core.ranks import RankSet, describe_ranks
 
 _RECENT_CALLS = 8  # Calls of each group that a rank reports, to compare them between ranks.
 _DEADLINE = 1.0  # Seconds until a poll ends although a rank has not answered; its agent answers for it earlier.
+_DEADLINE_PER_RANK = 0.001  # Seconds more for each rank of the world, as all answers take time to be read.
 _CONFIRM_AFTER = 0.25  # Seconds until the second poll, if one is not proof enough.
 _REPEAT_AFTER = 1.0  # Seconds between two polls while a verdict stands: it is withdrawn when the run makes progress.
 SLOW_AFTER = 5.0  # Seconds of waiting until it is reported for which rank.
@@ -82,7 +83,8 @@ class RankPoller:
         self._last += 1
         alive = tuple(n for n, rank in m.world.ranks.items() if rank.phase == "held")
         positions = {number: self._position(number) for number in m.world.ranks}
-        self._poll = _Poll(f"poll-{self._last}", m.now + _DEADLINE, set(alive), positions)
+        deadline = m.now + _DEADLINE + _DEADLINE_PER_RANK * len(alive)
+        self._poll = _Poll(f"poll-{self._last}", deadline, set(alive), positions)
         for run in m.runs.running.values():
             run.poll_at = None
             if run.final_poll_at is not None and m.now >= run.final_poll_at:

@@ -27,7 +27,7 @@ from jdist.worker.saving import rebuild
 from jdist.worker.saving.objects.entries import Entries
 from jdist.worker.saving.objects.hooks import HookNumbers
 from jdist.worker.saving.objects.meshes import MeshTable
-from jdist.worker.saving.objects.sets import StringSets
+from jdist.worker.saving.objects.sets import SortedSets
 from jdist.worker.saving.objects.sharded import ShardedRoots
 from jdist.worker.values import ddp
 
@@ -155,11 +155,11 @@ class UnitPickler(_SessionPickler):
         self._labels = labels
         self._memories: dict[int, str] = {}
         self._hooks = HookNumbers()
-        self._sets = StringSets()
+        self._sets = SortedSets()
         self._class_ids = class_ids
 
     def persistent_id(self, obj: Any) -> Any:
-        """What stands for a set of strings, which has another order on each node."""
+        """What stands for a set, which has another order on each node."""
         return self._sets.persistent_id(obj)
 
     def _reduce(self, obj: Any) -> Any:

@@ -1,15 +1,20 @@
-"""Sets of strings or bytes, pickled in their sorted order: as Python iterates them, each process has its own.
+"""Sets, pickled in a sorted order: as Python iterates them, each process has its own.
 
 The C pickler asks for an object's persistent id before anything else, and only there a set can be intercepted.
 """
 
 import pickle
+from collections.abc import Collection
+from enum import Enum
 from typing import Any
 
-_HASHED_AT_RANDOM = (str, bytes)
+import torch
+
+_COMPARABLE = (str, bytes, int)  # Types whose values can be compared, each with its own.
+_PRINTED = (bool, float, complex, type(None), torch.dtype, torch.device)  # Types whose values are known by their repr.
 
 
-class StringSets:
+class SortedSets:
     """The sets that one pickler has met."""
 
     def __init__(self) -> None:
@@ -17,20 +22,51 @@ class StringSets:
         self._sets: list[Any] = []  # Held, so that their ids stay theirs.
 
     def persistent_id(self, obj: Any) -> Any:
-        """What stands for the set: its number, where it first occurs with its type and elements; None for others."""
+        """What stands for the set: its number, where it first occurs with its type and elements.
+
+        None for anything else, also for sets whose elements have no order that is the same in all processes.
+        """
         if type(obj) not in (set, frozenset):
             return None
         if id(obj) in self._numbers:
             return self._numbers[id(obj)], None, ()
-        if len(obj) < 2 or not any(all(type(each) is kind for each in obj) for kind in _HASHED_AT_RANDOM):
+        if len(obj) < 2 or (elements := _sorted(obj)) is None:
             return None
         number = self._numbers[id(obj)] = len(self._sets)
         self._sets.append(obj)
-        return number, type(obj), tuple(sorted(obj))
+        return number, type(obj), elements
+
+
+def _sorted(elements: Collection[Any]) -> tuple[Any, ...] | None:
+    if any(all(type(each) is kind for each in elements) for kind in _COMPARABLE):
+        return tuple(sorted(elements))
+    try:
+        return tuple(sorted(elements, key=_key))
+    except TypeError:
+        return None
+
+
+def _key(element: Any) -> tuple[Any, ...]:
+    """A key by which elements of any of these types can be sorted together. Raises TypeError for others."""
+    kind = type(element)
+    of = kind.__qualname__
+    if kind in _COMPARABLE:
+        return of, element
+    if kind in _PRINTED:
+        return of, repr(element)
+    if kind is tuple:
+        return of, tuple(map(_key, element))
+    if kind is frozenset:
+        return of, tuple(sorted(map(_key, element)))
+    if isinstance(element, Enum):
+        return f"{kind.__module__}.{of}", element.name
+    if isinstance(element, type):
+        return "type", f"{element.__module__}.{element.__qualname__}"
+    raise TypeError(f"{of} has no order")
 
 
 class SetUnpickler(pickle.Unpickler):
-    """Reads what a pickler with :class:`StringSets` has written."""
+    """Reads what a pickler with :class:`SortedSets` has written."""
 
     def __init__(self, file: Any):
         super().__init__(file)

@@ -270,7 +270,7 @@ def test_a_poll_ends_without_the_ranks_that_do_not_answer() -> None:
     stall(d, 0, run)
     answer(d, r0=WAITS, r1=BUSY)
     assert d.told(VerdictChanged) == []
-    d.sleep(1.0)
+    d.sleep(1.1)
     assert d.told(VerdictChanged)[-1].verdict.responsible == (1,)  # type: ignore[union-attr]
 
 
