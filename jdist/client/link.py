@@ -84,6 +84,7 @@ class Link:
         try:
             async with asyncio.timeout(HELLO_TIMEOUT):
                 attached = await self._attached
+                self.connection = structs.replace(self.connection, pid=attached.pid)
                 while self.facts is None:
                     await self._changed.wait()
             self._liveness = await dial_liveness(address, attached.liveness_name, self._liveness_ended)

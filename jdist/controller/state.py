@@ -6,6 +6,7 @@ begun. The phases are in docs/design/states.md, the order of a recovery in docs/
 """
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -281,7 +282,7 @@ class State:
         m.drop_liveness_names(client)
         m.clients[client] = hello.kind
         _log.info("client %s attached: %s, process %d", client, hello.kind, hello.pid)
-        m.send(client, Attached(m.new_liveness_name(client), self.cluster, m.version))
+        m.send(client, Attached(m.new_liveness_name(client), self.cluster, m.version, os.getpid()))
         m.send(client, self._status.facts())
         self._takeover.tell(client)
 

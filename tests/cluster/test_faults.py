@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psutil
 import pytest
 
 import jdist
 from jdist.client import find
-from jdist.wire.transport.keys import charter_path, connection_path
+from jdist.wire.transport.keys import charter_path, connection_path, write_keys
 from support import anatomy
 from support.cells import ALL_REDUCE
 from support.waits import eventually
@@ -412,6 +413,22 @@ def test_a_controller_that_died_while_nobody_was_there(traces: Traces) -> None:
     other.detach()
     one.stop()
     assert not charter_path(find.directory(), "left").exists()
+
+
+def test_a_client_that_found_the_file_of_the_controller_before(cluster: jdist.Cluster) -> None:
+    """As while another client starts the controller again: it listens before its connection file is written."""
+    connection = cluster.asynchronous.link.connection
+    path = connection_path(find.directory(), cluster.name)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    try:
+        write_keys(path, msgspec.structs.replace(connection, pid=ended.pid), replace=True)
+        other = jdist.attach(cluster.name)
+    finally:
+        write_keys(path, connection, replace=True)
+    assert anatomy.controller(other) == anatomy.controller(cluster)
+    assert other.run("rank").values == {r: r for r in range(4)}
+    other.detach()
 
 
 def test_a_controller_that_nobody_starts_again(fresh_cluster: Callable[..., jdist.Cluster], traces: Traces) -> None:

@@ -26,7 +26,6 @@ from jdist.wire.values.segments import sweep_handed_over
 
 _STOP_TIMEOUT = 15.0
 _EXIT = 5.0  # Seconds for a process that has closed its connections to be gone.
-_RENEWED = 1.0  # Seconds for a controller that listens to write its connection file.
 _AGENTS_BACK = 15.0  # Seconds for agents to reconnect and the world to form; then the client attaches anyway.
 
 
@@ -100,8 +99,6 @@ class ClusterLifecycle:
             if connection.cluster != charter.cluster:
                 remedies = (Remedy("attach", "use it", name=connection.name),)
                 raise ConnectionLost(f"cluster {connection.name} is another one now", remedies=remedies)
-        elif find.is_here(connection) and has_ended(connection.pid):
-            connection = await renewed(connection)
         link = Link(connection, self._on_event)
         await link.open(self._kind)
         if charter is not None:
@@ -182,21 +179,6 @@ class ClusterLifecycle:
             self._attachment.adopt(link)
         except (JdistError, OSError) as e:
             notify(Notice(f"the controller of cluster {name} could not be started again: {e}"))
-
-
-async def renewed(connection: Connection) -> Connection:
-    """The connection of the controller that another client has just started in place of a dead one.
-
-    It has the same keys and ports, so that it could be reached already; its file follows.
-    """
-    path = connection_path(find.directory(), connection.name)
-    with contextlib.suppress(TimeoutError, OSError, ProtocolError):
-        async with asyncio.timeout(_RENEWED):
-            while (found := read_connection(path)).pid == connection.pid:  # noqa: ASYNC110 — it triggers no event here
-                await asyncio.sleep(0.01)
-            if found.cluster == connection.cluster:
-                return found
-    return connection
 
 
 async def _wait_removed(connection: Connection) -> None:

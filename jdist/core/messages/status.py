@@ -68,11 +68,15 @@ class ClusterFacts(Message, frozen=True):
 
 
 class Attached(Message, frozen=True):
-    """Answer to a hello; ``liveness_name`` is the name of the peer's liveness connection (see wire/bulk/server)."""
+    """Answer to a hello; ``liveness_name`` is the name of the peer's liveness connection (see wire/bulk/server).
+
+    ``pid`` is the controller's. A connection file may still have that of the one before.
+    """
 
     liveness_name: str
     cluster: str
     version: str
+    pid: int
 
 
 class RankFacts(Struct, frozen=True):
