@@ -39,10 +39,10 @@ class Drill(Struct, frozen=True):
     launcher: str
     world_size: int = 0
     hosts: tuple[str, ...] = ()  # Of each node.
-    torch: tuple[str, ...] = ()  # The versions on its ranks.
     start_seconds: float = 0.0
     trials: tuple[Trial, ...] = ()
     trouble: str = ""  # Why there was no cluster.
+    torch: tuple[str, ...] = ()  # The versions on its ranks.
 
     @property
     def held(self) -> bool:

@@ -21,7 +21,7 @@ PLAIN = set(
     re.findall(
         r"\w+",
         """
-    cgroup cgroups drilled hook hooks numbers set sets string unpickler drills fault faults not trials tried unmet
+    cgroup cgroups drilled hook hooks numbers set sets sorted unpickler drills fault faults not trials tried unmet
     interval intervals keeper mark next scopes shares
     breakpoint debugger followed inner kind mortem operator pause paused pausing post profile profiler reason resume
     branch resumed resumes stacks stepper stepping stop summary table totals trigger
