@@ -23,7 +23,9 @@ class Traces:
     def __init__(self, runtime: Path):
         self.runtime = runtime
         self.exempt: set[int] = set()
-        """Processes whose descendants belong to a cluster that lives on."""
+        """Processes whose descendants belong to a cluster of a module that lives on."""
+        self.shared: set[int] = set()
+        """Those of the cluster that all modules share, which is started and ended in the middle of any of them."""
         self._mark = f"JUPYTER_RUNTIME_DIR={runtime}".encode()
         self._clusters: set[str] = set()
 
@@ -71,13 +73,13 @@ class Traces:
         if _owner(path) != os.getpid():
             return _owner(path) in exempt
         with contextlib.suppress(FileNotFoundError):
-            living = {c.cluster for c in find.connections().values() if c.pid in self.exempt}
+            living = {c.cluster for c in find.connections().values() if c.pid in self.exempt | self.shared}
             return Path(path).stat().st_size <= _MARK and Path(path).name.split("-")[1] in living
         return True
 
     def _exempt_tree(self) -> set[int]:
         tree: set[int] = set()
-        for pid in self.exempt:
+        for pid in self.exempt | self.shared:
             with contextlib.suppress(psutil.NoSuchProcess):
                 tree |= {pid, *(c.pid for c in psutil.Process(pid).children(recursive=True))}
         return tree

@@ -38,7 +38,7 @@ class SharedCluster:
             self._broken = e
             raise
         self._traces.note_clusters()
-        self._traces.exempt = {self._cluster.asynchronous.link.connection.pid, *node_pids(self._cluster)}
+        self._traces.shared = {self._cluster.asynchronous.link.connection.pid, *node_pids(self._cluster)}
 
     def check(self) -> None:
         """The world is whole and idle."""
@@ -53,7 +53,7 @@ class SharedCluster:
 
     def end(self) -> None:
         cluster, self._cluster = self._cluster, None
-        self._traces.exempt = set()
+        self._traces.shared = set()
         if cluster is not None:
             cluster.stop()
 

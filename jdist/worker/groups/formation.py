@@ -46,14 +46,16 @@ class RankFormation:
     """One rank's part in forming one generation.
 
     ``gpu_index`` is the GPU that is this process's own on its node: its first local rank, also after others were
-    removed. Raises LaunchError for a backend that this torch or this machine cannot do.
+    removed. ``abandoned`` is set when it is to be given up. Raises LaunchError for a backend that this torch or this
+    machine cannot do.
     """
 
-    def __init__(self, form: FormWorld, rank: int, gpu_index: int, client: StoreClient):
+    def __init__(self, form: FormWorld, rank: int, gpu_index: int, client: StoreClient, abandoned: threading.Event):
         self.form = form
         self.rank = rank
         self._gpu_index = gpu_index
         self._client = client
+        self.abandoned = abandoned
         self._deadline = time.monotonic() + form.timeout
         self._topology = Topology(form.nproc_per_node, (), form.node_of)
         self.local_rank = self._topology.local_rank(rank)
@@ -86,7 +88,7 @@ class RankFormation:
         environment.set(self.form, self._topology, self.rank)
 
     @contextlib.contextmanager
-    def watchdog(self, abandoned: threading.Event) -> Iterator[None]:
+    def watchdog(self) -> Iterator[None]:
         """Abort the formation when the deadline passes or it is abandoned: torch would wait a day for a dead rank.
 
         It may be between two waits at any moment, so it is aborted again and again. A rank that never came is noticed
@@ -96,7 +98,8 @@ class RankFormation:
         is_over = threading.Event()
 
         def watch() -> None:
-            abandoned.wait(max(0.0, self._deadline - time.monotonic()) + _SLACK)
+            self.abandoned.wait(max(0.0, self._deadline - time.monotonic()) + _SLACK)
+            self.abandoned.set()
             waker = ListenerWaker()
             while not is_over.is_set():
                 self._client.disconnect()
@@ -111,7 +114,7 @@ class RankFormation:
             yield
         finally:
             is_over.set()
-            abandoned.set()
+            self.abandoned.set()
             thread.join(_SLACK)
 
     def init_world(self) -> None:
@@ -150,7 +153,7 @@ class RankFormation:
         prefix = f"gen{form.generation}"
         lasting = None
         if form.store_port:
-            lasting = dist.PrefixStore(prefix, self._client.get(form.store_host, form.store_port))
+            lasting = dist.PrefixStore(prefix, self._client.get(form.store_host, form.store_port, self.abandoned))
         if not form.init_method.startswith("file://"):
             if lasting is None:
                 raise LaunchError(f"rank {self.rank} knows of no rendezvous store for {form.init_method}")

@@ -183,14 +183,14 @@ class GroupRegistry:
             with self._turn:
                 if form.generation < self._newest:
                     raise LaunchError(f"generation {form.generation} was given up for {self._newest}")
-                self._abandoned = threading.Event()
-            formation = RankFormation(form, rank, gpu_index, self.store_client)
+                abandoned = self._abandoned = threading.Event()
+            formation = RankFormation(form, rank, gpu_index, self.store_client, abandoned)
             formation.set_environment(self.environment)
             self._leave(form.cut, form.timeout)
             waits.resume()
             before = own_listeners()
             try:
-                with formation.watchdog(self._abandoned):
+                with formation.watchdog():
                     formation.init_world()
                     groups = formation.make_groups()
                     own = own_listeners() - before

@@ -3,11 +3,16 @@
 One client lasts for the process: each new connection makes both ends look each other's name up, which costs seconds
 where a name server drops packets. A spare is connected for when the client's connection has been shut down. Before a
 client is used again, the store must have answered it: its connection may have broken meanwhile.
+
+While a store is dead, torch tries to connect for as long as it may, and cannot be told to stop. So it is asked to only
+once the port accepts connections, which is waited for here, until the caller gives up. No lock is held meanwhile.
 """
 
 import os
+import socket
 import threading
 import time
+from collections import defaultdict
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -16,10 +21,12 @@ from torch.distributed import Store, TCPStore
 from jdist.core.errors import LaunchError
 from jdist.worker.gloo.connections import Endpoint, connections_to, shut_down
 
-_CONNECT = timedelta(seconds=30)
+_CONNECT = 30.0  # Seconds for a connection.
+_ATTEMPT = 2.0  # Seconds of these for one attempt, in which nothing can be given up.
+_AGAIN = 0.05  # Seconds between two attempts.
 _ANSWERED = 5.0  # Seconds for the store to answer; longer than one or two lost packets take.
 _CLIENTS = 3  # The client that lasts, the spare, and a new one.
-_connecting = threading.Lock()
+_connecting: dict[int, threading.Lock] = defaultdict(threading.Lock)  # By port.
 _Client = tuple[TCPStore, set[Endpoint]]  # A client and the local ends of its connections.
 
 
@@ -39,10 +46,11 @@ class StoreClient:
         """The store's port, 0 before it has been connected to."""
         return self._at[1]
 
-    def get(self, host: str, port: int) -> TCPStore:
-        """A client that works. Raises LaunchError when the store does not answer."""
+    def get(self, host: str, port: int, abandoned: threading.Event | None = None) -> TCPStore:
+        """A client that works. Raises LaunchError when the store does not answer, or once ``abandoned`` is set."""
+        abandoned = abandoned or threading.Event()
         for _ in range(_CLIENTS):
-            client = self._take(host, port)
+            client = self._take(host, port, abandoned)
             if self._answers(client):
                 return client
             self._drop(client)
@@ -61,21 +69,28 @@ class StoreClient:
             overdue.cancel()
         return True
 
-    def _take(self, host: str, port: int) -> TCPStore:
+    def _take(self, host: str, port: int, abandoned: threading.Event) -> TCPStore:
         """The client, the spare, or a new one."""
-        opening = self._opening
-        if opening is not None and self._client is None:
-            opening.join(_CONNECT.total_seconds())
         with self._lock:
             if self._at != (host, port):
-                self._at, self._client, self._spare = (host, port), None, None
+                self._at, self._client, self._spare, self._opening = (host, port), None, None, None
+            opening = self._opening if self._client is None else None
+        if opening is not None:
+            opening.join(_ATTEMPT)
+        with self._lock:
             if self._client is None:
-                self._client, self._spare = self._spare or _connect(host, port), None
-            client, wants_spare = self._client[0], self._spare is None
-        if wants_spare:
-            self._opening = threading.Thread(target=self._open_spare, args=(host, port), daemon=True)
-            self._opening.start()
-        return client
+                self._client, self._spare = self._spare, None
+            client = self._client
+        if client is None:
+            _await_port(host, port, _CONNECT, abandoned)
+            client = _connect(host, port)
+            with self._lock:
+                self._client = client
+        with self._lock:
+            if self._spare is None:
+                self._opening = threading.Thread(target=self._open_spare, args=(host, port), daemon=True)
+                self._opening.start()
+        return client[0]
 
     def disconnect(self) -> None:
         """End whatever waits at the store, by shutting down the client's connection; the spare takes its place."""
@@ -90,6 +105,7 @@ class StoreClient:
 
     def _open_spare(self, host: str, port: int) -> None:
         try:
+            _await_port(host, port, _ATTEMPT, threading.Event())
             spare = _connect(host, port)
         except LaunchError:
             return  # get() will connect by itself then, and report why it cannot
@@ -98,11 +114,25 @@ class StoreClient:
                 self._spare = spare
 
 
+def _await_port(host: str, port: int, seconds: float, abandoned: threading.Event) -> None:
+    """Wait until the store's port accepts connections. Raises LaunchError when it does not, or once abandoned."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), min(_ATTEMPT, seconds)).close()
+            return
+        except OSError as e:
+            if abandoned.wait(_AGAIN) or time.monotonic() > deadline:
+                raise LaunchError(f"the rendezvous store at {host}:{port} cannot be reached from here: {e}") from e
+
+
 def _connect(host: str, port: int) -> _Client:
-    with _connecting:  # else the ends of two clients could not be told apart
+    with _connecting[port]:  # else the ends of two clients could not be told apart
         before = connections_to(port)
         try:
-            store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECT)
+            store = dist.TCPStore(
+                host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_CONNECT)
+            )
         except RuntimeError as e:
             reason = str(e).splitlines()[0]
             raise LaunchError(f"the rendezvous store at {host}:{port} cannot be reached from here: {reason}") from e

@@ -177,7 +177,8 @@ class _Play:
     def _replace(self) -> None:
         """A local variable is bound to something else that is equal, unless the line has already evaluated it."""
         self._find()
-        self._paused = tuple(r for r, at in self._run.paused.items() if not at.at.source.startswith("acc.append"))
+        at = self._run.paused
+        self._paused = tuple(r for r in self._paused if r in at and not at[r].at.source.startswith("acc.append"))
         if not self._paused:
             return
         self._ask(REPLACE)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
 
+from jdist.core.errors import LaunchError
 from jdist.worker.gloo.connections import shut_down
 from jdist.worker.groups.store_client import StoreClient
 from support.waits import eventually
@@ -52,5 +55,42 @@ def test_disconnecting_ends_the_clients_connection_only(in_thread: InThread) -> 
         other.set("a", "1")
         assert client.get(HOST, store.port) is spare[0] is not first
         assert spare[0].get("a") == b"1"
+
+    in_thread(body)
+
+
+def test_a_dead_store_holds_up_no_later_one(in_thread: InThread) -> None:
+    """A world that is formed while its store dies is given up for the next, which meets at another one."""
+    with socket.create_server((HOST, 0)) as closed:
+        dead = closed.getsockname()[1]
+    client, abandoned = StoreClient(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        earlier = pool.submit(client.get, HOST, dead, abandoned)
+        assert eventually(lambda: client.port == dead)
+
+        def body() -> None:
+            store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+            client.disconnect()
+            abandoned.set()
+            with pytest.raises(LaunchError, match="cannot be reached"):
+                earlier.result(10)
+            client.get(HOST, store.port).set("a", "1")
+            assert eventually(lambda: client._spare)
+
+        in_thread(body)
+
+
+def test_a_store_that_listens_a_moment_later_is_waited_for(in_thread: InThread) -> None:
+    with socket.create_server((HOST, 0)) as later:
+        port = later.getsockname()[1]
+
+    def body() -> None:
+        client = StoreClient()
+        with ThreadPoolExecutor(1) as pool:
+            connecting = pool.submit(client.get, HOST, port)
+            assert eventually(lambda: client.port == port)
+            store = dist.TCPStore(HOST, port, is_master=True, wait_for_workers=False)
+            connecting.result(20).set("a", "1")
+            assert store.get("a") == b"1"
 
     in_thread(body)

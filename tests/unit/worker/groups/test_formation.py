@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ class Client:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
 
-    def get(self, host: str, port: int) -> Any:
+    def get(self, host: str, port: int, _abandoned: Event) -> Any:
         self.asked.append((host, port))
         return dist.HashStore()
 
@@ -41,7 +42,7 @@ def form(rank: int = 0, gpu_index: int = 0, client: Any = None, **fields: Any) -
         "mesh": None,
         "cut": (),
     }
-    return RankFormation(FormWorld(**{**known, **fields}), rank, gpu_index, client or Client())
+    return RankFormation(FormWorld(**{**known, **fields}), rank, gpu_index, client or Client(), Event())
 
 
 def test_a_rank_knows_its_node_and_its_place_there() -> None:
