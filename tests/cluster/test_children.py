@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import jdist
+from support import anatomy
 from support.cells import ALL_REDUCE
 from support.waits import eventually
 
@@ -253,7 +254,7 @@ def test_stop_ends_the_children_of_the_run_and_no_others(cluster_of_children: jd
 
 
 def _is_running(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return anatomy.lives(pid)
 
 
 def test_a_cell_has_no_command_line(cluster_of_children: jdist.Cluster) -> None:

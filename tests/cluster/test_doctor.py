@@ -60,7 +60,7 @@ def test_ranks_that_compute_are_not_in_its_way(cluster: jdist.Cluster) -> None:
 def test_an_agent_that_does_not_answer_is_a_finding_and_the_others_are_examined(
     fresh_cluster: Callable[..., jdist.Cluster],
 ) -> None:
-    own = fresh_cluster(1, 2, beat_timeout=1.0, node_grace=60.0)
+    own = fresh_cluster(1, 2, beat_timeout=3.0, node_grace=60.0)
     assert own.warnings == ()
     agent = anatomy.agent(own, 1)
     os.kill(agent, signal.SIGSTOP)

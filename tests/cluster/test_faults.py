@@ -150,8 +150,11 @@ def test_a_worker(surviving: jdist.Cluster, phase: str, rank: int) -> None:
 def test_both_workers_at_once(surviving: jdist.Cluster) -> None:
     run = surviving.run(CELL, background=True)
     assert eventually(lambda: are_in_cell(surviving))
-    for rank in (0, 1):
-        anatomy.kill(anatomy.worker(surviving, rank))
+    pids, agent = [anatomy.worker(surviving, rank) for rank in (0, 1)], psutil.Process(anatomy.agent(surviving, 0))
+    agent.suspend()  # else it may report the first death, for which the other rank is interrupted, before the second
+    for pid in pids:
+        anatomy.kill(pid)
+    agent.resume()
     assert run.wait(SLACK)
     assert {o.kind for o in run.outcomes.values()} == {"lost"}
     assert surviving.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
@@ -328,7 +331,7 @@ def test_the_controller(orphaned: jdist.Cluster, run_traces: Traces, phase: str)
     if phase in ("cell", "collective"):
         assert isinstance(during.error, jdist.ConnectionLost)
         assert "attach orphaned to use it again with every namespace kept" in str(during.error)
-    elif phase == "pull":
+    elif phase == "pull" and during.error is not None:  # else its bytes had left before it died
         assert isinstance(during.error, jdist.ConnectionLost | jdist.ValueFailed)
     assert any("is being started again" in n for n in notices)
     if during.run is not None:

@@ -324,10 +324,10 @@ def test_a_killed_kernel_leaves_the_cluster_which_ends_by_itself(traces: Traces)
         own.run("%dist start -n 1 --backend gloo --name left --timeout 60 --idle-timeout 1.5")
         traces.note_clusters()
         own.run("%%dist\nkept = 7")
+        other = jdist.attach("left")  # before the kill: the cluster ends soon after its last client
     finally:
         anatomy.kill(own.manager.provisioner.pid)  # type: ignore[union-attr]
         own.close()
-    other = jdist.attach("left")
     assert other.run("kept").values == {0: 7}
     other.detach()
     assert eventually(lambda: "left" not in find.connections(), 10)

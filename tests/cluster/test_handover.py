@@ -228,3 +228,16 @@ def test_a_rank_that_cannot_be_freed_is_fresh_if_it_is_restarted_or_cannot_save(
     own.restart([1])
     assert run.wait(60)
     assert own.run("globals().get('kept')", timeout=120).values == {0: 0, 1: None}
+
+
+def test_a_crash_in_a_paused_frame_hands_over_the_names_of_the_session(cluster: jdist.Cluster) -> None:
+    """And not those of the frame, which the shell has while a cell runs there."""
+    cluster.run("x = 1")
+    code = "def f():\n    x, of_frame = 2, 3\n    breakpoint()\n    return x, of_frame\nf()"
+    run = cluster.run(code, [1], background=True)
+    assert eventually(lambda: run.paused)
+    assert cluster.run("x", [1]).values == {1: 2}
+    crashed = cluster.run("import os\nos.abort()", [1], check=False)
+    assert crashed.outcomes[1].kind == "lost"
+    found = cluster.run("x, 'of_frame' in globals()", timeout=60)
+    assert found.values == dict.fromkeys(range(4), (1, False))

@@ -218,12 +218,14 @@ def test_time_in_the_queue_does_not_count(cluster: jdist.Cluster) -> None:
 
 
 def test_interrupt_of_one_run_leaves_the_others(cluster: jdist.Cluster) -> None:
-    stays = cluster.run("import time; time.sleep(1); rank", ranks=[0], background=True)
+    stays = cluster.run("import time\ngoes = True\nwhile goes: time.sleep(0.01)\nrank", ranks=[0], background=True)
     goes = cluster.run("import time; time.sleep(100)", ranks=[1], background=True)
     assert eventually(lambda: goes.state == stays.state == "running")
     cluster.interrupt([1])
     assert goes.wait(60)
     assert goes.outcomes[1].kind == "interrupted"
+    assert not stays.is_done
+    cluster.push(goes=False)
     assert stays.wait(60)
     assert stays.values == {0: 0}
 
@@ -260,7 +262,7 @@ import time
 saved = 0
 def save():
     global saved
-    end = time.monotonic() + 1.2
+    end = time.monotonic() + 2.5
     while time.monotonic() < end: time.sleep(0.01)
     saved += 1
 """
