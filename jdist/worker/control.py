@@ -56,6 +56,7 @@ from jdist.worker.saving.process import SavingRank
 _log = logging.getLogger("jdist.worker")
 
 _GENTLE = 1.0  # Seconds in which a cell in a paused frame may end without the end of any connection.
+_ROUNDS = 4  # So often it gets these, while it waits for no other rank: on a busy machine it may only be slow.
 
 _unpack: Unpacker[Any] = Unpacker(ToWorker)
 
@@ -71,6 +72,7 @@ class ControlThread:
         self._generation = 0
         kernel: Any = app.kernel
         namespace: dict[str, Any] = kernel.shell.user_ns
+        self._namespace = namespace
         self._groups = GroupRegistry(namespace, spec.cluster)
         self._groups.on_group_made = self._send_group_made
         self._groups.log.cells = cell_numbers(kernel.shell)
@@ -147,7 +149,7 @@ class ControlThread:
         if at.options is not None:
             from jdist.worker.saving.save import save  # only here: it imports much
 
-            save(at.options.directory, at.options.names, at.save, at.options.keep, self._saving.shell.user_ns)
+            save(at.options.directory, at.options.names, at.save, at.options.keep, self._namespace)
 
     # ------------------------------------------------------------ the control thread
 
@@ -235,7 +237,7 @@ class ControlThread:
             return self._cells.spans.is_due(abort.run) and policy.deadline is None and self._sigint.is_handled
 
         if abort.is_inner:
-            if self._debugger.end_inner(abort.run, _GENTLE):
+            if self._end_inner(abort.run):
                 self._forget_interrupt(policy)
                 return  # the group is as it was, for the run that is paused
             self._groups.log.has_broken_group = True  # from here on connections are ended
@@ -251,6 +253,16 @@ class ControlThread:
             policy.may_signal,
         )
         self._forget_interrupt(policy)
+
+    def _end_inner(self, run: int) -> bool:
+        """Interrupt a cell in a paused frame, and return whether it ended: not if it waits for other ranks."""
+        for _ in range(_ROUNDS):
+            if self._debugger.end_inner(run, _GENTLE):
+                return True
+            at = self._observer.glance()
+            if at is None or at.activity.kind != "python":
+                return False
+        return False
 
     def _forget_interrupt(self, policy: InterruptPolicy) -> None:
         """A run was aborted: its KeyboardInterrupt would keep the frames alive through which it was raised."""

@@ -218,6 +218,6 @@ class DebuggedCluster(BaseCluster):
         rows = [row for row in report.ranks if not ranks or row.rank in ranks]
         remedies = [Remedy("pause", "pause the running ranks")] if any(row.run for row in rows) else []
         idle = tuple(row.rank for row in rows if not row.run)
-        if idle and await self._link.query_within(idle, ReadStack(), RankFailure, _GLANCE):
+        if idle and await self._link.query_within(idle, ReadStack(), RankFailure, _ANSWER):
             remedies.append(Remedy("debug", "inspect where the last cell failed"))
         return UsageError(who, remedies=remedies)

@@ -22,13 +22,12 @@ class Children:
     """The children of this process's present run; callable from any thread."""
 
     def __init__(self) -> None:
-        self._since = 0.0
-        self._newest = 0  # The process id that was assigned last when the run began.
+        self._began = (0.0, 0)  # When the run began, and the process id that was assigned last then.
 
     def begin(self) -> None:
         """A run begins."""
-        self._newest = int(Path("/proc/loadavg").read_text().split()[-1])
-        self._since = time.clock_gettime(time.CLOCK_BOOTTIME)
+        newest = int(Path("/proc/loadavg").read_text().split()[-1])
+        self._began = time.clock_gettime(time.CLOCK_BOOTTIME), newest
 
     def find(self) -> dict[int, float]:
         """Those of the run, with the moments of their starts, but for those that ignore SIGINT."""
@@ -44,9 +43,10 @@ class Children:
 
     def _is_of_run(self, pid: int, began: float) -> bool:
         """By its age, and by its number where both have begun within one tick: numbers go up."""
-        if abs(began - self._since) > _TICK:
-            return began > self._since
-        return pid > self._newest
+        since, newest = self._began
+        if abs(began - since) > _TICK:
+            return began > since
+        return pid > newest
 
     @staticmethod
     def end(found: dict[int, float], grace: float, is_left_alone: Callable[[], bool]) -> None:

@@ -83,9 +83,9 @@ class CellRunner:
         kernel = self._kernel
         async with main_lock(kernel):
             self._streams.catch_up()  # what children of the last cell have written since its end is the last cell's
+            self.children.begin()  # first: once the cell has begun, what it has started may be asked for
             self._begin(cell)
             kernel.pre_handler_hook()
-            self.children.begin()
             self._streams.restore()  # threads may have replaced them since the last cell
             remove_prompts()
             try:

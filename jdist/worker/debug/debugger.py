@@ -194,17 +194,26 @@ class Debugger:
 
     def read_names(self, session: dict[str, Any]) -> dict[str, Any]:
         """The names that queries see: those of the chosen frame, or of the session."""
-        paused = self.paused
-        return session if paused is None else paused.stack.names.read()
+        with self._lock:
+            paused = self._staying()
+            return session if paused is None else paused.stack.names.read()
 
     def bind(self, values: dict[str, Any], session: dict[str, Any]) -> None:
         """Bind names where queries see them."""
+        with self._lock:  # the thread takes it to go on, so the frame stands still
+            paused = self._staying()
+            if paused is None:
+                session.update(values)
+                return
+            with paused.stack.names.used() as names:
+                names.update(values)
+
+    def _staying(self) -> Paused | None:
+        """The pause, unless it was ended and the thread only has to notice. With the lock."""
         paused = self.paused
-        if paused is None:
-            session.update(values)
-            return
-        with paused.stack.names.used() as names:
-            names.update(values)
+        if paused is None or self._aborted == paused.run or self._resumes[paused.run] != paused.resumes:
+            return None
+        return paused
 
     # ------------------------------------------------------------ the thread that pauses
 
@@ -318,12 +327,16 @@ class Debugger:
             stack.names.add("__return__", *stop.returned)  # as pdb names it
             returns = summarize(*stop.returned)
         paused = RankPaused(run, self._worker, reason, stack.at, resumes, stop.call, returns, name, error)
-        with self._cells.report_pause(paused):
-            while isinstance(order := self._orders.get(), ExecuteCell):
-                self._cells.run_within(order, stack.names.entered(self._shell))
-        with self._lock:
-            self.paused = None
-        self._refuse_rest()
+        try:
+            with self._cells.report_pause(paused):
+                while isinstance(order := self._orders.get(), ExecuteCell):
+                    self._cells.run_within(order, stack.names.entered(self._shell))
+                    if name:  # an interrupt of that cell may have been asked for as it ended
+                        raise_in_thread(threading.get_ident(), None)
+        finally:
+            with self._lock:
+                self.paused = None
+            self._refuse_rest()
         return order
 
     def _stop_waiting(self) -> None:

@@ -140,12 +140,12 @@ class Replacement:
     def _replace_in(self, holder: Any) -> bool:
         """Replace inside one container, instance, class, function, partial or closure; whether anything was held."""
         if _is(holder, list | deque):
-            found = [(i, made) for i, value in enumerate(holder) if (made := self.replacement(value)) is not None]
+            found = [(i, made) for i, value in enumerate(list(holder)) if (made := self.replacement(value)) is not None]
             for i, made in found:
                 holder[i] = made
             return bool(found)
         if _is(holder, set):
-            changes = [(value, made) for value in holder if (made := self.replacement(value)) is not None]
+            changes = [(value, made) for value in list(holder) if (made := self.replacement(value)) is not None]
             holder.difference_update([value for value, _ in changes])
             holder.update(made for _, made in changes)
             return bool(changes)
@@ -180,15 +180,17 @@ class Replacement:
         return bool(found)
 
     def _replace_in_dict(self, holder: dict[Any, Any]) -> bool:
-        found = [(key, made) for key, value in holder.items() if (made := self.replacement(value)) is not None]
+        found = [(key, made) for key, value in list(holder.items()) if (made := self.replacement(value)) is not None]
         if "__module__" in holder and found:  # a class's: it must learn of the change
             for owner in [each for each in gc.get_referrers(holder) if _is(each, type)]:
                 for name, made in found:
                     type.__setattr__(owner, name, made)
         holder.update(found)
-        if not any(self.replacement(key) is not None for key in holder):
+        if not any(self.replacement(key) is not None for key in list(holder)):
             return bool(found)
-        items = [(key if (made := self.replacement(key)) is None else made, value) for key, value in holder.items()]
+        items = [
+            (key if (made := self.replacement(key)) is None else made, value) for key, value in list(holder.items())
+        ]
         holder.clear()  # their order is kept
         holder.update(items)
         return True

@@ -48,6 +48,7 @@ class NamesHandover:
     def __init__(self, spec: WorkerSpec, shell: Any, observer: Observer, groups: GroupRegistry):
         self._spec = spec
         self._shell = shell
+        self._namespace: dict[str, Any] = shell.user_ns  # The shell has another one while a cell runs in a frame.
         self._observer = observer
         self._groups = groups
         self._line: socket.socket | None = None
@@ -90,15 +91,15 @@ class NamesHandover:
             self._send(WorkerFails(number, self._observation()))
         if not self._is_due:  # else it has none of its own yet
             writer = NamesWriter(lambda: self._send(SavingNames()))
-            kept = session.take(self._shell, self._environment)
-            nbytes = Save(self._shell, kept, self._groups.is_own_name).write(writer)
+            kept = session.take(self._shell, self._namespace, self._environment)
+            nbytes = Save(self._namespace, self._shell.user_ns_hidden, kept, self._groups.is_own_name).write(writer)
             self._send(NamesSaved(nbytes), [writer.fd])
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the user's own
                 stream.flush()
 
     def _observation(self) -> Observation | None:
-        device = str(self._shell.user_ns.get("device", "cpu"))
+        device = str(self._namespace.get("device", "cpu"))
         try:
             return self._observer.observe(device, 0, _RECENT_CALLS)
         except Exception as e:  # the process is broken: whatever it may be

@@ -24,9 +24,15 @@ Losses = dict[str, str]
 class Save:
     """One saving of ``namespace``, together with what ``session`` gives for each of its keys."""
 
-    def __init__(self, shell: Any, session: Mapping[str, Callable[[], Any]], is_own_name: Callable[[str], bool]):
-        self._namespace: dict[str, Any] = shell.user_ns
-        self._hidden: Mapping[str, Any] = shell.user_ns_hidden
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        hidden: Mapping[str, Any],
+        session: Mapping[str, Callable[[], Any]],
+        is_own_name: Callable[[str], bool],
+    ):
+        self._namespace = namespace
+        self._hidden = hidden
         self._session = session
         self._is_own_name = is_own_name
         self._losses: Losses = {}

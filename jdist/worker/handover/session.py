@@ -14,7 +14,7 @@ from jdist.worker.compat.ipykernel import cell_files
 from jdist.worker.groups import on_reform
 
 
-def take(shell: Any, environment: Mapping[str, str]) -> dict[str, Callable[[], Any]]:
+def take(shell: Any, namespace: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Callable[[], Any]]:
     """What can be carried, by a key for :func:`restore`; each is asked for by itself, as the process is failing.
 
     ``environment`` is the one that the process began with.
@@ -31,7 +31,7 @@ def take(shell: Any, environment: Mapping[str, str]) -> dict[str, Callable[[], A
         "dtype": torch.get_default_dtype,
         "deterministic": torch.are_deterministic_algorithms_enabled,
         "count": lambda: shell.execution_count,
-        "inputs": lambda: list(shell.user_ns.get("In", ())),
+        "inputs": lambda: list(namespace.get("In", ())),
         "files": lambda: dict(files),
         "sources": lambda: {name: linecache.cache[name] for name in files if name in linecache.cache},
         "on_reform": on_reform.functions,

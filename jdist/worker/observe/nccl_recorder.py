@@ -64,7 +64,7 @@ class NcclRecorder:
 
     def progress(self, name: str) -> NcclProgress | None:
         """How far the present group of this name is; None if it has called no collective of NCCL's."""
-        newest = max((number for number, own in self._names.items() if own == name), default=-1)
+        newest = max((number for number, own in list(self._names.items()) if own == name), default=-1)
         return self._progress.get(newest) if newest >= self._formed else None
 
     def is_current(self, entry: dict[str, Any]) -> bool:
@@ -75,7 +75,7 @@ class NcclRecorder:
     def _formed(self) -> int:
         """The number of the present world, before which those of its groups cannot be."""
         world = torch_compat.world_name()
-        return max((number for number, name in self._names.items() if name == world), default=0)
+        return max((number for number, name in list(self._names.items()) if name == world), default=0)
 
 
 def _is_done(entry: dict[str, Any]) -> bool:

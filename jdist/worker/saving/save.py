@@ -159,7 +159,7 @@ def _collect(
     if names:
         values = {name: value for name, value in values.items() if name in names}
     else:
-        asked = session.take(this.shell, {})
+        asked = session.take(this.shell, namespace, {})
         values |= {f"{SESSION}{key}": asked[key]() for key in _SESSION_KEYS}
         for key in ("files", "sources"):
             values[f"{SESSION}{key}"] = {cell_file(name): what for name, what in values[f"{SESSION}{key}"].items()}

@@ -90,7 +90,7 @@ def describe(obj: Any) -> ValueDescription:
 
 def _nearest(word: object, known: Iterable[object]) -> str:
     """The nearest known name as a question, or the list of all if that is short."""
-    names = [str(k) for k in known if not str(k).startswith("_")]
+    names = [str(k) for k in list(known) if not str(k).startswith("_")]
     text = nearest(str(word), names)
     return text if len(names) <= 12 or "did you mean" in text else ""
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jdist.core.messages.debug import ResumeRanks
-from jdist.worker.debug.debugger import SIGNAL, Debugger
+from jdist.worker.debug.debugger import SIGNAL, Debugger, Paused
 from jdist.worker.observe.call_log import CallLog
 
 RUN = 5
@@ -62,3 +62,14 @@ def test_a_request_that_is_withdrawn_while_its_signal_is_handled_leaves_the_next
     assert not pauses, "it was withdrawn"
     rank.request(RUN)
     assert pauses == ["request"]
+
+
+def test_names_that_are_pushed_after_a_resume_belong_to_the_session(rank: Debugger) -> None:
+    """The thread has not taken notice of it yet; soon nobody reads the frame's names any more."""
+    stack: Any = SimpleNamespace(names=None)
+    rank.paused = Paused(RUN, "request", stack, "", 0, "", 0)
+    rank.resume(ResumeRanks(RUN, ()))
+    session: dict[str, Any] = {}
+    rank.bind({"go": True}, session)
+    assert session == {"go": True}
+    assert rank.read_names(session) is session

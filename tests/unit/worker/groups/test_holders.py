@@ -122,3 +122,21 @@ def test_nothing_is_searched_where_every_reference_is_known(monkeypatch: pytest.
     holder = [1, old[0], {"a": old[0]}]  # the collector does not know the dict
     Replacement(old, [new]).run([holder[2]])
     assert holder == [1, new, {"a": new}]
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "set"])
+def test_containers_may_change_while_they_are_searched(kind: str) -> None:
+    """As by a thread of the user's, which goes on while the world is formed again."""
+    old, new = [Handle()], Handle()
+    holder: Any = {"list": [0, old[0]], "dict": {0: 0, 1: old[0]}, "set": {0, old[0]}}[kind]
+
+    class Changing(Replacement):
+        def replacement(self, value: Any) -> Any:
+            {"list": lambda: holder.append(9), "dict": lambda: holder.update({9: 9}), "set": lambda: holder.add(9)}[
+                kind
+            ]()
+            return super().replacement(value)
+
+    assert Changing(old, [new]).run([holder]) == []
+    assert new in (holder.values() if kind == "dict" else holder)
+    assert 9 in holder

@@ -49,8 +49,8 @@ def carry() -> Iterator[Carry]:
         before.user_ns_hidden["__builtins__"] = names["__builtins__"]
         writer = NamesWriter(lambda: None)
         fds.append(writer.fd)
-        kept = session.take(before, {}) if with_session else {}
-        nbytes = Save(before, kept, own.__contains__).write(writer)
+        kept = session.take(before, names, {}) if with_session else {}
+        nbytes = Save(names, before.user_ns_hidden, kept, own.__contains__).write(writer)
         after = shell({"__name__": "__main__", "torch": torch, "In": [""], "Out": {}})
         return after.user_ns, load(NamesReader(writer.fd, nbytes), after, {})
 
