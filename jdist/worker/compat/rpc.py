@@ -72,11 +72,9 @@ def served_function() -> CodeType:
     return code
 
 
-def raise_in_thread(ident: int, error: type[BaseException] | None) -> None:
-    """Have a thread of this process raise as soon as it executes Python; None: no longer."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(ident), None if error is None else ctypes.py_object(error)
-    )
+def raise_in_thread(ident: int, error: type[BaseException]) -> None:
+    """Have a thread of this process raise as soon as it executes Python."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
 
 
 def forget_agent() -> None:

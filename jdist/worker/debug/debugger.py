@@ -331,8 +331,6 @@ class Debugger:
             with self._cells.report_pause(paused):
                 while isinstance(order := self._orders.get(), ExecuteCell):
                     self._cells.run_within(order, stack.names.entered(self._shell))
-                    if name:  # an interrupt of that cell may have been asked for as it ended
-                        raise_in_thread(threading.get_ident(), None)
         finally:
             with self._lock:
                 self.paused = None
