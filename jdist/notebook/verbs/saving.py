@@ -19,21 +19,21 @@ _NAMES = option("names", nargs="*", help="NAME[,NAME]; default: everything that 
     _NAMES,
     option("--keep", type=parse_count, default=2, metavar="N", help="keep the newest N saves; default: 2"),
     option("-b", "--background", action="store_true", help="return as soon as the ranks are free"),
-    option("--every", type=parse_duration, metavar="TIME", help="save by itself, such as every 10m"),
-    option("--off", action="store_true", help="do not save by itself any more"),
+    option("--every", type=parse_duration, metavar="TIME", help="save automatically, such as every 10m"),
+    option("--off", action="store_true", help="stop automatic saves"),
 )
 def save(s: Session, o: Namespace) -> None:
     """write what the ranks hold into a folder, for any number of ranks: save DIR [NAME,…] [--every 10m | --off]
 
     The ranks are busy only while they copy their values. Cells may run while the copies are written. With --every, a
-    save begins by itself between two cells, or where a cell calls jdist.save_if_due().
+    save begins automatically between two cells, or where a cell calls jdist.save_if_due().
     """
     if o.off:
         s.cluster.autosave("", every=None)
-        s.echo("sessions are not saved by themselves any more")
+        s.echo("automatic saves are off")
         return
     if not o.directory:
-        raise UsageError(f"{typed('save')} needs a directory")
+        raise UsageError(f"name a folder that all nodes share, such as: {typed('save')} /shared/me/run1")
     if o.every is not None:
         s.cluster.autosave(o.directory, _joined(o.names), every=o.every, keep=o.keep)
         s.echo(f"saving to {o.directory} every {format_duration(o.every)}; the newest {o.keep} are kept")
@@ -51,7 +51,12 @@ def save(s: Session, o: Namespace) -> None:
 
 @verb(
     "load",
-    option("directory", help="where sessions were saved: the newest is loaded; or the folder of one save"),
+    option(
+        "directory",
+        nargs="?",
+        default="",
+        help="where sessions were saved: the newest is loaded; or the folder of one save",
+    ),
     _NAMES,
     option("--map", default="", metavar="RANK=SAVED,…", help="these ranks take the values of other saved ranks"),
 )
@@ -61,6 +66,8 @@ def load(s: Session, o: Namespace) -> None:
     In a world of another size, tensors that are sharded are sharded anew, and names that were equal on all ranks are
     on all ranks. Of names that differed by rank, each rank gets those of its own number.
     """
+    if not o.directory:
+        raise UsageError(f"name the folder that {typed('save')} wrote to, such as: {typed('load')} /shared/me/run1")
     done = s.cluster.load(o.directory, _joined(o.names), sources=_sources(o.map))
     for text in (*done.notes, *done.decisions):
         s.echo(text)

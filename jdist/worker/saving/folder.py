@@ -118,7 +118,8 @@ def newest(directory: Path) -> Path:
         return directory
     found = saves(directory)
     if not found:
-        raise UsageError(f"there is no saved session in {directory}")
+        what = "saved session in" if directory.is_dir() else "folder"
+        raise UsageError(f"there is no {what} {directory}; name the folder that was given to save")
     return found[-1][1]
 
 

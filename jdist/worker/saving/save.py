@@ -14,6 +14,7 @@ import datetime as dt
 import platform
 import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def save(directory: str, names: tuple[str, ...], save_id: str, keep: int, namesp
     entries, meshes, units, losses = exchange.agreed(lambda: _collect(names, save_id, namespace, this))
     decision = _compare(units, entries, meshes, losses, namespace)
     if names:
-        exchange.check(_missing(names, decision))
+        exchange.check(_missing(names, decision, _values(namespace, this)))
     writing, final = exchange.decided(None, lambda _: folder.begin(Path(directory), save_id))
     exchange.check(_not_shared(writing))
     try:
@@ -155,7 +156,7 @@ def _collect(
     names: tuple[str, ...], save_id: str, namespace: dict[str, Any], this: SavingRank
 ) -> tuple[Entries, MeshTable, list[Unit], dict[str, str]]:
     own_device = namespace.get("device", torch.device("cpu"))
-    values = dict(users_values(namespace, this.shell.user_ns_hidden, this.is_own_name))
+    values = _values(namespace, this)
     if names:
         values = {name: value for name, value in values.items() if name in names}
     else:
@@ -170,12 +171,14 @@ def _collect(
     return entries, meshes, units, collection.losses
 
 
-def _missing(names: tuple[str, ...], decision: _Decision) -> str:
-    known = [each.name for each in decision.names] + [each.name for each in decision.left_out]
-    for name in names:
-        if name not in known:
-            return f"no rank has a name {name!r}{nearest(name, known)}"
-    return ""
+def _values(namespace: dict[str, Any], this: SavingRank) -> dict[str, Any]:
+    return dict(users_values(namespace, this.shell.user_ns_hidden, this.is_own_name))
+
+
+def _missing(names: tuple[str, ...], decision: _Decision, here: Iterable[str]) -> str:
+    """The error for a name that no rank has, with the nearest of those that are bound ``here``; "" if there is none."""
+    found = {each.name for each in decision.names} | {each.name for each in decision.left_out}
+    return next((f"no rank has a name {name!r}{nearest(name, here)}" for name in names if name not in found), "")
 
 
 def _not_shared(writing: Path) -> str:

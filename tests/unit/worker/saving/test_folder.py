@@ -75,8 +75,8 @@ def test_a_process_that_ends_at_any_moment_leaves_the_older_save_whole(
 
 
 def test_a_folder_without_a_save_is_named(tmp_path: Path) -> None:
-    for directory in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(UsageError, match=f"no saved session in {directory}"):
+    for directory, what in ((tmp_path, "saved session in"), (tmp_path / "missing", "folder")):
+        with pytest.raises(UsageError, match=f"there is no {what} {directory}; name the folder"):
             folder.newest(directory)
 
 
