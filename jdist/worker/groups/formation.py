@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before the first world: it binds the world as default arguments
 from msgspec import Struct
+from torch.distributed import TCPStore
 from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.errors import LaunchError
@@ -46,7 +47,7 @@ class RankFormation:
     """One rank's part in forming one generation.
 
     ``gpu_index`` is the GPU that is this process's own on its node: its first local rank, also after others were
-    removed. ``abandoned`` is set when it is to be given up. Raises LaunchError for a backend that this torch or this
+    removed. Setting ``abandoned`` makes it fail soon. Raises LaunchError for a backend that this torch or this
     machine cannot do.
     """
 
@@ -55,7 +56,8 @@ class RankFormation:
         self.rank = rank
         self._gpu_index = gpu_index
         self._client = client
-        self.abandoned = abandoned
+        self.store: TCPStore | None = None  # Where the world has met, if the cluster has a store.
+        self._abandoned = abandoned
         self._deadline = time.monotonic() + form.timeout
         self._topology = Topology(form.nproc_per_node, (), form.node_of)
         self.local_rank = self._topology.local_rank(rank)
@@ -98,8 +100,8 @@ class RankFormation:
         is_over = threading.Event()
 
         def watch() -> None:
-            self.abandoned.wait(max(0.0, self._deadline - time.monotonic()) + _SLACK)
-            self.abandoned.set()
+            self._abandoned.wait(max(0.0, self._deadline - time.monotonic()) + _SLACK)
+            self._abandoned.set()
             waker = ListenerWaker()
             while not is_over.is_set():
                 self._client.disconnect()
@@ -114,7 +116,7 @@ class RankFormation:
             yield
         finally:
             is_over.set()
-            self.abandoned.set()
+            self._abandoned.set()
             thread.join(_SLACK)
 
     def init_world(self) -> None:
@@ -153,7 +155,8 @@ class RankFormation:
         prefix = f"gen{form.generation}"
         lasting = None
         if form.store_port:
-            lasting = dist.PrefixStore(prefix, self._client.get(form.store_host, form.store_port, self.abandoned))
+            self.store = self._client.get(form.store_host, form.store_port, self._abandoned)
+            lasting = dist.PrefixStore(prefix, self.store)
         if not form.init_method.startswith("file://"):
             if lasting is None:
                 raise LaunchError(f"rank {self.rank} knows of no rendezvous store for {form.init_method}")

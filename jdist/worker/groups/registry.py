@@ -253,8 +253,11 @@ class GroupRegistry:
         self._named.clear()
         self._named.update({name: groups[f"group {name!r}"] for name in form.named})
         self._bind_names(formation, mesh)
-        if formation.rank == 0 and form.store_port:
-            sweep(self.store_client.get(form.store_host, form.store_port), form.generation)
+        if formation.rank == 0 and formation.store is not None:
+            try:
+                sweep(formation.store, form.generation)
+            except RuntimeError as e:  # the store has died since; its keys are gone with it
+                _log.info("keys of earlier generations were not deleted: %s", e)
         self.log.world_formed()
         if self._world_timeout is not None:
             torch_compat.set_timeout(dist.group.WORLD, self._world_timeout)

@@ -4,8 +4,8 @@ One client lasts for the process: each new connection makes both ends look each 
 where a name server drops packets. A spare is connected for when the client's connection has been shut down. Before a
 client is used again, the store must have answered it: its connection may have broken meanwhile.
 
-While a store is dead, torch tries to connect for as long as it may, and cannot be told to stop. So it is asked to only
-once the port accepts connections, which is waited for here, until the caller gives up. No lock is held meanwhile.
+torch retries a refused connection until its timeout and cannot be interrupted. It is therefore asked to connect only
+once the port accepts connections. Waiting for that holds no lock, and ends when the formation is abandoned.
 """
 
 import os
@@ -21,12 +21,12 @@ from torch.distributed import Store, TCPStore
 from jdist.core.errors import LaunchError
 from jdist.worker.gloo.connections import Endpoint, connections_to, shut_down
 
-_CONNECT = 30.0  # Seconds for a connection.
-_ATTEMPT = 2.0  # Seconds of these for one attempt, in which nothing can be given up.
+_CONNECT = 30.0  # Seconds to connect to the store.
+_ATTEMPT = 2.0  # Seconds for one attempt, which cannot be interrupted.
 _AGAIN = 0.05  # Seconds between two attempts.
 _ANSWERED = 5.0  # Seconds for the store to answer; longer than one or two lost packets take.
 _CLIENTS = 3  # The client that lasts, the spare, and a new one.
-_connecting: dict[int, threading.Lock] = defaultdict(threading.Lock)  # By port.
+_connecting: dict[int, threading.Lock] = defaultdict(threading.Lock)  # By the store's port.
 _Client = tuple[TCPStore, set[Endpoint]]  # A client and the local ends of its connections.
 
 
@@ -46,9 +46,8 @@ class StoreClient:
         """The store's port, 0 before it has been connected to."""
         return self._at[1]
 
-    def get(self, host: str, port: int, abandoned: threading.Event | None = None) -> TCPStore:
+    def get(self, host: str, port: int, abandoned: threading.Event) -> TCPStore:
         """A client that works. Raises LaunchError when the store does not answer, or once ``abandoned`` is set."""
-        abandoned = abandoned or threading.Event()
         for _ in range(_CLIENTS):
             client = self._take(host, port, abandoned)
             if self._answers(client):
@@ -75,8 +74,8 @@ class StoreClient:
             if self._at != (host, port):
                 self._at, self._client, self._spare, self._opening = (host, port), None, None, None
             opening = self._opening if self._client is None else None
-        if opening is not None:
-            opening.join(_ATTEMPT)
+        while opening is not None and opening.is_alive() and not abandoned.is_set():
+            opening.join(_AGAIN)
         with self._lock:
             if self._client is None:
                 self._client, self._spare = self._spare, None

@@ -16,6 +16,8 @@ from jdist.worker.groups.store_client import StoreClient
 from support.waits import eventually
 
 HOST = "127.0.0.1"
+WANTED = threading.Event()
+"""Of a formation that nobody abandons."""
 InThread = Callable[[Callable[[], None]], None]
 
 
@@ -31,15 +33,15 @@ def test_a_client_whose_connection_broke_is_replaced_and_so_is_the_spare(in_thre
     def body() -> None:
         store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
         client = StoreClient()
-        first = client.get(HOST, store.port)
+        first = client.get(HOST, store.port, WANTED)
         first.set("a", "1")
-        assert client.get(HOST, store.port) is first, "one client lasts"
+        assert client.get(HOST, store.port, WANTED) is first, "one client lasts"
         assert eventually(lambda: client._spare)
         shut_down((), store.port)
-        second = client.get(HOST, store.port)
+        second = client.get(HOST, store.port, WANTED)
         assert second is not first
         assert second.get("a") == b"1"
-        assert client.get(HOST, store.port) is second
+        assert client.get(HOST, store.port, WANTED) is second
 
     in_thread(body)
 
@@ -48,12 +50,12 @@ def test_disconnecting_ends_the_clients_connection_only(in_thread: InThread) -> 
     def body() -> None:
         store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
         client = StoreClient()
-        first = client.get(HOST, store.port)
+        first = client.get(HOST, store.port, WANTED)
         other = dist.TCPStore(HOST, store.port, is_master=False, wait_for_workers=False)
         spare = eventually(lambda: client._spare)
         client.disconnect()
         other.set("a", "1")
-        assert client.get(HOST, store.port) is spare[0] is not first
+        assert client.get(HOST, store.port, WANTED) is spare[0] is not first
         assert spare[0].get("a") == b"1"
 
     in_thread(body)
@@ -74,7 +76,7 @@ def test_a_dead_store_holds_up_no_later_one(in_thread: InThread) -> None:
             abandoned.set()
             with pytest.raises(LaunchError, match="cannot be reached"):
                 earlier.result(10)
-            client.get(HOST, store.port).set("a", "1")
+            client.get(HOST, store.port, WANTED).set("a", "1")
             assert eventually(lambda: client._spare)
 
         in_thread(body)
@@ -87,7 +89,7 @@ def test_a_store_that_listens_a_moment_later_is_waited_for(in_thread: InThread) 
     def body() -> None:
         client = StoreClient()
         with ThreadPoolExecutor(1) as pool:
-            connecting = pool.submit(client.get, HOST, port)
+            connecting = pool.submit(client.get, HOST, port, WANTED)
             assert eventually(lambda: client.port == port)
             store = dist.TCPStore(HOST, port, is_master=True, wait_for_workers=False)
             connecting.result(20).set("a", "1")
