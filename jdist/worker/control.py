@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -55,8 +56,7 @@ from jdist.worker.saving.process import SavingRank
 
 _log = logging.getLogger("jdist.worker")
 
-_GENTLE = 1.0  # Seconds in which a cell in a paused frame may end without the end of any connection.
-_ROUNDS = 4  # So often it gets these, while it waits for no other rank: on a busy machine it may only be slow.
+_GENTLE = 1.0  # Seconds for an interrupted cell in a paused frame to end before its rank may be taken to be blocked.
 
 _unpack: Unpacker[Any] = Unpacker(ToWorker)
 
@@ -237,7 +237,7 @@ class ControlThread:
             return self._cells.spans.is_due(abort.run) and policy.deadline is None and self._sigint.is_handled
 
         if abort.is_inner:
-            if self._end_inner(abort.run):
+            if self._end_inner(abort):
                 self._forget_interrupt(policy)
                 return  # the group is as it was, for the run that is paused
             self._groups.log.has_broken_group = True  # from here on connections are ended
@@ -254,15 +254,18 @@ class ControlThread:
         )
         self._forget_interrupt(policy)
 
-    def _end_inner(self, run: int) -> bool:
-        """Interrupt a cell in a paused frame, and return whether it ended: not if it waits for other ranks."""
-        for _ in range(_ROUNDS):
-            if self._debugger.end_inner(run, _GENTLE):
-                return True
+    def _end_inner(self, abort: AbortRun) -> bool:
+        """Interrupt a cell in a paused frame; whether it ended before its rank was seen to wait for others.
+
+        The other half of the grace is left for ending connections.
+        """
+        until = time.monotonic() + abort.grace / 2
+        while not self._debugger.end_inner(abort.run, _GENTLE):
             at = self._observer.glance()
-            if at is None or at.activity.kind != "python":
+            is_waiting = at is not None and at.activity.kind != "python"
+            if is_waiting or self._debugger.is_in_call() or time.monotonic() > until:
                 return False
-        return False
+        return True
 
     def _forget_interrupt(self, policy: InterruptPolicy) -> None:
         """A run was aborted: its KeyboardInterrupt would keep the frames alive through which it was raised."""

@@ -102,6 +102,32 @@ def test_a_rank_is_restarted_that_others_are_paused_with(own: jdist.Cluster) -> 
     check_world(own, {1})
 
 
+def test_an_interrupt_of_a_cell_that_ends_slowly_there(own: jdist.Cluster) -> None:
+    """It waits for no rank, so the run that is paused keeps its process groups."""
+    run = pause_training(own)
+    generation = own.generation
+    code = """
+import time
+def ends_slowly():
+    end = None
+    while end is None or time.monotonic() < end:
+        try:
+            time.sleep(0.01)
+        except KeyboardInterrupt:
+            end = end or time.monotonic() + 1.4
+ends_slowly()
+"""
+    inner = own.run(code, background=True)
+    assert eventually(lambda: all("ends_slowly" in own.stack(rank) for rank in range(4)))
+    inner.cancel()
+    assert inner.wait(30)
+    own.run("go = True")
+    own.resume()
+    assert ended(run) == dict.fromkeys(range(4), 2)
+    check_world(own)
+    assert own.generation == generation
+
+
 def test_an_interrupt_of_a_cell_in_a_collective_there(own: jdist.Cluster) -> None:
     """It costs the group its connections: the world is formed again when the run is over, and not before."""
     run = pause_training(own)

@@ -170,6 +170,11 @@ class Debugger:
             self._cells.idle.wait(_AGAIN)
         return True
 
+    def is_in_call(self) -> bool:
+        """Whether the paused thread is in a call of torch.distributed, which a cell in its frame has made."""
+        paused = self.paused
+        return paused is not None and self._log.open(paused.ident) is not None
+
     def read_stack(self, query: ReadStack) -> Stack | None:
         """The stack of the pause, after choosing another frame; None if there is none."""
         paused = self.paused
@@ -195,21 +200,21 @@ class Debugger:
     def read_names(self, session: dict[str, Any]) -> dict[str, Any]:
         """The names that queries see: those of the chosen frame, or of the session."""
         with self._lock:
-            paused = self._staying()
+            paused = self._present()
             return session if paused is None else paused.stack.names.read()
 
     def bind(self, values: dict[str, Any], session: dict[str, Any]) -> None:
         """Bind names where queries see them."""
-        with self._lock:  # the thread takes it to go on, so the frame stands still
-            paused = self._staying()
+        with self._lock:  # the thread needs it to resume, so the frame cannot change meanwhile
+            paused = self._present()
             if paused is None:
                 session.update(values)
                 return
             with paused.stack.names.used() as names:
                 names.update(values)
 
-    def _staying(self) -> Paused | None:
-        """The pause, unless it was ended and the thread only has to notice. With the lock."""
+    def _present(self) -> Paused | None:
+        """The pause; None once it has been ended, even if its thread has not resumed yet. The caller has the lock."""
         paused = self.paused
         if paused is None or self._aborted == paused.run or self._resumes[paused.run] != paused.resumes:
             return None
