@@ -29,7 +29,7 @@ from jdist.core.ranks import RankSet, describe_ranks
 
 _RECENT_CALLS = 8  # Calls of each group that a rank reports, to compare them between ranks.
 _DEADLINE = 1.0  # Seconds until a poll ends although a rank has not answered; its agent answers for it earlier.
-_DEADLINE_PER_RANK = 0.001  # Seconds more for each rank of the world, as all answers take time to be read.
+_DEADLINE_PER_RANK = 0.001  # Seconds added for each rank, since reading an answer takes time.
 _CONFIRM_AFTER = 0.25  # Seconds until the second poll, if one is not proof enough.
 _REPEAT_AFTER = 1.0  # Seconds between two polls while a verdict stands: it is withdrawn when the run makes progress.
 SLOW_AFTER = 5.0  # Seconds of waiting until it is reported for which rank.

@@ -70,7 +70,7 @@ class ClusterFacts(Message, frozen=True):
 class Attached(Message, frozen=True):
     """Answer to a hello; ``liveness_name`` is the name of the peer's liveness connection (see wire/bulk/server).
 
-    ``pid`` is the controller's. A connection file may still have that of the one before.
+    ``pid`` is the controller's process id. The connection file may still contain that of a controller that has died.
     """
 
     liveness_name: str

@@ -83,7 +83,7 @@ class CellRunner:
         kernel = self._kernel
         async with main_lock(kernel):
             self._streams.catch_up()  # what children of the last cell have written since its end is the last cell's
-            self.children.begin()  # first: once the cell has begun, what it has started may be asked for
+            self.children.begin()  # before the cell can be aborted, which looks for its children
             self._begin(cell)
             kernel.pre_handler_hook()
             self._streams.restore()  # threads may have replaced them since the last cell

@@ -81,7 +81,7 @@ class FrameStack:
         self._is_user_code = is_user_code
         self._session = session  # The names of the rank's cells, which are visible in each frame after its own.
         self._names: dict[int, FrameNames] = {}
-        self._lock = threading.Lock()  # Guards the dictionary: queries are answered beside the thread that runs cells.
+        self._lock = threading.Lock()  # Guards the dictionary, which queries read in other threads.
         users = [place for place, (frame, _) in enumerate(self._frames) if is_user_code(frame)]
         self.chosen = users[-1] if users else len(self._frames) - 1
 
@@ -136,8 +136,8 @@ class FrameNames:
     Assignments of cells to local variables and to names of the module are written back. Any other name that a cell
     assigns is only in the dictionary, which is always the same object, since functions defined by cells refer to it.
 
-    Cells run in one thread while queries read and bind names in others. While anyone uses the dictionary, it is not
-    updated from the frame, so that no assignment is lost; each user's changes are written when that user is done.
+    Cells run in one thread while queries read and bind names in other threads. The dictionary is updated from the frame
+    only while none of them is using it, so that no assignment is lost. Each writes its changes to the frame when done.
     """
 
     def __init__(self, frame: FrameType, session: dict[str, Any]):
@@ -147,8 +147,10 @@ class FrameNames:
         self._names: dict[str, Any] = session if self._is_session else {}
         self._before: dict[str, Any] = {}
         self._added: set[str] = set()  # Names that cells have assigned and that do not belong to the frame.
-        self._users = 0  # How many may change the dictionary now.
-        self._lock = threading.RLock()  # Guards all of the above, but not what users do to the dictionary.
+        self._users = 0  # Threads that may be changing the dictionary.
+        self._lock = (
+            threading.RLock()
+        )  # Guards the attributes above, but not changes that cells make to the dictionary.
         code = frame.f_code
         self._variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
 

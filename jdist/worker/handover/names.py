@@ -48,7 +48,7 @@ class NamesHandover:
     def __init__(self, spec: WorkerSpec, shell: Any, observer: Observer, groups: GroupRegistry):
         self._spec = spec
         self._shell = shell
-        self._namespace: dict[str, Any] = shell.user_ns  # The shell has another one while a cell runs in a frame.
+        self._namespace: dict[str, Any] = shell.user_ns  # user_ns is replaced while a cell runs in a frame.
         self._observer = observer
         self._groups = groups
         self._line: socket.socket | None = None

@@ -61,7 +61,7 @@ class RunSpans:
 
     def is_due(self, run: int) -> bool:
         """Whether the run's cell is on or has not begun, and no later one has."""
-        spans = self._spans  # one version of it: the main thread may begin a run meanwhile
+        spans = self._spans  # read once, since the main thread may begin a run meanwhile
         own = next((s for s in reversed(spans) if s.run == run), None)
         last = spans[-1] if spans else None
         return (last is None or last.run < run) if own is None else own.ended is None

@@ -159,7 +159,7 @@ class UnitPickler(_SessionPickler):
         self._class_ids = class_ids
 
     def persistent_id(self, obj: Any) -> Any:
-        """What stands for a set, which has another order on each node."""
+        """What stands for a set, whose iteration order differs between nodes."""
         return self._sets.persistent_id(obj)
 
     def _reduce(self, obj: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Sets, pickled in a sorted order: as Python iterates them, each process has its own.
+"""Sets, pickled in sorted order, because the order in which Python iterates a set differs between processes.
 
 The C pickler asks for an object's persistent id before anything else, and only there a set can be intercepted.
 """
@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-_COMPARABLE = (str, bytes, int)  # Types whose values can be compared, each with its own.
-_PRINTED = (bool, float, complex, type(None), torch.dtype, torch.device)  # Types whose values are known by their repr.
+_COMPARABLE = (str, bytes, int)  # Types whose values can be sorted.
+_PRINTED = (bool, float, complex, type(None), torch.dtype, torch.device)  # Types whose values are sorted by their repr.
 
 
 class SortedSets:
@@ -24,7 +24,7 @@ class SortedSets:
     def persistent_id(self, obj: Any) -> Any:
         """What stands for the set: its number, where it first occurs with its type and elements.
 
-        None for anything else, also for sets whose elements have no order that is the same in all processes.
+        None for anything else, including sets with elements that cannot be sorted the same way in every process.
         """
         if type(obj) not in (set, frozenset):
             return None
@@ -47,7 +47,7 @@ def _sorted(elements: Collection[Any]) -> tuple[Any, ...] | None:
 
 
 def _key(element: Any) -> tuple[Any, ...]:
-    """A key by which elements of any of these types can be sorted together. Raises TypeError for others."""
+    """A sort key that also works for elements of different types. Raises TypeError for types that have none."""
     kind = type(element)
     of = kind.__qualname__
     if kind in _COMPARABLE:
@@ -62,7 +62,7 @@ def _key(element: Any) -> tuple[Any, ...]:
         return f"{kind.__module__}.{of}", element.name
     if isinstance(element, type):
         return "type", f"{element.__module__}.{element.__qualname__}"
-    raise TypeError(f"{of} has no order")
+    raise TypeError(f"elements of type {of} cannot be sorted")
 
 
 class SetUnpickler(pickle.Unpickler):
