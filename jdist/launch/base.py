@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from jdist.core.errors import UsageError, nearest
 from jdist.core.settings import Host, Settings
+from jdist.launch.form import LauncherForm
 
 ENTRY_POINTS = "jdist.launchers"
 _NAME_LENGTH = 24  # Characters of the cluster's name in a label, to which a scheduler appends more.
@@ -53,6 +54,7 @@ class Launcher(ABC):
     """
 
     is_remote: ClassVar[bool] = True  # Its nodes may be other machines: the controller listens for them.
+    form: ClassVar[LauncherForm] = LauncherForm()  # The fields of a form that starts a cluster.
 
     def __init__(self, plan: LaunchPlan):
         self.plan = plan

@@ -7,11 +7,16 @@ from pathlib import Path
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher
+from jdist.launch.form import LauncherForm, LauncherOption
 
 
 class JoinLauncher(Launcher):
     """Prints the line to run on each node."""
 
+    form = LauncherForm(
+        options=(LauncherOption("--file", "File", "~/join-line", "The line is written there (mode 0600), not shown"),),
+        arguments="",
+    )
     _line = ""  # The join line, once it is known.
 
     @classmethod
@@ -34,7 +39,10 @@ class JoinLauncher(Launcher):
         place = f"--node-rank {self.plan.first} " if self.plan.first else ""
         fork = "" if self.plan.settings.fork else "--no-fork "
         if path := _file(self.plan.settings.launcher_args):
-            return f"nodes join with the line in a file, in any order and at any time: jdist join {place}{fork}{path}"
+            return (
+                "run this on each node, in any order and at any time (the line is in a file):\n"
+                f"jdist join {place}{fork}{path}"
+            )
         return (
             "run this on each node, in any order and at any time (whoever has the line can join; it expires):\n"
             f"echo {self._line} | jdist join {place}{fork}-"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 
 from jdist.launch.base import join_words
+from jdist.launch.form import LauncherForm
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, last_words
 
 
@@ -13,6 +14,7 @@ class LocalLauncher(ProgramLauncher):
     """Starts ``jdist join`` on this machine, once per node, each in a session of its own."""
 
     is_remote = False
+    form = LauncherForm(arguments="")
     patience = 0.0
 
     async def launch(self, join_line: Awaitable[str]) -> None:

@@ -164,6 +164,10 @@ class ClusterList:
         """Begin a start, and return the cluster's name. Raises UsageError."""
         return await self._starts.begin(self.policy.complete(asked, await self.ranks_here()))
 
+    async def instructions(self, name: str) -> str:
+        """What the user has to do for the nodes of a start to join. It may contain the join line. Raises UsageError."""
+        return self._starts.instructions(name)
+
     async def act(self, name: str, what: Callable[[AsyncCluster], Awaitable[T]], within: float) -> T | None:
         """Do something with a cluster. Raises UsageError, ConnectionLost, LaunchError.
 

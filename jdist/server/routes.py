@@ -7,6 +7,7 @@
     POST   clusters                        write     start one: {"nproc_per_node": 2, …}; 202, it goes on
     GET    clusters/NAME                   read      all that is known of one
     DELETE clusters/NAME                   write     stop it; cancel its start; forget a start that failed
+    POST   clusters/NAME/instructions      execute   what to run on the nodes of a start, for them to join; holds a key
     GET    clusters/NAME/attach            read      the lines of a notebook's cell that attaches to it
     POST   clusters/NAME/interrupt         execute   {"ranks": "0-1"} or nothing: all
     POST   clusters/NAME/restart           execute   {"ranks": "0-1"} or nothing: all
@@ -26,6 +27,7 @@ An error is ``{"message": …, "reason": …}``: 400 cannot be done as asked, 40
 could not be started, 504 timed out. 202: it is under way, and events report its result.
 """
 
+import asyncio
 import importlib.util
 import os
 import shlex
@@ -47,6 +49,7 @@ from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.stacks import StepKind
 from jdist.launch.base import ENTRY_POINTS
 from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler
+from jdist.server.starts import form_of
 
 _MOST_LINES = 2000
 _STEP = 1.0  # Seconds in which a step mostly is over; events report the rest.
@@ -91,6 +94,14 @@ async def _show_cluster(handler: Handler, name: str) -> None:
 async def _stop(handler: Handler, name: str) -> None:
     handler.check(name)
     handler.send_done(await handler.cross(handler.clusters.stop(name, ANSWER_TIMEOUT)))
+
+
+@route("POST", "clusters/NAME/instructions", "execute")
+async def _show_instructions(handler: Handler, name: str) -> None:
+    handler.check(name)
+    about, _, line = (await handler.cross(handler.clusters.instructions(name))).rpartition("\n")
+    handler.set_header("Cache-Control", "no-store")
+    handler.send({"about": about, "line": line})
 
 
 @route("GET", "clusters/NAME/attach")
@@ -210,7 +221,9 @@ async def _show_launch(handler: Handler) -> None:
     installed = sorted({point.name for point in entry_points(group=ENTRY_POINTS)})
     ranks_here = await handler.cross(handler.clusters.ranks_here(), ANSWER_TIMEOUT)
     limits = {"max_ranks": policy.max_ranks, "ranks_here": ranks_here, "defaults": policy.default_args}
-    handler.send({"launchers": policy.launchers(installed), **limits})
+    launchers = policy.launchers(installed)
+    forms = await asyncio.to_thread(lambda: {name: form_of(name) for name in launchers})
+    handler.send({"launchers": launchers, "forms": forms, **limits})
 
 
 def group_ranks(texts: Mapping[int, str]) -> list[dict[str, str]]:

@@ -141,6 +141,7 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     reason: str = ""
     version: str = ""
     starting: str | UnsetType | None = UNSET  # What a start from a browser waits for; None if that start has failed.
+    has_instructions: bool | UnsetType = UNSET  # That start waits for nodes which the user has to start.
     backend: str | UnsetType = UNSET
     generation: int | UnsetType = UNSET
     nnodes: int | UnsetType = UNSET

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from jdist.client import find
@@ -15,6 +15,8 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import Progress, Waiting, describe_missing
 from jdist.core.errors import JdistError, UsageError, nearest
 from jdist.core.messages.status import ClusterFacts, Notice
+from jdist.launch.base import find_launcher
+from jdist.launch.form import LauncherForm
 from jdist.server.snapshots import ClusterSnapshot, redacted
 
 LOCAL = "local"
@@ -89,6 +91,14 @@ class Policy(Struct, frozen=True):
         return name
 
 
+def form_of(launcher: str) -> LauncherForm:
+    """The fields of the launcher; why it cannot be used, if a package that it needs is not installed."""
+    try:
+        return find_launcher(launcher).form
+    except UsageError as e:
+        return LauncherForm(problem=str(e))
+
+
 def _count(start: StartArguments, launcher: str) -> int:
     """The number of ranks that will run. Raises UsageError if it would depend on the nodes."""
     text = "" if start.nproc_per_node is None else str(start.nproc_per_node)
@@ -102,6 +112,7 @@ def _count(start: StartArguments, launcher: str) -> int:
 class _Start(Struct):
     task: asyncio.Task[None] | None = None
     text: str = ""  # What the start waits for.
+    instructions: str = ""  # What the user has to do; it may contain the join line, so no snapshot has it.
     error: str = ""
 
 
@@ -139,6 +150,8 @@ class PendingStarts:
             match progress:
                 case ClusterFacts():
                     start.text = describe_missing(progress)
+                case Waiting(text, is_instruction=True):
+                    start.instructions = text
                 case Waiting(text) if text:
                     start.text = text
                 case Notice():
@@ -182,4 +195,12 @@ class PendingStarts:
         start = self._starts[name]
         state = "failed" if start.error else "starting"
         shown = known or ClusterSnapshot(name=name, state=state, reason=start.error)
-        return replace(shown, starting=None if start.error else start.text)
+        waits_for = None if start.error else redacted(start.text)
+        return replace(shown, starting=waits_for, has_instructions=bool(start.instructions) or UNSET)
+
+    def instructions(self, name: str) -> str:
+        """What the user has to do for the nodes to join, with the join line. Raises UsageError if there is nothing."""
+        start = self._starts.get(name)
+        if start is None or not start.instructions:
+            raise UsageError(f"no start of a cluster called {name} waits for nodes that you have to start")
+        return start.instructions

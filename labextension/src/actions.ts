@@ -142,6 +142,17 @@ export class Actions {
     }
   }
 
+  /** Shows the line that starts the missing nodes of a start, which the user has to run there. */
+  async showInstructions(args: Args): Promise<void> {
+    const name = this.cluster(args)?.name;
+    if (name !== undefined) {
+      await this.reportErrors(async () => {
+        const { about, line } = await this.api.instructions(name);
+        await this.show(this._trans.__('Nodes of %1', name), about, line);
+      });
+    }
+  }
+
   async revive(args: Args): Promise<void> {
     const name = this.cluster(args)?.name;
     if (name !== undefined) {

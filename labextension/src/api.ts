@@ -143,6 +143,8 @@ export interface ICluster {
   reason: string;
   /** Who is missing, while a start from a browser is in progress; null once it has failed. */
   starting?: string | null;
+  /** That start waits for nodes which the user has to start; `Api.instructions` has the line to paste. */
+  has_instructions?: boolean;
   version?: string;
   backend?: string;
   generation?: number;
@@ -163,10 +165,31 @@ export interface ICluster {
   receivedAt?: number;
 }
 
+/** An option of a launcher that has a field of its own. */
+export interface ILauncherOption {
+  flag: string;
+  label: string;
+  example: string;
+  note: string;
+}
+
+/** The fields of a launcher, as in jdist/launch/form.py. */
+export interface ILauncherForm {
+  hosts: '' | 'optional' | 'required';
+  /** How many nodes there are where the user leaves that open. */
+  nodes: string;
+  options: ILauncherOption[];
+  /** What other words the launcher takes; empty: none. */
+  arguments: string;
+  /** Why the launcher cannot be used here; empty if nothing is known against it. */
+  problem: string;
+}
+
 /** The options of a start. */
 export interface ILaunch {
   /** The default comes first. */
   launchers: string[];
+  forms: Record<string, ILauncherForm>;
   /** The limit for all clusters together; 0: there is none. */
   max_ranks: number;
   ranks_here: number;
@@ -216,6 +239,11 @@ export class Api {
 
   stop(name: string): Promise<unknown> {
     return this._request(`clusters/${encodeURIComponent(name)}`, 'DELETE');
+  }
+
+  /** What the user has to run on the nodes of a start, so that they join. The line holds a key. */
+  instructions(name: string): Promise<{ about: string; line: string }> {
+    return this._request(`clusters/${encodeURIComponent(name)}/instructions`, 'POST', {});
   }
 
   /** The lines of a notebook's cell that attach to the cluster. */

@@ -44,6 +44,7 @@ export const CommandIDs = {
   insertAttachCode: 'jdist:insert-attach-code',
   insertCell: 'jdist:insert-cell',
   stop: 'jdist:stop',
+  instructions: 'jdist:instructions',
   revive: 'jdist:revive',
   refresh: 'jdist:refresh',
   interrupt: 'jdist:interrupt',

@@ -33,6 +33,7 @@ class Waiting(msgspec.Struct, frozen=True):
     """The reason why a launch waits, in the launcher's words."""
 
     text: str
+    is_instruction: bool = False  # What the user has to do; it may contain the join line, and so keys.
 
 
 Progress = ClusterFacts | Notice | Waiting  # Events to show while a cluster starts.
@@ -131,9 +132,11 @@ class Started:
 
         async def check() -> None:
             nonlocal shown
-            if on_progress is not None and (text := launcher.instructions() or launcher.describe()) != shown:
-                shown = text
-                on_progress(Waiting(text))
+            if on_progress is not None:
+                instructions = launcher.instructions()
+                if (text := instructions or launcher.describe()) != shown:
+                    shown = text
+                    on_progress(Waiting(text, is_instruction=bool(instructions)))
             failures = {n: why for n, why in launcher.failures().items() if launched is None or n in launched}
             failures = await self.weigh(failures)
             if failures and (link.facts is None or link.facts.phase == "gathering"):

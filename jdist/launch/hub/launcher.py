@@ -19,6 +19,7 @@ from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan
+from jdist.launch.form import LauncherForm, LauncherOption
 from jdist.launch.hub.servers import HubAccess, HubServers, ServerAddress, run_code
 from jdist.launch.node_launch import NodeLaunch, NodeLauncher
 
@@ -54,6 +55,10 @@ class HubLauncher(NodeLauncher[HubNode]):
     """Requests all servers at once."""
 
     scheme = "hub"
+    form = LauncherForm(
+        options=(LauncherOption("--kernel", "Kernel", "python3", "The environment of the nodes"),),
+        arguments="choices of the Hub's form for a server, such as profile=gpu",
+    )
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)

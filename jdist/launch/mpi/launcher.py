@@ -15,6 +15,7 @@ import msgspec
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.settings import Host, Settings
 from jdist.launch.base import LaunchPlan, resolved
+from jdist.launch.form import LauncherForm
 from jdist.launch.hosts import parse_hosts, read_hostfile
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
 
@@ -31,6 +32,12 @@ _ANSWER_TIMEOUT = 30.0  # Seconds for mpirun to tell its version.
 
 class MpiLauncher(ProgramLauncher):
     """One mpirun for all nodes, which the first word after ``--`` may name. The agents survive its failure."""
+
+    form = LauncherForm(
+        hosts="optional",
+        nodes="one for each host",
+        arguments="options of mpirun; the first word may name another program, such as /opt/mpi/bin/mpirun",
+    )
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)

@@ -17,6 +17,7 @@ from jdist.core.errors import LaunchError
 from jdist.core.quantities import ArgumentParser, parse_amount
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, LaunchPlan
+from jdist.launch.form import LauncherForm, LauncherOption
 from jdist.launch.launch_program import ProgramLog
 
 if find_spec("ray") is None:
@@ -63,6 +64,15 @@ def parse_options(words: Sequence[str]) -> argparse.Namespace:
 
 class RayLauncher(Launcher):
     """Has a supervisor in the Ray cluster start the agents."""
+
+    form = LauncherForm(
+        options=(
+            LauncherOption("--address", "Address", "auto", "The Ray cluster's"),
+            LauncherOption("--num-cpus", "CPUs per node", "8"),
+            LauncherOption("--num-gpus", "GPUs per node", "8"),
+        ),
+        arguments="",
+    )
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)

@@ -16,6 +16,7 @@ from jdist.core.launchers.slurm import SlurmJob, describe_node, parse_accounting
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan, poll_pause
+from jdist.launch.form import LauncherForm, LauncherOption
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
 
 _ANSWER_TIMEOUT = 30.0  # Seconds for Slurm's programs to answer; its controller may be busy.
@@ -31,6 +32,17 @@ class SlurmLauncher(ProgramLauncher):
 
     Every client that knows the settings finds a submitted job by its name, which contains a token of this cluster.
     """
+
+    form = LauncherForm(
+        nodes="all of the job that this server runs in, else 1",
+        options=(
+            LauncherOption("--partition", "Partition", "gpu"),
+            LauncherOption("--time", "Time limit", "2:00:00"),
+            LauncherOption("--account", "Account"),
+            LauncherOption("--gpus-per-node", "GPUs per node", "8"),
+        ),
+        arguments="other options of sbatch, such as --exclusive, or --jobid=4711 for a job that runs",
+    )
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)

@@ -13,6 +13,7 @@ from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Host, Settings, SshBootstrapSpec
 from jdist.launch.base import LaunchPlan, join_words, resolved
+from jdist.launch.form import LauncherForm, LauncherOption
 from jdist.launch.node_launch import NodeLauncher
 from jdist.launch.ssh.logins import SshLogins
 from jdist.launch.ssh.remote import RemoteAgent
@@ -33,6 +34,15 @@ class SshLauncher(NodeLauncher[RemoteAgent]):
     """Logs in to all hosts at once."""
 
     scheme = "ssh"
+    form = LauncherForm(
+        hosts="required",
+        options=(
+            LauncherOption("--python", "Python", "/opt/env/bin/python", "The interpreter on the hosts"),
+            LauncherOption("--directory", "Directory", "~/project", "The working directory on the hosts"),
+            LauncherOption("-F", "ssh's settings", "~/.ssh/config"),
+        ),
+        arguments="",
+    )
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)

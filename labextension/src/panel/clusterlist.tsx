@@ -4,6 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import {
   addIcon,
   closeIcon,
+  codeIcon,
   CommandToolbarButton,
   LabIcon,
   linkIcon,
@@ -90,6 +91,14 @@ function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean }): JSX.
             icon={linkIcon}
             title={trans.__('Attach this notebook to %1', name)}
             command={CommandIDs.attach}
+            {...props}
+          />
+        )}
+        {cluster.has_instructions && (
+          <Act
+            icon={codeIcon}
+            title={trans.__('Show the line that nodes join %1 with', name)}
+            command={CommandIDs.instructions}
             {...props}
           />
         )}

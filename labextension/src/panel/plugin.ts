@@ -19,7 +19,7 @@ import { StatusItem } from '../shell/status';
 import { notePauses } from '../shell/steps';
 import { Tabs } from '../shell/tabs';
 import { Terminals } from '../shell/terminals';
-import { start } from '../start/dialog';
+import { StartDialogs } from '../start/dialog';
 import { IClusters } from '../tokens';
 import { RanksPanel } from './panel';
 import { persistState } from './persistedstate';
@@ -66,6 +66,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
     const open = (): void => {
       app.shell.activateById('jdist-panel');
     };
+    const dialogs = new StartDialogs({ clusters, commands, state, trans });
     addCommands({
       app,
       actions,
@@ -75,7 +76,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
       restorer,
       editors,
       open,
-      start: () => start({ clusters, commands, state, trans })
+      start: () => dialogs.open()
     });
     notePauses(clusters);
     clusters.changed.connect(() => commands.notifyCommandChanged());

@@ -100,6 +100,12 @@ function clusterCommands({ actions, trans, open, start }: ICommands): Record<str
       isEnabled: exists,
       execute: args => actions.stop(args)
     },
+    [CommandIDs.instructions]: {
+      label: trans.__('Show the line that nodes join with'),
+      icon: codeIcon,
+      isEnabled: args => !!actions.cluster(args)?.has_instructions,
+      execute: args => actions.showInstructions(args)
+    },
     [CommandIDs.revive]: {
       label: trans.__('Revive the cluster: start its controller again'),
       icon: runIcon,

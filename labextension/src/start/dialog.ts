@@ -6,8 +6,9 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 
 import { CommandIDs, IClusters } from '../tokens';
-import { EMPTY_FORM, StartForm, IStartForm, startRequest } from './form';
+import { StartForm } from './form';
 import { StartProgress } from './progress';
+import { EMPTY_FORM, IStartForm, startRequest } from './request';
 
 /** Where the last options are saved. */
 const KEY = 'jdist:start';
@@ -19,8 +20,26 @@ export interface IStartContext {
   trans: TranslationBundle;
 }
 
+/** The dialogs of one page: while they are open, or between the form and the progress, no others are opened. */
+export class StartDialogs {
+  constructor(private readonly _context: IStartContext) {}
+
+  async open(): Promise<void> {
+    if (!this._isOpen) {
+      this._isOpen = true;
+      try {
+        await start(this._context);
+      } finally {
+        this._isOpen = false;
+      }
+    }
+  }
+
+  private _isOpen = false;
+}
+
 /** Asks for options, starts a cluster and shows the progress; after a failure it asks again and shows the reason. */
-export async function start(context: IStartContext): Promise<void> {
+async function start(context: IStartContext): Promise<void> {
   const { clusters, state, trans } = context;
   let form: IStartForm = { ...EMPTY_FORM, ...((await state?.fetch(KEY)) as Partial<IStartForm> | undefined), name: '' };
   let error = '';
@@ -37,7 +56,7 @@ export async function start(context: IStartContext): Promise<void> {
     }
     form = answer.value;
     try {
-      const { name } = await clusters.api.start(startRequest(form));
+      const { name } = await clusters.api.start(startRequest(form, launch));
       await state?.save(KEY, { ...form, name: '' });
       void clusters.choose(name);
       error = await showProgress(name, context);
@@ -54,10 +73,11 @@ export async function start(context: IStartContext): Promise<void> {
 async function showProgress(name: string, context: IStartContext): Promise<string> {
   const { clusters, commands, trans } = context;
   const body = new StartProgress(clusters, name, trans);
-  const dialog = new Dialog({
+  const dialog = new ProgressDialog({
     title: trans.__('Starting %1', name),
     body,
     hasClose: true,
+    focusNodeSelector: '[role="status"]',
     buttons: [
       Dialog.cancelButton({
         label: trans.__('Continue in background'),
@@ -93,4 +113,17 @@ async function showProgress(name: string, context: IStartContext): Promise<strin
     await clusters.api.stop(name);
   }
   return '';
+}
+
+/** A dialog whose Enter presses the button that has the focus, and none otherwise. */
+class ProgressDialog<T> extends Dialog<T> {
+  /** The Enter that has sent the form may be pressed twice, or held: it neither cancels the start nor hides it. */
+  protected _evtKeydown(event: KeyboardEvent): void {
+    if (event.key !== 'Enter') {
+      super._evtKeydown(event);
+    } else if (event.repeat || !(document.activeElement instanceof HTMLButtonElement)) {
+      event.preventDefault();
+      event.stopPropagation();
+    }
+  }
 }

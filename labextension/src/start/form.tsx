@@ -1,52 +1,26 @@
-/** The form with the options of a start: launcher, nodes, ranks per node, backend, name. */
+/** The form with the options of a start: launcher, nodes, ranks per node, backend, name, and the launcher's own. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { HTMLSelect, ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { ILaunch } from '../api';
-
-/** The options as they were typed. */
-export interface IStartForm {
-  launcher: string;
-  nnodes: string;
-  nproc_per_node: string;
-  backend: string;
-  name: string;
-  hosts: string;
-  launcher_args: string;
-}
-
-export const EMPTY_FORM: IStartForm = {
-  launcher: '',
-  nnodes: '',
-  nproc_per_node: '',
-  backend: '',
-  name: '',
-  hosts: '',
-  launcher_args: ''
-};
+import { ILaunch, ILauncherOption } from '../api';
+import { Checked, fieldsOf, IStartForm, optionKey, problemsOf } from './request';
 
 const BACKENDS = ['gloo', 'nccl', 'cpu:gloo,cuda:nccl'];
-const LOCAL = 'local';
-const SSH = 'ssh';
 
-/** The request to the server; null for what the form leaves open, which the server then decides. */
-export function startRequest(form: IStartForm): Record<string, unknown> {
-  const { launcher, nnodes, nproc_per_node, backend, name, hosts, launcher_args } = form;
-  const per = nproc_per_node.trim();
-  return {
-    launcher: launcher || null,
-    nnodes: launcher === SSH && hosts.trim() ? null : nnodes.trim() ? Number(nnodes) : null,
-    nproc_per_node: !per ? null : /^\d+$/.test(per) ? Number(per) : per,
-    backend: backend || null,
-    name: name.trim() || null,
-    hosts: launcher === SSH && hosts.trim() ? hosts.trim() : null,
-    launcher_args: launcher !== LOCAL && launcher_args.trim() ? launcher_args.trim().split(/\s+/) : null
-  };
+/** A text field: its label, what happens where it is left empty, and a note. */
+interface IText {
+  name: string;
+  label: string;
+  value: string;
+  otherwise?: string;
+  note?: string;
+  problem?: string;
+  change: (value: string) => void;
 }
 
-/** The body of a dialog; its value is the options. */
+/** The body of a dialog; its value is the options. The dialog accepts them only if none is wrong. */
 export class StartForm extends ReactWidget {
   constructor(
     private readonly _launch: ILaunch,
@@ -65,102 +39,127 @@ export class StartForm extends ReactWidget {
   }
 
   protected render(): JSX.Element {
-    const { launchers, defaults } = this._launch;
+    const { launchers, max_ranks, ranks_here } = this._launch;
     const trans = this._trans;
-    const form = this._form;
-    const usual = (key: string, otherwise: string): string =>
-      defaults[key] === undefined ? otherwise : String(defaults[key]);
+    const fields = fieldsOf(this._launch, this._form);
+    const perNode = trans.__('A number; one for each node as 4,2');
+    const byHosts = fields.hosts ? trans.__('the ranks of each host, else ') : '';
     return (
-      <>
+      <Checking node={this.node}>
         {this._error ? (
           <p className="jdist-error" role="alert">
             {this._error}
           </p>
         ) : null}
-        {this._field(
-          'launcher',
-          trans.__('Launcher'),
-          <HTMLSelect {...this._on('launcher')} className="">
-            {launchers.map(each => (
-              <option key={each}>{each}</option>
-            ))}
-          </HTMLSelect>
-        )}
-        {form.launcher === SSH
-          ? this._text(
-              'hosts',
-              trans.__('Hosts'),
-              'alpha,beta',
-              trans.__('Host names for ssh, or a file that lists them')
-            )
-          : this._text(
-              'nnodes',
-              trans.__('Nodes'),
-              usual('nnodes', form.launcher === LOCAL ? '1' : trans.__('all')),
-              ''
-            )}
-        {this._text(
-          'nproc_per_node',
-          trans.__('Ranks per node'),
-          usual('nproc_per_node', trans.__('one per GPU, else one per core')),
-          trans.__('A number; one for each node as 4,2')
-        )}
-        {this._field(
-          'backend',
-          trans.__('Backend'),
-          <HTMLSelect {...this._on('backend')} className="">
-            <option value="">{usual('backend', trans.__('by hardware'))}</option>
-            {BACKENDS.map(each => (
-              <option key={each}>{each}</option>
-            ))}
-          </HTMLSelect>
-        )}
+        {this._select('launcher', trans.__('Launcher'), launchers, null)}
+        {fields.problem ? (
+          <p className="jdist-error" role="alert">
+            {fields.problem}
+          </p>
+        ) : null}
+        {fields.hosts
+          ? this._text('hosts', trans.__('Hosts'), 'alpha,beta', trans.__('With their ranks: a:2,b:2'))
+          : null}
+        {fields.hosts !== 'required' ? this._text('nnodes', trans.__('Nodes'), fields.nodes, '') : null}
+        {this._text('nproc_per_node', trans.__('Ranks per node'), byHosts + trans.__('one per GPU, else 2'), perNode)}
+        {this._select('backend', trans.__('Backend'), BACKENDS, this._usual('backend', trans.__('by hardware')))}
         {this._text('name', trans.__('Name'), trans.__('the next free one'), '')}
-        {form.launcher !== LOCAL &&
-          this._text('launcher_args', trans.__('Arguments'), '', trans.__('For the launcher, such as --partition=gpu'))}
-        {this._limits()}
-      </>
+        {fields.options.map(each => this._option(each))}
+        {fields.arguments ? this._text('launcher_args', trans.__('Arguments'), '', fields.arguments) : null}
+        {max_ranks ? (
+          <p className="jdist-note">
+            {trans.__(
+              'This server allows %1 ranks in all your clusters together; %2 are running.',
+              max_ranks,
+              ranks_here
+            )}
+          </p>
+        ) : null}
+      </Checking>
     );
   }
 
-  private _limits(): JSX.Element | null {
-    const { max_ranks, ranks_here } = this._launch;
-    return max_ranks ? (
-      <p className="jdist-note">
-        {this._trans.__(
-          'This server allows %1 ranks in all your clusters together; %2 are running.',
-          max_ranks,
-          ranks_here
-        )}
-      </p>
-    ) : null;
-  }
-
-  private _text(key: keyof IStartForm, label: string, placeholder: string, note: string): JSX.Element {
-    return this._field(key, label, <input type="text" placeholder={placeholder} {...this._on(key)} />, note);
-  }
-
-  private _field(key: keyof IStartForm, label: string, control: JSX.Element, note = ''): JSX.Element {
+  private _select(key: 'launcher' | 'backend', label: string, values: string[], empty: string | null): JSX.Element {
     return (
-      <label key={key}>
-        <span>{label}</span>
-        {control}
-        {note ? <small>{note}</small> : null}
-      </label>
+      <div className="jdist-field" key={key}>
+        <label htmlFor={`jdist-start-${key}`}>{label}</label>
+        <HTMLSelect
+          id={`jdist-start-${key}`}
+          name={key}
+          className=""
+          value={this._form[key]}
+          onChange={event => this._change({ [key]: event.target.value })}
+        >
+          {empty === null ? null : <option value="">{empty}</option>}
+          {values.map(each => (
+            <option key={each}>{each}</option>
+          ))}
+        </HTMLSelect>
+      </div>
     );
   }
 
-  private _on(key: keyof IStartForm): object {
-    return {
-      name: key,
-      className: 'jp-mod-styled',
-      value: this._form[key],
-      onChange: (event: React.ChangeEvent<HTMLInputElement | HTMLSelectElement>) => {
-        this._form = { ...this._form, [key]: event.target.value };
-        this.update();
-      }
-    };
+  private _text(key: Checked | 'launcher_args', label: string, otherwise: string, note: string): JSX.Element {
+    const problem = problemsOf(this._form, this._launch, this._trans)[key as Checked];
+    const change = (value: string): void => this._change({ [key]: value });
+    const text = { name: key, label, value: this._form[key], otherwise: this._usual(key, otherwise), note, problem };
+    return <TextField key={key} {...text} change={change} />;
+  }
+
+  /** A field for an option of the launcher. */
+  private _option({ flag, label, example, note }: ILauncherOption): JSX.Element {
+    const key = optionKey(this._form.launcher, flag);
+    const { options } = this._form;
+    const change = (value: string): void => this._change({ options: { ...options, [key]: value } });
+    const otherwise = example ? this._trans.__('such as %1', example) : '';
+    const text = { name: flag, label, value: options[key] ?? '', otherwise, note };
+    return <TextField key={key} {...text} change={change} />;
+  }
+
+  /** The server's default of an option, else what happens without one. */
+  private _usual(key: string, otherwise: string): string {
+    const usual = this._launch.defaults[key];
+    return usual === undefined ? otherwise : String(usual);
+  }
+
+  private _change(change: Partial<IStartForm>): void {
+    this._form = { ...this._form, ...change };
+    this.update();
   }
 
   private _form: IStartForm;
+}
+
+/** A text field. Its problem is shown once something was typed, and invalid fields keep the dialog from accepting. */
+function TextField({ name, label, value, otherwise, note, problem, change }: IText): JSX.Element {
+  const [id, about] = [React.useId(), React.useId()];
+  const isWrong = !!problem && !!value.trim();
+  return (
+    <div className="jdist-field">
+      <label htmlFor={id}>{label}</label>
+      <input
+        id={id}
+        type="text"
+        name={name}
+        className="jp-mod-styled"
+        value={value}
+        placeholder={otherwise}
+        aria-invalid={isWrong}
+        aria-describedby={about}
+        ref={node => node?.setCustomValidity(problem ?? '')}
+        onChange={event => change(event.target.value)}
+      />
+      <small id={about} role={isWrong ? 'alert' : undefined} className={isWrong ? 'jdist-problem' : ''}>
+        {problem || note}
+      </small>
+    </div>
+  );
+}
+
+/** Has the dialog check its fields again whenever they are drawn: it does so after each event of this kind. */
+function Checking({ node, children }: { node: HTMLElement; children: React.ReactNode }): JSX.Element {
+  React.useEffect(() => {
+    node.dispatchEvent(new Event('input', { bubbles: true }));
+  });
+  return <>{children}</>;
 }

@@ -1,5 +1,6 @@
 /** The progress of a start: which nodes and ranks are missing, until the cluster is ready or its start has failed. */
 
+import { Clipboard } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import { ISignal, Signal } from '@lumino/signaling';
@@ -49,6 +50,7 @@ export class StartProgress extends ReactWidget {
 
   protected onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
+    void this._askForInstructions();
     this._clock = window.setInterval(() => this.update(), 1000);
   }
 
@@ -59,7 +61,10 @@ export class StartProgress extends ReactWidget {
     const nodes = cluster?.nodes ?? [];
     return (
       <>
-        <p role="status">{cluster?.starting || trans.__('The launcher is working…')}</p>
+        <p role="status" tabIndex={-1}>
+          {cluster?.starting || trans.__('The launcher is working…')}
+        </p>
+        {this._instructions ? this._paste(this._instructions) : null}
         {nodes.length > 1 && (
           <ul aria-label={trans.__('Nodes')}>
             {nodes.map(each => (
@@ -81,8 +86,41 @@ export class StartProgress extends ReactWidget {
     );
   }
 
+  /** What to run on the nodes, with a button that copies it. */
+  private _paste({ about, line }: { about: string; line: string }): JSX.Element {
+    const copy = (): void => {
+      Clipboard.copyToSystem(line);
+      this._hasCopied = true;
+      this.update();
+    };
+    return (
+      <div className="jdist-copyable">
+        <p>{about}</p>
+        <pre tabIndex={0}>{line}</pre>
+        <button className="jp-mod-styled" onClick={copy}>
+          {this._hasCopied ? this._trans.__('Copied') : this._trans.__('Copy')}
+        </button>
+      </div>
+    );
+  }
+
+  /** Asks for what the user has to run on the nodes, once. */
+  private async _askForInstructions(): Promise<void> {
+    if (this._hasAsked || !this._clusters.get(this.name)?.has_instructions) {
+      return;
+    }
+    this._hasAsked = true;
+    try {
+      this._instructions = await this._clusters.api.instructions(this.name);
+      this.update();
+    } catch (error) {
+      console.warn(`jdist: ${this.name}:`, error); // the start may have ended
+    }
+  }
+
   private _onChanged(): void {
     this.update();
+    void this._askForInstructions();
     const end = this.end;
     if (end && !this._hasEnded) {
       this._hasEnded = true;
@@ -91,6 +129,9 @@ export class StartProgress extends ReactWidget {
   }
 
   private _clock = 0;
+  private _hasAsked = false;
+  private _hasCopied = false;
+  private _instructions: { about: string; line: string } | null = null;
   private _wasKnown = false;
   private _hasEnded = false;
   private _startedAt = Date.now();

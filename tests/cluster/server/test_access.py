@@ -33,7 +33,7 @@ def walk() -> list[tuple[str, str]]:
 
 
 def test_the_walk_is_of_all_routes() -> None:
-    assert len(walk()) == 18
+    assert len(walk()) == 19
     assert {path for _, path in walk()} == set(PATHS.values())
 
 
@@ -48,7 +48,7 @@ def test_nobody_gets_in_without_a_token(server: Server, method: str, path: str) 
 
 @pytest.mark.parametrize(("method", "path"), walk())
 def test_nobody_does_what_the_authorizer_denies(server: Server, method: str, path: str) -> None:
-    is_executing = path.endswith(("/interrupt", "/restart", "/revive", "/pause", "/resume", "/frame"))
+    is_executing = path.endswith(("/interrupt", "/restart", "/revive", "/pause", "/resume", "/frame", "/instructions"))
     action = "execute" if is_executing else ACTIONS[method]
     with server.denying(action):
         status, _ = server.browser.request(method, path, None if method == "GET" else {})

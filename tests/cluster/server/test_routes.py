@@ -76,6 +76,7 @@ def test_logs_attach_code_console_and_launch(browser: Browser, cluster: jdist.Cl
     assert console["command_here"].endswith(console["command"].removeprefix("jupyter console")), "all run here"
     launch = browser.get("jdist/launch")
     assert launch["launchers"] == ["local", "ssh"]
+    assert (launch["forms"]["local"]["hosts"], launch["forms"]["ssh"]["hosts"]) == ("", "required")
     assert (launch["max_ranks"], launch["ranks_here"]) == (8, 4)
 
 

@@ -22,9 +22,16 @@ def test_a_cluster_from_its_start_to_its_end(lab: Lab) -> None:
         expect(panel.dialog.get_by_label("Ranks per node")).to_be_focused()
         assert panel.serious_findings(".jp-Dialog") == []
         notebook.picture("start-dialog")
+        expect(panel.dialog.get_by_label("Ranks per node")).to_have_attribute("placeholder", "one per GPU, else 2")
+        expect(panel.dialog.get_by_label("Hosts")).to_have_count(0)
         panel.dialog.get_by_label("Ranks per node").fill("two")
-        panel.dialog.get_by_role("button", name="Start").click()
-        expect(panel.dialog.get_by_role("alert")).to_contain_text("two")  # refused, and said why
+        panel.dialog.get_by_label("Nodes").fill("abc")
+        expect(panel.dialog.get_by_role("alert")).to_contain_text(["not “abc”", "not “two”"])
+        expect(panel.dialog.get_by_label("Nodes")).to_have_attribute("aria-invalid", "true")
+        panel.page.keyboard.press("Enter")
+        expect(panel.dialog.get_by_role("button", name="Start")).to_be_disabled()
+        notebook.picture("start-dialog-refused")
+        panel.dialog.get_by_label("Nodes").fill("")
         panel.dialog.get_by_label("Ranks per node").fill("2")
         panel.dialog.get_by_label("Name").fill("begun")
         panel.dialog.get_by_role("button", name="Start").click()
@@ -71,7 +78,59 @@ def test_a_start_that_is_cancelled_says_which_nodes_are_missing(lab: Lab) -> Non
         expect(panel.cluster("never")).to_contain_text("starting")
         expect(panel.status).to_contain_text("starting")
         assert panel.serious_findings(".jp-Dialog") == []
-        panel.dialog.get_by_role("button", name="Cancel start").click()
+        shown = panel.dialog.locator("pre")
+        expect(shown).to_contain_text(re.compile(r"^echo jdist1\.\S+ \| jdist join -$"))
+        line = shown.inner_text()
+        listed = panel.page.request.get(lab.address("jdist/clusters")).text()
+        assert "has_instructions" in listed
+        assert "jdist1." not in listed, "the line holds a key, and is sent only when it is asked for"
+        panel.dialog.get_by_role("button", name="Copy").press("Enter")
+        expect(panel.dialog.get_by_role("button", name="Copied")).to_be_visible()
+        panel.dialog.get_by_role("button", name="Continue in background").click()
+        panel.cluster("never").get_by_role("button", name="Show the line that nodes join never with").click()
+        expect(panel.dialog.locator("pre")).to_have_text(line)
+        assert panel.serious_findings(".jp-Dialog") == []
+        panel.dialog.get_by_role("button", name="Close").click()
+        panel.cluster("never").get_by_role("button", name="Cancel the start of never").click()
         expect(panel.cluster("never")).to_have_count(0)
         # The cancelled start is answered with 400, and the cluster may be gone when the page asks for its ranks: 404.
         assert not [each for each in panel.complaints if not re.search("400|404", each)]
+
+
+def test_enter_pressed_twice_starts_one_cluster(lab: Lab) -> None:
+    with panelled(lab) as panel:
+        panel.do("jdist:start")
+        panel.dialog.get_by_label("Launcher").select_option("join")
+        panel.dialog.get_by_label("Name").fill("twice")
+        panel.dialog.get_by_label("Name").press("Enter")
+        expect(panel.dialog).to_contain_text("Starting twice")
+        panel.page.keyboard.press("Enter")
+        panel.page.keyboard.press("Enter")
+        expect(panel.dialog.get_by_role("status")).to_contain_text("missing: node 0")
+        expect(panel.dialog).to_have_count(1)
+        panel.page.keyboard.press("Tab")  # to the line, its button and the dialog's own
+        panel.page.keyboard.press("Tab")
+        panel.page.keyboard.press("Tab")
+        panel.page.keyboard.press("Tab")
+        expect(panel.dialog.get_by_role("button", name="Cancel start")).to_be_focused()
+        panel.page.keyboard.press("Enter")
+        expect(panel.cluster("twice")).to_have_count(0)
+
+
+def test_each_launcher_has_its_own_fields(lab: Lab) -> None:
+    with panelled(lab) as panel:
+        panel.do("jdist:start")
+        launcher = panel.dialog.get_by_label("Launcher")
+        expect(panel.dialog.get_by_label("Arguments")).to_have_count(0)
+        launcher.select_option("slurm")
+        expect(panel.dialog.get_by_label("Partition")).to_be_visible()
+        expect(panel.dialog.get_by_label("Arguments")).to_be_visible()
+        expect(panel.dialog.get_by_label("Hosts")).to_have_count(0)
+        launcher.select_option("ssh")
+        expect(panel.dialog.get_by_label("Nodes")).to_have_count(0)
+        expect(panel.dialog.get_by_label("Partition")).to_have_count(0)
+        expect(panel.dialog.get_by_role("button", name="Start")).to_be_disabled()
+        panel.dialog.get_by_label("Hosts").fill("alpha")
+        expect(panel.dialog.get_by_role("button", name="Start")).to_be_enabled()
+        assert panel.serious_findings(".jp-Dialog") == []
+        panel.dialog.get_by_role("button", name="Cancel").click()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jdist.core.errors import UsageError
-from jdist.server.starts import Policy
+from jdist.server.starts import Policy, form_of
 
 
 def test_what_is_not_asked_is_the_default() -> None:
@@ -65,3 +65,15 @@ def test_all_clusters_together_have_so_many_ranks(asked: dict[str, Any], here: i
 def test_where_ranks_are_limited_their_number_is_said(asked: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="say how many"):
         Policy(max_ranks=8).complete(asked, 0)
+
+
+def test_each_launcher_says_which_fields_it_has() -> None:
+    forms = {name: form_of(name) for name in ("local", "join", "ssh", "slurm", "mpi")}
+    assert [name for name, form in forms.items() if form.hosts] == ["ssh", "mpi"]
+    assert [name for name, form in forms.items() if form.arguments] == ["slurm", "mpi"]
+    assert "--partition" in [option.flag for option in forms["slurm"].options]
+    assert not any(form.problem for form in forms.values())
+
+
+def test_a_launcher_that_cannot_be_loaded_says_why() -> None:
+    assert "there is no launcher 'slurn'" in form_of("slurn").problem

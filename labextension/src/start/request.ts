@@ -1,0 +1,119 @@
+/** The options of a start as they are typed: what is wrong with them, and the request that they make. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+
+import { ILaunch, ILauncherForm } from '../api';
+
+/** The options as they were typed. */
+export interface IStartForm {
+  launcher: string;
+  nnodes: string;
+  nproc_per_node: string;
+  backend: string;
+  name: string;
+  hosts: string;
+  launcher_args: string;
+  /** The launcher's own options, by `optionKey`. */
+  options: Record<string, string>;
+}
+
+/** A field whose text can be wrong. */
+export type Checked = 'nnodes' | 'nproc_per_node' | 'name' | 'hosts';
+
+export const EMPTY_FORM: IStartForm = {
+  launcher: '',
+  nnodes: '',
+  nproc_per_node: '',
+  backend: '',
+  name: '',
+  hosts: '',
+  launcher_args: '',
+  options: {}
+};
+
+/** A launcher of which the server says nothing. */
+const UNKNOWN: ILauncherForm = { hosts: '', nodes: '', options: [], arguments: '', problem: '' };
+
+const COUNT = /^[1-9]\d{0,5}$/;
+const NAME = /^[-_]*[\p{L}\p{N}][\p{L}\p{N}_-]*$/u;
+/** A word of a command line; quotes keep spaces together. */
+const WORD = /(?:[^\s"']|"[^"]*"|'[^']*')+/g;
+
+/** The fields of the launcher that is chosen. */
+export function fieldsOf(launch: ILaunch, form: IStartForm): ILauncherForm {
+  return launch.forms[form.launcher] ?? UNKNOWN;
+}
+
+/** The name under which the value of an option of a launcher is kept. */
+export function optionKey(launcher: string, flag: string): string {
+  return `${launcher} ${flag}`;
+}
+
+/** What is wrong with the options, by field: nothing can be started with them. */
+export function problemsOf(form: IStartForm, launch: ILaunch, trans: TranslationBundle): Record<Checked, string> {
+  const takesHosts = fieldsOf(launch, form).hosts;
+  return {
+    hosts: takesHosts === 'required' && isOpen('hosts', form, launch) ? trans.__('Name the hosts.') : '',
+    nnodes: takesHosts === 'required' ? '' : problemOfNodes(form, launch, trans),
+    nproc_per_node: problemOfRanks(form, launch, trans),
+    name: !form.name.trim() || NAME.test(form.name.trim()) ? '' : trans.__('Letters, digits, - and _.')
+  };
+}
+
+/** Whether neither the form nor the server's defaults say it. */
+function isOpen(key: Checked, form: IStartForm, launch: ILaunch): boolean {
+  return !form[key].trim() && launch.defaults[key] === undefined;
+}
+
+function problemOfNodes(form: IStartForm, launch: ILaunch, trans: TranslationBundle): string {
+  const nnodes = form.nnodes.trim();
+  if (nnodes && !COUNT.test(nnodes)) {
+    return trans.__('A whole number such as 2, not “%1”.', nnodes);
+  }
+  const isKnown = fieldsOf(launch, form).nodes === '1' || form.nproc_per_node.includes(',');
+  return launch.max_ranks && !isKnown && isOpen('nnodes', form, launch)
+    ? trans.__('A number: this server limits the number of ranks.')
+    : '';
+}
+
+function problemOfRanks(form: IStartForm, launch: ILaunch, trans: TranslationBundle): string {
+  const [nnodes, perNode] = [form.nnodes.trim(), form.nproc_per_node.trim()];
+  const counts = perNode.split(',').map(each => each.trim());
+  if (!perNode) {
+    return launch.max_ranks && isOpen('nproc_per_node', form, launch)
+      ? trans.__('A number: this server limits the number of ranks.')
+      : '';
+  }
+  if (!counts.every(each => COUNT.test(each))) {
+    return trans.__('A whole number such as 2, or one for each node as 4,2; not “%1”.', perNode);
+  }
+  return counts.length > 1 && COUNT.test(nnodes) && Number(nnodes) !== counts.length
+    ? trans.__('These are the ranks of %1 nodes, and there are %2.', counts.length, nnodes)
+    : '';
+}
+
+/** The request to the server; null for what the form leaves open, which the server then decides. */
+export function startRequest(form: IStartForm, launch: ILaunch): Record<string, unknown> {
+  const { hosts: takesHosts, options, arguments: takesArguments } = fieldsOf(launch, form);
+  const { launcher, backend } = form;
+  const [nnodes, perNode, hosts] = [form.nnodes.trim(), form.nproc_per_node.trim(), form.hosts.trim()];
+  const words = options.flatMap(({ flag }) => {
+    const value = (form.options[optionKey(launcher, flag)] ?? '').trim();
+    return value ? [flag, value] : [];
+  });
+  words.push(...(takesArguments ? splitWords(form.launcher_args) : []));
+  return {
+    launcher: launcher || null,
+    nnodes: takesHosts !== 'required' && nnodes ? Number(nnodes) : null,
+    nproc_per_node: !perNode ? null : COUNT.test(perNode) ? Number(perNode) : perNode,
+    backend: backend || null,
+    name: form.name.trim() || null,
+    hosts: (takesHosts && hosts) || null,
+    launcher_args: words.length ? words : null
+  };
+}
+
+/** The words of a command line, as a shell splits them: `-a "b c"` has two. */
+export function splitWords(text: string): string[] {
+  return (text.match(WORD) ?? []).map(word => word.replace(/"([^"]*)"|'([^']*)'/g, '$1$2'));
+}

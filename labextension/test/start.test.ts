@@ -1,0 +1,84 @@
+import { describe, expect, it } from 'vitest';
+
+import { ILaunch, ILauncherForm } from '../src/api';
+import { EMPTY_FORM, IStartForm, optionKey, problemsOf, splitWords, startRequest } from '../src/start/request';
+import { trans } from './samples';
+
+function fields(changes: Partial<ILauncherForm> = {}): ILauncherForm {
+  return { hosts: '', nodes: '1', options: [], arguments: '', problem: '', ...changes };
+}
+
+const partition = { flag: '--partition', label: 'Partition', example: 'gpu', note: '' };
+
+function launch(changes: Partial<ILaunch> = {}): ILaunch {
+  const forms = {
+    local: fields(),
+    ssh: fields({ hosts: 'required' }),
+    slurm: fields({ nodes: 'all of the job', options: [partition], arguments: 'other options of sbatch' })
+  };
+  return { launchers: Object.keys(forms), forms, max_ranks: 0, ranks_here: 0, defaults: {}, ...changes };
+}
+
+function form(changes: Partial<IStartForm> = {}): IStartForm {
+  return { ...EMPTY_FORM, launcher: 'local', ...changes };
+}
+
+describe('problemsOf', () => {
+  const none = { hosts: '', nnodes: '', nproc_per_node: '', name: '' };
+
+  it('accepts what a start accepts', () => {
+    expect(problemsOf(form(), launch(), trans)).toEqual(none);
+    expect(problemsOf(form({ nnodes: ' 2 ', nproc_per_node: '4, 2', name: 'a-b_1' }), launch(), trans)).toEqual(none);
+    expect(problemsOf(form({ launcher: 'ssh', hosts: 'a,b', nnodes: 'abc' }), launch(), trans)).toEqual(none);
+  });
+
+  it.each([
+    [{ nnodes: 'abc' }, 'nnodes', 'not “abc”'],
+    [{ nnodes: '0' }, 'nnodes', 'whole number'],
+    [{ nnodes: '1.5' }, 'nnodes', 'whole number'],
+    [{ nproc_per_node: 'two' }, 'nproc_per_node', 'not “two”'],
+    [{ nproc_per_node: '4,' }, 'nproc_per_node', 'one for each node'],
+    [{ nproc_per_node: '4,2', nnodes: '3' }, 'nproc_per_node', 'of 2 nodes, and there are 3'],
+    [{ name: 'a b' }, 'name', 'Letters'],
+    [{ launcher: 'ssh' }, 'hosts', 'Name the hosts']
+  ] as const)('refuses %o', (changes, key, words) => {
+    expect(problemsOf(form(changes), launch(), trans)[key]).toContain(words);
+  });
+
+  it('asks for the numbers that the limit of a server needs', () => {
+    const limited = launch({ max_ranks: 8 });
+    expect(problemsOf(form(), limited, trans).nproc_per_node).toContain('limits');
+    expect(problemsOf(form({ nproc_per_node: '2' }), limited, trans)).toEqual(none);
+    expect(problemsOf(form({ launcher: 'slurm', nproc_per_node: '2' }), limited, trans).nnodes).toContain('limits');
+    const defaults = { nnodes: 2, nproc_per_node: 2 };
+    expect(problemsOf(form({ launcher: 'slurm' }), { ...limited, defaults }, trans)).toEqual(none);
+  });
+});
+
+describe('startRequest', () => {
+  it('leaves to the server what the form leaves open', () => {
+    const sent = startRequest(form(), launch());
+    expect(sent).toEqual({
+      launcher: 'local',
+      nnodes: null,
+      nproc_per_node: null,
+      backend: null,
+      name: null,
+      hosts: null,
+      launcher_args: null
+    });
+  });
+
+  it('sends only the fields of the launcher that is chosen', () => {
+    const options = { [optionKey('slurm', '--partition')]: ' gpu ', [optionKey('ray', '--address')]: 'auto' };
+    const typed = { hosts: 'a,b', nnodes: '2', launcher_args: '--gres "gpu: 4"', options };
+    expect(startRequest(form(typed), launch())).toMatchObject({ hosts: null, nnodes: 2, launcher_args: null });
+    expect(startRequest(form({ ...typed, launcher: 'ssh' }), launch())).toMatchObject({ hosts: 'a,b', nnodes: null });
+    const words = ['--partition', 'gpu', '--gres', 'gpu: 4'];
+    expect(startRequest(form({ ...typed, launcher: 'slurm' }), launch())).toMatchObject({ launcher_args: words });
+  });
+
+  it('splits words as a shell does', () => {
+    expect(splitWords(`-a  --b='c d' "e"f`)).toEqual(['-a', '--b=c d', 'ef']);
+  });
+});
