@@ -16,6 +16,7 @@ from jdist.core import __version__
 if TYPE_CHECKING:
     from jdist.client.blocking import Cluster, attach, list_clusters, start
     from jdist.client.cluster import AsyncCluster
+    from jdist.client.metrics.metrics import Metrics
     from jdist.client.profile.profile import Profile
     from jdist.client.run import CellRun
     from jdist.client.trace.trace import Trace
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from jdist.notebook.panel.open import panel
     from jdist.worker.debug.breakpoints import breakpoint  # noqa: A004 — it does what Python's own does, under a condition
     from jdist.worker.groups.on_reform import on_reform
+    from jdist.worker.metrics.log import log
     from jdist.worker.profile.step_mark import profile_step
     from jdist.worker.saving.points import save_if_due
 
@@ -49,8 +51,10 @@ _HOMES = {
     "breakpoint": "jdist.worker.debug.breakpoints",
     "export": "jdist.notebook.export.files",
     "panel": "jdist.notebook.panel.open",
+    "Metrics": "jdist.client.metrics.metrics",
     "Profile": "jdist.client.profile.profile",
     "ProfileOptions": "jdist.core.profile",
+    "log": "jdist.worker.metrics.log",
     "profile_step": "jdist.worker.profile.step_mark",
     "save_if_due": "jdist.worker.saving.points",
     "Trace": "jdist.client.trace.trace",
@@ -68,6 +72,7 @@ __all__ = [
     "ErrorInfo",
     "JdistError",
     "LaunchError",
+    "Metrics",
     "Outcome",
     "Profile",
     "ProfileOptions",
@@ -82,6 +87,7 @@ __all__ = [
     "export",
     "list_clusters",
     "load_ipython_extension",
+    "log",
     "on_reform",
     "panel",
     "profile_step",
@@ -98,7 +104,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name, "jdist.core.errors")
     if home == "jdist.client.blocking":
         importlib.import_module("jdist.notebook.panel.open")  # gives Cluster its panel
-    return getattr(importlib.import_module(home), name)
+    found = globals()[name] = getattr(importlib.import_module(home), name)  # not sought again: some are called in loops
+    return found
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -10,7 +10,7 @@ from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import FollowRun, RunFollowed
-from jdist.core.messages.runs import Interrupt, RunAccepted, RunCell
+from jdist.core.messages.runs import Interrupt, MetricsLogged, RunAccepted, RunCell
 from jdist.core.messages.status import Stopped
 
 
@@ -118,6 +118,8 @@ class ActiveRuns:
         if run is None:
             return
         run.feed(message)
+        if isinstance(message, MetricsLogged):
+            self._attachment.metrics.keep(run.logged)
         if run.is_done:
             self._runs.pop(number, None)
             self._ended[number] = run

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from jdist.client.history import History
 from jdist.client.link import Link
+from jdist.client.metrics.metrics import KeptMetrics, Metrics
 from jdist.client.values.carrier import Carrier
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
@@ -20,6 +21,7 @@ class Attachment:
     def __init__(self) -> None:
         self.current: Link | None = None  # The link, also after it was lost; None before the client attached.
         self.history = History()
+        self.metrics = KeptMetrics()
         self._carrier: Carrier | None = None
         self._watchers: list[Callable[[Message], None]] = []
 
@@ -98,6 +100,13 @@ class BaseCluster:
     def history(self) -> History:
         """What this client has sent to the ranks, in order; ``jdist.export`` makes a script of it."""
         return self.attachment.history
+
+    def metrics(self, run: int = 0) -> Metrics:
+        """What ranks have logged with ``jdist.log`` in a run of this client, by its number (0: the newest such run).
+
+        It has the newest twenty runs in which something was logged. Raises UsageError if there is none.
+        """
+        return Metrics(self.attachment.metrics.find(run))
 
     @property
     def facts(self) -> ClusterFacts:

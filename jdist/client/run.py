@@ -9,11 +9,13 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Self
 
+from jdist.client.metrics.metrics import Metrics
+from jdist.client.metrics.series import RunMetrics
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted, Tail, Text
+from jdist.core.messages.runs import MetricsLogged, Output, RankDone, RunEnded, RunStarted, Tail, Text
 from jdist.core.messages.status import Stopped
 from jdist.core.observation import Verdict
 from jdist.core.outcome import Outcome
@@ -70,6 +72,7 @@ class CellRun:
         """Called with output that threads and children of the cell write after its end."""
         self.keeps_output = True
         """Whether what ranks write is kept for ``outcomes`` and for later watchers."""
+        self.logged = RunMetrics(number)  # Fed on the link's loop.
         self._interrupt = interrupt
         self._over: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._changed = threading.Condition()  # Notified when a rank pauses, and at the end.
@@ -97,6 +100,11 @@ class CellRun:
     def values(self) -> dict[int, Any]:
         """``{rank: value}`` of the last expression, for the ranks that finished; a large one is a :class:`Remote`."""
         return {r: o.value for r, o in sorted(self.outcomes.items()) if o.ok}
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the ranks have logged with ``jdist.log`` up to now."""
+        return Metrics(self.logged)
 
     @property
     def is_done(self) -> bool:
@@ -211,8 +219,10 @@ class CellRun:
                     if isinstance(item, Text) and self.keeps_output:
                         for rank in item.ranks:
                             self._text[rank, item.stream].append(item.text)
-                if self.is_done and self.on_late is not None:
-                    self.on_late(message)
+                self._tell_late(message)
+            case MetricsLogged():
+                self.logged.feed(message)
+                self._tell_late(message)
             case RankDone():
                 self.outcomes[message.rank] = self._outcome(message)
                 self._set_paused({r: p for r, p in self.paused.items() if r != message.rank})
@@ -235,6 +245,10 @@ class CellRun:
                 self._lost = message
                 self.outcomes.update({r: Outcome(kind="lost") for r in self.ranks if r not in self.outcomes})
 
+    def _tell_late(self, message: Message) -> None:
+        if self.is_done and self.on_late is not None:
+            self.on_late(message)
+
     def _set_paused(self, paused: dict[int, RankPaused]) -> None:
         self.paused = paused
         if self.state != "done":
@@ -244,6 +258,8 @@ class CellRun:
 
     def _keep(self, message: Message) -> None:
         """Keep a message for later watchers; of a capped stream's tails, sent at each flush, only the newest."""
+        if isinstance(message, MetricsLogged):
+            return  # `logged` has them
         if not isinstance(message, Output):
             self._past.append(message)
             return

@@ -51,6 +51,7 @@ from jdist.core.messages.runs import (
     InputReply,
     InputRequest,
     Interrupt,
+    MetricsLogged,
     Output,
     RankDone,
     RunCell,
@@ -62,7 +63,7 @@ from jdist.core.settings import Settings
 _log = logging.getLogger("jdist.controller")
 
 # Messages that agents send all the time, after which the cluster's status need not be looked through.
-_ORDINARY = membership.Heartbeat | Output | RankDone | InputRequest | RankReply | NodeReply | Stalled
+_ORDINARY = membership.Heartbeat | Output | MetricsLogged | RankDone | InputRequest | RankReply | NodeReply | Stalled
 _STARTING = membership.WorkerUp | WorldFormed  # Messages that come once for each rank that starts.
 _ORDINARY_OR_STARTING = _ORDINARY | _STARTING
 _MOST_CLIENTS = 1024
@@ -125,6 +126,7 @@ class State:
             WorldFailed: formation.handle_world_failed,
             GroupMade: formation.handle_group_made,
             Output: runs.handle_output,
+            MetricsLogged: runs.handle_metrics,
             RankDone: lambda _, done: runs.record_rank_done(done),
             RankPaused: self._pausing.handle_rank_paused,
             HandlerRun: runs.handle_handler_run,

@@ -45,6 +45,7 @@ from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover.names import NamesHandover
 from jdist.worker.kernel import appearance, job_end, shell, sigint, tracebacks
 from jdist.worker.kernel.forked import disable_in_children
+from jdist.worker.metrics import log as metrics_log
 from jdist.worker.observe.call_log import OWN_FILES
 from jdist.worker.observe.observer import Observer, StallDetector
 from jdist.worker.profile import step_mark
@@ -103,6 +104,7 @@ class ControlThread:
         saving.connect(self._saving)
         self._points = SavePoints(spec.worker, lambda: self._cells.spans.current, self._send, self._save_at)
         self._points.connect()
+        self._cells.metrics.connect()
         tracebacks.adapt(kernel.shell)
         patches.install(self._groups)
         shell.adapt(kernel)
@@ -110,7 +112,8 @@ class ControlThread:
         shell.keep_names(kernel.shell, self._groups.own_names)
         appearance.set_up(kernel.shell)
         self._handover.guard()
-        disable_in_children(kernel, [self._groups.after_fork, streams.after_fork, self._debugger.after_fork])
+        parts = [self._groups.after_fork, streams.after_fork, self._debugger.after_fork, metrics_log.disconnect]
+        disable_in_children(kernel, parts)
 
     def start(self) -> None:
         threading.Thread(target=lambda: asyncio.run(self._main()), name="jdist", daemon=True).start()

@@ -14,6 +14,7 @@ import pytest
 
 import jdist
 from jdist.client import find
+from jdist.client.metrics.chart import MIME as METRICS
 from support import anatomy
 from support.notebook import DEADLINE, Cell, Notebook
 from support.waits import eventually
@@ -87,6 +88,22 @@ for i in range(5):
     assert cell.updates >= 1
     assert any("step 1" in text and "step 4" not in text for text in seen), seen
     assert len(cell.displays) == 1
+
+
+def test_what_ranks_log_is_a_chart_and_a_table(notebook: Notebook, tmp_path: Path) -> None:
+    cell = notebook.run("%%dist\nimport jdist\nfor i in range(5): jdist.log(loss=i + 0.5 + rank)\nprint('trained')")
+    output, chart = cell.displays
+    assert "[0-1] trained" in output["text/plain"]
+    assert chart["text/plain"].startswith("metrics of run")
+    assert "loss     4     5     4.5      5.5      2" in chart["text/plain"]
+    assert "<svg" in chart["text/html"]
+    assert chart[METRICS]["charts"][0]["mean"] == [1, 2, 3, 4, 5]
+    shown = notebook.run("%dist metrics")
+    assert shown.displays == [chart]
+    written = notebook.run(f"%dist metrics --csv {tmp_path / 'points.csv'}")
+    assert "10 points written to" in written.text
+    assert (tmp_path / "points.csv").read_text().splitlines()[1].startswith("0,0,loss,0.5,")
+    assert "nothing was logged in run 9999" in notebook.execute("%dist metrics --run 9999").text
 
 
 def test_a_failing_rank_fails_the_cell(notebook: Notebook) -> None:

@@ -22,7 +22,8 @@ from jdist.agent.processes.jupyter_messages import (
     read_content,
 )
 from jdist.core.messages.base import Message
-from jdist.core.messages.runs import Clear, Display, Output, OutputItem, Tail, Text
+from jdist.core.messages.runs import Clear, Display, MetricPoints, MetricsLogged, Output, OutputItem, Tail, Text
+from jdist.wire.values.frames import Unpacker
 
 _STREAMS: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
 _TAIL_LINES = 40
@@ -37,6 +38,8 @@ _NO_WIDGET = "(shown as text: widgets of ranks are not connected to the notebook
 _LOG_LIMIT = 256 << 20  # Bytes of a rank's log before the older half is dropped.
 _READ_LIMIT = 8 << 20  # Bytes of a log that are read at most for one answer.
 _READ_STEP = 64 << 10
+
+_metrics: Unpacker[MetricsLogged] = Unpacker(MetricsLogged)
 
 
 class RankLogs:
@@ -178,6 +181,7 @@ class _RankOutput:
 
     def __init__(self, limit: int):
         self.items: list[OutputItem] = []
+        self.points: list[MetricPoints] = []
         self.streams = {name: _CappedStream(limit) for name in _STREAMS}
         self.display_bytes = 0
         self.display_sizes: dict[str, int] = {}
@@ -194,6 +198,11 @@ class _RankOutput:
     def collect(self, worker: int) -> list[OutputItem]:
         items, self.items = self.items, []
         return items + [stream.tail(worker, name) for name, stream in self.streams.items() if stream.has_new_tail]
+
+    def take_points(self) -> list[MetricPoints]:
+        """What was logged since the last call."""
+        points, self.points = self.points, []
+        return points
 
 
 class OutputRelay:
@@ -221,6 +230,9 @@ class OutputRelay:
             case "comm_msg":
                 self._part(message.run, worker).note_capture(read_content(message, CommContent))
                 return False
+            case "jdist_metrics" if message.buffers:
+                logged = _metrics(message.buffers[0])
+                self._part(logged.run, worker).points += logged.points
             case _:
                 return False
         return True
@@ -232,6 +244,9 @@ class OutputRelay:
             items = merge({worker: part.collect(worker) for worker, part in parts.items()})
             if items:
                 self._send(Output(number, tuple(items)))
+            points = [each for part in parts.values() for each in part.take_points()]
+            if points:
+                self._send(MetricsLogged(number, tuple(points)))
         self._logs.flush()
 
     def end_rank(self, run: int, worker: int) -> None:

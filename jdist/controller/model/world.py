@@ -16,7 +16,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.membership import LauncherTask, NodeFacts
 from jdist.core.messages.observation import Observation
-from jdist.core.messages.runs import Output, OutputItem, Tail
+from jdist.core.messages.runs import MetricPoints, MetricsLogged, Output, OutputItem, Tail
 from jdist.core.topology import Topology
 
 
@@ -173,6 +173,9 @@ class World:
         """What an agent sent, with ranks in place of worker ids; None if it is not about workers that the node has."""
         if isinstance(message, Output):
             return Output(message.run, tuple(filter(None, (self._item_from(node, item) for item in message.items))))
+        if isinstance(message, MetricsLogged):
+            points = tuple(filter(None, (self._points_from(node, points) for points in message.points)))
+            return MetricsLogged(message.run, points) if points else None
         worker = getattr(message, "worker", None)
         if worker is not None:
             return message if self.rank_of(node, worker) is not None else None
@@ -188,6 +191,10 @@ class World:
             return None if rank is None else structs.replace(item, rank=rank.rank)
         ranks = tuple(rank.rank for rank in (self.rank_of(node, worker) for worker in item.ranks) if rank is not None)
         return structs.replace(item, ranks=ranks) if ranks else None
+
+    def _points_from(self, node: Node, points: MetricPoints) -> MetricPoints | None:
+        rank = self.rank_of(node, points.rank)
+        return None if rank is None else structs.replace(points, rank=rank.rank)
 
     def node_of_agent(self, agent: str) -> Node | None:
         node = self._node_of.get(agent)

@@ -15,7 +15,7 @@ from jdist.core.messages.base import Ack
 from jdist.core.messages.debug import RanksResumed
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.protocol import RankReply
-from jdist.core.messages.runs import Output, Tail, Text
+from jdist.core.messages.runs import MetricsLogged, Output, Tail, Text
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import describe_ranks
@@ -105,11 +105,19 @@ class RunLifecycle:
             last_line = item.text.rstrip("\n").rpartition("\n")[2][:_LAST_LINE]
             for number in item.ranks if isinstance(item, Text) else (item.rank,):
                 m.world.ranks[number].last_line = last_line
-        run = m.runs.running.get(output.run)
+        self._forward(output)
+
+    def handle_metrics(self, _: Node, metrics: MetricsLogged) -> None:
+        """Forward what ranks logged, as their output."""
+        self._forward(metrics)
+
+    def _forward(self, message: Output | MetricsLogged) -> None:
+        m = self._model
+        run = m.runs.running.get(message.run)
         if run is not None:
-            m.tell(run, output)
+            m.tell(run, message)
         else:
-            m.broadcast(output)
+            m.broadcast(message)
 
     def handle_input_request(self, _: Node, message: messages.InputRequest) -> None:
         """A rank reads a line: forward the request to its run's client."""

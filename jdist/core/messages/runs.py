@@ -127,6 +127,33 @@ class Output(Message, frozen=True):
     items: tuple[OutputItem, ...]
 
 
+class MetricPoints(Message, frozen=True):
+    """Numbers that a rank logged under one name since the last message: columns of 64-bit integers and floats.
+
+    Of very many points, only every ``stride``-th is sent; those whose index in the run is divisible by it.
+    """
+
+    rank: int  # From an agent, the worker's id.
+    name: str
+    steps: bytes  # int64.
+    values: bytes  # float64.
+    times: bytes  # float64: seconds of the rank's wall clock.
+    first: int  # The index of the first point in the columns.
+    stride: int
+    count: int  # Number of points that the rank has logged under the name in the run.
+    newest: tuple[int, float, float]  # Step, value and time of the newest point.
+    nonfinite: int = 0  # How many of them were NaN or infinite.
+    first_nonfinite: int = 0  # The step of the first of these.
+    nonfinite_since: int | None = None  # The step from which on all were; None if the newest is finite.
+
+
+class MetricsLogged(Message, frozen=True):
+    """Numbers that ranks logged with ``jdist.log``."""
+
+    run: int
+    points: tuple[MetricPoints, ...]
+
+
 class RunEnded(Message, frozen=True):
     """Every rank's part has ended. ``reason`` is "" or says why the run was ended; ``seconds`` since its start."""
 
@@ -183,6 +210,6 @@ class AbortRun(Message, frozen=True):
 
 WorkerMessage = HandlerRun
 ClientMessage = RunCell | Interrupt | InputReply
-ToClient = RunAccepted | RunStarted | Output | RankDone | RunEnded | InputRequest
-AgentMessage = Output | RankDone | InputRequest | CellRefused | HandlerRun
+ToClient = RunAccepted | RunStarted | Output | MetricsLogged | RankDone | RunEnded | InputRequest
+AgentMessage = Output | MetricsLogged | RankDone | InputRequest | CellRefused | HandlerRun
 ToAgent = ExecuteCell | AbortRun | InputReply

@@ -15,9 +15,10 @@ from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, RanksResumed
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.runs import InputRequest, Output, RankDone, RunEnded, RunStarted
+from jdist.core.messages.runs import InputRequest, MetricsLogged, Output, RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Notice, Stopped
 from jdist.notebook import missing_names
+from jdist.notebook.output.metric_display import MetricDisplay
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import Replaceable, Screen, plain, weight
@@ -64,6 +65,7 @@ class RunDisplay:
         self._frames = frames
         self._events: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._output = Replaceable(screen)
+        self._metrics = MetricDisplay(run, screen)
         self._began = time.monotonic() - run.seconds
         self._next = time.monotonic() + _FIRST
         self._is_dirty = False
@@ -149,6 +151,7 @@ class RunDisplay:
             since = self._paused_at or time.monotonic()
             due = self._next if self._is_dirty else time.monotonic() + _IDLE
             due = min(due, since + _GATHER) if not self._is_paused() else due
+        due = min(due, self._metrics.due)
         timeout = max(0.0, due - time.monotonic())
         with contextlib.suppress(queue.Empty):
             while (event := self._events.get(timeout=timeout)) is not None:
@@ -157,6 +160,8 @@ class RunDisplay:
             return True
         if time.monotonic() >= self._next and (self._is_dirty or not self._run.paused):
             self._draw()
+        elif self._output.is_shown:  # the chart stands below the output
+            self._metrics.draw()
         if not self._screen.is_live and self._is_paused():
             self._show_pauses()
         return False
@@ -177,6 +182,8 @@ class RunDisplay:
         self._pauses_shown = text
 
     def _handle(self, event: Message) -> None:
+        if isinstance(event, MetricsLogged):
+            return  # the output does not change; the chart is drawn when it is due
         self._is_dirty = True
         match event:
             case Output() if self._screen.is_live:
@@ -252,5 +259,6 @@ class RunDisplay:
             bundle = render(self.view())
             self._output.show(bundle)
             wait = max(wait, weight(bundle) / pace)
+            self._metrics.draw()
         self._is_dirty = self._will_redraw = False
         self._next = now + wait

@@ -2,6 +2,17 @@
 
 # ruff: noqa: F401, I001
 from jdist.notebook.verbs.registry import VERBS, call, usage
-from jdist.notebook.verbs import lifecycle, ranks, membership, values, saving, debugging, diagnosis, profiling, code
+from jdist.notebook.verbs import (
+    lifecycle,
+    ranks,
+    membership,
+    values,
+    saving,
+    debugging,
+    diagnosis,
+    profiling,
+    metrics,
+    code,
+)
 
 __all__ = ["VERBS", "call", "usage"]

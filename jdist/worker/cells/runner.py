@@ -31,6 +31,7 @@ from jdist.worker.compat.ipykernel import allow_input, allows_input, main_lock, 
 from jdist.worker.kernel.appearance import remove_prompts
 from jdist.worker.kernel.forked import end_with_cell
 from jdist.worker.kernel.shell import last_error_kept
+from jdist.worker.metrics.publisher import MetricPublisher
 from jdist.worker.observe.observer import RunSpans
 
 
@@ -49,6 +50,7 @@ class CellRunner:
         self._cell: ExecuteCell | None = None
         self._parent: dict[str, Any] = {}  # The request message that its output names as its parent.
         self._began = 0.0
+        self.metrics = MetricPublisher(worker, lambda logged: self._publish("jdist_metrics", logged, self._parent))
         self._counted: dict[int, int] = {}  # Runs by the execution counts of their cells.
         self._pid = os.getpid()
         self.children = Children()
@@ -121,6 +123,8 @@ class CellRunner:
             allow_input(kernel, has_input)
             self._cell, self._parent, self._began = outer
             self._set_parent()
+            if self._cell is not None:
+                self.metrics.begin(self._cell.run, is_inner=True)
             self.idle.clear()
             self.is_inner = False
 
@@ -167,6 +171,7 @@ class CellRunner:
         return self._counted.get(count, 0)
 
     def _begin(self, cell: ExecuteCell) -> None:
+        self.metrics.begin(cell.run, is_inner=self.is_inner)
         self._cell, self._parent, self._began = cell, self._request(cell), time.monotonic()
         self._set_parent()
         self._counted[self._kernel.shell.execution_count] = cell.run
@@ -212,6 +217,7 @@ class CellRunner:
         if self.has_broken_group():
             done = structs.replace(done, has_broken_group=True)
         self._streams.restore()  # also what the value's own code wrote while it was being described
+        self.metrics.end()
         self._publish("jdist_done", done, self._parent)
         self._cell = None
         self.spans.end(done.run)

@@ -31,7 +31,7 @@ from jdist.core.messages.protocol import (
     ToWorker,
     WorkerMessage,
 )
-from jdist.core.messages.runs import Output, OutputItem, RankDone, RunCell
+from jdist.core.messages.runs import MetricPoints, Output, OutputItem, RankDone, RunCell
 from jdist.wire.values.frames import Unpacker, pack
 
 MODULES = [
@@ -121,7 +121,7 @@ def test_a_message_of_another_direction_is_refused(direction: str) -> None:
 
 def test_every_message_has_a_direction_or_a_place_in_another() -> None:
     inside = {m for u in (RankOp, RankReplyBody, NodeOp, NodeReplyBody, OutputItem) for m in get_args(u)}
-    pieces = {Message, PayloadWire, ValueMissing}
+    pieces = {Message, PayloadWire, ValueMissing, MetricPoints}
     every = {c for module in MODULES for c in vars(module).values() if isinstance(c, type) and issubclass(c, Message)}
     assert every - inside - pieces == {m for _, m in MEMBERS} - inside
 

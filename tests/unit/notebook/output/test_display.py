@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from jdist.client.metrics.chart import MIME as METRICS
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, RanksResumed
-from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted, Text
+from jdist.core.messages.runs import MetricsLogged, Output, RankDone, RunEnded, RunStarted, Text
 from jdist.core.stacks import PauseReason, StackFrame
 from jdist.core.topology import Topology
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.run_json import MIME
 from jdist.notebook.output.screen import Bundle, Update
+from jdist.worker.metrics.buffer import MetricBuffer
 
 AT = StackFrame("train_step", "", 8, "loss.backward()", 12)
 CHECK = StackFrame("<cell>", "", 4, "if torch.isnan(loss): breakpoint()", 12)
@@ -151,3 +154,54 @@ def test_a_terminal_gets_a_line_for_each_pause_that_no_verb_has_told(run: CellRu
     assert screen.shown.get(timeout=DEADLINE)["text/plain"] == "[0] a line"
     end(run)
     screen.until(lambda text: "run 12 · 4 ranks" in text)
+
+
+def logged(rank: int, *values: float) -> Message:
+    """What a rank logs first."""
+    buffer = MetricBuffer(rank)
+    buffer.begin(12)
+    for value in values:
+        buffer.add(None, {"loss": value})
+    return MetricsLogged(12, tuple(buffer.take()[1]))
+
+
+def test_what_ranks_log_is_a_chart_below_the_output_while_the_run_goes_on(run: CellRun) -> None:
+    screen = Screen(is_live=True)
+    run.feed(logged(0, 1.0))
+    display = displayed(run, screen)
+    display.follow_in_background()
+    first = screen.shown.get(timeout=DEADLINE)
+    assert MIME in first, "the output stands first, although nothing was printed"
+    chart = screen.until(lambda text: text.startswith("metrics of run 12 · 1 name · 1 rank · 1 point"))
+    assert chart[METRICS]["charts"][0]["mean"] == [1.0]
+    run.feed(logged(1, 3.0))
+    chart = screen.until(lambda text: text.startswith("metrics of run 12 · 1 name · 2 ranks"))
+    assert chart[METRICS]["charts"][0]["mean"] == [2.0]
+    run.feed(logged(2, 8.0))
+    end(run)
+    chart = screen.until(lambda text: "3 ranks" in text)
+    assert chart[METRICS]["charts"][0]["mean"] == [4.0], "the newest is shown at the end at once"
+
+
+def test_a_screen_of_lines_shows_the_numbers_at_the_end(run: CellRun) -> None:
+    screen = Screen(is_live=False)
+    run.feed(logged(0, 1.0))
+    run.feed(logged(1, 3.0))
+    end(run)
+    assert displayed(run, screen).follow() is True
+    shown = screen.until(lambda text: text.startswith("metrics of run 12"))
+    assert list(shown) == ["text/plain"]
+    assert "loss     0     2       1        3      2" in shown["text/plain"]
+    assert screen.shown.empty()
+
+
+def test_points_that_come_after_the_end_are_shown_as_well(run: CellRun) -> None:
+    screen = Screen(is_live=True)
+    end(run)
+    assert displayed(run, screen).follow() is True
+
+    async def feed() -> Bundle:
+        run.feed(logged(0, 1.0))
+        return await asyncio.to_thread(screen.until, lambda text: text.startswith("metrics of run 12"))
+
+    assert "1 rank" in asyncio.run(feed())["text/plain"]

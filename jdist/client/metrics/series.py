@@ -1,0 +1,115 @@
+"""The series of a run: what ranks have logged, by name and rank, in bounded memory.
+
+A series holds every point, or every ``stride``-th: those whose index is divisible by it, so that series of ranks that
+log alike have the same steps.
+"""
+
+import threading
+from array import array
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from jdist.core.messages.runs import MetricPoints, MetricsLogged
+
+_MOST_OF_ONE = 10_000
+_MOST_OF_ALL = 1_000_000  # Points of a run, 24 bytes each.
+_LEAST_OF_ONE = 500
+_MOST_NAMES = 200
+
+
+class MetricSeries(Struct, frozen=True):
+    """One name on one rank. The columns are as long as each other; steps are in the order in which they were logged."""
+
+    steps: "array[int]"
+    values: "array[float]"
+    times: "array[float]"  # Seconds of the rank's wall clock.
+    first: int  # The index of the first point in the columns.
+    stride: int
+    count: int  # Number of points that were logged.
+    newest: tuple[int, float, float]  # Step, value and time of the newest, which may not be among the columns.
+    nonfinite: int  # How many points were NaN or infinite.
+    first_nonfinite: int  # The step of the first of them.
+    nonfinite_since: int | None  # The step from which on all were; None if the newest is finite.
+
+
+class RunMetrics:
+    """What the ranks of one run have logged. Fed on the link's loop, and read from any thread."""
+
+    def __init__(self, run: int) -> None:
+        self.run = run
+        self.version = 0  # Grows with each message.
+        self._series: dict[str, dict[int, MetricSeries]] = {}
+        self._lock = threading.Lock()
+
+    def feed(self, message: MetricsLogged) -> None:
+        """Add points."""
+        with self._lock:
+            for points in message.points:
+                ranks = self._series.get(points.name)
+                if ranks is None and len(self._series) >= _MOST_NAMES:
+                    continue  # ranks limit their names to as many, but may have different ones
+                ranks = self._series.setdefault(points.name, {})
+                ranks[points.rank] = _joined(ranks.get(points.rank), points, self._limit())
+            self.version += 1
+
+    def _limit(self) -> int:
+        """The most points of a series."""
+        count = sum(len(ranks) for ranks in self._series.values()) + 1
+        return min(_MOST_OF_ONE, max(_LEAST_OF_ONE, _MOST_OF_ALL // count))
+
+    def snapshot(self) -> dict[str, dict[int, MetricSeries]]:
+        """``{name: {rank: series}}``, names in the order in which they came, ranks in order."""
+        with self._lock:
+            found = {}
+            for name, ranks in self._series.items():
+                stride = max(series.stride for series in ranks.values())
+                found[name] = {rank: _copied(_thinned(ranks[rank], stride)) for rank in sorted(ranks)}
+            return found
+
+
+def _joined(old: MetricSeries | None, points: MetricPoints, limit: int) -> MetricSeries:
+    """The series with further points. Columns are changed in place unless they are thinned."""
+    if old is None or points.count < old.count:  # another process has the rank's place
+        empty = array("q"), array("d"), array("d")
+        old = MetricSeries(*empty, points.first, points.stride, 0, points.newest, 0, 0, None)
+    stride = max(old.stride, points.stride)
+    old = _thinned(old, stride)
+    skipped = -points.first % stride // points.stride
+    step = stride // points.stride
+    columns: tuple[tuple[array[Any], bytes], ...]
+    columns = (old.steps, points.steps), (old.values, points.values), (old.times, points.times)
+    for column, data in columns:
+        column.extend(array(column.typecode, data)[skipped::step])
+    series = replace(
+        old,
+        count=points.count,
+        newest=points.newest,
+        nonfinite=points.nonfinite,
+        first_nonfinite=points.first_nonfinite,
+        nonfinite_since=points.nonfinite_since,
+    )
+    while len(series.steps) > limit:
+        series = _thinned(series, series.stride * 2)
+    return series
+
+
+def _thinned(series: MetricSeries, stride: int) -> MetricSeries:
+    """A copy in which only the points remain whose index is divisible by ``stride``; the series itself if all are."""
+    step = stride // series.stride
+    if step == 1:
+        return series
+    skipped = -series.first % stride // series.stride
+    return replace(
+        series,
+        steps=series.steps[skipped::step],
+        values=series.values[skipped::step],
+        times=series.times[skipped::step],
+        first=series.first + skipped * series.stride,
+        stride=stride,
+    )
+
+
+def _copied(series: MetricSeries) -> MetricSeries:
+    return replace(series, steps=series.steps[:], values=series.values[:], times=series.times[:])
