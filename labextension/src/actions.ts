@@ -16,6 +16,9 @@ import { IClusters } from './tokens';
 /** Arguments of a command: `{ cluster, ranks }`, both optional. */
 export type Args = ReadonlyPartialJSONObject;
 
+/** What is offered to be run on the ranks first. */
+const FIRST_CELL = '%%dist\nprint(rank, world_size)';
+
 export class Actions {
   constructor(
     readonly clusters: IClusters,
@@ -164,13 +167,16 @@ export class Actions {
   async attach(args: Args, isRun: boolean): Promise<void> {
     const name = this.cluster(args)?.name;
     if (name !== undefined) {
-      await this.reportErrors(async () => this.insert(await this.api.attachCode(name), isRun));
+      await this.reportErrors(async () => {
+        const code = await this.api.attachCode(name);
+        await (isRun ? this.insert(code, true, FIRST_CELL) : this.insert(code));
+      });
     }
   }
 
-  /** Puts code into the open notebook; without one, shows the code so that it can be copied. */
-  async insert(code: string, isRun = false): Promise<void> {
-    if (!(await insertCell(this._notebooks, code, isRun))) {
+  /** Puts code into the open notebook; without one, shows the code so that it can be copied. See `insertCell`. */
+  async insert(code: string, isRun = false, next = ''): Promise<void> {
+    if (!(await insertCell(this._notebooks, code, isRun, next))) {
       const trans = this._trans;
       await this.show(trans.__('No notebook is open'), trans.__('Run this in a cell of a notebook:'), code);
     }

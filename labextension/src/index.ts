@@ -4,6 +4,7 @@ import { cellProgress } from './cells/plugin';
 import { Clusters } from './clusters';
 import { panel } from './panel/plugin';
 import { runOutput } from './run/plugin';
+import { launcherCard } from './shell/launcher';
 import { timeline } from './timeline/plugin';
 import { IClusters } from './tokens';
 
@@ -15,4 +16,4 @@ const clusters: JupyterFrontEndPlugin<IClusters> = {
   activate: (app: JupyterFrontEnd) => new Clusters(app.serviceManager)
 };
 
-export default [clusters, panel, cellProgress, runOutput, timeline];
+export default [clusters, panel, launcherCard, cellProgress, runOutput, timeline];

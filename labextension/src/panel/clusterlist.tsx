@@ -18,6 +18,9 @@ import { clusterSize, clusterState } from '../states';
 import { CommandIDs } from '../tokens';
 import { IContext, Section, State } from './section';
 
+/** What a notebook's cell says to start a cluster. */
+const FIRST_CELL = '%load_ext jdist\n%dist start -n 4';
+
 export class ClusterList extends Section {
   constructor(context: IContext) {
     super(context, 'clusters', context.trans.__('Clusters'));
@@ -39,10 +42,12 @@ export class ClusterList extends Section {
     if (!clusters.all.length) {
       return (
         <div className="jdist-empty">
-          <p>{trans.__('You have no clusters. Start one here, or with %dist start in a notebook.')}</p>
+          <p>{trans.__('You have no clusters.')}</p>
           <button className="jp-mod-styled jp-mod-accept" onClick={() => this._buttons.act(CommandIDs.start)}>
             {trans.__('Start a cluster…')}
           </button>
+          <p>{trans.__('Or type in a notebook:')}</p>
+          <pre>{FIRST_CELL}</pre>
         </div>
       );
     }

@@ -5,6 +5,7 @@ import { AccordionPanel } from '@lumino/widgets';
 
 import { isPaused } from '../paused';
 import { ranksIcon } from '../shell/icons';
+import { panelCaption } from '../shell/names';
 import { ClusterList } from './clusterlist';
 import { Groups } from './groups';
 import { RankTable } from './ranks/ranktable';
@@ -28,9 +29,9 @@ export class RanksPanel extends SidePanel {
     this.id = 'jdist-panel';
     this.addClass('jdist-panel');
     this.title.icon = ranksIcon;
-    this.title.caption = trans.__('Ranks');
+    this.title.caption = panelCaption(trans);
     this.node.setAttribute('role', 'region');
-    this.node.setAttribute('aria-label', trans.__('Ranks'));
+    this.node.setAttribute('aria-label', panelCaption(trans));
     this._context = context;
     this._verdict = new VerdictList(context);
     this._stacks = new StackTree(context);

@@ -21,6 +21,7 @@ import { CommandRegistry } from '@lumino/commands';
 import { Actions, Args } from '../actions';
 import { CommandIDs } from '../tokens';
 import { ranksIcon } from './icons';
+import { paletteCategory } from './names';
 import { stepCommands } from './steps';
 import { Tabs } from './tabs';
 import { createSourceViewer, sourceId, SourceViewer } from './sourceviewer';
@@ -56,7 +57,7 @@ export function addCommands(options: ICommands): void {
   for (const [id, command] of Object.entries(all)) {
     app.commands.addCommand(id, command);
     if (!HIDDEN.includes(id)) {
-      palette?.addItem({ command: id, category: trans.__('Ranks') });
+      palette?.addItem({ command: id, category: paletteCategory(trans) });
     }
   }
 }
@@ -73,8 +74,15 @@ function clusterCommands({ actions, trans, open, start }: ICommands): Record<str
       execute: open
     },
     [CommandIDs.start]: {
-      label: trans.__('Start a cluster…'),
-      icon: addIcon,
+      // The launcher and the menu File ▸ New list things to make, by their names.
+      label: args =>
+        args.isLauncher
+          ? trans.__('Distributed cluster')
+          : args.isNewMenu
+            ? trans.__('Distributed cluster…')
+            : trans.__('Start a cluster…'),
+      caption: trans.__('Start processes that run notebook cells together, with torch.distributed'),
+      icon: args => (args.isLauncher || args.isNewMenu ? ranksIcon : addIcon),
       isEnabled: () => !clusters.problem,
       execute: () => actions.reportErrors(start)
     },

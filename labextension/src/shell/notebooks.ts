@@ -1,16 +1,22 @@
 /** Puts code into the open notebook. */
 
+import { Cell } from '@jupyterlab/cells';
 import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
+
+/** The beginning of a cell that runs on ranks; comments may stand above. */
+const FOR_RANKS = /^(?:[ \t]*(?:#.*)?\n)*[ \t]*%%dist(?:\s|$)/;
 
 /**
  * Puts code into a new cell below the active one, or into the active one if that is empty, and runs it if `isRun`.
+ * Once that has succeeded, `next` is put into a cell below and not run, unless the notebook has a cell for ranks already.
  *
  * Returns the notebook; null if none is open.
  */
 export async function insertCell(
   tracker: INotebookTracker | null,
   code: string,
-  isRun: boolean
+  isRun: boolean,
+  next = ''
 ): Promise<NotebookPanel | null> {
   const panel = tracker?.currentWidget ?? null;
   if (!panel || panel.content.model?.readOnly) {
@@ -27,9 +33,26 @@ export async function insertCell(
   if (cell) {
     await content.scrollToItem(content.activeCellIndex);
   }
-  if (isRun) {
-    await panel.sessionContext.ready;
-    await NotebookActions.run(content, panel.sessionContext);
+  if (isRun && cell) {
+    await runCell(panel, cell, next);
   }
   return panel;
+}
+
+/** Runs the active cell; if that succeeds, puts `next` below it. */
+async function runCell(panel: NotebookPanel, cell: Cell, next: string): Promise<void> {
+  const { content, sessionContext } = panel;
+  await sessionContext.ready;
+  if (!(await NotebookActions.run(content, sessionContext)) || panel.isDisposed || !next) {
+    return;
+  }
+  const at = content.widgets.indexOf(cell);
+  if (at < 0 || content.widgets.some(each => FOR_RANKS.test(each.model.sharedModel.getSource()))) {
+    return;
+  }
+  const isActive = content.activeCellIndex === at;
+  content.model?.sharedModel.insertCell(at + 1, { cell_type: 'code', source: next });
+  if (isActive) {
+    content.activeCellIndex = at + 1; // the user has not gone elsewhere meanwhile
+  }
 }

@@ -11,6 +11,7 @@ import { Panel } from '@lumino/widgets';
 
 import { RequestError } from '../api';
 import { ranksIcon } from '../shell/icons';
+import { paletteCategory } from '../shell/names';
 import { Tabs } from '../shell/tabs';
 import { CommandIDs, IClusters } from '../tokens';
 import { ITraceData, Trace, TRACE_MIME, TRACE_VERSION } from './trace';
@@ -71,7 +72,7 @@ export const timeline: JupyterFrontEndPlugin<void> = {
         tabs.activate(tab);
       }
     });
-    palette?.addItem({ command: CommandIDs.openTimeline, category: trans.__('Ranks') });
+    palette?.addItem({ command: CommandIDs.openTimeline, category: paletteCategory(trans) });
     void restorer?.restore(tracker, {
       command: CommandIDs.openTimeline,
       args: tab => ({ cluster: tab.jdist?.cluster ?? '', run: tab.jdist?.run ?? 0 }),
