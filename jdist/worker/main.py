@@ -58,9 +58,11 @@ def main(spec_json: bytes) -> None:
     app.config.HistoryManager.enabled = False  # no database of what was typed: the notebook has it
     remember_subscribers()
     app.initialize([])
-    captures = [FdCapture(1, sys.stdout), FdCapture(2, sys.stderr)]
     for stream in (sys.stdout, sys.stderr):
-        flush_when_needed(stream)  # a cell ends with flushes of both, each a wait for another thread
+        flush_when_needed(stream)  # each write to one flushes the other, and a flush is a wait for another thread
+    captures = out, err = FdCapture(1, sys.stdout), FdCapture(2, sys.stderr)
+    out.keep_order_with([err])
+    err.keep_order_with([out])
     use_own_streams(sys.stdout, sys.stderr)
     control = ControlThread(spec, app, OwnStreams(captures))
     _pack_fast(app.session)

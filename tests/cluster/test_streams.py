@@ -5,6 +5,10 @@ from __future__ import annotations
 from textwrap import indent
 
 import jdist
+from jdist.core.messages.base import Message
+from jdist.core.messages.runs import Output
+from jdist.notebook.output.body import text_of
+from jdist.notebook.output.transcript import BlockPart, Transcript
 
 TEE = """
 import sys, io
@@ -151,3 +155,27 @@ def test_a_class_that_also_writes_to_a_file_stays_for_the_next_cell(cluster: jdi
     assert all(o.stdout == "two\n" for o in run.outcomes.values())
     assert cluster.run("''.join(log)", timeout=30).values == dict.fromkeys(range(4), "two\n")
     cluster.run(AFTER, timeout=30)
+
+
+def test_each_rank_is_shown_in_the_order_in_which_it_printed_warned_and_displayed(cluster: jdist.Cluster) -> None:
+    run = cluster.run("""
+import os, sys
+for step in range(20):
+    print("printed", step, rank)
+    print("warned", step, rank, file=sys.stderr)
+    display(f"displayed {step} {rank}")
+    os.system(f"echo child {step} {rank}")
+    display(f"last {step} {rank}")
+""")
+    transcript = Transcript(run.ranks)
+
+    def feed(message: Message | None) -> None:
+        for item in message.items if isinstance(message, Output) else ():
+            transcript.feed(item)
+
+    run.watch(feed)
+    transcript.close()
+    for rank in run.ranks:
+        written = [text_of(BlockPart((rank,), item)).strip("'") for item in transcript.items(rank)]
+        words = ("printed", "warned", "displayed", "child", "last")
+        assert written == [f"{word} {step} {rank}" for step in range(20) for word in words]

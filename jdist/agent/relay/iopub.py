@@ -5,9 +5,13 @@ the rank's log on this node; from then on only its newest lines travel, with the
 """
 
 import copy
+import heapq
+import itertools
+import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -40,6 +44,8 @@ _READ_LIMIT = 8 << 20  # Bytes of a log that are read at most for one answer.
 _READ_STEP = 64 << 10
 
 _metrics: Unpacker[MetricsLogged] = Unpacker(MetricsLogged)
+
+Arrived = tuple[float, OutputItem]  # When the item arrived, as its number among those of all ranks, and the item.
 
 
 class RankLogs:
@@ -180,7 +186,7 @@ class _RankOutput:
     """One rank's part of a run, waiting to be sent on."""
 
     def __init__(self, limit: int):
-        self.items: list[OutputItem] = []
+        self.items: list[Arrived] = []
         self.points: list[MetricPoints] = []
         self.streams = {name: _CappedStream(limit) for name in _STREAMS}
         self.display_bytes = 0
@@ -195,9 +201,10 @@ class _RankOutput:
             number = self._areas.setdefault(content.comm_id, len(self._areas) + 1)
             self.area = number if state["msg_id"] else 0
 
-    def collect(self, worker: int) -> list[OutputItem]:
+    def collect(self, worker: int) -> list[Arrived]:
         items, self.items = self.items, []
-        return items + [stream.tail(worker, name) for name, stream in self.streams.items() if stream.has_new_tail]
+        capped = (stream.tail(worker, name) for name, stream in self.streams.items() if stream.has_new_tail)
+        return items + [(math.inf, tail) for tail in capped]
 
     def take_points(self) -> list[MetricPoints]:
         """What was logged since the last call."""
@@ -213,6 +220,7 @@ class OutputRelay:
         self._send = send
         self._logs = logs
         self._runs: dict[int, dict[int, _RankOutput]] = {}
+        self._arrivals = itertools.count()
 
     def record(self, worker: int, message: KernelMessage) -> bool:
         """Gather a kernel's message; True if something waits to be flushed."""
@@ -225,7 +233,7 @@ class OutputRelay:
             case "clear_output":
                 clear = read_content(message, ClearContent)
                 part = self._part(message.run, worker)
-                part.items.append(Clear((worker,), clear.wait, part.area))
+                self._add(part, Clear((worker,), clear.wait, part.area))
                 part.display_bytes, part.display_sizes = 0, {}
             case "comm_msg":
                 self._part(message.run, worker).note_capture(read_content(message, CommContent))
@@ -264,11 +272,14 @@ class OutputRelay:
         admitted = part.streams[name].admit(text)
         if not admitted:
             return
-        last = part.items[-1] if part.items else None
+        arrived, last = part.items[-1] if part.items else (0, None)
         if isinstance(last, Text) and (last.stream, last.area) == (name, part.area):
-            part.items[-1] = Text((worker,), name, last.text + admitted, part.area)
+            part.items[-1] = arrived, Text((worker,), name, last.text + admitted, part.area)
         else:
-            part.items.append(Text((worker,), name, admitted, part.area))
+            self._add(part, Text((worker,), name, admitted, part.area))
+
+    def _add(self, part: _RankOutput, item: OutputItem) -> None:
+        part.items.append((next(self._arrivals), item))
 
     def _add_display(self, worker: int, message: KernelMessage) -> None:
         content = read_content(message, DisplayContent)
@@ -286,17 +297,26 @@ class OutputRelay:
             left_out = f"[a display of {size} bytes was left out: this rank showed more than 4 MB in this run]"
             data = {"text/plain": left_out}
         is_result, is_update = message.kind == "execute_result", message.kind == "update_display_data"
-        part.items.append(Display((worker,), data, content.metadata, display_id, is_result, is_update, part.area))
+        shown = Display((worker,), data, content.metadata, display_id, is_result, is_update, part.area)
+        self._add(part, shown)
 
 
-def merge(by_worker: dict[int, list[OutputItem]]) -> list[OutputItem]:
-    """Items of ranks that wrote exactly the same, once with all their ranks; each rank's order is kept."""
+def merge(by_worker: dict[int, list[Arrived]]) -> list[OutputItem]:
+    """All ranks' items in the order of arrival; of ranks that wrote exactly the same, once with all their ranks."""
     alike: dict[bytes, list[int]] = {}
-    for worker, items in by_worker.items():
-        if items:
-            alike.setdefault(msgspec.msgpack.encode(_with_ranks(items, ())), []).append(worker)
-    return [item for ranks in alike.values() for item in _with_ranks(by_worker[ranks[0]], tuple(sorted(ranks)))]
+    for worker, arrived in by_worker.items():
+        if arrived:
+            same = msgspec.msgpack.encode([_with_ranks(item, ()) for _, item in arrived])
+            alike.setdefault(same, []).append(worker)
+    streams = (_together(sorted(workers), by_worker) for workers in alike.values())
+    return [item for _, item in heapq.merge(*streams, key=itemgetter(0))]
 
 
-def _with_ranks(items: list[OutputItem], ranks: tuple[int, ...]) -> list[OutputItem]:
-    return [item if isinstance(item, Tail) else msgspec.structs.replace(item, ranks=ranks) for item in items]
+def _together(workers: Sequence[int], by_worker: dict[int, list[Arrived]]) -> Iterator[Arrived]:
+    """The items of workers that wrote the same, each when the first of them wrote it."""
+    for same in zip(*(by_worker[worker] for worker in workers), strict=True):
+        yield min(arrival for arrival, _ in same), _with_ranks(same[0][1], workers)
+
+
+def _with_ranks(item: OutputItem, ranks: Iterable[int]) -> OutputItem:
+    return item if isinstance(item, Tail) else msgspec.structs.replace(item, ranks=tuple(ranks))

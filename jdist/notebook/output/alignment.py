@@ -190,6 +190,8 @@ class Alignment:
         if to_equal > (entry.reach if alike is None else min(entry.reach, _NEAR)):
             equal = None
         chosen = equal or alike
+        if equal is not None and alike is not None and to_alike < to_equal and self._has_other(alike[0], equal[0]):
+            chosen = alike
         if chosen is None:
             node = AlignedBlock(entry, level + 1)
             self._link(node, self._root.prev, self._root.prev.label + _GAP)
@@ -200,6 +202,17 @@ class Alignment:
         if route:
             self._move_before(route, node)
         return node
+
+    def _has_other(self, first: AlignedBlock, last: AlignedBlock) -> bool:
+        """Whether something unlike both stands between these two blocks: the later one is of a loop's next step, and
+        that its number is equal, such as a loss, is chance.
+        """
+        node = first
+        while node is not last and node is not self._root:
+            if node.first.likeness[0] != first.first.likeness[0]:
+                return True
+            node = node.next
+        return False
 
     def _find(
         self, rank: int, head: AlignedBlock | None, entry: AlignedEntry, key: Hashable

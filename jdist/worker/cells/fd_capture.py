@@ -1,6 +1,7 @@
 """Capture of what is written to file descriptors 1 and 2 below Python: os.system, C++ libraries, subprocesses.
 
-ipykernel's own capture cannot tell when it has caught up, so a child's last line could appear after the cell's end.
+ipykernel's own capture cannot tell when it has caught up, so a child's last line could appear after the cell's end. It
+buffers stdout and stderr apart, so what is written to one of them could overtake what was written to the other before.
 """
 
 import array
@@ -13,6 +14,7 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 _CHUNK = 65536  # Bytes; a pipe holds no more.
@@ -34,12 +36,37 @@ class FdCapture:
         self._is_busy = False
         self._drained = threading.Event()
         self._draining = threading.Lock()
+        self._others: Sequence[FdCapture] = ()
         threading.Thread(target=self._pump, name=f"jdist-fd{fd}", daemon=True).start()
-        stream.write = self._write_in_order
+        stream.write, stream.flush = self._write_in_order, self._flush_in_order
+
+    def keep_order_with(self, others: "Sequence[FdCapture]") -> None:
+        """Have what is written to others' streams before sent before what is written to this one.
+
+        ``flush`` of the streams returns when all has been sent, and at once when nothing is held.
+        """
+        self._others = others
+
+    def flush(self) -> None:
+        """Send what the stream holds."""
+        self._flush()
 
     def _write_in_order(self, text: str) -> Any:
         self.catch_up()
+        if text == "\n":  # the second of the two writes that `print` makes: the first has waited for the others
+            return self._write(text)
+        for other in self._others:
+            other.catch_up()
+        return self._write_after_others(text)
+
+    def _write_after_others(self, text: str) -> Any:
+        for other in self._others:
+            other.flush()
         return self._write(text)
+
+    def _flush_in_order(self) -> None:
+        self.catch_up()
+        self._flush()
 
     def restore(self) -> bool:
         """Open the file descriptor again if a cell has closed it; returns whether it had. A redirected one stays."""
@@ -51,7 +78,7 @@ class FdCapture:
         return False
 
     def catch_up(self) -> None:
-        """Pass on what the pipe holds, if anything: called before Python writes to the same stream."""
+        """Pass on what the pipe holds, if anything: called before Python writes to a stream or displays."""
         unread = array.array("i", [0])
         fcntl.ioctl(self._read_end, termios.FIONREAD, unread)
         if unread[0] or self._is_busy:  # in this order: the pump is busy before it takes bytes out of the pipe
@@ -76,7 +103,7 @@ class FdCapture:
             self._is_busy = True
             with contextlib.suppress(BlockingIOError):  # it is empty
                 chunk = os.read(self._read_end, _CHUNK)  # all that was there when catch_up asked, not what comes then
-                self._write(self._decoder.decode(chunk))
+                self._write_after_others(self._decoder.decode(chunk))
                 unsent += len(chunk)
             if unsent >= _CHUNK:  # meanwhile the pipe fills up, which blocks a process that writes faster than this
                 self._flush()

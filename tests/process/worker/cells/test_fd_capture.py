@@ -47,6 +47,41 @@ def test_what_was_written_before_comes_first(fd: int) -> None:
     assert stream.text == "".join(f"child {n}\nrank {n}\n" for n in range(100))
 
 
+class Buffered:
+    """A stream that appends its name and what it holds to ``sent`` when it is flushed."""
+
+    def __init__(self, name: str, sent: list[tuple[str, str]]) -> None:
+        self._name, self._sent, self._held = name, sent, ""
+
+    def write(self, text: str) -> int:
+        self._held += text
+        return len(text)
+
+    def flush(self) -> None:
+        if self._held:
+            self._sent.append((self._name, self._held))
+        self._held = ""
+
+
+def test_what_goes_to_two_streams_and_descriptors_by_turns_keeps_its_order(fd: int) -> None:
+    other_fd = os.open(os.devnull, os.O_WRONLY)
+    sent: list[tuple[str, str]] = []
+    out, err = Buffered("out", sent), Buffered("err", sent)
+    out_capture, err_capture = FdCapture(fd, out), FdCapture(other_fd, err)
+    out_capture.keep_order_with([err_capture])
+    err_capture.keep_order_with([out_capture])
+    for number in range(20):
+        out.write(f"line {number}")
+        out.write("\n")
+        err.write(f"warning {number}\n")
+        os.write(fd, b"child\n")
+        out.flush()  # as a display does
+        sent.append(("display", str(number)))
+    os.close(other_fd)
+    each = [("out", "line {}\n"), ("err", "warning {}\n"), ("out", "child\n"), ("display", "{}")]
+    assert sent == [(name, text.format(number)) for number in range(20) for name, text in each]
+
+
 def test_it_catches_up_while_a_child_writes_without_a_pause(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class Refilled(Stream):
         is_refilled = True

@@ -231,7 +231,7 @@ def own(item: OutputItem, rank: int) -> OutputItem:
 @given(st.dictionaries(st.integers(0, 5), items))
 def test_merging_keeps_every_ranks_items_in_order(by_rank: dict[int, list[OutputItem]]) -> None:
     by_rank = {rank: [own(i, rank) for i in said] for rank, said in by_rank.items()}
-    merged = merge(by_rank)
+    merged = merge({rank: [(i * 10 + rank, item) for i, item in enumerate(said)] for rank, said in by_rank.items()})
     for rank, said in by_rank.items():
         assert [own(i, rank) for i in merged if not isinstance(i, Tail) and rank in i.ranks] == said
     assert sum(len(i.ranks) for i in merged if not isinstance(i, Tail)) == sum(map(len, by_rank.values()))
@@ -240,8 +240,19 @@ def test_merging_keeps_every_ranks_items_in_order(by_rank: dict[int, list[Output
 
 
 def test_tails_are_never_merged() -> None:
-    tails = {r: [Tail(r, "stdout", 1, 2, "same")] for r in (0, 1)}
-    assert merge(tails) == [Tail(0, "stdout", 1, 2, "same"), Tail(1, "stdout", 1, 2, "same")]
+    tails = {r: Tail(r, "stdout", 1, 2, "same") for r in (0, 1)}
+    assert merge({rank: [(0.0, tail)] for rank, tail in tails.items()}) == [*tails.values()]
+
+
+def test_ranks_that_write_by_turns_are_passed_on_in_the_order_of_arrival(made: Make) -> None:
+    r, sent = made()
+    for step in range(3):
+        for rank in (2, 0, 1):
+            r.record(rank, stream(f"{step} {rank}\n"))
+            r.record(rank, display({"text/plain": f"{step} {rank}"}))
+    r.flush()
+    said = [(i.ranks, i.text if isinstance(i, Text) else i.data["text/plain"] + "\n") for i in sent.items()]
+    assert said == [((rank,), f"{step} {rank}\n") for step in range(3) for rank in (2, 0, 1) for _ in range(2)]
 
 
 def test_streams_and_displays_keep_their_order_within_a_rank(made: Make) -> None:

@@ -148,6 +148,11 @@ def test_what_every_rank_has_passed_never_changes(first, second):
         ([((0,), "loss 0.1\n"), ((1,), "lost 0.2\n")], [((0,), ["loss 0.1"]), ((1,), ["lost 0.2"])]),
         # an equal line nearby is better than one that differs
         ([((0,), "s 1\ns 2\n"), ((1,), "s 2\n")], [((0,), ["s 1"]), ((0, 1), ["s 2"])]),
+        # … but not where it is another step's
+        (
+            [((0,), "n 1\nok\nn 2\nok\n"), ((1,), "n 2\nok\nn 3\nok\n")],
+            [((0, 1), ["n 1", "n 2"]), ((0, 1), ["ok"]), ((0, 1), ["n 2", "n 3"]), ((0, 1), ["ok"])],
+        ),
         ([((0,), "a|1\n"), ((1,), "a|2\n")], [((0,), ["a|1"]), ((1,), ["a|2"])]),
         ([((0,), "│ 1 │\n"), ((1,), "│ 2 │\n")], [((0,), ["│ 1 │"]), ((1,), ["│ 2 │"])]),
         (
