@@ -1,4 +1,4 @@
-/** The progress of a cell that begins with `%%dist`, beside its prompt: how many ranks are done, of how many. */
+/** The mark of a cell that begins with `%%dist`, below its prompt: how far its run is, or how it has ended. */
 
 import { Cell, CodeCell } from '@jupyterlab/cells';
 import { TranslationBundle } from '@jupyterlab/translation';
@@ -6,7 +6,7 @@ import { IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 
 import { doneCount, IRunBundle, MIME, partsOf, VERSION } from '../run/model';
-import { isFailure, outcomeState, VERDICT_SIGN } from '../states';
+import { markOf } from './mark';
 
 const BEGINS = /^\s*%%dist(\s|$)/;
 
@@ -21,6 +21,8 @@ export class CellProgress implements IDisposable {
     _cell.outputArea.model.changed.connect(this._update, this);
     _cell.model.contentChanged.connect(this._update, this);
     _cell.disposed.connect(() => this.dispose());
+    // An opened notebook has its outputs before its cells are drawn: then there is no place for the mark yet.
+    void _cell.ready.then(() => this._update());
     this._update();
   }
 
@@ -53,28 +55,16 @@ export class CellProgress implements IDisposable {
   }
 
   private _show(run: IRunBundle): void {
-    const parts = partsOf(run);
-    const [done, failed] = [doneCount(run), parts.filter(part => isFailure(part.state)).length];
-    const texts = [this._trans.__('%1 of %2 ranks done', done, parts.length)];
-    if (failed) {
-      texts.push(this._trans.__('%1 failed', failed));
-    } else if (run.paused?.length) {
-      texts.push(this._trans.__('paused'));
-    } else if (run.verdict && run.state !== 'done') {
-      texts.push(this._trans.__('the run does not move'));
-    }
-    const ending = failed ? 'error' : run.state === 'done' ? 'value' : undefined;
-    const other = run.paused?.length ? outcomeState('paused', this._trans).sign : run.verdict ? VERDICT_SIGN : '';
-    const sign = ending ? outcomeState(ending, this._trans).sign : other;
-    const text = `${done}/${parts.length} ${sign}`.trim();
-    const label = texts.join(', ');
-    if (this._node.textContent !== text || this._node.title !== label) {
-      this._node.textContent = text;
+    const { text, sign, label, state } = markOf(run, this._trans);
+    const shown = `${text} ${sign}`.trim();
+    if (this._node.textContent !== shown || this._node.title !== label) {
+      this._node.textContent = shown;
       this._node.title = label;
       this._node.setAttribute('aria-label', label);
-      this._node.style.setProperty('--jdist-done', `${(100 * done) / Math.max(1, parts.length)}%`);
+      const size = partsOf(run).length;
+      this._node.style.setProperty('--jdist-done', `${(100 * doneCount(run)) / Math.max(1, size)}%`);
     }
-    this._node.dataset.state = failed ? 'failed' : run.state;
+    this._node.dataset.state = state;
   }
 
   private readonly _node = document.createElement('div');

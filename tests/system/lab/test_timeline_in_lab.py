@@ -227,7 +227,7 @@ def test_a_cell_shows_how_far_it_is(notebook: LabNotebook, signal_file: Path) ->
     notebook.start(WAITS)
     try:
         mark = notebook.cell(WAITS).get_by_role("img", name="2 of 4 ranks done")
-        expect(mark).to_have_text("2/4")
+        expect(mark).to_have_text("2/4 done")
         notebook.picture("cell-progress", notebook.cell(WAITS))
     finally:
         signal_file.touch()

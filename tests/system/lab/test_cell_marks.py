@@ -1,0 +1,66 @@
+"""The mark beside a cell: what has become of its run, in a word and a sign, also in a notebook that is opened again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+import jdist
+from support.lab.browsing import Lab, LabNotebook
+
+pytestmark = pytest.mark.usefixtures("traces")
+
+ATTACH, SUCCEEDS, FAILS, HANGS, DETACH = range(5)
+CELLS = [
+    "%load_ext jdist\n%dist attach shared",
+    "%%dist\nrank",
+    "%%dist\nif rank == 2:\n    raise ValueError('bad shard')",
+    "%%dist\nif rank != 1:\n    dist.barrier()",
+    "%dist detach",
+]
+SAVED = "() => window.jupyterapp.shell.currentWidget.context.save().then(() => true)"
+ENDED = {
+    SUCCEEDS: ("4 of 4 ranks done", "4/4 ✓"),
+    FAILS: ("3 of 4 ranks done, 1 of 4 ranks failed", "1 of 4 failed ✗"),
+    HANGS: ("1 of 4 ranks done, 3 of 4 ranks interrupted", "3 of 4 interrupted ■"),
+}
+
+
+@pytest.fixture
+def notebook(lab: Lab, cluster: jdist.Cluster) -> Iterator[LabNotebook]:
+    with lab.open_notebook(CELLS, "marks.ipynb") as notebook:
+        notebook.run(ATTACH)
+        yield notebook
+        notebook.run(DETACH)
+
+
+def mark(notebook: LabNotebook, cell: int) -> Locator:
+    return notebook.cell(cell).locator(".jdist-CellProgress")
+
+
+def expect_marks(notebook: LabNotebook) -> None:
+    for cell, (label, text) in ENDED.items():
+        expect(notebook.cell(cell).get_by_role("img", name=label, exact=True)).to_have_text(text)
+    expect(mark(notebook, ATTACH)).to_have_count(0)
+
+
+def test_a_mark_says_how_the_run_has_ended(notebook: LabNotebook, lab: Lab) -> None:
+    notebook.run(SUCCEEDS)
+    notebook.run(FAILS)
+    notebook.start(HANGS)
+    expect(mark(notebook, HANGS)).to_have_text("cannot finish ●")
+    notebook.picture("marks-hang")
+    notebook.interrupt()
+    notebook.until_over(HANGS)
+    expect_marks(notebook)
+    notebook.picture("marks")
+    for cell in ENDED:
+        inner = mark(notebook, cell).evaluate("node => node.scrollWidth <= node.clientWidth")
+        assert inner, "the words fit beside the cell"
+    notebook.page.evaluate(SAVED)
+    with lab.open_page("lab/tree/marks.ipynb") as page:
+        again = LabNotebook(page, lab.pictures)
+        again.until_ready()
+        expect_marks(again)
