@@ -87,7 +87,7 @@ class StatusReporter:
             return
         book = self._model.runs
         running = [
-            (r.number, r.abort_reason, r.verdict, tuple(r.paused.values()), tuple(r.pausing))
+            (r.number, r.abort_reason, r.verdict and r.verdict.reason, tuple(r.paused.values()), tuple(r.pausing))
             for r in book.running.values()
         ]
         runs = (running, [r.number for r in book.queued])

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from jdist.client import find
 from jdist.client.cluster import AsyncCluster
-from jdist.client.follow import ANSWER_TIMEOUT, RETRY_AFTER, ClusterFollower, Observations, watched_pause
+from jdist.client.follow import RETRY_AFTER, ClusterFollower, Observations, watched_pause
 from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
 from jdist.core.messages.status import Notice, StatusReport
 from jdist.server.event_feed import ClusterEvent, EventFeed
@@ -26,6 +26,7 @@ T = TypeVar("T")
 _GLANCE = 0.5  # Seconds between two looks at the directory's time; nothing reports a change there.
 _RESCAN = 2.0  # Seconds until it is read again, while a cluster in it cannot be attached to.
 _IDLE_PAUSE = 10.0  # Seconds between polls while nothing changes, to notice a controller that hangs.
+_WATCHED_PAUSE = 2.0  # The same while a browser listens.
 _ORPHANED = "its controller is gone; while its ranks wait for another, it can be started again with every name kept"
 
 
@@ -47,6 +48,7 @@ class BrowserFollower(ClusterFollower):
         self._is_watched = is_watched
         self._on_running = on_running
         self.is_over = False  # The cluster is gone, or its controller has died.
+        self._answered_at: float | None = None  # Time of the last report, on the loop's clock.
         self.snapshot = summary_of(connection, "silent", "it has not answered yet")
         super().__init__()
 
@@ -59,17 +61,27 @@ class BrowserFollower(ClusterFollower):
         """Its ranks, as far as is known."""
         return self.snapshot.world_size or 0
 
+    @property
+    def aged_snapshot(self) -> ClusterSnapshot:
+        """The snapshot; that of a cluster which does not answer any more says since when."""
+        if self.snapshot.state != "silent" or self._answered_at is None:
+            return self.snapshot
+        return replace(self.snapshot, age=round(asyncio.get_running_loop().time() - self._answered_at, 1))
+
     async def detail(self) -> ClusterSnapshot:
         """All that can be known now, within some seconds."""
         if self.observer is None or self.observer.link.lost:
-            return self.snapshot
+            return self.aged_snapshot
         try:
-            report, observations = await self.poll(self.observer, lambda _: True)
-            self.snapshot = snapshot_of(report, observations, self.snapshot)
+            self._take(*await self.poll(self.observer, lambda _: True))
         except (TimeoutError, ConnectionLost) as e:
             self.handle_silence(e)
         self._update(self._connection.name, False, "")  # else the next event would leave out what only this one saw
-        return self.snapshot
+        return self.aged_snapshot
+
+    def _take(self, report: StatusReport, observations: Observations) -> None:
+        self.snapshot = snapshot_of(report, observations, self.snapshot)
+        self._answered_at = asyncio.get_running_loop().time()
 
     def wants_observations(self, report: StatusReport) -> bool:
         """While cells run, just after, and until each rank has reported its device; only for a browser that listens."""
@@ -77,7 +89,7 @@ class BrowserFollower(ClusterFollower):
         return (bool(report.runs) or is_new) and self._is_watched()
 
     def handle_report(self, report: StatusReport, observations: Observations) -> None:
-        self.snapshot = snapshot_of(report, observations, self.snapshot)
+        self._take(report, observations)
         if any(state != "queued" for _, state, _, _ in report.runs):
             self._on_running()
         self._update(self._connection.name, self.has_changed, "")
@@ -92,8 +104,7 @@ class BrowserFollower(ClusterFollower):
         elif self.observer is None:
             self.snapshot = summary_of(self._connection, "silent", f"{who} does not answer")
         else:
-            reason = f"{who} has not answered for {ANSWER_TIMEOUT:.0f} s"
-            self.snapshot = replace(self.snapshot, state="silent", reason=reason)
+            self.snapshot = replace(self.snapshot, state="silent", reason=f"{who} does not answer")
         self._update(self._connection.name, False, "")
 
     async def attaches_again(self) -> bool:
@@ -105,7 +116,10 @@ class BrowserFollower(ClusterFollower):
     def pause(self) -> float:
         if self.snapshot.state == "silent":
             return RETRY_AFTER
-        return watched_pause(self.world_size) if self.snapshot.runs and self._is_watched() else _IDLE_PAUSE
+        if not self._is_watched():
+            return _IDLE_PAUSE
+        pause = watched_pause(self.world_size)  # a node that cannot be reached is described with the seconds since then
+        return pause if self.snapshot.runs or self.snapshot.silences else max(pause, _WATCHED_PAUSE)
 
 
 class ClusterList:
@@ -140,7 +154,7 @@ class ClusterList:
 
     def snapshot(self, name: str) -> ClusterSnapshot | None:
         """The cluster called ``name`` as it is now; None if there is none."""
-        known = self._followers[name].snapshot if name in self._followers else self._others.get(name)
+        known = self._followers[name].aged_snapshot if name in self._followers else self._others.get(name)
         return self._starts.snapshot(name, known)
 
     async def list(self) -> list[ClusterSnapshot]:

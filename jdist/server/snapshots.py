@@ -140,6 +140,7 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     state: str = ""
     reason: str = ""
     version: str = ""
+    age: float | UnsetType = UNSET  # Seconds since it was so, for a cluster that does not answer any more.
     starting: str | UnsetType | None = UNSET  # What a start from a browser waits for; None if that start has failed.
     has_instructions: bool | UnsetType = UNSET  # That start waits for nodes which the user has to start.
     backend: str | UnsetType = UNSET
@@ -167,7 +168,7 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     def timeless(self) -> Self:
         """The snapshot without what changes by itself as time passes."""
         runs = tuple(replace(run, seconds=0) for run in self.runs or ())
-        return replace(self, ranks=tuple(row.timeless() for row in self.rows), runs=runs)
+        return replace(self, ranks=tuple(row.timeless() for row in self.rows), runs=runs, age=UNSET)
 
     def changed_rows(self, before: Self | None) -> tuple[RankRow, ...]:
         """The rows that differ from those ``before`` in more than elapsed times."""

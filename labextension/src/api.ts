@@ -69,8 +69,11 @@ export interface IRank {
   state: string;
   run: number;
   last_line: string;
+  /** It was replaced, and its earlier variables are lost. */
   is_fresh: boolean;
+  /** Why its last process ended; empty if it still has its first. */
   death: string;
+  /** Seconds since then; counted from `receivedAt`. */
   death_age: number;
   /** Where it is paused; absent if it is not. */
   paused?: IPause;
@@ -146,6 +149,8 @@ export interface ICluster {
   /** That start waits for nodes which the user has to start; `Api.instructions` has the line to paste. */
   has_instructions?: boolean;
   version?: string;
+  /** Seconds since it was as described, if it does not answer any more; counted from `receivedAt`. */
+  age?: number;
   backend?: string;
   generation?: number;
   nnodes?: number;

@@ -32,7 +32,10 @@ export class Clusters implements IClusters, IDisposable {
     this.api = new Api(services.serverSettings);
     // A manager of our own, since JupyterLab's does not report that its connection has been opened again.
     this._events = new EventManager({
-      serverSettings: withOpenHandler(services.serverSettings, () => void this.refresh())
+      serverSettings: withHandlers(services.serverSettings, {
+        open: () => void this.refresh(),
+        close: () => this._onLost()
+      })
     });
     this._events.stream.connect(this._onEvent, this);
     this.ready = this.refresh();
@@ -55,6 +58,10 @@ export class Clusters implements IClusters, IDisposable {
 
   get isKnown(): boolean {
     return this._isKnown;
+  }
+
+  get lostAt(): number | null {
+    return this._lostAt;
   }
 
   get problem(): RequestError | null {
@@ -82,6 +89,7 @@ export class Clusters implements IClusters, IDisposable {
       this._answered = request;
       this._accept(found, name => before.get(name) !== this._eventCounts.get(name));
       this._problem = null;
+      this._lostAt = null;
     } catch (error) {
       if (request < this._answered) {
         return;
@@ -119,6 +127,13 @@ export class Clusters implements IClusters, IDisposable {
   private _emit(name: string, notices: string[] = []): void {
     this._current = this.current?.name ?? '';
     this._changed.emit({ name, notices });
+  }
+
+  private _onLost(): void {
+    if (!this._isDisposed && this._lostAt === null) {
+      this._lostAt = Date.now();
+      this._emit('');
+    }
   }
 
   private async _loadCurrent(): Promise<void> {
@@ -183,6 +198,7 @@ export class Clusters implements IClusters, IDisposable {
   /** The cluster whose ranks have been requested. */
   private _loaded = '';
   private _isKnown = false;
+  private _lostAt: number | null = null;
   private _problem: RequestError | null = null;
   private _isDisposed = false;
   private _changed = new Signal<this, IClusterChange>(this);
@@ -201,12 +217,16 @@ function mergeRanks(known: IRank[] | undefined, change: IClusterEvent): IRank[] 
   return [...rows.values()].filter(row => row.rank < size).sort((a, b) => a.rank - b.rank);
 }
 
-/** The settings with web sockets that call `opened` when they have been opened. */
-function withOpenHandler(settings: ServerConnection.ISettings, opened: () => void): ServerConnection.ISettings {
+/** The settings with web sockets that call `open` when they have been opened, and `close` when they have been closed. */
+function withHandlers(
+  settings: ServerConnection.ISettings,
+  handlers: { open: () => void; close: () => void }
+): ServerConnection.ISettings {
   class ObservedWebSocket extends settings.WebSocket {
     constructor(url: string | URL, protocols?: string | string[]) {
       super(url, protocols);
-      this.addEventListener('open', opened);
+      this.addEventListener('open', handlers.open);
+      this.addEventListener('close', handlers.close);
     }
   }
   return { ...settings, WebSocket: ObservedWebSocket };

@@ -7,6 +7,14 @@ export function formatWholeSeconds(seconds: number): string {
   return hours ? `${hours} h ${minutes} min` : minutes ? `${minutes} min ${whole % 60} s` : `${whole} s`;
 }
 
+/** How long ago something was: `12 s`, `3 min`, `2 h 5 min`. */
+export function formatAge(seconds: number): string {
+  const whole = Math.floor(Math.max(0, seconds));
+  const minutes = Math.floor(whole / 60);
+  const hours = Math.floor(minutes / 60);
+  return hours ? `${hours} h ${minutes % 60} min` : minutes ? `${minutes} min` : `${whole} s`;
+}
+
 /** A time that people wait: `31 ms`, `0.25 s`, `1.5 s`, `12 s`, `2 min 5 s`. */
 export function formatDuration(seconds: number): string {
   if (seconds < 0.1) {

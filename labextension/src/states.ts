@@ -3,7 +3,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { ICluster, IRank } from './api';
-import { formatWholeSeconds, joinParts } from './format';
+import { formatAge, formatWholeSeconds, joinParts } from './format';
 
 /** What the state means to the user; it chooses the CSS class `jdist-mod-<tone>`. */
 export type Tone = 'idle' | 'busy' | 'pending' | 'warn' | 'bad';
@@ -144,7 +144,7 @@ export function activity(rank: IRank, now: number, trans: TranslationBundle): st
     return joinParts(rank.paused.text, rank.run === rank.paused.run ? '' : trans.__('a cell of %1', run));
   }
   if (!doing) {
-    return rank.state === 'gone' ? rank.death : run || (rank.is_fresh ? trans.__('fresh: no variables') : '');
+    return rank.state === 'gone' ? lastDeath(rank, now, trans) : run || replacement(rank, now, trans);
   }
   if (doing.kind === 'silent') {
     return joinParts(trans.__('does not answer: %1', doing.process), run);
@@ -157,4 +157,38 @@ export function activity(rank: IRank, now: number, trans: TranslationBundle): st
   const group = doing.group && doing.group !== 'world' ? ` ${trans.__('of %1', doing.group)}` : '';
   const what = doing.waits_for ? trans.__('waits for %1', doing.waits_for) : `${doing.op}${number}${group}`;
   return joinParts(`${what}, ${time}`, run);
+}
+
+/** Why and when the rank's last process ended: `killed by SIGKILL, 12 s ago`; empty if it still has its first. */
+export function lastDeath(rank: IRank, now: number, trans: TranslationBundle): string {
+  return rank.death ? trans.__('%1, %2 ago', rank.death, formatAge(deathAge(rank, now))) : '';
+}
+
+/** That the rank was replaced, and when; empty if it has its variables. */
+function replacement(rank: IRank, now: number, trans: TranslationBundle): string {
+  if (!rank.is_fresh) {
+    return '';
+  }
+  return rank.death
+    ? trans.__('replaced %1 ago: earlier variables are lost', formatAge(deathAge(rank, now)))
+    : trans.__('replaced: earlier variables are lost');
+}
+
+function deathAge(rank: IRank, now: number): number {
+  return rank.death_age + Math.max(0, now - (rank.receivedAt ?? now)) / 1000;
+}
+
+/**
+ * The time at which the cluster was as described, in milliseconds of `Date.now()`: `now`, unless it does not answer, or the
+ * Jupyter server cannot be reached since `lostAt`.
+ */
+export function asOf(cluster: ICluster, lostAt: number | null, now: number): number {
+  const answeredAt = cluster.age === undefined ? now : (cluster.receivedAt ?? now) - 1000 * cluster.age;
+  return Math.min(now, answeredAt, lostAt ?? now);
+}
+
+/** `as of 12 s ago`; empty if the cluster is as described. */
+export function staleness(cluster: ICluster, lostAt: number | null, now: number, trans: TranslationBundle): string {
+  const then = asOf(cluster, lostAt, now);
+  return then < now ? trans.__('as of %1 ago', formatAge((now - then) / 1000)) : '';
 }

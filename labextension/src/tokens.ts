@@ -22,6 +22,8 @@ export interface IClusters {
   readonly all: ICluster[];
   /** Whether the first request for the list has been answered or refused. */
   readonly isKnown: boolean;
+  /** Since when the server's events do not arrive, in milliseconds of `Date.now()`; null if they do. */
+  readonly lostAt: number | null;
   /** Why there is no list; null if there is one. */
   readonly problem: RequestError | null;
   /** The cluster that is shown: the one chosen, else the first one known; it does not change when others appear. */

@@ -3,13 +3,15 @@ import { describe, expect, it } from 'vitest';
 import { IVerdict } from '../src/api';
 import {
   activity,
+  asOf,
   clusterLine,
   clusterSize,
   clusterState,
   isFailure,
   OutcomeState,
   outcomeState,
-  rankState
+  rankState,
+  staleness
 } from '../src/states';
 import { cluster, doing, rank, trans } from './samples';
 
@@ -100,9 +102,11 @@ describe('the state of a cluster', () => {
 describe('what a rank is doing', () => {
   it.each([
     [rank(0), ''],
-    [rank(0, { is_fresh: true }), 'fresh: no variables'],
+    [rank(0, { is_fresh: true }), 'replaced: earlier variables are lost'],
+    [rank(0, { is_fresh: true, death: 'killed', death_age: 5 }), 'replaced 5 s ago: earlier variables are lost'],
+    [rank(0, { is_fresh: true, death: 'killed', run: 7 }), 'run 7'],
     [rank(0, { run: 7 }), 'run 7'],
-    [rank(0, { state: 'gone', death: 'out of memory' }), 'out of memory'],
+    [rank(0, { state: 'gone', death: 'out of memory', death_age: 0.5 }), 'out of memory, 0 s ago'],
     [rank(0, { run: 7, doing: doing() }), 'all_reduce #3, 5 s · run 7'],
     [rank(0, { doing: doing({ group: 'tp', number: 0 }) }), 'all_reduce of tp, 5 s'],
     [rank(0, { doing: doing({ waits_for: 'rank 1' }) }), 'waits for rank 1, 5 s'],
@@ -115,5 +119,23 @@ describe('what a rank is doing', () => {
     expect(activity(given, 10_400, trans)).toBe('all_reduce #3, 58 s');
     expect(activity(given, 12_000, trans)).toBe('all_reduce #3, 1 min 0 s');
     expect(activity(given, 9_000, trans)).toBe('all_reduce #3, 58 s');
+  });
+
+  it('has ages that go on by the clock of the page', () => {
+    const gone = rank(0, { state: 'gone', death: 'killed', death_age: 0.5, receivedAt: 10_000 });
+    expect(activity(gone, 70_000, trans)).toBe('killed, 1 min ago');
+    const replaced = rank(0, { is_fresh: true, death: 'killed', death_age: 3600, receivedAt: 10_000 });
+    expect(activity(replaced, 130_000, trans)).toBe('replaced 1 h 2 min ago: earlier variables are lost');
+  });
+});
+
+describe('how old what is shown is', () => {
+  it('is said once the cluster or the server does not answer', () => {
+    expect(staleness(cluster({ receivedAt: 0 }), null, 60_000, trans)).toBe('');
+    expect(staleness(cluster({ state: 'silent', age: 5, receivedAt: 10_000 }), null, 17_000, trans)).toBe(
+      'as of 12 s ago'
+    );
+    expect(staleness(cluster({ receivedAt: 0 }), 10_000, 130_000, trans)).toBe('as of 2 min ago');
+    expect(asOf(cluster({ age: 5, receivedAt: 10_000 }), 4_000, 17_000)).toBe(4_000);
   });
 });

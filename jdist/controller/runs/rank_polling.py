@@ -184,8 +184,9 @@ class RankPoller:
         itself that certainly cannot finish, since no user could unblock it: such as the replay of a setup cell in which
         a fresh rank waits for ranks that do not run it.
         """
-        if found != run.verdict and not _is_same_finding(found, run.verdict):
-            run.verdict = found
+        is_news = found != run.verdict and not _is_same_finding(found, run.verdict)
+        run.verdict = found  # also if only its elapsed times have changed: a status report has those of the last poll
+        if is_news:
             self._model.tell(run, VerdictChanged(run.number, found))
         if found is None or not found.is_certain:
             return

@@ -14,7 +14,8 @@ import {
 import * as React from 'react';
 
 import { ICluster, RequestError } from '../api';
-import { clusterSize, clusterState } from '../states';
+import { joinParts } from '../format';
+import { clusterSize, clusterState, staleness } from '../states';
 import { CommandIDs } from '../tokens';
 import { IContext, Section, State } from './section';
 
@@ -54,7 +55,13 @@ export class ClusterList extends Section {
     return (
       <ul className="jdist-list" aria-label={trans.__('Clusters')}>
         {clusters.all.map(each => (
-          <Item key={each.name} cluster={each} isCurrent={each === clusters.current} {...this._buttons} />
+          <Item
+            key={each.name}
+            cluster={each}
+            isCurrent={each === clusters.current}
+            age={staleness(each, clusters.lostAt, Date.now(), trans)}
+            {...this._buttons}
+          />
         ))}
       </ul>
     );
@@ -71,8 +78,8 @@ interface IButtons {
   act: (command: string, cluster?: string) => void;
 }
 
-function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean }): JSX.Element {
-  const { cluster, isCurrent, trans, act } = props;
+function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean; age: string }): JSX.Element {
+  const { cluster, isCurrent, age, trans, act } = props;
   const { name } = cluster;
   const reason = cluster.starting ?? (cluster.reason || cluster.silences?.join(' ') || cluster.left_out?.join(' '));
   const isReady = cluster.state === 'ready' && cluster.starting === undefined;
@@ -87,7 +94,7 @@ function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean }): JSX.
       <button className="jdist-choose" aria-pressed={isCurrent} onClick={() => act(CommandIDs.choose, name)}>
         <span className="jdist-name">{name}</span>
         <State state={clusterState(cluster, trans)} />
-        <span className="jdist-size">{clusterSize(cluster, trans)}</span>
+        <span className="jdist-size">{joinParts(clusterSize(cluster, trans), age)}</span>
         {reason ? <span className="jdist-why">{reason}</span> : null}
       </button>
       <span className="jdist-acts">

@@ -18,7 +18,7 @@ export interface IContext {
   trans: TranslationBundle;
 }
 
-/** Milliseconds after which times are drawn again while a run is in progress. */
+/** Milliseconds after which times are drawn again. */
 const TICK = 1000;
 
 export abstract class Section extends ReactWidget implements Toolbar.IWidgetToolbar {
@@ -74,7 +74,7 @@ export abstract class Section extends ReactWidget implements Toolbar.IWidgetTool
   private _startClock(): void {
     window.clearInterval(this._clock);
     this._clock = window.setInterval(() => {
-      if (this.isVisible && this.context.clusters.current?.runs?.length) {
+      if (this.isVisible && this.context.clusters.current) {
         this.update();
       }
     }, TICK);

@@ -7,10 +7,13 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 from playwright.sync_api import Page, Response, WebSocketRoute, expect
 
 import jdist
+from jdist.client import find
+from jdist.wire.transport.keys import connection_path, read_connection
 from support.lab.browser import Browser
 from support.lab.browsing import LONG, Lab
 from support.lab.panelled import HANG, Panelled, panelled
@@ -61,6 +64,7 @@ def test_what_happens_is_told_and_what_was_missed_is_made_up_for(
     expect(shown.row(1)).to_contain_text("idle")
     os.kill(own.status().ranks[1].pid, signal.SIGKILL)
     expect(shown.row(1)).to_contain_text("gone")
+    expect(shown.row(1)).to_contain_text(re.compile(r"SIGKILL.*, [1-9]\d* s ago"))  # by the clock of the page
     shown.show_notifications()
     expect(shown.notifications).to_contain_text(re.compile(r"rank 1 .*is lost: .*SIGKILL"))
 
@@ -82,6 +86,27 @@ def test_what_happens_is_told_and_what_was_missed_is_made_up_for(
     expect(shown.panel).not_to_be_visible()
     shown.notifications.get_by_role("button", name="Show").click()
     expect(shown.row(3)).to_contain_text("idle")
+
+
+def test_what_is_shown_says_how_old_it_is_where_that_is_not_now(
+    shown: Panelled, fresh_cluster: Callable[..., jdist.Cluster]
+) -> None:
+    fresh_cluster(1, name="hanging")
+    shown.choose("hanging")
+    expect(shown.row(0)).to_contain_text("idle")
+    age = shown.panel.get_by_text(re.compile(r"^as of \d+ s ago$"))
+    assert age.count() == 0
+    controller = psutil.Process(read_connection(connection_path(find.directory(), "hanging")).pid)
+    controller.send_signal(signal.SIGSTOP)
+    try:
+        expect(age).to_be_visible()
+        before = age.inner_text()
+        expect(age).not_to_have_text(before)
+        expect(shown.cluster("hanging")).to_contain_text(re.compile("does not answer.*as of", re.DOTALL))
+    finally:
+        controller.send_signal(signal.SIGCONT)
+    expect(age).to_have_count(0)
+    expect(shown.row(0)).to_contain_text("idle")
 
 
 def test_a_timeline_is_there_after_a_reload(shown: Panelled, lab: Lab, cluster: jdist.Cluster) -> None:

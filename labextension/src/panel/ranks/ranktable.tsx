@@ -6,7 +6,7 @@ import * as React from 'react';
 
 import { ICluster, IRank } from '../../api';
 import { formatRanks } from '../../format';
-import { rankState } from '../../states';
+import { asOf, lastDeath, rankState, staleness } from '../../states';
 import { CommandIDs } from '../../tokens';
 import { openMenu } from '../menu';
 import { columns, gpuDetails, IColumn, ranksOfRows, TableRow, tableRows } from './rows';
@@ -34,7 +34,17 @@ export class RankTable extends Section {
     if (!cluster?.ranks?.length) {
       return <p className="jdist-empty">{whyEmpty(cluster, trans)}</p>;
     }
-    return <Table cluster={cluster} selection={selection} trans={trans} openMenu={this._openMenu} />;
+    const [now, lostAt] = [Date.now(), clusters.lostAt];
+    return (
+      <Table
+        cluster={cluster}
+        selection={selection}
+        trans={trans}
+        openMenu={this._openMenu}
+        now={asOf(cluster, lostAt, now)}
+        age={staleness(cluster, lostAt, now, trans)}
+      />
+    );
   }
 
   /** Opens the menu of the selected ranks; a rank that is not selected becomes the only one. */
@@ -71,13 +81,15 @@ interface ITableProps {
   cluster: ICluster;
   selection: Selection;
   trans: TranslationBundle;
+  /** When the ranks were as described, and how long ago that was; empty if it is now. */
+  now: number;
+  age: string;
   openMenu: (rank: number, x: number, y: number) => void;
 }
 
 function Table(props: ITableProps): JSX.Element {
-  const { cluster, selection, trans } = props;
+  const { cluster, selection, trans, now, age } = props;
   const { view } = selection;
-  const now = Date.now();
   const scroller = React.useRef<HTMLDivElement>(null);
   const [activeKey, setActiveKey] = React.useState('');
   const isFocusDue = React.useRef(false);
@@ -117,6 +129,7 @@ function Table(props: ITableProps): JSX.Element {
 
   return (
     <div className="jdist-table">
+      {age ? <p className="jdist-stale">{age}</p> : null}
       <Filter {...props} count={ranksOfRows(rows).length} />
       <div
         ref={scroller}
@@ -265,7 +278,7 @@ function Row(props: IRowProps): JSX.Element {
           key={key}
           role="gridcell"
           className={isNumber ? 'jdist-mod-number' : ''}
-          title={tooltip(key, rank, text(rank, now), trans)}
+          title={tooltip(key, rank, text(rank, now), now, trans)}
         >
           {key === 'state' ? <State state={rankState(rank, trans)} isWordless={isNarrow} /> : text(rank, now)}
         </span>
@@ -291,10 +304,12 @@ function Row(props: IRowProps): JSX.Element {
 }
 
 /** The whole text of a cell, which may be too narrow for it, and what there is no column for. */
-function tooltip(key: string, rank: IRank, text: string, trans: TranslationBundle): string {
+function tooltip(key: string, rank: IRank, text: string, now: number, trans: TranslationBundle): string {
   switch (key) {
     case 'doing':
-      return [text, rank.doing?.source, rank.last_line, rank.death].filter(Boolean).join('\n');
+      return [...new Set([text, rank.doing?.source, rank.last_line, lastDeath(rank, now, trans)])]
+        .filter(Boolean)
+        .join('\n');
     case 'device':
     case 'gpu':
     case 'gpumemory':

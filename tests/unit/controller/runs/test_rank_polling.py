@@ -74,6 +74,10 @@ def test_the_same_verdict_is_told_once_and_taken_back_when_the_run_moves() -> No
     assert asked(d) == 2
     answer(d, r0=observed(5, 4, seconds=1.4), r1=BUSY, r2=WAITS, r3=WAITS)
     assert len(d.told(VerdictChanged)) == 1
+    d.say(StatusRequest("s"))
+    assert "(1.4 s)" in d.told(StatusReport)[-1].verdicts[0].details[0], (
+        "whoever asks is told the times of the last poll"
+    )
     d.sleep(1.0)
     answer(d, r0=HERE, r1=HERE, r2=HERE, r3=HERE)
     assert d.told(VerdictChanged)[-1] == VerdictChanged(run, None)
