@@ -10,6 +10,7 @@ from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import FollowRun, RunFollowed
+from jdist.core.messages.records import ReadRun, RunRecord
 from jdist.core.messages.runs import Interrupt, MetricsLogged, RunAccepted, RunCell
 from jdist.core.messages.status import Stopped
 
@@ -65,6 +66,18 @@ class ActiveRuns:
         finally:
             self._to_follow.discard(request)
             self._accepted.pop(request, None)
+
+    async def read(self, number: int) -> CellRun:
+        """The run of this number (0: the newest), as the controller has recorded it so far.
+
+        Raises UsageError if it is not kept any more.
+        """
+        record = await self._attachment.link.request(ReadRun(new_request(), number), RunRecord)
+        run = CellRun(record.run, record.ranks, self._attachment.facts.topology, self._interrupter())
+        for message in record.messages:
+            run.feed(message)
+        run.seconds, run.timeout = max(0.0, record.seconds), record.timeout
+        return run
 
     async def wait(self, run: CellRun, *, check: bool = True) -> CellRun:
         """Wait for a run, and interrupt it when the waiting is cancelled. With ``check``, raise the run's error."""

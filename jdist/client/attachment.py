@@ -118,6 +118,11 @@ class BaseCluster:
         return self.attachment.link.connection.name
 
     @property
+    def id(self) -> str:
+        """A random identifier, which tells apart clusters of the same name."""
+        return self.attachment.link.connection.cluster
+
+    @property
     def topology(self) -> Topology:
         return self.facts.topology
 

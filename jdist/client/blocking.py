@@ -162,6 +162,7 @@ class Cluster(BaseCluster):
     run_async = blocking(AsyncCluster.run_async)
     submit = blocking(AsyncCluster.submit)
     answer_input = blocking(AsyncCluster.answer_input)
+    read_run = blocking(AsyncCluster.read_run)
     interrupt = blocking(AsyncCluster.interrupt)
     restart = blocking(AsyncCluster.restart)
     add_node = blocking(AsyncCluster.add_node)

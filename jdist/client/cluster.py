@@ -225,8 +225,19 @@ class AsyncCluster(SessionCluster):
         """Send the line that the user typed to a rank that reads input()."""
         self.link.send(InputReply(run, rank, text))
 
+    async def read_run(self, number: int = 0) -> CellRun:
+        """A run of this cluster (0: the newest), also one of another notebook: what it has written, and how it ended.
+
+        The controller keeps this of the newest runs, without values; ``outcomes`` has it by rank. Raises UsageError if
+        it is not kept any more.
+        """
+        return await self._runs.read(number)
+
     async def interrupt(self, ranks: Ranks = None, *, run: int = 0) -> None:
-        """Stop what runs on ``ranks`` (or one run); every namespace is kept and the world re-formed."""
+        """Stop what runs on ``ranks``, or one run; every namespace is kept and the world re-formed.
+
+        Raises UsageError if ``run`` is over.
+        """
         chosen = () if ranks is None else self.select(ranks)
         await self.link.request(Interrupt(new_request(), chosen, run), object)
 

@@ -64,6 +64,8 @@ class CellRun:
         self.reason = ""
         """Why the run was ended early: timeout, interrupted or lost."""
         self.seconds = 0.0
+        self.timeout: float | None = None
+        """Its deadline in seconds after its start, if it has one and it is known."""
         self.first_failure: int | None = None
         """The rank that failed first."""
         self.verdict: Verdict | None = None

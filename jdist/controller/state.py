@@ -45,6 +45,7 @@ from jdist.core.messages.debug import FollowRun, Pause, RankPaused, Resume
 from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
+from jdist.core.messages.records import ReadRun
 from jdist.core.messages.runs import (
     CellRefused,
     HandlerRun,
@@ -146,6 +147,7 @@ class State:
         return {
             RunCell: self._runs.handle_run_cell,
             Interrupt: self._runs.handle_interrupt,
+            ReadRun: self._runs.handle_read_run,
             InputReply: self._runs.handle_input_reply,
             Pause: self._pausing.handle_pause,
             Resume: self._pausing.handle_resume,

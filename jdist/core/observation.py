@@ -153,8 +153,6 @@ def sizes(call: Call) -> tuple[int, ...]:
 # rank will set. cycle: ranks wait for each other in a circle. lost: a rank's process is gone. slow: ranks wait for a
 # busy rank, and may still continue.
 VerdictKind = Literal["missing", "mismatch", "transfer", "store", "cycle", "slow", "lost"]
-# Suggested for every run that makes no progress.
-INTERRUPT = Remedy("interrupt", "stop the run everywhere, namespaces kept, group re-formed")
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):

@@ -22,11 +22,13 @@ class Remedy(Struct, frozen=True, omit_defaults=True):
     effect: str
     ranks: str = ""  # Ranks as a user writes them: "2", "0-3,7", "node=1"; "" for all, or none in particular.
     name: str = ""  # The cluster's name, the path or the variable that it is about, with what is typed beside it.
+    run: int = 0  # The only run that it acts on; 0: it is not about one.
 
     def __str__(self) -> str:
         """Plain words, for a program that has no front end: ``restart rank 2``."""
         is_one = self.ranks.isdecimal()
-        about = self.name or (f"rank{'' if is_one or '=' in self.ranks else 's'} {self.ranks}" if self.ranks else "")
+        ranks = f"rank{'' if is_one or '=' in self.ranks else 's'} {self.ranks}" if self.ranks else ""
+        about = self.name or (f"run {self.run}" if self.run else ranks)
         return f"{self.action.replace('_', ' ')} {about}".rstrip()
 
 

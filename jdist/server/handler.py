@@ -72,10 +72,13 @@ class Handler(ExtensionHandlerMixin, APIHandler):
             raise web.HTTPError(504, f"no answer from {whom}")
         return found
 
-    def check(self, name: str) -> None:
-        """Raise 404 if there is no cluster called ``name``."""
-        if self.clusters.snapshot(name) is None:
+    def check(self, name: str, cluster: object = "") -> None:
+        """Raise 404 if there is no cluster called ``name``, and 410 if it is not the one whose id is ``cluster``."""
+        found = self.clusters.snapshot(name)
+        if found is None:
             raise web.HTTPError(404, f"there is no cluster called {name}")
+        if cluster and found.cluster and cluster != found.cluster:
+            raise web.HTTPError(410, f"the cluster {name} of this output is gone; another one has that name now")
 
     def send(self, body: object, status: int = 200) -> None:
         """Finish with a JSON body."""

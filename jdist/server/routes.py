@@ -9,7 +9,7 @@
     DELETE clusters/NAME                   write     stop it; cancel its start; forget a start that failed
     POST   clusters/NAME/instructions      execute   what to run on the nodes of a start, for them to join; holds a key
     GET    clusters/NAME/attach            read      the lines of a notebook's cell that attaches to it
-    POST   clusters/NAME/interrupt         execute   {"ranks": "0-1"} or nothing: all
+    POST   clusters/NAME/interrupt         execute   {"ranks": "0-1"} or {"run": 7}, or nothing: all
     POST   clusters/NAME/restart           execute   {"ranks": "0-1"} or nothing: all
     POST   clusters/NAME/pause             execute   {"ranks": "0-1"} or nothing: all
     POST   clusters/NAME/resume            execute   {"ranks": "0-1", "how": "next", "line": 12}; how: "continue"
@@ -17,17 +17,24 @@
     POST   clusters/NAME/frame             execute   {"ranks": "0-1", "index": 2}: cells run there; 0: outermost row
     POST   clusters/NAME/revive            execute   start its controller again, which has died
     GET    clusters/NAME/trace             read      ?run=N (the last one): its calls of torch.distributed, for drawing
+    GET    clusters/NAME/runs/N            read      what a cell shows of the run, as a MIME bundle
+    POST   clusters/NAME/cells             execute   {"code": …, "ranks": "2"}: run it there; what a cell shows of it
     GET    clusters/NAME/ranks/R/logs      read      ?lines=200
     GET    clusters/NAME/ranks/R/stack     read      the stack of its main thread
     GET    clusters/NAME/ranks/R/source    read      ?file=PATH: a file on the stack of a paused rank
     GET    clusters/NAME/ranks/R/console   read      how a terminal on its node, or of this server, is attached to it
     GET    launch                          read      launchers, limits and defaults of a start
 
-An error is ``{"message": …, "reason": …}``: 400 cannot be done as asked, 404 no such cluster, 502 it does not answer or
+Where a request concerns the output of a run, ``cluster`` (in the query, or in the body) is the id of its cluster, since
+another one may have its name by now.
+
+An error is ``{"message": …, "reason": …}``: 400 cannot be done as asked, 404 no such cluster, 410 another
+one has its name, 502 it does not answer or
 could not be started, 504 timed out. 202: it is under way, and events report its result.
 """
 
 import asyncio
+import contextlib
 import importlib.util
 import os
 import shlex
@@ -48,12 +55,14 @@ from jdist.core.errors import UsageError
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.stacks import StepKind
 from jdist.launch.base import ENTRY_POINTS
+from jdist.notebook.output.recorded import Bundle, recorded_bundle
 from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler
 from jdist.server.starts import form_of
 
 _MOST_LINES = 2000
+_CELL = 5.0  # Seconds for which a cell's end is waited for.
 _STEP = 1.0  # Seconds in which a step mostly is over; events report the rest.
-_PATTERNS = {"NAME": r"([^/]+)", "R": r"([0-9]{1,9})"}  # Of the parts of a path that differ.
+_PATTERNS = {"NAME": r"([^/]+)", "R": r"([0-9]{1,9})", "N": r"([0-9]{1,9})"}  # Of the parts of a path that differ.
 
 _Method = Callable[..., Awaitable[None]]
 _methods: dict[str, dict[str, Any]] = {}  # By path, as a regular expression, and HTTP method.
@@ -112,7 +121,10 @@ async def _show_attach(handler: Handler, name: str) -> None:
 
 @route("POST", "clusters/NAME/interrupt", "execute")
 async def _interrupt(handler: Handler, name: str) -> None:
-    await _apply(handler, name, AsyncCluster.interrupt)
+    run = handler.body().get("run", 0)
+    if type(run) is not int or run < 0:
+        raise web.HTTPError(400, "run: a run's number")
+    await _apply(handler, name, lambda cluster, ranks: cluster.interrupt(ranks, run=run))
 
 
 @route("POST", "clusters/NAME/restart", "execute")
@@ -123,7 +135,7 @@ async def _restart(handler: Handler, name: str) -> None:
 async def _apply(handler: Handler, name: str, change: Callable[[AsyncCluster, Ranks], Awaitable[object]]) -> None:
     """Apply ``change`` to the ranks that the body names."""
     ranks = handler.ranks()
-    handler.check(name)
+    handler.check(name, handler.body().get("cluster"))
 
     async def apply(cluster: AsyncCluster) -> bool:
         await change(cluster, ranks)
@@ -185,8 +197,38 @@ async def _revive(handler: Handler, name: str) -> None:
 @route("GET", "clusters/NAME/trace")
 async def _show_trace(handler: Handler, name: str) -> None:
     run = handler.number("run", "0", 0, 10**9 - 1)
+    handler.check(name, handler.get_query_argument("cluster", ""))
     found = await handler.ask(name, lambda cluster: cluster.trace(run), "the ranks", RESULT_TIMEOUT)
     handler.send(columns(found.report, name))
+
+
+@route("GET", "clusters/NAME/runs/N")
+async def _show_run(handler: Handler, name: str, number: str) -> None:
+    handler.check(name, handler.get_query_argument("cluster", ""))
+
+    async def read(cluster: AsyncCluster) -> Bundle:
+        return await asyncio.to_thread(recorded_bundle, cluster, await cluster.read_run(int(number)))
+
+    handler.send({"data": await handler.ask(name, read, "the controller")})
+
+
+@route("POST", "clusters/NAME/cells", "execute")
+async def _run_cell(handler: Handler, name: str) -> None:
+    """For a cell that has to run while the notebook waits for another one. It is shown as far as it is by then."""
+    body, ranks = handler.body(), handler.ranks()
+    code = body.get("code")
+    if not isinstance(code, str) or not code.strip():
+        raise web.HTTPError(400, "code: the text of a cell")
+    handler.check(name, body.get("cluster"))
+
+    async def run(cluster: AsyncCluster) -> Bundle:
+        cell = await cluster.submit(code, cluster.select(ranks))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CELL):
+                await cell
+        return await asyncio.to_thread(recorded_bundle, cluster, await cluster.read_run(cell.number))
+
+    handler.send({"data": await handler.ask(name, run, "the ranks")})
 
 
 @route("GET", "clusters/NAME/ranks/R/logs")

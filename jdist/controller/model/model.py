@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from jdist.controller.model.events import Forget, Instruction, Send
 from jdist.controller.model.phases import CLUSTER, HasPhase, Lifecycle
+from jdist.controller.model.records import RunRecords
 from jdist.controller.model.runs import Run, RunBook
 from jdist.controller.model.world import Rank, World
 from jdist.core.messages.base import Message
@@ -25,6 +26,7 @@ class Model(HasPhase[Phase]):
     new_name: Callable[[], str]
     world: World
     runs: RunBook = field(default_factory=RunBook)
+    records: RunRecords = field(default_factory=RunRecords)
 
     reason: str = ""  # Why the world failed.
     generation: int = 0
@@ -48,7 +50,8 @@ class Model(HasPhase[Phase]):
             self.out.append(Send(peer, message))
 
     def tell(self, run: Run, message: Message) -> None:
-        """To the run's client, and to those that follow it."""
+        """To the run's client, and to those that follow it; recorded for those that come later."""
+        self.records.add(run.number, message)
         for client in run.audience:
             self.send(client, message)
 

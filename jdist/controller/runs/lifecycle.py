@@ -15,6 +15,7 @@ from jdist.core.messages.base import Ack
 from jdist.core.messages.debug import RanksResumed
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.protocol import RankReply
+from jdist.core.messages.records import ReadRun, RunRecord
 from jdist.core.messages.runs import MetricsLogged, Output, Tail, Text
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
@@ -46,6 +47,8 @@ class RunLifecycle:
         run = Run(m.runs.new_number(), client, message.code, ranks, message.timeout, allow_stdin, message.is_setup)
         run.is_internal, run.profile = message.is_internal, message.profile
         run.holds, run.in_failure = message.holds, message.in_failure
+        if not run.is_internal:
+            m.records.begin(run.number, ranks, message.timeout)
         m.send(client, messages.RunAccepted(message.request, run.number, m.runs.add(run)))
 
     def _refusal(self, message: messages.RunCell) -> str:
@@ -117,6 +120,7 @@ class RunLifecycle:
         if run is not None:
             m.tell(run, message)
         else:
+            m.records.add(message.run, message)
             m.broadcast(message)
 
     def handle_input_request(self, _: Node, message: messages.InputRequest) -> None:
@@ -181,6 +185,10 @@ class RunLifecycle:
     def handle_interrupt(self, client: str, message: messages.Interrupt) -> None:
         """Abort runs, of some ranks or one by its number; queued ones end at once."""
         wanted = set(message.ranks)
+        unfinished = self._model.runs.running.keys() | {run.number for run in self._model.runs.queued}
+        if message.run and message.request and message.run not in unfinished:
+            self._model.refuse(client, message.request, f"run {message.run} is over: there is nothing to interrupt")
+            return
         for run in list(self._model.runs.running.values()):
             if message.run in (0, run.number) and (not wanted or wanted & run.pending):
                 self._insist(run)
@@ -190,6 +198,23 @@ class RunLifecycle:
                 self._end_queued(run)
         if message.request:
             self._model.send(client, RankReply(message.request, -1, Ack()))
+
+    def handle_read_run(self, client: str, message: ReadRun) -> None:
+        """Send the record of a run to a client that may not have been there."""
+        m = self._model
+        number = message.run or m.records.newest
+        found = m.records.find(number)
+        if found is None:
+            is_old = 0 < number <= m.runs.last_number
+            lacks = "the output of run {} is not kept any more" if is_old else "there is no run {}"
+            m.refuse(client, message.request, lacks.format(number) if number else "no cell has been run yet")
+            return
+        ranks, timeout, told = found
+        seconds = next((end.seconds for end in reversed(told) if isinstance(end, messages.RunEnded)), -1.0)
+        run = m.runs.running.get(number)
+        if run is not None and run.started_at is not None:
+            seconds = m.now - run.started_at
+        m.send(client, RunRecord(message.request, number, ranks, told, seconds, timeout))
 
     def abort(self, run: Run, reason: AbortReason) -> None:
         """Free every rank that is still in the run, of inner runs first; a second abort does nothing.

@@ -26,7 +26,7 @@ from msgspec import Struct, structs
 
 from jdist.controller.verdict import mismatch, phrases
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, circle, is_send, is_served, may_move, meet, needs
-from jdist.core.observation import INTERRUPT, ActivityKind, Call, Verdict, VerdictKind, sizes
+from jdist.core.observation import ActivityKind, Call, Verdict, VerdictKind, sizes
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 from jdist.core.remedy import Remedy
 
@@ -44,6 +44,11 @@ class Case(Struct, frozen=True):
     blocked: list[int]  # The ranks of the run that are blocked.
     stuck: list[int] = []  # Those of them that can only wait: nothing that runs can lead to their end.
     slow_after: float = 0.0
+
+    @property
+    def interrupt(self) -> Remedy:
+        """Suggested for every run that makes no progress."""
+        return phrases.interrupt(self.run, self.ranks)
 
 
 def decide(run: int, ranks: Ranks, slow_after: float = 5.0) -> Verdict | None:
@@ -68,7 +73,8 @@ def _mismatched(case: Case) -> Verdict | None:
             if found is not None:
                 blocked = [r for r in case.blocked if ranks[r].is_blocked]
                 waiting = tuple(r for r in blocked if any(c.group == call.group for c in ranks[r].activity.calls))
-                return mismatch.verdict(case.run, found, call.op, phrases.label(call, ranks[rank]), waiting)
+                label = phrases.label(call, ranks[rank])
+                return mismatch.verdict(case.run, found, call.op, label, waiting, (case.interrupt,))
     return None
 
 
@@ -89,7 +95,7 @@ def _absent(case: Case) -> Verdict | None:
     details = (*phrases.waits(case.stuck, first, ranks), *(phrases.whereabouts(r, ranks[r]) for r in responsible))
     call = ranks[first].blocked_in
     has_left = call is not None and any(phrases.has_left(ranks[r], call) for r in responsible)
-    remedies = (INTERRUPT,) if has_left else (INTERRUPT, *_joining(responsible, ranks, activity.kind))
+    remedies = (case.interrupt,) if has_left else (case.interrupt, *_joining(responsible, ranks, activity.kind))
     kind, waiting = _KINDS[activity.kind], tuple(case.stuck)
     return Verdict(case.run, kind, responsible, waiting, reason, details, remedies, *_pending(first, ranks))
 
@@ -114,7 +120,7 @@ def _unset(case: Case) -> Verdict | None:
     reason = phrases.unset(at_store, ranks)
     details = phrases.waits(case.stuck, at_store[0], ranks)
     responsible = tuple(at_store) if len(at_store) < len(case.stuck) else ()
-    return Verdict(case.run, "store", responsible, tuple(case.stuck), reason, details, (INTERRUPT,))
+    return Verdict(case.run, "store", responsible, tuple(case.stuck), reason, details, (case.interrupt,))
 
 
 def _circular(case: Case) -> Verdict | None:
@@ -125,7 +131,7 @@ def _circular(case: Case) -> Verdict | None:
     is_exchange = len(ring) == 2 and all(ranks[r].activity.kind == "transfer" for r in ring)
     reason, details = phrases.circle(ring, case.stuck, ranks, is_exchange)
     kind: VerdictKind = "transfer" if is_exchange else "cycle"
-    return Verdict(case.run, kind, tuple(sorted(ring)), tuple(case.stuck), reason, details, (INTERRUPT,))
+    return Verdict(case.run, kind, tuple(sorted(ring)), tuple(case.stuck), reason, details, (case.interrupt,))
 
 
 def _paused(case: Case) -> Verdict | None:
@@ -139,7 +145,7 @@ def _paused(case: Case) -> Verdict | None:
     paused = sorted(set().union(*ends.values()))
     reason = f"{describe_ranks(waiting, 'waits')} for {phrases.who_is_paused(paused, ranks)}"
     details = (*phrases.waits(waiting, waiting[0], ranks), *phrases.work(paused, ranks))
-    remedies = (Remedy("continue", f"resume {describe_ranks(paused)}", str(RankSet(paused))), INTERRUPT)
+    remedies = (Remedy("continue", f"resume {describe_ranks(paused)}", str(RankSet(paused))), case.interrupt)
     return Verdict(
         case.run, "slow", tuple(paused), tuple(waiting), reason, details, remedies, *_pending(waiting[0], ranks)
     )
@@ -155,7 +161,7 @@ def _slow(case: Case) -> Verdict | None:
     reason = f"{describe_ranks(waiting, 'waits')} for {phrases.who(busy, ranks)}"
     details = (*phrases.waits(waiting, first, ranks), *phrases.work(busy, ranks))
     pending = _pending(first, ranks)
-    return Verdict(case.run, "slow", tuple(busy), tuple(waiting), reason, details, (INTERRUPT,), *pending)
+    return Verdict(case.run, "slow", tuple(busy), tuple(waiting), reason, details, (case.interrupt,), *pending)
 
 
 def _undelivered(case: Case) -> Verdict | None:
@@ -168,7 +174,7 @@ def _undelivered(case: Case) -> Verdict | None:
         peer = call.peer
         if peer in ranks and ranks[peer].is_over and is_served(rank, call, ranks):
             reason, details = phrases.undelivered(rank, call, ranks)
-            return Verdict(case.run, "slow", (peer,), (rank,), reason, details, (INTERRUPT,), call.op)
+            return Verdict(case.run, "slow", (peer,), (rank,), reason, details, (case.interrupt,), call.op)
     return None
 
 
@@ -220,7 +226,7 @@ def decide_at_deadline(run: int, ranks: Ranks) -> Verdict | None:
     if not busy:
         return None
     reason = f"{describe_ranks(busy, 'is')} still busy"
-    return Verdict(run, "slow", tuple(busy), (), reason, phrases.work(busy, ranks), (INTERRUPT,))
+    return Verdict(run, "slow", tuple(busy), (), reason, phrases.work(busy, ranks), (phrases.interrupt(run, ranks),))
 
 
 def is_crash(reason: str) -> bool:
@@ -259,7 +265,7 @@ def _misfit_transfer(run: int, lost: Iterable[int], ranks: Ranks) -> Verdict | N
                 what = "dtype" if call.dtypes != own.dtypes else "size"
                 reason, details = phrases.misfit({rank: own, other: call}, what, ranks)
                 waiting = tuple(r for r in (rank, other) if ranks[r].is_blocked)
-                return Verdict(run, "mismatch", (), waiting, reason, details, (INTERRUPT,), own.op)
+                return Verdict(run, "mismatch", (), waiting, reason, details, (), own.op)
     return None
 
 
@@ -276,7 +282,7 @@ def _unlike_its_partner(run: int, rank: int, ranks: Ranks) -> Verdict | None:
     if not partners:
         return None
     reason, details = phrases.crash(rank, partners, ranks)
-    return Verdict(run, "mismatch", (), tuple(partners), reason, details, (INTERRUPT,))
+    return Verdict(run, "mismatch", (), tuple(partners), reason, details)
 
 
 def is_confirmed(found: Verdict, ranks: Ranks) -> bool:

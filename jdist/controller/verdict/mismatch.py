@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from jdist.controller.verdict.wait_graph import Ranks, members
-from jdist.core.observation import INTERRUPT, SAME_DTYPE, SAME_SIZE, Call, Verdict, sizes
+from jdist.core.observation import SAME_DTYPE, SAME_SIZE, Call, Verdict, sizes
 from jdist.core.ranks import describe_ranks, ranks_by
+from jdist.core.remedy import Remedy
 
 _SPLITS = re.compile(r"splits=(even|\[[\d, ]*\])→(even|\[[\d, ]*\])")
 
@@ -36,7 +37,14 @@ def accused(parties: Sequence[Sequence[int]], size: int) -> tuple[int, ...]:
 
 
 def verdict(
-    run: int, found: Mismatch, op: str, label: str, waiting: tuple[int, ...] = (), *, has_passed: bool = False
+    run: int,
+    found: Mismatch,
+    op: str,
+    label: str,
+    waiting: tuple[int, ...] = (),
+    remedies: tuple[Remedy, ...] = (),
+    *,
+    has_passed: bool = False,
 ) -> Verdict:
     """The verdict on a mismatch in the group called ``label``; ``has_passed``: it blocked no rank."""
     if found.what == "operation":
@@ -47,7 +55,6 @@ def verdict(
         passed = f"{call} differed between ranks in {what}: what it left is wrong"
         reason = passed if has_passed else f"{call} differs between ranks in {what}"
     details = tuple(f"{describe_ranks(ranks, 'calls')} {call}" for ranks, call in found.parties if call)
-    remedies = () if has_passed else (INTERRUPT,)
     return Verdict(
         run, "mismatch", found.responsible, waiting, reason, details, remedies, op, label, found.number, has_passed
     )

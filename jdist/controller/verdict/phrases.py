@@ -7,10 +7,17 @@ from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, begun_for, 
 from jdist.core.observation import ANY, Activity, Call
 from jdist.core.quantities import format_count
 from jdist.core.ranks import describe_ranks, ranks_by
+from jdist.core.remedy import Remedy
 
 _SLEEPING = 0.05  # Share of a core below which a rank is described as sleeping.
 
 Phrases = tuple[str, tuple[str, ...]]  # The reason, and a line for each detail.
+
+
+def interrupt(run: int, ranks: Ranks) -> Remedy:
+    """Stops the run, and nothing else that runs beside it."""
+    running = describe_ranks(rank for rank, snapshot in ranks.items() if snapshot.part == "running")
+    return Remedy("interrupt", f"stop run {run} on {running}; names are kept, the group is re-formed", run=run)
 
 
 def absence(rank: int, responsible: Sequence[int], ranks: Ranks) -> str:

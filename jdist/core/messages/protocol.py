@@ -17,6 +17,7 @@ from jdist.core.messages import (
     membership,
     nodes,
     observation,
+    records,
     runs,
     saving,
     status,
@@ -66,9 +67,9 @@ class RankReply(Message, frozen=True):
 
 _Query = RankQuery | NodeQuery
 _Reply = RankReply | NodeReply
-_CellMessage = runs.ClientMessage | debug.ClientMessage | saving.ClientMessage
+_CellMessage = runs.ClientMessage | debug.ClientMessage | saving.ClientMessage | records.ClientMessage
 ClientMessage = status.ClientMessage | _CellMessage | membership.ClientMessage | groups.ClientMessage | _Query
-_Runs = runs.ToClient | debug.ToClient | saving.ToClient
+_Runs = runs.ToClient | debug.ToClient | saving.ToClient | records.ToClient
 ToClient = status.ToClient | _Runs | observation.VerdictChanged | _Reply
 _FromCells = runs.AgentMessage | debug.AgentMessage | saving.AgentMessage | observation.Stalled
 AgentMessage = membership.AgentMessage | groups.AgentMessage | _FromCells | _Reply

@@ -20,7 +20,7 @@ from jdist.core.messages.status import Notice, Stopped
 from jdist.notebook import missing_names
 from jdist.notebook.output.metric_display import MetricDisplay
 from jdist.notebook.output.render import render
-from jdist.notebook.output.run_view import RunView
+from jdist.notebook.output.run_view import RunView, verdict_of, verdict_text
 from jdist.notebook.output.screen import Replaceable, Screen, plain, weight
 from jdist.notebook.output.terminal_emulator import LineStream
 from jdist.notebook.output.transcript import Transcript
@@ -204,7 +204,7 @@ class RunDisplay:
             case Notice():
                 self._notices.append(remedy_text.worded(event))
             case VerdictChanged(_, verdict) if verdict is not None and not self._screen.is_live:
-                self._screen.show(plain(verdict.text(remedy_text.command)))
+                self._screen.show(plain(verdict_text(verdict, not self._is_background)))
             case Stopped():
                 self._notices.append(f"the connection to the cluster has ended: {remedy_text.worded(event)}")
             case InputRequest():
@@ -233,7 +233,6 @@ class RunDisplay:
     def view(self) -> RunView:
         """The run as it stands."""
         run = self._run
-        is_loss = run.is_done and run.verdict is not None and run.verdict.kind == "lost"  # also in the outcomes
         return RunView(
             run=run.number,
             ranks=tuple(run.ranks),
@@ -246,8 +245,10 @@ class RunDisplay:
             lead=self._lead,
             timeout=self._timeout,
             first_failed=run.first_failure,
-            verdict=None if is_loss else run.verdict,
+            verdict=verdict_of(run),
             cluster=self._cluster.name,
+            cluster_id=self._cluster.id,
+            is_blocking=not self._is_background,
             paused=dict(run.paused),
             frames=self._frames,
         )

@@ -147,7 +147,7 @@ class RunJson(_Record, frozen=True):
 
     version: Literal[1]
     run: int
-    cluster: str
+    cluster: str  # Its name.
     state: Literal["waiting", "running", "done"]
     seconds: float
     ranks: list[RankStates]
@@ -159,6 +159,7 @@ class RunJson(_Record, frozen=True):
     lead: int | None = None  # The rank to show first; None: all ranks.
     paused: list[PauseJson] = []  # Where ranks are paused; `state` is "running" then, too.
     frames: str = ""  # In which frames the cell runs, if not in the ranks' own names.
+    cluster_id: str = ""  # Tells apart clusters of the same name.
 
 
 # ---------------------------------------------------------------- how it is made
@@ -189,6 +190,7 @@ def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) ->
         lead=view.lead,
         paused=_pauses(view, most),
         frames=view.frames,
+        cluster_id=view.cluster_id,
     )
     return dict(msgspec.to_builtins(run))
 

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from jdist.client.debug.places import list_places
+from jdist.client.run import CellRun
 from jdist.core.messages.debug import RankPaused
 from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind
@@ -132,6 +133,20 @@ def _clipped(text: str) -> str:
     return f"{text[:_LONGEST_MESSAGE]} … {len(text) - _LONGEST_MESSAGE:,} more characters"
 
 
+def verdict_text(verdict: Verdict, is_blocking: bool) -> str:
+    """The verdict on a run that is not over; while the notebook waits for it, without cells that would wait, too."""
+    if is_blocking and is_magic():
+        typeable = tuple(each for each in verdict.remedies if each.action != "run_cell")
+        verdict = structs.replace(verdict, remedies=typeable)
+    return verdict.text(command)
+
+
+def verdict_of(run: CellRun) -> Verdict | None:
+    """The run's verdict, unless its outcomes say the same."""
+    is_loss = run.is_done and run.verdict is not None and run.verdict.kind == "lost"
+    return None if is_loss else run.verdict
+
+
 class RunView(Struct, frozen=True, kw_only=True, dict=True):
     """One run at one moment, all that is needed to show it. ``elapsed`` and ``timeout`` are seconds."""
 
@@ -145,6 +160,8 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
     topology: Topology | None = None
     lead: int | None = None  # Show this rank's output only, the others' one click away.
     cluster: str = ""  # The cluster's name.
+    cluster_id: str = ""  # Tells apart clusters of the same name.
+    is_blocking: bool = False  # The notebook waits for it: a cell for its ranks would wait behind it.
     timeout: float | None = None  # The run's deadline, named once it has passed.
     verdict: Verdict | None = None  # Why the run does not move, or did not finish.
     has_told_verdict: bool = False  # The user has read it already.
@@ -157,7 +174,8 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
         """The verdict in words; once the run is over, without suggested actions."""
         if self.verdict is None or self.has_told_verdict:
             return ""
-        return ansi.strip(self.verdict.final_text if self.state == "done" else self.verdict.text(command))
+        is_over = self.state == "done"
+        return ansi.strip(self.verdict.final_text if is_over else verdict_text(self.verdict, self.is_blocking))
 
     @property
     def paused_text(self) -> str:

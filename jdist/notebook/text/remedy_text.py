@@ -38,9 +38,10 @@ def is_magic() -> bool:
 def command(remedy: Remedy) -> str:
     """A suggested action, as it is typed."""
     ranks = f" -r {remedy.ranks}" if remedy.ranks else ""
+    run = f" --run {remedy.run}" if remedy.run else ""
     if remedy.action == "run_cell":
         return f"%%dist{ranks}" if is_magic() else f"{typed('run')}{ranks} SCRIPT.py"
-    return typed(remedy.action) + (f" {remedy.name}" if remedy.name else "") + ranks
+    return typed(remedy.action) + (f" {remedy.name}" if remedy.name else "") + ranks + run
 
 
 def arrows(remedies: Iterable[Remedy]) -> list[str]:

@@ -8,12 +8,13 @@ from jdist.client.expressions import script_cell
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice
-from jdist.core.quantities import ArgumentParser
+from jdist.core.quantities import ArgumentParser, parse_count
 from jdist.core.rank_code import run_module
 from jdist.core.remedy import Remedy
 from jdist.notebook.export.files import export as write_script
 from jdist.notebook.options import add_script_options
 from jdist.notebook.output.display import RunDisplay
+from jdist.notebook.output.recorded import recorded_bundle
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import TransferProgress
 from jdist.notebook.text.remedy_text import typed, worded
@@ -62,6 +63,16 @@ def run(s: Session, o: Namespace) -> None:
     s.drain_notices()  # the display has shown it
     if is_over:
         cell.check()
+
+
+@verb("output", option("run", nargs="?", type=parse_count, default=0, metavar="RUN", help="a run's number"))
+def output(s: Session, o: Namespace) -> None:
+    """show again what a run wrote and how it ended, also one of another notebook: output [RUN]
+
+    Without a number, the newest run. The cluster keeps the output of its newest runs, even if the notebook that began
+    them is gone.
+    """
+    s.screen.show(recorded_bundle(s.cluster, s.cluster.read_run(o.run)))
 
 
 @verb("auto", option("state", choices=["on", "off"]), attaches=None)

@@ -32,20 +32,22 @@ def panel(s: Session, o: Namespace) -> None:
     s.screen.show(open_panel(s.attached, s)._repr_mimebundle_())
 
 
-@verb("interrupt", RANKS)
+@verb("interrupt", RANKS, option("--run", type=parse_count, default=0, help="this run only, by its number"))
 def interrupt(s: Session, o: Namespace) -> None:
-    """stop what runs, keep every namespace: interrupt [-r RANKS]"""
+    """stop what runs, keep every namespace: interrupt [-r RANKS] [--run N]"""
     cluster = s.cluster
     chosen = cluster.select(o.ranks, o.group)
     found = cluster.status()
     in_it = {n: [row.rank for row in found.ranks if row.run == n] for n, _, _, _ in found.runs}
     running = [
-        f"run {n} on {describe_ranks(in_it[n] or ranks)}" for n, _, ranks, _ in found.runs if set(ranks) & set(chosen)
+        f"run {n} on {describe_ranks(in_it[n] or ranks)}"
+        for n, _, ranks, _ in found.runs
+        if set(ranks) & set(chosen) and o.run in (0, n)
     ]
     if not running:
-        s.echo("nothing is running there")
+        s.echo(f"run {o.run} is over: there is nothing to interrupt" if o.run else "nothing is running there")
         return
-    cluster.interrupt(chosen)
+    cluster.interrupt(chosen, run=o.run)
     s.echo(f"interrupting {', '.join(running)}; every namespace is kept, the group is re-formed before the next cell")
 
 

@@ -228,6 +228,27 @@ def test_interrupt_stops_what_runs_and_what_waits() -> None:
     assert RankReply("i", -1, Ack()) in d.told(RankReply)
 
 
+def test_interrupt_of_a_run_leaves_the_one_beside_it() -> None:
+    d = Driver().ready()
+    hanging, beside = d.run((0, 1)), d.run((2, 3))
+    d.say(Interrupt("i", run=hanging))
+    d.settle()
+    assert [end.run for end in d.told(RunEnded)] == [hanging]
+    d.finish(2)
+    d.finish(3)
+    assert d.kinds(beside) == {2: "value", 3: "value"}
+
+
+def test_interrupt_of_a_run_that_is_over_is_refused_and_stops_nothing() -> None:
+    d = Driver().ready()
+    over = d.run((0,))
+    d.finish(0)
+    later = d.run()
+    d.say(Interrupt("i", run=over))
+    assert d.told(RequestRefused)[-1].reason == f"run {over} is over: there is nothing to interrupt"
+    assert later in d.state.model.runs.running
+
+
 def test_interrupt_of_ranks_stops_the_runs_on_them_only() -> None:
     d = Driver().ready()
     a, b = d.run((0, 1)), d.run((2, 3))

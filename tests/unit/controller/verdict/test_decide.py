@@ -27,8 +27,8 @@ def test_the_text_as_the_user_sees_it() -> None:
         "● run 12 cannot finish: rank 1 (node 0, h0) has not entered all_reduce #17 [16] float32 of group world\n"
         "  ranks 0, 2-3 wait in all_reduce at cell line 5 (0.6 s)\n"
         "  rank 1 finished the cell 0.6 s ago\n"
-        "  → %dist interrupt  stop the run everywhere, namespaces kept, group re-formed\n"
-        "  → %%dist -r 1      let rank 1 join by calling the same collective"
+        "  → %dist interrupt --run 12  stop run 12 on ranks 0, 2-3; names are kept, the group is re-formed\n"
+        "  → %%dist -r 1               let rank 1 join by calling the same collective"
     )
 
 

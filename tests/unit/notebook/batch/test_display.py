@@ -11,11 +11,13 @@ import pytest
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import RankDone
 from jdist.core.messages.status import Notice
-from jdist.core.observation import INTERRUPT, Verdict
+from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome
+from jdist.core.remedy import Remedy
 from jdist.core.topology import Topology
 from jdist.notebook.batch.display import BatchDisplay
 
+INTERRUPT = Remedy("interrupt", "stop run 1 on ranks 0-1", run=1)
 SLOW = Verdict(1, "slow", (1,), (0,), "rank 0 waits for rank 1, which is busy", ("waits (5.0 s)",), (INTERRUPT,))
 LOST = Verdict(1, "lost", (1,), (), "rank 1 is lost: killed by signal 9")
 

@@ -52,6 +52,7 @@ class Cluster:
     """Four ranks, without a controller."""
 
     name = "c"
+    id = "c-1"
     topology = Topology((2, 2), ("alpha", "beta"))
 
     @property

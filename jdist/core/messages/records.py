@@ -1,0 +1,31 @@
+"""Records: what a run has written and how it ended, for clients that were not there."""
+
+from jdist.core.messages.base import Message
+from jdist.core.messages.debug import RankPaused, RanksResumed
+from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted
+from jdist.core.messages.status import Notice
+
+Recorded = RunStarted | Output | RankDone | RankPaused | RanksResumed | VerdictChanged | Notice | RunEnded
+
+
+class ReadRun(Message, frozen=True):
+    """Ask for the record of a run, over or not."""
+
+    request: str
+    run: int  # 0: the newest.
+
+
+class RunRecord(Message, frozen=True):
+    """What a client of the run has been told so far, in order; values are left out."""
+
+    request: str
+    run: int
+    ranks: tuple[int, ...]
+    messages: tuple[Recorded, ...]
+    seconds: float  # Since its start, or in all; negative if it is queued.
+    timeout: float | None = None  # Seconds.
+
+
+ClientMessage = ReadRun
+ToClient = RunRecord
