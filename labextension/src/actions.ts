@@ -6,9 +6,10 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Widget } from '@lumino/widgets';
 
-import { Api, ICluster, IRank, StepKind } from './api';
+import { Api, ICluster, IRank, IRunId, StepKind } from './api';
 import { formatRanks } from './format';
 import { canContinue, canPause } from './paused';
+import { askForCode } from './shell/codedialog';
 import { insertCell } from './shell/notebooks';
 import { Terminals } from './shell/terminals';
 import { IClusters } from './tokens';
@@ -18,6 +19,16 @@ export type Args = ReadonlyPartialJSONObject;
 
 /** What is offered to be run on the ranks first. */
 const FIRST_CELL = '%%dist\nprint(rank, world_size)';
+
+/** The run named by arguments `{ cluster, id, run }`. */
+function runOf(args: Args): IRunId {
+  const { cluster, id, run } = args;
+  return {
+    run: Number(run ?? 0),
+    cluster: typeof cluster === 'string' ? cluster : '',
+    cluster_id: typeof id === 'string' ? id : undefined
+  };
+}
 
 export class Actions {
   constructor(
@@ -92,7 +103,8 @@ export class Actions {
   async resume(args: Args, how: StepKind): Promise<void> {
     const name = this.cluster(args)?.name;
     if (name !== undefined) {
-      await this.reportErrors(() => this.api.resume(name, how, this.ranksText(args)));
+      const id = typeof args.id === 'string' ? args.id : undefined;
+      await this.reportErrors(() => this.api.resume(name, how, this.ranksText(args), id));
     }
   }
 
@@ -108,8 +120,29 @@ export class Actions {
   async interrupt(args: Args): Promise<void> {
     const name = this.cluster(args)?.name;
     if (name !== undefined) {
-      await this.reportErrors(() => this.api.interrupt(name, this.ranksText(args)));
+      const run = typeof args.run === 'number' ? runOf(args) : undefined;
+      await this.reportErrors(() => this.api.interrupt(name, this.ranksText(args), run));
     }
+  }
+
+  /**
+   * Asks for code and runs it on ranks of a run's cluster, although the notebook waits for that run. Returns what the cell
+   * has written, which is also shown if `args.isShown`. Rejects with the reason if it could not be run.
+   */
+  async runBeside(args: Args): Promise<string> {
+    const trans = this._trans;
+    const ranks = this.ranksText(args) ?? '0';
+    const about = trans.__('The cell runs at once on ranks %1, while the notebook waits for the others.', ranks);
+    const code = await askForCode(trans.__('Run a cell on ranks %1', ranks), about, trans);
+    if (code === undefined) {
+      return trans.__('nothing was run');
+    }
+    const data = await this.api.runBeside(runOf(args), code, ranks);
+    const text = (data['text/plain'] as string | undefined) ?? '';
+    if (args.isShown) {
+      Notification.info(text, { autoClose: 10000 });
+    }
+    return text;
   }
 
   /** Asks for confirmation first, since variables are lost. */

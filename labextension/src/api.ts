@@ -2,6 +2,7 @@
 
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
+import { PartialJSONObject } from '@lumino/coreutils';
 
 import { IRemedy } from './remedy';
 
@@ -138,6 +139,8 @@ export interface IVerdict {
 /** A cluster. Of one that cannot be attached to only the name, the state and the reason are known. */
 export interface ICluster {
   name: string;
+  /** Its id, which no other cluster has; empty if it is not known. */
+  cluster?: string;
   /**
    * gathering, forming, ready, failed, stopping: as its controller reports; starting: a start from a browser of which
    * no more is known; silent: it does not answer; foreign: it has another version; orphaned: its controller is gone.
@@ -188,6 +191,13 @@ export interface ILauncherForm {
   arguments: string;
   /** Why the launcher cannot be used here; empty if nothing is known against it. */
   problem: string;
+}
+
+/** A run, and the cluster that it belongs to: by its name, and by the id that no other cluster has. */
+export interface IRunId {
+  run: number;
+  cluster: string;
+  cluster_id?: string;
 }
 
 /** The options of a start. */
@@ -256,9 +266,23 @@ export class Api {
     return (await this._request<{ code: string }>(`clusters/${encodeURIComponent(name)}/attach`)).code;
   }
 
-  /** `ranks` as a user writes them; all of them by default. */
-  interrupt(name: string, ranks?: string): Promise<unknown> {
-    return this._request(`clusters/${encodeURIComponent(name)}/interrupt`, 'POST', ranks ? { ranks } : {});
+  /** `ranks` as a user writes them; all of them by default. With `run`, that run only. */
+  interrupt(name: string, ranks?: string, run?: IRunId): Promise<unknown> {
+    const body = { ...(ranks ? { ranks } : {}), ...(run ? { run: run.run, cluster: run.cluster_id } : {}) };
+    return this._request(`clusters/${encodeURIComponent(name)}/interrupt`, 'POST', body);
+  }
+
+  /** What a cell shows of a run, over or not, as a MIME bundle. */
+  async run(run: IRunId): Promise<PartialJSONObject> {
+    const path = `clusters/${encodeURIComponent(run.cluster)}/runs/${run.run}?cluster=${run.cluster_id ?? ''}`;
+    return (await this._request<{ data: PartialJSONObject }>(path)).data;
+  }
+
+  /** Runs code on some of the ranks of a run's cluster, beside it; what a cell shows of that, as a MIME bundle. */
+  async runBeside(run: IRunId, code: string, ranks: string): Promise<PartialJSONObject> {
+    const body = { code, ranks, cluster: run.cluster_id };
+    const path = `clusters/${encodeURIComponent(run.cluster)}/cells`;
+    return (await this._request<{ data: PartialJSONObject }>(path, 'POST', body)).data;
   }
 
   /** `ranks` as a user writes them; all of them by default. */
@@ -272,8 +296,8 @@ export class Api {
   }
 
   /** `ranks` as a user writes them; all of them by default. */
-  resume(name: string, how: StepKind, ranks?: string): Promise<unknown> {
-    const body = ranks ? { how, ranks } : { how };
+  resume(name: string, how: StepKind, ranks?: string, id?: string): Promise<unknown> {
+    const body = { how, ...(ranks ? { ranks } : {}), ...(id ? { cluster: id } : {}) };
     return this._request(`clusters/${encodeURIComponent(name)}/resume`, 'POST', body);
   }
 
@@ -310,9 +334,9 @@ export class Api {
     return this._request(`clusters/${encodeURIComponent(name)}/ranks/${rank}/console`);
   }
 
-  /** The calls of torch.distributed in a run, 0 for the last one, as `ITraceData` of timeline/trace.ts. */
-  trace<T>(name: string, run: number): Promise<T> {
-    return this._request(`clusters/${encodeURIComponent(name)}/trace?run=${run}`);
+  /** The calls of torch.distributed in a run (0: the last one), as `ITraceData`; `id` is that of the cluster. */
+  trace<T>(name: string, run: number, id = ''): Promise<T> {
+    return this._request(`clusters/${encodeURIComponent(name)}/trace?run=${run}&cluster=${id}`);
   }
 
   /** Launchers, limits and defaults of a start. */

@@ -1,28 +1,39 @@
 /** Remedies: the actions that a verdict suggests, as the server and a run's output send them; worded here. */
 
-/** `ranks` as a user writes them, such as 0-3; without them all. `name` is what it is about, such as a variable. */
+/**
+ * `ranks` as a user writes them, such as 0-3; without them all. `name` is what it is about, such as a variable; `run` is
+ * the number of the only run that it acts on.
+ */
 export interface IRemedy {
   action: string;
   effect: string;
   ranks?: string;
   name?: string;
+  run?: number;
 }
 
-/** How a click on a remedy is carried out: these ranks are interrupted ("" for all), or a cell is made. */
-export type Step = { interrupt: string } | { cell: string };
+/**
+ * How a click on a remedy is carried out: a run or ranks ("" for all) are interrupted, a cell is made, or code of the user's
+ * is run on these ranks at once.
+ */
+export type Step = { interrupt: string; run?: number } | { cell: string } | { beside: string };
 
 /**
  * An interrupt keeps every variable, so one click is enough. Everything else is inserted as a cell, which the user reads
- * and runs: an output may come from elsewhere.
+ * and runs: an output may come from elsewhere. A cell beside a run that is active (`isActive`) would wait in the notebook
+ * for its end.
  */
-export function stepOf(remedy: IRemedy): Step {
-  return remedy.action === 'interrupt' ? { interrupt: remedy.ranks ?? '' } : { cell: `${labelOf(remedy)}\n` };
+export function stepOf(remedy: IRemedy, isActive = false): Step {
+  if (remedy.action === 'interrupt') {
+    return { interrupt: remedy.ranks ?? '', ...(remedy.run ? { run: remedy.run } : {}) };
+  }
+  return isActive && remedy.action === 'run_cell' ? { beside: remedy.ranks ?? '' } : { cell: `${labelOf(remedy)}\n` };
 }
 
 /** What a user would type in a cell. */
-export function labelOf({ action, ranks, name }: IRemedy): string {
+export function labelOf({ action, ranks, name, run }: IRemedy): string {
   const words = action === 'run_cell' ? '%%dist' : `%dist ${action}` + (name ? ` ${name}` : '');
-  return (words + (ranks ? ` -r ${ranks}` : '')).replace(/\s+/g, ' '); // one line, wherever it comes from
+  return (words + (ranks ? ` -r ${ranks}` : '') + (run ? ` --run ${run}` : '')).replace(/\s+/g, ' '); // one line, wherever it comes from
 }
 
 export function effectOf(remedy: IRemedy): string {

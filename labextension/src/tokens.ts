@@ -64,6 +64,8 @@ export const CommandIDs = {
   logs: 'jdist:logs',
   stack: 'jdist:stack',
   console: 'jdist:console',
-  /** `{ cluster, run }`; run 0 is the last one. */
+  /** `{ cluster, id, ranks }`: asks for code and runs it on the ranks, while the notebook waits; what came of it. */
+  runBeside: 'jdist:run-beside',
+  /** `{ cluster, id, run }`; run 0 is the last one, and `id` that of the cluster, if it has to be a certain one. */
   openTimeline: 'jdist:open-timeline'
 } as const;

@@ -22,6 +22,7 @@ describe('a remedy', () => {
   it.each([
     [{ action: 'interrupt' }, '%dist interrupt', { interrupt: '' }],
     [{ action: 'interrupt', ranks: '0-3' }, '%dist interrupt -r 0-3', { interrupt: '0-3' }],
+    [{ action: 'interrupt', run: 7 }, '%dist interrupt --run 7', { interrupt: '', run: 7 }],
     [{ action: 'interrupt; import os' }, '%dist interrupt; import os', { cell: '%dist interrupt; import os\n' }],
     [{ action: 'restart', ranks: '2' }, '%dist restart -r 2', { cell: '%dist restart -r 2\n' }],
     [{ action: 'push', name: 'lr', ranks: '1' }, '%dist push lr -r 1', { cell: '%dist push lr -r 1\n' }],
@@ -30,6 +31,15 @@ describe('a remedy', () => {
   ])('%j is worded, and done at once only if it is an interrupt', (remedy, label, step) => {
     expect(labelOf({ ...remedy, effect: '' })).toBe(label);
     expect(stepOf({ ...remedy, effect: '' })).toEqual(step);
+  });
+});
+
+describe('a cell that is suggested', () => {
+  const remedy = { action: 'run_cell', ranks: '2', effect: '' };
+
+  it('is run beside a run that is active, and else inserted', () => {
+    expect(stepOf(remedy, true)).toEqual({ beside: '2' });
+    expect(stepOf(remedy, false)).toEqual({ cell: '%%dist -r 2\n' });
   });
 });
 

@@ -43,8 +43,8 @@ _FINEST = 1e-9
 _Entry = TypeVar("_Entry")
 
 
-def columns(report: TraceReport, cluster: str = "") -> dict[str, Any]:
-    """The timeline for JSON. ``cluster`` is the cluster's name."""
+def columns(report: TraceReport, cluster: str = "", cluster_id: str = "") -> dict[str, Any]:
+    """The timeline for JSON. ``cluster`` is the cluster's name, ``cluster_id`` tells it from others of that name."""
     t = report.timeline
     bars = [bar for row in t.rows for bar in sorted(row.bars, key=lambda b: b.began)]
     tick = max(max((b.ended for b in bars), default=0.0), t.span, _FINEST) / _TICKS
@@ -70,6 +70,7 @@ def columns(report: TraceReport, cluster: str = "") -> dict[str, Any]:
     return {
         "version": VERSION,
         "cluster": cluster,
+        "cluster_id": cluster_id,
         "run": t.run,
         "headline": report.headline,
         "finding": report.finding,

@@ -106,7 +106,7 @@ def trace(s: Session, o: Namespace) -> None:
     found = s.cluster.trace(o.run)
     shown: dict[str, Any] = {"text/plain": repr(found), "text/html": found._repr_html_()}
     if sum(map(len, found.calls.values())) <= _MOST_CALLS:
-        shown[MIME] = columns(found.report, s.cluster.name)
+        shown[MIME] = columns(found.report, s.cluster.name, s.cluster.id)
     s.screen.show(shown)
     if o.save:
         s.echo(f"written to {found.save(o.save)}: ui.perfetto.dev opens it")

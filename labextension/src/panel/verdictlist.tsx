@@ -4,7 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import * as React from 'react';
 
-import { IVerdict } from '../api';
+import { ICluster, IVerdict } from '../api';
 import { effectOf, IRemedy, labelOf, stepOf } from '../remedy';
 import { VERDICT_SIGN } from '../states';
 import { CommandIDs } from '../tokens';
@@ -26,7 +26,7 @@ export class VerdictList extends Section {
             verdict={each}
             trans={trans}
             select={ranks => selection.select(ranks)}
-            take={remedy => void commands.execute(...commandOf(remedy, cluster?.name ?? ''))}
+            take={remedy => void commands.execute(...commandOf(remedy, each.run, cluster))}
           />
         ))}
       </div>
@@ -78,9 +78,14 @@ function Verdict(props: IVerdictProps): JSX.Element {
 }
 
 /** The command that carries out a remedy, and its arguments. */
-function commandOf(remedy: IRemedy, cluster: string): [string, ReadonlyPartialJSONObject] {
-  const step = stepOf(remedy);
-  return 'cell' in step
-    ? [CommandIDs.insertCell, { code: step.cell }]
-    : [CommandIDs.interrupt, { cluster, ranks: step.interrupt || 'all' }];
+function commandOf(remedy: IRemedy, run: number, cluster?: ICluster): [string, ReadonlyPartialJSONObject] {
+  const step = stepOf(remedy, true);
+  const at = { cluster: cluster?.name ?? '', id: cluster?.cluster ?? '' };
+  if ('beside' in step) {
+    return [CommandIDs.runBeside, { ...at, run, ranks: step.beside, isShown: true }];
+  }
+  if ('cell' in step) {
+    return [CommandIDs.insertCell, { code: step.cell }];
+  }
+  return [CommandIDs.interrupt, { ...at, ranks: step.interrupt || 'all', ...(step.run ? { run } : {}) }];
 }

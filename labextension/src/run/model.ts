@@ -2,6 +2,7 @@
 
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
+import { IRunId } from '../api';
 import { parseRanks } from '../format';
 import { IRemedy } from '../remedy';
 import { isFailure, OutcomeState } from '../states';
@@ -80,10 +81,8 @@ export interface IPlace {
   error?: string;
 }
 
-export interface IRunBundle {
+export interface IRunBundle extends IRunId {
   version: number;
-  run: number;
-  cluster: string;
   state: 'waiting' | 'running' | 'done';
   seconds: number;
   ranks: { ranks: string; state: OutcomeState; seconds?: number }[];

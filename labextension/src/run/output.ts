@@ -12,6 +12,7 @@ import { FailureList } from './failurelist';
 import { doneCount, IRunBundle, MIME, partsOf, VERSION } from './model';
 import { PauseBox } from './pausebox';
 import { RankTabs } from './ranktabs';
+import { LoadRun, Recovery } from './recovery';
 import { TakeRemedy } from './remedyrow';
 import { SegmentList } from './segmentlist';
 import { ISource } from './segments';
@@ -30,6 +31,8 @@ export interface IRunServices {
   takeRemedy: (run: IRunBundle, from: Widget, remedy: IRemedy) => Promise<string>;
   /** Resumes the run's paused ranks with a command of `CommandIDs`; without it, there are no buttons. */
   step?: (run: IRunBundle, command: string) => Promise<void>;
+  /** Requests the run from the server; without it, what an output has missed cannot be brought back. */
+  load?: LoadRun;
   /** Opens the run's timeline; without it, there is no button. */
   timeline?: (run: IRunBundle, from: Widget) => Promise<void>;
 }
@@ -57,6 +60,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     const parts = [this.tabs, this._notices, this._body, this._paused, this._verdict, this._footer];
     parts.forEach(widget => this.addWidget(widget));
     this._fillFooter();
+    this._recovery = _services.load && new Recovery(_services.load, reason => this._showLost(reason));
     this.tabs.chosen.connect(() => this._show(true));
   }
 
@@ -78,6 +82,19 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     if (isFirst && run.lead !== undefined && run.lead !== null) {
       this.tabs.choose(run.lead);
     }
+    this._lost = '';
+    this._show(false);
+    this._recovery?.drawn(model, run);
+  }
+
+  dispose(): void {
+    this._recovery?.dispose();
+    super.dispose();
+  }
+
+  /** What the output has missed cannot be brought back; nothing can be done to its run from here. */
+  private _showLost(reason: string): void {
+    this._lost = reason;
     this._show(false);
   }
 
@@ -105,7 +122,8 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
       node.scrollTop = top;
     }
     this._paused.show_(run);
-    this._verdict.show_(run.verdict);
+    this._paused.setHidden(this._paused.isHidden || !!this._lost);
+    this._verdict.show_(run.verdict, run.state !== 'done' && !this._lost);
     this._showFooter(run, parts.length);
   }
 
@@ -162,7 +180,9 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     const { trans } = this._services;
     const ranks = trans._n('%1 rank', '%1 ranks', count);
     const texts = [trans.__('run %1', run.run)];
-    if (run.state === 'waiting') {
+    if (this._lost) {
+      texts.push(ranks, trans.__('how it went on is not known: %1', this._lost));
+    } else if (run.state === 'waiting') {
       texts.push(trans.__('waiting'), ranks);
     } else if (run.state === 'running') {
       texts.push(trans.__('%1 of %2 done', doneCount(run), ranks), formatWholeSeconds(run.seconds));
@@ -191,6 +211,8 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
   private _run?: IRunBundle;
   private _source: ISource = { html: '', trusted: false };
   private _shownNotices = '';
+  private _lost = '';
+  private readonly _recovery?: Recovery;
   private _html?: Widget;
   private readonly _segments: SegmentList;
   private readonly _failures: FailureList;

@@ -9,6 +9,7 @@ import { CommandIDs, IClusters } from '../tokens';
 import { IRunBundle, MIME } from './model';
 import { RunOutput } from './output';
 import { RankTabs } from './ranktabs';
+import { LoadRun } from './recovery';
 import { remedyTaker } from './remedies';
 
 /** Ranks before HTML, which is in the same bundle for front ends without this extension. */
@@ -28,18 +29,22 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jdist');
-    const takeRemedy = remedyTaker(clusters, notebooks, trans);
-    const timeline = async ({ cluster, run }: IRunBundle): Promise<void> => {
-      await app.commands.execute(CommandIDs.openTimeline, { cluster, run });
+    const beside = async ({ cluster, cluster_id: id, run }: IRunBundle, ranks: string): Promise<string> =>
+      (await app.commands.execute(CommandIDs.runBeside, { cluster, id, run, ranks })) as string;
+    const takeRemedy = remedyTaker(clusters, notebooks, beside, trans);
+    const timeline = async ({ cluster, cluster_id: id, run }: IRunBundle): Promise<void> => {
+      await app.commands.execute(CommandIDs.openTimeline, { cluster, id, run });
     };
-    const step = async ({ cluster }: IRunBundle, command: string): Promise<void> => {
-      await app.commands.execute(command, { cluster, ranks: 'all' });
+    const step = async ({ cluster, cluster_id: id, paused }: IRunBundle, command: string): Promise<void> => {
+      const ranks = (paused ?? []).map(place => place.ranks).join(',');
+      await app.commands.execute(command, { cluster, id, ranks });
     };
+    const load: LoadRun = run => clusters.api.run(run);
     rendermime.addFactory(
       {
         safe: true, // JupyterLab sanitizes the HTML of an untrusted notebook
         mimeTypes: [MIME],
-        createRenderer: () => new RunOutput({ rendermime, trans, takeRemedy, step, timeline })
+        createRenderer: () => new RunOutput({ rendermime, trans, takeRemedy, step, load, timeline })
       },
       RANK
     );

@@ -1,5 +1,6 @@
 /** Carries out remedies from a run's output, where the kernel cannot help: it is busy with the cell that hangs. */
 
+import { CodeCell } from '@jupyterlab/cells';
 import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
@@ -9,23 +10,33 @@ import { IRemedy, labelOf, stepOf } from '../remedy';
 import { IClusters } from '../tokens';
 import { IRunBundle } from './model';
 
-/** Interrupts through the server, or inserts a cell below. Returns what to say; rejects with the reason if it fails. */
-export function remedyTaker(clusters: IClusters, notebooks: INotebookTracker, trans: TranslationBundle) {
+/** Interrupts through the server, runs code `beside` the run, or inserts a cell below. Returns what to say; rejects with the reason if it fails. */
+export function remedyTaker(
+  clusters: IClusters,
+  notebooks: INotebookTracker,
+  beside: (run: IRunBundle, ranks: string) => Promise<string>,
+  trans: TranslationBundle
+) {
   return async (run: IRunBundle, from: Widget, remedy: IRemedy): Promise<string> => {
-    const step = stepOf(remedy);
+    const step = stepOf(remedy, run.state !== 'done');
     const panel = notebooks.find(each => each.node.contains(from.node));
+    const cell = panel?.content.widgets.find(each => each.node.contains(from.node));
     if ('cell' in step) {
       if (!insertBelow(panel, from, step.cell)) {
         throw new Error(trans.__('this output is in no notebook: type %1 in one', labelOf(remedy)));
       }
       return trans.__('inserted in the cell below');
     }
+    if ('beside' in step) {
+      return beside(run, step.beside);
+    }
     try {
-      await clusters.api.interrupt(run.cluster, step.interrupt);
+      await clusters.api.interrupt(run.cluster, step.interrupt, step.run ? run : undefined);
     } catch (error) {
       const kernel = panel?.sessionContext.session?.kernel;
       const isUnknown = error instanceof RequestError && (error.status === 404 || error.status === 0);
-      if (step.interrupt || !isUnknown || !kernel) {
+      const isOwn = cell instanceof CodeCell && cell.model.executionState === 'running';
+      if (step.interrupt || !isUnknown || !kernel || !isOwn) {
         throw error;
       }
       await kernel.interrupt(); // the kernel knows the cluster, even if this server does not

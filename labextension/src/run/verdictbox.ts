@@ -19,8 +19,9 @@ export class VerdictBox extends Widget {
     this.hide();
   }
 
-  show_(finding: IFinding | undefined): void {
-    const key = JSON.stringify(finding ?? null);
+  /** With `isActive`, the run is not over, so that the suggested actions can be taken. */
+  show_(finding: IFinding | undefined, isActive: boolean): void {
+    const key = JSON.stringify([finding ?? null, isActive]);
     if (key === this._key) {
       return;
     }
@@ -39,8 +40,10 @@ export class VerdictBox extends Widget {
       detail.textContent = line;
       this.node.append(detail);
     }
-    (finding.remedies ?? []).forEach(remedy => this.node.append(remedyRow(remedy, this._take, this._trans)));
+    for (const remedy of isActive ? (finding.remedies ?? []) : []) {
+      this.node.append(remedyRow(remedy, this._take, this._trans));
+    }
   }
 
-  private _key = 'null';
+  private _key = '';
 }

@@ -32,7 +32,13 @@ type Command = CommandRegistry.ICommandOptions;
 /** At most so many texts are opened at once. */
 const MOST_TEXTS = 8;
 /** Commands that need arguments, and so are not in the palette. */
-const HIDDEN: string[] = [CommandIDs.choose, CommandIDs.insertCell, CommandIDs.chooseFrame, CommandIDs.openSource];
+const HIDDEN: string[] = [
+  CommandIDs.choose,
+  CommandIDs.insertCell,
+  CommandIDs.runBeside,
+  CommandIDs.chooseFrame,
+  CommandIDs.openSource
+];
 
 export interface ICommands {
   app: JupyterFrontEnd;
@@ -170,6 +176,11 @@ function rankCommands({ actions, trans }: ICommands): Record<string, Command> {
           await actions.console(name, rank);
         }
       }
+    },
+    [CommandIDs.runBeside]: {
+      label: args => trans.__('Run a cell on ranks %1…', actions.ranksText(args) ?? trans.__('all')),
+      icon: codeIcon,
+      execute: args => actions.runBeside(args)
     },
     [CommandIDs.insertCell]: {
       label: args => trans.__('Insert a cell for ranks %1', actions.ranksText(args) ?? trans.__('all')),

@@ -9,7 +9,7 @@ import { Kernel, KernelMessage } from '@jupyterlab/services';
 import { ITranslator, nullTranslator, TranslationBundle } from '@jupyterlab/translation';
 import { Panel } from '@lumino/widgets';
 
-import { RequestError } from '../api';
+import { IRunId, RequestError } from '../api';
 import { ranksIcon } from '../shell/icons';
 import { paletteCategory } from '../shell/names';
 import { Tabs } from '../shell/tabs';
@@ -19,7 +19,7 @@ import { TimelineView } from './view';
 
 const HEIGHT = 320;
 
-type Tab = MainAreaWidget<TimelineView> & { jdist?: { cluster: string; run: number } };
+type Tab = MainAreaWidget<TimelineView> & { jdist?: IRunId };
 
 export const timeline: JupyterFrontEndPlugin<void> = {
   id: 'jdist:timeline',
@@ -45,9 +45,9 @@ export const timeline: JupyterFrontEndPlugin<void> = {
       tracker.forEach(tab => tab.content.update());
       document.querySelectorAll('.jdist-TimelineScroll canvas').forEach(node => TimelineView.of(node)?.update());
     });
-    const load = async (cluster: string, run: number): Promise<Trace> => {
+    const load = async (run: IRunId): Promise<Trace> => {
       const kernel = notebooks.currentWidget?.sessionContext.session?.kernel;
-      return Trace.from(await loadTrace(clusters, kernel, cluster, run));
+      return Trace.from(await loadTrace(clusters, kernel, run));
     };
     app.commands.addCommand(CommandIDs.openTimeline, {
       label: trans.__('Timeline of a run'),
@@ -56,15 +56,17 @@ export const timeline: JupyterFrontEndPlugin<void> = {
       isEnabled: args => !!args.cluster || !!clusters.current,
       execute: async args => {
         const cluster = typeof args.cluster === 'string' ? args.cluster : (clusters.current?.name ?? '');
-        const trace = await load(cluster, Number(args.run ?? 0));
-        const tab = tabOf(tracker, trace) ?? createTab(trans);
-        tab.jdist = { cluster, run: trace.data.run };
+        const id = typeof args.id === 'string' && args.id ? args.id : clusters.get(cluster)?.cluster;
+        const trace = await load({ cluster, cluster_id: id, run: Number(args.run ?? 0) });
+        const run: IRunId = { cluster, cluster_id: id, run: trace.data.run };
+        const tab = tabOf(tracker, run) ?? createTab(trans);
+        tab.jdist = run;
         tab.title.label = trans.__('Timeline of run %1', trace.data.run);
         tab.title.caption = trans.__('Run %1 of cluster %2', trace.data.run, cluster);
         tab.content.trace = trace;
         if (!tracker.has(tab)) {
           tab.content.addButton('↻', trans.__('Refresh'), async () => {
-            tab.content.trace = await load(cluster, trace.data.run);
+            tab.content.trace = await load(run);
           });
           await tracker.add(tab);
           tabs.add(tab, { mode: 'split-bottom' });
@@ -75,8 +77,12 @@ export const timeline: JupyterFrontEndPlugin<void> = {
     palette?.addItem({ command: CommandIDs.openTimeline, category: paletteCategory(trans) });
     void restorer?.restore(tracker, {
       command: CommandIDs.openTimeline,
-      args: tab => ({ cluster: tab.jdist?.cluster ?? '', run: tab.jdist?.run ?? 0 }),
-      name: tab => `${tab.jdist?.cluster}:${tab.jdist?.run}`,
+      args: tab => ({
+        cluster: tab.jdist?.cluster ?? '',
+        id: tab.jdist?.cluster_id ?? '',
+        run: tab.jdist?.run ?? 0
+      }),
+      name: tab => `${tab.jdist?.cluster}:${tab.jdist?.cluster_id}:${tab.jdist?.run}`,
       when: clusters.ready
     });
     rendermime.addFactory(
@@ -121,15 +127,14 @@ class TraceOutput extends Panel implements IRenderMime.IRenderer {
 async function loadTrace(
   clusters: IClusters,
   kernel: Kernel.IKernelConnection | null | undefined,
-  cluster: string,
-  run: number
+  { cluster, cluster_id: id, run }: IRunId
 ): Promise<ITraceData> {
   try {
-    return await clusters.api.trace(cluster, run);
+    return await clusters.api.trace(cluster, run, id);
   } catch (error) {
     const isUnknown = error instanceof RequestError && (error.status === 404 || error.status === 0);
     const found = isUnknown && kernel?.status === 'idle' ? await loadFromKernel(kernel, run) : undefined;
-    if (!found) {
+    if (!found || (id && found.cluster_id !== id)) {
       throw error;
     }
     return found;
@@ -149,8 +154,8 @@ async function loadFromKernel(kernel: Kernel.IKernelConnection, run: number): Pr
   return found;
 }
 
-function tabOf(tracker: WidgetTracker<Tab>, trace: Trace): Tab | undefined {
-  return tracker.find(tab => tab.jdist?.cluster === trace.data.cluster && tab.jdist.run === trace.data.run);
+function tabOf(tracker: WidgetTracker<Tab>, { cluster, cluster_id: id, run }: IRunId): Tab | undefined {
+  return tracker.find(({ jdist: own }) => own?.cluster === cluster && own.cluster_id === id && own.run === run);
 }
 
 function createTab(trans: TranslationBundle): Tab {

@@ -31,6 +31,7 @@ export interface ITraceRow {
 export interface ITraceData {
   version: number;
   cluster: string;
+  cluster_id: string;
   run: number;
   headline: string;
   finding: string;

@@ -89,9 +89,66 @@ def test_a_runs_trace(browser: Browser, cluster: jdist.Cluster) -> None:
         assert found["kinds"][0]["op"] == "barrier"
 
 
+def test_an_interrupt_of_one_run_leaves_the_one_beside_it(browser: Browser, cluster: jdist.Cluster) -> None:
+    waits = "import time\nwhile True: time.sleep(0.01)"
+    hanging = cluster.run(waits, "0-1", background=True)
+    beside = cluster.run(waits, "2-3", background=True)
+    assert eventually(lambda: len(browser.get("jdist/clusters/shared")["runs"]) == 2, LONG)
+    body = {"run": hanging.number, "cluster": cluster.id}
+    assert browser.request("POST", "jdist/clusters/shared/interrupt", body)[0] == HTTPStatus.OK
+    hanging.wait(LONG)
+    assert browser.request("POST", "jdist/clusters/shared/interrupt", body) == (
+        HTTPStatus.BAD_REQUEST,
+        {"message": f"run {hanging.number} is over: there is nothing to interrupt", "reason": "UsageError"},
+    )
+    assert not beside.is_done
+    cluster.interrupt(run=beside.number)
+    beside.wait(LONG)
+
+
+def test_a_run_is_shown_to_a_browser_that_was_not_there(browser: Browser, cluster: jdist.Cluster) -> None:
+    run = cluster.run("print('the share of', rank)\nif rank == 2: raise ValueError('bad shard')", check=False)
+    data = browser.get(f"jdist/clusters/shared/runs/{run.number}?cluster={cluster.id}")["data"]
+    assert "ValueError: bad shard" in data["text/plain"]
+    assert "[0-3] the share of 0 | 1 | 2 | 3" in data["text/plain"]
+    structure = data["application/vnd.jdist.run.v1+json"]
+    assert (structure["run"], structure["cluster_id"], structure["state"]) == (run.number, cluster.id, "done")
+
+
+def test_a_cell_beside_a_run_that_waits_for_it(browser: Browser, cluster: jdist.Cluster) -> None:
+    waiting = cluster.run("if rank != 1: dist.barrier()", background=True)
+    assert eventually(lambda: browser.get("jdist/clusters/shared")["verdicts"], LONG)
+    body = {"code": "dist.barrier()\nprint('came')", "ranks": "1", "cluster": cluster.id}
+    status, found = browser.request("POST", "jdist/clusters/shared/cells", body)
+    assert status == HTTPStatus.OK
+    assert "came" in found["data"]["text/plain"]
+    waiting.wait(LONG)
+    assert all(outcome.ok for outcome in waiting.outcomes.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "trace?cluster=of-earlier"),
+        ("GET", "runs/1?cluster=of-earlier"),
+        ("POST", "interrupt"),
+        ("POST", "resume"),
+        ("POST", "cells"),
+    ],
+)
+def test_nothing_is_done_to_another_cluster_of_the_same_name(browser: Browser, method: str, path: str) -> None:
+    body = {"cluster": "of-earlier", "code": "1", "run": 1} if method == "POST" else None
+    status, found = browser.request(method, f"jdist/clusters/shared/{path}", body)
+    assert status == HTTPStatus.GONE
+    assert found["message"] == "the cluster shared of this output is gone; another one has that name now"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
+        ("GET", "jdist/clusters/shared/runs/99999", None, HTTPStatus.BAD_REQUEST),
+        ("POST", "jdist/clusters/shared/interrupt", {"run": "1"}, HTTPStatus.BAD_REQUEST),
+        ("POST", "jdist/clusters/shared/cells", {"ranks": "1"}, HTTPStatus.BAD_REQUEST),
         ("GET", "jdist/clusters/shared/trace?run=x", None, HTTPStatus.BAD_REQUEST),
         ("GET", "jdist/clusters/shared/trace?run=99999", None, HTTPStatus.BAD_REQUEST),
         ("GET", "jdist/clusters/nobody", None, HTTPStatus.NOT_FOUND),
