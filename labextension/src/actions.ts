@@ -132,8 +132,9 @@ export class Actions {
   async runBeside(args: Args): Promise<string> {
     const trans = this._trans;
     const ranks = this.ranksText(args) ?? '0';
-    const about = trans.__('The cell runs at once on ranks %1, while the notebook waits for the others.', ranks);
-    const code = await askForCode(trans.__('Run a cell on ranks %1', ranks), about, trans);
+    const where = /^\d+$/.test(ranks) ? trans.__('rank %1', ranks) : trans.__('ranks %1', ranks);
+    const about = trans.__('The cell runs at once on %1, while the notebook waits for the others.', where);
+    const code = await askForCode(trans.__('Run a cell on %1', where), about, trans);
     if (code === undefined) {
       return trans.__('nothing was run');
     }

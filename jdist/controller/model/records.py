@@ -12,7 +12,7 @@ import msgspec
 
 from jdist.core.messages.base import Message
 from jdist.core.messages.records import Recorded
-from jdist.core.messages.runs import Display, Output, OutputItem, RankDone, RunEnded, Tail, Text
+from jdist.core.messages.runs import Display, MetricsLogged, Output, OutputItem, RankDone, RunEnded, Tail, Text
 from jdist.core.messages.status import Notice
 
 MOST_IN_RUN = 4 << 20  # Bytes of output that are kept of one run, as far as they can be estimated cheaply.
@@ -27,7 +27,9 @@ class _RunLog:
 
     ranks: tuple[int, ...]
     timeout: float | None
-    output: deque[tuple[int, Output, int]] = field(default_factory=deque)  # Position, message and its size.
+    output: deque[tuple[int, Output | MetricsLogged, int]] = field(
+        default_factory=deque
+    )  # Position, message and its size.
     others: list[tuple[int, Recorded]] = field(default_factory=list)
     tails: dict[tuple[int, str], tuple[int, Tail]] = field(default_factory=dict)
     count: int = 0  # Messages so far.
@@ -65,6 +67,8 @@ class RunRecords:
         match message:
             case Output():
                 self._add_output(record, message)
+            case MetricsLogged():
+                self._push(record, message, sum(_SMALL + 3 * len(each.steps) for each in message.points))
             case RankDone():
                 self._add_end(record, message)
             case _:
@@ -87,10 +91,12 @@ class RunRecords:
             if isinstance(item, Tail):
                 record.tails[item.rank, item.stream] = record.count, item
         items = tuple(item for item in message.items if not isinstance(item, Tail))
-        if not items:
-            return
-        size = sum(map(_size, items))
-        record.output.append((record.count, msgspec.structs.replace(message, items=items), size))
+        if items:
+            self._push(record, msgspec.structs.replace(message, items=items), sum(map(_size, items)))
+
+    def _push(self, record: _RunLog, message: Output | MetricsLogged, size: int) -> None:
+        """Add a message of ``size`` bytes, and drop the oldest ones if there is too much."""
+        record.output.append((record.count, message, size))
         record.size += size
         while record.size > self._most_in_run and len(record.output) > 1:
             _, _, size = record.output.popleft()

@@ -3,10 +3,12 @@
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, RanksResumed
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted
+from jdist.core.messages.runs import MetricsLogged, Output, RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Notice
 
-Recorded = RunStarted | Output | RankDone | RankPaused | RanksResumed | VerdictChanged | Notice | RunEnded
+Recorded = (
+    RunStarted | Output | MetricsLogged | RankDone | RankPaused | RanksResumed | VerdictChanged | Notice | RunEnded
+)
 
 
 class ReadRun(Message, frozen=True):

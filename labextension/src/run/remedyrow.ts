@@ -23,6 +23,7 @@ export function remedyRow(remedy: IRemedy, take: TakeRemedy, trans: TranslationB
     effect.textContent = trans.__('requested …');
     try {
       effect.textContent = await take(remedy);
+      button.disabled = remedy.action !== 'run_cell'; // a cell that has failed can be tried again
     } catch (error) {
       effect.textContent = error instanceof Error ? error.message : String(error);
       button.disabled = false;

@@ -36,6 +36,7 @@ class Cluster:
     """One rank that was in run 3."""
 
     name = "c"
+    id = "c-1"
 
     def __init__(self) -> None:
         self.asynchronous = SimpleNamespace(link=SimpleNamespace(lost=""), watch=lambda _: lambda: None)
