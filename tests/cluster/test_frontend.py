@@ -98,12 +98,13 @@ def test_what_ranks_log_is_a_chart_and_a_table(notebook: Notebook, tmp_path: Pat
     assert "loss     4     5     4.5      5.5      2" in chart["text/plain"]
     assert "<svg" in chart["text/html"]
     assert chart[METRICS]["charts"][0]["mean"] == [1, 2, 3, 4, 5]
+    assert notebook.run("%dist output").displays[1] == chart, "the cluster has kept them, too"
     shown = notebook.run("%dist metrics")
     assert shown.displays == [chart]
     written = notebook.run(f"%dist metrics --csv {tmp_path / 'points.csv'}")
     assert "10 points written to" in written.text
     assert (tmp_path / "points.csv").read_text().splitlines()[1].startswith("0,0,loss,0.5,")
-    assert "nothing was logged in run 9999" in notebook.execute("%dist metrics --run 9999").text
+    assert "nothing was logged in run 9999" in notebook.execute("%dist metrics --run 9999").evalue
 
 
 def test_a_failing_rank_fails_the_cell(notebook: Notebook) -> None:
@@ -242,6 +243,21 @@ def test_restart_of_a_rank_is_said(notebook: Notebook) -> None:
     text = notebook.run("%%dist\nprint('mine' in globals())").text
     assert "[0] True" in text
     assert "[1] False" in text
+
+
+def test_output_of_an_earlier_run_and_of_another_client(notebook: Notebook) -> None:
+    other = jdist.Cluster.attach("front")
+    try:
+        run = other.run("print('share', rank)\nif rank == 1: raise ValueError('bad shard')", check=False)
+        other.run("print('newest')")
+    finally:
+        other.detach()
+    assert "newest" in notebook.run("%dist output").displays[0]["text/plain"]
+    shown = notebook.run(f"%dist output {run.number}").displays[0]["text/plain"]
+    assert "[0-1] share 0 | 1" in shown
+    assert "rank 1 (node 0" in shown
+    assert "ValueError: bad shard" in shown
+    assert f"there is no run {run.number + 900}" in notebook.execute(f"%dist output {run.number + 900}").evalue
 
 
 @pytest.mark.parametrize(

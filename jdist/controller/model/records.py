@@ -27,9 +27,8 @@ class _RunLog:
 
     ranks: tuple[int, ...]
     timeout: float | None
-    output: deque[tuple[int, Output | MetricsLogged, int]] = field(
-        default_factory=deque
-    )  # Position, message and its size.
+    # Position, message and its size in bytes.
+    output: deque[tuple[int, Output | MetricsLogged, int]] = field(default_factory=deque)
     others: list[tuple[int, Recorded]] = field(default_factory=list)
     tails: dict[tuple[int, str], tuple[int, Tail]] = field(default_factory=dict)
     count: int = 0  # Messages so far.

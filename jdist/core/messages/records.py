@@ -6,9 +6,8 @@ from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import MetricsLogged, Output, RankDone, RunEnded, RunStarted
 from jdist.core.messages.status import Notice
 
-Recorded = (
-    RunStarted | Output | MetricsLogged | RankDone | RankPaused | RanksResumed | VerdictChanged | Notice | RunEnded
-)
+_Cell = RunStarted | Output | MetricsLogged | RankDone | RunEnded
+Recorded = _Cell | RankPaused | RanksResumed | VerdictChanged | Notice
 
 
 class ReadRun(Message, frozen=True):

@@ -72,7 +72,10 @@ def output(s: Session, o: Namespace) -> None:
     Without a number, the newest run. The cluster keeps the output of its newest runs, even if the notebook that began
     them is gone.
     """
-    s.screen.show(recorded_bundle(s.cluster, s.cluster.read_run(o.run)))
+    run = s.cluster.read_run(o.run)
+    s.screen.show(recorded_bundle(s.cluster, run))
+    if len(run.metrics):
+        s.screen.show(run.metrics.bundle())
 
 
 @verb("auto", option("state", choices=["on", "off"]), attaches=None)
