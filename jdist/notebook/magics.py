@@ -8,6 +8,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from jdist.core.errors import UsageError
 from jdist.notebook import missing_names, verbs
+from jdist.notebook.cluster_comm import ClusterComm
 from jdist.notebook.completion import RankCompleter, code_start, ranks_part
 from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.output.display import RunDisplay
@@ -36,6 +37,7 @@ class DistMagics(Magics):
         screen = kernel_screen() if hasattr(shell, "kernel") else TerminalScreen()
         self.session = Session(screen, shell.user_ns, "notebook")
         self.completer = RankCompleter(self.session)
+        self.comm = ClusterComm(self.session) if hasattr(shell, "kernel") else None
 
     @line_cell_magic
     def dist(self, line: str, cell: str | None = None) -> Any:
@@ -153,6 +155,8 @@ def unload(shell: Any) -> None:
         shell.magics_manager.magics[kind].pop("dist", None)
     if magics is not None:
         magics.completer.remove()
+        if magics.comm is not None:
+            magics.comm.close()
         with contextlib.suppress(ValueError):  # %load_ext ran in a shell whose events were reset since
             shell.events.unregister("post_run_cell", magics.explain_missing)
         if magics.transform in shell.input_transformers_cleanup:

@@ -7,6 +7,7 @@ import { runOutput } from './run/plugin';
 import { launcherCard } from './shell/launcher';
 import { timeline } from './timeline/plugin';
 import { IClusters } from './tokens';
+import { toolbar } from './toolbar/plugin';
 
 const clusters: JupyterFrontEndPlugin<IClusters> = {
   id: 'jdist:clusters',
@@ -16,4 +17,4 @@ const clusters: JupyterFrontEndPlugin<IClusters> = {
   activate: (app: JupyterFrontEnd) => new Clusters(app.serviceManager)
 };
 
-export default [clusters, panel, launcherCard, cellProgress, runOutput, timeline];
+export default [clusters, panel, launcherCard, cellProgress, runOutput, timeline, toolbar];

@@ -45,6 +45,8 @@ export const CommandIDs = {
   attach: 'jdist:attach',
   insertAttachCode: 'jdist:insert-attach-code',
   insertCell: 'jdist:insert-cell',
+  /** `{ choice }`: that of `IRanksArgs` in toolbar/cellranks.ts. */
+  chooseRanks: 'jdist:choose-ranks',
   stop: 'jdist:stop',
   instructions: 'jdist:instructions',
   revive: 'jdist:revive',

@@ -77,7 +77,12 @@ function clusterCommands({ actions, trans, open, start }: ICommands): Record<str
       label: trans.__('Show the ranks panel'),
       caption: trans.__('Clusters and their ranks'),
       icon: ranksIcon,
-      execute: open
+      execute: async args => {
+        if (exists(args) && typeof args.cluster === 'string') {
+          await clusters.choose(args.cluster);
+        }
+        open();
+      }
     },
     [CommandIDs.start]: {
       // The launcher and the menu File ▸ New list things to make, by their names.
@@ -97,7 +102,10 @@ function clusterCommands({ actions, trans, open, start }: ICommands): Record<str
       execute: args => clusters.choose(text(args.cluster))
     },
     [CommandIDs.attach]: {
-      label: trans.__('Attach this notebook to the cluster'),
+      label: args =>
+        typeof args.cluster === 'string'
+          ? trans.__('Attach this notebook to %1', args.cluster)
+          : trans.__('Attach this notebook to the cluster'),
       icon: linkIcon,
       isEnabled: isReady,
       execute: args => actions.attach(args, true)

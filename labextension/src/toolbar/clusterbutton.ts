@@ -1,0 +1,62 @@
+/** The button that shows which cluster a notebook uses, with a menu to start, attach and open. */
+
+import { TranslationBundle } from '@jupyterlab/translation';
+import { CommandRegistry } from '@lumino/commands';
+import { Menu } from '@lumino/widgets';
+
+import { joinParts } from '../format';
+import { ranksIcon } from '../shell/icons';
+import { clusterLine, clusterState } from '../states';
+import { CommandIDs, IClusters } from '../tokens';
+import { AttachedCluster } from './attached';
+import { IShown, MenuButton } from './menubutton';
+
+export function createClusterButton(
+  attached: AttachedCluster,
+  clusters: IClusters,
+  commands: CommandRegistry,
+  trans: TranslationBundle
+): MenuButton {
+  const button = new MenuButton(commands, menu => fill(menu, attached.name, clusters), ranksIcon);
+  const update = (): void => button.present(describe(attached.name, clusters, trans));
+  attached.changed.connect(update);
+  clusters.changed.connect(update);
+  button.disposed.connect(() => {
+    attached.changed.disconnect(update);
+    clusters.changed.disconnect(update);
+  });
+  update();
+  return button;
+}
+
+/** What is shown of the cluster of this name. */
+function describe(name: string, clusters: IClusters, trans: TranslationBundle): IShown {
+  const cluster = clusters.get(name);
+  if (!name) {
+    return { text: trans.__('No cluster'), about: trans.__('This notebook uses no cluster for distributed PyTorch') };
+  }
+  if (!cluster) {
+    const about = trans.__('This notebook uses cluster %1, which has ended or is not known to this server', name);
+    return { sign: '✕', tone: 'bad', text: joinParts(name, trans.__('not found')), about };
+  }
+  const { sign, tone, label } = clusterState(cluster, trans);
+  const ranks = cluster.world_size ? trans._n('%1 rank', '%1 ranks', cluster.world_size) : '';
+  const about = trans.__('This notebook uses cluster %1: %2', name, clusterLine(cluster, trans));
+  return { sign, tone, text: joinParts(name, ranks, label), about };
+}
+
+function fill(menu: Menu, name: string, clusters: IClusters): void {
+  const cluster = clusters.get(name);
+  menu.addItem({ command: CommandIDs.openPanel, args: cluster ? { cluster: name } : {} });
+  if (cluster) {
+    menu.addItem({ command: CommandIDs.interrupt, args: { cluster: name, ranks: 'all' } });
+  }
+  menu.addItem({ type: 'separator' });
+  for (const each of clusters.all.filter(each => each.state === 'ready' && each.name !== name)) {
+    menu.addItem({ command: CommandIDs.attach, args: { cluster: each.name } });
+  }
+  menu.addItem({ command: CommandIDs.start });
+  if (cluster) {
+    menu.addItem({ command: CommandIDs.stop, args: { cluster: name } });
+  }
+}
