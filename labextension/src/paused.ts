@@ -16,7 +16,7 @@ export function linesByRun(clusters: ICluster[]): Map<string, PausedLines> {
   for (const cluster of clusters) {
     for (const { rank, paused } of cluster.ranks ?? []) {
       if (paused?.of_run) {
-        const key = keyOf(cluster.name, paused.of_run);
+        const key = keyOf(cluster.cluster || cluster.name, paused.of_run);
         const lines = found.get(key) ?? new Map<number, number[]>();
         lines.set(paused.line, [...(lines.get(paused.line) ?? []), rank]);
         found.set(key, lines);

@@ -22,6 +22,12 @@ const found = cluster({
 });
 
 describe('the lines at which ranks are paused', () => {
+  it('are not those of an earlier cluster of the same name', () => {
+    const [now, before] = ['b2', 'a1'].map(id => cluster({ cluster: id, ranks: [rank(0, { paused: pause() })] }));
+    const [key] = linesByRun([now]).keys();
+    expect(linesByRun([before]).has(key)).toBe(false);
+  });
+
   it('belong to the run whose cell has the code', () => {
     const lines = linesByRun([found, cluster({ name: 'c2', ranks: [rank(0, { paused: pause({ line: 2 }) })] })]);
     expect([...lines]).toEqual([

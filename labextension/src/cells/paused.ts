@@ -22,7 +22,7 @@ export function markPausedLines(panel: NotebookPanel, clusters: IClusters): void
     }
     for (const cell of panel.content.widgets.filter(isCode)) {
       const run = runOf(cell.outputArea.model);
-      const lines = run && paused.get(keyOf(run.cluster, run.run));
+      const lines = run && paused.get(keyOf(run.cluster_id || run.cluster, run.run));
       if (lines) {
         markPaused(cell.editor, shifted(lines, firstLine(cell.model.sharedModel.getSource())));
         marked.add(cell);

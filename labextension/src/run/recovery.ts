@@ -47,7 +47,7 @@ export class Recovery implements IDisposable {
   private _schedule(wait: number, model: IRenderMime.IMimeModel, run: IRunBundle): void {
     clearTimeout(this._timer);
     if (wait >= 0 && !this._isDisposed) {
-      this._timer = window.setTimeout(() => void this._recover(model, run), wait);
+      this._timer = setTimeout(() => void this._recover(model, run), wait);
     }
   }
 
@@ -75,7 +75,7 @@ export class Recovery implements IDisposable {
   private _drawn = 0;
   private _isLoading = false;
   private _isDisposed = false;
-  private _timer = 0;
+  private _timer?: ReturnType<typeof setTimeout>;
 }
 
 /** The data of the output with what the server knows of its run. What only the notebook knew about the run is kept. */
