@@ -47,6 +47,12 @@ class CommContent(Struct):
     comm_id: str = ""
     data: dict[str, Any] = {}
 
+    @property
+    def sets_outputs(self) -> bool:
+        """Whether it puts something into an output widget that was not captured."""
+        state = self.data.get("state")
+        return isinstance(state, dict) and bool(state.get("outputs"))
+
 
 class InputContent(Struct):
     """A request for a line of input."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -27,6 +27,7 @@ from jdist.agent.processes.jupyter_messages import (
 )
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import Clear, Display, MetricPoints, MetricsLogged, Output, OutputItem, Tail, Text
+from jdist.core.outcome import WIDGET_VIEW
 from jdist.wire.values.frames import Unpacker
 
 _STREAMS: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
@@ -36,9 +37,7 @@ _CHARS_PER_LINE = 200  # The limit on characters is the limit on lines times thi
 _REWRITES = 4  # With what is written over, the limit on characters times this.
 _BACK = re.compile(r"\r(?!\n)|(\x1b\[\d*[AF])")  # Back to the line's beginning, or to the line above.
 _DISPLAY_LIMIT = 4 << 20  # Bytes of displays of one rank in one run that travel.
-_WIDGET = "application/vnd.jupyter.widget-view+json"
-_LONGEST_REPR = 60  # Characters of a widget that is shown as text.
-_NO_WIDGET = "(shown as text: widgets of ranks are not connected to the notebook)"
+_LONGEST_NAME = 60  # Characters of the name of a widget.
 _LOG_LIMIT = 256 << 20  # Bytes of a rank's log before the older half is dropped.
 _READ_LIMIT = 8 << 20  # Bytes of a log that are read at most for one answer.
 _READ_STEP = 64 << 10
@@ -236,8 +235,11 @@ class OutputRelay:
                 self._add(part, Clear((worker,), clear.wait, part.area))
                 part.display_bytes, part.display_sizes = 0, {}
             case "comm_msg":
-                self._part(message.run, worker).note_capture(read_content(message, CommContent))
-                return False
+                part, comm = self._part(message.run, worker), read_content(message, CommContent)
+                part.note_capture(comm)
+                if not comm.sets_outputs:
+                    return False
+                self._add(part, Display((worker,), {WIDGET_VIEW: {}, "text/plain": "Output"}, area=part.area))
             case "jdist_metrics" if message.buffers:
                 logged = _metrics(message.buffers[0])
                 self._part(logged.run, worker).points += logged.points
@@ -290,15 +292,31 @@ class OutputRelay:
             part.display_bytes -= part.display_sizes.get(display_id, 0)
             part.display_sizes[display_id] = size
         part.display_bytes += size
-        data = content.data
-        if _WIDGET in data:
-            data = {"text/plain": f"{data.get('text/plain', 'widget')[:_LONGEST_REPR]} {_NO_WIDGET}"}
+        data = _without_widget(content.data)
+        if not data:
+            return
         if part.display_bytes > _DISPLAY_LIMIT:
             left_out = f"[a display of {size} bytes was left out: this rank showed more than 4 MB in this run]"
             data = {"text/plain": left_out}
         is_result, is_update = message.kind == "execute_result", message.kind == "update_display_data"
         shown = Display((worker,), data, content.metadata, display_id, is_result, is_update, part.area)
         self._add(part, shown)
+
+
+def _without_widget(data: dict[str, Any]) -> dict[str, Any]:
+    """What can be shown of a display: of a widget its picture, or its name, which the front end explains; nothing of an
+    empty `Output`, since what it captures is shown by itself.
+    """
+    if WIDGET_VIEW not in data:
+        return data
+    rest = {mime: shown for mime, shown in data.items() if mime != WIDGET_VIEW}
+    if rest.keys() - {"text/plain"}:
+        return rest
+    text = str(rest.get("text/plain", ""))
+    if text.startswith("Output(") and "outputs=" not in text:
+        return {}
+    name = text.partition("(")[0].strip()
+    return {WIDGET_VIEW: {}, "text/plain": name if name.isidentifier() and len(name) <= _LONGEST_NAME else "widget"}
 
 
 def merge(by_worker: dict[int, list[Arrived]]) -> list[OutputItem]:

@@ -34,7 +34,6 @@ _MOST_REMEDIES = 4
 _OVERHEAD = 110  # Bytes of a segment besides its text, as notebooks are written.
 _INLINE = ("text/latex", "text/markdown")
 _LARGEST_DATA = 50_000
-_WIDGET = "application/vnd.jupyter.widget-view+json"  # Left out: the front end is not connected to the rank's kernel.
 
 RankState = Literal["waiting", "running", "value", "error", "timeout", "interrupted", "lost"]
 Count = Annotated[int, Meta(ge=0)]
@@ -326,7 +325,7 @@ def _display(part: BlockPart, images: set[int], find: FindPiece) -> GapSegment |
     if not isinstance(item, RichOutput):
         return GapSegment(text_of(part), _written(part.ranks))
     data: dict[str, Any] = {mime: str(item.data[mime]) for mime in _INLINE if mime in item.data}
-    data |= {m: v for m, v in item.data.items() if m.endswith("json") and m != _WIDGET}
+    data |= {m: v for m, v in item.data.items() if m.endswith("json")}
     if sum(map(_length, data.values())) > _LARGEST_DATA:
         data = {}
     markup = None if any(mime in data for mime in _INLINE) else richest(item, images)

@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from jdist.core.messages.runs import Display, OutputItem, Tail, Text
+from jdist.core.outcome import WIDGET_VIEW
 from jdist.core.ranks import RankSet
 from jdist.notebook.text.ansi import PLAIN, SEQUENCE, UNFINISHED, Style
+from jdist.notebook.text.limits import without_widgets
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LONGEST_SEQUENCE = 4096  # An escape sequence that has not ended after so many characters is none.
@@ -199,6 +201,7 @@ class LineStream:
     def __init__(self) -> None:
         self._open: dict[tuple[int, str], LineAssembler] = {}
         self._tails: dict[int, Tail] = {}
+        self._without_widgets: set[int] = set()  # The ranks whose first widget was noted.
 
     def feed(self, item: OutputItem) -> Iterator[str]:
         """The lines that this item ends."""
@@ -209,6 +212,10 @@ class LineStream:
                 whole.setdefault(tuple(assembler.feed(item.text)), []).append(rank)
             for lines, ranks in whole.items():
                 yield from _prefixed(ranks, lines)
+        elif isinstance(item, Display) and WIDGET_VIEW in item.data:
+            if ranks := [rank for rank in item.ranks if rank not in self._without_widgets]:
+                self._without_widgets.update(ranks)
+                yield from _prefixed(ranks, [without_widgets([item.data["text/plain"]])])
         elif isinstance(item, Display) and not item.is_update:
             yield from _prefixed(item.ranks, str(item.data.get("text/plain", "")).splitlines())
         elif isinstance(item, Tail):

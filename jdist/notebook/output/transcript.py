@@ -3,7 +3,7 @@ but no rank's line is lost, moved behind a later one of the same rank or given t
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Literal
 
@@ -11,11 +11,12 @@ import msgspec
 from msgspec import Struct
 
 from jdist.core.messages.runs import Clear, Display, OutputItem, Tail, Text
-from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
+from jdist.core.outcome import WIDGET_VIEW, OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.core.ranks import ranks_by
 from jdist.notebook.output.alignment import AlignedBlock, AlignedEntry, Alignment
 from jdist.notebook.output.terminal_emulator import LineAssembler
 from jdist.notebook.text import bars
+from jdist.notebook.text.limits import without_widgets
 
 Stream = Literal["stdout", "stderr"]
 
@@ -162,7 +163,7 @@ class Transcript:
         for (rank, stream), assembler in sorted(self._open.items()):
             for line in assembler.current:
                 live.add((rank,), _text_entry(stream, line))
-        return [_block(node) for node in (*self._alignment, *live)]
+        return _with_one_note([_block(node) for node in (*self._alignment, *live)])
 
     def items(self, rank: int) -> list[OutputEntry]:
         """The rank's finished items in its own order."""
@@ -215,3 +216,32 @@ def _block(node: AlignedBlock) -> Block:
     parts = tuple(BlockPart(tuple(who), _with_rank(node.members[who[0]].item, who[0])) for who in same.values())
     node.cache = block = Block(tuple(sorted(node.members)), parts)
     return block
+
+
+def _with_one_note(blocks: list[Block]) -> list[Block]:
+    """The blocks with one note in the place of all widgets, where the first of them stood."""
+    widgets = [part for block in blocks for part in block.parts if _is_widget(part)]
+    if not widgets:
+        return blocks
+    ranks = tuple(sorted({rank for part in widgets for rank in part.ranks}))
+    names = [part.item.data["text/plain"] for part in widgets if isinstance(part.item, RichOutput)]
+    note = Block(ranks, (BlockPart(ranks, RichOutput(ranks[0], {"text/plain": without_widgets(names)})),))
+    return [*_replaced(blocks, note)]
+
+
+def _replaced(blocks: Iterable[Block], note: Block) -> Iterator[Block]:
+    has_noted = False
+    for block in blocks:
+        others = tuple(part for part in block.parts if not _is_widget(part))
+        if len(others) == len(block.parts):
+            yield block
+            continue
+        if not has_noted:
+            yield note
+            has_noted = True
+        if others:
+            yield Block(tuple(sorted(rank for part in others for rank in part.ranks)), others)
+
+
+def _is_widget(part: BlockPart) -> bool:
+    return isinstance(part.item, RichOutput) and WIDGET_VIEW in part.item.data

@@ -5,6 +5,7 @@ from typing import Any
 
 from jdist.client.blocking import Cluster
 from jdist.core.errors import JdistError
+from jdist.core.outcome import WIDGET_VIEW
 from jdist.notebook.panel import widgets
 from jdist.notebook.panel.cluster_panel import ClusterPanel
 from jdist.notebook.panel.form import StartForm
@@ -12,8 +13,6 @@ from jdist.notebook.panel.html import Sight, draw_snapshot
 from jdist.notebook.panel.part import ParentlessContext
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded
-
-_WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class Panel:
@@ -84,4 +83,4 @@ class Panel:
                 sight = Sight("live", "", self._cluster.status())
             except JdistError as e:
                 sight = Sight("gone", worded(e))
-        return {**draw_snapshot(sight), _WIDGET: view}
+        return {**draw_snapshot(sight), WIDGET_VIEW: view}

@@ -1,12 +1,13 @@
 """Limits: keeps text within a size, and says exactly what was left out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from jdist.core.ranks import RankSet
 from jdist.notebook.text import ansi
 from jdist.notebook.text.remedy_text import typed
 
 _LONGEST_RANKS = 60  # A set of ranks whose name is longer is counted instead.
+_MOST_WIDGETS = 3  # So many kinds of widgets are named.
 
 
 def size(text: str) -> int:
@@ -42,3 +43,13 @@ def left_out(count: int, ranks: Iterable[int], what: str = "line") -> str:
     shown = str(who) if len(str(who)) <= 80 else "RANK"
     noun, them = (what, "it") if count == 1 else (f"{what}s", "them")
     return f"… {count:,} {noun} of {whose} left out; {typed('logs')} -r {shown} shows {them}"
+
+
+def without_widgets(names: Sequence[str]) -> str:
+    """What stands for widgets that ranks displayed; ``names`` are those of their classes."""
+    found = sorted(set(names))
+    more = f" and {len(found) - _MOST_WIDGETS} more" if len(found) > _MOST_WIDGETS else ""
+    return (
+        f"{', '.join(found[:_MOST_WIDGETS])}{more}: widgets of ranks are not connected to the notebook; print what "
+        f"they show, or create them in a cell of the notebook's own and send their values with {typed('push')}"
+    )

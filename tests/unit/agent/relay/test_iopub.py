@@ -20,6 +20,7 @@ from jdist.agent.relay import iopub
 from jdist.agent.relay.iopub import OutputRelay, RankLogs, merge
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import Clear, Display, Output, OutputItem, Tail, Text
+from jdist.core.outcome import WIDGET_VIEW
 
 Make = Callable[..., Any]
 STREAMS = ["stdout", "stderr"]
@@ -316,3 +317,31 @@ def test_bytes_that_are_no_text_pass_with_a_mark(made: Make) -> None:
     assert r.record(0, parse([b"topic", *session.serialize(message)]))
     r.flush()
     assert sent.text(0) == "name \ufffd!\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        ({"text/plain": "IntSlider(value=3)"}, {WIDGET_VIEW: {}, "text/plain": "IntSlider"}),
+        ({"text/plain": "<a widget of mine>"}, {WIDGET_VIEW: {}, "text/plain": "widget"}),
+        ({}, {WIDGET_VIEW: {}, "text/plain": "widget"}),
+        ({"text/plain": "Output()"}, None),
+        ({"text/plain": "Output(outputs=({'name': 'stdout'},))"}, {WIDGET_VIEW: {}, "text/plain": "Output"}),
+        ({"text/plain": "Canvas()", "image/png": "iVBO"}, {"text/plain": "Canvas()", "image/png": "iVBO"}),
+    ],
+)
+def test_a_widget_travels_as_its_picture_or_its_name(made: Make, data: dict[str, Any], shown: object) -> None:
+    r, sent = made()
+    for rank in range(2):
+        r.record(rank, display({**data, WIDGET_VIEW: {"model_id": f"of rank {rank}"}}))
+    r.flush()
+    assert [(item.ranks, item.data) for item in sent.items()] == ([] if shown is None else [((0, 1), shown)])
+
+
+def test_what_is_put_into_an_output_widget_without_capture_is_noted(made: Make) -> None:
+    r, sent = made()
+    for state in ({"msg_id": ""}, {"outputs": []}, {"outputs": [{"output_type": "stream", "text": "x"}]}):
+        content = {"comm_id": "a", "data": {"state": state}}
+        r.record(0, KernelMessage("comm_msg", 1, msgspec.Raw(msgspec.json.encode(content)), ()))
+    r.flush()
+    assert [item.data for item in sent.items()] == [{WIDGET_VIEW: {}, "text/plain": "Output"}]

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.core.messages.runs import Clear, Display, Tail, Text
-from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
+from jdist.core.outcome import WIDGET_VIEW, OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.output.alignment import MOST_VARIANTS
-from jdist.notebook.output.terminal_emulator import LineAssembler
+from jdist.notebook.output.terminal_emulator import LineAssembler, LineStream
 from jdist.notebook.output.transcript import Block, Transcript
 from jdist.notebook.text.number_folding import joined, skeleton
 
@@ -482,3 +482,36 @@ def test_the_cost_grows_with_the_lines_and_not_faster(kind):
     transcript.blocks()
     assert time.process_time() - begun < 20  # takes one or two; a quadratic way takes minutes
     assert texts(transcript.blocks(), 3) == [made(3, i) for i in range(count)]
+
+
+def widget(ranks: tuple[int, ...], name: str, **more) -> Display:
+    return Display(ranks, {WIDGET_VIEW: {}, "text/plain": name}, **more)
+
+
+def test_widgets_of_all_ranks_are_one_note_where_the_first_stood():
+    transcript = fed((RANKS, "before\n"))
+    transcript.feed(widget((0, 1), "IntSlider"))
+    transcript.feed(widget((3,), "Text"))
+    transcript.feed(Text(RANKS, "stdout", "after\n"))
+    for name in ("VBox", "HBox", "IntSlider"):
+        transcript.feed(widget((0,), name, is_result=True))
+    blocks = transcript.blocks()
+    assert [block.ranks for block in blocks] == [RANKS, (0, 1, 3), RANKS]
+    note = blocks[1].parts[0].item
+    assert list(note.data) == ["text/plain"]
+    assert note.data["text/plain"].startswith("HBox, IntSlider, Text and 1 more: widgets of ranks are not connected")
+    assert texts(blocks, 0) == ["before", "after"]
+
+
+def test_a_widget_that_replaces_a_display_leaves_the_other_ranks_display():
+    transcript = Transcript(RANKS)
+    transcript.feed(Display(RANKS, {"text/plain": "shown"}, display_id="a"))
+    transcript.feed(widget((1,), "Text", display_id="a", is_update=True))
+    assert [block.ranks for block in transcript.blocks()] == [(1,), (0, 2, 3)]
+
+
+def test_a_line_screen_notes_the_widgets_of_each_rank_once():
+    lines = LineStream()
+    assert [line[:22] for line in lines.feed(widget((0, 1), "IntSlider"))] == ["[0-1] IntSlider: widge"]
+    assert [line[:16] for line in lines.feed(widget((0, 1, 2), "Text"))] == ["[2] Text: widget"]
+    assert not [*lines.feed(widget(RANKS[:3], "Text"))]
