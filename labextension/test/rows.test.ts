@@ -1,7 +1,9 @@
 import { describe, expect, it } from 'vitest';
 
 import { IRank } from '../src/api';
-import { columns, gpuDetails, ranksOfRows, tableRows } from '../src/panel/ranks/rows';
+import { parseFilter } from '../src/panel/ranks/filter';
+import { columns, fittingColumns, ranksOfRows, tableRows } from '../src/panel/ranks/rows';
+import { gpuDetails, tooltip } from '../src/panel/ranks/tooltip';
 import { DEFAULT_VIEW, ITableView } from '../src/panel/selection';
 import { rowRange } from '../src/panel/ranks/visiblerows';
 import { cluster, doing, rank, trans } from './samples';
@@ -15,12 +17,16 @@ const RANKS = [
 
 function shown(view: Partial<ITableView>, ranks: IRank[] = RANKS): string[] {
   const all = { ...DEFAULT_VIEW, ...view };
-  return tableRows(cluster({ ranks }), all, columns(ranks, all.isByNode, false, trans), 0).map(row => row.key);
+  const found = cluster({ ranks });
+  const filter = parseFilter(all.filter, found, trans);
+  return tableRows(found, all, filter, columns(ranks, all.isByNode, trans), 0).map(row => row.key);
 }
 
-function keys(ranks: IRank[], isByNode = false, isNarrow = false): string[] {
-  return columns(ranks, isByNode, isNarrow, trans).map(each => each.key);
+function keys(ranks: IRank[], isByNode = false): string[] {
+  return columns(ranks, isByNode, trans).map(each => each.key);
 }
+
+const NONE = { ranks: null, words: [], problem: '' };
 
 describe('the columns', () => {
   it('are those that have something to show', () => {
@@ -39,13 +45,23 @@ describe('the columns', () => {
 
   it('do not repeat the node of a heading', () => expect(keys([rank(0)], true)).not.toContain('node'));
 
-  it('show the label of a state beside its sign where the table is narrow', () => {
-    const text = (isNarrow: boolean): string =>
-      columns(RANKS, false, isNarrow, trans)
-        .find(each => each.key === 'doing')!
-        .text(RANKS[2], 0);
-    expect(text(true)).toBe('idle');
-    expect(text(false)).toBe('');
+  it.each([
+    [245, ['rank', 'state']],
+    [320, ['rank', 'node', 'state']],
+    [620, ['rank', 'node', 'state', 'doing', 'cpu', 'memory']]
+  ])('give way to rank and state in %d pixels', (width, expected) => {
+    const ranks = [rank(0, { rss: 1, doing: doing({ cpu: 1 }) })];
+    expect(fittingColumns(columns(ranks, false, trans), width, trans).map(each => each.key)).toEqual(expected);
+  });
+
+  it('have the state in words, the activity behind it and all else in a tooltip where the table is narrow', () => {
+    const all = columns(RANKS, false, trans);
+    const state = fittingColumns(all, 245, trans).find(each => each.key === 'state')!;
+    expect(state.text(RANKS[2], 0)).toBe('idle');
+    const text = state.text(RANKS[0], 0);
+    expect(text).toBe('running · all_reduce #3, 4 s · run 7');
+    expect(tooltip('state', RANKS[0], text, 0, trans, all)).toBe(`${text}\nNode: 0\nMemory: 3.0 GiB`);
+    expect(tooltip('state', RANKS[0], 'running', 0, trans, [])).toBe('running');
   });
 
   it('show sizes and shares', () => {
@@ -56,13 +72,13 @@ describe('the columns', () => {
       gpu_busy: 0.5,
       doing: doing({ cpu: 1 })
     });
-    const texts = Object.fromEntries(columns([row], false, false, trans).map(each => [each.key, each.text(row, 0)]));
+    const texts = Object.fromEntries(columns([row], false, trans).map(each => [each.key, each.text(row, 0)]));
     expect(texts).toMatchObject({ memory: '2 MiB', gpumemory: '1.0 / 80 GiB', gpu: '50 %', cpu: '100 %' });
   });
 
   it('show the memory of all processes where the own is not known', () => {
     const row = rank(0, { gpu_own: null, gpu_used: 3 * 2 ** 30, gpu_total: 8 * 2 ** 30, gpu_name: 'GPU 0' });
-    const column = columns([row], false, false, trans).find(each => each.key === 'gpumemory');
+    const column = columns([row], false, trans).find(each => each.key === 'gpumemory');
     expect(column?.text(row, 0)).toBe('3.0 / 8 GiB');
     expect(gpuDetails(row, trans)).toBe('GPU 0\nAll processes have 3.0 GiB of 8.0 GiB');
   });
@@ -89,7 +105,12 @@ describe('the rows', () => {
     ['1', ['r1']],
     ['2-', ['r2', 'r10']],
     ['0,10', ['r0', 'r10']],
-    [',', []],
+    ['!2', ['r0', 'r1', 'r10']],
+    ['! 2, !10', ['r0', 'r1']],
+    ['node=1', ['r2', 'r10']],
+    ['-1', ['r10']],
+    ['all', ['r0', 'r1', 'r2', 'r10']],
+    ['running !0', ['r1']],
     ['running', ['r0', 'r1']],
     ['RUNNING 1-3', ['r1']],
     ['host-1', ['r2', 'r10']],
@@ -106,7 +127,8 @@ describe('the rows', () => {
     const [heading] = tableRows(
       cluster({ ranks: all }),
       { ...DEFAULT_VIEW, isByNode: true },
-      columns(all, true, false, trans),
+      NONE,
+      columns(all, true, trans),
       0
     );
     expect(heading).toEqual({ key: 'n0', node: 0, hostname: 'host-0', count: 2 });
@@ -114,7 +136,7 @@ describe('the rows', () => {
 
   it('know their ranks, which headings have not', () => {
     const view = { ...DEFAULT_VIEW, isByNode: true };
-    expect(ranksOfRows(tableRows(cluster({ ranks: RANKS }), view, columns(RANKS, true, false, trans), 0))).toEqual([
+    expect(ranksOfRows(tableRows(cluster({ ranks: RANKS }), view, NONE, columns(RANKS, true, trans), 0))).toEqual([
       0, 1, 2, 10
     ]);
   });

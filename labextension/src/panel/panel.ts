@@ -1,6 +1,7 @@
 /** The panel in the left sidebar: the clusters, and the verdicts, ranks and groups of the one that is shown. */
 
 import { SidePanel } from '@jupyterlab/ui-components';
+import { Message } from '@lumino/messaging';
 import { AccordionPanel } from '@lumino/widgets';
 
 import { isPaused } from '../paused';
@@ -13,14 +14,19 @@ import { IContext, Section } from './section';
 import { StackTree } from './stacks';
 import { VerdictList } from './verdictlist';
 
-/** The share of the height that each section gets. */
+/** How the sections share the height that those of `MOST` leave. */
 const SHARES = new Map<unknown, number>([
-  [ClusterList, 2],
-  [VerdictList, 4],
   [StackTree, 4],
   [RankTable, 5],
   [Groups, 3]
 ]);
+/** The sections that are as high as what they show, and the largest share of each. */
+const MOST = new Map<unknown, number>([
+  [ClusterList, 0.2],
+  [VerdictList, 0.5]
+]);
+/** The share of groups while there are none. */
+const NO_GROUPS = 1;
 
 export class RanksPanel extends SidePanel {
   constructor(context: IContext) {
@@ -41,6 +47,13 @@ export class RanksPanel extends SidePanel {
     this._onChanged();
   }
 
+  protected onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    if (this._isShareDue) {
+      requestAnimationFrame(() => this._share());
+    }
+  }
+
   /** Focuses the active row of the table; without a table, the first button. */
   protected onActivateRequest(): void {
     const first = '[role="grid"] [tabindex="0"], .jdist-section button';
@@ -55,7 +68,8 @@ export class RanksPanel extends SidePanel {
       this._show(this._stacks, isPaused(cluster))
     ];
     if (hasChanged.includes(true)) {
-      this._share();
+      // A verdict is as high as its text, once that is drawn.
+      void (this._verdict.renderPromise ?? Promise.resolve()).then(() => requestAnimationFrame(() => this._share()));
     }
   }
 
@@ -72,12 +86,29 @@ export class RanksPanel extends SidePanel {
     return true;
   }
 
+  /** Sections that are not drawn yet get their largest share. */
   private _share(): void {
-    const shares = this.widgets.filter(each => each instanceof Section).map(each => SHARES.get(each.constructor) ?? 1);
-    const whole = shares.reduce((sum, each) => sum + each, 0);
-    (this.content as AccordionPanel).setRelativeSizes(shares.map(each => each / whole));
+    const sections = this.widgets.filter((each): each is Section => each instanceof Section);
+    const whole = sections.reduce((sum, each) => sum + each.node.clientHeight, 0);
+    this._isShareDue = !whole;
+    const fixed = sections.map(each => {
+      const most = MOST.get(each.constructor) ?? 0;
+      return whole ? Math.min(most, each.neededHeight / whole) : most;
+    });
+    const weights = sections.map(each => (MOST.has(each.constructor) ? 0 : this._weight(each)));
+    const sum = (numbers: number[]): number => numbers.reduce((total, each) => total + each, 0);
+    const rest = 1 - sum(fixed);
+    const sizes = fixed.map((each, i) => each + (rest * weights[i]) / sum(weights));
+    (this.content as AccordionPanel).setRelativeSizes(sizes);
   }
 
+  private _weight(section: Section): number {
+    const cluster = this._context.clusters.current;
+    const hasGroups = !!(cluster?.mesh || cluster?.groups?.length || cluster?.cell_groups?.length);
+    return section instanceof Groups && !hasGroups ? NO_GROUPS : (SHARES.get(section.constructor) ?? 1);
+  }
+
+  private _isShareDue = true;
   private readonly _context: IContext;
   private readonly _verdict: VerdictList;
   private readonly _stacks: StackTree;

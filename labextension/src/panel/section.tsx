@@ -37,6 +37,11 @@ export abstract class Section extends ReactWidget implements Toolbar.IWidgetTool
     context.selection.changed.connect(this._onChanged, this);
   }
 
+  /** The height in pixels at which nothing has to be scrolled. */
+  get neededHeight(): number {
+    return this.node.firstElementChild?.scrollHeight ?? 0;
+  }
+
   /** The buttons in the section's title. */
   readonly toolbar = new Toolbar();
 
@@ -84,15 +89,14 @@ export abstract class Section extends ReactWidget implements Toolbar.IWidgetTool
   private _clock = 0;
 }
 
-/** A state: its sign and its label, which is for screen readers only if `isWordless`. */
-export function State(props: { state: IState; isWordless?: boolean }): JSX.Element {
-  const { sign, label, tone } = props.state;
+/** A state: its sign and its label. */
+export function State({ state: { sign, label, tone } }: { state: IState }): JSX.Element {
   return (
-    <span className={`jdist-state jdist-mod-${tone}`} title={props.isWordless ? label : undefined}>
+    <span className={`jdist-state jdist-mod-${tone}`}>
       <span className="jdist-sign" aria-hidden="true">
         {sign}
       </span>
-      <span className={props.isWordless ? 'jdist-unseen' : ''}>{label}</span>
+      <span>{label}</span>
     </span>
   );
 }

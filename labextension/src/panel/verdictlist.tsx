@@ -52,7 +52,6 @@ function Verdict(props: IVerdictProps): JSX.Element {
         </span>
         {headline}
       </p>
-      {details.length > 0 && <pre tabIndex={0}>{details.join('\n')}</pre>}
       <p className="jdist-remedies">
         {remedies.map(remedy => (
           <button key={labelOf(remedy)} className="jp-mod-styled" title={effectOf(remedy)} onClick={() => take(remedy)}>
@@ -73,6 +72,7 @@ function Verdict(props: IVerdictProps): JSX.Element {
           </button>
         )}
       </p>
+      {details.length > 0 && <pre tabIndex={0}>{details.join('\n')}</pre>}
     </section>
   );
 }

@@ -107,14 +107,14 @@ class Panelled:
         """As the palette does."""
         self.page.evaluate(DO, [command, arguments])
 
-    def widen(self) -> None:
-        """The left area, by its handle, so far that no column is cut off."""
+    def widen(self, to: int = 620) -> None:
+        """The left area, by its handle, up to this pixel; by default so far that no column is cut off."""
         handle = self.page.locator("#jp-main-split-panel > .lm-SplitPanel-handle:not(.lm-mod-hidden)").first
         box = handle.bounding_box()
         assert box is not None
         self.page.mouse.move(box["x"] + box["width"] / 2, 300)
         self.page.mouse.down()
-        self.page.mouse.move(620, 300, steps=4)
+        self.page.mouse.move(to, 300, steps=4)
         self.page.mouse.up()
 
     def serious_findings(self, within: str = "#jdist-panel") -> list[str]:

@@ -1,23 +1,23 @@
 /** The table of ranks. It draws only the rows that can be seen, so that it is as fast with a thousand ranks as with ten. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
-import { CommandToolbarButton, treeViewIcon } from '@jupyterlab/ui-components';
+import { CommandToolbarButton } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { ICluster, IRank } from '../../api';
-import { formatRanks } from '../../format';
-import { asOf, lastDeath, rankState, staleness } from '../../states';
+import { ICluster } from '../../api';
+import { asOf, rankState, staleness } from '../../states';
 import { CommandIDs } from '../../tokens';
 import { openMenu } from '../menu';
-import { columns, gpuDetails, IColumn, ranksOfRows, TableRow, tableRows } from './rows';
+import { parseFilter } from './filter';
+import { Filter } from './filterfield';
+import { columns, fittingColumns, IColumn, ranksOfRows, TableRow, tableRows } from './rows';
+import { tooltip } from './tooltip';
 import { IContext, Section, State } from '../section';
 import { Selection } from '../selection';
 import { useVisibleRows } from './visiblerows';
 
 /** The height of a row in pixels, as in style/panel.css. */
 const HEIGHT = 24;
-/** The width in pixels below which the table has fewer words. */
-const NARROW = 400;
 
 export class RankTable extends Section {
   constructor(context: IContext) {
@@ -94,9 +94,10 @@ function Table(props: ITableProps): JSX.Element {
   const [activeKey, setActiveKey] = React.useState('');
   const isFocusDue = React.useRef(false);
   const visible = useVisibleRows(scroller, HEIGHT);
-  const isNarrow = visible.width < NARROW;
-  const shown = columns(cluster.ranks ?? [], view.isByNode, isNarrow, trans);
-  const rows = tableRows(cluster, view, shown, now);
+  const all = columns(cluster.ranks ?? [], view.isByNode, trans);
+  const shown = fittingColumns(all, visible.width, trans);
+  const filter = parseFilter(view.filter, cluster, trans);
+  const rows = tableRows(cluster, view, filter, all, now);
   const [first, end] = visible.range(rows.length);
   const active = Math.max(
     0,
@@ -130,7 +131,7 @@ function Table(props: ITableProps): JSX.Element {
   return (
     <div className="jdist-table">
       {age ? <p className="jdist-stale">{age}</p> : null}
-      <Filter {...props} count={ranksOfRows(rows).length} />
+      <Filter cluster={cluster} selection={selection} trans={trans} filter={filter} count={ranksOfRows(rows).length} />
       <div
         ref={scroller}
         className="jdist-scroller"
@@ -152,7 +153,7 @@ function Table(props: ITableProps): JSX.Element {
               index={index}
               shown={shown}
               now={now}
-              isNarrow={isNarrow}
+              all={all}
               isActive={index === active}
               isSelected={'rank' in row && selection.has(row.rank.rank)}
               onClick={event => {
@@ -163,38 +164,6 @@ function Table(props: ITableProps): JSX.Element {
           ))}
         </div>
       </div>
-    </div>
-  );
-}
-
-function Filter(props: ITableProps & { count: number }): JSX.Element {
-  const { cluster, selection, trans, count } = props;
-  const all = cluster.ranks?.length ?? 0;
-  const status = selection.ranks.length
-    ? trans.__('selected: %1', formatRanks(selection.ranks))
-    : count < all
-      ? trans.__('%1 of %2', count, all)
-      : '';
-  return (
-    <div className="jdist-filter">
-      <input
-        className="jp-mod-styled"
-        type="search"
-        placeholder={trans.__('Filter: 0-3, running, a host…')}
-        aria-label={trans.__('Filter ranks')}
-        value={selection.view.filter}
-        onChange={event => selection.changeView({ filter: event.target.value })}
-      />
-      <span role="status">{status}</span>
-      <button
-        className="jdist-act"
-        title={trans.__('Group ranks by node')}
-        aria-label={trans.__('Group ranks by node')}
-        aria-pressed={selection.view.isByNode}
-        onClick={() => selection.changeView({ isByNode: !selection.view.isByNode })}
-      >
-        <treeViewIcon.react tag="span" aria-hidden="true" />
-      </button>
     </div>
   );
 }
@@ -234,14 +203,14 @@ interface IRowProps extends ITableProps {
   index: number;
   shown: IColumn[];
   now: number;
-  isNarrow: boolean;
+  all: IColumn[];
   isActive: boolean;
   isSelected: boolean;
   onClick: (event: React.MouseEvent) => void;
 }
 
 function Row(props: IRowProps): JSX.Element {
-  const { row, index, shown, now, trans, isNarrow, isActive, isSelected, onClick, openMenu } = props;
+  const { row, index, shown, now, trans, all, isActive, isSelected, onClick, openMenu } = props;
   const common = {
     role: 'row',
     'aria-rowindex': index + 2,
@@ -278,9 +247,9 @@ function Row(props: IRowProps): JSX.Element {
           key={key}
           role="gridcell"
           className={isNumber ? 'jdist-mod-number' : ''}
-          title={tooltip(key, rank, text(rank, now), now, trans)}
+          title={tooltip(key, rank, text(rank, now), now, trans, all.length > shown.length ? all : [])}
         >
-          {key === 'state' ? <State state={rankState(rank, trans)} isWordless={isNarrow} /> : text(rank, now)}
+          {key === 'state' ? <State state={{ ...rankState(rank, trans), label: text(rank, now) }} /> : text(rank, now)}
         </span>
       ))}
       <span role="gridcell">
@@ -301,22 +270,6 @@ function Row(props: IRowProps): JSX.Element {
       </span>
     </div>
   );
-}
-
-/** The whole text of a cell, which may be too narrow for it, and what there is no column for. */
-function tooltip(key: string, rank: IRank, text: string, now: number, trans: TranslationBundle): string {
-  switch (key) {
-    case 'doing':
-      return [...new Set([text, rank.doing?.source, rank.last_line, lastDeath(rank, now, trans)])]
-        .filter(Boolean)
-        .join('\n');
-    case 'device':
-    case 'gpu':
-    case 'gpumemory':
-      return gpuDetails(rank, trans) || text;
-    default:
-      return text;
-  }
 }
 
 /** Scrolls as little as possible, so that the row can be seen. */

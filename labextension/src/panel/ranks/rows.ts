@@ -3,9 +3,10 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { ICluster, IRank } from '../../api';
-import { formatMemory, includesRank, formatPartOfMemory, formatShare } from '../../format';
+import { formatMemory, formatPartOfMemory, formatShare, joinParts } from '../../format';
 import { activity, rankState } from '../../states';
 import { ITableView } from '../selection';
+import { IFilter } from './filter';
 
 /** The row of a rank. */
 export interface IRankRow {
@@ -34,26 +35,22 @@ export interface IColumn {
   order: (rank: IRank, now: number) => number | string;
 }
 
-/**
- * The columns that have something to show: no device or GPU where none is known.
- *
- * In a narrow table the state is a sign, and its label stands in the column of the activity where that is empty.
- */
-export function columns(ranks: IRank[], isByNode: boolean, isNarrow: boolean, trans: TranslationBundle): IColumn[] {
+/** The columns that have something to show: no device or GPU where none is known. */
+export function columns(ranks: IRank[], isByNode: boolean, trans: TranslationBundle): IColumn[] {
   const any = (isKnown: (rank: IRank) => unknown): boolean => ranks.some(rank => isKnown(rank));
   const all: (IColumn | false)[] = [
     column('rank', trans.__('Rank'), '48px', rank => rank.rank),
     !isByNode && column('node', trans.__('Node'), '50px', rank => rank.node),
     {
-      ...column('state', trans.__('State'), isNarrow ? '46px' : '104px', rank => rankState(rank, trans).label),
+      ...column('state', trans.__('State'), '104px', rank => rankState(rank, trans).label),
       isNumber: false
     },
     {
       key: 'doing',
       label: trans.__('Doing'),
-      width: isNarrow ? 'minmax(110px, 1fr)' : 'minmax(150px, 1fr)',
+      width: 'minmax(150px, 1fr)',
       isNumber: false,
-      text: (rank, now) => activity(rank, now, trans) || (isNarrow ? rankState(rank, trans).label : ''),
+      text: (rank, now) => activity(rank, now, trans),
       order: (rank, now) => (rank.doing ? -rank.doing.seconds - (now - (rank.receivedAt ?? now)) / 1000 : 1)
     },
     any(rank => rank.device) && {
@@ -80,14 +77,43 @@ export function columns(ranks: IRank[], isByNode: boolean, isNarrow: boolean, tr
   return all.filter((each): each is IColumn => !!each);
 }
 
+/** Pixels of width below which the table has only the columns that are always shown. */
+const NARROW = 400;
+/** The same without the node. */
+const NARROWEST = 300;
+
+/**
+ * The columns for which there is room in so many pixels. In a narrow table the activity stands behind the state, and
+ * all else in the tooltip of both; so rank, state and menu can always be seen.
+ */
+export function fittingColumns(all: IColumn[], width: number, trans: TranslationBundle): IColumn[] {
+  if (width >= NARROW) {
+    return all;
+  }
+  const kept = all.filter(({ key }) => key === 'rank' || key === 'state' || (key === 'node' && width >= NARROWEST));
+  return kept.map(each => {
+    if (each.key !== 'state') {
+      return { ...each, width: '42px' };
+    }
+    const text = (rank: IRank, now: number): string => joinParts(each.text(rank, now), activity(rank, now, trans));
+    return { ...each, width: 'minmax(0, 1fr)', text };
+  });
+}
+
 function column(key: string, label: string, width: string, value: (rank: IRank) => number | string): IColumn {
   return { key, label, width, isNumber: true, text: rank => String(value(rank)), order: value };
 }
 
-/** The rows to show, in order. */
-export function tableRows(cluster: ICluster, view: ITableView, shown: IColumn[], now: number): TableRow[] {
-  const ranks = (cluster.ranks ?? []).filter(rank => matches(rank, view.filter, shown, now));
-  const by = shown.find(each => each.key === view.sort) ?? shown[0];
+/** The rows to show, in order; `all` are the columns, whether there is room for them or not. */
+export function tableRows(
+  cluster: ICluster,
+  view: ITableView,
+  filter: IFilter,
+  all: IColumn[],
+  now: number
+): TableRow[] {
+  const ranks = (cluster.ranks ?? []).filter(rank => matches(rank, filter, all, now));
+  const by = all.find(each => each.key === view.sort) ?? all[0];
   const sign = view.isDescending ? -1 : 1;
   ranks.sort((a, b) => sign * compare(by.order(a, now), by.order(b, now)) || a.rank - b.rank);
   const rows = ranks.map(rank => ({ key: `r${rank.rank}`, rank }));
@@ -110,16 +136,14 @@ function compare(a: number | string, b: number | string): number {
   return typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b));
 }
 
-/** Every word of the filter occurs in a column, the host or the line of the cell; `0-3,5` and `4-` are ranks. */
-function matches(rank: IRank, filter: string, shown: IColumn[], now: number): boolean {
-  const sought = filter.toLowerCase().split(/\s+/).filter(Boolean);
-  if (!sought.length) {
-    return true;
+/** The rank is named, and every word of the filter occurs in a column, the host or the line of the cell. */
+function matches(rank: IRank, { ranks, words }: IFilter, all: IColumn[], now: number): boolean {
+  if (ranks && !ranks.has(rank.rank)) {
+    return false;
   }
-  const text = [rank.hostname, rank.doing?.source ?? '', rank.last_line, ...shown.map(each => each.text(rank, now))]
-    .join(' ')
-    .toLowerCase();
-  return sought.every(word => (/^[\d,-]+$/.test(word) ? includesRank(word, rank.rank) : text.includes(word)));
+  const texts = [rank.hostname, rank.doing?.source ?? '', rank.last_line, ...all.map(each => each.text(rank, now))];
+  const text = words.length ? texts.join(' ').toLowerCase() : '';
+  return words.every(word => text.includes(word));
 }
 
 /** `1.2 / 141 GiB`: the rank's own share of its GPU's memory, or that of all processes where its own is not known. */
@@ -128,13 +152,4 @@ function gpuMemory({ gpu_own, gpu_used, gpu_total }: IRank): string {
     return gpu_own ? formatMemory(gpu_own) : '';
   }
   return formatPartOfMemory(gpu_own ?? gpu_used ?? 0, gpu_total);
-}
-
-/** The tooltip of a GPU: which one it is, and whose memory is counted. */
-export function gpuDetails({ gpu_name, gpu_own, gpu_used, gpu_total }: IRank, trans: TranslationBundle): string {
-  const own = typeof gpu_own === 'number' ? trans.__("The rank's process has %1", formatMemory(gpu_own)) : '';
-  const all = gpu_total
-    ? trans.__('All processes have %1 of %2', formatMemory(gpu_used ?? 0), formatMemory(gpu_total))
-    : '';
-  return [gpu_name, own, all].filter(Boolean).join('\n');
 }
