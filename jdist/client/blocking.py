@@ -178,6 +178,8 @@ class Cluster(BaseCluster):
     restore = blocking(AsyncCluster.restore)
     show = blocking(AsyncCluster.show)
     check = blocking(AsyncCluster.check)
+    variables = blocking(AsyncCluster.variables)
+    delete = blocking(AsyncCluster.delete)
     stack = blocking(AsyncCluster.stack)
     pause = blocking(AsyncCluster.pause)
     resume = blocking(AsyncCluster.resume)

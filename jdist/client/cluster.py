@@ -21,9 +21,7 @@ from jdist.client.run import CellRun
 from jdist.client.session.saving import SessionCluster
 from jdist.client.sync.code_sync import Synced, SyncedCode
 from jdist.client.trace.trace import Trace, collect_trace
-from jdist.client.values import compare
 from jdist.client.values.carrier import OnProgress
-from jdist.client.values.variables import Variables
 from jdist.core.messages.base import Message
 from jdist.core.messages.introspection import Complete, Completed, Console, ConsoleAt, Inspect, Inspected, Logs, LogText
 from jdist.core.messages.membership import Resized
@@ -46,7 +44,6 @@ class AsyncCluster(SessionCluster):
         self._lifecycle = ClusterLifecycle(self.attachment, self._runs)
         self._code = SyncedCode(self.attachment)
         self._nodes = Nodes(self.attachment, self._lifecycle, self._code)
-        self._values = Variables(self.attachment, self._runs)
         self.start_seconds = 0.0  # From the call of start to the formed world.
         self.warnings: tuple[Finding, ...] = ()  # Findings of a short examination at the start; doctor examines more.
 
@@ -329,14 +326,6 @@ class AsyncCluster(SessionCluster):
         do not fit.
         """
         return await self._values.restore(rank, src, names)
-
-    async def show(self, name: str, ranks: Ranks = None) -> dict[int, dict[str, Any]]:
-        """``{rank: description}``: type, shape, dtype, device, placement, mean, std, norm, NaN count, thumb."""
-        return await self._values.show(name, ranks)
-
-    async def check(self, expr: str, ranks: Ranks = None) -> compare.CheckResult:
-        """Whether ``expr`` is equal on all ranks, compared by digests that the ranks compute."""
-        return await compare.check(self.link, expr, self.select_paused(ranks))
 
     async def sync(
         self, path: str, *, exclude: Sequence[str] = (), watch: bool = False, on_progress: OnProgress | None = None

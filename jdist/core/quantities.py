@@ -20,7 +20,9 @@ def format_bytes(count: float) -> str:
 
 
 def format_memory(count: int) -> str:
-    """Bytes of memory or disk: ``"512 KiB"``, ``"23.5 GiB"``; units of 1024."""
+    """Bytes of memory or disk: ``"64 B"``, ``"512 KiB"``, ``"23.5 GiB"``; units of 1024."""
+    if count < 1024:
+        return f"{count} B"
     at, units = 0, ("KiB", "MiB", "GiB", "TiB")
     size = count / 1024
     while size >= 1023.5 and at + 1 < len(units):

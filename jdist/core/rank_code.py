@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 ENTRY_POINTS = (
     *("run_script", "full_values", "broadcast", "restore", "call_on_reform", "save", "load", "read_manifest"),
-    "cause_fault",
+    *("cause_fault", "delete_names"),
 )
 _MODULE = "__import__('jdist.worker.entry_points', fromlist=['x'])"
 _IN_JOB = {False: "", True: ", in_job=True"}
@@ -35,6 +35,11 @@ def is_script(code: str) -> bool:
 def full_values(names: Sequence[str]) -> str:
     """Bind ``{name: value}`` with every DTensor assembled; a collective."""
     return f"{FULL_VALUES} = {_MODULE}.full_values({tuple(names)!r}, globals())"
+
+
+def delete_names(names: Sequence[str]) -> str:
+    """Delete those of the names that the rank has; its value is how many that were."""
+    return f"{_MODULE}.delete_names({tuple(names)!r}, globals())"
 
 
 def broadcast(name: str, source: int) -> str:

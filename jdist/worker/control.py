@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ipykernel.kernelapp import IPKernelApp
@@ -43,6 +43,7 @@ from jdist.worker.escalation import InterruptPolicy, free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover.names import NamesHandover
+from jdist.worker.handover.save import users_values
 from jdist.worker.kernel import appearance, job_end, shell, sigint, tracebacks
 from jdist.worker.kernel.forked import disable_in_children
 from jdist.worker.metrics import log as metrics_log
@@ -77,6 +78,7 @@ class ControlThread:
         self._groups = GroupRegistry(namespace, spec.cluster)
         self._groups.on_group_made = self._send_group_made
         self._groups.log.cells = cell_numbers(kernel.shell)
+        self._hidden: Mapping[str, Any] = kernel.shell.user_ns_hidden
         self._cells = CellRunner(kernel, spec.worker, streams)
         self._observer = Observer(self._groups.log, self._groups.labels, self._cells.spans)
         self._cells.digest_calls = self._observer.digests
@@ -91,7 +93,8 @@ class ControlThread:
         self._observer.pause = self._debugger.place
         self._post_mortem = PostMortem(kernel.shell, self._debugger.is_user_code, self._hold)
         self._cells.context, self._cells.on_outcome = self._post_mortem.begin, self._post_mortem.end
-        self._queries = QueryHandler(spec, namespace, self._observer, self._debugger, self._post_mortem, self._profiler)
+        known = (self._observer, self._debugger, self._post_mortem, self._profiler)
+        self._queries = QueryHandler(spec, namespace, *known, self._user_names)
         self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups)
         self._sigint.catch_ignored()
         OWN_FILES.update({sigint.__file__, __file__})
@@ -114,6 +117,14 @@ class ControlThread:
         self._handover.guard()
         parts = [self._groups.after_fork, streams.after_fork, self._debugger.after_fork, metrics_log.disconnect]
         disable_in_children(kernel, parts)
+
+    def _user_names(self, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Those of ``names`` that are the user's; a frame may have other values under jdist's names."""
+
+        def is_own(name: str) -> bool:
+            return self._groups.is_own_name(name) and names[name] is self._namespace.get(name)
+
+        return users_values(names, self._hidden, is_own)
 
     def start(self) -> None:
         threading.Thread(target=lambda: asyncio.run(self._main()), name="jdist", daemon=True).start()

@@ -11,6 +11,7 @@ _FUNCTIONS = {
     "save": "jdist.worker.saving.save:save",
     "load": "jdist.worker.saving.load:load",
     "read_manifest": "jdist.worker.saving.load:read_manifest_of",
+    "delete_names": "jdist.worker.queries.variables:delete_names",
     "cause_fault": "jdist.worker.faults:cause_fault",
     "call_on_reform": "jdist.worker.groups.on_reform:call",
 }

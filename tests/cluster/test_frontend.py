@@ -223,6 +223,23 @@ def test_values_between_notebook_and_ranks(notebook: Notebook) -> None:
     assert "float32" in notebook.run("%dist show w").text
 
 
+def test_the_table_of_variables(notebook: Notebook) -> None:
+    notebook.run("%%dist\nwide = torch.zeros(2, 3 + rank)\nplain = torch.ones(4)\nif rank: lonely = 'here'")
+    lines = notebook.run("%dist vars").text.strip().splitlines()
+    assert lines[0].split() == ["name", "ranks", "type", "shape", "dtype", "device", "bytes", "value", "compared"]
+    rows = {line.split()[0]: " ".join(line.split()) for line in lines[1:]}
+    assert rows["plain"] == "plain 0-1 Tensor [4] float32 cpu 16 B same metadata"
+    assert rows["wide"] == "wide 0 Tensor [2, 3] float32 cpu 24 B differs"
+    assert rows["1"] == "1 Tensor [2, 4] float32 cpu 32 B"
+    assert rows["lonely"] == "lonely 1 str 'here' missing on rank 0"
+    checked = notebook.run("%dist vars plain --check --stats").text
+    assert checked.split()[-3:] == ["1", "2", "equal"]
+    assert "wide" not in checked
+    by_size = notebook.run("%dist vars w*,plain* --sort size -r 1").text.strip().splitlines()
+    assert by_size[1].startswith("wide")
+    assert "the ranks have no variables that match nothing*" in notebook.run("%dist vars nothing*").text
+
+
 def test_status_list_groups_logs(notebook: Notebook) -> None:
     notebook.run("%%dist\nprint('a last line')")
     status = notebook.run("%dist status").text

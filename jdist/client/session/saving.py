@@ -8,11 +8,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from jdist.client.attachment import Attachment
-from jdist.client.debug.debugging import DebuggedCluster
 from jdist.client.expressions import split_names
 from jdist.client.link import new_request
 from jdist.client.run import CellRun
 from jdist.client.session.groups import NamedGroups
+from jdist.client.values.inspected_cluster import InspectedCluster
 from jdist.core import rank_code
 from jdist.core.errors import UsageError, ValueFailed
 from jdist.core.manifest import LoadReport, Manifest, Omission, SaveReport
@@ -45,7 +45,7 @@ class LoadedSession(Struct, frozen=True):
     notes: tuple[str, ...]  # What was not made again besides names: groups, the mesh, setup cells.
 
 
-class SessionCluster(DebuggedCluster):
+class SessionCluster(InspectedCluster):
     """The part of AsyncCluster that saves and loads sessions."""
 
     def __init__(self, attachment: Attachment) -> None:

@@ -12,7 +12,7 @@ from jdist.core.ranks import describe_ranks, ranks_by
 from jdist.wire.values.partition import bounds
 
 _BLOCKS = 64
-_TIMEOUT = 600.0  # Seconds for a rank to digest: it reads every byte.
+TIMEOUT = 600.0  # Seconds for a rank to digest: it reads every byte.
 
 
 class CheckResult(Struct, frozen=True):
@@ -59,7 +59,7 @@ async def check(link: Link, expr: str, ranks: tuple[int, ...]) -> CheckResult:
 
 
 async def _digests(link: Link, op: Digest, ranks: tuple[int, ...]) -> dict[int, tuple[tuple[str, str, str], ...]]:
-    answers = await link.query(ranks, op, timeout=_TIMEOUT)
+    answers = await link.query(ranks, op, timeout=TIMEOUT)
     errors = {r: a.reason for r, a in answers.items() if isinstance(a, QueryFailed)}
     if errors:
         raise UsageError("; ".join(f"rank {r}: {why}" for r, why in sorted(errors.items())))

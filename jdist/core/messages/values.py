@@ -1,5 +1,7 @@
 """Values: expressions are evaluated, described, compared and moved between the notebook and the ranks."""
 
+from msgspec import Struct
+
 from jdist.core.messages.base import Message, PayloadWire, ProbeWire, ValueMissing
 
 
@@ -62,6 +64,47 @@ class Described(Message, frozen=True):
     body: bytes
 
 
+class ListVariables(Message, frozen=True):
+    """List the names that cells have bound and that match ``pattern``, from metadata alone.
+
+    Patterns are those of a shell, separated by commas. Without one, modules, functions, classes and names that begin
+    with an underscore are left out. Contents are read only for ``numbers`` and ``digests``.
+    """
+
+    pattern: str = ""
+    most: int = 500
+    numbers: bool = False  # With the mean and norm of tensors and arrays.
+    digests: bool = False
+
+
+class VariableFacts(Struct, frozen=True, array_like=True):
+    """A variable of one rank. Its size is bounded: long texts are cut."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...] | None = None  # Of a DTensor: of the whole.
+    dtype: str = ""
+    device: str = ""
+    placement: str = ""  # As in ValueDescription.
+    nbytes: int | None = None  # Of tensors and arrays held here, also in modules and small containers.
+    length: int | None = None
+    value: str = ""  # All of a number or short text; "" for anything else.
+    detail: str = ""  # What else the metadata say.
+    mean: float | None = None
+    norm: float | None = None
+    digest: str = ""
+    problem: str = ""  # Why its contents could not be read.
+
+
+class VariableList(Message, frozen=True):
+    """The variables by name."""
+
+    variables: tuple[VariableFacts, ...]
+    left_out: int = 0  # Number of names beyond ``most``.
+    hidden: tuple[str, ...] = ()  # Names that are left out without a pattern.
+    frame: str = ""  # The paused function whose names these are; "": those of the rank's cells.
+
+
 class Digest(Message, frozen=True):
     """Compute digests of an expression's entries (``blocks`` 0), or of blocks of one entry's flat elements."""
 
@@ -120,5 +163,5 @@ class Hold(Message, frozen=True):
     path: str = ""
 
 
-RankOp = Evaluate | Fetch | Release | BindNames | Describe | Digest | ReadElement | Forward | Hold
-RankReplyBody = Evaluated | Fetched | Described | Digested | ElementRead | ForwardedAt
+RankOp = Evaluate | Fetch | Release | BindNames | Describe | ListVariables | Digest | ReadElement | Forward | Hold
+RankReplyBody = Evaluated | Fetched | Described | VariableList | Digested | ElementRead | ForwardedAt

@@ -1,15 +1,18 @@
 """Verbs of values: between the notebook and ranks, between ranks, and tables about them."""
 
 from argparse import Namespace
-from typing import Any
+from typing import Any, get_args
 
+from jdist.client.attachment import Ranks
 from jdist.client.blocking import bridge
 from jdist.client.expressions import split_names
+from jdist.client.values.variable_table import SortKey
 from jdist.core.errors import UsageError, ValueFailed, nearest
 from jdist.core.ranks import RankSet
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import TransferProgress
 from jdist.notebook.text.tables import table, thumb_svg
+from jdist.notebook.text.variable_rows import variable_rows
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
 _OUT = option("-o", "--out", metavar="NAME", help="bind under this name; needed for an expression")
@@ -121,10 +124,37 @@ def show(s: Session, o: Namespace) -> None:
     s.screen.show(bundle)
 
 
+@verb(
+    "vars",
+    option("pattern", nargs="*", help="names to list, as a shell's patterns: loss*,model"),
+    RANKS,
+    option("--sort", choices=get_args(SortKey), default="name", help="name, size or type"),
+    option("--stats", action="store_true", help="also mean and norm, for which every element is read"),
+    option("--check", action="store_true", help="compare contents by digest, for which every byte is read"),
+)
+def list_variables(s: Session, o: Namespace) -> None:
+    """a table of the ranks' variables: type, shape, device, placement, bytes, who agrees: vars [PATTERN] [-r RANKS]
+
+    Only metadata are read, also while cells run. "same metadata" does not say that contents are equal; --check does.
+    """
+    pattern = ",".join(part.strip(",") for part in o.pattern)
+    found = s.cluster.variables(pattern, _chosen(s, o), stats=o.stats, check=o.check).sorted(o.sort)
+    if found.variables:
+        s.screen.show(table(*variable_rows(found)))
+    nothing = "the ranks have no variables" + (f" that match {pattern}" if pattern else "")
+    for note in found.notes or ([] if found.variables else [nothing]):
+        s.echo(note)
+
+
 @verb("check", option("expr", nargs="+"), RANKS)
 def check(s: Session, o: Namespace) -> Any:
     """is it equal on all ranks? names the first entry that differs: check EXPR [-r RANKS]"""
     return s.cluster.check(" ".join(o.expr), s.cluster.select(o.ranks, o.group))
+
+
+def _chosen(s: Session, o: Namespace) -> Ranks:
+    """The ranks that the user named; None for those whose names cells would use."""
+    return None if o.ranks is None and o.group is None else s.cluster.select(o.ranks, o.group)
 
 
 def _own(s: Session, name: str) -> Any:

@@ -105,7 +105,7 @@ class Save:
 
 
 def users_values(
-    namespace: dict[str, Any], hidden: Mapping[str, Any], is_own_name: Callable[[str], bool]
+    namespace: Mapping[str, Any], hidden: Mapping[str, Any], is_own_name: Callable[[str], bool]
 ) -> Iterator[tuple[str, Any]]:
     """The names that cells have bound, without those of IPython (``hidden``, and its history) and of jdist."""
     nothing = object()

@@ -25,6 +25,7 @@ from jdist.worker.debug.post_mortem import PostMortem
 from jdist.worker.observe.observer import Observer
 from jdist.worker.profile.cell_profiler import CellProfiler
 from jdist.worker.queries.introspection import complete, introspect
+from jdist.worker.queries.variables import UserNames, VariableLister
 from jdist.worker.values.describe import describe, evaluate
 from jdist.worker.values.digests import block_digests, digests, element
 
@@ -49,6 +50,7 @@ class QueryHandler:
         debugger: Debugger,
         post_mortem: PostMortem,
         profiler: CellProfiler,
+        user_names: UserNames,
     ):
         self._spec = spec
         self.rank = spec.rank
@@ -59,6 +61,7 @@ class QueryHandler:
         self._lock = threading.Lock()
         self._observer = observer
         self._profiler = profiler
+        self._variables = VariableLister(user_names)
 
     @property
     def _namespace(self) -> dict[str, Any]:
@@ -79,17 +82,10 @@ class QueryHandler:
                 return Ack()
             case values.BindNames():
                 return self._bind_names(op)
-            case values.Describe():
-                return values.Described(msgspec.msgpack.encode(describe(evaluate(op.name, self._namespace))))
-            case values.Digest(blocks=0):
-                return values.Digested(tuple(digests(evaluate(op.expr, self._namespace))))
-            case values.Digest():
-                obj = evaluate(op.expr, self._namespace)
-                found = block_digests(obj, op.key, op.start, op.stop, op.blocks)
-                return values.Digested(tuple(("", "", digest) for digest in found))
-            case values.ReadElement():
-                index, text = element(evaluate(op.expr, self._namespace), op.key, op.index)
-                return values.ElementRead(tuple(index), text)
+            case values.Describe() | values.Digest() | values.ReadElement():
+                return self._examine(op)
+            case values.ListVariables():
+                return self._list_variables(op, report)
             case observation.Observe():
                 device = str(self._session.get("device", "cpu"))
                 return self._observer.observe(device, psutil.Process().memory_info().rss, op.recent)
@@ -134,6 +130,26 @@ class QueryHandler:
                 held.extend(buffers)
                 items.append(payload)
         return values.Evaluated(tuple(items), self._hold(held), query.probe is not None)
+
+    def _examine(self, op: values.Describe | values.Digest | values.ReadElement) -> RankReplyBody:
+        """What the contents of one value are."""
+        value = evaluate(op.name if isinstance(op, values.Describe) else op.expr, self._namespace)
+        match op:
+            case values.Describe():
+                return values.Described(msgspec.msgpack.encode(describe(value)))
+            case values.Digest(blocks=0):
+                return values.Digested(tuple(digests(value)))
+            case values.Digest():
+                found = block_digests(value, op.key, op.start, op.stop, op.blocks)
+                return values.Digested(tuple(("", "", digest) for digest in found))
+            case values.ReadElement():
+                index, text = element(value, op.key, op.index)
+                return values.ElementRead(tuple(index), text)
+
+    def _list_variables(self, query: values.ListVariables, report: Report) -> values.VariableList:
+        place = self._debugger.place()
+        frame = "" if place is None else place.function
+        return self._variables.list(query, self._namespace, frame, _paced(report))
 
     def _read_run(self, query: observation.GetTrace | observation.ReadProfile) -> RankReplyBody:
         which = f"run {query.run}" if query.run else "a run"
@@ -223,16 +239,16 @@ class QueryHandler:
 
 
 def _paced(report: Report) -> Callable[[int], None]:
-    """Reports the bytes pickled so far of a value of unknown size, so that the receiver keeps waiting."""
+    """Reports how much is done of work of unknown size (such as bytes pickled), so that the receiver keeps waiting."""
     reported = time.monotonic()
 
-    def taken(nbytes: int) -> None:
+    def advanced(done: int) -> None:
         nonlocal reported
         if time.monotonic() - reported >= _PROGRESS_EVERY:
             reported = time.monotonic()
-            report(Progress(nbytes, 0))
+            report(Progress(done, 0))
 
-    return taken
+    return advanced
 
 
 def _data_connection(path: str, transfer: str) -> socket.socket:

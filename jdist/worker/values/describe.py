@@ -127,10 +127,7 @@ def _describe_tensor(tensor: torch.Tensor) -> ValueDescription:
     placement, local, detail = "", tensor.detach(), ""
     if tensors.is_dtensor(tensor):
         local = tensor.to_local().detach()  # type: ignore[attr-defined]
-        mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
-        names = mesh.mesh_dim_names or [f"dim{i}" for i in range(mesh.ndim)]
-        sizes = ",".join(f"{name}={size}" for name, size in zip(names, mesh.shape, strict=True))
-        placement = f"({', '.join(map(repr, tensor.placements))}) on mesh {sizes}"  # type: ignore[attr-defined]
+        placement = placement_of(tensor)
         detail = f"local {list(local.shape)}"
     elif local.layout != torch.strided:
         detail = str(local.layout).removeprefix("torch.")
@@ -144,6 +141,14 @@ def _describe_tensor(tensor: torch.Tensor) -> ValueDescription:
         detail=detail,
         **_numbers(local if local.layout == torch.strided else None),
     )
+
+
+def placement_of(tensor: Any) -> str:
+    """How a DTensor is laid out: ``"(Shard(dim=0), Replicate()) on mesh dp=2,tp=2"``."""
+    mesh = tensor.device_mesh
+    names = mesh.mesh_dim_names or [f"dim{i}" for i in range(mesh.ndim)]
+    sizes = ",".join(f"{name}={size}" for name, size in zip(names, mesh.shape, strict=True))
+    return f"({', '.join(map(repr, tensor.placements))}) on mesh {sizes}"
 
 
 def _describe_array(array: Any) -> ValueDescription:

@@ -42,7 +42,15 @@ def test_bytes(count: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 KiB"), (512 << 10, "512 KiB"), (3 << 20, "3 MiB"), (1000 << 30, "1000 GiB"), (1536 << 30, "1.5 TiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (512 << 10, "512 KiB"),
+        (3 << 20, "3 MiB"),
+        (1000 << 30, "1000 GiB"),
+        (1536 << 30, "1.5 TiB"),
+    ],
 )
 def test_memory(count: int, text: str) -> None:
     assert format_memory(count) == text

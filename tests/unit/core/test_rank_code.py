@@ -14,6 +14,7 @@ CODE = {
     "run_script": rank_code.run_script("it's.py", ["--lr", "a'b"], in_job=True),
     "full_values": rank_code.full_values(["a", "b['c']"]),
     "broadcast": rank_code.broadcast("model.weight", 3),
+    "delete_names": rank_code.delete_names(["a"]),
     "restore": rank_code.restore(["a"], 0, 2),
     "save": rank_code.save("/a b", ["model"], "id", 2),
     "load": rank_code.load("/a'b", [], {4: 0}),

@@ -191,6 +191,7 @@ BAD = [
     ("scatter", "x --dm 0", "did you mean --dim?"),
     ("scatter", "x --dim one", "'one'"),
     ("gather", "x --dims 0", "did you mean --dim?"),
+    ("vars", "--sort shape", "choose from"),
     ("show", "", "name"),
     ("show", "x y", "does not understand y"),
     ("check", "", "expr"),

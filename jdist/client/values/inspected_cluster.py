@@ -1,0 +1,64 @@
+"""The methods of a cluster that show, list, compare and delete variables where they are."""
+
+from typing import Any
+
+from jdist.client.attachment import Attachment, Ranks
+from jdist.client.debug.debugging import DebuggedCluster
+from jdist.client.expressions import split_names
+from jdist.client.link import new_request
+from jdist.client.values import compare
+from jdist.client.values.carrier import reason_of
+from jdist.client.values.variable_table import VariableTable, merge_lists
+from jdist.client.values.variables import Variables
+from jdist.core import rank_code
+from jdist.core.errors import UsageError
+from jdist.core.messages.runs import RunCell
+from jdist.core.messages.values import ListVariables, VariableList
+
+_MOST = 500  # Names that are listed of each rank.
+
+
+class InspectedCluster(DebuggedCluster):
+    """The part of AsyncCluster that shows what the ranks' variables are."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        super().__init__(attachment)
+        self._values = Variables(attachment, self._runs)
+
+    async def show(self, name: str, ranks: Ranks = None) -> dict[int, dict[str, Any]]:
+        """``{rank: description}``: type, shape, dtype, device, placement, mean, std, norm, NaN count, thumb."""
+        return await self._values.show(name, ranks)
+
+    async def check(self, expr: str, ranks: Ranks = None) -> compare.CheckResult:
+        """Whether ``expr`` is equal on all ranks, compared by digests that the ranks compute."""
+        return await compare.check(self.attachment.link, expr, self.select_paused(ranks))
+
+    async def variables(
+        self, pattern: str = "", ranks: Ranks = None, *, stats: bool = False, check: bool = False, timeout: float = 2.0
+    ) -> VariableTable:
+        """What each rank has under which name: type, shape, dtype, device, placement, bytes, and who agrees.
+
+        ``pattern`` is one of a shell, or several ("loss*,model"). Without one, modules, functions, classes and names
+        that begin with an underscore are left out. Only metadata are read, while cells may be running: no tensor's
+        elements, and no code of the values' own classes. ``stats`` adds mean and norm of tensors and arrays, and
+        ``check`` compares contents by digest; both read every byte, and wait for what a device still computes.
+        A rank that sends nothing for ``timeout`` seconds (ten minutes with ``stats`` or ``check``) is in ``absent``.
+        """
+        chosen = self.select_paused(ranks)
+        query = ListVariables(pattern, _MOST, stats, check)
+        patience = compare.TIMEOUT if stats or check else timeout
+        answers = await self.attachment.link.query(chosen, query, patience)
+        lists = {rank: a for rank, a in answers.items() if isinstance(a, VariableList)}
+        return merge_lists(lists, {rank: reason_of(a) for rank, a in answers.items() if rank not in lists})
+
+    async def delete(self, names: str, ranks: Ranks = None) -> dict[int, int]:
+        """Delete variables ("a, b") on ranks, after the cells that run there; ``{rank: how many it had}``.
+
+        Raises UsageError, ClusterError.
+        """
+        wanted = split_names(names)
+        if bad := [name for name in wanted if not name.isidentifier()]:
+            raise UsageError(f"only names can be deleted, and {bad[0]!r} is none")
+        cell = RunCell(new_request(), rank_code.delete_names(wanted), self.select_paused(ranks), is_internal=True)
+        run = await self._runs.wait(await self._runs.submit(cell), check=True)
+        return {rank: int(count) for rank, count in run.values.items()}
