@@ -1,6 +1,7 @@
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 
 import { cellProgress } from './cells/plugin';
+import { rankMarks } from './cells/rankmarks';
 import { Clusters } from './clusters';
 import { panel } from './panel/plugin';
 import { runOutput } from './run/plugin';
@@ -17,4 +18,4 @@ const clusters: JupyterFrontEndPlugin<IClusters> = {
   activate: (app: JupyterFrontEnd) => new Clusters(app.serviceManager)
 };
 
-export default [clusters, panel, launcherCard, cellProgress, runOutput, timeline, toolbar];
+export default [clusters, panel, launcherCard, cellProgress, rankMarks, runOutput, timeline, toolbar];

@@ -3,8 +3,7 @@
 import { Cell } from '@jupyterlab/cells';
 import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 
-/** The beginning of a cell that runs on ranks; comments may stand above. */
-const FOR_RANKS = /^(?:[ \t]*(?:#.*)?\n)*[ \t]*%%dist(?:\s|$)/;
+import { isForRanks } from '../toolbar/distline';
 
 /**
  * Puts code into a new cell below the active one, or into the active one if that is empty, and runs it if `isRun`.
@@ -47,7 +46,7 @@ async function runCell(panel: NotebookPanel, cell: Cell, next: string): Promise<
     return;
   }
   const at = content.widgets.indexOf(cell);
-  if (at < 0 || content.widgets.some(each => FOR_RANKS.test(each.model.sharedModel.getSource()))) {
+  if (at < 0 || content.widgets.some(each => isForRanks(each.model.sharedModel.getSource()))) {
     return;
   }
   const isActive = content.activeCellIndex === at;

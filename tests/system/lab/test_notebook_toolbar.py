@@ -25,7 +25,7 @@ CELLS = [
     "%%bash\nls",
     "",
 ]
-THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+THEMES = {"dark": "JupyterLab Dark", "light": "JupyterLab Light"}  # the last one stays
 TO_MARKDOWN = "() => window.jupyterapp.commands.execute('notebook:change-cell-to-markdown')"
 SOURCE = "index => window.jupyterapp.shell.currentWidget.content.widgets[index].model.sharedModel.getSource()"
 RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
