@@ -14,6 +14,10 @@
     POST   clusters/NAME/pause             execute   {"ranks": "0-1"} or nothing: all
     POST   clusters/NAME/resume            execute   {"ranks": "0-1", "how": "next", "line": 12}; how: "continue"
     GET    clusters/NAME/stacks            read      the stacks of its paused ranks, as one tree
+    GET    clusters/NAME/variables         read      ?pattern=loss*: what its ranks have, by metadata alone
+    POST   clusters/NAME/variables/show    execute   {"name": "loss"}: what its contents are, by rank
+    POST   clusters/NAME/variables/check   execute   {"name": "loss"}: whether its contents are equal on all ranks
+    POST   clusters/NAME/variables/delete  execute   {"name": "loss", "ranks": "0-1"}
     POST   clusters/NAME/frame             execute   {"ranks": "0-1", "index": 2}: cells run there; 0: outermost row
     POST   clusters/NAME/revive            execute   start its controller again, which has died
     GET    clusters/NAME/trace             read      ?run=N (the last one): its calls of torch.distributed, for drawing
@@ -58,6 +62,7 @@ from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.output.recorded import Bundle, recorded_bundle
 from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler
 from jdist.server.starts import form_of
+from jdist.server.variables import snapshot_of, value_rows
 
 _MOST_LINES = 2000
 _CELL = 5.0  # Seconds for which a cell's end is waited for.
@@ -185,6 +190,40 @@ async def _choose_frame(handler: Handler, name: str) -> None:
             await cluster.choose_frame(frame, list(those))
 
     await _apply(handler, name, choose)
+
+
+@route("GET", "clusters/NAME/variables")
+async def _list_variables(handler: Handler, name: str) -> None:
+    pattern = handler.get_query_argument("pattern", "")
+    handler.send(snapshot_of(await handler.ask(name, lambda cluster: cluster.variables(pattern), "the ranks")))
+
+
+@route("POST", "clusters/NAME/variables/show", "execute")
+async def _show_variable(handler: Handler, name: str) -> None:
+    variable = _variable_name(handler)
+    found = await handler.ask(name, lambda cluster: cluster.show(variable), "the ranks", RESULT_TIMEOUT)
+    handler.send({"values": value_rows(found)})
+
+
+@route("POST", "clusters/NAME/variables/check", "execute")
+async def _check_variable(handler: Handler, name: str) -> None:
+    variable = _variable_name(handler)
+    found = await handler.ask(name, lambda cluster: cluster.check(variable), "the ranks", RESULT_TIMEOUT)
+    handler.send({"is_equal": found.is_equal, "text": str(found)})
+
+
+@route("POST", "clusters/NAME/variables/delete", "execute")
+async def _delete_variable(handler: Handler, name: str) -> None:
+    variable = _variable_name(handler)
+    await _apply(handler, name, lambda cluster, ranks: cluster.delete(variable, ranks))
+
+
+def _variable_name(handler: Handler) -> str:
+    """The body's name, which is one: an expression would run code that the user has not written."""
+    name = handler.body().get("name")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise web.HTTPError(400, "name: a variable's name")
+    return name
 
 
 @route("POST", "clusters/NAME/revive", "execute")

@@ -165,6 +165,21 @@ export class Actions {
     }
   }
 
+  /** Asks for confirmation first, since the value is lost. */
+  async deleteVariable(args: Args, name: string): Promise<void> {
+    const cluster = this.cluster(args);
+    if (!cluster) {
+      return;
+    }
+    const ranks = this.ranksText(args);
+    const trans = this._trans;
+    const title = ranks ? trans.__('Delete %1 on ranks %2?', name, ranks) : trans.__('Delete %1 on all ranks?', name);
+    const body = trans.__('The name is deleted after the cells that run there, and its value is lost with it.');
+    if (await this._isConfirmed(title, body, trans.__('Delete'))) {
+      await this.reportErrors(() => this.api.variable(cluster.name, 'delete', name, ranks));
+    }
+  }
+
   /** Asks for confirmation first, except for a start that is in progress or has failed. */
   async stop(args: Args): Promise<void> {
     const cluster = this.cluster(args);

@@ -5,6 +5,7 @@ import { ServerConnection } from '@jupyterlab/services';
 import { PartialJSONObject } from '@lumino/coreutils';
 
 import { IRemedy } from './remedy';
+import { IVariables } from './variables';
 
 /** What a rank's main thread is doing. */
 export interface IDoing {
@@ -304,6 +305,17 @@ export class Api {
   /** The stacks of the paused ranks. */
   stacks(name: string): Promise<IStacks> {
     return this._request(`clusters/${encodeURIComponent(name)}/stacks`);
+  }
+
+  /** What the ranks have under which name, by metadata alone. */
+  variables(name: string): Promise<IVariables> {
+    return this._request(`clusters/${encodeURIComponent(name)}/variables`);
+  }
+
+  /** Shows, compares or deletes a variable, for which the ranks read its contents, or run code. */
+  variable<T>(name: string, what: 'show' | 'check' | 'delete', variable: string, ranks?: string): Promise<T> {
+    const body = ranks ? { name: variable, ranks } : { name: variable };
+    return this._request(`clusters/${encodeURIComponent(name)}/variables/${what}`, 'POST', body);
   }
 
   /** Lets cells of these ranks run in a frame of the tree, counted from 0 for the outermost. */

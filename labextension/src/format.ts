@@ -45,6 +45,17 @@ export function formatMemory(count: number): string {
   return mebi < 1024 ? `${mebi} MiB` : `${(count / 2 ** 30).toFixed(1)} GiB`;
 }
 
+/** A size of memory that may be small: `64 B`, `1.5 KiB`, `212 MiB`. */
+export function formatBytes(count: number): string {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let [size, at] = [count, 0];
+  while (size >= 1023.5 && at + 1 < units.length) {
+    size /= 1024;
+    at += 1;
+  }
+  return `${Number(size.toPrecision(size < 1000 ? 3 : 4))} ${units[at]}`;
+}
+
 /** `1.2 / 141 GiB`. */
 export function formatPartOfMemory(part: number, whole: number): string {
   return `${(part / 2 ** 30).toFixed(1)} / ${Math.round(whole / 2 ** 30)} GiB`;

@@ -61,6 +61,8 @@ export const CommandIDs = {
   nextCall: 'jdist:next-call',
   /** `{ cluster, ranks, index }`; 0 is the outermost frame. */
   chooseFrame: 'jdist:choose-frame',
+  /** `{ cluster, ranks, name }` */
+  deleteVariable: 'jdist:delete-variable',
   /** `{ cluster, ranks, file, line }`; of the first of the ranks. */
   openSource: 'jdist:open-source',
   logs: 'jdist:logs',

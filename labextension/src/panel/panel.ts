@@ -12,13 +12,15 @@ import { Groups } from './groups';
 import { RankTable } from './ranks/ranktable';
 import { IContext, Section } from './section';
 import { StackTree } from './stacks';
+import { Variables } from './variables/variables';
 import { VerdictList } from './verdictlist';
 
 /** How the sections share the height that those of `MOST` leave. */
 const SHARES = new Map<unknown, number>([
   [StackTree, 4],
   [RankTable, 5],
-  [Groups, 3]
+  [Groups, 3],
+  [Variables, 5]
 ]);
 /** The sections that are as high as what they show, and the largest share of each. */
 const MOST = new Map<unknown, number>([
@@ -41,7 +43,9 @@ export class RanksPanel extends SidePanel {
     this._context = context;
     this._verdict = new VerdictList(context);
     this._stacks = new StackTree(context);
-    [new ClusterList(context), new RankTable(context), new Groups(context)].forEach(each => this.addWidget(each));
+    const sections = [new ClusterList(context), new RankTable(context), new Groups(context), new Variables(context)];
+    sections.forEach(each => this.addWidget(each));
+    (this.content as AccordionPanel).collapse(sections.length - 1); // the ranks are asked only once it is opened
     context.clusters.changed.connect(this._onChanged, this);
     this._share();
     this._onChanged();

@@ -37,6 +37,7 @@ const HIDDEN: string[] = [
   CommandIDs.insertCell,
   CommandIDs.runBeside,
   CommandIDs.chooseFrame,
+  CommandIDs.deleteVariable,
   CommandIDs.openSource
 ];
 
@@ -189,6 +190,11 @@ function rankCommands({ actions, trans }: ICommands): Record<string, Command> {
       label: args => trans.__('Run a cell on ranks %1…', actions.ranksText(args) ?? trans.__('all')),
       icon: codeIcon,
       execute: args => actions.runBeside(args)
+    },
+    [CommandIDs.deleteVariable]: {
+      label: args => trans.__('Delete %1…', text(args.name)),
+      icon: clearIcon,
+      execute: args => actions.deleteVariable(args, text(args.name))
     },
     [CommandIDs.insertCell]: {
       label: args => trans.__('Insert a cell for ranks %1', actions.ranksText(args) ?? trans.__('all')),

@@ -49,6 +49,7 @@ def test_nobody_gets_in_without_a_token(server: Server, method: str, path: str) 
 @pytest.mark.parametrize(("method", "path"), walk())
 def test_nobody_does_what_the_authorizer_denies(server: Server, method: str, path: str) -> None:
     is_executing = path.endswith(("/interrupt", "/restart", "/revive", "/pause", "/resume", "/frame", "/instructions"))
+    is_executing |= "/variables/" in path
     action = "execute" if is_executing else ACTIONS[method]
     with server.denying(action):
         status, _ = server.browser.request(method, path, None if method == "GET" else {})

@@ -1,0 +1,85 @@
+"""The section of variables in a real JupyterLab: folded at first, filtered, sorted, opened, compared and deleted."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Request, expect
+
+import jdist
+from support.lab.browsing import Lab
+from support.lab.panelled import Panelled
+
+pytestmark = pytest.mark.usefixtures("traces")
+
+CELL = """%%dist
+weights = torch.linspace(-1, 1, 16 * 16).reshape(16, 16) * (1 + rank // 2)
+batch = torch.zeros(rank + 1, 4)
+lr = 0.1
+if rank == 2: only_here = {'a': weights}"""
+
+
+def test_the_section_of_variables(lab: Lab, cluster: jdist.Cluster) -> None:
+    cells = ["%load_ext jdist\n%dist attach shared", CELL, "%%dist\nlater = 1", ""]
+    with lab.open_notebook(cells, name="vars.ipynb", viewport={"width": 1500, "height": 1000}) as notebook:
+        asked: list[str] = []
+
+        def note(request: Request) -> None:
+            if "/variables" in request.url:
+                asked.append(request.url)
+
+        notebook.page.on("request", note)
+        notebook.run(0)
+        notebook.run(1)
+        panel = Panelled(notebook.page)
+        panel.open()
+        panel.choose("shared")
+        expect(panel.row(3)).to_contain_text("idle")
+        assert asked == [], "nobody looks at the variables yet"
+
+        panel.panel.get_by_role("heading", name="Variables").click()
+        table = panel.panel.get_by_role("table", name="Variables")
+
+        def row(name: str) -> Locator:
+            button = notebook.page.get_by_role("button", name=name, exact=True)
+            return table.get_by_role("row").filter(has=button)
+
+        expect(row("weights")).to_contain_text("Tensor [16, 16] float32")
+        expect(row("weights")).to_contain_text("same metadata")
+        expect(row("lr")).to_contain_text("equal")
+        expect(row("batch")).to_contain_text("differs")
+        expect(row("only_here")).to_contain_text("missing on 0-1,3")
+
+        notebook.run(2)
+        expect(row("later")).to_contain_text("equal")
+
+        field = panel.panel.get_by_role("searchbox", name="Filter variables")
+        field.fill("*e*")
+        expect(row("lr")).to_have_count(0)
+        field.fill("")
+        table.get_by_role("button", name="Bytes").click()
+        first = table.locator("tbody tr").first
+        expect(first).to_contain_text("1 KiB")
+
+        row("weights").get_by_role("button").click()
+        values = panel.panel.get_by_role("list", name="Values of weights by rank")
+        expect(values.get_by_role("listitem")).to_have_count(2)
+        expect(values).to_contain_text("[2-3]")
+        expect(values.get_by_role("img")).to_have_count(2)
+        panel.panel.get_by_role("button", name="Check equality").click()
+        expect(panel.panel.locator(".jdist-variable-details")).to_contain_text(
+            re.compile("weights at index .* differs")
+        )
+        notebook.picture("variables")
+
+        panel.panel.get_by_role("button", name="Pull into the notebook").click()
+        expect(notebook.page.locator(".jp-Notebook")).to_contain_text("%dist pull weights")
+
+        panel.row(0).click()
+        panel.panel.get_by_role("button", name="Delete…").click()
+        expect(panel.dialog).to_contain_text("Delete weights on ranks 0?")
+        panel.dialog.get_by_role("button", name="Delete").click()
+        expect(row("weights")).to_contain_text("missing on 0")
+        cluster.delete("weights, batch, lr, only_here, later")
+        assert not notebook.complaints
