@@ -10,6 +10,7 @@
 #   make labextension  build the JupyterLab extension, which `make lab` and `make test` do by themselves
 #   make lint    the checks without the tests
 #   make docs    build the documentation's site into site/
+#   make pictures  the pictures of the README and the docs, from a real JupyterLab; PICTURES='hang' for some of them
 #   make bench   the benchmarks
 #   make soak    random programs under random faults; SOAK='--seconds 3600' for an hour, '--seed 7' for the same again
 #   make clean   remove .venv and the caches
@@ -25,6 +26,7 @@ PYTEST_ARGS ?=
 # Test processes side by side: much of a test is waiting, so one more than there are cores.
 JOBS ?= $(shell expr $$(nproc) + 1)
 SOAK ?= --faults 200
+PICTURES ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -36,7 +38,7 @@ LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension
   $(shell find labextension/src -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-process test-cluster test-system test-gpu test-all test-lab lab labextension lint lint-lab docs bench soak clean
+.PHONY: help demo test test-unit test-process test-cluster test-system test-gpu test-all test-lab lab labextension lint lint-lab docs pictures bench soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -133,6 +135,9 @@ lab: $(READY) $(LAB)
 
 docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
+
+pictures: $(TOOLS) $(LAB)
+	PYTHONPATH=tests $(BIN)/python docs/making/pictures.py $(PICTURES)
 
 bench: $(TOOLS)
 	@for bench in benchmarks/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done

@@ -16,17 +16,16 @@ def pages(folder: Path) -> dict[str, str | bytes]:
     """``{path: Markdown or picture}``: an index, a page for each notebook, and their pictures and scripts."""
     exporter = MarkdownExporter()
     found: dict[str, str | bytes] = {}
-    listed = []
     for path in sorted(folder.glob("[0-9]*.ipynb")):
         notebook = nbformat.read(path, as_version=4)
         text, resources = exporter.from_notebook_node(notebook, {"unique_key": path.stem})
         found |= {f"{COURSE}/{name}": data for name, data in resources["outputs"].items()}
-        title = re.search(r"^# (.+)$", text, re.MULTILINE)
-        listed.append(f"- [{title[1] if title else path.stem}]({path.stem}.md)")
-        text = re.sub(r"\]\(([\w-]+)\.ipynb", r"](\1.md", text)
-        found[f"{COURSE}/{path.stem}.md"] = text.replace("](../docs/", "](../")
-    found[f"{COURSE}/index.md"] = "\n".join(
-        ["# Course", "", "The notebooks of the repository's folder `notebooks/`, as they were run.", "", *listed]
-    )
+        found[f"{COURSE}/{path.stem}.md"] = _relink(text)
+    found[f"{COURSE}/index.md"] = _relink((folder / "README.md").read_text())
     found |= {f"{COURSE}/scripts/{path.name}": path.read_text() for path in (folder / "scripts").glob("*.py")}
     return found
+
+
+def _relink(text: str) -> str:
+    """Links from the notebooks' folder to other notebooks and to the documentation, as links between pages."""
+    return re.sub(r"\]\(([\w-]+)\.ipynb", r"](\1.md", text).replace("](../docs/", "](../")

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "jdist"
 TOPS = ("jdist", "tests", "docs", "labextension", "notebooks", "benchmarks")
 FLOORS = ("core", "wire", "worker", "agent", "controller", "launch", "client", "notebook", "server")
-PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").rglob("*.md")))]
+CODE_MAP = ROOT / "docs" / "design" / "code.md"
+READMES = [ROOT / "README.md", ROOT / "notebooks" / "README.md"]
+PAGES = [*READMES, *sorted((ROOT / "docs").rglob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -42,13 +44,13 @@ def test_named_paths_exist(page: Path) -> None:
 
 
 def test_paths_are_found_in_pages() -> None:
-    assert len(named(text_of(ROOT / "README.md"))) > 25
+    assert len(named(text_of(CODE_MAP))) > 25
     assert named("`jdist/core`, `client/run.py`, `no path/at all`, `GET /x`") == {"jdist/core", "client/run.py"}
     assert not exists("client/nowhere.py")
 
 
-def test_the_readme_has_every_floor_and_every_folder_of_the_repository() -> None:
-    text = text_of(ROOT / "README.md")
+def test_the_map_of_the_code_has_every_floor_and_every_folder_of_the_repository() -> None:
+    text = text_of(CODE_MAP)
     assert not [floor for floor in FLOORS if f"`jdist/{floor}/`" not in text]
     assert sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()) == sorted(FLOORS)
     assert not [top for top in TOPS if f"`{top}/" not in text]
