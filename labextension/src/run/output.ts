@@ -8,6 +8,7 @@ import { Panel, Widget } from '@lumino/widgets';
 
 import { formatDuration, formatWholeSeconds } from '../format';
 import { IRemedy } from '../remedy';
+import { EndFollower } from './endfollower';
 import { FailureList } from './failurelist';
 import { doneCount, IRunBundle, MIME, partsOf, VERSION } from './model';
 import { PauseBox } from './pausebox';
@@ -20,8 +21,6 @@ import { VerdictBox } from './verdictbox';
 
 /** An output of more lines scrolls within a box of its own. */
 const LONG = 60;
-/** The output follows its end if it is scrolled to within so many pixels of it. */
-const NEAR = 24;
 
 /** The services that a run's output needs. */
 export interface IRunServices {
@@ -56,12 +55,12 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     this._notices.addClass('jdist-RunNotices');
     this._footer.addClass('jdist-RunFooter');
     this._body.addWidget(this._segments);
-    this._body.addWidget(this._failures);
-    const parts = [this.tabs, this._notices, this._body, this._paused, this._verdict, this._footer];
+    this._end = new EndFollower(this._body.node, this._segments.node);
+    const parts = [this.tabs, this._notices, this._body, this._paused, this._verdict, this._failures, this._footer];
     parts.forEach(widget => this.addWidget(widget));
     this._fillFooter();
     this._recovery = _services.load && new Recovery(_services.load, reason => this._showLost(reason));
-    this.tabs.chosen.connect(() => this._show(true));
+    this.tabs.chosen.connect(() => this._show());
   }
 
   readonly tabs: RankTabs;
@@ -83,11 +82,12 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
       this.tabs.choose(run.lead);
     }
     this._lost = '';
-    this._show(false);
+    this._show();
     this._recovery?.drawn(model, run);
   }
 
   dispose(): void {
+    this._end.dispose();
     this._recovery?.dispose();
     super.dispose();
   }
@@ -95,10 +95,10 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
   /** What the output has missed cannot be brought back; nothing can be done to its run from here. */
   private _showLost(reason: string): void {
     this._lost = reason;
-    this._show(false);
+    this._show();
   }
 
-  private _show(isNewChoice: boolean): void {
+  private _show(): void {
     const run = this._run;
     if (!run) {
       return;
@@ -109,18 +109,11 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     }
     this.tabs.show_(parts);
     this._showNotices(run);
-    const node = this._body.node;
-    const top = node.scrollTop;
-    const isAtEnd = top + node.clientHeight >= node.scrollHeight - NEAR;
     const lines = this._segments.show_(run.segments ?? [], this.tabs.choice, this._source);
-    this._failures.show_(run, this.tabs.choice, this._source);
     this._body.toggleClass('jdist-mod-long', lines > LONG);
+    this._end.update();
+    this._failures.show_(run, this.tabs.choice, this._source);
     this._label(parts.length > 1, lines > LONG);
-    if (lines > LONG && run.state !== 'done' && (isAtEnd || isNewChoice)) {
-      node.scrollTop = node.scrollHeight;
-    } else if (!isNewChoice && node.scrollTop !== top) {
-      node.scrollTop = top;
-    }
     this._paused.show_(run);
     this._paused.setHidden(this._paused.isHidden || !!this._lost);
     this._verdict.show_(run.verdict, run.state !== 'done' && !this._lost);
@@ -215,6 +208,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
   private readonly _recovery?: Recovery;
   private _html?: Widget;
   private readonly _segments: SegmentList;
+  private readonly _end: EndFollower;
   private readonly _failures: FailureList;
   private readonly _verdict: VerdictBox;
   private readonly _paused: PauseBox;
