@@ -193,9 +193,13 @@ class AsyncCluster(SessionCluster):
         hold: bool = False,
         in_failure: bool = False,
         profile: ProfileOptions | None = None,
+        first_line: int = 1,
     ) -> CellRun:
-        """Send a cell to the ranks and return its run without waiting for it. Raises UsageError when it is refused."""
-        options = (timeout, allow_stdin, setup, internal, hold, in_failure, profile)
+        """Send a cell to the ranks and return its run without waiting for it. Raises UsageError when it is refused.
+
+        ``first_line`` is the number from which the lines of ``code`` are counted.
+        """
+        options = (timeout, allow_stdin, setup, internal, hold, in_failure, profile, first_line)
         return await self._runs.submit(RunCell(new_request(), code, ranks, *options))
 
     async def profile(

@@ -1,6 +1,7 @@
 """The magics ``%dist`` and ``%%dist``."""
 
 import contextlib
+import itertools
 import re
 from typing import Any
 
@@ -68,7 +69,7 @@ class DistMagics(Magics):
         can_ask = len(ranks) == 1 and not o.background
         frames = s.frames_of(ranks)
         options = {"allow_stdin": can_ask, "setup": o.setup, "hold": o.hold, "in_failure": bool(s.debugged)}
-        options["profile"] = profile
+        options |= {"profile": profile, "first_line": _first_line(self._shell, cell)}
         run = cluster.submit(cell, ranks, timeout=o.timeout, **options)
         count = getattr(self._shell, "execution_count", None)
         cluster.history.entitle(run.number, f"In [{count}]: %%dist {line}".rstrip())
@@ -128,6 +129,23 @@ class DistMagics(Magics):
         if below.startswith("%%") and (self.session.is_auto or ranks_part(below, is_auto=False) is not None):
             return below.splitlines(keepends=True)  # IPython takes a cell's magic from its first line only
         return ["%%dist\n", *lines] if self.session.is_auto and ranks_part(code, is_auto=True) else lines
+
+
+def _first_line(shell: Any, cell: str) -> int:
+    """The number of the line in the notebook's cell at which the code of a ``%%dist`` cell begins.
+
+    Lines are counted as the editor does, with the magic's own, those above it, and blank ones, which IPython drops.
+    """
+    typed_cells = shell.history_manager.input_hist_raw
+    whole, code = (typed_cells[-1] if typed_cells else "").rstrip(), cell.rstrip()
+    is_within = whole.split()[-len(code.split()) :] == code.split()
+    above = whole.count("\n") - code.count("\n") if is_within else 1
+    return above + 1 + _blank_lines(code)
+
+
+def _blank_lines(code: str) -> int:
+    """How many blank lines the code begins with."""
+    return len(list(itertools.takewhile(lambda line: not line.strip(), code.split("\n")))) if code.strip() else 0
 
 
 def _asks_for_usage(line: str) -> str:

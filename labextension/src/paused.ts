@@ -6,11 +6,10 @@ import { formatRanks } from './format';
 /** Which ranks are paused at which line, counted from 1. */
 export type PausedLines = ReadonlyMap<number, number[]>;
 
-const MAGIC = /^\s*%%dist(\s|$)/;
 /** The maximum number of frames that are drawn. */
 const MOST_FRAMES = 400;
 
-/** The lines at which ranks are paused, by cluster and run, counted from 1 in the code that was sent to the ranks. */
+/** The lines at which ranks are paused, by cluster and run, counted as its editor counts them. */
 export function linesByRun(clusters: ICluster[]): Map<string, PausedLines> {
   const found = new Map<string, Map<number, number[]>>();
   for (const cluster of clusters) {
@@ -24,15 +23,6 @@ export function linesByRun(clusters: ICluster[]): Map<string, PausedLines> {
     }
   }
   return found;
-}
-
-/** The number of lines in a cell before the code that is sent to the ranks, up to and including `%%dist`. */
-export function firstLine(source: string): number {
-  return source.split('\n').findIndex(line => MAGIC.test(line)) + 1;
-}
-
-export function shifted(lines: PausedLines, by: number): PausedLines {
-  return new Map([...lines].map(([line, ranks]) => [line + by, ranks]));
 }
 
 export function keyOf(cluster: string, run: number): string {

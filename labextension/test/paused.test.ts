@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 
 import { IBranch } from '../src/api';
-import { canContinue, canPause, firstLine, isPaused, linesByRun, linesOf, pausedState, rowsOf } from '../src/paused';
+import { canContinue, canPause, isPaused, linesByRun, linesOf, pausedState, rowsOf } from '../src/paused';
 import { activity, clusterState } from '../src/states';
 import { cluster, doing, pause, rank, trans } from './samples';
 
@@ -34,12 +34,6 @@ describe('the lines at which ranks are paused', () => {
       ['3 c1', new Map([[8, [0, 2]]])],
       ['3 c2', new Map([[2, [0]]])]
     ]);
-  });
-
-  it('are counted from the line after %%dist', () => {
-    expect(firstLine('%%dist -r 0\nx = 1')).toBe(1);
-    expect(firstLine('# a comment\n\n%%dist\nx = 1')).toBe(3);
-    expect(firstLine('x = 1  # sent by auto')).toBe(0);
   });
 
   it('of a file are those of its ranks', () => {

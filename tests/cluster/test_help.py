@@ -52,7 +52,7 @@ def test_a_missing_name_that_is_elsewhere_comes_with_the_way_to_bring_it(
     notebook.run(f"import string as text_tools\nbatch_size = {SECRET!r}")
 
     cell = notebook.execute("%%dist\nbatch_size + 1")
-    assert "\n  line 1: batch_size + 1\n  → %dist push batch_size  copy the notebook's\n" in cell.text
+    assert "\n  line 2: batch_size + 1\n  → %dist push batch_size  copy the notebook's\n" in cell.text
     assert "<code>%dist push batch_size</code> copy the notebook&#x27;s" in cell.html
     assert suggested(cell) == [{"action": "push", "effect": "copy the notebook's", "name": "batch_size"}]
     cell = notebook.execute("%%dist -r 1\nbatch_size + 1")

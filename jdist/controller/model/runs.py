@@ -51,9 +51,10 @@ class Run(HasPhase[RunPhase]):
     allow_stdin: bool = False
     is_setup: bool = False
     is_internal: bool = False
-    holds: bool = False  # As in `RunCell`, and so are these two.
+    holds: bool = False  # As in `RunCell`, and so are these four.
     in_failure: bool = False
     profile: ProfileOptions | None = None
+    first_line: int = 1
     purpose: str = ""  # What the controller itself runs this for; "" for a client's cell.
     started_at: float | None = None
     pending: set[int] = field(default_factory=set)  # Ranks whose part has not ended.

@@ -46,7 +46,7 @@ class RunLifecycle:
         allow_stdin = message.allow_stdin and len(ranks) == 1
         run = Run(m.runs.new_number(), client, message.code, ranks, message.timeout, allow_stdin, message.is_setup)
         run.is_internal, run.profile = message.is_internal, message.profile
-        run.holds, run.in_failure = message.holds, message.in_failure
+        run.holds, run.in_failure, run.first_line = message.holds, message.in_failure, message.first_line
         if not run.is_internal:
             m.records.begin(run.number, ranks, message.timeout)
         m.send(client, messages.RunAccepted(message.request, run.number, m.runs.add(run)))
@@ -96,6 +96,7 @@ class RunLifecycle:
                 in_failure=run.in_failure,
                 in_run=around,
                 profile=run.profile,
+                first_line=run.first_line,
             )
             self._model.send_to_node(node_rank, cell)
 

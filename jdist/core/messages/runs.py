@@ -46,6 +46,7 @@ class RunCell(Message, frozen=True):
     holds: bool = False  # A failure pauses the rank where it happened, and ends nothing.
     in_failure: bool = False  # On ranks whose last cell failed, run it in the frame that failed.
     profile: ProfileOptions | None = None  # Run it under torch.profiler.
+    first_line: int = 1  # The number that the code's first line has where the user reads it.
 
 
 class Interrupt(Message, frozen=True):
@@ -175,7 +176,8 @@ class ExecuteCell(Message, frozen=True):
     holds: bool = False  # As in `RunCell`.
     in_failure: bool = False  # As in `RunCell`.
     in_run: int = 0  # The run that is paused on these workers, in whose chosen frame the cell runs.
-    profile: ProfileOptions | None = None  # As in `RunCell`.
+    profile: ProfileOptions | None = None  # As in `RunCell`, and so is this.
+    first_line: int = 1
 
 
 class CellRefused(Message, frozen=True):

@@ -69,6 +69,7 @@ class CellRunner:
         self.idle = threading.Event()  # Set by the end of a cell, cleared by the beginning of the next.
         kernel.shell.events.register("post_run_cell", self._handle_end)
         kernel.shell.run_code = self._ends_after_inner(kernel.shell.run_code)
+        kernel.shell.transform_cell = self._counts_from_first_line(kernel.shell.transform_cell)
 
     def submit(self, cell: ExecuteCell) -> None:
         """Have a cell run when those before it are over; from any thread."""
@@ -143,6 +144,16 @@ class CellRunner:
                     pass
 
         return run
+
+    def _counts_from_first_line(self, transform: Callable[[str], str]) -> Callable[[str], str]:
+        """``transform``, which makes Python of a cell; the lines of ours have the numbers that its user sees."""
+
+        def transform_cell(code: str) -> str:
+            cell = self._cell
+            above = cell.first_line - 1 if cell is not None and cell.code == code else 0
+            return "\n" * above + transform(code)
+
+        return transform_cell
 
     def _display(self, value: object) -> None:
         with self._has_shell():

@@ -3,7 +3,7 @@
 import { CodeCell } from '@jupyterlab/cells';
 import { NotebookPanel } from '@jupyterlab/notebook';
 
-import { firstLine, keyOf, linesByRun, shifted } from '../paused';
+import { keyOf, linesByRun } from '../paused';
 import { IClusters } from '../tokens';
 import { markPaused } from './pausedlines';
 import { isCode, runOf } from './progress';
@@ -24,7 +24,7 @@ export function markPausedLines(panel: NotebookPanel, clusters: IClusters): void
       const run = runOf(cell.outputArea.model);
       const lines = run && paused.get(keyOf(run.cluster_id || run.cluster, run.run));
       if (lines) {
-        markPaused(cell.editor, shifted(lines, firstLine(cell.model.sharedModel.getSource())));
+        markPaused(cell.editor, lines);
         marked.add(cell);
       } else if (marked.delete(cell)) {
         markPaused(cell.editor, new Map());

@@ -93,7 +93,7 @@ def test_a_cell_is_paused_looked_into_and_continued(
     notebook.picture("paused")
     stacks = panel.panel.get_by_role("tree")
     expect(stacks.get_by_role("treeitem")).to_have_count(2)
-    expect(stacks).to_contain_text("<cell>, line 2")
+    expect(stacks).to_contain_text("<cell>, line 3")
     expect(stacks.locator(".jdist-mod-chosen")).to_contain_text("train_step")
     assert "(6, 3)" in notebook.run(LOOKS), "the local names of the paused frame"
     (opened[1] / "end").touch()

@@ -42,7 +42,7 @@ def test_a_cluster_from_start_to_stop(lab: Lab, run_traces: Traces) -> None:
 
             # a click while a cell runs
             notebook.start(1)
-            expect(panel).to_contain_text(re.compile(r"running \(run 1\).*barrier #\d+ of world at line 2", re.DOTALL))
+            expect(panel).to_contain_text(re.compile(r"running \(run 1\).*barrier #\d+ of world at line 3", re.DOTALL))
             assert "work only between cells" not in panel.inner_text()
             panel.get_by_role("button", name=re.compile("Interrupt$")).click()
             notebook.until_over(1)

@@ -99,7 +99,7 @@ def test_a_runs_timeline_opens_from_its_output(notebook: LabNotebook, page: Page
     assert re.search(r"^rank 0: all_reduce #\d+ of world$", said, re.MULTILINE)
     assert "[1024] float32" in said
     assert "4,096 bytes" in said
-    assert "cell line 5" in said
+    assert "cell line 6" in said
     canvas, told = timeline.locator("canvas"), timeline.get_by_role("status")
     canvas.focus()
     for key in ("ArrowRight", "ArrowRight", "+", "+"):
