@@ -12,16 +12,14 @@ each entry, so all of it is linear in the entries. A block that holds every rank
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
+from jdist.core.outcome import OutputEntry, OutputLine, SkippedLines
 from jdist.notebook.text import bars
 from jdist.notebook.text.number_folding import skeleton
 
 _GAP = 1 << 128
 _CREDIT = 16  # Steps of backward search that each entry pays for.
 _NEAR = 4  # Entries that differ in their numbers are joined only when the rank skips at most so many blocks by it.
-MOST_VARIANTS = 8  # A block with differing entries holds at most so many ranks.
 _RECENT = 64  # Among so many of its last entries, a rank can take one back.
-_WIDEST = 160  # The numbers of such a block take at most so many characters, with the line around them.
 
 
 class AlignedEntry:
@@ -33,24 +31,24 @@ class AlignedEntry:
         self.item = item
         self.key = key
         self.reach = reach  # The number of blocks that may be skipped to join an equal entry: more for longer entries.
-        self._likeness: tuple[Hashable, int, int] | None = None
+        self._likeness: tuple[Hashable] | None = None
 
     @property
-    def likeness(self) -> tuple[Hashable, int, int]:
-        """The key that variants share (None: it has none), the length of its numbers, and that of the rest."""
+    def likeness(self) -> Hashable:
+        """The key that variants share; None: it has none."""
         if self._likeness is None:  # computed only when needed: most entries find an equal one first
-            self._likeness = None, 0, 0
+            self._likeness = (None,)
             if isinstance(self.item, OutputLine):
                 if (bar := bars.find(self.item.text)) is not None:
-                    self._likeness = ("bar", bars.kind(bar)), 0, 0
+                    self._likeness = (("bar", bars.kind(bar)),)
                 elif (found := skeleton(self.item.text)) is not None:
-                    self._likeness = ("like", self.item.stream, found[0]), found[1], len(found[0])
-        return self._likeness
+                    self._likeness = (("like", self.item.stream, found),)
+        return self._likeness[0]
 
     @property
     def is_bar(self) -> bool:
         """Whether it is a progress bar, which may join those of any number of ranks."""
-        like = self.likeness[0]
+        like = self.likeness
         return isinstance(like, tuple) and like[0] == "bar"
 
 
@@ -76,13 +74,8 @@ class AlignedBlock:
             return False
         if not self.varied and entry.key == self.first.key:
             return True
-        if len(self.members) >= MOST_VARIANTS and not entry.is_bar:
-            return isinstance(entry.item, RichOutput) and entry.key == self.first.key
-        like, numbers, rest = entry.likeness
-        if like is None:
-            return entry.key == self.first.key
-        mine = sum(member.likeness[1] for member in self.members.values())
-        return like == self.first.likeness[0] and rest + mine + numbers <= _WIDEST
+        like = entry.likeness
+        return entry.key == self.first.key if like is None else like == self.first.likeness
 
 
 class Alignment:
@@ -180,7 +173,7 @@ class Alignment:
         if head is not None and head.next.first.key == entry.key and head.next.accepts(entry):
             return head.next  # the usual case: the same lines in the same order
         level = self._levels.get(rank, 0)
-        like = entry.likeness[0]
+        like = entry.likeness
         equal = self._find(rank, head, entry, entry.key)
         alike = self._find(rank, head, entry, like) if like is not None else None
         to_equal = equal[0].level - level - 1 if equal is not None else 0  # about how many blocks each passes over
@@ -209,7 +202,7 @@ class Alignment:
         """
         node = first
         while node is not last and node is not self._root:
-            if node.first.likeness[0] != first.first.likeness[0]:
+            if node.first.likeness != first.first.likeness:
                 return True
             node = node.next
         return False
@@ -238,9 +231,7 @@ class Alignment:
         return found
 
     def _is_closed(self, node: AlignedBlock) -> bool:
-        full = node.varied and len(node.members) >= MOST_VARIANTS and isinstance(node.first.item, OutputLine)
-        full = full and not node.first.is_bar
-        return not node.members or full or node.label <= self._settled.label
+        return not node.members or node.label <= self._settled.label
 
     def _route(self, head: AlignedBlock | None, node: AlignedBlock) -> list[AlignedBlock] | None:
         """The blocks to move before ``node`` so that it may follow ``head``; None when it comes before ``head``."""

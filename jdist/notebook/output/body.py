@@ -14,7 +14,7 @@ from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.output.transcript import Block, BlockPart
 from jdist.notebook.text import ansi, bars, markup
 from jdist.notebook.text.limits import cut, left_out, size
-from jdist.notebook.text.number_folding import joined
+from jdist.notebook.text.number_folding import MOST_JOINED, joined, summarized
 from jdist.notebook.text.remedy_text import typed
 
 LONGEST_LINE = 5_000
@@ -25,6 +25,7 @@ _OVERHEAD = 450  # The largest size, in bytes, of the HTML around a display.
 _IMAGES = ("image/svg+xml", "image/png", "image/jpeg")
 _MOST_NOTES = 20
 _MOST_BARS = 128  # So many progress bars of one place are shown by rank.
+_LONGEST_PREFIX = 160
 _NOTE = 280  # The largest size of a note, in bytes.
 
 T = TypeVar("T")
@@ -32,11 +33,34 @@ Make = Callable[[Block], tuple[int, T]]  # Makes a block ready, and returns the 
 
 
 def one_line(block: Block) -> str | None:
-    """The line in which several ranks' lines are joined; None where each stands by itself."""
+    """The line in which several ranks' lines are joined; None where each stands by itself.
+
+    The numbers of up to eight ranks stand in the order of the ranks, so it can be told whose each is. Those of more
+    are a range, and what each rank wrote is in ``block.parts``.
+    """
     if found := bars_of(block):
         return bars.summary(found) if len(block.parts) > bars.MOST else None
-    lines = [item.text for rank in block.ranks if isinstance(item := block.of(rank), OutputLine)]
-    return joined(lines) if len(block.parts) > 1 and len(lines) == len(block.ranks) else None
+    lines = {part.ranks: part.item.text for part in block.parts if isinstance(part.item, OutputLine)}
+    if len(block.parts) < 2 or len(lines) < len(block.parts):
+        return None
+    if len(block.parts) > MOST_JOINED:
+        return summarized(lines)
+    by_rank = {rank: text for ranks, text in lines.items() for rank in ranks}
+    return joined([by_rank[rank] for rank in block.ranks]) if len(by_rank) <= MOST_JOINED else None
+
+
+def _without_summary(block: Block) -> list[Block]:
+    """Blocks that say the same with all numbers, of at most eight ranks each, in place of one that has only a range."""
+    if len(block.parts) <= MOST_JOINED or one_line(block) is None or bars_of(block):
+        return [block]
+    some = [block.ranks[at : at + MOST_JOINED] for at in range(0, len(block.ranks), MOST_JOINED)]
+    return [Block(ranks, tuple(_parts_of(block, ranks))) for ranks in some]
+
+
+def _parts_of(block: Block, ranks: tuple[int, ...]) -> Iterator[BlockPart]:
+    for part in block.parts:
+        if own := tuple(rank for rank in part.ranks if rank in ranks):
+            yield BlockPart(own, part.item)
 
 
 def bars_of(block: Block) -> dict[tuple[int, ...], bars.ProgressBar]:
@@ -69,9 +93,9 @@ def _shortened(line: OutputLine, text: str) -> OutputLine:
 
 
 def prefix(ranks: Iterable[int]) -> str:
-    """``[0-3]``; shortened where a set of very many ranks cannot be written in few characters."""
+    """``[0-3]``; shortened where a set of very many ranks cannot be written in less than two lines."""
     text = str(RankSet(ranks))
-    return f"[{text}]" if len(text) <= 40 else f"[{text[:36].rsplit(',', 1)[0]},…]"
+    return f"[{text}]" if len(text) <= _LONGEST_PREFIX else f"[{text[: _LONGEST_PREFIX - 4].rsplit(',', 1)[0]},…]"
 
 
 def text_of(part: BlockPart) -> str:
@@ -96,7 +120,8 @@ def plain_body(blocks: Sequence[Block], limit: int) -> str:
     """The blocks as plain text of at most ``limit`` bytes; the middle is left out where they are longer."""
 
     def make(block: Block) -> tuple[int, str]:
-        lines = [(prefix(part.ranks), ansi.strip(text_of(part))) for part in merged_parts(block)]
+        parts = (part for each in _without_summary(block) for part in merged_parts(each))
+        lines = [(prefix(part.ranks), ansi.strip(text_of(part))) for part in parts]
         text = "\n".join(f"{lead} {indented(lead, line)}" for lead, line in lines)
         return size(text) + 1, text
 

@@ -15,11 +15,10 @@ from jdist.core.quantities import format_count, format_duration, format_whole_se
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.remedy import Remedy
 from jdist.core.topology import Topology
-from jdist.notebook.output.alignment import MOST_VARIANTS
 from jdist.notebook.output.transcript import Block
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import cut, naming
-from jdist.notebook.text.number_folding import joined, numberless, skeleton
+from jdist.notebook.text.number_folding import MOST_JOINED, joined, numberless, skeleton
 from jdist.notebook.text.remedy_text import command, is_magic, typed
 from jdist.notebook.text.status_text import PAUSE_SIGN
 
@@ -47,8 +46,8 @@ class Failure(Struct, frozen=True):
             return ""
         text = self.error.evalue
         if len(set(self.messages)) > 1:
-            alike = {s[0] if (s := skeleton(m)) else None for m in self.messages}
-            is_one_line = len(self.messages) <= MOST_VARIANTS and len(alike) == 1 and None not in alike
+            alike = {skeleton(message) for message in self.messages}
+            is_one_line = len(self.messages) <= MOST_JOINED and len(alike) == 1 and None not in alike
             together = joined(self.messages) if is_one_line else None
             text = together or f"{text} (rank {self.ranks[0]}; other ranks: other numbers)"
         text = _clipped(ansi.strip(text))

@@ -45,7 +45,8 @@ export class SegmentList extends Panel {
     widget.addClass('jdist-RunSegment');
     const who = ranksIn(segment);
     if (choice === 'all' && who) {
-      widget.addWidget(this._gutter(who, isStderr(segment)));
+      const isWhole = segment.kind === 'alike' && !opens(segment); // it tells whose each number is
+      widget.addWidget(this._gutter(who, isStderr(segment), isWhole));
     }
     widget.addWidget(this._content(segment, source));
     const isPicture = segment.kind === 'shown' && htmlOf(source.html, segment.piece).startsWith('<img ');
@@ -61,10 +62,11 @@ export class SegmentList extends Panel {
     }
   }
 
-  private _gutter(ranks: string, isError: boolean): Widget {
+  private _gutter(ranks: string, isError: boolean, isWhole: boolean): Widget {
     const gutter = new Widget();
     gutter.addClass('jdist-RunRanks');
-    gutter.node.textContent = ranks.length > LONGEST_RANKS ? `${ranks.slice(0, LONGEST_RANKS - 1)}…` : ranks;
+    gutter.node.textContent =
+      !isWhole && ranks.length > LONGEST_RANKS ? `${ranks.slice(0, LONGEST_RANKS - 1)}…` : ranks;
     gutter.node.title = isError
       ? this._trans.__('ranks %1, standard error', ranks)
       : this._trans._n('rank %2', 'ranks %2', /[-,]/.test(ranks) ? 2 : 1, ranks);

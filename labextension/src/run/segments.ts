@@ -3,7 +3,7 @@
 import { includesRank } from '../format';
 import { htmlOf, IAlike, RankChoice, Segment } from './model';
 
-/** Lines of more ranks than this, which are progress bars, open to show them by rank. */
+/** Lines of more ranks than this, such as progress bars, open to show them by rank. */
 const MOST_JOINED = 8;
 
 /** The HTML that pieces refer to, and whether the notebook is trusted. */

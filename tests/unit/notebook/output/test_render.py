@@ -441,6 +441,33 @@ def test_ranks_that_were_ended_at_one_line_stand_together_whatever_ended_their_c
         assert [f.ranks for f in (*causes, *echoes)] == [(0, 2), (1,)]
 
 
+def test_numbers_of_many_ranks_can_be_told_apart_in_every_representation():
+    """64 ranks, in an order by chance: a range where it opens to show them by rank, and all of them in plain text."""
+    transcript = Transcript(range(64))
+    for step in range(2):
+        for at in range(64):
+            rank = at * 37 % 64
+            transcript.feed(Text((rank,), "stdout", f"step {step} loss {step + rank / 100:.2f}\n"))
+    made = render(view(ranks=tuple(range(64)), blocks=transcript.blocks()))
+    lines = made["text/plain"].splitlines()[:16]
+    assert lines[0] == "[0-7] step 0 loss 0.00 | 0.01 | 0.02 | 0.03 | 0.04 | 0.05 | 0.06 | 0.07"
+    assert lines[15] == "[56-63] step 1 loss 1.56 | 1.57 | 1.58 | 1.59 | 1.60 | 1.61 | 1.62 | 1.63"
+    assert '<summary style="cursor:pointer">[0-63] step 1 loss 1.00 … 1.63 (mean 1.315)</summary>' in made["text/html"]
+    assert "[17]</span> step 1 loss 1.17\n" in made["text/html"]
+    (segment,) = made[MIME]["segments"]
+    assert (segment["kind"], segment["ranks"]) == ("alike", "0-63")
+    assert segment["text"].splitlines()[0] == "step 0 loss 0.00 … 0.63 (mean 0.315)"
+    assert segment["texts"][17] == {"ranks": "17", "text": "step 0 loss 0.17\nstep 1 loss 1.17"}
+
+
+def test_two_values_on_many_ranks_stand_with_their_ranks():
+    transcript = Transcript(range(64))
+    for rank in range(64):
+        transcript.feed(Text((rank,), "stdout", f"half {rank // 32}\n"))
+    made = render(view(ranks=tuple(range(64)), blocks=transcript.blocks()))
+    assert made["text/plain"].startswith("[0-31] half 0\n[32-63] half 1\n")
+
+
 def test_progress_bars_of_many_ranks_are_one_that_opens():
     def drawn(ranks, done):
         transcript = Transcript(range(ranks))

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from jdist.core.messages.runs import Clear, Display, Tail, Text
 from jdist.core.outcome import WIDGET_VIEW, OutputEntry, OutputLine, RichOutput, SkippedLines
-from jdist.notebook.output.alignment import MOST_VARIANTS
 from jdist.notebook.output.terminal_emulator import LineAssembler, LineStream
 from jdist.notebook.output.transcript import Block, Transcript
-from jdist.notebook.text.number_folding import joined, skeleton
+from jdist.notebook.text.number_folding import joined, skeleton, summarized
 
 RANKS = (0, 1, 2, 3)
 
@@ -165,12 +164,13 @@ def test_what_is_joined(steps, expected):
     assert shape(fed(*steps).blocks()) == expected
 
 
-def test_lines_that_differ_are_joined_for_at_most_eight_ranks():
-    transcript = Transcript(range(20))
-    for rank in range(20):
-        transcript.feed(Text((rank,), "stdout", f"loss {rank}\n"))
-    assert [len(block.ranks) for block in transcript.blocks()] == [MOST_VARIANTS, MOST_VARIANTS, 4]
-    assert texts(transcript.blocks(), 13) == ["loss 13"]
+def test_lines_that_differ_are_joined_for_any_number_of_ranks_step_by_step():
+    transcript = Transcript(range(64))
+    for step in range(3):
+        for rank in range(64):
+            transcript.feed(Text((rank * 37 % 64,), "stdout", f"step {step} loss {rank}\n"))
+    assert [len(block.ranks) for block in transcript.blocks()] == [64] * 3
+    assert texts(transcript.blocks(), 37) == ["step 0 loss 1", "step 1 loss 1", "step 2 loss 1"]
 
 
 def test_equal_lines_are_joined_for_any_number_of_ranks():
@@ -435,8 +435,23 @@ def test_items_are_given_to_the_ranks_named():
     ],
 )
 def test_lines_are_joined_where_exactly_one_number_differs(lines, expected):
-    assert len({skeleton(line)[0] for line in lines}) == 1
+    assert len({skeleton(line) for line in lines}) == 1
     assert joined(lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ({(0, 1, 2): "loss 0.50", (3,): "loss 0.9"}, "loss 0.50 … 0.9 (mean 0.6)"),
+        ({(0,): "step 3 loss -1", (1,): "step 3 loss 2e1"}, "step 3 loss -1 … 2e1 (mean 9.5)"),
+        ({(0,): "rank 0 loss 4", (1,): "rank 1 loss 2"}, "rank 0 … 1 loss 2 … 4"),
+        ({(0,): "loss 1", (1, 4): "loss nan", (2,): "loss 3"}, "loss 1 … 3 (mean 2) · nan on ranks 1,4"),
+        ({(0,): "loss 1", (1,): "loss inf"}, "loss 1 · inf on rank 1"),
+        ({(0,): "loss nan", (1,): "loss inf"}, "loss inf | nan"),
+    ],
+)
+def test_numbers_of_many_ranks_are_a_range(lines, expected):
+    assert summarized(lines) == expected
 
 
 @pytest.mark.parametrize(
