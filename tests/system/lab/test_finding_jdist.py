@@ -20,12 +20,16 @@ COLOURS = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 NO_CLUSTER = '{"clusters": []}'
 
 
+def without_clusters(page: Page) -> None:
+    """The server's list is empty, and no event tells of the cluster that other tests use."""
+    page.route("**/jdist/clusters", lambda route: route.fulfill(body=NO_CLUSTER))
+    page.route_web_socket("**/api/events/subscribe**", lambda _: None)
+
+
 @pytest.fixture(scope="module")
 def panel(lab: Lab) -> Iterator[Panelled]:
     """A page without a notebook, of a server that has no cluster."""
-    with panelled(lab) as shown:
-        shown.page.route("**/jdist/clusters", lambda route: route.fulfill(body=NO_CLUSTER))
-        shown.do("jdist:refresh")
+    with panelled(lab, before=without_clusters) as shown:
         yield shown
 
 
