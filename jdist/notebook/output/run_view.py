@@ -1,5 +1,6 @@
 """RunView: one run at one moment, and what went wrong in it. Its text, its HTML and its JSON are written from this."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
@@ -24,6 +25,12 @@ from jdist.notebook.text.status_text import PAUSE_SIGN
 
 _MOST_NOTICES = 3
 _URGENCY: Mapping[OutcomeKind, int] = {"lost": 0, "error": 1, "timeout": 2, "interrupted": 3, "value": 4}
+_ENDED: Mapping[OutcomeKind, str] = {
+    "lost": "lost",
+    "error": "failed",
+    "timeout": "timed out",
+    "interrupted": "interrupted",
+}
 _LONGEST_MESSAGE = 1000  # Characters of an exception's message that are shown; its traceback has the rest.
 
 
@@ -86,12 +93,6 @@ class Failure(Struct, frozen=True):
             return self._describe(_located(self.ranks, self.topology), self.message)
         reason = _clipped(ansi.strip(self.error.evalue)) if self.error is not None else ""
         return self._describe(_located(self.ranks, self.topology), reason)
-
-    @property
-    def brief(self) -> str:
-        """The headline as a run's last line has it: ``rank 2 failed: ValueError``."""
-        ename = ansi.strip(self.error.ename) if self.kind == "error" and self.error is not None else ""
-        return self._describe(naming(self.ranks), ename)
 
     def _describe(self, where: str, reason: str) -> str:
         match self.kind:
@@ -220,7 +221,7 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def footer(self) -> str:
-        """``run 12 · 4 ranks · 0.03 s · rank 2 failed: ValueError``, or how far the run is."""
+        """``run 12 · 4 ranks · 0.03 s · 1 failed``, or how far the run is. What went wrong has been told above it."""
         count = format_count(len(self.ranks), "rank")
         words = [f"run {self.run}"]
         if self.state == "waiting":
@@ -235,6 +236,8 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
             words += [count, format_duration(self.elapsed)]
         words += [self.frames] if self.frames else []
         causes, _ = self.failures
-        words += [cut(cause.brief, 150) for cause in causes[:3]]
-        words += [f"{len(causes) - 3} more"] if len(causes) > 3 else []
+        ended = Counter(dict.fromkeys(_ENDED, 0))
+        for cause in causes:
+            ended[cause.kind] += len(cause.ranks)
+        words += [f"{ended[kind]} {word}" for kind, word in _ENDED.items() if ended[kind]]
         return " · ".join(words)

@@ -66,7 +66,7 @@ def test_the_summary_does_not_repeat_what_was_written(verdict: Verdict, capsys: 
     assert capsys.readouterr().err.splitlines() == [
         "rank 0 (node 0, a) interrupted",
         "  a.py line 4: f()",
-        "run 1 · 2 ranks · 2.0 s · rank 0 interrupted",
+        "run 1 · 2 ranks · 2.0 s · 1 interrupted",
     ]
     outcomes[0] = Outcome(kind="lost")  # with its cluster
     display.finish("stopped by a client")
