@@ -48,7 +48,7 @@ describe('the table of variables', () => {
 
   it('describes values in short', () => {
     expect(summary(variant(), trans)).toBe('[2, 3] float32');
-    expect(summary(variant({ shape: null, dtype: '', length: 1200 }), trans)).toBe('1,200 items');
+    expect(summary(variant({ shape: null, dtype: '', length: 1200 }), trans)).toBe('1200 items');
     expect(bytes(variant({ nbytes: [64, 2048] }))).toBe('64 B … 2 KiB');
     expect(bytes(variant({ nbytes: null }))).toBe('');
     expect(numbers({ mean: 0.123456, std: null, nan_count: 0, norm: 3 })).toEqual([

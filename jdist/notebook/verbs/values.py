@@ -119,9 +119,16 @@ def show(s: Session, o: Namespace) -> None:
         rows.append([rank, d["type"], shape, d["dtype"], d["device"], d["placement"], size, *numbers, nan, detail])
     heads = ["rank", "type", "shape", "dtype", "device", "placement", "bytes", "mean", "std", "norm", "NaN", ""]
     bundle = dict(table(heads, [[*r, *[""] * (len(heads) - len(r))] for r in rows]))
-    thumbs = "".join(f"<div>rank {r}: {thumb_svg(d['thumb'])}</div>" for r, d in found.items() if d.get("thumb"))
+    thumbs = "".join(_thumb(r, d) for r, d in found.items() if any(d.get("thumb") or ()))
     bundle["text/html"] = bundle["text/html"] + thumbs
     s.screen.show(bundle)
+
+
+def _thumb(rank: int, description: dict[str, Any]) -> str:
+    thumb, shape = description["thumb"], description["shape"]
+    is_whole = description["placement"] or [len(thumb), len(thumb[0])] == list(shape)
+    some = "" if is_whole else f", {len(thumb)} x {len(thumb[0])} of the elements"
+    return f"<div>rank {rank}{some}: {thumb_svg(thumb)}</div>"
 
 
 @verb(

@@ -17,7 +17,7 @@ from jdist.core.errors import UsageError, nearest
 from jdist.wire.values import tensors
 from jdist.worker.values.digests import CHUNK, chunks
 
-THUMB = 64  # A 2-D tensor of at most this many rows and columns is sent along as a picture.
+THUMB = 64  # Of a 2-D tensor, at most this many rows and columns are sent along as a picture.
 _EXACT = 1 << 27  # Elements up to which every one is counted; of a larger tensor, as many in evenly spaced chunks.
 
 
@@ -36,10 +36,12 @@ class ValueDescription(Struct, frozen=True, kw_only=True):
     mean: float | None = None
     std: float | None = None
     norm: float | None = None
+    least: float | None = None  # Not of complex numbers; infinities count.
+    greatest: float | None = None
     nan_count: int | None = None
-    sampled: bool = False  # The four numbers above are those of a sample.
+    sampled: bool = False  # The numbers above are those of a sample.
     detail: str = ""  # A number's value, a Module's parameter count, a DataFrame's column dtypes, …
-    thumb: list[list[float]] | None = None  # The elements of a small 2-D tensor.
+    thumb: list[list[float]] | None = None  # A 2-D tensor's elements; of a large one, some, evenly spaced.
 
 
 def evaluate(expr: str, namespace: Mapping[str, Any]) -> Any:
@@ -191,10 +193,11 @@ def _numbers(tensor: torch.Tensor | None) -> dict[str, Any]:
     picked = (piece for start in starts for piece in chunks(tensor, start, start + size))
     found: dict[str, Any] = {"sampled": numel > _EXACT}
     try:
-        if tensor.dim() == 2 and max(tensor.shape) <= THUMB:
-            found["thumb"] = (tensor.abs() if tensor.is_complex() else tensor).double().tolist()
+        if tensor.dim() == 2:
+            found["thumb"] = _thumb(tensor)
         # One row a chunk, and one wait for the device at the end.
-        counts, means, m2s, squares, nans = torch.stack([_moments(chunk) for chunk in picked]).double().cpu().T
+        stacked = torch.stack([_moments(chunk) for chunk in picked]).double().cpu().T
+        counts, means, m2s, squares, nans, least, greatest = stacked
     except (NotImplementedError, RuntimeError):
         return {}
     found["nan_count"] = int(nans.sum())
@@ -205,12 +208,13 @@ def _numbers(tensor: torch.Tensor | None) -> dict[str, Any]:
             mean = float(counts.dot(means)) / count  # Chan, Golub & LeVeque (1979): moments of a union
             m2 = float(m2s.sum() + counts.dot((means - mean) ** 2))
             found["mean"] = mean
+            found |= {"least": float(least.min()), "greatest": float(greatest.max())}
             found["std"] = math.sqrt(m2 / (count - 1)) if count > 1 else None
     return found
 
 
 def _moments(chunk: torch.Tensor) -> torch.Tensor:
-    """[count, mean, sum of squared deviations, sum of squares, NaN count] of a chunk, on its device."""
+    """[count, mean, sum of squared deviations, sum of squares, NaN count, least, greatest] of a chunk, where it is."""
     wide = torch.float32 if chunk.device.type == "mps" else torch.float64
     size = (chunk.abs() if chunk.is_complex() else chunk).to(wide)
     nan = size.isnan()
@@ -219,7 +223,18 @@ def _moments(chunk: torch.Tensor) -> torch.Tensor:
     kept = size.masked_fill(nan, 0)
     mean = kept.sum() / count.clamp(min=1)
     deviations = (kept - mean).masked_fill_(nan, 0)
-    return torch.stack([x.to(wide) for x in (count, mean, deviations.dot(deviations), kept.dot(kept), nans)])
+    ends = (size.masked_fill(nan, math.inf).min(), size.masked_fill(nan, -math.inf).max())
+    found = (count, mean, deviations.dot(deviations), kept.dot(kept), nans, *ends)
+    return torch.stack([x.to(wide) for x in found])
+
+
+def _thumb(tensor: torch.Tensor) -> list[list[float]]:
+    """The elements of a matrix, or at most THUMB x THUMB of them, evenly spaced."""
+    for dim, size in enumerate(tensor.shape):
+        if size > THUMB:
+            tensor = tensor.index_select(dim, torch.arange(THUMB, device=tensor.device) * (size - 1) // (THUMB - 1))
+    found: list[list[float]] = (tensor.abs() if tensor.is_complex() else tensor).double().tolist()
+    return found
 
 
 def _short(text: str, limit: int = 120) -> str:

@@ -72,6 +72,10 @@ def test_the_section_of_variables(lab: Lab, cluster: jdist.Cluster) -> None:
             re.compile("weights at index .* differs")
         )
         notebook.picture("variables")
+        panel.widen()
+        values.get_by_role("img").last.scroll_into_view_if_needed()
+        notebook.picture("variables-wide")
+        assert panel.serious_findings("#jdist-section-variables") == []
 
         panel.panel.get_by_role("button", name="Pull into the notebook").click()
         expect(notebook.page.locator(".jp-Notebook")).to_contain_text("%dist pull weights")

@@ -32,13 +32,13 @@ export function Details({ variable, details, trans, pull, check, remove }: IDeta
     <div className="jdist-variable-details">
       {about && <p>{about}</p>}
       <p className="jdist-buttons">
-        <button className="jp-mod-styled" onClick={pull}>
+        <button className="jdist-action" onClick={pull}>
           {trans.__('Pull into the notebook')}
         </button>
-        <button className="jp-mod-styled" title={trans.__('Compare the contents on all ranks')} onClick={check}>
+        <button className="jdist-action" title={trans.__('Compare the contents on all ranks')} onClick={check}>
           {trans.__('Check equality')}
         </button>
-        <button className="jp-mod-styled" onClick={remove}>
+        <button className="jdist-action" onClick={remove}>
           {trans.__('Delete…')}
         </button>
       </p>
@@ -63,7 +63,7 @@ function Value({ value, trans }: { value: ValueDescription; trans: TranslationBu
     return <span>{value.error}</span>;
   }
   const shape = value.shape ? `[${value.shape.join(', ')}]` : '';
-  const length = typeof value.length === 'number' ? trans.__('%1 items', value.length.toLocaleString('en')) : '';
+  const length = typeof value.length === 'number' ? trans._n('%1 item', '%1 items', value.length) : '';
   const sampled = value.sampled ? trans.__('of a sample') : '';
   return (
     <>

@@ -207,9 +207,9 @@ function Table(props: ITableProps): JSX.Element {
   const { variables, view, trans, sort } = props;
   const columns: [SortKey, string][] = [
     ['name', trans.__('Name')],
+    ['compared', trans.__('Ranks')],
     ['type', trans.__('Type')],
-    ['size', trans.__('Bytes')],
-    ['compared', trans.__('Ranks')]
+    ['size', trans.__('Bytes')]
   ];
   return (
     <table className="jdist-variable-table" aria-label={trans.__('Variables')}>
@@ -259,17 +259,17 @@ function Row(props: ITableProps & { variable: IVariable }): JSX.Element {
             )}
           </td>
           <td>
-            {variants.length > 1 && <span className="jdist-ranks">[{variant.ranks}]</span>} {variant.type}{' '}
-            {summary(variant, trans)}
-          </td>
-          <td className="jdist-mod-number">{bytes(variant)}</td>
-          <td>
             {i === 0 && (
               <>
                 <span aria-hidden="true">{SIGNS[variable.comparison]}</span> {comparison(variable, trans)}
               </>
             )}
           </td>
+          <td>
+            {variants.length > 1 && <span className="jdist-ranks">[{variant.ranks}]</span>} {variant.type}{' '}
+            {summary(variant, trans)}
+          </td>
+          <td className="jdist-mod-number">{bytes(variant)}</td>
         </tr>
       ))}
       {isOpen && details && (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -107,7 +108,7 @@ def test_statistics_of_every_kind_of_number(dtype: torch.dtype) -> None:
 def test_describe_tensor() -> None:
     row = describe(torch.ones(3, 100, requires_grad=True))
     assert (row.type, row.shape, row.dtype, row.device, row.nbytes) == ("Tensor", (3, 100), "float32", "cpu", 1200)
-    assert row.thumb is None
+    assert row.thumb == [[1.0] * 64] * 3
     assert not row.sampled
     assert describe(torch.empty(0, 4)).nan_count == 0
     assert describe(torch.tensor(3.0)).std is None
@@ -116,6 +117,25 @@ def test_describe_tensor() -> None:
     assert describe(torch.empty(5, device="meta")).mean is None
     assert "sparse_coo" in describe(torch.eye(2).to_sparse()).detail
     assert describe(torch.nn.Parameter(torch.ones(1))).type == "Parameter"
+
+
+def test_the_ends() -> None:
+    row = describe(torch.tensor([2.0, math.nan, -3.0, 1.5]))
+    assert (row.least, row.greatest) == (-3.0, 2.0)
+    row = describe(torch.tensor([math.inf, 1.0]))
+    assert (row.least, row.greatest) == (1.0, math.inf)
+    assert describe(torch.tensor([math.nan])).least is None
+    assert describe(torch.tensor([1j])).least is None
+    large = torch.arange(300_000)
+    assert (describe(large).least, describe(large).greatest) == (0, 299_999)
+
+
+def test_the_picture_of_a_large_matrix_has_some_of_its_elements() -> None:
+    thumb = describe(torch.arange(1000.0).reshape(1, 1000).expand(200, 1000)).thumb
+    assert thumb is not None
+    assert len(thumb) == len(thumb[0]) == 64
+    assert (thumb[5][0], thumb[0][-1]) == (0, 999)
+    assert thumb[0] == sorted(set(thumb[0]))
 
 
 def test_a_very_large_tensor_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
