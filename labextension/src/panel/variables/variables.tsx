@@ -2,7 +2,7 @@
 
 import { NotebookActions } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
-import { refreshIcon, ToolbarButton } from '@jupyterlab/ui-components';
+import { refreshIcon } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
 import * as React from 'react';
 
@@ -16,9 +16,6 @@ import { bytes, comparison, IVariableView, shownVariables, SIGNS, SortKey, summa
 export class Variables extends Section {
   constructor(context: IContext) {
     super(context, 'variables', context.trans.__('Variables'));
-    const { trans } = context;
-    const tooltip = trans.__('List the variables again');
-    this.toolbar.addItem('refresh', new ToolbarButton({ icon: refreshIcon, tooltip, onClick: () => this._load() }));
     context.clusters.changed.connect(this._onClusters, this);
     NotebookActions.executed.connect(this._load, this); // a short run begins and ends between two events
   }
@@ -50,6 +47,14 @@ export class Variables extends Section {
             value={this._view.filter}
             onChange={event => this._changeView({ filter: event.target.value })}
           />
+          <button
+            className="jdist-act"
+            title={trans.__('List the variables again')}
+            aria-label={trans.__('List the variables again')}
+            onClick={() => this._load()}
+          >
+            <refreshIcon.react tag="span" aria-hidden="true" />
+          </button>
         </div>
         <div className="jdist-scroller">
           <Table
