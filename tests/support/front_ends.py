@@ -17,7 +17,7 @@ _KNOWN = re.compile(r"text/(plain|html|markdown|latex)|image/(png|jpeg|svg\+xml)
 _FORBIDDEN = {"script", "iframe", "object", "embed", "link", "base", "form", "meta", "foreignobject"}
 _LOADING = {"src", "srcset", "data", "poster", "background", "action", "formaction", "xlink:href"}
 _GROUNDS = ((255, 255, 255), (30, 30, 30))  # Of light themes, and of VS Code's and Colab's dark ones.
-_LEAST_CONTRAST = 2.0
+_LEAST_CONTRAST = 3.0
 _NAMED = {"black": (0, 0, 0), "white": (255, 255, 255)}
 
 

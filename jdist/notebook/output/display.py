@@ -21,7 +21,7 @@ from jdist.notebook import missing_names
 from jdist.notebook.output.metric_display import MetricDisplay
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_view import RunView, verdict_of, verdict_text
-from jdist.notebook.output.screen import Replaceable, Screen, plain, weight
+from jdist.notebook.output.screen import NotebookScreen, Replaceable, Screen, plain, weight
 from jdist.notebook.output.terminal_emulator import LineStream
 from jdist.notebook.output.transcript import Transcript
 from jdist.notebook.text import remedy_text
@@ -31,6 +31,7 @@ _LEAST = 0.1
 _PATIENCE = 3  # The user's interrupts after which the notebook is free again, even if the controller does not answer.
 _GATHER = 0.5  # Seconds from the first rank's pause until the run counts as paused, although others have not paused.
 _IDLE = 60.0  # Seconds between two looks at a paused run, of which nothing is heard.
+_NEWEST = 9  # Lines of a run that a log is told.
 _LATE = 0.5  # Seconds between two drawings of output that comes after a run's end.
 _BYTES_PER_SECOND = 400_000  # The rate at which the output may be sent again and again.
 _CALM_BYTES_PER_SECOND = 20_000  # The rate while nothing but the clock changed.
@@ -100,6 +101,8 @@ class RunDisplay:
             raise
         finally:
             unwatch()
+            if isinstance(self._screen, NotebookScreen):
+                self._screen.end_status()
         if not is_over:
             self._draw()
             self.follow_in_background()
@@ -256,10 +259,15 @@ class RunDisplay:
     def _draw(self) -> None:
         now = time.monotonic()
         wait, pace = (_LEAST, _BYTES_PER_SECOND) if self._is_dirty else (1.0, _CALM_BYTES_PER_SECOND)
+        newest: Sequence[str] = ()
         if self._screen.is_live or self._run.is_done:
             bundle = render(self.view())
             self._output.show(bundle)
             wait = max(wait, weight(bundle) / pace)
             self._metrics.draw()
+            newest = bundle["text/plain"].splitlines()[-_NEWEST:]
+        if isinstance(self._screen, NotebookScreen) and not (self._run.is_done or self._is_background):
+            live = self._screen.is_live
+            self._screen.show_status(lambda: newest if live else [*self._lines.open_lines(), self.view().footer])
         self._is_dirty = self._will_redraw = False
         self._next = now + wait

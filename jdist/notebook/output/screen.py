@@ -4,19 +4,27 @@ import contextlib
 import contextvars
 import html
 import json
+import logging
 import os
+import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from getpass import getpass
 from pathlib import Path
 from typing import Any, Protocol
 
+from traitlets.log import get_logger
+
+from jdist.notebook.text import ansi
+
 Bundle = Mapping[str, Any]  # Text by mime type; JSON values for types that end in `json`.
 Update = Callable[[Bundle], None]  # Shows another bundle in the place of the one that it belongs to.
-
+Status = Callable[[], Sequence[str]]  # The lines that say how far a run is.
 
 _WITHOUT_UPDATES = {"jupyter-run", "jupyter-console", "jupyter-qtconsole"}  # They ignore update_display_data.
+_FIRST_LOGGED, _LONGEST_SILENCE = 30.0, 600.0  # Seconds of silence until a log is told how far a run is.
 
 
 class Screen(Protocol):
@@ -70,14 +78,69 @@ class NotebookScreen:
 
         return update
 
+    def show_status(self, status: Status) -> None:
+        """Say how far a run is, where that cannot be seen from what was shown."""
+
+    def end_status(self) -> None:
+        """Remove what ``show_status`` has shown."""
+
     def ask(self, prompt: str, is_password: bool) -> str:
+        self.end_status()
         return getpass(prompt) if is_password else input(prompt)
 
 
+class _Silence:
+    """Tells when a log should be told how far a run is: after some silence, and then less and less often."""
+
+    def __init__(self, clock: Callable[[], float]):
+        self._clock = clock
+        self.end()
+
+    def end(self) -> None:
+        """Something was written."""
+        self._wait = _FIRST_LOGGED
+        self._until = self._clock() + self._wait
+
+    def is_due(self) -> bool:
+        if self._clock() < self._until:
+            return False
+        self._wait = min(2 * self._wait, _LONGEST_SILENCE)
+        self._until = self._clock() + self._wait
+        return True
+
+
+class LoggedNotebookScreen(NotebookScreen):
+    """A notebook that a program executes while its log shows the first state of each output only: the kernel's own
+    log, which the program passes on, says now and then how far a run is.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._silence = _Silence(clock)
+
+    def show(self, bundle: Bundle) -> Update:
+        self._silence.end()
+        return super().show(bundle)
+
+    def show_status(self, status: Status) -> None:
+        log = get_logger()
+        handlers = (log.logger if isinstance(log, logging.LoggerAdapter) else log).handlers
+        streams = [each.stream for each in handlers if isinstance(each, logging.StreamHandler)]
+        if streams and self._silence.is_due():
+            streams[0].write("".join(f"{line}\n" for line in status()))
+            streams[0].flush()
+
+
 class TerminalScreen(NotebookScreen):
-    """A terminal: what changes is written again as a new line."""
+    """A terminal or a log: what changes is written again as a new line. Below these, a terminal shows how far a run is,
+    in lines that are written over; a log is told now and then.
+    """
 
     is_live = False
+
+    def __init__(self, is_terminal: bool | None = None, clock: Callable[[], float] = time.monotonic):
+        self._is_terminal = is_terminal  # None: it is one if stdout is.
+        self._silence = _Silence(clock)
+        self._rows = 0  # Lines of the status that stand above the cursor.
 
     def show(self, bundle: Bundle) -> Update:
         last = ""
@@ -86,19 +149,47 @@ class TerminalScreen(NotebookScreen):
             nonlocal last
             if bundle["text/plain"] != last:
                 last = bundle["text/plain"]
-                sys.stdout.write(last + "\n")
-                sys.stdout.flush()
+                self._silence.end()
+                self._write(last + "\n")
 
         update(bundle)
         return update
+
+    def show_status(self, status: Status) -> None:
+        if self._can_write_over:
+            columns, rows = shutil.get_terminal_size()
+            lines = [ansi.strip(line)[: columns - 1] for line in status()][2 - rows :]
+            self._write("".join(f"{line}\n" for line in lines))
+            self._rows = len(lines)
+        elif self._silence.is_due():
+            self._write("".join(f"{ansi.strip(line)}\n" for line in status()))
+
+    def end_status(self) -> None:
+        self._write("")
+
+    @property
+    def _can_write_over(self) -> bool:
+        if self._is_terminal is None:
+            return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        return self._is_terminal
+
+    def _write(self, text: str) -> None:
+        """Write in the place of the status."""
+        over, self._rows = f"\x1b[{self._rows}F\x1b[J" if self._rows else "", 0
+        if over or text:
+            sys.stdout.write(over + text)
+            sys.stdout.flush()
 
 
 def kernel_screen() -> Screen:
     """The screen of a kernel: lines where the program that started it shows no updates of what was displayed."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{os.getppid()}/cmdline").read_text(errors="replace").split("\0")
-        if {Path(word).name for word in words} & _WITHOUT_UPDATES:
-            return TerminalScreen()
+        names = {Path(word).name for word in words}
+        if names & _WITHOUT_UPDATES:
+            return TerminalScreen(is_terminal="jupyter-console" in names)
+        if {"papermill", "--log-output"} <= names:
+            return LoggedNotebookScreen()
     return NotebookScreen()
 
 

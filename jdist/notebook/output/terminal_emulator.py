@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from jdist.core.messages.runs import Display, OutputItem, Tail, Text
 from jdist.core.outcome import WIDGET_VIEW
-from jdist.core.ranks import RankSet
+from jdist.core.ranks import RankSet, ranks_by
+from jdist.notebook.text import bars
 from jdist.notebook.text.ansi import PLAIN, SEQUENCE, UNFINISHED, Style
 from jdist.notebook.text.limits import without_widgets
 
@@ -220,6 +221,17 @@ class LineStream:
             yield from _prefixed(item.ranks, str(item.data.get("text/plain", "")).splitlines())
         elif isinstance(item, Tail):
             self._tails[item.rank] = item
+
+    def open_lines(self) -> list[str]:
+        """The newest of the lines that are not whole yet, such as progress bars; the bars of many ranks are one."""
+        found = ranks_by(
+            (r, line) for (r, _), assembler in sorted(self._open.items()) for line in assembler.current[-1:]
+        )
+        known = {tuple(ranks): bar for line, ranks in found.items() if (bar := bars.find(line)) is not None}
+        if len(found) > bars.MOST and len(known) == len(found) and len({*map(bars.kind, known.values())}) == 1:
+            return [f"[{RankSet(rank for ranks in known for rank in ranks)}] {bars.summary(known)}"]
+        lines = [f"[{RankSet(ranks)}] {line}" for line, ranks in found.items()]
+        return [*lines[: bars.MOST], f"… {len(lines) - bars.MOST} more"] if len(lines) > bars.MOST + 1 else lines
 
     def close(self) -> Iterator[str]:
         """The remaining lines: those without a newline, and the newest of streams that passed their limit."""

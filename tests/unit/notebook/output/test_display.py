@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import queue
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +21,8 @@ from jdist.core.stacks import PauseReason, StackFrame
 from jdist.core.topology import Topology
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.run_json import MIME
-from jdist.notebook.output.screen import Bundle, Update
+from jdist.notebook.output.screen import Bundle, TerminalScreen, Update
+from jdist.notebook.output.terminal_emulator import LineAssembler
 from jdist.worker.metrics.buffer import MetricBuffer
 
 AT = StackFrame("train_step", "", 8, "loss.backward()", 12)
@@ -46,6 +50,30 @@ class Screen:
             bundle = self.shown.get(timeout=DEADLINE)
             if is_it(bundle["text/plain"]):
                 return bundle
+
+
+class Terminal(io.StringIO):
+    """Takes what is written to a terminal, and tells when some text was."""
+
+    def __init__(self, until: str) -> None:
+        super().__init__()
+        self.is_seen = threading.Event()
+        self._until = until
+
+    def write(self, text: str) -> int:
+        count = super().write(text)
+        if self._until in self.getvalue():
+            self.is_seen.set()
+        return count
+
+    @property
+    def lines(self) -> list[str]:
+        """What stands there."""
+        done: list[str] = []
+        assembler = LineAssembler(lambda: done.pop() if done else None)
+        for piece in self.getvalue().splitlines(keepends=True):
+            done += assembler.feed(piece)
+        return [*done, *assembler.current]
 
 
 class Cluster:
@@ -155,6 +183,25 @@ def test_a_terminal_gets_a_line_for_each_pause_that_no_verb_has_told(run: CellRu
     assert screen.shown.get(timeout=DEADLINE)["text/plain"] == "[0] a line"
     end(run)
     screen.until(lambda text: "run 12 · 4 ranks" in text)
+
+
+def test_a_terminal_shows_bars_while_they_move_and_nothing_of_them_at_the_end(
+    run: CellRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bars are written over. At the end, each is one line."""
+    terminal = Terminal(until="\n[0-3]  40%|████      | 4/10 [00:04<00:05]\nrun 12 · 0 of 4 ranks done")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    follower = threading.Thread(target=displayed(run, TerminalScreen(is_terminal=True)).follow, daemon=True)
+    follower.start()
+    for tenth in range(5):
+        for ranks in ((0, 1), (2, 3)):
+            text = f"\r {tenth}0%|{'█' * tenth:10}| {tenth}/10 [00:0{tenth}<00:0{9 - tenth}]"
+            run.feed(Output(12, (Text(ranks, "stderr", text),)))
+    assert terminal.is_seen.wait(DEADLINE), terminal.getvalue()
+    run.feed(Output(12, (Text((0, 1, 2, 3), "stderr", "\rover\x1b[K\n"),)))
+    end(run)
+    follower.join(DEADLINE)
+    assert terminal.lines == ["[0-3] step 1", "[0-3] over", "run 12 · 4 ranks · 1.0 s"]
 
 
 def logged(rank: int, *values: float) -> Message:

@@ -530,3 +530,18 @@ def test_a_line_screen_notes_the_widgets_of_each_rank_once():
     assert [line[:22] for line in lines.feed(widget((0, 1), "IntSlider"))] == ["[0-1] IntSlider: widge"]
     assert [line[:16] for line in lines.feed(widget((0, 1, 2), "Text"))] == ["[2] Text: widget"]
     assert not [*lines.feed(widget(RANKS[:3], "Text"))]
+
+
+def test_bars_that_move_are_lines_of_their_own_and_one_for_many_ranks():
+    lines = LineStream()
+    bar = "\r{}%|██████    | {}/100 [00:01<00:01]"
+    assert [*lines.feed(Text((0, 1), "stderr", "whole\n" + bar.format(1, 1)))] == ["[0-1] whole"]
+    lines.feed(Text((0,), "stdout", ""))
+    assert not [*lines.feed(Text((1,), "stderr", bar.format(50, 50)))]
+    assert lines.open_lines() == [f"[0] {bar.format(1, 1)[1:]}", f"[1] {bar.format(50, 50)[1:]}"]
+    for rank in range(20):
+        assert not [*lines.feed(Text((rank,), "stderr", bar.format(rank + 1, rank + 1)))]
+    assert lines.open_lines() == ["[0-19] 1-20 % ────╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌ 1-20/100 · slowest rank 0"]
+    for rank in range(20):
+        assert not [*lines.feed(Text((rank,), "stderr", f"\rat {rank} of many, many things"))]
+    assert [line[:5] for line in lines.open_lines()] == [*(f"[{rank}] a" for rank in range(8)), "… 12 "]
