@@ -12,6 +12,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 
 import { Actions } from '../actions';
+import { seenRuns } from '../cells/seen';
 import { addCommands } from '../shell/commands';
 import { showNotices } from '../shell/notices';
 import { addRunning } from '../shell/running';
@@ -105,7 +106,8 @@ export const panel: JupyterFrontEndPlugin<void> = {
       void clusters.choose(cluster);
       open();
     };
-    showNotices({ clusters, trans, isEnabled: () => preferences.showNotices, show });
+    const isEnabled = (): boolean => preferences.showNotices;
+    showNotices({ clusters, trans, isEnabled, show, seenRuns: name => seenRuns(notebooks, name) });
     void settings?.load(ID).then(loaded => {
       const apply = (): void => {
         preferences.showNotices = loaded.composite.showNotices !== false;

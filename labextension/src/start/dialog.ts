@@ -5,6 +5,7 @@ import { IStateDB } from '@jupyterlab/statedb';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 
+import { dismissWhen } from '../shell/notices';
 import { CommandIDs, IClusters } from '../tokens';
 import { StartForm } from './form';
 import { StartProgress } from './progress';
@@ -99,7 +100,8 @@ async function showProgress(name: string, context: IStartContext): Promise<strin
     return reason;
   }
   if (end === 'ready') {
-    Notification.success(trans.__('Cluster %1 is ready.', name), {
+    const id = clusters.get(name)?.cluster;
+    const notification = Notification.success(trans.__('Cluster %1 is ready.', name), {
       autoClose: 8000,
       actions: [
         {
@@ -109,6 +111,7 @@ async function showProgress(name: string, context: IStartContext): Promise<strin
         }
       ]
     });
+    dismissWhen(notification, clusters, () => !clusters.get(name) || clusters.get(name)?.cluster !== id);
   } else if (button.accept) {
     await clusters.api.stop(name);
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,12 @@ CELLS = [
     "%%dist\nif rank != 1:\n    dist.barrier()",
     "%dist detach",
 ]
+KEEP_TOASTS = """() => {
+  window.toasts = [];
+  const all = document.getElementsByClassName('Toastify__toast');
+  const keep = () => window.toasts.push(...Array.from(all, each => each.textContent));
+  new MutationObserver(keep).observe(document.body, { childList: true, subtree: true });
+}"""
 SAVED = "() => window.jupyterapp.shell.currentWidget.context.save().then(() => true)"
 ENDED = {
     SUCCEEDS: ("4 of 4 ranks done", "4/4 ✓"),
@@ -49,8 +56,12 @@ def expect_marks(notebook: LabNotebook) -> None:
 def test_a_mark_says_how_the_run_has_ended(notebook: LabNotebook, lab: Lab) -> None:
     notebook.run(SUCCEEDS)
     notebook.run(FAILS)
+    notebook.page.evaluate(KEEP_TOASTS)
     notebook.start(HANGS)
     expect(mark(notebook, HANGS)).to_have_text("cannot finish ●")
+    expect(notebook.output(HANGS)).to_contain_text(re.compile(r"run \d+ · .*[3-9] s"))
+    toasts = notebook.page.evaluate("() => window.toasts")
+    assert not [text for text in toasts if "cannot finish" in text], "the output says so, in front of the user"
     notebook.picture("marks-hang")
     notebook.interrupt()
     notebook.until_over(HANGS)

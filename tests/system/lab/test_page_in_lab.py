@@ -78,14 +78,19 @@ def test_what_happens_is_told_and_what_was_missed_is_made_up_for(
 
     run = cluster.run(HANG, background=True)  # what happens from now on is told
     expect(shown.notifications.get_by_text(f"Cluster shared: run {run.number} cannot finish: rank 3")).to_have_count(1)
-    run.cancel()
-    assert run.wait(LONG)
-    expect(shown.cluster("shared")).to_contain_text("idle")
     shown.do("jdist:choose", cluster="nobody's")
     shown.do("application:toggle-left-area")
     expect(shown.panel).not_to_be_visible()
     shown.notifications.get_by_role("button", name="Show").click()
     expect(shown.row(3)).to_contain_text("idle")
+    expect(shown.cluster("shared")).to_contain_text("cannot finish")
+    run.cancel()
+    assert run.wait(LONG)
+    expect(shown.cluster("shared")).to_contain_text("idle")
+    expect(shown.notifications.get_by_text("cannot finish")).to_have_count(0)  # what does not hold is not shown on
+
+    shown.do("jdist:attach", cluster="mortal")
+    expect(shown.notifications.get_by_text("There is no cluster mortal any more.")).to_have_count(1)
 
 
 def test_what_is_shown_says_how_old_it_is_where_that_is_not_now(
@@ -111,7 +116,7 @@ def test_what_is_shown_says_how_old_it_is_where_that_is_not_now(
 
 def test_a_timeline_is_there_after_a_reload(shown: Panelled, lab: Lab, cluster: jdist.Cluster) -> None:
     run = cluster.run("dist.barrier()")
-    name = f"jdist-timeline:shared:{run.number}"
+    name = f"jdist-timeline:shared:{cluster.asynchronous.link.connection.cluster}:{run.number}"
     timeline = shown.page.locator(".jp-MainAreaWidget > .jdist-Timeline")
 
     def is_kept(response: Response) -> bool:

@@ -60,9 +60,14 @@ def test_a_cluster_from_its_start_to_its_end(lab: Lab) -> None:
         panel.do("jdist:start")
         expect(panel.dialog.get_by_label("Ranks per node")).to_have_value("2")  # as last time
         panel.dialog.get_by_role("button", name="Cancel").click()
+        panel.show_notifications()
+        expect(panel.notifications.get_by_text("Cluster begun is ready.")).to_have_count(1)
         panel.cluster("begun").get_by_role("button", name="Stop cluster begun").click()
         expect(panel.dialog).to_contain_text("variables are lost")
         panel.dialog.get_by_role("button", name="Stop").click()
+        expect(panel.notifications.get_by_text("Cluster begun is ready.")).to_have_count(
+            0
+        )  # there is nothing to attach
         expect(panel.cluster("begun")).to_have_count(0)
 
 
