@@ -1,13 +1,15 @@
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
 
 import { cellProgress } from './cells/plugin';
 import { rankMarks } from './cells/rankmarks';
 import { Clusters } from './clusters';
 import { panel } from './panel/plugin';
+import { Preferences } from './preferences';
 import { runOutput } from './run/plugin';
 import { launcherCard } from './shell/launcher';
 import { timeline } from './timeline/plugin';
-import { IClusters } from './tokens';
+import { IClusters, IPreferences } from './tokens';
 import { toolbar } from './toolbar/plugin';
 
 const clusters: JupyterFrontEndPlugin<IClusters> = {
@@ -18,4 +20,19 @@ const clusters: JupyterFrontEndPlugin<IClusters> = {
   activate: (app: JupyterFrontEnd) => new Clusters(app.serviceManager)
 };
 
-export default [clusters, panel, launcherCard, cellProgress, rankMarks, runOutput, timeline, toolbar];
+const preferences: JupyterFrontEndPlugin<IPreferences> = {
+  id: 'jdist:preferences',
+  description: 'What the user has set.',
+  autoStart: true,
+  optional: [ISettingRegistry],
+  provides: IPreferences,
+  activate: (_: JupyterFrontEnd, settings: ISettingRegistry | null) => {
+    const preferences = new Preferences();
+    if (settings) {
+      void preferences.follow(settings);
+    }
+    return preferences;
+  }
+};
+
+export default [clusters, preferences, panel, launcherCard, cellProgress, rankMarks, runOutput, timeline, toolbar];

@@ -37,6 +37,27 @@ export interface IClusters {
 
 export const IClusters = new Token<IClusters>('jdist:IClusters', "This user's clusters, as the server reports them.");
 
+/** The settings; their meaning is told in schema/plugin.json. */
+export interface IPreferenceValues {
+  readonly showStatus: boolean;
+  readonly notifyHangs: boolean;
+  readonly notifyEvents: boolean;
+  readonly notifyClusters: boolean;
+  readonly showCellMarks: boolean;
+  readonly maxRankTabs: number;
+  readonly maxRankLines: number;
+  readonly maxOutputLines: number;
+  readonly refreshSeconds: number;
+}
+
+/** What the user has set, and that it has changed. */
+export interface IPreferences {
+  readonly values: IPreferenceValues;
+  readonly changed: ISignal<IPreferences, void>;
+}
+
+export const IPreferences = new Token<IPreferences>('jdist:IPreferences', 'The settings of jdist.');
+
 /** The commands. Their arguments `{ cluster, ranks }` say for which ranks; the default is what the panel shows. */
 export const CommandIDs = {
   openPanel: 'jdist:open-panel',

@@ -1,8 +1,19 @@
 import { describe, expect, it } from 'vitest';
 
 import { labelOf, stepOf } from '../src/remedy';
-import { doneCount, failedFirst, htmlOf, IAlike, IRunBundle, partsOf, Segment } from '../src/run/model';
-import { isStderr, keyOf, lineCount, linesByRank, opens, ranksIn, segmentsFor } from '../src/run/segments';
+import { doneCount, failedFirst, htmlOf, IAlike, IRunBundle, partsOf, RankChoice, Segment } from '../src/run/model';
+import {
+  ISource,
+  isStderr,
+  keyOf as keyWithin,
+  lineCount,
+  linesByRank,
+  opens,
+  ranksIn,
+  segmentsFor
+} from '../src/run/segments';
+
+const keyOf = (segment: Segment, choice: RankChoice, source: ISource): string => keyWithin(segment, choice, source, 8);
 
 const RUN: IRunBundle = {
   version: 1,
@@ -106,7 +117,9 @@ describe('the segments', () => {
   it('of bars of many ranks are one that is changed in its place', () => {
     const texts = Array.from({ length: 9 }, (_, i) => ({ ranks: `${i}`, text: `${i} %\nb ${i}` }));
     const bars: IAlike = { kind: 'alike', ranks: '0-8', text: '0-8 %\nb', texts };
-    expect([opens(bars), opens(alike), opens(text)]).toEqual([true, false, false]);
+    expect([opens(bars, 8), opens(alike, 8), opens(text, 8)]).toEqual([true, false, false]);
+    expect([opens(bars, 9), opens(alike, 1)]).toEqual([false, true]);
+    expect(keyWithin(bars, 'all', source, 9)).not.toBe(keyOf(bars, 'all', source)); // drawn again
     expect(linesByRank({ ...bars, texts: texts.slice(7) })).toBe('[7] 7 %\n[7] b 7\n[8] 8 %\n[8] b 8');
     expect(keyOf({ ...bars, text: '9 %' }, 'all', source)).toBe(keyOf(bars, 'all', source));
     expect(keyOf({ ...alike, text: '9 %' }, 'all', source)).not.toBe(keyOf(alike, 'all', source));

@@ -4,7 +4,7 @@ import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application'
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import { IClusters } from '../tokens';
+import { IClusters, IPreferences } from '../tokens';
 import { markPausedLines } from './paused';
 import { CellProgress, isCode } from './progress';
 
@@ -12,16 +12,22 @@ export const cellProgress: JupyterFrontEndPlugin<void> = {
   id: 'jdist:cell-progress',
   description: 'How many ranks a cell runs on, how many are done, and the lines at which ranks are paused.',
   autoStart: true,
-  requires: [INotebookTracker, IClusters],
+  requires: [INotebookTracker, IClusters, IPreferences],
   optional: [ITranslator],
-  activate: (_: JupyterFrontEnd, notebooks: INotebookTracker, clusters: IClusters, translator: ITranslator | null) => {
+  activate: (
+    _: JupyterFrontEnd,
+    notebooks: INotebookTracker,
+    clusters: IClusters,
+    preferences: IPreferences,
+    translator: ITranslator | null
+  ) => {
     const trans = (translator ?? nullTranslator).load('jdist');
     const known = new WeakSet<object>();
     const mark = (panel: NotebookPanel): void => {
       for (const cell of panel.content.widgets) {
         if (isCode(cell) && !known.has(cell)) {
           known.add(cell);
-          new CellProgress(cell, trans); // disposed with the cell
+          new CellProgress(cell, preferences, trans); // disposed with the cell
         }
       }
     };

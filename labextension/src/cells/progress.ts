@@ -6,6 +6,7 @@ import { IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 
 import { doneCount, IRunBundle, MIME, partsOf, VERSION } from '../run/model';
+import { IPreferences } from '../tokens';
 import { markOf } from './mark';
 
 const BEGINS = /^\s*%%dist(\s|$)/;
@@ -14,12 +15,14 @@ const BEGINS = /^\s*%%dist(\s|$)/;
 export class CellProgress implements IDisposable {
   constructor(
     private _cell: CodeCell,
+    private _preferences: IPreferences,
     private _trans: TranslationBundle
   ) {
     this._node.className = 'jdist-CellProgress';
     this._node.setAttribute('role', 'img');
     _cell.outputArea.model.changed.connect(this._update, this);
     _cell.model.contentChanged.connect(this._update, this);
+    _preferences.changed.connect(this._update, this);
     _cell.disposed.connect(() => this.dispose());
     // An opened notebook has its outputs before its cells are drawn: then there is no place for the mark yet.
     void _cell.ready.then(() => this._update());
@@ -42,7 +45,8 @@ export class CellProgress implements IDisposable {
     if (this._isDisposed || this._cell.isDisposed) {
       return;
     }
-    const run = BEGINS.test(this._cell.model.sharedModel.source) ? runOf(this._cell.outputArea.model) : undefined;
+    const mayShow = this._preferences.values.showCellMarks && BEGINS.test(this._cell.model.sharedModel.source);
+    const run = mayShow ? runOf(this._cell.outputArea.model) : undefined;
     const holder = this._cell.inputArea?.node;
     if (!run || !holder) {
       this._node.remove();

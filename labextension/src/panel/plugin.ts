@@ -5,7 +5,6 @@ import { ICommandPalette } from '@jupyterlab/apputils';
 import { IEditorServices } from '@jupyterlab/codeeditor';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRunningSessionManagers } from '@jupyterlab/running';
-import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
@@ -21,26 +20,23 @@ import { notePauses } from '../shell/steps';
 import { Tabs } from '../shell/tabs';
 import { Terminals } from '../shell/terminals';
 import { StartDialogs } from '../start/dialog';
-import { IClusters } from '../tokens';
+import { IClusters, IPreferences } from '../tokens';
 import { RanksPanel } from './panel';
 import { persistState } from './persistedstate';
 import { Selection } from './selection';
 
-const ID = 'jdist:plugin';
-
 /** Requires only what every front end provides; Notebook 7 lacks some of the optional services. */
 export const panel: JupyterFrontEndPlugin<void> = {
-  id: ID,
+  id: 'jdist:plugin',
   description: 'The panel of clusters and ranks, its commands, and the status bar.',
   autoStart: true,
-  requires: [IClusters],
+  requires: [IClusters, IPreferences],
   optional: [
     ITranslator,
     INotebookTracker,
     ICommandPalette,
     ILayoutRestorer,
     IStateDB,
-    ISettingRegistry,
     IStatusBar,
     IRunningSessionManagers,
     ILabShell,
@@ -49,12 +45,12 @@ export const panel: JupyterFrontEndPlugin<void> = {
   activate: (
     app: JupyterFrontEnd,
     clusters: IClusters,
+    preferences: IPreferences,
     translator: ITranslator | null,
     notebooks: INotebookTracker | null,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
     state: IStateDB | null,
-    settings: ISettingRegistry | null,
     statusBar: IStatusBar | null,
     running: IRunningSessionManagers | null,
     lab: ILabShell | null,
@@ -84,21 +80,21 @@ export const panel: JupyterFrontEndPlugin<void> = {
     selection.changed.connect(() => commands.notifyCommandChanged());
     void persistState(state, clusters, selection);
 
-    const side = new RanksPanel({ clusters, selection, commands, trans });
+    const side = new RanksPanel({ clusters, selection, commands, trans, preferences });
     app.shell.add(side, 'left', { rank: 350 });
     restorer?.add(side, side.id);
 
     const status = new StatusItem(clusters, open, trans);
-    const preferences = { showStatus: true, showNotices: true };
     const activeStateChanged = new Signal<object, void>({});
     statusBar?.registerStatusItem('jdist:status', {
       item: status,
       align: 'left',
       rank: 20,
-      isActive: () => preferences.showStatus && clusters.current !== undefined,
+      isActive: () => preferences.values.showStatus && clusters.current !== undefined,
       activeStateChanged
     });
     clusters.changed.connect(() => activeStateChanged.emit());
+    preferences.changed.connect(() => activeStateChanged.emit());
     if (running) {
       addRunning(running, clusters, commands, trans);
     }
@@ -106,16 +102,6 @@ export const panel: JupyterFrontEndPlugin<void> = {
       void clusters.choose(cluster);
       open();
     };
-    const isEnabled = (): boolean => preferences.showNotices;
-    showNotices({ clusters, trans, isEnabled, show, seenRuns: name => seenRuns(notebooks, name) });
-    void settings?.load(ID).then(loaded => {
-      const apply = (): void => {
-        preferences.showNotices = loaded.composite.showNotices !== false;
-        preferences.showStatus = loaded.composite.showStatus !== false;
-        activeStateChanged.emit();
-      };
-      loaded.changed.connect(apply);
-      apply();
-    });
+    showNotices({ clusters, trans, preferences, show, seenRuns: name => seenRuns(notebooks, name) });
   }
 };

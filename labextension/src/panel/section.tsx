@@ -7,7 +7,7 @@ import { Message } from '@lumino/messaging';
 import * as React from 'react';
 
 import { IState } from '../states';
-import { IClusters } from '../tokens';
+import { IClusters, IPreferences } from '../tokens';
 import { Selection } from './selection';
 
 /** What all sections share. */
@@ -16,10 +16,8 @@ export interface IContext {
   selection: Selection;
   commands: CommandRegistry;
   trans: TranslationBundle;
+  preferences: IPreferences;
 }
-
-/** Milliseconds after which times are drawn again. */
-const TICK = 1000;
 
 export abstract class Section extends ReactWidget implements Toolbar.IWidgetToolbar {
   constructor(
@@ -35,6 +33,7 @@ export abstract class Section extends ReactWidget implements Toolbar.IWidgetTool
     this.title.caption = label;
     context.clusters.changed.connect(this._onChanged, this);
     context.selection.changed.connect(this._onChanged, this);
+    context.preferences.changed.connect(this._onPreferences, this);
   }
 
   /** The height in pixels at which nothing has to be scrolled. */
@@ -76,13 +75,20 @@ export abstract class Section extends ReactWidget implements Toolbar.IWidgetTool
     }
   }
 
+  private _onPreferences(): void {
+    if (this.isVisible) {
+      this._startClock();
+    }
+  }
+
+  /** Draws times again every `refreshSeconds`. */
   private _startClock(): void {
     window.clearInterval(this._clock);
     this._clock = window.setInterval(() => {
       if (this.isVisible && this.context.clusters.current) {
         this.update();
       }
-    }, TICK);
+    }, this.context.preferences.values.refreshSeconds * 1000);
     this.update();
   }
 

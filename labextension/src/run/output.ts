@@ -8,6 +8,7 @@ import { Panel, Widget } from '@lumino/widgets';
 
 import { formatDuration, formatWholeSeconds } from '../format';
 import { IRemedy } from '../remedy';
+import { IPreferences } from '../tokens';
 import { EndFollower } from './endfollower';
 import { FailureList } from './failurelist';
 import { doneCount, IRunBundle, MIME, partsOf, VERSION } from './model';
@@ -19,13 +20,11 @@ import { SegmentList } from './segmentlist';
 import { ISource } from './segments';
 import { VerdictBox } from './verdictbox';
 
-/** An output of more lines scrolls within a box of its own. */
-const LONG = 60;
-
 /** The services that a run's output needs. */
 export interface IRunServices {
   rendermime: IRenderMimeRegistry;
   trans: TranslationBundle;
+  preferences: IPreferences;
   /** Carries out a remedy for the run that the widget shows, and returns what to say about it. */
   takeRemedy: (run: IRunBundle, from: Widget, remedy: IRemedy) => Promise<string>;
   /** Resumes the run's paused ranks with a command of `CommandIDs`; without it, there are no buttons. */
@@ -61,6 +60,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     this._fillFooter();
     this._recovery = _services.load && new Recovery(_services.load, reason => this._showLost(reason));
     this.tabs.chosen.connect(() => this._show());
+    _services.preferences.changed.connect(this._show, this); // until it is disposed
   }
 
   readonly tabs: RankTabs;
@@ -103,17 +103,19 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     if (!run) {
       return;
     }
+    const { maxRankTabs, maxRankLines, maxOutputLines } = this._services.preferences.values;
     const parts = partsOf(run);
     if (this.tabs.choice !== 'all' && !parts.some(part => part.rank === this.tabs.choice)) {
       this.tabs.choose('all');
     }
-    this.tabs.show_(parts);
+    this.tabs.show_(parts, maxRankTabs);
     this._showNotices(run);
-    const lines = this._segments.show_(run.segments ?? [], this.tabs.choice, this._source);
-    this._body.toggleClass('jdist-mod-long', lines > LONG);
+    const lines = this._segments.show_(run.segments ?? [], this.tabs.choice, this._source, maxRankLines);
+    const isLong = lines > maxOutputLines;
+    this._body.toggleClass('jdist-mod-long', isLong);
     this._end.update();
     this._failures.show_(run, this.tabs.choice, this._source);
-    this._label(parts.length > 1, lines > LONG);
+    this._label(parts.length > 1, isLong);
     this._paused.show_(run);
     this._paused.setHidden(this._paused.isHidden || !!this._lost);
     this._verdict.show_(run.verdict, run.state !== 'done' && !this._lost);

@@ -5,7 +5,7 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import { CommandIDs, IClusters } from '../tokens';
+import { CommandIDs, IClusters, IPreferences } from '../tokens';
 import { IRunBundle, MIME } from './model';
 import { RunOutput } from './output';
 import { RankTabs } from './ranktabs';
@@ -19,13 +19,14 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
   id: 'jdist:run-output',
   description: 'The output of a run by rank.',
   autoStart: true,
-  requires: [IRenderMimeRegistry, IClusters, INotebookTracker],
+  requires: [IRenderMimeRegistry, IClusters, INotebookTracker, IPreferences],
   optional: [ITranslator],
   activate: (
     app: JupyterFrontEnd,
     rendermime: IRenderMimeRegistry,
     clusters: IClusters,
     notebooks: INotebookTracker,
+    preferences: IPreferences,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jdist');
@@ -44,7 +45,7 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
       {
         safe: true, // JupyterLab sanitizes the HTML of an untrusted notebook
         mimeTypes: [MIME],
-        createRenderer: () => new RunOutput({ rendermime, trans, takeRemedy, step, load, timeline })
+        createRenderer: () => new RunOutput({ rendermime, trans, preferences, takeRemedy, step, load, timeline })
       },
       RANK
     );

@@ -8,9 +8,6 @@ import { formatDuration } from '../format';
 import { isFailure, outcomeState } from '../states';
 import { failedFirst, IPart, RankChoice } from './model';
 
-/** More ranks than this are shown as a strip. */
-const MOST_TABS = 8;
-
 /** A tablist: the arrow keys, Home and End move the focus, and the output of the focused rank is shown. */
 export class RankTabs extends Widget {
   constructor(
@@ -57,9 +54,9 @@ export class RankTabs extends Widget {
     return this._id(this._choice);
   }
 
-  /** Shows the ranks as they are now; the choice and the focus stay as they are. */
-  show_(parts: IPart[]): void {
-    const isStrip = parts.length > MOST_TABS;
+  /** Shows the ranks as they are now, as a strip if they are more than `maxTabs`; choice and focus stay as they are. */
+  show_(parts: IPart[], maxTabs: number): void {
+    const isStrip = parts.length > maxTabs;
     this.toggleClass('jdist-mod-strip', isStrip);
     this.node.hidden = parts.length < 2;
     const failed = parts.filter(part => isFailure(part.state)).length;

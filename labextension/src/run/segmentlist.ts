@@ -20,10 +20,15 @@ export class SegmentList extends Panel {
     this.addClass('jdist-RunSegments');
   }
 
-  /** Shows the segments; widgets of unchanged segments stay as they are. Returns the number of lines. */
-  show_(segments: Segment[], choice: RankChoice, source: ISource): number {
+  /**
+   * Shows the segments; widgets of unchanged segments stay as they are. Returns the number of lines.
+   *
+   * Lines of more than `maxLines` ranks that are alike are one line, which opens.
+   */
+  show_(segments: Segment[], choice: RankChoice, source: ISource, maxLines: number): number {
+    this._maxLines = maxLines;
     const wanted = segments.flatMap(segment => segmentsFor(segment, choice));
-    const keys = wanted.map(segment => keyOf(segment, choice, source));
+    const keys = wanted.map(segment => keyOf(segment, choice, source, maxLines));
     const known = new Map<string, Widget[]>();
     this._keys.forEach((key, i) => known.set(key, [...(known.get(key) ?? []), this.widgets[i]]));
     const next = wanted.map((segment, i) => known.get(keys[i])?.shift() ?? this._make(segment, choice, source));
@@ -45,7 +50,7 @@ export class SegmentList extends Panel {
     widget.addClass('jdist-RunSegment');
     const who = ranksIn(segment);
     if (choice === 'all' && who) {
-      const isWhole = segment.kind === 'alike' && !opens(segment); // it tells whose each number is
+      const isWhole = segment.kind === 'alike' && !opens(segment, this._maxLines); // it tells whose each number is
       widget.addWidget(this._gutter(who, isStderr(segment), isWhole));
     }
     widget.addWidget(this._content(segment, source));
@@ -57,7 +62,7 @@ export class SegmentList extends Panel {
   /** Shows what is new in a segment that is changed in its place. */
   private _change(widget: Widget, segment: Segment): void {
     const lines = [...widget.children()].find(child => child instanceof OpeningLines);
-    if (lines && opens(segment)) {
+    if (lines && opens(segment, this._maxLines)) {
       lines.show_(segment);
     }
   }
@@ -80,7 +85,7 @@ export class SegmentList extends Panel {
     switch (segment.kind) {
       case 'text':
       case 'alike':
-        if (opens(segment)) {
+        if (opens(segment, this._maxLines)) {
           return new OpeningLines(this._rendermime);
         }
         return this._text(segment.text, segment.stderr);
@@ -122,6 +127,7 @@ export class SegmentList extends Panel {
   }
 
   private _keys: string[] = [];
+  private _maxLines = 0;
 }
 
 /** Renders a piece of the bundle's HTML; JupyterLab sanitizes it unless the notebook is trusted. */

@@ -3,9 +3,6 @@
 import { includesRank } from '../format';
 import { htmlOf, IAlike, RankChoice, Segment } from './model';
 
-/** Lines of more ranks than this, such as progress bars, open to show them by rank. */
-const MOST_JOINED = 8;
-
 /** The HTML that pieces refer to, and whether the notebook is trusted. */
 export interface ISource {
   html: unknown;
@@ -24,9 +21,9 @@ export function segmentsFor(segment: Segment, choice: RankChoice): Segment[] {
   return !segment.ranks || includesRank(segment.ranks, choice) ? [segment] : [];
 }
 
-/** Whether the segment is one line for the lines of many ranks, which it opens to show. */
-export function opens(segment: Segment): segment is IAlike {
-  return segment.kind === 'alike' && segment.texts.length > MOST_JOINED;
+/** Whether the segment is one line for the lines of more than `maxLines` ranks, which it opens to show. */
+export function opens(segment: Segment, maxLines: number): segment is IAlike {
+  return segment.kind === 'alike' && segment.texts.length > maxLines;
 }
 
 /** The lines of each rank of such a segment, with the rank before each. */
@@ -36,9 +33,9 @@ export function linesByRank({ texts }: IAlike): string {
 }
 
 /** Equal for segments that look the same, and for one that opens, which is changed in its place. */
-export function keyOf(segment: Segment, choice: RankChoice, source: ISource): string {
+export function keyOf(segment: Segment, choice: RankChoice, source: ISource, maxLines: number): string {
   const kind = choice === 'all' ? 'all' : 'one';
-  if (opens(segment)) {
+  if (opens(segment, maxLines)) {
     return `${kind}opens${segment.ranks}`;
   }
   if (segment.kind !== 'shown') {

@@ -5,7 +5,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 
 import { ICluster, IVerdict } from '../api';
 import { IRunBundle } from '../run/model';
-import { IClusters } from '../tokens';
+import { IClusterChange, IClusters, IPreferences } from '../tokens';
 
 /** Milliseconds after which a notification closes by itself. */
 const AUTO_CLOSE = 8000;
@@ -15,41 +15,39 @@ const WAIT = 1000;
 export interface INotices {
   clusters: IClusters;
   trans: TranslationBundle;
-  isEnabled: () => boolean;
+  /** Which kinds of notifications are shown. */
+  preferences: IPreferences;
   /** Shows the cluster in the panel. */
   show: (cluster: string) => void;
   /** The cluster's runs whose output the user has in front of them. */
   seenRuns: (cluster: string) => IRunBundle[];
 }
 
-/** Shows notifications from now on, as long as they are enabled. */
+/** Shows notifications from now on, of the kinds that are wanted at the time. */
 export function showNotices(options: INotices): void {
-  const { clusters, isEnabled, seenRuns } = options;
-  /** By cluster, the last run that was reported: not again, even if its verdict has been withdrawn meanwhile. */
-  const reported = new Map<string, number>();
-  clusters.changed.connect((_, { name, notices }) => {
-    const cluster = clusters.get(name);
-    const verdict = cluster?.verdicts?.find(each => each.is_certain);
-    const isNew = verdict !== undefined && reported.get(name) !== verdict.run;
-    if (verdict) {
-      reported.set(name, verdict.run);
+  const { clusters, preferences } = options;
+  const verdicts = new Verdicts(options);
+  const presence = new Presence(options);
+  clusters.changed.connect((_, change) => {
+    const { notifyHangs, notifyEvents, notifyClusters } = preferences.values;
+    if (notifyEvents) {
+      showEvents(options, change);
     }
-    [...reported.keys()].filter(each => !clusters.get(each)).forEach(each => reported.delete(each));
-    if (!isEnabled()) {
-      return;
-    }
-    const hasFailed = cluster?.starting === null || cluster?.state === 'failed';
-    for (const notice of new Set(notices)) {
-      window.setTimeout(() => {
-        if (!seenRuns(name).some(run => saysNotice(run, notice))) {
-          Notification.emit(notice, hasFailed ? 'error' : 'info', { autoClose: hasFailed ? false : AUTO_CLOSE });
-        }
-      }, WAIT);
-    }
-    if (cluster && verdict && isNew) {
-      window.setTimeout(() => showVerdict(options, cluster, verdict), WAIT);
-    }
+    verdicts.update(change.name, notifyHangs);
+    presence.update(notifyClusters);
   });
+}
+
+function showEvents({ clusters, seenRuns }: INotices, { name, notices }: IClusterChange): void {
+  const cluster = clusters.get(name);
+  const hasFailed = cluster?.starting === null || cluster?.state === 'failed';
+  for (const notice of new Set(notices)) {
+    window.setTimeout(() => {
+      if (!seenRuns(name).some(run => saysNotice(run, notice))) {
+        Notification.emit(notice, hasFailed ? 'error' : 'info', { autoClose: hasFailed ? false : AUTO_CLOSE });
+      }
+    }, WAIT);
+  }
 }
 
 /** Whether the output of the run has the notice. */
@@ -78,4 +76,51 @@ export function dismissWhen(id: string, clusters: IClusters, isOver: () => boole
     }
   };
   clusters.changed.connect(check);
+}
+
+/** Runs that cannot finish: each is reported once, even if its verdict has been withdrawn meanwhile. */
+class Verdicts {
+  constructor(private readonly _options: INotices) {}
+
+  update(name: string, isWanted: boolean): void {
+    const { clusters } = this._options;
+    const cluster = clusters.get(name);
+    const verdict = cluster?.verdicts?.find(each => each.is_certain);
+    const isNew = verdict !== undefined && this._reported.get(name) !== verdict.run;
+    if (verdict) {
+      this._reported.set(name, verdict.run);
+    }
+    [...this._reported.keys()].filter(each => !clusters.get(each)).forEach(each => this._reported.delete(each));
+    if (cluster && verdict && isNew && isWanted) {
+      window.setTimeout(() => showVerdict(this._options, cluster, verdict), WAIT);
+    }
+  }
+
+  /** By cluster, the last run that was reported. */
+  private readonly _reported = new Map<string, number>();
+}
+
+/** Clusters that become ready and that are gone, after the first list. */
+class Presence {
+  constructor(private readonly _options: INotices) {}
+
+  update(isWanted: boolean): void {
+    const { clusters, trans } = this._options;
+    if (!clusters.isKnown || clusters.problem) {
+      return;
+    }
+    const before = this._ready;
+    // A cluster that forms its world again, or does not answer for a while, is neither gone nor new.
+    const ready = clusters.all.filter(({ name, state }) => state === 'ready' || before?.has(name));
+    this._ready = new Set(ready.map(each => each.name));
+    if (!before || !isWanted) {
+      return;
+    }
+    const report = (text: string): void => void Notification.info(text, { autoClose: AUTO_CLOSE });
+    [...this._ready].filter(name => !before.has(name)).forEach(name => report(trans.__('Cluster %1 is ready.', name)));
+    [...before].filter(name => !clusters.get(name)).forEach(name => report(trans.__('Cluster %1 is gone.', name)));
+  }
+
+  /** The names of clusters that have been ready; undefined until the first list is known. */
+  private _ready: Set<string> | undefined;
 }
