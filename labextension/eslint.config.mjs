@@ -2,6 +2,8 @@
 import js from '@eslint/js';
 import tseslint from 'typescript-eslint';
 
+import { noUntranslatedTexts } from './eslint.texts.mjs';
+
 export default tseslint.config(
   { ignores: ['built/', 'lib/', 'node_modules/', 'style/'] },
   {
@@ -27,5 +29,9 @@ export default tseslint.config(
         { selector: 'interface', format: ['PascalCase'], custom: { regex: '^I[A-Z]', match: true } }
       ]
     }
+  },
+  {
+    files: ['src/**/*.{ts,tsx}'],
+    rules: { 'no-restricted-syntax': noUntranslatedTexts }
   }
 );
