@@ -4,6 +4,7 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { cellProgress } from './cells/plugin';
 import { rankMarks } from './cells/rankmarks';
 import { Clusters } from './clusters';
+import { metrics } from './metrics/plugin';
 import { panel } from './panel/plugin';
 import { Preferences } from './preferences';
 import { runOutput } from './run/plugin';
@@ -35,4 +36,15 @@ const preferences: JupyterFrontEndPlugin<IPreferences> = {
   }
 };
 
-export default [clusters, preferences, panel, launcherCard, cellProgress, rankMarks, runOutput, timeline, toolbar];
+export default [
+  clusters,
+  preferences,
+  panel,
+  launcherCard,
+  cellProgress,
+  rankMarks,
+  runOutput,
+  metrics,
+  timeline,
+  toolbar
+];
