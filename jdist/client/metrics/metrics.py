@@ -78,6 +78,15 @@ class Metrics:
             raise UsageError(f"the metrics cannot be written to {target}: {e.strerror or e}") from None
         return target
 
+    def to_tensorboard(self, directory: str | os.PathLike[str]) -> Path:
+        """Write event files for TensorBoard, in a folder for each rank; the folder of the run.
+
+        Raises UsageError if tensorboard is not installed, or if they cannot be written.
+        """
+        from jdist.client.metrics.tensorboard import write_events
+
+        return write_events(self, directory, self.run)
+
     def __repr__(self) -> str:
         text: str = self._chart().text()
         return text
