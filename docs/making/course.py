@@ -7,14 +7,17 @@ from pathlib import Path
 
 import nbformat
 from nbconvert import MarkdownExporter
+from traitlets.config import Config
 
 COURSE = "course"
 """The notebooks' folder in the site."""
+HIDDEN = "hide-cell"
+"""The tag of cells that only check results. JupyterLab folds them, and the site leaves them out."""
 
 
 def pages(folder: Path) -> dict[str, str | bytes]:
     """``{path: Markdown or picture}``: an index, a page for each notebook, and their pictures and scripts."""
-    exporter = MarkdownExporter()
+    exporter = MarkdownExporter(config=Config(TagRemovePreprocessor={"enabled": True, "remove_cell_tags": [HIDDEN]}))
     found: dict[str, str | bytes] = {}
     for path in sorted(folder.glob("[0-9]*.ipynb")):
         notebook = nbformat.read(path, as_version=4)

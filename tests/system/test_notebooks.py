@@ -79,6 +79,16 @@ def test_form(name: str) -> None:
     assert not [cell.source for cell in shows if not cell.outputs]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cell_that_only_checks_is_folded(name: str) -> None:
+    """A reader sees what is taught; the checks run all the same."""
+    for cell in nbformat.read(NOTEBOOKS / name, as_version=4).cells:
+        lines = [line for line in cell.source.splitlines() if not line.startswith("%%")]
+        if cell.cell_type == "code" and lines and all(line.startswith("assert ") for line in lines):
+            assert cell.metadata.get("jupyter", {}).get("source_hidden"), cell.source
+            assert "hide-cell" in cell.metadata.get("tags", ()), cell.source
+
+
 @pytest.mark.timeout(300)  # what each takes in seconds on an idle machine, a loaded one takes in minutes
 @pytest.mark.usefixtures("own_clusters")
 @pytest.mark.parametrize("name", NAMES)
