@@ -56,9 +56,7 @@ function compare(a: string | number, b: string | number): number {
 export function summary(variant: IVariant, trans: TranslationBundle): string {
   const { shape, dtype, length, value } = variant;
   const size = shape ? `[${shape.join(', ')}]` : '';
-  return [size, dtype, length === null ? '' : trans._n('%1 item', '%1 items', length), value]
-    .filter(Boolean)
-    .join(' ');
+  return [size, dtype, length === null ? '' : trans._n('%1 item', '%1 items', length), value].filter(Boolean).join(' ');
 }
 
 /** `64 B`, or `64 B … 1 KiB` where the ranks differ. */
