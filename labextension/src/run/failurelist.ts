@@ -2,9 +2,9 @@
 
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { TranslationBundle } from '@jupyterlab/translation';
-import { Panel, Widget } from '@lumino/widgets';
+import { Panel, PanelLayout, Widget } from '@lumino/widgets';
 
-import { includesRank } from '../format';
+import { formatRanks, includesRank, parseRanks } from '../format';
 import { htmlOf, IFailing, IRunBundle, RankChoice } from './model';
 import { remedyRow, TakeRemedy } from './remedyrow';
 import { renderHtml } from './segmentlist';
@@ -35,7 +35,12 @@ export class FailureList extends Panel {
     }
     this._key = key;
     [...this.widgets].forEach(widget => widget.dispose());
-    found.forEach((each, i) => this.addWidget(this._box(each, each.html, i === 0, source.trusted)));
+    const box = (each: (typeof found)[number]): Widget => this._box(each, each.html, each === found[0], source.trusted);
+    found.filter(each => !each.is_echo).forEach(each => this.addWidget(box(each)));
+    const echoes = found.filter(each => each.is_echo);
+    if (echoes.length) {
+      this.addWidget(this._folded(echoes, echoes.map(box)));
+    }
     if (more) {
       const note = new Widget();
       note.addClass('jdist-RunGap');
@@ -48,6 +53,24 @@ export class FailureList extends Panel {
     }
   }
 
+  /** One line for the ranks that failed only because another had; it opens to show how they did. */
+  private _folded(echoes: IFailing[], boxes: Widget[]): Widget {
+    const folded = new Widget({ node: document.createElement('details') });
+    folded.addClass('jdist-RunEchoes');
+    const summary = new Widget({ node: document.createElement('summary') });
+    const ranks = echoes.flatMap(each => parseRanks(each.ranks));
+    summary.node.textContent = this._trans._n(
+      'rank %2 failed because of the first failure',
+      'ranks %2 failed because of the first failure',
+      ranks.length,
+      formatRanks(ranks)
+    );
+    const layout = new PanelLayout();
+    folded.layout = layout;
+    [summary, ...boxes].forEach(widget => layout.addWidget(widget));
+    return folded;
+  }
+
   private _box(failing: IFailing, html: string, isFirst: boolean, trusted: boolean): Widget {
     const box = new Panel();
     box.addClass('jdist-RunFailure');
@@ -56,9 +79,6 @@ export class FailureList extends Panel {
     const line = document.createElement('strong');
     line.textContent = failing.headline;
     head.node.append(line);
-    if (failing.is_echo) {
-      head.node.append(document.createTextNode(` · ${this._trans.__('an effect of the first failure')}`));
-    }
     if (failing.place) {
       const place = document.createElement('code');
       place.textContent = failing.place;

@@ -30,7 +30,7 @@ PICTURE = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # one pixel
 )
 # The last has cells inserted below it.
-ATTACH, SAYS, SHOWS, FAILS, HANGS, LIVES, BARS, MANY_BARS, DETACH, LACKS = range(10)
+ATTACH, SAYS, SHOWS, FAILS, HANGS, LIVES, BARS, MANY_BARS, DETACH, MANY_RANKS, LACKS = range(11)
 CELLS = [
     "%load_ext jdist\n%dist attach shared\nwidth = 32",
     """%%dist
@@ -85,6 +85,27 @@ while not os.path.exists('SIGNAL'):
     time.sleep(0.1)
 handle.update(drawn(90), raw=True)""",
     "%dist detach",
+    # one of 64 ranks fails, and its neighbours with it
+    """from IPython.display import display
+from jdist.core.messages.runs import Text
+from jdist.core.outcome import ErrorInfo, Outcome
+from jdist.notebook.output.render import render
+from jdist.notebook.output.run_view import RunView
+from jdist.notebook.output.transcript import Transcript
+transcript, ranks = Transcript(range(64)), tuple(range(64))
+for step in range(3):
+    for at in ranks:
+        rank = at * 37 % 64
+        loss = 'nan' if (step, rank) == (1, 17) else f'{step + rank / 100:.2f}'
+        transcript.feed(Text((rank,), 'stdout', f'step {step} loss {loss}\\n'))
+    transcript.feed(Text((0, 5, 6, 7, 57), 'stdout', 'checkpoint\\n'))
+    for rank in (0, 5, 6, 7, 57):
+        transcript.feed(Text((rank,), 'stdout', f'wrote {step + rank} files\\n'))
+outcomes = dict.fromkeys(ranks, Outcome(kind='value'))
+outcomes[2] = Outcome(kind='error', error=ErrorInfo('ValueError', 'bad', ('ValueError: bad',), 3, 'train()'))
+outcomes |= {r: Outcome(kind='error', error=ErrorInfo('RuntimeError', 'closed', (), r, 'x', True)) for r in (1, 3)}
+view = RunView(run=7, ranks=ranks, state='done', outcomes=outcomes, blocks=transcript.blocks())
+display(render(view), raw=True)""",
     """%%dist
 print('loss', rank / 4)
 print('sum', rank, [rank] * 2)
@@ -385,3 +406,22 @@ def test_a_saved_notebook_with_many_ranks_that_nobody_trusts(lab: Lab) -> None:
         page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Light'})")
         page.wait_for_selector('body[data-jp-theme-light="true"]', state="attached")
         notebook.end_kernel()
+
+
+def test_of_many_ranks_each_number_can_be_told_whose_it_is_and_echoes_are_one_line(opened: LabNotebook) -> None:
+    opened.run(MANY_RANKS)
+    output = opened.output(MANY_RANKS)
+    numbers = body(output).locator("summary").nth(0)
+    expect(numbers).to_have_text("step 0 loss 0.00 … 0.63 (mean 0.315)")
+    expect(body(output)).to_contain_text("step 1 loss 1.00 … 1.63 (mean 1.317) · nan on rank 17")
+    expect(body(output)).to_contain_text("0,5-7,57wrote 0 | 5 | 6 | 7 | 57 files")
+    echoes = output.locator(".jdist-RunEchoes")
+    expect(echoes.locator("summary")).to_have_text("ranks 1,3 failed because of the first failure")
+    expect(output.locator(".jdist-RunFailure:visible")).to_have_count(1)
+    opened.picture("run-output-many-ranks", output)
+    numbers.click()
+    expect(body(output)).to_contain_text("[17] step 0 loss 0.17")
+    echoes.locator("summary").click()
+    expect(output.locator(".jdist-RunFailure:visible")).to_have_count(3)
+    opened.picture("run-output-many-ranks-open", output)
+    assert serious_findings(opened) == []
