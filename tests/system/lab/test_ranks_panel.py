@@ -77,15 +77,22 @@ def test_a_verdict_and_its_suggested_action(panel: Panelled, cluster: jdist.Clus
     expect(panel.status).to_contain_text("idle")
 
 
-def test_a_suggested_action_that_has_to_be_typed_becomes_a_cell_that_can_be_copied(
+def test_a_suggested_cell_is_asked_for_and_run_beside_the_run_that_waits(
     panel: Panelled, cluster: jdist.Cluster
 ) -> None:
     run = cluster.run("if rank != 3:\n    dist.all_reduce(torch.ones(1))", background=True)
-    panel.verdict.get_by_role("button", name="%%dist -r 3").click()
-    expect(panel.dialog).to_contain_text("%%dist -r 3")  # no notebook is open here
-    panel.dialog.get_by_role("button", name="Close").click()
-    run.cancel()
-    assert run.wait(60)
+    try:
+        panel.verdict.get_by_role("button", name="%%dist -r 3").click()
+        expect(panel.dialog).to_contain_text("Run a cell on rank 3")
+        panel.dialog.get_by_role("textbox").fill("dist.all_reduce(torch.ones(1))\nprint('joined')")
+        panel.dialog.get_by_role("button", name="Run").click()
+        panel.show_notifications()
+        expect(panel.notifications).to_contain_text("joined")
+        assert run.wait(60)
+        assert all(outcome.ok for outcome in run.outcomes.values())
+    finally:
+        run.cancel()
+        run.wait(60)
     expect(panel.row(0)).to_contain_text("idle")
 
 
