@@ -83,7 +83,9 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     }
     this._lost = '';
     this._show();
-    this._recovery?.drawn(model, run);
+    if (run.cluster_id) {
+      this._recovery?.drawn(model, run); // without it, another cluster of the same name might answer
+    }
   }
 
   dispose(): void {

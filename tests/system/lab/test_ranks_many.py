@@ -173,6 +173,7 @@ def test_themes(lab: Lab, shown: Panelled, theme: str) -> None:
     expect(shown.rows).to_have_count(4)
     shown.do("apputils:change-theme", theme=theme)
     expect(shown.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
+    expect(shown.rows).to_have_count(4)  # drawn again in this theme
     for state, row in zip(states, shown.rows.all(), strict=True):
         expect(row).to_contain_text(state)  # in words, not by colour alone
     shown.page.screenshot(path=lab.pictures / f"panel-{theme.replace(' ', '-').lower()}.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -124,32 +125,35 @@ def test_notifications_are_those_that_were_chosen(
 ) -> None:
     panel.show_notifications()
 
-    def hang() -> int:
-        """Until the page knows that the run cannot finish."""
+    @contextlib.contextmanager
+    def hang() -> Iterator[int]:
+        """A run that cannot finish, once the page knows that; a notification would go with the verdict."""
         panel.do("jdist:choose", cluster="shared")
         run = cluster.run(HANG, background=True)
-        expect(panel.verdict).to_contain_text(f"run {run.number} cannot finish")
-        run.cancel()
-        assert run.wait(LONG)
+        try:
+            expect(panel.verdict).to_contain_text(f"run {run.number} cannot finish")
+            yield run.number
+        finally:
+            run.cancel()
+            assert run.wait(LONG)
         expect(panel.cluster("shared")).to_contain_text("idle")
-        return run.number
 
     def told(text: str) -> Locator:
         return panel.notifications.get_by_text(text)
 
     set_to(panel.page, notifyHangs=False, notifyClusters=True)
-    silent = hang()
-    own = fresh_cluster(1, name="announced")
-    expect(told("Cluster announced is ready.")).to_have_count(1)
-    own.stop()
-    expect(told("Cluster announced is gone.")).to_have_count(1)
-    expect(told(f"run {silent} cannot finish")).to_have_count(0)
+    with hang() as silent:
+        own = fresh_cluster(1, name="announced")
+        expect(told("Cluster announced is ready.")).to_have_count(1)
+        own.stop()
+        expect(told("Cluster announced is gone.")).to_have_count(1)
+        expect(told(f"run {silent} cannot finish")).to_have_count(0)
 
     set_to(panel.page)
     own = fresh_cluster(1, name="unannounced")
     expect(panel.cluster("unannounced")).to_contain_text("idle")
-    told_of = hang()
-    expect(told(f"run {told_of} cannot finish")).to_have_count(1)
+    with hang() as told_of:
+        expect(told(f"run {told_of} cannot finish")).to_have_count(1)
     expect(told("Cluster unannounced is ready.")).to_have_count(0)
 
 
