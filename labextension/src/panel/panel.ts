@@ -25,10 +25,10 @@ const SHARES = new Map<unknown, number>([
 /** The sections that are as high as what they show, and the largest share of each. */
 const MOST = new Map<unknown, number>([
   [ClusterList, 0.2],
-  [VerdictList, 0.5]
+  [VerdictList, 0.55]
 ]);
-/** The share of groups while there are none. */
-const NO_GROUPS = 1;
+/** The same for groups while there are none. */
+const NO_GROUPS = 0.1;
 
 export class RanksPanel extends SidePanel {
   constructor(context: IContext) {
@@ -90,26 +90,32 @@ export class RanksPanel extends SidePanel {
     return true;
   }
 
-  /** Sections that are not drawn yet get their largest share. */
+  /** Sections that are not drawn yet get their largest share; one that is collapsed gets none. */
   private _share(): void {
     const sections = this.widgets.filter((each): each is Section => each instanceof Section);
-    const whole = sections.reduce((sum, each) => sum + each.node.clientHeight, 0);
+    const open = sections.filter(each => !each.isHidden);
+    const whole = open.reduce((sum, each) => sum + each.node.clientHeight, 0);
     this._isShareDue = !whole;
-    const fixed = sections.map(each => {
-      const most = MOST.get(each.constructor) ?? 0;
-      return whole ? Math.min(most, each.neededHeight / whole) : most;
-    });
-    const weights = sections.map(each => (MOST.has(each.constructor) ? 0 : this._weight(each)));
-    const sum = (numbers: number[]): number => numbers.reduce((total, each) => total + each, 0);
-    const rest = 1 - sum(fixed);
-    const sizes = fixed.map((each, i) => each + (rest * weights[i]) / sum(weights));
-    (this.content as AccordionPanel).setRelativeSizes(sizes);
+    const fixed = new Map(open.filter(each => this._most(each)).map(each => [each, this._fixedShare(each, whole)]));
+    const others = open.filter(each => !fixed.has(each));
+    const rest = 1 - [...fixed.values()].reduce((sum, each) => sum + each, 0);
+    const weight = (each: Section): number => SHARES.get(each.constructor) ?? 1;
+    const all = others.reduce((sum, each) => sum + weight(each), 0);
+    const shareOf = (each: Section): number =>
+      each.isHidden ? 0 : (fixed.get(each) ?? (Math.max(0, rest) * weight(each)) / all);
+    (this.content as AccordionPanel).setRelativeSizes(sections.map(shareOf));
   }
 
-  private _weight(section: Section): number {
+  private _fixedShare(section: Section, whole: number): number {
+    const most = this._most(section);
+    return whole ? Math.min(most, section.neededHeight / whole) : most;
+  }
+
+  /** The largest share of a section that is as high as what it shows; 0 if it shares what the others leave. */
+  private _most(section: Section): number {
     const cluster = this._context.clusters.current;
     const hasGroups = !!(cluster?.mesh || cluster?.groups?.length || cluster?.cell_groups?.length);
-    return section instanceof Groups && !hasGroups ? NO_GROUPS : (SHARES.get(section.constructor) ?? 1);
+    return section instanceof Groups && !hasGroups ? NO_GROUPS : (MOST.get(section.constructor) ?? 0);
   }
 
   private _isShareDue = true;
