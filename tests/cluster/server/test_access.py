@@ -19,6 +19,7 @@ PATHS = {
         if "(" in pattern
     },
 }
+EXECUTED = ("/interrupt", "/restart", "/revive", "/pause", "/resume", "/frame", "/instructions", "/cells")
 ACTIONS = {"GET": "read", "POST": "write", "DELETE": "write"}
 
 
@@ -33,7 +34,7 @@ def walk() -> list[tuple[str, str]]:
 
 
 def test_the_walk_is_of_all_routes() -> None:
-    assert len(walk()) == 19
+    assert len(walk()) == 25
     assert {path for _, path in walk()} == set(PATHS.values())
 
 
@@ -48,7 +49,7 @@ def test_nobody_gets_in_without_a_token(server: Server, method: str, path: str) 
 
 @pytest.mark.parametrize(("method", "path"), walk())
 def test_nobody_does_what_the_authorizer_denies(server: Server, method: str, path: str) -> None:
-    is_executing = path.endswith(("/interrupt", "/restart", "/revive", "/pause", "/resume", "/frame", "/instructions"))
+    is_executing = path.endswith(EXECUTED)
     is_executing |= "/variables/" in path
     action = "execute" if is_executing else ACTIONS[method]
     with server.denying(action):

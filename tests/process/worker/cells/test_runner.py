@@ -14,7 +14,11 @@ class Kernel:
 
     def __init__(self) -> None:
         self.shell = SimpleNamespace(
-            events=SimpleNamespace(register=lambda *_: None), execution_count=1, display_pub=None, run_code=None
+            events=SimpleNamespace(register=lambda *_: None),
+            execution_count=1,
+            display_pub=None,
+            run_code=None,
+            transform_cell=None,
         )
         self.session = SimpleNamespace(msg=lambda *_: {"header": {}, "msg_id": ""}, send=lambda *_, **__: None)
         self.iopub_socket = self.eventloop = None
