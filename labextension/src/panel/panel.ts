@@ -45,7 +45,10 @@ export class RanksPanel extends SidePanel {
     this._stacks = new StackTree(context);
     const sections = [new ClusterList(context), new RankTable(context), new Groups(context), new Variables(context)];
     sections.forEach(each => this.addWidget(each));
-    (this.content as AccordionPanel).collapse(sections.length - 1); // the ranks are asked only once it is opened
+    const content = this.content as AccordionPanel;
+    content.collapse(sections.length - 1); // the ranks are asked only once it is opened
+    // One that was collapsed had no share of the height.
+    content.expansionToggled.connect(() => requestAnimationFrame(() => this._share()));
     context.clusters.changed.connect(this._onChanged, this);
     this._share();
     this._onChanged();
