@@ -23,7 +23,7 @@ from jdist.client.sync.code_sync import Synced, SyncedCode
 from jdist.client.trace.trace import Trace, collect_trace
 from jdist.client.values.carrier import OnProgress
 from jdist.core.messages.base import Message
-from jdist.core.messages.introspection import Complete, Completed, Console, ConsoleAt, Inspect, Inspected, Logs, LogText
+from jdist.core.messages.introspection import Console, ConsoleAt, Logs, LogText
 from jdist.core.messages.membership import Resized
 from jdist.core.messages.observation import GetStack, Observation, Observe, StackText
 from jdist.core.messages.runs import InputReply, Interrupt, RunCell
@@ -385,18 +385,6 @@ class AsyncCluster(SessionCluster):
     async def console(self, rank: int) -> ConsoleAt:
         """Host and connection file for ``jupyter console --existing``."""
         return await self.link.query_one(self.select(rank)[0], Console(), ConsoleAt)
-
-    async def complete(self, code: str, cursor: int, ranks: Ranks = None, timeout: float = 0.2) -> dict[int, Completed]:
-        """Names that complete the text before ``cursor`` in ``code``, a line, by rank that answers in ``timeout`` s."""
-        return await self.link.query_within(self.select_paused(ranks), Complete(code, cursor), Completed, timeout)
-
-    async def inspect(self, name: str, ranks: Ranks = None, detail: int = 0, timeout: float = 0.2) -> dict[int, str]:
-        """Type, signature and documentation of a name, with ``detail`` 1 its source, by rank; "" for no such name.
-
-        A rank that does not answer within ``timeout`` seconds is missing.
-        """
-        found = await self.link.query_within(self.select_paused(ranks), Inspect(name, detail), Inspected, timeout)
-        return {r: each.text for r, each in found.items()}
 
     @property
     def link(self) -> Link:

@@ -1,4 +1,4 @@
-"""The methods of a cluster that show, list, compare and delete variables where they are."""
+"""The methods of a cluster that show, list, compare, explain and delete variables where they are."""
 
 from typing import Any
 
@@ -12,6 +12,7 @@ from jdist.client.values.variable_table import VariableTable, merge_lists
 from jdist.client.values.variables import Variables
 from jdist.core import rank_code
 from jdist.core.errors import UsageError
+from jdist.core.messages.introspection import Complete, Completed, Inspect, Inspected
 from jdist.core.messages.runs import RunCell
 from jdist.core.messages.values import ListVariables, VariableList
 
@@ -62,3 +63,19 @@ class InspectedCluster(DebuggedCluster):
         cell = RunCell(new_request(), rank_code.delete_names(wanted), self.select_paused(ranks), is_internal=True)
         run = await self._runs.wait(await self._runs.submit(cell), check=True)
         return {rank: int(count) for rank, count in run.values.items()}
+
+    async def complete(self, code: str, cursor: int, ranks: Ranks = None, timeout: float = 0.2) -> dict[int, Completed]:
+        """Names that complete the text before ``cursor`` in ``code``, a line, by rank that answers in ``timeout`` s."""
+        return await self.attachment.link.query_within(
+            self.select_paused(ranks), Complete(code, cursor), Completed, timeout
+        )
+
+    async def inspect(self, name: str, ranks: Ranks = None, detail: int = 0, timeout: float = 0.2) -> dict[int, str]:
+        """Type, signature and documentation of a name, with ``detail`` 1 its source, by rank; "" for no such name.
+
+        A rank that does not answer within ``timeout`` seconds is missing.
+        """
+        found = await self.attachment.link.query_within(
+            self.select_paused(ranks), Inspect(name, detail), Inspected, timeout
+        )
+        return {r: each.text for r, each in found.items()}

@@ -202,6 +202,13 @@ class RunBook:
         self.last_number += 1
         return self.last_number
 
+    def why_unknown(self, number: int) -> str:
+        """Why there has been no run of this number (0: none is known); "" if there has been one."""
+        if not number or not self.last_number:
+            return "no cell has been run yet"
+        newest = f"the newest is run {self.last_number}"
+        return "" if number <= self.last_number else f"there is no run {number}; {newest}"
+
     def add(self, run: Run) -> tuple[int, ...]:
         """Queue a client's run; the numbers of the runs that it waits for.
 

@@ -188,7 +188,8 @@ class RunLifecycle:
         wanted = set(message.ranks)
         unfinished = self._model.runs.running.keys() | {run.number for run in self._model.runs.queued}
         if message.run and message.request and message.run not in unfinished:
-            self._model.refuse(client, message.request, f"run {message.run} is over: there is nothing to interrupt")
+            over = f"run {message.run} is over: there is nothing to interrupt"
+            self._model.refuse(client, message.request, self._model.runs.why_unknown(message.run) or over)
             return
         for run in list(self._model.runs.running.values()):
             if message.run in (0, run.number) and (not wanted or wanted & run.pending):
@@ -206,9 +207,8 @@ class RunLifecycle:
         number = message.run or m.records.newest
         found = m.records.find(number)
         if found is None:
-            is_old = 0 < number <= m.runs.last_number
-            lacks = "the output of run {} is not kept any more" if is_old else "there is no run {}"
-            m.refuse(client, message.request, lacks.format(number) if number else "no cell has been run yet")
+            forgotten = f"the output of run {number} is not kept any more"
+            m.refuse(client, message.request, m.runs.why_unknown(number) or forgotten)
             return
         ranks, timeout, told = found
         seconds = next((end.seconds for end in reversed(told) if isinstance(end, messages.RunEnded)), -1.0)

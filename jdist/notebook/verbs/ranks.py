@@ -44,8 +44,8 @@ def interrupt(s: Session, o: Namespace) -> None:
         for n, _, ranks, _ in found.runs
         if set(ranks) & set(chosen) and o.run in (0, n)
     ]
-    if not running:
-        s.echo(f"run {o.run} is over: there is nothing to interrupt" if o.run else "nothing is running there")
+    if not running and not o.run:
+        s.echo("nothing is running there")
         return
     cluster.interrupt(chosen, run=o.run)
     s.echo(f"interrupting {', '.join(running)}; every namespace is kept, the group is re-formed before the next cell")

@@ -129,7 +129,7 @@ def test_a_client_that_was_not_there_reads_a_run() -> None:
         {0: "value", 1: "interrupted"},
     )
     d.say(ReadRun("q", run + 1), "c-2")
-    assert d.told(RequestRefused, "c-2")[-1].reason == f"there is no run {run + 1}"
+    assert d.told(RequestRefused, "c-2")[-1].reason == f"there is no run {run + 1}; the newest is run {run}"
 
 
 def test_pauses_are_recorded() -> None:

@@ -247,6 +247,8 @@ def test_interrupt_of_a_run_that_is_over_is_refused_and_stops_nothing() -> None:
     d.say(Interrupt("i", run=over))
     assert d.told(RequestRefused)[-1].reason == f"run {over} is over: there is nothing to interrupt"
     assert later in d.state.model.runs.running
+    d.say(Interrupt("i", run=later + 1))
+    assert d.told(RequestRefused)[-1].reason == f"there is no run {later + 1}; the newest is run {later}"
 
 
 def test_interrupt_of_ranks_stops_the_runs_on_them_only() -> None:
