@@ -183,7 +183,8 @@ def test_a_hang_names_its_culprit(ready: jdist.Cluster, name: str) -> None:
     assert (found.kind, found.responsible) == (hang.kind, hang.responsible), str(found)
     assert hang.words.format(host=ready.topology.hostnames[0]) in str(found)
     assert run.state == "running"
-    assert ready.status().verdicts == (found,)
+    (shown,) = ready.status().verdicts  # a later poll may have found it again: then its times are later
+    assert shown.is_same_finding(found)
     recovers(ready, run)
     with pytest.raises(jdist.CellInterrupted, match="did not finish"):
         run.check()
