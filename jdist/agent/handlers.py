@@ -26,6 +26,7 @@ from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.agent.relay.iopub import OutputRelay
 from jdist.agent.relay.node_queries import NodeQueries
 from jdist.agent.relay.rank_queries import RankQueries
+from jdist.agent.resources.meter import ResourceMeter
 from jdist.agent.starters.starter import Prewarmer
 from jdist.core import __version__
 from jdist.core.messages import debug, groups, membership, runs, saving
@@ -67,6 +68,7 @@ class AgentParts:
     ledger: RecoveryLedger
     relay: OutputRelay
     meter: GpuMeter
+    resources: ResourceMeter
     rank_queries: RankQueries
     node_queries: NodeQueries
     code_sync: CodeReceiver

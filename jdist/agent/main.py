@@ -30,6 +30,7 @@ from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.agent.relay.iopub import OutputRelay, RankLogs
 from jdist.agent.relay.node_queries import NodeQueries
 from jdist.agent.relay.rank_queries import RankQueries
+from jdist.agent.resources.meter import ResourceMeter
 from jdist.agent.starters.starter import ForkStarter, Prewarmer, SpawnStarter, Starter
 from jdist.core.messages.membership import AgentLeaving
 from jdist.core.messages.saving import EndAnnounced
@@ -69,6 +70,7 @@ class Agent:
         visibility = CudaVisibility(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER", ""))
         workers = Workers(node)
         meter = GpuMeter(workers.kernels, visibility, node.facts.gpus, node.send)
+        resources = ResourceMeter(workers.kernels, visibility, node.facts.gpus)
         code_sync = CodeReceiver(node, lambda message: workers.forward(tuple(workers.kernels), pack(message)))
         self._parts = parts = AgentParts(
             link=self._link,
@@ -78,8 +80,9 @@ class Agent:
             ledger=RecoveryLedger(),
             relay=OutputRelay(node.send, logs),
             meter=meter,
+            resources=resources,
             rank_queries=RankQueries(node, workers, logs, meter),
-            node_queries=NodeQueries(node, code_sync),
+            node_queries=NodeQueries(node, code_sync, resources),
             code_sync=code_sync,
         )
         workers.listener = WorkerHandlers(node, parts, lambda: self._is_leaving or self._over.done())
@@ -89,6 +92,7 @@ class Agent:
         """Serve until the end; the exit code."""
         self._link.open(self._controller_handlers.hello, self._controller_handlers.handle)
         self._create_task(self._beat())  # also while other nodes are still missing
+        self._create_task(self._parts.resources.run())
         try:
             return await self._over
         finally:
@@ -166,6 +170,7 @@ class Agent:
         self._parts.store.end()
         self._parts.prewarmer.stop()
         self._parts.workers.close()
+        self._parts.resources.close()
         self._gateway.close()
         self._link.close(_LINGER)
         self._logs.close()

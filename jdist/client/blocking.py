@@ -180,6 +180,7 @@ class Cluster(BaseCluster):
     check = blocking(AsyncCluster.check)
     variables = blocking(AsyncCluster.variables)
     delete = blocking(AsyncCluster.delete)
+    resources = blocking(AsyncCluster.resources)
     stack = blocking(AsyncCluster.stack)
     pause = blocking(AsyncCluster.pause)
     resume = blocking(AsyncCluster.resume)

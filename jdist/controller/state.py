@@ -46,6 +46,7 @@ from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
 from jdist.core.messages.records import ReadRun
+from jdist.core.messages.resources import ListRuns, RunIntervals
 from jdist.core.messages.runs import (
     CellRefused,
     HandlerRun,
@@ -148,6 +149,7 @@ class State:
             RunCell: self._runs.handle_run_cell,
             Interrupt: self._runs.handle_interrupt,
             ReadRun: self._runs.handle_read_run,
+            ListRuns: self._handle_list_runs,
             InputReply: self._runs.handle_input_reply,
             Pause: self._pausing.handle_pause,
             Resume: self._pausing.handle_resume,
@@ -243,6 +245,10 @@ class State:
         message = self.model.world.from_node(node, event.message)
         if message is not None and type(message) in self._from_node:
             self._from_node[type(message)](node, message)
+
+    def _handle_list_runs(self, client: str, ask: ListRuns) -> None:
+        m = self.model
+        m.send(client, RunIntervals(ask.request, m.runs.spans(m.now, ask.seconds)))
 
     def _handle_end_requested(self, event: EndRequested) -> None:
         def end(_: SaveEnded | None) -> None:

@@ -14,6 +14,7 @@
     POST   clusters/NAME/pause             execute   {"ranks": "0-1"} or nothing: all
     POST   clusters/NAME/resume            execute   {"ranks": "0-1", "how": "next", "line": 12}; how: "continue"
     GET    clusters/NAME/stacks            read      the stacks of its paused ranks, as one tree
+    GET    clusters/NAME/resources         read      ?seconds=300&points=120: what its nodes and ranks used meanwhile
     GET    clusters/NAME/variables         read      ?pattern=loss*: what its ranks have, by metadata alone
     POST   clusters/NAME/variables/show    execute   {"name": "loss"}: what its contents are, by rank
     POST   clusters/NAME/variables/check   execute   {"name": "loss"}: whether its contents are equal on all ranks
@@ -60,6 +61,7 @@ from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.stacks import StepKind
 from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.output.recorded import Bundle, recorded_bundle
+from jdist.server import resources
 from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler
 from jdist.server.starts import form_of
 from jdist.server.variables import snapshot_of, value_rows
@@ -190,6 +192,13 @@ async def _choose_frame(handler: Handler, name: str) -> None:
             await cluster.choose_frame(frame, list(those))
 
     await _apply(handler, name, choose)
+
+
+@route("GET", "clusters/NAME/resources")
+async def _show_resources(handler: Handler, name: str) -> None:
+    seconds, points = handler.number("seconds", "300", 1, 7200), handler.number("points", "120", 1, 2000)
+    found = await handler.ask(name, lambda cluster: cluster.resources(seconds, points), "the nodes")
+    handler.send(resources.snapshot_of(found))
 
 
 @route("GET", "clusters/NAME/variables")

@@ -76,7 +76,20 @@ RUNS = (
     "%dist status",
     "%dist continue",
 )
-VERBS = ("status", "list", "groups", "logs", "metrics", "trace", "profile", "doctor", "check w", "show w", "output")
+VERBS = (
+    "status",
+    "list",
+    "groups",
+    "logs",
+    "metrics",
+    "resources",
+    "trace",
+    "profile",
+    "doctor",
+    "check w",
+    "show w",
+    "output",
+)
 OTHERS = ("panel", "group firsts 0", "mesh dp=2", "pull w", "push nothere", "restart -r 1", "console -r 0", "start?")
 
 

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -91,7 +92,7 @@ def read_nvml() -> GpuReading:
     except ImportError as e:
         return GpuReading(error=str(e), is_missing=True)
     try:
-        pynvml.nvmlInit()
+        pynvml.nvmlInit()  # costs nothing from the second time on
         devices, taken = [], dict[int, dict[str, int]]()
         for index in range(pynvml.nvmlDeviceGetCount()):
             with contextlib.suppress(pynvml.NVMLError):  # it is lost, or not permitted
@@ -201,7 +202,29 @@ def use_of(
     return GpuUse(name, bound.total, bound.used, mine, bound.busy)
 
 
+def rank_use(device: str, gpu_index: int, pid: int, visibility: CudaVisibility, reading: GpuReading) -> GpuUse | None:
+    """A rank's share of its GPU: ``device`` is what the rank reported, ``gpu_index`` where it has reported none."""
+    kind, _, index = device.partition(":")
+    number = int(index) if index.isdecimal() else gpu_index
+    bound = visibility.find(number, reading.devices) if kind == "cuda" else None
+    return use_of(pid, bound, reading.devices, reading.taken)
+
+
+def _write_readings(interval: float) -> None:
+    """Write a reading every ``interval`` seconds, a line of JSON each, until one fails."""
+    error = ""
+    while not error:
+        reading = read_nvml()
+        error = reading.error
+        sys.stdout.buffer.write(msgspec.json.encode(reading) + b"\n")
+        sys.stdout.buffer.flush()
+        time.sleep(interval)
+
+
 if __name__ == "__main__":
     die_with_parent()
     set_name("jdist-gpus")
-    sys.stdout.buffer.write(msgspec.msgpack.encode(read_nvml()))
+    if len(sys.argv) > 1:
+        _write_readings(float(sys.argv[1]))
+    else:
+        sys.stdout.buffer.write(msgspec.msgpack.encode(read_nvml()))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from jdist.agent.node.gpus import CudaVisibility, GpuReading, query, use_of
+from jdist.agent.node.gpus import CudaVisibility, GpuReading, query, rank_use
 from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages.base import Message
 from jdist.core.messages.observation import Observation
@@ -145,8 +145,5 @@ class GpuMeter:
         is_old = self._loop.time() - self._measured_at > _OLD
         if kernel is None or reading is None or is_old or not isinstance(observation, Observation):
             return answer
-        kind, _, index = kernel.device.partition(":")
-        number = int(index) if index.isdecimal() else kernel.gpu_index
-        bound = self._visibility.find(number, reading.devices) if kind == "cuda" else None
-        gpu = use_of(kernel.pid, bound, reading.devices, reading.taken)
+        gpu = rank_use(kernel.device, kernel.gpu_index, kernel.pid, self._visibility, reading)
         return msgspec.structs.replace(answer, body=msgspec.structs.replace(observation, gpu=gpu))

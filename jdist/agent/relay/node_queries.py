@@ -18,6 +18,7 @@ from jdist.agent.code_sync import CodeReceiver
 from jdist.agent.node.facts import NodeContext, interface_environment
 from jdist.agent.node.gpus import GpuReading, query
 from jdist.agent.processes.helpers import start_reporter
+from jdist.agent.resources.meter import ResourceMeter
 from jdist.agent.starters.starter import Starter
 from jdist.core.errors import JdistError, LaunchError
 from jdist.core.messages import code, nodes
@@ -25,6 +26,7 @@ from jdist.core.messages.base import Progress, QueryFailed
 from jdist.core.messages.introspection import DebugLog, GetDebugLog
 from jdist.core.messages.membership import NodeFacts
 from jdist.core.messages.protocol import NodeQuery, NodeReply, NodeReplyBody
+from jdist.core.messages.resources import ReadResources
 from jdist.core.settings import TorchFactsSpec
 from jdist.wire import log
 from jdist.wire.bulk.probe import Listener, probe_path, resolve
@@ -39,10 +41,11 @@ _TORCH = 60.0  # Seconds for torch to be imported and to look for GPUs.
 class NodeQueries:
     """Answers for this node."""
 
-    def __init__(self, node: NodeContext, code_sync: CodeReceiver):
+    def __init__(self, node: NodeContext, code_sync: CodeReceiver, resources: ResourceMeter):
         self._node = node
         self._facts = node.facts
         self._code_sync = code_sync
+        self._resources = resources
         self._reporting = asyncio.Lock()
         self._listeners: dict[str, Listener] = {}
 
@@ -79,6 +82,8 @@ class NodeQueries:
                 return await asyncio.to_thread(probe_path, *probed)
             case nodes.ReadClock():
                 return nodes.ClockReading(time.time())
+            case ReadResources():
+                return await self._resources.answer(op)
             case GetDebugLog():
                 return DebugLog(log.newest(op.lines))
             case code.CompareTree() | code.StorePieces() | code.ApplyTree() | code.AdoptTree():

@@ -1,25 +1,27 @@
 """Metrics: the numbers that the ranks of a run have logged, as a table for users."""
 
-import csv
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jdist.client.metrics.series import RunMetrics
+from jdist.client.point_table import PointTable
 from jdist.core.errors import UsageError
 
-COLUMNS = ("step", "rank", "name", "value", "time")
 Row = tuple[int, int, str, float, float]
 
 
-class Metrics:
+class Metrics(PointTable):
     """What the ranks of a run have logged with ``jdist.log`` up to now; notebooks draw it.
 
     ``for step, rank, name, value, time in metrics`` goes through the points, by name and rank in the order in which
     they were logged. Of more than 10,000 points of a name on a rank, every second, fourth, … is kept. ``time`` is in
     seconds of the rank's wall clock since 1970.
     """
+
+    COLUMNS: ClassVar = ("step", "rank", "name", "value", "time")
+    NAME: ClassVar = "metrics"
 
     def __init__(self, logged: RunMetrics) -> None:
         self.run = logged.run
@@ -43,12 +45,6 @@ class Metrics:
 
         return [mark.text for mark in marks(self._series)]
 
-    @property
-    def columns(self) -> dict[str, list[Any]]:
-        """The table by column: step, rank, name, value, time."""
-        found = zip(*self, strict=True) if len(self) else iter([()] * len(COLUMNS))
-        return dict(zip(COLUMNS, map(list, found), strict=True))
-
     def __iter__(self) -> Iterator[Row]:
         for name, ranks in self._series.items():
             for rank, series in ranks.items():
@@ -57,26 +53,6 @@ class Metrics:
 
     def __len__(self) -> int:
         return sum(len(series.steps) for ranks in self._series.values() for series in ranks.values())
-
-    def to_pandas(self) -> Any:
-        """The table as a pandas DataFrame. Raises UsageError if pandas is not installed."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise UsageError("pandas is not installed here; `columns` has the same table in lists") from None
-        return pd.DataFrame(self.columns)
-
-    def to_csv(self, path: str | os.PathLike[str]) -> Path:
-        """Write the table as a CSV file with a head. Raises UsageError if it cannot be written."""
-        target = Path(path).expanduser()
-        try:
-            with target.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                writer.writerow(COLUMNS)
-                writer.writerows(self)
-        except OSError as e:
-            raise UsageError(f"the metrics cannot be written to {target}: {e.strerror or e}") from None
-        return target
 
     def to_tensorboard(self, directory: str | os.PathLike[str]) -> Path:
         """Write event files for TensorBoard, in a folder for each rank; the folder of the run.

@@ -1,4 +1,4 @@
-"""The methods of a cluster that show, list, compare, explain and delete variables where they are."""
+"""The methods of a cluster that tell what the ranks have and use, and delete variables where they are."""
 
 from typing import Any
 
@@ -6,6 +6,8 @@ from jdist.client.attachment import Attachment, Ranks
 from jdist.client.debug.debugging import DebuggedCluster
 from jdist.client.expressions import split_names
 from jdist.client.link import new_request
+from jdist.client.resources.collect import collect_resources
+from jdist.client.resources.resources import Resources
 from jdist.client.values import compare
 from jdist.client.values.carrier import reason_of
 from jdist.client.values.variable_table import VariableTable, merge_lists
@@ -20,7 +22,7 @@ _MOST = 500  # Names that are listed of each rank.
 
 
 class InspectedCluster(DebuggedCluster):
-    """The part of AsyncCluster that shows what the ranks' variables are."""
+    """The part of AsyncCluster that shows what the ranks have and use."""
 
     def __init__(self, attachment: Attachment) -> None:
         super().__init__(attachment)
@@ -63,6 +65,16 @@ class InspectedCluster(DebuggedCluster):
         cell = RunCell(new_request(), rank_code.delete_names(wanted), self.select_paused(ranks), is_internal=True)
         run = await self._runs.wait(await self._runs.submit(cell), check=True)
         return {rank: int(count) for rank, count in run.values.items()}
+
+    async def resources(self, seconds: float = 300.0, points: int = 120, timeout: float = 5.0) -> Resources:
+        """CPU, memory, GPUs and network of each node and rank during the last ``seconds``, at most about an hour.
+
+        Each quantity has ``points`` numbers at most. Nodes record it every two seconds whether or not anybody asks; one
+        that does not answer within ``timeout`` seconds is in ``missing``. Raises UsageError.
+        """
+        if not seconds > 0 or points < 1:
+            raise UsageError("resources are those of more than 0 seconds, in 1 point or more")
+        return await collect_resources(self.attachment.link, self.attachment.facts, seconds, points, timeout)
 
     async def complete(self, code: str, cursor: int, ranks: Ranks = None, timeout: float = 0.2) -> dict[int, Completed]:
         """Names that complete the text before ``cursor`` in ``code``, a line, by rank that answers in ``timeout`` s."""

@@ -5,6 +5,7 @@ one after another, run in the frame in which it is paused. A run's phases are in
 aborted, a rank that fails is counted under the abort's reason, not as an error of its own.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,11 +15,13 @@ import msgspec
 from jdist.controller.model.phases import RUN, HasPhase, Lifecycle, RunPhase, transition
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot
 from jdist.core.messages.debug import RankPaused
+from jdist.core.messages.resources import RunInterval
 from jdist.core.messages.runs import RankDone
 from jdist.core.observation import CallDigest, Verdict
 from jdist.core.profile import ProfileOptions
 
 _FINAL_POLL = 0.8  # Seconds before a run's deadline at which its ranks are asked what they do.
+_MOST_ENDED = 1000  # Runs that have ended, of which it is remembered when that was.
 _FAILURE = 200  # Characters of an error that are remembered.
 
 SETUP = "the setup cell"
@@ -191,12 +194,13 @@ class Run(HasPhase[RunPhase]):
 
 
 class RunBook:
-    """All unfinished runs of a cluster."""
+    """All unfinished runs of a cluster, and when the newest of the others were active."""
 
     def __init__(self) -> None:
         self.last_number = 0
         self.queued: list[Run] = []
         self.running: dict[int, Run] = {}
+        self._ended: deque[tuple[int, tuple[int, ...], float, float]] = deque(maxlen=_MOST_ENDED)
 
     def new_number(self) -> int:
         self.last_number += 1
@@ -257,6 +261,19 @@ class RunBook:
         """Record that the run has been sent to its ranks."""
         run.begin(now)
         self.running[run.number] = run
+
+    def end(self, run: Run, now: float) -> None:
+        """Record that the run has ended."""
+        del self.running[run.number]
+        if not run.is_internal and run.started_at is not None:
+            self._ended.append((run.number, run.ranks, run.started_at, now))
+
+    def spans(self, now: float, seconds: float) -> tuple[RunInterval, ...]:
+        """The runs that users know and that were active in the last ``seconds``, oldest first."""
+        spans = [RunInterval(n, ranks, now - b, now - e) for n, ranks, b, e in self._ended if now - e <= seconds]
+        active = (run for run in self.running.values() if not run.is_internal and run.started_at is not None)
+        spans += [RunInterval(run.number, run.ranks, now - (run.started_at or now), None) for run in active]
+        return tuple(sorted(spans, key=lambda span: span.run))
 
     def put_back(self, run: Run, why: str) -> None:
         """Put a run that no rank has begun back at the head of the queue."""

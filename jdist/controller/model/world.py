@@ -16,6 +16,8 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.membership import LauncherTask, NodeFacts
 from jdist.core.messages.observation import Observation
+from jdist.core.messages.protocol import NodeReply
+from jdist.core.messages.resources import NodeResources
 from jdist.core.messages.runs import MetricPoints, MetricsLogged, Output, OutputItem, Tail
 from jdist.core.topology import Topology
 
@@ -176,6 +178,8 @@ class World:
         if isinstance(message, MetricsLogged):
             points = tuple(filter(None, (self._points_from(node, points) for points in message.points)))
             return MetricsLogged(message.run, points) if points else None
+        if isinstance(message, NodeReply) and isinstance(message.body, NodeResources):
+            return structs.replace(message, body=self._resources_from(node, message.body))
         worker = getattr(message, "worker", None)
         if worker is not None:
             return message if self.rank_of(node, worker) is not None else None
@@ -195,6 +199,10 @@ class World:
     def _points_from(self, node: Node, points: MetricPoints) -> MetricPoints | None:
         rank = self.rank_of(node, points.rank)
         return None if rank is None else structs.replace(points, rank=rank.rank)
+
+    def _resources_from(self, node: Node, found: NodeResources) -> NodeResources:
+        ranks = {worker: self.rank_of(node, worker) for worker in found.ranks}
+        return structs.replace(found, ranks={r.rank: found.ranks[w] for w, r in ranks.items() if r is not None})
 
     def node_of_agent(self, agent: str) -> Node | None:
         node = self._node_of.get(agent)

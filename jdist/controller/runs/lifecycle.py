@@ -174,7 +174,7 @@ class RunLifecycle:
     def _end(self, run: Run) -> None:
         m = self._model
         transition(run, "ended", run.reason or "each rank's part has ended")
-        del m.runs.running[run.number]
+        m.runs.end(run, m.now)
         has_ended_well = all(end.kind == "value" for end in run.ends.values())
         if run.verdict is not None and has_ended_well and not run.verdict.has_passed:
             m.tell(run, VerdictChanged(run.number, None))

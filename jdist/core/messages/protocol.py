@@ -18,6 +18,7 @@ from jdist.core.messages import (
     nodes,
     observation,
     records,
+    resources,
     runs,
     saving,
     status,
@@ -25,8 +26,9 @@ from jdist.core.messages import (
 )
 from jdist.core.messages.base import CommonReplyBody, Message
 
-NodeOp = nodes.NodeOp | code.NodeOp | introspection.GetDebugLog
-NodeReplyBody = nodes.NodeReplyBody | code.NodeReplyBody | introspection.DebugLog | CommonReplyBody
+NodeOp = nodes.NodeOp | code.NodeOp | resources.NodeOp | introspection.GetDebugLog
+_NodeAnswer = nodes.NodeReplyBody | code.NodeReplyBody | resources.NodeReplyBody | introspection.DebugLog
+NodeReplyBody = _NodeAnswer | CommonReplyBody
 RankOp = values.RankOp | observation.RankOp | introspection.RankOp | debug.RankOp | membership.Invite
 _RankAnswer = values.RankReplyBody | observation.RankReplyBody | introspection.RankReplyBody | debug.RankReplyBody
 _ControllerAnswer = groups.GroupCreated | membership.RankReplyBody
@@ -67,9 +69,11 @@ class RankReply(Message, frozen=True):
 
 _Query = RankQuery | NodeQuery
 _Reply = RankReply | NodeReply
-_CellMessage = runs.ClientMessage | debug.ClientMessage | saving.ClientMessage | records.ClientMessage
-ClientMessage = status.ClientMessage | _CellMessage | membership.ClientMessage | groups.ClientMessage | _Query
-_Runs = runs.ToClient | debug.ToClient | saving.ToClient | records.ToClient
+_CellMessage = runs.ClientMessage | debug.ClientMessage | saving.ClientMessage
+_Recorded = records.ClientMessage | resources.ClientMessage
+_Members = membership.ClientMessage | groups.ClientMessage
+ClientMessage = status.ClientMessage | _CellMessage | _Recorded | _Members | _Query
+_Runs = runs.ToClient | debug.ToClient | saving.ToClient | records.ToClient | resources.ToClient
 ToClient = status.ToClient | _Runs | observation.VerdictChanged | _Reply
 _FromCells = runs.AgentMessage | debug.AgentMessage | saving.AgentMessage | observation.Stalled
 AgentMessage = membership.AgentMessage | groups.AgentMessage | _FromCells | _Reply

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from collections.abc import Sequence
 
-from jdist.core.quantities import parse_count
+from jdist.core.quantities import parse_count, parse_duration
 from jdist.core.ranks import RankSet, describe_fresh_ranks, describe_ranks
 from jdist.notebook.output.screen import plain
 from jdist.notebook.panel.open import open_panel
@@ -20,6 +20,25 @@ def status(s: Session, _: Namespace) -> None:
     found = cluster.status()
     alive = [row.rank for row in found.ranks if row.pid and row.state != "unreachable"]
     s.screen.show(status_bundle(found, cluster.look(alive) if alive else {}))
+
+
+@verb(
+    "resources",
+    RANKS,
+    option("--last", type=parse_duration, default=300.0, metavar="TIME", help="how far back: 60s, 5m (default), 1h"),
+    option("--csv", metavar="FILE", help="write the numbers as a table: time, node, rank, name, value"),
+)
+def resources(s: Session, o: Namespace) -> None:
+    """CPU, memory, GPUs and network of each node and rank over time: resources [-r RANKS] [--last 5m] [--csv FILE]"""
+    cluster = s.cluster
+    found = cluster.resources(o.last)
+    if o.csv:
+        s.echo(f"{len(list(found)):,} numbers written to {found.to_csv(o.csv)}")
+        return
+    s.echo(found.headline)
+    s.screen.show(table(*found.summary(cluster.select(o.ranks, o.group))))
+    for note in found.notes:
+        s.echo(note)
 
 
 @verb("panel", attaches=None)

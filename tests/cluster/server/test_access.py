@@ -34,7 +34,7 @@ def walk() -> list[tuple[str, str]]:
 
 
 def test_the_walk_is_of_all_routes() -> None:
-    assert len(walk()) == 25
+    assert len(walk()) == 26
     assert {path for _, path in walk()} == set(PATHS.values())
 
 

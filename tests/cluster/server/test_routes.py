@@ -275,3 +275,20 @@ def test_the_wheel_enables_it() -> None:
 def test_a_server_starts_without_torch() -> None:
     code = "import sys, jdist.server.extension; print(sorted({'torch', 'numpy', 'IPython'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_resources(browser: Browser, cluster: jdist.Cluster) -> None:
+    run = cluster.run("1")
+
+    def sampled() -> bool:
+        (first, _) = browser.get("jdist/clusters/shared/resources?seconds=60&points=30")["nodes"]
+        return len(first["ranks"]) == 2 and "cpu" in first["ranks"][0]["series"]
+
+    assert eventually(sampled, LONG)
+    found = browser.get("jdist/clusters/shared/resources?seconds=60&points=30")
+    assert [(n["node"], [r["rank"] for r in n["ranks"]]) for n in found["nodes"]] == [(0, [0, 1]), (1, [2, 3])]
+    first = found["nodes"][0]
+    assert len(first["ages"]) == len(first["series"]["memory"]) == len(first["ranks"][0]["series"]["cpu"]) <= 30
+    assert run.number in [each["run"] for each in found["runs"]]
+    assert found["missing"] == []
+    assert browser.request("GET", "jdist/clusters/shared/resources?seconds=0")[0] == HTTPStatus.BAD_REQUEST

@@ -107,7 +107,10 @@ class Bed:
             *(cast("Any", part) for part in (self.link, self.workers, self.store, self.prewarmer)),
             self.ledger,
             OutputRelay(self._send, self.logs),
-            *(cast("Any", part) for part in (self.meter, self.rank_queries, self.node_queries, self.code_sync)),
+            *(
+                cast("Any", part)
+                for part in (self.meter, Double(), self.rank_queries, self.node_queries, self.code_sync)
+            ),
         )
         self.controller = ControllerHandlers(cast("NodeContext", node), parts, self.finished.append)
         self.events = WorkerHandlers(cast("NodeContext", node), parts, lambda: self.is_ending)

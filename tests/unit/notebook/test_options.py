@@ -198,6 +198,8 @@ BAD = [
     ("trace", "--run last", "'last'"),
     ("trace", "--safe f.json", "did you mean --save?"),
     ("metrics", "--cvs f.csv", "did you mean --csv?"),
+    ("resources", "--last soon", "'soon'"),
+    ("resources", "--cvs f.csv", "did you mean --csv?"),
     ("profile", "--safe f.json", "did you mean --save?"),
     ("run", "script", "SCRIPT.py"),
     ("run", "-t never a.py", "20, 20s or 5m"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.client.metrics.metrics import COLUMNS, KeptMetrics, Metrics
+from jdist.client.metrics.metrics import KeptMetrics, Metrics
 from jdist.client.metrics.series import RunMetrics
 from jdist.core.errors import UsageError
 from jdist.core.messages.runs import MetricsLogged
@@ -32,7 +32,7 @@ def test_the_table() -> None:
     assert (metrics.run, metrics.names, metrics.ranks, len(metrics)) == (3, ["loss", "lr"], [0, 1], 6)
     assert next(row[:4] for row in metrics) == (5, 0, "loss", 0.5)
     columns = metrics.columns
-    assert tuple(columns) == COLUMNS
+    assert tuple(columns) == Metrics.COLUMNS
     assert columns["step"] == [5, 6, 5, 6, 5, 5]
     assert columns["rank"] == [0, 0, 1, 1, 0, 1]
     assert columns["name"] == ["loss"] * 4 + ["lr"] * 2
@@ -45,7 +45,7 @@ def test_a_data_frame() -> None:
     frame = Metrics(logged()).to_pandas()
     assert isinstance(frame, pd.DataFrame)
     assert frame.pivot_table(index="step", columns="rank", values="value", aggfunc="first").shape == (1, 2)
-    assert Metrics(RunMetrics(1)).to_pandas().columns.tolist() == list(COLUMNS)
+    assert Metrics(RunMetrics(1)).to_pandas().columns.tolist() == list(Metrics.COLUMNS)
 
 
 def test_a_csv_file(tmp_path: Path) -> None:

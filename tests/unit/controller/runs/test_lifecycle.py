@@ -10,6 +10,7 @@ from jdist.core.messages.groups import CarriedNames, FormWorld
 from jdist.core.messages.membership import Restart, StartWorker
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.protocol import RankReply
+from jdist.core.messages.resources import ListRuns, RunInterval, RunIntervals
 from jdist.core.messages.runs import (
     AbortRun,
     ExecuteCell,
@@ -416,3 +417,20 @@ def test_a_client_that_left_gets_its_run_ended_all_the_same() -> None:
     assert d.state.model.generation == 2
     assert {h.run for h in d.heard(AbortRun)} == {run}
     assert {f.generation for f in d.heard(FormWorld)} == {1, 2}
+
+
+def test_when_runs_were_active() -> None:
+    d = Driver().ready()
+    started = d.now
+    first = d.run((0, 1))
+    own = d.run((3,), is_internal=True)
+    d.now = started + 2.0
+    second = d.run((2,))
+    for rank in (0, 1, 3):
+        d.finish(rank)
+    d.now = started + 10.0
+    d.say(ListRuns("spans", 60.0))
+    (spans,) = d.told(RunIntervals)
+    assert spans.runs == (RunInterval(first, (0, 1), 10.0, 8.0), RunInterval(second, (2,), 8.0, None)), own
+    d.say(ListRuns("later", 5.0))
+    assert [span.run for span in d.told(RunIntervals)[-1].runs] == [second]

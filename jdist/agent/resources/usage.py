@@ -1,0 +1,162 @@
+"""Usage: what this node and processes with their descendants use now, by the kernel's counters.
+
+Linux counts network traffic by interface and not by process, so the network is the node's only.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import psutil
+from msgspec import Struct
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_INFINIBAND_TYPE = "32"  # ARPHRD_INFINIBAND of linux/if_arp.h
+_IB_WORD = 4  # Bytes in the unit of port_xmit_data and port_rcv_data (kernel: ABI/stable/sysfs-class-infiniband).
+
+
+class ProcessUsage(Struct, frozen=True):
+    """A process's counters."""
+
+    parent: int
+    cpu: float  # Seconds of CPU time, with those of the child processes that it has waited for.
+    memory: int  # Bytes of its resident set.
+
+
+class Usage(Struct, frozen=True):
+    """What was used at one time, by quantity (see core/messages/resources); of processes by the key they were given."""
+
+    node: dict[str, float]
+    processes: dict[int, dict[str, float]]
+
+
+class _UsageReading(Struct, frozen=True):
+    """Counters that only grow; differences of two readings are rates."""
+
+    at: float
+    cpu: float
+    received: int
+    sent: int
+    processes: dict[int, tuple[int, float]]  # Pid and CPU seconds, by key.
+
+
+class UsageReader:
+    """Reads what is used; rates are those since its last reading. Not safe for use by two threads at once."""
+
+    def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys"), now: Callable[[], float] = time.monotonic):
+        self._proc = proc
+        self._sys = sys
+        self._now = now
+        self._cpus = sorted(os.sched_getaffinity(0))
+        self._before: _UsageReading | None = None
+
+    @property
+    def cores(self) -> int:
+        """The number of cores that processes of this node may use."""
+        return len(self._cpus)
+
+    def read(self, pids: Mapping[int, int]) -> Usage:
+        """Of the node, and of the processes ``{key: pid}``. Rates are left out in the first reading."""
+        found = read_processes(self._proc)
+        trees = with_descendants(pids, found)
+        cpu = {key: (pids[key], sum(found[pid].cpu for pid in tree)) for key, tree in trees.items()}
+        received, sent = read_network(self._proc, self._sys)
+        after = _UsageReading(self._now(), self._busy_seconds(), received, sent, cpu)
+        memory = psutil.virtual_memory()
+        node = {"memory": float(memory.total - memory.available)}
+        processes = {key: {"memory": float(found[pids[key]].memory)} for key in trees}
+        before, self._before = self._before, after
+        if before is not None and (elapsed := after.at - before.at) > 0:
+            node["cpu"] = _rate(before.cpu, after.cpu, elapsed)
+            node["received"] = _rate(before.received, received, elapsed)
+            node["sent"] = _rate(before.sent, sent, elapsed)
+            for key, (pid, seconds) in cpu.items():
+                earlier = before.processes.get(key)
+                # One that was not there began since then, and so did its counter.
+                spent = earlier[1] if earlier is not None and earlier[0] == pid else 0.0
+                processes[key]["cpu"] = _rate(spent, seconds, elapsed)
+        return Usage(node, processes)
+
+    def _busy_seconds(self) -> float:
+        """CPU seconds that the cores of this node have worked."""
+        times = psutil.cpu_times(percpu=True)
+        # psutil numbers the cores that are online from 0, so a number may be missing there.
+        own = [times[i] for i in self._cpus if i < len(times)] or times
+        return float(sum(t.user + t.nice + t.system + t.irq + t.softirq + t.steal for t in own))
+
+
+def _rate(before: float, after: float, seconds: float) -> float:
+    """A counter that has been reset, such as that of an interface, gives 0."""
+    return max(0.0, after - before) / seconds
+
+
+def read_processes(proc: Path = Path("/proc")) -> dict[int, ProcessUsage]:
+    """All processes by pid. psutil would open several files of each, several times."""
+    found = {}
+    for name in os.listdir(proc):
+        if not name.isdecimal():
+            continue
+        try:
+            data = (proc / name / "stat").read_bytes()
+        except OSError:  # it has ended
+            continue
+        fields = data.rpartition(b")")[2].split()  # proc(5): the third field comes first
+        times = sum(map(int, fields[11:15]))
+        found[int(name)] = ProcessUsage(int(fields[1]), times / _TICK, int(fields[21]) * _PAGE)
+    return found
+
+
+def with_descendants(pids: Mapping[int, int], found: Mapping[int, ProcessUsage]) -> dict[int, list[int]]:
+    """``{key: pids}`` of each process that exists and all of its descendants."""
+    children: dict[int, list[int]] = {}
+    for pid, process in found.items():
+        children.setdefault(process.parent, []).append(pid)
+    trees = {}
+    for key, root in pids.items():
+        if root in found:
+            tree = trees[key] = [root]
+            for pid in tree:  # grows meanwhile
+                tree += children.get(pid, ())
+    return trees
+
+
+def read_network(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> tuple[int, int]:
+    """Bytes received and sent over the network since the node started, RDMA included."""
+    interfaces = _read_interfaces(proc)
+    names = set(interfaces) - {"lo"}
+    folder = sys / "class/net"
+    # Bridges, bonds and pairs of virtual interfaces count what a device below them has counted.
+    names = {name for name in names if (folder / name / "device").exists()} or names
+    received, sent = _read_infiniband(sys)
+    if received or sent:  # IP over InfiniBand is in those counters
+        names = {name for name in names if _read(folder / name / "type") != _INFINIBAND_TYPE}
+    return received + sum(interfaces[n][0] for n in names), sent + sum(interfaces[n][1] for n in names)
+
+
+def _read_interfaces(proc: Path) -> dict[str, tuple[int, int]]:
+    """Bytes received and sent by interface of this process's network namespace."""
+    found = {}
+    for line in _read(proc / "self/net/dev").splitlines()[2:]:
+        name, _, numbers = line.partition(":")
+        fields = numbers.split()
+        found[name.strip()] = int(fields[0]), int(fields[8])
+    return found
+
+
+def _read_infiniband(sys: Path) -> tuple[int, int]:
+    ports = list((sys / "class/infiniband").glob("*/ports/*/counters"))
+    return _words(p / "port_rcv_data" for p in ports), _words(p / "port_xmit_data" for p in ports)
+
+
+def _words(counters: Iterable[Path]) -> int:
+    texts = map(_read, counters)
+    return _IB_WORD * sum(int(text) for text in texts if text.isdecimal())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
