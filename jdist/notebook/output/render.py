@@ -43,12 +43,10 @@ def render(view: RunView, limit: int = LIMIT) -> dict[str, Any]:
 def _plain(view: RunView, limit: int, room: int, longest_traceback: int) -> str:
     notices = view.newest_notices(limit // 200)
     head = [f"note: {notice}" if notice[:1].isalnum() else notice for notice in notices]  # others have their own mark
-    end = [
-        view.paused_text,
-        cut(view.verdict_text, limit // 20),
-        *_plain_failures(view, room, longest_traceback),
-        view.footer,
-    ]
+    wrong = [cut(view.verdict_text, limit // 20), *_plain_failures(view, room, longest_traceback)]
+    if view.follows_failures:
+        wrong = [*wrong[1:], wrong[0]]
+    end = [view.paused_text, *wrong, view.footer]
     room = limit - sum(size(part) + 1 for part in (*head, *end))
     if view.lead is None:
         body = [plain_body(view.blocks, room)]
@@ -96,7 +94,9 @@ def _html(view: RunView, tracebacks: Sequence[str], limit: int, room: int) -> st
     head = "".join(map(markup.notice, view.newest_notices(limit // 200)))
     verdict = markup.notice(cut(view.verdict_text, limit // 100)) if view.verdict_text else ""
     paused = markup.notice(view.paused_text) if view.paused_text else ""
-    end = paused + verdict + _html_failures(view, tracebacks, room) + markup.muted(view.footer)
+    failures = _html_failures(view, tracebacks, room)
+    wrong = failures + verdict if view.follows_failures else verdict + failures
+    end = paused + wrong + markup.muted(view.footer)
     return f"<div>{head}{_html_output(view, limit - size(head) - size(end) - 100)}{end}</div>"
 
 

@@ -123,6 +123,7 @@ class VerdictJson(_Record, frozen=True):
     is_certain: bool
     details: list[str] = []
     remedies: list[Remedy] = []
+    follows_failures: bool = False  # It stands below the failures, one of which is its cause.
 
 
 class PauseJson(_Record, frozen=True):
@@ -253,7 +254,7 @@ def _verdict(view: RunView, most: int) -> VerdictJson | None:
     headline = cut(ansi.strip(v.final_headline if is_over else v.headline), most)
     details = [cut(ansi.strip(line), most) for line in v.details[:_DETAILS]]
     remedies = [] if is_over else [*v.remedies]
-    return VerdictJson(headline, v.is_certain, details, remedies)
+    return VerdictJson(headline, v.is_certain, details, remedies, view.follows_failures)
 
 
 def _pauses(view: RunView, most: int) -> list[PauseJson]:

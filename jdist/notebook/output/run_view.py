@@ -205,6 +205,15 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
         return found[:count], found[count:]
 
     @property
+    def follows_failures(self) -> bool:
+        """Whether the verdict stands below the failures: ranks wait for one that has failed, which is the cause."""
+        v = self.verdict
+        if v is None or v.kind == "mismatch":
+            return False
+        causes, _ = self.failures
+        return any(f.kind in ("error", "lost") and not f.is_echo and set(f.ranks) & set(v.responsible) for f in causes)
+
+    @property
     def echo_summary(self) -> str:
         """``ranks 0,2 failed because of rank 1``; there is at least one echo."""
         causes, echoes = self.failures

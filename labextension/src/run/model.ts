@@ -64,6 +64,8 @@ export interface IFinding {
   is_certain: boolean;
   details?: string[];
   remedies?: IRemedy[];
+  /** It stands below the failures, one of which is its cause. */
+  follows_failures?: boolean;
 }
 
 /** Ranks that are paused at the same place: a line of the cell of run `of_run`, or of `file` if that is absent. */

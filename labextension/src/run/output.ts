@@ -121,7 +121,16 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     this._paused.show_(run);
     this._paused.setHidden(this._paused.isHidden || !!this._lost);
     this._verdict.show_(run.verdict, run.state !== 'done' && !this._lost);
+    this._placeVerdict(!!run.verdict?.follows_failures);
     this._showFooter(run, parts.length);
+  }
+
+  /** The first cause stands on top: the verdict, or a failure that has led to it. */
+  private _placeVerdict(isBelow: boolean): void {
+    const [verdict, failures] = [this._verdict, this._failures].map(each => this.widgets.indexOf(each));
+    if (verdict > failures !== isBelow) {
+      this.insertWidget(failures, this._verdict);
+    }
   }
 
   /** Makes the body the panel of the tabs, and lets the keyboard reach it where it scrolls. */

@@ -201,6 +201,8 @@ def test_a_failure_comes_first_and_its_rank_too(notebook: LabNotebook) -> None:
     expect(tabs(output).nth(1)).to_have_attribute("aria-label", re.compile("^rank 2, failed after"))
     first = output.locator(".jdist-RunFailure").first
     expect(first).to_contain_text("failed: ValueError: bad shard")
+    said = output.locator(".jdist-RunFailure, .jdist-RunVerdict").filter(visible=True)
+    expect(said.last).to_contain_text("has not entered barrier")  # the failure that led to it stands above it
     expect(first.get_by_role("button", name="traceback")).to_have_attribute("aria-expanded", "true")
     expect(first).to_contain_text("raise ValueError('bad shard')")
     notebook.picture("run-output-failure", notebook.cell(FAILS))

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jdist.core.messages.runs import Display, Tail, Text
+from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.core.topology import Topology
 from jdist.notebook.output.body import IMAGES_LIMIT
@@ -486,3 +487,24 @@ def test_progress_bars_of_many_ranks_are_one_that_opens():
     assert huge["text/plain"].startswith("[0-2999] train 40-46 %")
     assert "the 128 slowest of 3000" in huge["text/html"]
     assert len(huge[MIME]["segments"][0]["texts"]) == 128
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank_2", "is_below"),
+    [
+        ("missing", failed(), True),  # others waited for a rank that has failed
+        ("missing", failed(kind="lost"), True),
+        ("missing", failed(kind="timeout"), False),  # it only ended because all did
+        ("missing", failed(echo=True), False),
+        ("missing", ok(), False),
+        ("mismatch", failed(), False),  # the calls that differ are why it failed
+    ],
+)
+def test_the_first_cause_stands_before_the_verdict_and_else_after_it(kind, rank_2, is_below) -> None:
+    reason = "rank 2 has not entered barrier #3"
+    outcomes = dict.fromkeys(RANKS, failed("KeyboardInterrupt", "", kind="interrupted", line=9)) | {2: rank_2}
+    shown = view(outcomes=outcomes, verdict=Verdict(12, kind, (2,), (0, 1, 3), reason))
+    for text in texts(shown).values():
+        cause = text.find("rank 2 (node 1")
+        assert (0 <= cause < text.index(reason)) == is_below, text
+    assert render(shown)[MIME]["verdict"].get("follows_failures", False) == is_below
