@@ -57,6 +57,7 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.debug.stack_tree import Stacks, listed, merge
 from jdist.client.trace.columns import columns
 from jdist.core.errors import UsageError
+from jdist.core.messages.resources import MOST_SECONDS
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.stacks import StepKind
 from jdist.launch.base import ENTRY_POINTS
@@ -196,7 +197,7 @@ async def _choose_frame(handler: Handler, name: str) -> None:
 
 @route("GET", "clusters/NAME/resources")
 async def _show_resources(handler: Handler, name: str) -> None:
-    seconds, points = handler.number("seconds", "300", 1, 7200), handler.number("points", "120", 1, 2000)
+    seconds, points = handler.number("seconds", "300", 1, MOST_SECONDS), handler.number("points", "120", 1, 2000)
     found = await handler.ask(name, lambda cluster: cluster.resources(seconds, points), "the nodes")
     handler.send(resources.snapshot_of(found))
 

@@ -18,7 +18,7 @@ from jdist.agent.resources.gpu_stream import GpuStream
 from jdist.agent.resources.history import UsageHistory
 from jdist.agent.resources.usage import Usage, UsageReader
 from jdist.core.errors import UsageError
-from jdist.core.messages.resources import NodeResources, ReadResources
+from jdist.core.messages.resources import MOST_SECONDS, NodeResources, ReadResources
 
 _log = logging.getLogger("jdist.agent")
 
@@ -26,7 +26,7 @@ _INTERVAL = 2.0  # Seconds between samples,
 _WATCHED_INTERVAL = 1.0  # and while a client asks.
 _WATCHED = 15.0  # Seconds after a question for which that counts.
 _MOST_SHARE = 0.01  # Of a core, for sampling.
-_MOST_SECONDS, _MOST_POINTS = 2 * 3600.0, 2000
+_MOST_POINTS = 2000
 
 
 class ResourceMeter:
@@ -72,8 +72,8 @@ class ResourceMeter:
 
     async def answer(self, ask: ReadResources) -> NodeResources:
         """What was used during the last ``ask.seconds``. Raises UsageError for a question that makes no sense."""
-        if not (0 < ask.seconds <= _MOST_SECONDS and 0 < ask.points <= _MOST_POINTS):
-            raise UsageError(f"seconds: up to {_MOST_SECONDS:.0f}; points: 1 to {_MOST_POINTS}")
+        if not (0 < ask.seconds <= MOST_SECONDS and 0 < ask.points <= _MOST_POINTS):
+            raise UsageError(f"seconds: up to {MOST_SECONDS}; points: 1 to {_MOST_POINTS}")
         self._watched_until = time.monotonic() + _WATCHED
         self._asked.set()
         ages, node, ranks = await asyncio.to_thread(self._history.read, time.monotonic(), ask.seconds, ask.points)

@@ -85,9 +85,10 @@ class Resources(PointTable):
 
     @property
     def headline(self) -> str:
-        """``resources of the last 5 min 0 s · 2 nodes · 4 ranks``."""
+        """``resources of the last 5 min · 2 nodes · 4 ranks``."""
         counts = (format_count(len(self.nodes), "node"), format_count(len(self.ranks), "rank"))
-        return " · ".join((f"resources of the last {format_whole_seconds(self.seconds)}", *counts))
+        whole = format_whole_seconds(self.seconds).removesuffix(" 0 s").removesuffix(" 0 min")
+        return " · ".join((f"resources of the last {whole}", *counts))
 
     @property
     def notes(self) -> list[str]:

@@ -15,6 +15,7 @@ from jdist.client.values.variables import Variables
 from jdist.core import rank_code
 from jdist.core.errors import UsageError
 from jdist.core.messages.introspection import Complete, Completed, Inspect, Inspected
+from jdist.core.messages.resources import MOST_SECONDS
 from jdist.core.messages.runs import RunCell
 from jdist.core.messages.values import ListVariables, VariableList
 
@@ -72,8 +73,9 @@ class InspectedCluster(DebuggedCluster):
         Each quantity has ``points`` numbers at most. Nodes record it every two seconds whether or not anybody asks; one
         that does not answer within ``timeout`` seconds is in ``missing``. Raises UsageError.
         """
-        if not seconds > 0 or points < 1:
-            raise UsageError("resources are those of more than 0 seconds, in 1 point or more")
+        if not 0 < seconds <= MOST_SECONDS or points < 1:
+            limit = f"nodes record the last {MOST_SECONDS // 3600} hours"
+            raise UsageError(f"seconds: more than 0, and at most {MOST_SECONDS} ({limit}); points: 1 or more")
         return await collect_resources(self.attachment.link, self.attachment.facts, seconds, points, timeout)
 
     async def complete(self, code: str, cursor: int, ranks: Ranks = None, timeout: float = 0.2) -> dict[int, Completed]:

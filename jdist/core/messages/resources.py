@@ -12,6 +12,10 @@ from jdist.core.messages.base import Message
 Series = dict[str, tuple[float, ...]]  # By quantity; NaN where it is unknown.
 
 
+MOST_SECONDS = 7200
+"""For longer than this, nothing is recorded."""
+
+
 class ReadResources(Message, frozen=True):
     """Ask for the last ``seconds``, averaged over that many ``points`` at most."""
 

@@ -31,12 +31,13 @@ def status(s: Session, _: Namespace) -> None:
 def resources(s: Session, o: Namespace) -> None:
     """CPU, memory, GPUs and network of each node and rank over time: resources [-r RANKS] [--last 5m] [--csv FILE]"""
     cluster = s.cluster
+    chosen = cluster.select(o.ranks, o.group)
     found = cluster.resources(o.last)
     if o.csv:
         s.echo(f"{len(list(found)):,} numbers written to {found.to_csv(o.csv)}")
         return
     s.echo(found.headline)
-    s.screen.show(table(*found.summary(cluster.select(o.ranks, o.group))))
+    s.screen.show(table(*found.summary(chosen)))
     for note in found.notes:
         s.echo(note)
 

@@ -38,7 +38,7 @@ def test_the_table(tmp_path: Path) -> None:
 
 def test_the_summary() -> None:
     assert repr(found()).splitlines() == [
-        "resources of the last 5 min 0 s · 1 node · 2 ranks",
+        "resources of the last 5 min · 1 node · 2 ranks",
         "            cores busy  mean  peak  memory   peak  received",
         "node 0 (a)        2.00  1.50  2.00   2 GiB  3 GiB  2.0 MB/s",
         "rank 0            1.00  0.75  1.00   1 GiB  1 GiB",
