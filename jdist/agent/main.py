@@ -70,7 +70,8 @@ class Agent:
         visibility = CudaVisibility(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER", ""))
         workers = Workers(node)
         meter = GpuMeter(workers.kernels, visibility, node.facts.gpus, node.send)
-        resources = ResourceMeter(workers.kernels, visibility, node.facts.gpus)
+        agents = max(1, options.task.local_size) if options.task is not None else 1
+        resources = ResourceMeter(workers.kernels, visibility, node.facts.gpus, agents=agents)
         code_sync = CodeReceiver(node, lambda message: workers.forward(tuple(workers.kernels), pack(message)))
         self._parts = parts = AgentParts(
             link=self._link,

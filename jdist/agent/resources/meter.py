@@ -25,19 +25,28 @@ _log = logging.getLogger("jdist.agent")
 _INTERVAL = 2.0  # Seconds between samples,
 _WATCHED_INTERVAL = 1.0  # and while a client asks.
 _WATCHED = 15.0  # Seconds after a question for which that counts.
-_MOST_SHARE = 0.01  # Of a core, for sampling.
+_MOST_SHARE = 0.01  # Of a core, for sampling by all agents of the node.
 _MOST_POINTS = 2000
 
 
 class ResourceMeter:
-    """The meter of one agent. ``gpu_count``: GPUs that the node's ranks see; without any, no driver is asked."""
+    """The meter of one agent, of ``agents`` on this node.
+
+    ``gpu_count``: how many GPUs the node's ranks see; without any, no driver is asked.
+    """
 
     def __init__(
-        self, kernels: Mapping[int, Kernel], visibility: CudaVisibility, gpu_count: int, gpus: GpuStream | None = None
+        self,
+        kernels: Mapping[int, Kernel],
+        visibility: CudaVisibility,
+        gpu_count: int,
+        gpus: GpuStream | None = None,
+        agents: int = 1,
     ):
         self._kernels = kernels
         self._visibility = visibility
         self._gpu_count = gpu_count
+        self._most_share = _MOST_SHARE / agents
         self._reader = UsageReader()
         self._history = UsageHistory()
         if gpus is None and gpu_count and not visibility.is_blind:
@@ -54,7 +63,7 @@ class ResourceMeter:
                 self._asked.clear()
                 cost = await self._sample()
                 is_watched = time.monotonic() < self._watched_until
-                pause = max(_WATCHED_INTERVAL if is_watched else _INTERVAL, cost / _MOST_SHARE)
+                pause = max(_WATCHED_INTERVAL if is_watched else _INTERVAL, cost / self._most_share)
                 if is_watched:
                     await asyncio.sleep(pause)
                     continue
