@@ -207,9 +207,11 @@ def test_a_verdicts_ways_out_are_buttons(cluster: jdist.Cluster, board: ClusterP
     press(board, "%%dist -r 0")
     assert says(board, "write the call")
     _, code = board._verdicts.children[0].children[-1].children
-    code.value = "dist.barrier()"
+    code.value = "dist.barrier(); print('here', rank)\n6 * 7"
     press(board, "%%dist -r 0")
     assert run.wait(LONG)
+    assert says(board, "here 0")
+    assert "42" in board._message.value
     assert all(outcome.ok for outcome in run.outcomes.values())
     assert eventually(lambda: not board._verdicts.children, LONG)
     again = cluster.run_async("if rank: dist.barrier()")
@@ -217,3 +219,26 @@ def test_a_verdicts_ways_out_are_buttons(cluster: jdist.Cluster, board: ClusterP
     press(board, "%dist interrupt")
     assert again.wait(LONG)
     assert again.outcomes[1].kind == "interrupted"
+
+
+def test_a_suggested_interrupt_leaves_other_runs_alone(cluster: jdist.Cluster, board: ClusterPanel) -> None:
+    beside = cluster.run_async(SLEEP, ranks="2-3")
+    hanging = cluster.run_async("if rank == 0: dist.recv(torch.zeros(1), 1)", ranks="0-1")
+    assert eventually(lambda: board._verdicts.children, LONG)
+    press(board, f"%dist interrupt --run {hanging.number}")
+    assert hanging.wait(LONG)
+    assert says(board, f"interrupting run {hanging.number}; ")
+    assert not beside.is_done
+    beside.cancel()
+    assert beside.wait(LONG)
+
+
+def test_the_actions_of_a_cluster_that_is_gone_are_not_offered(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
+    cluster = fresh_cluster(2, 1)
+    with opened(cluster) as board:
+        cluster.run_async("if rank: dist.barrier()")
+        assert eventually(lambda: board._verdicts.children, LONG)
+        assert len(board._verdicts.children[0].children) > 1
+        jdist.attach(cluster.name).stop()
+        assert eventually(lambda: board._sight.state == "gone", LONG)
+        assert len(board._verdicts.children[0].children) == 1, "the verdict is still shown"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ipywidgets import Combobox, Text
+from msgspec import structs
 
 from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
@@ -15,14 +16,17 @@ from jdist.core.observation import Verdict
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
 from jdist.core.remedy import Remedy
 from jdist.core.stacks import StepKind
+from jdist.notebook.output.recorded import recorded_bundle
 from jdist.notebook.panel import html, widgets
 from jdist.notebook.panel.html import Sight
 from jdist.notebook.panel.part import LATE, PanelPart, Visibility
+from jdist.notebook.text.limits import cut
 from jdist.notebook.text.remedy_text import command, typed, worded
 from jdist.wire.transport.keys import Connection
 
 _HINT = "all, 0-3,7, node=1, dp=0, !2"
 _UNSEEN_PAUSE = 10.0  # Seconds until it is asked again whether a browser shows the panel, while cells run.
+_MOST_OUTPUT = 2000  # Characters that are shown of a cell that was run by a button.
 _UNSEEN = "no browser has shown this for a while; it resumes when one does"
 
 
@@ -197,7 +201,10 @@ class ClusterPanel(PanelPart):
         self._groups.value = html.draw_groups(found)
         self._after_click()
         self._draw_table()
-        self._draw_verdicts(found.verdicts if found is not None else ())
+        verdicts = found.verdicts if found is not None else ()
+        if sight.state in ("silent", "gone"):  # then suggested actions would have no effect
+            verdicts = tuple(structs.replace(verdict, remedies=()) for verdict in verdicts)
+        self._draw_verdicts(verdicts)
         widgets.set_visible(self._controls, sight.state != "gone")
         widgets.set_visible(self._pause, found is not None and bool(found.runs))
         widgets.set_visible(self._steps, found is not None and any(row.paused is not None for row in found.ranks))
@@ -243,8 +250,8 @@ class ClusterPanel(PanelPart):
         """A button for a suggested action; one that runs a cell has a field for the cell beside it."""
         label = f"{command(remedy)}: {remedy.effect}"
         if remedy.action == "interrupt":
-            chosen = remedy.ranks or None
-            return self._button(label, remedy.effect, lambda: self._interrupt(self._cluster.select(chosen)))
+            chosen, run = remedy.ranks or None, remedy.run
+            return self._button(label, remedy.effect, lambda: self._interrupt(self._cluster.select(chosen), run))
         if remedy.action != "run_cell":
             return widgets.markup(html.draw_message(f"→ {label}", is_error=False))
         code = widgets.field(Text, "", f"the cell for {label}", placeholder="such as dist.barrier()")
@@ -255,16 +262,20 @@ class ClusterPanel(PanelPart):
     def _chosen(self) -> tuple[int, ...]:
         return self._cluster.select(self._ranks.value.strip() or None)
 
-    def _interrupt(self, ranks: tuple[int, ...]) -> None:
+    def _interrupt(self, ranks: tuple[int, ...], run: int = 0) -> None:
+        """Interrupt what runs on these ranks, or of that one run only."""
+
         async def interrupt(cluster: AsyncCluster) -> str:
-            running = [f"run {n}" for n, _, on, _ in (await cluster.status()).runs if set(ranks) & set(on)]
-            await cluster.interrupt(ranks)
+            runs = [(n, on) for n, _, on, _ in (await cluster.status()).runs if run in (0, n)]
+            running = [f"run {n}" for n, on in runs if set(ranks) & set(on)]
+            await cluster.interrupt(ranks, run=run)
             if not running:
                 return f"nothing is running on {describe_ranks(ranks)}"
             kept = "every namespace is kept, the group is re-formed before the next cell"
             return f"interrupting {', '.join(running)}; {kept}"
 
-        self._submit(f"interrupting {describe_ranks(ranks)}", interrupt(self._cluster.asynchronous))
+        what = f"run {run}" if run else describe_ranks(ranks)
+        self._submit(f"interrupting {what}", interrupt(self._cluster.asynchronous))
 
     def _stop_there(self) -> None:
         async def pause(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
@@ -306,8 +317,9 @@ class ClusterPanel(PanelPart):
 
     def _run(self, code: str, ranks: str) -> None:
         async def run(cluster: AsyncCluster, chosen: tuple[int, ...]) -> str:
-            await cluster.run(code, chosen)
-            return f"it has been run on {describe_ranks(chosen)}"
+            done = await cluster.run(code, chosen)
+            bundle = await asyncio.to_thread(recorded_bundle, cluster, await cluster.read_run(done.number))
+            return cut(bundle["text/plain"], _MOST_OUTPUT)
 
         if not code.strip():
             raise UsageError("write the call that the ranks should make beside the button first")

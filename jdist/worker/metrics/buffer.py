@@ -159,9 +159,9 @@ class MetricBuffer:
             run = self._runs.setdefault(self._run, _RunColumns())
             while self._queue:
                 when, step, numbers = self._queue[0]
-                for name, value in numbers.items():
-                    if type(value) is DeviceNumber and (read := value.read()) is not None:
-                        numbers[name] = read
+                for name, value in list(numbers.items()):
+                    if type(value) is DeviceNumber:
+                        self._read(value, name, numbers)
                 if any(type(value) is DeviceNumber for value in numbers.values()):
                     return
                 self._queue.popleft()
@@ -173,3 +173,12 @@ class MetricBuffer:
                     if name not in run.columns:
                         run.columns[name] = MetricColumns()
                     run.columns[name].add(step, value, when)
+
+    def _read(self, value: DeviceNumber, name: str, numbers: dict[str, Any]) -> None:
+        """Put a number that has come in its place, and drop one that never will: its device has failed."""
+        try:
+            read = value.read()
+        except RuntimeError:  # the cell itself reports it, at its next call
+            del numbers[name]
+        else:
+            numbers[name] = value if read is None else read

@@ -24,7 +24,7 @@ class DeviceNumber:
         self._copied.record(torch.cuda.current_stream(tensor.device))
 
     def read(self) -> float | None:
-        """The number; None if it has not been copied yet."""
+        """The number; None if it has not been copied yet. Raises RuntimeError if the device has failed."""
         return float(self._host.item()) if self._copied.query() else None
 
 

@@ -191,8 +191,11 @@ class Late(DeviceNumber):
 
     def __init__(self) -> None:
         self.value: float | None = None
+        self.has_failed = False
 
     def read(self) -> float | None:
+        if self.has_failed:
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
         return self.value
 
 
@@ -211,6 +214,26 @@ def test_a_number_on_its_way_from_a_gpu_holds_back_the_later_ones(
     found = taken(buffer)["loss"]
     assert (steps(found), values(found)) == ([1, 2], [2.0, 3.0])
     assert not buffer.is_waiting
+
+
+def test_numbers_of_a_device_that_failed_are_dropped_and_the_rest_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jdist.worker.metrics.buffer.number", lambda name, value: value)
+    monkeypatch.setattr("jdist.worker.metrics.buffer.DeviceNumber", Late)
+    sent: list[MetricsLogged] = []
+    publisher = MetricPublisher(WORKER, sent.append)
+    publisher.begin(1)
+    late = Late()
+    publisher.buffer.add(0, {"loss": late, "lr": 0.5})
+    publisher.flush()
+    assert not sent
+    late.has_failed = True
+    publisher.buffer.add(1, {"loss": late})
+    publisher.end()
+    publisher.begin(2)
+    publisher.buffer.add(0, {"loss": 1.0})
+    publisher.end()
+    told = [(logged.run, points.name, values(points)) for logged in sent for points in logged.points]
+    assert told == [(1, "lr", [0.5]), (2, "loss", [1.0])]
 
 
 def test_threads_log_at_once_and_nothing_is_lost() -> None:
