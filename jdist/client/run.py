@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, Self
 
 from jdist.client.metrics.metrics import Metrics
-from jdist.client.metrics.series import RunMetrics
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import MetricsLogged, Output, RankDone, RunEnded, RunStarted, Tail, Text
 from jdist.core.messages.status import Stopped
+from jdist.core.metrics.series import RunMetrics
 from jdist.core.observation import Verdict
 from jdist.core.outcome import Outcome
 from jdist.core.ranks import RankSet, describe_ranks

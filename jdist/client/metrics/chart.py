@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from jdist.client.metrics.lines import MetricLines, Numbers, lines, rounded
 from jdist.client.metrics.marks import format_number, marks
-from jdist.client.metrics.series import MetricSeries
+from jdist.core.metrics.series import MetricSeries
 from jdist.core.quantities import format_count
 
 MIME = "application/vnd.jdist.metrics.v1+json"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from jdist.client.metrics.series import MetricSeries
+from jdist.core.metrics.series import MetricSeries
 
 _EXACT = 22  # Powers of ten up to this one are exact as floats.
 

@@ -6,7 +6,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from jdist.client.metrics.series import MetricSeries
+from jdist.core.metrics.series import MetricSeries
 from jdist.core.ranks import describe_ranks, ranks_by
 
 _LEAST_RANKS = 3  # Of two ranks that differ, neither is the one to look at.

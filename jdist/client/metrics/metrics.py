@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jdist.client.metrics.series import RunMetrics
 from jdist.client.point_table import PointTable
 from jdist.core.errors import UsageError
+from jdist.core.metrics.series import RunMetrics
 
 Row = tuple[int, int, str, float, float]
 

@@ -149,6 +149,7 @@ class Takeover:
         run = book.running[number]
         run.ranks = tuple(sorted((*run.ranks, rank)))
         run.pending.add(rank)
+        self._model.records.adopt(number, rank)
         self._model.world.ranks[rank].last_run = number
         return run
 

@@ -1,7 +1,8 @@
 """Records: what each of the newest runs has written and how it ended, kept for clients that come later. Pure.
 
 A browser's page that was closed or loaded again while a run went on has missed the end of its output; so has a notebook
-whose kernel has died. Of a run that writes much, the oldest output is dropped; of many runs, the oldest ones are.
+whose kernel has died. Of a run that writes much, the oldest output is dropped; of many runs, the oldest ones are. Of
+metrics, fewer points are kept the more there are.
 """
 
 from collections import OrderedDict, deque
@@ -12,13 +13,42 @@ import msgspec
 
 from jdist.core.messages.base import Message
 from jdist.core.messages.records import Recorded
-from jdist.core.messages.runs import Display, MetricsLogged, Output, OutputItem, RankDone, RunEnded, Tail, Text
+from jdist.core.messages.runs import (
+    Display,
+    MetricsLogged,
+    Output,
+    OutputItem,
+    RankDone,
+    RunEnded,
+    RunStarted,
+    Tail,
+    Text,
+)
 from jdist.core.messages.status import Notice
+from jdist.core.metrics.series import RunMetrics
 
 MOST_IN_RUN = 4 << 20  # Bytes of output that are kept of one run, as far as they can be estimated cheaply.
 MOST = 64 << 20  # Bytes of all runs together.
+_MOST_POINTS, _LEAST_POINTS = 150_000, 20  # Of all metrics of a run, and of one; of more, fewer are kept of each.
 _SMALL = 200  # Bytes that a message takes besides its texts.
 _KINDS = get_args(Recorded)
+
+
+@dataclass
+class _KeptOutput:
+    """The newest output, with its position among the run's messages and its size in bytes."""
+
+    kept: deque[tuple[int, Output, int]] = field(default_factory=deque)
+    size: int = 0
+    has_dropped: bool = False
+
+    def push(self, at: int, message: Output, size: int, most: int) -> None:
+        """Add a message, and drop the oldest ones while there are more than ``most`` bytes."""
+        self.kept.append((at, message, size))
+        self.size += size
+        while self.size > most and len(self.kept) > 1:
+            self.size -= self.kept.popleft()[2]
+            self.has_dropped = True
 
 
 @dataclass
@@ -27,15 +57,21 @@ class _RunLog:
 
     ranks: tuple[int, ...]
     timeout: float | None
-    # Position, message and its size in bytes.
-    output: deque[tuple[int, Output | MetricsLogged, int]] = field(default_factory=deque)
+    output: _KeptOutput = field(default_factory=_KeptOutput)
+    metrics: RunMetrics | None = None
+    metrics_at: int = 0  # Position of the last message of them.
+    metrics_size: int = 0  # Bytes.
     others: list[tuple[int, Recorded]] = field(default_factory=list)
     tails: dict[tuple[int, str], tuple[int, Tail]] = field(default_factory=dict)
     count: int = 0  # Messages so far.
-    size: int = 0  # Bytes of `output`.
     fixed: int = 0  # Bytes of the others.
-    dropped: int = 0  # Messages of output that are not kept any more.
+    has_missed: bool = False  # It began before it was recorded.
     is_over: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of all that is kept."""
+        return self.output.size + self.metrics_size + self.fixed
 
 
 class RunRecords:
@@ -56,25 +92,35 @@ class RunRecords:
         """Keep a record of this run from now on."""
         self._records[run] = _RunLog(ranks, timeout)
 
+    def adopt(self, run: int, rank: int) -> None:
+        """Keep a record of a run that was begun under an earlier controller, of which ``rank`` is one."""
+        record = self._records.get(run)
+        if record is None:
+            record = self._records[run] = _RunLog((), None, has_missed=True)
+            self.add(run, RunStarted(run))
+        record.ranks = tuple(sorted({*record.ranks, rank}))
+
     def add(self, run: int, message: Message) -> None:
         """Record what a client of the run is told."""
         record = self._records.get(run)
         if record is None or not isinstance(message, _KINDS):
             return
-        before = record.size + record.fixed
+        before = record.size
         record.count += 1
         match message:
             case Output():
                 self._add_output(record, message)
             case MetricsLogged():
-                self._push(record, message, sum(_SMALL + 3 * len(each.steps) for each in message.points))
+                record.metrics = record.metrics or RunMetrics(run, _MOST_POINTS, _LEAST_POINTS)
+                record.metrics_size += record.metrics.feed(message)
+                record.metrics_at = record.count
             case RankDone():
                 self._add_end(record, message)
             case _:
                 record.is_over = isinstance(message, RunEnded)
                 record.others.append((record.count, cast(Recorded, message)))
                 record.fixed += _SMALL
-        self._size += record.size + record.fixed - before
+        self._size += record.size - before
         self._drop_oldest()
 
     def _add_end(self, record: _RunLog, message: RankDone) -> None:
@@ -91,16 +137,8 @@ class RunRecords:
                 record.tails[item.rank, item.stream] = record.count, item
         items = tuple(item for item in message.items if not isinstance(item, Tail))
         if items:
-            self._push(record, msgspec.structs.replace(message, items=items), sum(map(_size, items)))
-
-    def _push(self, record: _RunLog, message: Output | MetricsLogged, size: int) -> None:
-        """Add a message of ``size`` bytes, and drop the oldest ones if there is too much."""
-        record.output.append((record.count, message, size))
-        record.size += size
-        while record.size > self._most_in_run and len(record.output) > 1:
-            _, _, size = record.output.popleft()
-            record.size -= size
-            record.dropped += 1
+            kept = msgspec.structs.replace(message, items=items)
+            record.output.push(record.count, kept, sum(map(_size, items)), self._most_in_run)
 
     def _drop_oldest(self) -> None:
         """Forget the oldest runs that are over while all together take too much."""
@@ -108,19 +146,21 @@ class RunRecords:
             oldest = next((number for number, record in self._records.items() if record.is_over), None)
             if oldest is None:
                 return
-            gone = self._records.pop(oldest)
-            self._size -= gone.size + gone.fixed
+            self._size -= self._records.pop(oldest).size
 
     def find(self, run: int) -> tuple[tuple[int, ...], float | None, tuple[Recorded, ...]] | None:
         """The run's ranks, its timeout, and what its clients were told, in order; None if it is not known any more."""
         record = self._records.get(run)
         if record is None:
             return None
-        found: list[tuple[int, Recorded]] = [(at, message) for at, message, _ in record.output]
+        found: list[tuple[int, Recorded]] = [(at, message) for at, message, _ in record.output.kept]
+        if record.metrics is not None:
+            found.append((record.metrics_at, record.metrics.message()))
         found += record.others
         found += [(at, Output(run, (tail,))) for at, tail in record.tails.values()]
         found.sort(key=lambda each: each[0])
-        left_out = [Notice("the beginning of this run's output is not kept any more", run)] if record.dropped else []
+        is_cut = record.output.has_dropped or record.has_missed
+        left_out = [Notice("the beginning of this run's output is not kept any more", run)] if is_cut else []
         return record.ranks, record.timeout, (*left_out, *(message for _, message in found))
 
 

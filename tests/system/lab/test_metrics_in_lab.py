@@ -14,8 +14,8 @@ from playwright.sync_api import Locator, Page, expect
 
 import jdist
 from jdist.client.metrics.chart import MetricChart
-from jdist.client.metrics.series import RunMetrics
 from jdist.core.messages.runs import MetricsLogged
+from jdist.core.metrics.series import RunMetrics
 from jdist.worker.metrics.buffer import MetricBuffer
 from support.lab.browsing import Lab, LabNotebook
 

@@ -11,8 +11,8 @@ import pytest
 
 from jdist.client.metrics.chart import MIME, MetricChart
 from jdist.client.metrics.lines import lines, rounded
-from jdist.client.metrics.series import MetricSeries, RunMetrics
 from jdist.core.messages.runs import MetricsLogged
+from jdist.core.metrics.series import MetricSeries, RunMetrics
 from jdist.worker.metrics.buffer import MetricBuffer
 
 

@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Sequence
 
 from jdist.client.metrics.marks import marks
-from jdist.client.metrics.series import MetricSeries, RunMetrics
 from jdist.core.messages.runs import MetricsLogged
+from jdist.core.metrics.series import MetricSeries, RunMetrics
 from jdist.worker.metrics.buffer import MetricBuffer
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from jdist.client.metrics.metrics import KeptMetrics, Metrics
-from jdist.client.metrics.series import RunMetrics
 from jdist.core.errors import UsageError
 from jdist.core.messages.runs import MetricsLogged
+from jdist.core.metrics.series import RunMetrics
 from jdist.worker.metrics.buffer import MetricBuffer
 
 

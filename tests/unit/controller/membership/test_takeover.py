@@ -25,7 +25,8 @@ from jdist.core.messages.membership import (
     Welcome,
     WorkerUp,
 )
-from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone, RunEnded
+from jdist.core.messages.records import ReadRun, RunRecord
+from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone, RunEnded, RunStarted
 from jdist.core.messages.saving import KeepAutosave, PrepareSave, SaveOptions
 from jdist.core.messages.status import ClusterFacts, Notice, StatusReport, StatusRequest
 from jdist.core.stacks import StackFrame
@@ -387,6 +388,12 @@ def test_what_runs_or_is_paused_goes_on_and_clients_follow_it() -> None:
         d.step(FromAgent(f"a-{rank // 2}", RankDone(7, rank, "value")))
     assert [e.run for e in d.told(RunEnded)] == [7]
     assert not d.heard(AbortRun) + d.heard(FormWorld)
+    d.say(ReadRun("r", 7))
+    (record,) = d.told(RunRecord)
+    assert record.ranks == (0, 2, 3)
+    kinds = [type(message) for message in record.messages]
+    assert kinds[:2] == [Notice, RunStarted], "what was written before the takeover is not known"
+    assert kinds[-1] is RunEnded
 
 
 def test_a_world_that_not_all_hold_is_formed_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from jdist.core.messages.runs import (
     Display,
     InputRequest,
     Interrupt,
+    MetricsLogged,
     Output,
     RankDone,
     RunAccepted,
@@ -26,6 +28,7 @@ from jdist.core.messages.runs import (
 from jdist.core.messages.status import Notice, RequestRefused
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
+from jdist.worker.metrics.buffer import MetricBuffer
 from support.driver import Driver
 
 
@@ -81,6 +84,26 @@ def test_of_a_run_that_writes_much_the_newest_output_and_every_end_are_kept() ->
     assert rest[0] == RunStarted(1)
     assert rest[-1] == RunEnded(1, "", 1.0)
     assert rest[1:-1] == [text(1, f"{number:03}" * 100) for number in range(80, 100)]
+
+
+def test_what_is_logged_does_not_take_the_place_of_what_is_written() -> None:
+    records = RunRecords(most_in_run=10_000)
+    records.begin(1, (0,), None)
+    records.add(1, text(1, "the first line\n", 0))
+    buffer = MetricBuffer(0)
+    buffer.begin(1)
+    for step in range(200_000):
+        buffer.add(step, {"loss": float(step)})
+        if step % 1000 == 999:
+            records.add(1, MetricsLogged(*buffer.take()))
+    first, logged = told(records, 1)
+    assert first == text(1, "the first line\n", 0)
+    (points,) = logged.points
+    steps = array("q", points.steps)
+    assert (points.count, points.newest[0]) == (200_000, 199_999)
+    assert steps[0] == 0
+    assert steps[-1] > 190_000, "points of the whole run are kept"
+    assert 1000 < len(steps) <= 10_000
 
 
 def test_of_many_failures_the_later_ones_lose_their_tracebacks_only() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.client.metrics import series as module
-from jdist.client.metrics.series import RunMetrics
 from jdist.core.messages.runs import MetricPoints, MetricsLogged
+from jdist.core.metrics import series as module
+from jdist.core.metrics.series import RunMetrics
 from jdist.worker.metrics.buffer import MetricBuffer
 
 

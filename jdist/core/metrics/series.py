@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from jdist.core.messages.runs import MetricPoints, MetricsLogged
 
+_POINT = 24  # Bytes.
 _MOST_OF_ONE = 10_000
-_MOST_OF_ALL = 1_000_000  # Points of a run, 24 bytes each.
+_MOST_OF_ALL = 1_000_000  # Points of a run.
 _LEAST_OF_ONE = 500
 _MOST_NAMES = 200
 
@@ -35,29 +36,45 @@ class MetricSeries(Struct, frozen=True):
 
 
 class RunMetrics:
-    """What the ranks of one run have logged. Fed on the link's loop, and read from any thread."""
+    """What the ranks of one run have logged. Fed on one thread, and read from any.
 
-    def __init__(self, run: int) -> None:
+    A series has at least ``least`` points, and all of them have ``most`` if there are not too many of them.
+    """
+
+    def __init__(self, run: int, most: int = _MOST_OF_ALL, least: int = _LEAST_OF_ONE) -> None:
         self.run = run
+        self._most = most
+        self._least = least
         self.version = 0  # Grows with each message.
         self._series: dict[str, dict[int, MetricSeries]] = {}
         self._lock = threading.Lock()
 
-    def feed(self, message: MetricsLogged) -> None:
-        """Add points."""
+    def feed(self, message: MetricsLogged) -> int:
+        """Add points; by how many bytes this has grown, or shrunk."""
+        grown = 0
         with self._lock:
             for points in message.points:
                 ranks = self._series.get(points.name)
                 if ranks is None and len(self._series) >= _MOST_NAMES:
                     continue  # ranks limit their names to as many, but may have different ones
                 ranks = self._series.setdefault(points.name, {})
-                ranks[points.rank] = _joined(ranks.get(points.rank), points, self._limit())
+                before = ranks.get(points.rank)
+                grown -= 0 if before is None else len(before.steps)
+                ranks[points.rank] = joined = _joined(before, points, self._limit())
+                grown += len(joined.steps)
             self.version += 1
+        return grown * _POINT
 
     def _limit(self) -> int:
         """The most points of a series."""
         count = sum(len(ranks) for ranks in self._series.values()) + 1
-        return min(_MOST_OF_ONE, max(_LEAST_OF_ONE, _MOST_OF_ALL // count))
+        return min(_MOST_OF_ONE, max(self._least, self._most // count))
+
+    def message(self) -> MetricsLogged:
+        """All of it as one message."""
+        with self._lock:
+            series = [(name, rank, s) for name, ranks in self._series.items() for rank, s in ranks.items()]
+            return MetricsLogged(self.run, tuple(_points(*each) for each in series))
 
     def snapshot(self) -> dict[str, dict[int, MetricSeries]]:
         """``{name: {rank: series}}``, names in the order in which they came, ranks in order."""
@@ -93,6 +110,12 @@ def _joined(old: MetricSeries | None, points: MetricPoints, limit: int) -> Metri
     while len(series.steps) > limit:
         series = _thinned(series, series.stride * 2)
     return series
+
+
+def _points(name: str, rank: int, s: MetricSeries) -> MetricPoints:
+    columns = s.steps.tobytes(), s.values.tobytes(), s.times.tobytes()
+    nonfinite = s.nonfinite, s.first_nonfinite, s.nonfinite_since
+    return MetricPoints(rank, name, *columns, s.first, s.stride, s.count, s.newest, *nonfinite)
 
 
 def _thinned(series: MetricSeries, stride: int) -> MetricSeries:
