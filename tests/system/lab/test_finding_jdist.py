@@ -22,7 +22,7 @@ NO_CLUSTER = '{"clusters": []}'
 
 def without_clusters(page: Page) -> None:
     """The server's list is empty, and no event tells of the cluster that other tests use."""
-    page.route("**/jdist/clusters", lambda route: route.fulfill(body=NO_CLUSTER))
+    page.route(re.compile(r"/jdist/clusters(\?|$)"), lambda route: route.fulfill(body=NO_CLUSTER))
     page.route_web_socket("**/api/events/subscribe**", lambda _: None)
 
 
