@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from traitlets.log import get_logger
 
-from jdist.notebook.text import ansi
+from jdist.notebook.text import ansi, bars
 
 Bundle = Mapping[str, Any]  # Text by mime type; JSON values for types that end in `json`.
 Update = Callable[[Bundle], None]  # Shows another bundle in the place of the one that it belongs to.
@@ -141,6 +141,7 @@ class TerminalScreen(NotebookScreen):
         self._is_terminal = is_terminal  # None: it is one if stdout is.
         self._silence = _Silence(clock)
         self._rows = 0  # Lines of the status that stand above the cursor.
+        self._lock = threading.RLock()  # A run in the background writes on a thread of its own.
 
     def show(self, bundle: Bundle) -> Update:
         last = ""
@@ -158,9 +159,10 @@ class TerminalScreen(NotebookScreen):
     def show_status(self, status: Status) -> None:
         if self._can_write_over:
             columns, rows = shutil.get_terminal_size()
-            lines = [ansi.strip(line)[: columns - 1] for line in status()][2 - rows :]
-            self._write("".join(f"{line}\n" for line in lines))
-            self._rows = len(lines)
+            lines = [bars.fit(ansi.strip(line), columns - 1) for line in status()][2 - rows :]
+            with self._lock:
+                self._write("".join(f"{line}\n" for line in lines))
+                self._rows = len(lines)
         elif self._silence.is_due():
             self._write("".join(f"{ansi.strip(line)}\n" for line in status()))
 
@@ -175,10 +177,11 @@ class TerminalScreen(NotebookScreen):
 
     def _write(self, text: str) -> None:
         """Write in the place of the status."""
-        over, self._rows = f"\x1b[{self._rows}F\x1b[J" if self._rows else "", 0
-        if over or text:
-            sys.stdout.write(over + text)
-            sys.stdout.flush()
+        with self._lock:
+            over, self._rows = f"\x1b[{self._rows}F\x1b[J" if self._rows else "", 0
+            if over or text:
+                sys.stdout.write(over + text)
+                sys.stdout.flush()
 
 
 def kernel_screen() -> Screen:

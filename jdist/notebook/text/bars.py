@@ -15,7 +15,7 @@ from jdist.notebook.text import ansi
 
 MOST = 8  # Bars of more ranks are shown as one.
 T = TypeVar("T")
-_WIDTH = 24
+_WIDTH, _LEAST_WIDTH = 24, 10
 _LONGEST = 1000  # A longer line is no bar.
 _METER = re.compile(r"(?<=%)\|[ #0-9█▉▊▋▌▍▎▏░▒▓.·=>-]*\||[━╸╺╾╼─╌█▓▒░]{8,}|\[[=#>.\s-]{6,}\]")
 _PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d+)?) ?%")
@@ -61,6 +61,17 @@ def find(line: str) -> ProgressBar | None:
         if number is not None and number.end() <= meter.start():
             before = before.replace(number[0], " ", 1)
     return ProgressBar(_label(before), min(1.0, part), done, total, *texts)
+
+
+def fit(line: str, most: int) -> str:
+    """The line in at most so many characters: its bar is drawn shorter, so that what stands after it is seen."""
+    too_long = len(line) - most
+    meter = _METER.search(line) if 0 < too_long < _LONGEST else None
+    if meter is None or (size := len(meter[0]) - too_long) < _LEAST_WIDTH:
+        return line[:most]
+    ends, inside = (meter[0][0], meter[0][-1]), meter[0][1:-1]
+    drawn = "".join(inside[i * len(inside) // (size - 2)] for i in range(size - 2))
+    return f"{line[: meter.start()]}{ends[0]}{drawn}{ends[1]}{line[meter.end() :]}"
 
 
 def kind(bar: ProgressBar) -> str:

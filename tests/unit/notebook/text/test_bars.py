@@ -74,3 +74,17 @@ def test_bars_of_many_ranks_are_one() -> None:
 )
 def test_the_summary(lines: list[str], expected: str) -> None:
     assert bars.summary({(rank,): found(line) for rank, line in enumerate(lines)}) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "most", "expected"),
+    [
+        ("train:  50%|█████     | 5/10 [00:12<00:12]", 80, "train:  50%|█████     | 5/10 [00:12<00:12]"),
+        (f"train:  50%|{'█' * 20}{' ' * 20}| 5/10", 30, f"train:  50%|{'█' * 6}{' ' * 6}| 5/10"),
+        (f"train:  50%|{'█' * 20}{' ' * 20}| 5/10", 20, f"train:  50%|{'█' * 8}"),  # no room for a bar
+        ("no bar at all", 6, "no bar"),
+    ],
+)
+def test_a_bar_is_drawn_shorter_where_its_line_does_not_fit(line: str, most: int, expected: str) -> None:
+    assert bars.fit(line, most) == expected
+    assert len(bars.fit(line, most)) <= most
