@@ -183,7 +183,7 @@ export class Actions {
     const ranks = this.ranksText(args);
     const trans = this._trans;
     const title = ranks ? trans.__('Delete %1 on ranks %2?', name, ranks) : trans.__('Delete %1 on all ranks?', name);
-    const body = trans.__('The name is deleted after the cells that run there, and its value is lost with it.');
+    const body = trans.__('The variable is deleted once the cells that run there have ended, and its value is lost.');
     if (await this._isConfirmed(title, body, trans.__('Delete'))) {
       await this.reportErrors(() => this.api.variable(cluster.name, 'delete', name, ranks));
     }
@@ -197,7 +197,7 @@ export class Actions {
     }
     const trans = this._trans;
     const title = trans.__('Stop cluster %1?', cluster.name);
-    const body = trans.__('Its ranks end, for every notebook that uses it, and their variables are lost.');
+    const body = trans.__('Its ranks end for every notebook that uses it, and their variables are lost.');
     if (cluster.starting !== undefined || (await this._isConfirmed(title, body, trans.__('Stop')))) {
       await this.reportErrors(() => this.api.stop(cluster.name));
     }
@@ -249,7 +249,10 @@ export class Actions {
         return this._terminals.run(`rank_${rank}_of_${cluster}`, here);
       }
       const why = here ? trans.__('this page has no terminals') : reason;
-      const how = trans.__('In a terminal on %1, this opens a console in the rank, with its variables:', hostname);
+      const how = trans.__(
+        'To open a console in the rank, with its variables, run this in a terminal on %1:',
+        hostname
+      );
       const about = `${trans.__('No terminal can be opened here: %1.', why)} ${how}`;
       await this.show(trans.__('Console of rank %1 of %2', rank, cluster), about, command);
     });
@@ -293,7 +296,7 @@ export class Actions {
     try {
       const answer = await action();
       if ((answer as { state?: string } | undefined)?.state === 'under way') {
-        const text = this._trans.__('This takes a while; the panel shows how far it is.');
+        const text = this._trans.__('This takes a while; the panel shows the progress.');
         Notification.info(text, { autoClose: 5000 });
       }
     } catch (error) {

@@ -45,7 +45,7 @@ describe('the filter', () => {
     ['3-1', 'runs backwards'],
     ['0,', ''],
     ['0,od', '“od” names no rank'],
-    ['dp=', 'comes a number'],
+    ['dp=', 'needs a number'],
     ['dp=4', 'has the size 4'],
     ['pp=0', 'no mesh dimension “pp”'],
     ['node=9', 'no node 9'],
@@ -59,6 +59,6 @@ describe('the filter', () => {
   });
 
   it('takes the rest into account', () => {
-    expect(parse('idle 9 0-1')).toEqual(['0,1', ['idle'], 'There is no rank 9: there are 8, from 0.']);
+    expect(parse('idle 9 0-1')).toEqual(['0,1', ['idle'], 'There is no rank 9: there are 8, numbered from 0.']);
   });
 });

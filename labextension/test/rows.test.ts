@@ -80,7 +80,7 @@ describe('the columns', () => {
     const row = rank(0, { gpu_own: null, gpu_used: 3 * 2 ** 30, gpu_total: 8 * 2 ** 30, gpu_name: 'GPU 0' });
     const column = columns([row], false, trans).find(each => each.key === 'gpumemory');
     expect(column?.text(row, 0)).toBe('3.0 / 8 GiB');
-    expect(gpuDetails(row, trans)).toBe('GPU 0\nAll processes have 3.0 GiB of 8.0 GiB');
+    expect(gpuDetails(row, trans)).toBe('GPU 0\nAll processes use 3.0 GiB of 8.0 GiB');
   });
 });
 

@@ -38,8 +38,8 @@ describe('problemsOf', () => {
     [{ nnodes: '1.5' }, 'nnodes', 'whole number'],
     [{ nproc_per_node: 'two' }, 'nproc_per_node', 'not “two”'],
     [{ nproc_per_node: '4,' }, 'nproc_per_node', 'one for each node'],
-    [{ nproc_per_node: '4,2', nnodes: '3' }, 'nproc_per_node', 'of 2 nodes, and there are 3'],
-    [{ name: 'a b' }, 'name', 'Letters'],
+    [{ nproc_per_node: '4,2', nnodes: '3' }, 'nproc_per_node', 'of 2 nodes, but there are 3'],
+    [{ name: 'a b' }, 'name', 'Use letters'],
     [{ launcher: 'ssh' }, 'hosts', 'Name the hosts']
   ] as const)('refuses %o', (changes, key, words) => {
     expect(problemsOf(form(changes), launch(), trans)[key]).toContain(words);

@@ -55,7 +55,7 @@ function unfinished(states: OutcomeState[], run: IRunBundle, trans: TranslationB
     return { ...count(paused, states.length, 'paused', trans), state: 'paused' };
   }
   if (run.verdict) {
-    const text = run.verdict.is_certain ? trans.__('cannot finish') : trans.__('does not move');
+    const text = run.verdict.is_certain ? trans.__('cannot finish') : trans.__('no progress');
     return { text, sign: VERDICT_SIGN, state: 'stuck' };
   }
   if (run.state === 'waiting') {

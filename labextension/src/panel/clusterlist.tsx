@@ -109,7 +109,7 @@ function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean; age: st
         {cluster.has_instructions && (
           <Act
             icon={codeIcon}
-            title={trans.__('Show the line that nodes join %1 with', name)}
+            title={trans.__('Show the line with which nodes join %1', name)}
             command={CommandIDs.instructions}
             {...props}
           />
@@ -159,7 +159,7 @@ function causeText(problem: RequestError, trans: TranslationBundle): string {
       return trans.__('This Jupyter server has no jdist extension.');
     case 401:
     case 403:
-      return trans.__('You may not see clusters on this server: %1', problem.message);
+      return trans.__('You are not allowed to see clusters on this server: %1', problem.message);
     default:
       return problem.message;
   }
@@ -169,7 +169,7 @@ function adviceText(problem: RequestError, trans: TranslationBundle): string {
   switch (problem.status) {
     case 404:
       return trans.__(
-        'Install jdist in the environment that the server runs in (pip install jdist, then: jupyter server extension enable jdist), and start the server again.'
+        'Install jdist in the environment that the server runs in (pip install jdist, then: jupyter server extension enable jdist), and restart the server.'
       );
     case 401:
     case 403:
@@ -177,7 +177,7 @@ function adviceText(problem: RequestError, trans: TranslationBundle): string {
     case 0:
       return trans.__('The list is loaded as soon as the server can be reached again.');
     case 200:
-      return trans.__('After jdist was updated, start the Jupyter server again and reload this page.');
+      return trans.__('If jdist was updated, restart the Jupyter server and reload this page.');
     default:
       return trans.__('The log of the Jupyter server may say more.');
   }

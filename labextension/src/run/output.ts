@@ -168,7 +168,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
       button.type = 'button';
       button.className = 'jp-Button jp-mod-styled jp-mod-minimal jdist-RunTimeline';
       button.textContent = trans.__('Timeline');
-      button.title = trans.__('The calls of torch.distributed in this run by rank, and which rank waited for which');
+      button.title = trans.__('The torch.distributed calls of this run by rank, and which rank waited for which');
       button.addEventListener('click', async () => {
         this._failed.textContent = '';
         try {
@@ -187,7 +187,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     const ranks = trans._n('%1 rank', '%1 ranks', count);
     const texts = [trans.__('run %1', run.run)];
     if (this._lost) {
-      texts.push(ranks, trans.__('how it went on is not known: %1', this._lost));
+      texts.push(ranks, trans.__('what happened afterwards is unknown: %1', this._lost));
     } else if (run.state === 'waiting') {
       texts.push(trans.__('waiting'), ranks);
     } else if (run.state === 'running') {

@@ -23,7 +23,7 @@ export function remedyTaker(
     const cell = panel?.content.widgets.find(each => each.node.contains(from.node));
     if ('cell' in step) {
       if (!insertBelow(panel, from, step.cell)) {
-        throw new Error(trans.__('this output is in no notebook: type %1 in one', labelOf(remedy)));
+        throw new Error(trans.__('this output is not in a notebook: type %1 in one', labelOf(remedy)));
       }
       return trans.__('inserted in the cell below');
     }

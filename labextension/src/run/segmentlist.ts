@@ -118,7 +118,7 @@ export class SegmentList extends Panel {
     const data = { ...segment.data, ...(html ? { 'text/html': html } : {}) };
     const mime = this._rendermime.preferredMimeType(data, source.trusted ? 'any' : 'ensure');
     if (!mime) {
-      return this._gap(this._trans.__('nothing here can show this display: %1', Object.keys(data).join(', ')));
+      return this._gap(this._trans.__('this display cannot be shown here: %1', Object.keys(data).join(', ')));
     }
     const renderer = this._rendermime.createRenderer(mime);
     renderer.addClass('jdist-RunDisplay');

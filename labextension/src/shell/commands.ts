@@ -124,7 +124,7 @@ function clusterCommands({ actions, trans, open, start }: ICommands): Record<str
       execute: args => actions.stop(args)
     },
     [CommandIDs.instructions]: {
-      label: trans.__('Show the line that nodes join with'),
+      label: trans.__('Show the line with which nodes join'),
       icon: codeIcon,
       isEnabled: args => !!actions.cluster(args)?.has_instructions,
       execute: args => actions.showInstructions(args)

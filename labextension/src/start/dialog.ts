@@ -82,7 +82,7 @@ async function showProgress(name: string, context: IStartContext): Promise<strin
     buttons: [
       Dialog.cancelButton({
         label: trans.__('Continue in background'),
-        caption: trans.__('The start continues; the panel shows how far it is.'),
+        caption: trans.__('The start continues; the panel shows the progress.'),
         actions: ['hide']
       }),
       Dialog.warnButton({

@@ -42,7 +42,7 @@ export class StartForm extends ReactWidget {
     const { launchers, max_ranks, ranks_here } = this._launch;
     const trans = this._trans;
     const fields = fieldsOf(this._launch, this._form);
-    const perNode = trans.__('A number; one for each node as 4,2');
+    const perNode = trans.__('A number, or one for each node, such as 4,2');
     const byHosts = fields.hosts ? trans.__('the ranks of each host, else ') : '';
     return (
       <Checking node={this.node}>

@@ -56,7 +56,7 @@ export function problemsOf(form: IStartForm, launch: ILaunch, trans: Translation
     hosts: takesHosts === 'required' && isOpen('hosts', form, launch) ? trans.__('Name the hosts.') : '',
     nnodes: takesHosts === 'required' ? '' : problemOfNodes(form, launch, trans),
     nproc_per_node: problemOfRanks(form, launch, trans),
-    name: !form.name.trim() || NAME.test(form.name.trim()) ? '' : trans.__('Letters, digits, - and _.')
+    name: !form.name.trim() || NAME.test(form.name.trim()) ? '' : trans.__('Use letters, digits, - and _.')
   };
 }
 
@@ -85,10 +85,10 @@ function problemOfRanks(form: IStartForm, launch: ILaunch, trans: TranslationBun
       : '';
   }
   if (!counts.every(each => COUNT.test(each))) {
-    return trans.__('A whole number such as 2, or one for each node as 4,2; not “%1”.', perNode);
+    return trans.__('A whole number such as 2, or one for each node such as 4,2; not “%1”.', perNode);
   }
   return counts.length > 1 && COUNT.test(nnodes) && Number(nnodes) !== counts.length
-    ? trans.__('These are the ranks of %1 nodes, and there are %2.', counts.length, nnodes)
+    ? trans.__('This gives the ranks of %1 nodes, but there are %2.', counts.length, nnodes)
     : '';
 }
 

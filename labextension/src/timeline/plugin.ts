@@ -51,7 +51,7 @@ export const timeline: JupyterFrontEndPlugin<void> = {
     };
     app.commands.addCommand(CommandIDs.openTimeline, {
       label: trans.__('Timeline of a run'),
-      caption: trans.__('The calls of torch.distributed in a run by rank, and which rank waited for which'),
+      caption: trans.__('The torch.distributed calls of a run by rank, and which rank waited for which'),
       icon: ranksIcon,
       isEnabled: args => !!args.cluster || !!clusters.current,
       execute: async args => {

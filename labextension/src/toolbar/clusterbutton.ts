@@ -33,7 +33,10 @@ export function createClusterButton(
 function describe(name: string, clusters: IClusters, trans: TranslationBundle): IShown {
   const cluster = clusters.get(name);
   if (!name) {
-    return { text: trans.__('No cluster'), about: trans.__('This notebook uses no cluster for distributed PyTorch') };
+    return {
+      text: trans.__('No cluster'),
+      about: trans.__('This notebook does not use a cluster for distributed PyTorch')
+    };
   }
   if (!cluster) {
     const about = trans.__('This notebook uses cluster %1, which has ended or is not known to this server', name);

@@ -92,7 +92,7 @@ def test_a_start_that_is_cancelled_says_which_nodes_are_missing(lab: Lab) -> Non
         panel.dialog.get_by_role("button", name="Copy").press("Enter")
         expect(panel.dialog.get_by_role("button", name="Copied")).to_be_visible()
         panel.dialog.get_by_role("button", name="Continue in background").click()
-        panel.cluster("never").get_by_role("button", name="Show the line that nodes join never with").click()
+        panel.cluster("never").get_by_role("button", name="Show the line with which nodes join never").click()
         expect(panel.dialog.locator("pre")).to_have_text(line)
         assert panel.serious_findings(".jp-Dialog") == []
         panel.dialog.get_by_role("button", name="Close").click()

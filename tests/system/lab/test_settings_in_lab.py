@@ -112,8 +112,8 @@ def test_the_settings_editor_has_all(panel: Panelled, lab: Lab) -> None:
     expect(field).not_to_be_checked()
     panel.page.screenshot(path=lab.pictures / "settings.png")
     for text in (
-        "Ranks with a tab each",
-        "Lines of output without scrolling",
+        "Maximum number of ranks with a tab each",
+        "Maximum lines of output without scrolling",
         "Show the state of a run beside its cell",
     ):
         expect(form.get_by_text(text, exact=True).first).to_be_attached()

@@ -94,7 +94,7 @@ function ranksOfPart(part: string, cluster: ICluster, trans: TranslationBundle):
 function rankOf(text: string, size: number, trans: TranslationBundle): number {
   const rank = Number(text);
   if (rank >= size || rank < -size) {
-    throw new NotUnderstood(trans.__('There is no rank %1: there are %2, from 0.', text, size));
+    throw new NotUnderstood(trans.__('There is no rank %1: there are %2, numbered from 0.', text, size));
   }
   return rank < 0 ? rank + size : rank;
 }
@@ -102,7 +102,7 @@ function rankOf(text: string, size: number, trans: TranslationBundle): number {
 /** The ranks of a node, or of a place in a dimension of the mesh. */
 function ranksAt(name: string, text: string, cluster: ICluster, trans: TranslationBundle): number[] {
   if (!/^\d{1,9}$/.test(text)) {
-    throw new NotUnderstood(trans.__('After “%1=” comes a number, such as %1=0.', name));
+    throw new NotUnderstood(trans.__('“%1=” needs a number, such as %1=0.', name));
   }
   const index = Number(text);
   if (name === 'node') {

@@ -59,7 +59,7 @@ export class RankTable extends Section {
 
 function whyEmpty(cluster: ICluster | undefined, trans: TranslationBundle): string {
   if (!cluster) {
-    return trans.__('The ranks of a cluster are listed here. There is no cluster.');
+    return trans.__('The ranks of a cluster are listed here. There is no cluster yet.');
   }
   if (cluster.starting) {
     return trans.__('%1 is starting: %2', cluster.name, cluster.starting);
@@ -73,7 +73,7 @@ function whyEmpty(cluster: ICluster | undefined, trans: TranslationBundle): stri
     case 'foreign':
       return trans.__('%1 was started by another version of jdist, and only that version can use it.', cluster.name);
     default:
-      return cluster.reason || trans.__('Nothing is known of the ranks of %1 yet.', cluster.name);
+      return cluster.reason || trans.__('Nothing is known about the ranks of %1 yet.', cluster.name);
   }
 }
 

@@ -45,9 +45,9 @@ function lines(texts: (string | undefined)[]): string {
 
 /** The tooltip of a GPU: which one it is, and whose memory is counted. */
 export function gpuDetails({ gpu_name, gpu_own, gpu_used, gpu_total }: IRank, trans: TranslationBundle): string {
-  const own = typeof gpu_own === 'number' ? trans.__("The rank's process has %1", formatMemory(gpu_own)) : '';
+  const own = typeof gpu_own === 'number' ? trans.__("The rank's process uses %1", formatMemory(gpu_own)) : '';
   const all = gpu_total
-    ? trans.__('All processes have %1 of %2', formatMemory(gpu_used ?? 0), formatMemory(gpu_total))
+    ? trans.__('All processes use %1 of %2', formatMemory(gpu_used ?? 0), formatMemory(gpu_total))
     : '';
   return [gpu_name, own, all].filter(Boolean).join('\n');
 }
