@@ -67,12 +67,12 @@ def _join(words: list[str]) -> int:
     from jdist.core.quantities import ArgumentParser
 
     parser = ArgumentParser("jdist join", "Run this node's agent until the cluster ends.")
-    parser.add_argument("line", help="- to read the join line from standard input; or a file that holds it; or itself")
+    parser.add_argument("line", help="the join line, a file that contains it, or - to read it from standard input")
     parser.add_argument("-n", "--nproc-per-node", type=int, default=0, help="ranks on this node")
-    parser.add_argument("--node-rank", type=int, default=-1, help="this node's place; default: any")
+    parser.add_argument("--node-rank", type=int, default=-1, help="this node's number; default: any")
     parser.add_argument("--no-fork", action="store_true", help="start workers as fresh interpreters")
-    parser.add_argument("--until", type=int, default=0, metavar="PID", help="end when that process has ended")
-    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait so many seconds for the file")
+    parser.add_argument("--until", type=int, default=0, metavar="PID", help="end when this process has ended")
+    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait up to S seconds for the file")
     options = parser.parse(words)
     if options.line.startswith("jdist1."):
         _hide(options.line, words)

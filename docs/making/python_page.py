@@ -28,7 +28,7 @@ def page() -> str:
     functions = {n: o for n, o in found.items() if not inspect.isclass(o)}
     tree = jdist.JdistError.__module__
     parts = [
-        "# Python\n\n`import jdist`. Times are seconds. `Cluster` blocks; `AsyncCluster` has its names as coroutines.",
+        "# Python\n\n`import jdist`. Times are in seconds. `AsyncCluster` has the methods of `Cluster` as coroutines.",
         *(_function(f"jdist.{name}", each) for name, each in functions.items()),
         *(_class(name, each) for name, each in classes.items()),
         f"## AsyncCluster {{#AsyncCluster}}\n\n{_text(found['AsyncCluster'])}",

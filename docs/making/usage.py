@@ -39,8 +39,8 @@ def usage_of(call: Callable[[], Any]) -> str:
 def verbs_page() -> str:
     """``%%dist`` and every ``%dist VERB``."""
     parts = [
-        "# Verbs and cells\n\nAs `%dist VERB?` prints it. `%dist` alone lists the verbs.",
-        _entry("%%dist", "a cell on ranks: on all of them, or on those that `-r` or `-g` name", cell_parser().parse),
+        "# Verbs and cells\n\nThis is what `%dist VERB?` prints. `%dist` alone lists the verbs.",
+        _entry("%%dist", "run a cell on all ranks, or on those that `-r` or `-g` name", cell_parser().parse),
     ]
     parts += [_entry(f"%dist {name}", verb.summary, _help_of(verb)) for name, verb in verbs.VERBS.items()]
     return "\n\n".join(parts)
@@ -48,13 +48,16 @@ def verbs_page() -> str:
 
 def commands_page() -> str:
     """``jdist COMMAND``."""
-    join = _entry("jdist join", "a node's agent, run on the node until the cluster ends", lambda w: main(["join", *w]))
-    run = _entry("jdist run", "a script as a job, or on a running cluster; see [Batch jobs](../batch.md)", _run_help)
+    join = _entry("jdist join", "run a node's agent on the node until the cluster ends", lambda w: main(["join", *w]))
+    run = _entry(
+        "jdist run", "run a script as a job, or on a running cluster; see [Batch jobs](../batch.md)", _run_help
+    )
     listed = "\n".join(f"| `jdist {name}` | {_escape(text)} |" for name, text in COMMANDS.items())
     return (
-        "# Command line\n\nThe same words as in a notebook, on the newest cluster or the one that `--cluster NAME` "
-        "names. Exit codes: 0; 1, a rank failed, or the doctor found what breaks something; 2, usage; of `jdist run`, "
-        "the script's. Options are those of [the verb](verbs.md), but for those below.\n\n"
+        "# Command line\n\nThe commands have the same names as the verbs in a notebook, and the same options except "
+        "where listed below ([Verbs and cells](verbs.md)). They act on the newest cluster, or on the one that "
+        "`--cluster NAME` names. The exit code is 0, 1 (a rank failed, or `doctor` found something that will break) or 2 "
+        "(wrong usage); that of `jdist run` is the script's.\n\n"
         f"| command | |\n|---|---|\n{listed}\n\n{run}\n\n{join}"
     )
 

@@ -38,25 +38,25 @@ def cell_parser() -> ArgumentParser:
     """``%%dist``."""
     p = ArgumentParser("%%dist", "Run this cell on the ranks of the cluster.")
     p.add_ranks()
-    p.add_argument("-t", "--timeout", type=parse_duration, help="seconds (20s, 5m); then every rank is interrupted")
-    p.add_argument("-o", "--out", metavar="NAME", help="bind the CellRun in the notebook")
-    p.add_argument("-p", "--pull", metavar="NAME[,NAME]", help="then pull these into the notebook as {rank: value}")
-    p.add_argument("-b", "--background", action="store_true", help="return at once; output continues in this cell")
-    p.add_argument("--hold", action="store_true", help="a failure pauses the rank where it happened, and ends nothing")
-    p.add_argument("--setup", action="store_true", help="remember the cell and replay it on any fresh rank")
+    p.add_argument("-t", "--timeout", type=parse_duration, help="seconds (20s, 5m) until every rank is interrupted")
+    p.add_argument("-o", "--out", metavar="NAME", help="bind the CellRun to this name in the notebook")
+    p.add_argument("-p", "--pull", metavar="NAME[,NAME]", help="pull these variables at the end, as {rank: value}")
+    p.add_argument("-b", "--background", action="store_true", help="return immediately; output continues in this cell")
+    p.add_argument("--hold", action="store_true", help="pause a rank that fails where it failed; nothing is torn down")
+    p.add_argument("--setup", action="store_true", help="remember the cell and run it again on fresh ranks")
     p.add_argument("--local", action="store_true", help="run it in the notebook too")
-    p.add_argument("--lead", type=int, metavar="K", help="show rank K's output, the rest one click away")
+    p.add_argument("--lead", type=int, metavar="K", help="show rank K's output; a click shows the others'")
     profile = "run it under torch.profiler, and show where the ranks' time went; with FILE, write a Chrome trace"
     p.add_argument("--profile", nargs="?", const="", metavar="FILE", help=profile)
-    steps = "profile these steps of the loop only: wait=1,warmup=1,active=3,repeat=2"
+    steps = "profile only these steps of the loop: wait=1,warmup=1,active=3,repeat=2"
     p.add_argument("--profile-steps", type=parse_schedule, metavar="STEPS", help=steps)
-    p.add_argument("--profile-activities", metavar="cpu,cuda", help="profile only these; default: all there are")
+    p.add_argument("--profile-activities", metavar="cpu,cuda", help="profile only these; default: all available")
     return p
 
 
 def add_script_options(p: ArgumentParser) -> None:
     """How a script is run."""
-    p.add_argument("-m", "--module", action="store_true", help="what is run is a module, as python -m runs it")
+    p.add_argument("-m", "--module", action="store_true", help="run a module, as python -m does")
     p.add_argument("-t", "--timeout", type=parse_duration, help="seconds for the script (20s, 5m)")
     hold = "pause on a failure, at the point of failure, so that a notebook can inspect the ranks"
     p.add_argument("--hold", action="store_true", help=hold)
@@ -69,19 +69,20 @@ def add_start_options(p: ArgumentParser, wait: str = "--timeout") -> None:
     p.add_argument("-N", "--nnodes", type=parse_count, metavar="M", help=nodes)
     p.add_argument("--backend", help="gloo, nccl or mpi")
     p.add_argument("--init-method", default="env://", help="env://, tcp://HOST:PORT or file:///PATH")
-    p.add_argument("--launcher", default="local", help="how agents get onto the nodes")
+    p.add_argument("--launcher", default="local", help="how to start agents on the nodes")
     p.add_argument("--hosts", default="", metavar="A:2,B:2", help="for ssh and mpi: hosts, and the ranks on each")
-    p.add_argument("--hostfile", metavar="F", help="the same from a file, as OpenMPI's: a line `host slots=N` each")
-    p.add_argument("--env", action="append", default=[], metavar="NAME=V", help="a variable for every node")
-    p.add_argument("--min-nodes", type=parse_count, default=0, metavar="M", help="enough if others cannot be had")
-    address = "this host's address that nodes reach; default: any"
+    hosts = "file with a line `host slots=N` for each host, as for OpenMPI"
+    p.add_argument("--hostfile", metavar="F", help=hosts)
+    p.add_argument("--env", action="append", default=[], metavar="NAME=V", help="environment variable for every node")
+    p.add_argument("--min-nodes", type=parse_count, default=0, metavar="M", help="continue with M if others fail")
+    address = "address of this host at which nodes reach it; default: any"
     p.add_argument("--bind", dest="bind_host", default="", metavar="ADDRESS", help=address)
     p.add_argument("--name", help="the cluster's name")
     waiting = "how long to wait for missing nodes; default: as long as it takes"
     p.add_argument(wait, type=parse_duration, help=waiting)
-    p.add_argument("--idle-timeout", type=parse_duration, help="how long it lives on without a notebook; default 1h")
-    p.add_argument("--on-death", choices=ON_DEATH, default="replace", help="what follows a rank's death")
-    p.add_argument("--no-warm", dest="warm", action="store_false", help="import nothing ahead while a node is idle")
+    p.add_argument("--idle-timeout", type=parse_duration, help="how long it runs without a notebook; default 1h")
+    p.add_argument("--on-death", choices=ON_DEATH, default="replace", help="what to do when a rank dies")
+    p.add_argument("--no-warm", dest="warm", action="store_false", help="import nothing in advance on idle nodes")
     p.add_argument("--no-fork", dest="fork", action="store_false", help="start workers as fresh interpreters")
 
 

@@ -4,38 +4,38 @@
 ::
 
     GET    clusters                        read      all clusters, without their ranks
-    POST   clusters                        write     start one: {"nproc_per_node": 2, …}; 202, it goes on
+    POST   clusters                        write     start one: {"nproc_per_node": 2, …}; answers 202
     GET    clusters/NAME                   read      all that is known of one
     DELETE clusters/NAME                   write     stop it; cancel its start; forget a start that failed
-    POST   clusters/NAME/instructions      execute   what to run on the nodes of a start, for them to join; holds a key
+    POST   clusters/NAME/instructions      execute   what to run on nodes so that they join; holds a key
     GET    clusters/NAME/attach            read      the lines of a notebook's cell that attaches to it
     POST   clusters/NAME/interrupt         execute   {"ranks": "0-1"} or {"run": 7}, or nothing: all
     POST   clusters/NAME/restart           execute   {"ranks": "0-1"} or nothing: all
     POST   clusters/NAME/pause             execute   {"ranks": "0-1"} or nothing: all
     POST   clusters/NAME/resume            execute   {"ranks": "0-1", "how": "next", "line": 12}; how: "continue"
     GET    clusters/NAME/stacks            read      the stacks of its paused ranks, as one tree
-    GET    clusters/NAME/resources         read      ?seconds=300&points=120: what its nodes and ranks used meanwhile
-    GET    clusters/NAME/variables         read      ?pattern=loss*: what its ranks have, by metadata alone
-    POST   clusters/NAME/variables/show    execute   {"name": "loss"}: what its contents are, by rank
+    GET    clusters/NAME/resources         read      ?seconds=300&points=120: what its nodes and ranks used in that time
+    GET    clusters/NAME/variables         read      ?pattern=loss*: its ranks' variables (metadata only)
+    POST   clusters/NAME/variables/show    execute   {"name": "loss"}: its contents by rank
     POST   clusters/NAME/variables/check   execute   {"name": "loss"}: whether its contents are equal on all ranks
     POST   clusters/NAME/variables/delete  execute   {"name": "loss", "ranks": "0-1"}
     POST   clusters/NAME/frame             execute   {"ranks": "0-1", "index": 2}: cells run there; 0: outermost row
-    POST   clusters/NAME/revive            execute   start its controller again, which has died
-    GET    clusters/NAME/trace             read      ?run=N (the last one): its calls of torch.distributed, for drawing
+    POST   clusters/NAME/revive            execute   start its controller again after it has died
+    GET    clusters/NAME/trace             read      ?run=N (default: the last): its torch.distributed calls
     GET    clusters/NAME/runs/N            read      what a cell shows of the run, as a MIME bundle
     POST   clusters/NAME/cells             execute   {"code": …, "ranks": "2"}: run it there; what a cell shows of it
     GET    clusters/NAME/ranks/R/logs      read      ?lines=200
     GET    clusters/NAME/ranks/R/stack     read      the stack of its main thread
     GET    clusters/NAME/ranks/R/source    read      ?file=PATH: a file on the stack of a paused rank
-    GET    clusters/NAME/ranks/R/console   read      how a terminal on its node, or of this server, is attached to it
+    GET    clusters/NAME/ranks/R/console   read      how to attach a terminal, on its node or on this server
     GET    launch                          read      launchers, limits and defaults of a start
 
-Where a request concerns the output of a run, ``cluster`` (in the query, or in the body) is the id of its cluster, since
-another one may have its name by now.
+If a request concerns the output of a run, ``cluster`` (in the query or in the body) is the id of its cluster, since
+another cluster may have the same name by now.
 
-An error is ``{"message": …, "reason": …}``: 400 cannot be done as asked, 404 no such cluster, 410 another
-one has its name, 502 it does not answer or
-could not be started, 504 timed out. 202: it is under way, and events report its result.
+Errors are ``{"message": …, "reason": …}``. 400: the request is invalid; 404: there is no such cluster; 410: another
+cluster has its name; 502: the cluster does not answer or could not be started; 504: it timed out. 202 is not an error:
+the request is in progress, and events report its result.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ def _read(settings: Settings, name: str) -> tuple[PodSpec, str]:
     """Parse the arguments after ``--``: the pods, and the kubeconfig's context. Raises UsageError."""
     p = ArgumentParser("--launcher kubernetes --")
     add_pod_arguments(p)
-    p.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; default: its current one")
+    p.add_argument("--context", default="", metavar="NAME", help="context of the kubeconfig; default: its current one")
     o = p.parse(settings.launcher_args)
     return pods_of(o, name, settings), o.context
 

@@ -49,16 +49,16 @@ class PodSpec(Struct, frozen=True, kw_only=True):
 def add_pod_arguments(parser: Any) -> None:
     """What can be said of the pods, here and in ``jdist manifest kubernetes``."""
     add = parser.add_argument
-    add("--image", default="", help="holds the nodes' Python environment, with jdist in it")
+    add("--image", default="", help="image with the nodes' Python environment, including jdist")
     add("--namespace", default="", metavar="NS")
-    add("--service-account", default="", metavar="NAME", help="of the pods; default: none")
+    add("--service-account", default="", metavar="NAME", help="service account of the pods; default: none")
     add("--python", default="python3", metavar="PATH", help="the interpreter in the image")
-    add("--gpus", type=parse_count, nargs="?", const=-1, default=0, metavar="N", help="default: one a rank")
+    add("--gpus", type=parse_count, nargs="?", const=-1, default=0, metavar="N", help="GPUs per pod; alone: one a rank")
     add("--cpu", default="", metavar="AMOUNT", help="requested for each pod, such as 8")
     add("--memory", default="", metavar="AMOUNT", help="request and limit, such as 64Gi")
     add("--shm", default="8Gi", metavar="AMOUNT", help="size limit of /dev/shm; default 8Gi")
-    add("--user", type=parse_count, default=0, metavar="UID", help="run as this user and group; not as root")
-    add("--pull-secret", default="", metavar="NAME", help="for the image's registry")
+    add("--user", type=parse_count, default=0, metavar="UID", help="run as this user and group instead of the image's")
+    add("--pull-secret", default="", metavar="NAME", help="secret for the image's registry")
 
 
 def pods_of(options: Any, name: str, settings: Settings, nproc: int = 0) -> PodSpec:

@@ -46,9 +46,9 @@ def cell_of(script: Words, *, is_module: bool, in_job: bool = False) -> str:
 
 @verb("run", _add_options, split=_before_script)
 def run(s: Session, o: Namespace) -> None:
-    """a torchrun script on every rank, in the live session: run [-r RANKS] [-t S] [--hold] SCRIPT.py [args]
+    """run a torchrun script on every rank, in the live session: run [-r RANKS] [-t S] [--hold] SCRIPT.py [args]
 
-    It runs as __main__. With -m, the name of a module takes the place of SCRIPT.py.
+    It runs as __main__. With -m, give the name of a module instead of SCRIPT.py.
     """
     if not o.rest:
         raise UsageError(f"{typed('run')} [-r RANKS] [-t S] SCRIPT.py [args]: a script is missing")
@@ -67,10 +67,10 @@ def run(s: Session, o: Namespace) -> None:
 
 @verb("output", option("run", nargs="?", type=parse_count, default=0, metavar="RUN", help="a run's number"))
 def output(s: Session, o: Namespace) -> None:
-    """show again what a run wrote and how it ended, also one of another notebook: output [RUN]
+    """show again what a run wrote and how it ended, even one of another notebook: output [RUN]
 
-    Without a number, the newest run. The cluster keeps the output of its newest runs, even if the notebook that began
-    them is gone.
+    Without a number, it shows the newest run. The cluster keeps the output of its newest runs, even if the notebook
+    that started them is gone.
     """
     run = s.cluster.read_run(o.run)
     s.screen.show(recorded_bundle(s.cluster, run))
@@ -80,7 +80,7 @@ def output(s: Session, o: Namespace) -> None:
 
 @verb("auto", option("state", choices=["on", "off"]), attaches=None)
 def auto(s: Session, o: Namespace) -> None:
-    """send every plain cell to the ranks: auto on|off"""
+    """run every ordinary cell on all ranks: auto on|off"""
     if o.state == "on":
         name = s.cluster.name
         here = "cells that begin with % or ! run here"
@@ -90,14 +90,14 @@ def auto(s: Session, o: Namespace) -> None:
     s.is_auto = o.state == "on"
 
 
-_LEFT_OUT = "left out as well, as .gitignore would say it; !PATTERN takes back"
+_LEFT_OUT = "also leave out these files, as in a .gitignore; !PATTERN includes them again"
 _EXCLUDE = option("--exclude", action="append", default=[], metavar="PATTERN", help=_LEFT_OUT)
-_WATCH = option("--watch", action="store_true", help="sync again whenever something changes; without it, no longer")
+_WATCH = option("--watch", action="store_true", help="sync again whenever a file changes; without it, watching ends")
 
 
 @verb("sync", option("path"), _EXCLUDE, _WATCH)
 def sync(s: Session, o: Namespace) -> None:
-    """copy local code to every node, changed files only, and import from it: sync PATH [--exclude P] [--watch]"""
+    """copy local code to every node (only changed files) and import from it: sync PATH [--exclude P] [--watch]"""
     with TransferProgress(s.screen) as line:
         synced = s.cluster.sync(o.path, exclude=o.exclude, watch=o.watch, on_progress=line.update)
         line.finish(str(synced))
@@ -125,12 +125,12 @@ def _follow(s: Session) -> None:
         unwatch()
 
 
-_FORCE = option("--force", action="store_true", help="replace a file that export did not write, or that was edited")
+_FORCE = option("--force", action="store_true", help="replace a file that was edited, or not written by export")
 
 
 @verb("export", option("file", metavar="FILE.py"), _FORCE, attaches=None)
 def export(s: Session, o: Namespace) -> None:
-    """the session's %%dist cells, in order, as a script that torchrun runs: export FILE.py [--force]"""
+    """write the session's %%dist cells, in order, as a script for torchrun: export FILE.py [--force]"""
     if s.exportable is None:
         remedies = (Remedy("start", "make one, on which cells run that can be exported"),)
         raise UsageError("no cluster is in use", remedies=remedies)

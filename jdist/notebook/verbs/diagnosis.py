@@ -35,19 +35,20 @@ def _finds_cluster(words: Words) -> bool:
 @verb(
     "doctor",
     add_start_options,
-    option(_NO_BURST, action="store_true", help="send no bursts between the nodes"),
+    option(_NO_BURST, action="store_true", help="do not measure the bandwidth between nodes"),
     option("--drill", action="store_true", help="cause faults on a temporary cluster, and check that each is handled"),
-    option("--json", metavar="FILE", help="write the drill's report into this file, too"),
+    option("--json", metavar="FILE", help="also write the drill's report to this file"),
     attaches=_finds_cluster,
     split=at_dashes,
 )
 def doctor(s: Session, o: Namespace) -> bool | None:
-    """check nodes and the network between them; with options of start: the nodes that it would use, before it
+    """check nodes and the network between them; with options of start, check the nodes that it would use
 
-    Without a cluster, or with options of start: start one of one rank a node, examine it, and end it again.
-    With --drill: start one as the options of start say, or as the attached one was started; let ranks hang, fail and
-    be killed there, also its agents and its controller, and check each time that the fault is named, that the ranks
-    come free, that an all_reduce is right again, and that names are kept. --backend gloo,nccl does that with both.
+    Without a cluster, or with options of start, it starts a cluster with one rank per node, examines it, and ends it.
+    With --drill, it starts a temporary cluster, with the options of start or like the attached one. There it lets ranks
+    hang, fail and be killed, and kills agents and the controller. Each time it checks that the fault is named, that the
+    ranks are freed, that an all_reduce gives the right result again, and that variables are kept. --backend gloo,nccl
+    runs the drill with both.
     """
     if o.drill:
         return _drill(s, o)
@@ -98,11 +99,11 @@ def _drill(s: Session, o: Namespace) -> bool | None:
 
 @verb(
     "trace",
-    option("--run", type=parse_count, default=0, metavar="N", help="this run; default: the last one"),
+    option("--run", type=parse_count, default=0, metavar="N", help="number of a run; default: the last one"),
     option("--save", metavar="FILE", help="write it as a Chrome trace, which ui.perfetto.dev opens"),
 )
 def trace(s: Session, o: Namespace) -> None:
-    """the last run's collectives by rank as a timeline, with who waited for whom: trace [--run N] [--save FILE]"""
+    """draw the last run's collectives as a timeline, with which rank waited for which: trace [--run N] [--save FILE]"""
     found = s.cluster.trace(o.run)
     shown: dict[str, Any] = {"text/plain": repr(found), "text/html": found._repr_html_()}
     if sum(map(len, found.calls.values())) <= _MOST_CALLS:

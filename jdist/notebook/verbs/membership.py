@@ -26,14 +26,14 @@ _NO_FORK = option("--no-fork", action="store_true", help="start workers as fresh
 
 @verb(
     "add-node",
-    option("-n", _NPROC, type=parse_count, metavar="N", help="its ranks; default: as the last node"),
-    option("--launcher", help="how its agent is started; default: as the cluster's others"),
+    option("-n", _NPROC, type=parse_count, metavar="N", help="number of its ranks; default: as on the last node"),
+    option("--launcher", help="how to start its agent; default: like the cluster's others"),
     _NO_FORK,
     option("--timeout", type=parse_duration, default=_TIMEOUT, help="how long to wait for it; default 2m"),
     split=at_dashes,
 )
 def add_node(s: Session, o: Namespace) -> None:
-    """one node more: add-node [-n RANKS] [--launcher NAME]; its ranks are the highest, all others stay as they are"""
+    """add a node: add-node [-n RANKS] [--launcher NAME]; its ranks get the highest numbers, others are unchanged"""
     fork = False if o.no_fork else None
     resized = s.cluster.add_node(
         o.nproc_per_node, launcher=o.launcher, launcher_args=o.rest, fork=fork, timeout=o.timeout
@@ -45,7 +45,7 @@ def add_node(s: Session, o: Namespace) -> None:
 
 @verb("remove", RANKS)
 def remove(s: Session, o: Namespace) -> None:
-    """end ranks for good: remove -r RANKS; the others are renumbered and keep their names"""
+    """remove ranks permanently: remove -r RANKS; the others are renumbered and keep their variables"""
     if o.ranks is None and o.group is None:
         how = f"say which ranks, such as -r 3 or -r node=1; {typed('stop')} ends them all"
         raise UsageError(f"{typed('remove')}: {how}")
@@ -54,20 +54,20 @@ def remove(s: Session, o: Namespace) -> None:
 
 @verb(
     "invite",
-    option("--expires", type=parse_duration, help="how long it can be used; default: a day"),
-    option("--revoke", action="store_true", help="no line that was printed before can be used any more"),
+    option("--expires", type=parse_duration, help="how long the line can be used; default: a day"),
+    option("--revoke", action="store_true", help="revoke all lines that were printed before"),
 )
 def invite(s: Session, o: Namespace) -> None:
-    """print a line with which nodes join this cluster: invite [--expires 2h] [--revoke]"""
+    """print a line that lets nodes join this cluster: invite [--expires 2h] [--revoke]"""
     line = s.cluster.invite(o.expires, revoke=o.revoke)
     s.echo(f"on the node (whoever has the line can join): echo {line} | jdist join -")
 
 
 @verb(
     "join",
-    option("line", help="the join line, or a file that holds it"),
-    option("-n", _NPROC, type=parse_count, default=0, metavar="N", help="ranks; as the cluster says"),
-    option("--node-rank", type=int, default=-1, metavar="K", help="the node's place; default: any"),
+    option("line", help="the join line, or a file that contains it"),
+    option("-n", _NPROC, type=parse_count, default=0, metavar="N", help="ranks; default: as the cluster says"),
+    option("--node-rank", type=int, default=-1, metavar="K", help="the node's number; default: any"),
     attaches=None,
 )
 def join(s: Session, o: Namespace) -> None:
@@ -94,20 +94,20 @@ def _check_platform(words: Words) -> tuple[Words, Words]:
     "manifest",
     option("platform", choices=_PLATFORMS),
     option("-N", "--nnodes", type=parse_count, metavar="M", help="pods; default: as many as the cluster has nodes"),
-    option("-n", _NPROC, type=parse_count, default=0, metavar="N", help="ranks in each"),
-    option("--name", default="", help="of the objects; default: jdist- and the cluster's"),
-    option("--expires", type=parse_duration, default=_EXPIRES, help="how long pods can join with it; default 30 days"),
-    option("--line", default="", metavar="FILE", help="a file that holds the join line, or -; default: a new one"),
+    option("-n", _NPROC, type=parse_count, default=0, metavar="N", help="ranks in each pod"),
+    option("--name", default="", help="name of the objects; default: jdist- and the cluster's name"),
+    option("--expires", type=parse_duration, default=_EXPIRES, help="how long pods can join; default 30 days"),
+    option("--line", default="", metavar="FILE", help="a file that contains the join line, or -; default: a new line"),
     _NO_FORK,
-    option("-o", "--output", default="", metavar="FILE", help="write it there, for you alone to read"),
+    option("-o", "--output", default="", metavar="FILE", help="write to FILE, which only you can read"),
     add_pod_arguments,
     attaches=lambda words: "--line" not in words,
     split=_check_platform,
 )
 def manifest(s: Session, o: Namespace) -> None:
-    """what runs a cluster's nodes on Kubernetes: manifest kubernetes -N 2 -n 8 --image IMAGE [-o FILE]
+    """print YAML that runs a cluster's nodes on Kubernetes: manifest kubernetes -N 2 -n 8 --image IMAGE [-o FILE]
 
-    It is a StatefulSet, a Service and a Secret whose pods join this cluster, as YAML.
+    It has a StatefulSet, a Service and a Secret; the pods join this cluster.
     """
     if o.line and not (o.nnodes and o.name):
         raise UsageError(f"{typed('manifest')}: with --line, say -N and --name, too")

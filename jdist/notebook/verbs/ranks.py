@@ -15,7 +15,7 @@ from jdist.notebook.verbs.registry import RANKS, option, verb
 
 @verb("status")
 def status(s: Session, _: Namespace) -> None:
-    """per rank: node, device, pid, state, run, current operation, memory, its GPU's, last line"""
+    """show each rank's node, device, pid, state, run, current operation, memory, GPU use and last line"""
     cluster = s.cluster
     found = cluster.status()
     alive = [row.rank for row in found.ranks if row.pid and row.state != "unreachable"]
@@ -44,7 +44,7 @@ def resources(s: Session, o: Namespace) -> None:
 
 @verb("panel", attaches=None)
 def panel(s: Session, o: Namespace) -> None:
-    """a live panel: ranks, groups, verdicts, buttons that interrupt and restart; a form to start a cluster"""
+    """open a live panel with ranks, groups, verdicts and buttons, or a form that starts a cluster"""
     if not s.screen.is_live:
         status(s, o)
         s.screen.show(plain("(a panel that is kept up to date needs a notebook; this is the cluster as it is now)"))
@@ -52,9 +52,9 @@ def panel(s: Session, o: Namespace) -> None:
     s.screen.show(open_panel(s.attached, s)._repr_mimebundle_())
 
 
-@verb("interrupt", RANKS, option("--run", type=parse_count, default=0, help="this run only, by its number"))
+@verb("interrupt", RANKS, option("--run", type=parse_count, default=0, help="only the run with this number"))
 def interrupt(s: Session, o: Namespace) -> None:
-    """stop what runs, keep every namespace: interrupt [-r RANKS] [--run N]"""
+    """stop running cells and keep all variables: interrupt [-r RANKS] [--run N]"""
     cluster = s.cluster
     chosen = cluster.select(o.ranks, o.group)
     found = cluster.status()
@@ -73,7 +73,7 @@ def interrupt(s: Session, o: Namespace) -> None:
 
 @verb("restart", RANKS)
 def restart(s: Session, o: Namespace) -> None:
-    """replace ranks' processes (their names are lost): restart [-r RANKS]"""
+    """replace ranks' processes (their variables are lost): restart [-r RANKS]"""
     chosen = s.cluster.select(o.ranks, o.group)
     s.cluster.restart(chosen)
     fresh = [row.rank for row in s.cluster.status().ranks if row.fresh and row.rank in chosen]
@@ -88,11 +88,11 @@ _RANK = option("rank", nargs="?", help="the rank, as -r names it")
     "logs",
     _RANK,
     RANKS,
-    option("-n", "--lines", type=parse_count, default=50, help="so many of the last lines"),
+    option("-n", "--lines", type=parse_count, default=50, help="show the last LINES lines; default 50"),
     option("--debug", action="store_true", help="jdist's own log: controller, agents and workers, merged by time"),
 )
 def logs(s: Session, o: Namespace) -> None:
-    """a rank's log, all that it wrote: logs [-r] RANK [-n 50]; or jdist's own: logs --debug"""
+    """show everything that a rank wrote: logs [-r] RANK [-n 50]; or jdist's own log: logs --debug"""
     if o.debug:
         s.echo(str(s.cluster.debug_log(o.lines)))
         return
@@ -103,7 +103,7 @@ def logs(s: Session, o: Namespace) -> None:
 
 @verb("console", _RANK, RANKS)
 def console(s: Session, o: Namespace) -> None:
-    """how to attach a terminal to a rank's kernel: console [-r] RANK"""
+    """show how to attach a terminal to a rank's kernel: console [-r] RANK"""
     for rank in s.cluster.select(o.rank or o.ranks, o.group):
         at = s.cluster.console(rank)
         s.echo(f"on {at.hostname}: jupyter console --existing {at.connection_file}")
@@ -116,7 +116,7 @@ def group(s: Session, o: Namespace) -> None:
 
 
 _DIMENSIONS = option(
-    "dimensions", nargs="+", metavar="NAME=SIZE", help="dp=2,tp=2 or dp=2 tp=2; the sizes' product is the world's"
+    "dimensions", nargs="+", metavar="NAME=SIZE", help="dp=2,tp=2 or dp=2 tp=2; the product is the world's size"
 )
 
 

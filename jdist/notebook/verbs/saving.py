@@ -10,7 +10,7 @@ from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.verbs.registry import option, verb
 
-_NAMES = option("names", nargs="*", help="NAME[,NAME]; default: everything that cells have bound")
+_NAMES = option("names", nargs="*", help="NAME[,NAME]; default: all variables that cells have defined")
 
 
 @verb(
@@ -23,7 +23,7 @@ _NAMES = option("names", nargs="*", help="NAME[,NAME]; default: everything that 
     option("--off", action="store_true", help="stop automatic saves"),
 )
 def save(s: Session, o: Namespace) -> None:
-    """write what the ranks hold into a folder, for any number of ranks: save DIR [NAME,…] [--every 10m | --off]
+    """save the ranks' variables to a folder: save DIR [NAME,…] [--every 10m | --off]
 
     The ranks are busy only while they copy their values. Cells may run while the copies are written. With --every, a
     save begins automatically between two cells, or where a cell calls jdist.save_if_due().
@@ -55,16 +55,16 @@ def save(s: Session, o: Namespace) -> None:
         "directory",
         nargs="?",
         default="",
-        help="where sessions were saved: the newest is loaded; or the folder of one save",
+        help="where sessions were saved (the newest is loaded), or the folder of one save",
     ),
     _NAMES,
     option("--map", default="", metavar="RANK=SAVED,…", help="these ranks take the values of other saved ranks"),
 )
 def load(s: Session, o: Namespace) -> None:
-    """bind what was saved on the ranks, on as many as there are: load DIR [NAME,…] [--map 4=0,5=1]
+    """load saved variables, on the same or a different number of ranks: load DIR [NAME,…] [--map 4=0,5=1]
 
-    In a world of another size, tensors that are sharded are sharded anew, and names that were equal on all ranks are
-    on all ranks. Of names that differed by rank, each rank gets those of its own number.
+    In a world of a different size, sharded tensors are sharded again, and variables that were equal on all ranks are
+    loaded on all ranks. If a variable differed by rank, each rank gets the value of the rank with its number.
     """
     if not o.directory:
         raise UsageError(f"name the folder that {typed('save')} wrote to, such as: {typed('load')} /shared/me/run1")

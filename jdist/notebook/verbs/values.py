@@ -15,14 +15,14 @@ from jdist.notebook.text.tables import table, thumb_svg
 from jdist.notebook.text.variable_rows import variable_rows
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
-_OUT = option("-o", "--out", metavar="NAME", help="bind under this name; needed for an expression")
+_OUT = option("-o", "--out", metavar="NAME", help="bind the result to this name; required for an expression")
 _FULL = option("--full", action="store_true", help="assemble DTensors first")
-_DIM = option("--dim", type=int, default=0, help="the dimension along which the value is cut or joined")
+_DIM = option("--dim", type=int, default=0, help="the dimension along which the value is split or joined")
 
 
 @verb("pull", option("names"), RANKS, _FULL, _OUT, attaches=None)
 def pull(s: Session, o: Namespace) -> None:
-    """bring values into the notebook as {rank: value}: pull NAME[,NAME] [-r RANKS] [--full]"""
+    """copy values to the notebook as {rank: value}: pull NAME[,NAME] [-r RANKS] [--full]"""
     pull_names(s, o.names, s.cluster.select(o.ranks, o.group), o.full, o.out)
 
 
@@ -50,7 +50,7 @@ def pull_names(s: Session, text: str, ranks: tuple[int, ...], full: bool = False
 
 @verb("push", option("names"), RANKS, attaches=None)
 def push(s: Session, o: Namespace) -> None:
-    """bind the notebook's values on ranks: push NAME[,NAME] [-r RANKS]"""
+    """copy the notebook's values to the ranks: push NAME[,NAME] [-r RANKS]"""
     names = split_names(o.names)
     ranks = s.cluster.select(o.ranks, o.group)
     values = {n: _own(s, n) for n in names}
@@ -63,7 +63,7 @@ def push(s: Session, o: Namespace) -> None:
 
 @verb("scatter", option("name"), RANKS, _DIM, attaches=None)
 def scatter(s: Session, o: Namespace) -> None:
-    """bind part i of a value on the i-th rank: scatter NAME [--dim 0] [-r RANKS]"""
+    """distribute the parts of a value over the ranks: scatter NAME [--dim 0] [-r RANKS]"""
     ranks = s.cluster.select(o.ranks, o.group)
     with TransferProgress(s.screen) as progress:
         s.cluster.scatter(o.name, _own(s, o.name), o.dim, ranks, on_progress=progress.update)
@@ -72,7 +72,7 @@ def scatter(s: Session, o: Namespace) -> None:
 
 @verb("gather", option("name"), RANKS, _DIM, _OUT, attaches=None)
 def gather(s: Session, o: Namespace) -> None:
-    """concatenate the ranks' values into the notebook: gather NAME [--dim 0] [-r RANKS]"""
+    """concatenate the ranks' values in the notebook: gather NAME [--dim 0] [-r RANKS]"""
     target = o.out or o.name
     _check_variable(target)
     ranks = s.cluster.select(o.ranks, o.group)
@@ -83,7 +83,7 @@ def gather(s: Session, o: Namespace) -> None:
 
 @verb("broadcast", option("name"), option("--src", type=int, default=0), attaches=None)
 def broadcast(s: Session, o: Namespace) -> None:
-    """bind one rank's value on every rank, between the ranks: broadcast NAME [--src 0]"""
+    """copy one rank's value to every rank, directly between the ranks: broadcast NAME [--src 0]"""
     s.cluster.broadcast(o.name, o.src)
     s.echo(f"{o.name} of rank {o.src} is bound on every rank")
 
@@ -92,11 +92,11 @@ def broadcast(s: Session, o: Namespace) -> None:
     "restore",
     option("rank", help="the fresh rank, or several: 2,3"),
     option("--from", dest="src", type=int, required=True, metavar="RANK", help="a rank that was not replaced"),
-    option("names", nargs="+", help="model,optimizer: what works together is restored together"),
+    option("names", nargs="+", help="such as model,optimizer; restore what belongs together at once"),
     attaches=None,
 )
 def restore(s: Session, o: Namespace) -> None:
-    """bring names of a fresh rank back from a replica: restore RANK --from RANK NAME[,NAME]"""
+    """restore variables of a fresh rank from a replica: restore RANK --from RANK NAME[,NAME]"""
     found = s.cluster.restore(o.rank, o.src, ",".join(n.strip(",") for n in o.names))
     for rank, done in found.items():
         s.echo(f"rank {rank} from rank {o.src}: " + ", ".join(f"{name} {what}" for name, what in done.items()))
@@ -104,7 +104,7 @@ def restore(s: Session, o: Namespace) -> None:
 
 @verb("show", option("name"), RANKS)
 def show(s: Session, o: Namespace) -> None:
-    """a table by rank: type, shape, dtype, device, mean, std, norm, NaN count: show NAME [-r RANKS]"""
+    """describe a value by rank: type, shape, dtype, device, mean, std, norm, NaN count: show NAME [-r RANKS]"""
     found = s.cluster.show(o.name, s.cluster.select(o.ranks, o.group))
     rows: list[list[object]] = []
     for rank, d in found.items():
@@ -133,16 +133,16 @@ def _thumb(rank: int, description: dict[str, Any]) -> str:
 
 @verb(
     "vars",
-    option("pattern", nargs="*", help="names to list, as a shell's patterns: loss*,model"),
+    option("pattern", nargs="*", help="names to list, as shell patterns: loss*,model"),
     RANKS,
     option("--sort", choices=get_args(SortKey), default="name", help="name, size or type"),
-    option("--stats", action="store_true", help="also mean and norm, for which every element is read"),
-    option("--check", action="store_true", help="compare contents by digest, for which every byte is read"),
+    option("--stats", action="store_true", help="add mean and norm, which reads every element"),
+    option("--check", action="store_true", help="compare contents by digest, which reads every byte"),
 )
 def list_variables(s: Session, o: Namespace) -> None:
-    """a table of the ranks' variables: type, shape, device, placement, bytes, who agrees: vars [PATTERN] [-r RANKS]
+    """list the ranks' variables: type, shape, device, placement, bytes, who agrees: vars [PATTERN] [-r RANKS]
 
-    Only metadata are read, also while cells run. "same metadata" does not say that contents are equal; --check does.
+    Reads only metadata, even while cells run. "same metadata" does not mean equal contents; --check compares those.
     """
     pattern = ",".join(part.strip(",") for part in o.pattern)
     found = s.cluster.variables(pattern, _chosen(s, o), stats=o.stats, check=o.check).sorted(o.sort)
@@ -155,7 +155,7 @@ def list_variables(s: Session, o: Namespace) -> None:
 
 @verb("check", option("expr", nargs="+"), RANKS)
 def check(s: Session, o: Namespace) -> Any:
-    """is it equal on all ranks? names the first entry that differs: check EXPR [-r RANKS]"""
+    """compare a value on all ranks, and name the first entry that differs: check EXPR [-r RANKS]"""
     return s.cluster.check(" ".join(o.expr), s.cluster.select(o.ranks, o.group))
 
 
