@@ -56,8 +56,8 @@ def commands_page() -> str:
     return (
         "# Command line\n\nThe commands have the same names as the verbs in a notebook, and the same options except "
         "where listed below ([Verbs and cells](verbs.md)). They act on the newest cluster, or on the one that "
-        "`--cluster NAME` names. The exit code is 0, 1 (a rank failed, or `doctor` found something that will break) or 2 "
-        "(wrong usage); that of `jdist run` is the script's.\n\n"
+        "`--cluster NAME` names. The exit code is 0, 1 (a rank failed, or `doctor` found something that will break) or "
+        "2 (wrong usage); that of `jdist run` is the script's.\n\n"
         f"| command | |\n|---|---|\n{listed}\n\n{run}\n\n{join}"
     )
 

@@ -58,7 +58,7 @@ def read_manifest(data: bytes, where: str) -> Manifest:
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as e:
-        raise UsageError(f"{where} is no manifest of a saved session: {e}") from e
+        raise UsageError(f"{where} is not a manifest of a saved session: {e}") from e
     if manifest.format > FORMAT:
         raise UsageError(
             f"{where} was written by jdist {manifest.versions.get('jdist', '?')}, which is newer than this"

@@ -71,7 +71,7 @@ def parse_duration(text: str) -> float:
     m = _DURATION.match(text.strip())
     value = float(m[1]) * _SECONDS[m[2]] if m else 0.0
     if value <= 0:
-        raise argparse.ArgumentTypeError(f"a time is written 20, 20s or 5m, and is more than 0; not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a time more than 0, such as 20, 20s or 5m; not {text!r}")
     return value
 
 

@@ -113,7 +113,7 @@ def _rank(text: str, topology: Topology) -> int:
 def _parse_coordinate(part: str, topology: Topology, mesh: Mesh | None) -> Iterable[int]:
     name, _, text = (p.strip() for p in part.partition("="))
     if not text.isdecimal() or len(text) > _DIGITS:
-        raise UsageError(f"{_short(part)!r}: after = comes an index, such as {name[:20]}=0")
+        raise UsageError(f"{_short(part)!r}: = needs an index, such as {name[:20]}=0")
     index = int(text)
     if name == "node":
         if index >= topology.nnodes:

@@ -64,7 +64,7 @@ class DistMagics(Magics):
         if o.lead is not None and o.lead not in ranks:
             raise UsageError(f"--lead {o.lead}: the cell runs on ranks {', '.join(map(str, ranks))}")
         if o.out and not o.out.isidentifier():
-            raise UsageError(f"-o {o.out!r}: that is no variable name")
+            raise UsageError(f"-o {o.out!r}: that is not a variable name")
         profile = profiling.options_of(o, len(ranks))
         can_ask = len(ranks) == 1 and not o.background
         frames = s.frames_of(ranks)

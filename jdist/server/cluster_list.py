@@ -212,7 +212,9 @@ class ClusterList:
             return True
         found = self.snapshot(name)
         if found is not None and found.state == "foreign":
-            raise UsageError(f"cluster {name} is another version's: that one's jdist stop {name} ends it")
+            raise UsageError(
+                f"cluster {name} was started by another version of jdist: stop it with that version's jdist stop {name}"
+            )
         if found is not None and found.state == "orphaned":
             await (await AsyncCluster.attach(name, kind=KIND)).stop()
             has_ended = True

@@ -28,7 +28,7 @@ class Jdist(ExtensionApp):
     description = "Clusters of jdist in the browser"
 
     max_ranks = Int(
-        0, min=0, help="Ranks that may run in all clusters together, for starts from a browser; 0: any number."
+        0, min=0, help="Maximum number of ranks in all clusters together, for starts from a browser; 0: no limit."
     ).tag(config=True)
     allowed_launchers = List(
         Unicode(), help="Launchers that a start from a browser may use; empty: all that are installed."

@@ -137,7 +137,7 @@ class PendingStarts:
         used = {*taken, *(name for name, start in self._starts.items() if not start.error)}
         name = arguments["name"] or next(f"c{n}" for n in itertools.count(1) if f"c{n}" not in used)
         if name in used:
-            raise UsageError(f"a cluster called {name} runs already; choose another name")
+            raise UsageError(f"a cluster called {name} is already running; choose another name")
         start = self._starts[name] = _Start()
         start.task = asyncio.ensure_future(self._start(start, {**arguments, "name": name}))
         self._update(name, "")

@@ -132,7 +132,7 @@ def test_a_paused_run_outlives_the_kernel_and_is_followed_again(notebook: Notebo
     attached = notebook.run(f"%dist attach {NAME}")
     text = notebook.until(attached, lambda text: "⏸ run" in text)
     assert "[0-1] train_step, line" in text
-    assert "begun before this notebook attached" in text
+    assert "it began before this notebook attached" in text
     assert "[0-1] 2.0" in notebook.run("%%dist\nloss").text
     notebook.run("%dist continue")
     assert "[0-1] total 10.0" in notebook.until(attached, lambda text: "2 ranks · " in text)

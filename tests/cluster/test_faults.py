@@ -398,7 +398,7 @@ def test_a_controller_that_died_while_nobody_was_there(traces: Traces) -> None:
     found = eventually(lambda: find.restartable().get("left"))  # it is killed, and may not have ended yet
     assert eventually(lambda: "left" not in find.connections())
     assert 0 < find.restart_time(found) <= 20.0
-    with pytest.raises(jdist.UsageError, match="called left runs already"):
+    with pytest.raises(jdist.UsageError, match="called left is already running"):
         jdist.start(1, 1, name="left")
     attached: list[jdist.Cluster] = []
     threads = [threading.Thread(target=lambda: attached.append(jdist.attach("left"))) for _ in range(2)]

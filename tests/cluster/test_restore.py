@@ -85,7 +85,7 @@ def test_ddp_and_adam_go_on_as_if_nothing_had_happened(own: jdist.Cluster, repla
             own.restore(2, 0, "model, optimizer")
         own.run("optimizer = torch.optim.Adam(model.parameters(), lr=0.5)", [2])
     done = own.restore(2, 0, "model, optimizer")
-    how = "brought whole" if replayed == "nothing" else "filled in place"
+    how = "copied as a whole" if replayed == "nothing" else "filled in place"
     assert done == {2: {"model": how, "optimizer": how}}
     assert own.run("type(model).__name__").values == dict.fromkeys(range(4), "DistributedDataParallel")
     own.run(f"train(model, optimizer, {AFTER!r})", timeout=60)
@@ -123,7 +123,7 @@ def test_plain_values_tensors_and_a_scheduler(own: jdist.Cluster) -> None:
     own.run("t = mine = torch.zeros(3, requires_grad=True)", [2])
     done = own.restore("2", 1, "model, optimizer, schedule, history, t, empty, big")[2]
     assert done["t"] == "filled in place"
-    assert done["schedule"] == done["history"] == "brought whole"
+    assert done["schedule"] == done["history"] == "copied as a whole"
     assert own.run("mine is t, t.tolist(), history", [2]).values == {2: (True, [1.0] * 3, [1, "a"])}
     assert own.run("schedule.optimizer is optimizer, schedule.last_epoch", [2]).values == {2: (True, 3)}
     assert own.run("len(empty), big[-1].item()", [2]).values == {2: (0, 1)}
@@ -181,7 +181,7 @@ def test_the_verb(own: jdist.Cluster, capsys: pytest.CaptureFixture[str]) -> Non
     session = Session(TerminalScreen(), {}, "test")
     session.current = own
     verbs.call(session, "restore", ["2", "--from", "1", "a,b"])
-    assert "rank 2 from rank 1: a brought whole, b brought whole" in capsys.readouterr().out
+    assert "rank 2 from rank 1: a copied as a whole, b copied as a whole" in capsys.readouterr().out
     assert own.run("a, b", [2]).values == {2: (1, [1])}
     with pytest.raises(jdist.UsageError, match="--from"):
         verbs.call(session, "restore", ["2", "a"])

@@ -166,7 +166,7 @@ def test_a_port_that_is_taken(traces: Traces) -> None:
 
 
 def test_a_name_that_is_taken(cluster: jdist.Cluster) -> None:
-    with pytest.raises(jdist.UsageError, match=f"called {cluster.name} runs already"):
+    with pytest.raises(jdist.UsageError, match=f"called {cluster.name} is already running"):
         jdist.start(1, 1, name=cluster.name)
 
 

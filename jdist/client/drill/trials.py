@@ -112,7 +112,7 @@ async def _cut(drilled: DrilledCluster) -> None:
     await drilled.expect_named(run, is_right)
     await drilled.expect_free(run, is_interrupted=False)
     if all(outcome.ok for outcome in run.outcomes.values()):
-        drilled.note("the collectives went on, for they do not use the connections that were cut")
+        drilled.note("the collectives continued, because they do not use the connections that were cut")
     await drilled.expect_recovery()
 
 
@@ -163,7 +163,7 @@ async def _out_of_memory(drilled: DrilledCluster) -> None:
         if error is not None and error.ename == "MemoryError":
             raise NotTried(error.evalue)
         if "out of memory" not in said_of(run):
-            raise Unmet(f"that memory ran out was expected to be said: {said_of(run)}")
+            raise Unmet(f"the report was expected to say that memory ran out: {said_of(run)}")
         await drilled.expect_recovery(lost={victim})
     finally:
         await cluster.run(rank_code.cause_fault("remove_limits"), timeout=FORMED, check=False)

@@ -114,6 +114,6 @@ def join_here(line: str, nproc: int = 0, node_rank: int = -1, *, fork: bool = Tr
             raise LaunchError(f"this machine did not become a node: {last_words(written)}")
         if time.monotonic() > deadline:
             agent.terminate()
-            raise LaunchError(f"the controller did not let this machine in within {_JOIN_TIMEOUT:.0f} s; see {log}")
+            raise LaunchError(f"the controller did not admit this machine within {_JOIN_TIMEOUT:.0f} s; see {log}")
         time.sleep(0.05)  # a change of the file triggers no event here
     return agent.pid

@@ -69,7 +69,7 @@ class Nodes:
     async def invite(self, seconds: float | None = None, *, revoke: bool = False, is_remote: bool = True) -> str:
         """``is_remote``: the line is for agents on other hosts, too."""
         if seconds is not None and seconds <= 0:
-            raise UsageError(f"a join line is of use for more than 0 s, not {seconds}")
+            raise UsageError(f"a join line must be valid for more than 0 s, not {seconds}")
         invite = Invite(is_remote, seconds or 0.0, revoke)
         return (await self._attachment.link.query_one(CONTROLLER, invite, Invited)).line
 

@@ -197,7 +197,7 @@ async def launch(settings: Settings, on_event: Callable[[Message], None], kind: 
     if settings.name in connections() | restartable():
         known = (Remedy("attach", "use it", name=settings.name), Remedy("stop", "end it", name=settings.name))
         remedies = (*known, Remedy("start", "start another, with --name"))
-        raise UsageError(f"a cluster called {settings.name} runs already", remedies=remedies)
+        raise UsageError(f"a cluster called {settings.name} is already running", remedies=remedies)
     log = log_path(settings.name)
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     log.unlink(missing_ok=True)

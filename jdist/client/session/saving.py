@@ -84,7 +84,7 @@ class SessionCluster(InspectedCluster):
             unwatch()
             finished.cancel()
         if done is not None and done.error:
-            raise ValueFailed(f"the save was given up: {done.error}; older saves are as they were")
+            raise ValueFailed(f"the save was abandoned: {done.error}; older saves are unchanged")
         seconds = 0.0 if done is None else done.seconds
         return SavedSession(copied.folder, copied.names, copied.left_out, copied.nbytes, copied.seconds, seconds)
 

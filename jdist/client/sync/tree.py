@@ -29,7 +29,7 @@ class SyncSource:
         self.root = self.path.parent if self.is_file else self.path
         self.name = self.path.stem if self.is_file else self.path.name
         if not self.name:
-            raise UsageError(f"sync {path}: the whole file system is no code; name a folder")
+            raise UsageError(f"sync {path}: the whole file system cannot be synced; name a folder")
         self.synced: SourceTree | None = None  # The tree that was synced last.
         self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}  # An unchanged file is not read again.
 

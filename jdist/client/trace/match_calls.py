@@ -44,7 +44,7 @@ def needs_everyone(call: Call) -> bool:
 
 
 def match(traced: Traces, members: Members, elsewhere: Iterable[int] = ()) -> list[Meeting]:
-    """Every collective and message of a run, each call in exactly one. ``elsewhere``: ranks that had no part in it."""
+    """Every collective and message of a run, each call in exactly one. ``elsewhere``: ranks that took no part in it."""
     idle = frozenset(elsewhere)
     found: dict[tuple[str, int, int], Meeting] = defaultdict(Meeting)
     seen: dict[str, set[int]] = {name: set(ranks) for name, ranks in members.items()}

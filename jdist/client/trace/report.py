@@ -27,7 +27,7 @@ class TraceReport(Struct, frozen=True):
     places: dict[int, str]  # `"0 host-a"`, the node of each rank of the cluster.
     labels: dict[str, str]  # The names that people use for groups, by torch's names.
     absent: dict[int, str]  # Why a rank is not drawn.
-    elsewhere: tuple[int, ...] = ()  # Ranks that had no part in the run.
+    elsewhere: tuple[int, ...] = ()  # Ranks that took no part in the run.
 
     def label(self, group: str) -> str:
         """The name that people use for the group."""
@@ -46,7 +46,7 @@ class TraceReport(Struct, frozen=True):
         calls = sum(len(row.bars) for row in t.rows)
         ranks = format_count(len(t.rows), "rank")
         if self.elsewhere:
-            ranks += f", {describe_ranks(self.elsewhere)} had no part"
+            ranks += f", {describe_ranks(self.elsewhere)} took no part"
         if self.absent:
             ranks += f", {describe_ranks(self.absent)} missing"
         going = " so far" if any(row.is_running for row in t.rows) else ""
@@ -57,7 +57,7 @@ class TraceReport(Struct, frozen=True):
         """The rank that made the others wait most, and where."""
         t = self.timeline
         if not any(row.bars for row in t.rows):
-            return "no rank called anything of torch.distributed in this run"
+            return "no rank called torch.distributed in this run"
         total = sum(t.suffered.values())
         if total <= _WORTH_SAYING * t.span * len(t.rows):
             return "no rank waited long for another"
@@ -93,11 +93,11 @@ class TraceReport(Struct, frozen=True):
         if any(row.estimated > 0 for row in t.rows):
             notes.append("≈ where the end of a call was not seen: waiting is counted until the last rank came")
         if t.clocks.moved:
-            notes.append("the hosts' clocks did not run alike during the run: times of different hosts are rough")
+            notes.append("the hosts' clocks drifted apart during the run: times of different hosts are approximate")
         elif math.isinf(t.clocks.error):
-            notes.append("nothing tells how far the hosts' clocks are apart: they are taken as they are")
+            notes.append("it is unknown how far the hosts' clocks are apart: their times are used as they are")
         elif t.clocks.error > _LEAST_ERROR:
-            notes.append(f"times of different hosts are right within {format_interval(t.clocks.error)} of each other")
+            notes.append(f"times of different hosts agree to within {format_interval(t.clocks.error)}")
         return notes
 
     def name(self, call: Call) -> str:
@@ -107,7 +107,7 @@ class TraceReport(Struct, frozen=True):
     def table(self) -> list[list[str]]:
         """Cells by rank, under :data:`HEADS`; ranks that are not drawn have the reason."""
         rows = {rank: ["?", "?", "?", reason] for rank, reason in self.absent.items()}
-        rows |= {rank: ["0", "0", "0", "had no part in this run"] for rank in self.elsewhere}
+        rows |= {rank: ["0", "0", "0", "took no part in this run"] for rank in self.elsewhere}
         for row in self.timeline.rows:
             longest = max(row.bars, key=lambda b: b.waited, default=None)
             where = ""

@@ -162,7 +162,7 @@ def _clocks(traced: Traces, meetings: list[Meeting], trips: Trips, facts: Cluste
 
 def _nothing(run: int, absent: Mapping[int, str]) -> str:
     if not absent:
-        return f"no rank had a part in run {run}" if run else "no cell has run on the ranks yet"
+        return f"no rank took part in run {run}" if run else "no cell has run on the ranks yet"
     reasons = list(dict.fromkeys(absent.values()))
     texts = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
     what, hint = (f"run {run}", ". Without a number, the last run is traced") if run else ("the last run", "")

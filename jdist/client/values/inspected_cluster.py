@@ -62,7 +62,7 @@ class InspectedCluster(DebuggedCluster):
         """
         wanted = split_names(names)
         if bad := [name for name in wanted if not name.isidentifier()]:
-            raise UsageError(f"only names can be deleted, and {bad[0]!r} is none")
+            raise UsageError(f"only variables can be deleted, and {bad[0]!r} is not a name")
         cell = RunCell(new_request(), rank_code.delete_names(wanted), self.select_paused(ranks), is_internal=True)
         run = await self._runs.wait(await self._runs.submit(cell), check=True)
         return {rank: int(count) for rank, count in run.values.items()}

@@ -79,7 +79,7 @@ class Variables:
         fresh = self._attachment.select(ranks)
         bad = [n for n in wanted if not n.isidentifier()]
         if bad:
-            raise UsageError(f"restore takes variable names, and {bad[0]!r} is none; restore the whole object")
+            raise UsageError(f"restore takes variable names, and {bad[0]!r} is not one; restore the whole object")
         if source in fresh:
             raise UsageError(f"rank {source} cannot be restored from itself: name a surviving rank as the source")
         done = {}

@@ -291,7 +291,7 @@ class Autosaver(HasPhase[SavesPhase]):
         self.due_at = m.now + wait
         if ended.error and self.options is not None and not waiters:
             again = f"the next is tried in {format_duration(wait)}"
-            m.broadcast(Notice(f"an automatic save failed: {ended.error}; older saves are as they were, and {again}"))
+            m.broadcast(Notice(f"an automatic save failed: {ended.error}; older saves are unchanged, and {again}"))
         for tell in waiters:
             tell(ended)
 

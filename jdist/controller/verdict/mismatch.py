@@ -49,10 +49,10 @@ def verdict(
     """The verdict on a mismatch in the group called ``label``; ``has_passed``: it blocked no rank."""
     if found.what == "operation":
         group, at = f"the ranks of group {label}", f"in different collectives at #{found.number}"
-        reason = f"{group} were {at}: what it left is wrong" if has_passed else f"{group} are {at}"
+        reason = f"{group} were {at}: the result is wrong" if has_passed else f"{group} are {at}"
     else:
         call, what = f"{found.parties[0][1].partition(' ')[0]} #{found.number} of group {label}", found.what
-        passed = f"{call} differed between ranks in {what}: what it left is wrong"
+        passed = f"{call} differed between ranks in {what}: the result is wrong"
         reason = passed if has_passed else f"{call} differs between ranks in {what}"
     details = tuple(f"{describe_ranks(ranks, 'calls')} {call}" for ranks, call in found.parties if call)
     return Verdict(

@@ -92,7 +92,7 @@ class HubLauncher(NodeLauncher[HubNode]):
         elif node.name in taken:
             self._others.add(node.name)
             raise LaunchError(
-                f"a server called {node.name} runs already, for another cluster {cluster} of "
+                f"a server called {node.name} is already running, for another cluster {cluster} of "
                 "yours or left over from one: start with another --name, or stop it on the Hub's page /hub/home"
             )
         node.is_mine = True

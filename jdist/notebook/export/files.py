@@ -40,8 +40,8 @@ def export(cluster: Cluster, path: str, *, force: bool = False) -> Exported:
     history, topology = cluster.history, cluster.topology
     if not history.steps:
         raise UsageError(
-            f"nothing was run on cluster {cluster.name} from here; what other notebooks ran, or this one before its "
-            "kernel was restarted, is theirs to export"
+            f"nothing was run on cluster {cluster.name} from here; cells of other notebooks, and of this one before "
+            "its kernel was restarted, cannot be exported here"
         )
     world = ScriptWorld(tuple(len(topology.ranks_on(n)) for n in range(topology.nnodes)), cluster.backend)
     script = compose(history.steps, world, os.path.basename(path), history.forgotten)
@@ -77,12 +77,12 @@ def _check(path: str, target: str) -> None:
     except FileNotFoundError:
         return
     except (OSError, UnicodeDecodeError) as e:
-        problem = f"is there and cannot be read: {getattr(e, 'strerror', None) or e}; name another file"
+        problem = f"exists but cannot be read: {getattr(e, 'strerror', None) or e}; name another file"
     else:
         found = _MARK.match(text)
         if found is not None and found[1] == _digest(text[found.end() :]):
             return
-        problem = "is there and was not written by export" if found is None else "was edited after export wrote it"
+        problem = "exists and was not written by export" if found is None else "was edited after export wrote it"
         problem += "; name another file, or --force replaces it"
     raise UsageError(f"{typed('export')}: {path} {problem}")
 

@@ -99,7 +99,7 @@ class _Composer:
                 return _ScriptPart(f"%dist broadcast {name} --src {src}", code)
             case Annotation(text):
                 self._warn("between cells", text)
-                return _ScriptPart(text, comments=("done to the cluster; a script cannot do it",))
+                return _ScriptPart(text, comments=("it acts on the cluster, which a script cannot do",))
 
     def _cell(self, step: CellStep) -> _ScriptPart:
         heading = f"{step.title} · run {step.number}" if step.title else f"run {step.number}"
@@ -119,7 +119,7 @@ class _Composer:
         part.ranks = None if step.ranks == tuple(range(self._world.size)) or found.is_empty else step.ranks
         remarks = list(found.notes)
         if step.state == "running":
-            remarks.append("it had not ended when this was written")
+            remarks.append("it had not ended when the script was written")
         if step.world_size != self._world.size:
             remarks.append(f"it ran in a world of {step.world_size}, on ranks {RankSet(step.ranks)} of that")
             part.ranks = None if step.ranks == tuple(range(step.world_size)) else part.ranks

@@ -13,7 +13,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from msgspec import Struct, structs
 
 # Cell magics that run the cell as it is, and what is different without them.
-_TRANSPARENT = {"time": "", "capture": "what it hid in the session is printed", "prun": ""}
+_TRANSPARENT = {"time": "", "capture": "output that it hid in the session is printed", "prun": ""}
 # Line magics that bind nothing and print nothing of use.
 _HARMLESS = {"matplotlib", "load_ext", "autoreload", "config", "xmode", "pdb", "precision", "colors", "pinfo", "pinfo2"}
 _EXPANDS = re.compile(r"[{$]")
@@ -78,7 +78,7 @@ def translate(cell: str, is_shown: bool, name: str, helpers: HelperNames) -> Tra
     match _magic_call(tree.body[0].value) if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr) else None:
         case "run_cell_magic", (magic, line, body):
             if magic not in _TRANSPARENT:
-                raise Untranslatable(f"%%{magic} is something that only a notebook does")
+                raise Untranslatable(f"%%{magic} works only in notebooks")
             found, shown = translate(body, is_shown, name, helpers), f"%%{magic} {line}".rstrip()
             notes = [f"{shown}: {_TRANSPARENT[magic]}"] if _TRANSPARENT[magic] else []
             return structs.replace(found, code=f"# {shown}\n{found.code}", notes=(*notes, *found.notes))
@@ -220,9 +220,9 @@ def _as_python(statement: ast.stmt, helpers: HelperNames) -> _Replacement:
             return _shell(f"{target}!{command}" if target else f"!!{command}", target, helpers.lines, command)
         case method, words:
             text = f"{target}{method} {' '.join(words)}".strip()
-            return _Replacement(text=text, note=f"{text.partition(chr(10))[0]}: left out, it is a notebook's")
+            return _Replacement(text=text, note=f"{text.partition(chr(10))[0]}: left out, as it needs a notebook")
     first = ast.unparse(statement).partition("\n")[0]
-    return _Replacement(note=f"{first}: get_ipython is a notebook's, left out")
+    return _Replacement(note=f"{first}: left out, as get_ipython exists only in notebooks")
 
 
 def _line_magic(target: str, name: str, line: str) -> _Replacement:
@@ -237,12 +237,12 @@ def _line_magic(target: str, name: str, line: str) -> _Replacement:
             return _Replacement(f"os.chdir(os.path.expanduser({line.strip(chr(34) + chr(39))!r}))", text)
         if name in ("env", "set_env") and variable:
             return _Replacement(f"os.environ[{variable[1]!r}] = {variable[2].strip()!r}", text)
-    return _Replacement(text=text, note="" if name in _HARMLESS else f"{text}: left out, it is a notebook's")
+    return _Replacement(text=text, note="" if name in _HARMLESS else f"{text}: left out, as it needs a notebook")
 
 
 def _shell(text: str, target: str, helper: str, command: str) -> _Replacement:
     if _EXPANDS.search(command):
-        return _Replacement(text=text, note=f"{text}: left out, a notebook puts values of Python into it")
+        return _Replacement(text=text, note=f"{text}: left out, as only notebooks put Python values into it")
     return _Replacement(f"{target}{helper}({command!r})", text, helper=helper, has_value=text.startswith("!!"))
 
 
@@ -282,7 +282,7 @@ def _parse(text: str) -> ast.Module:
         return ast.parse(text)
     except (SyntaxError, ValueError) as e:
         where = f" in line {e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
-        raise Untranslatable(f"it is no Python: {e.msg if isinstance(e, SyntaxError) else e}{where}") from None
+        raise Untranslatable(f"it is not valid Python: {e.msg if isinstance(e, SyntaxError) else e}{where}") from None
 
 
 def _in_function(code: str, name: str) -> str:

@@ -119,11 +119,11 @@ class ClusterPanel(PanelPart):
         self._header, self._warning, self._table, self._groups, self._footer = (widgets.markup() for _ in range(5))
         self._visibility = Visibility(lambda: not self._delivery.is_late, self._refresh_soon, self._parentless)
         self._verdicts = widgets.column()
-        tooltip = f"which ranks the buttons are for: {_HINT}"
+        tooltip = f"ranks that the buttons act on: {_HINT}"
         self._ranks = widgets.field(Combobox, "on ranks", tooltip, placeholder=_HINT, options=("all",))
         self._ranks.style.description_width = "auto"
-        stops = "stop what runs there; every namespace is kept"
-        replaces = "replace the ranks' processes; what they hold is lost"
+        stops = "interrupt cells that run there; all variables are kept"
+        replaces = "replace the ranks' processes; their variables are lost"
         self._pause: Any = self._button(
             "Pause", "stop ranks at their next line; cells then run in their frames", self._stop_there
         )
@@ -298,7 +298,7 @@ class ClusterPanel(PanelPart):
         self._submit("asking where they are", where(self._cluster.asynchronous, self._chosen()))
 
     def _confirm_restart(self) -> None:
-        """Ask for a second click, which counts for these ranks only: what they hold is lost for good."""
+        """Ask for a second click, which counts for these ranks only: their variables are lost for good."""
         self._to_restart = self._chosen()
         self._question.value = html.draw_warning(f"What {describe_ranks(self._to_restart, 'holds')} will be lost.")
         widgets.set_visible(self._confirmation, is_visible=True)

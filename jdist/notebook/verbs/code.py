@@ -40,7 +40,7 @@ def cell_of(script: Words, *, is_module: bool, in_job: bool = False) -> str:
     if is_module:
         return run_module(name, args, os.getcwd(), in_job=in_job)
     if not name.endswith(".py"):
-        raise UsageError(f"{typed('run')} SCRIPT.py [args]: {name} is no Python script; -m runs a module")
+        raise UsageError(f"{typed('run')} SCRIPT.py [args]: {name} is not a Python script; -m runs a module")
     return script_cell(name, args, in_job=in_job)
 
 
@@ -104,7 +104,7 @@ def sync(s: Session, o: Namespace) -> None:
     if o.watch and s.kind == "command line":
         _follow(s)
     elif o.watch:
-        s.echo(f"watching {o.path}: what changes is synced; {typed('sync')} {o.path} ends that")
+        s.echo(f"watching {o.path}: changes are synced; {typed('sync')} {o.path} ends that")
 
 
 def _follow(s: Session) -> None:

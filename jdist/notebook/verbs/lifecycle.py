@@ -111,7 +111,7 @@ def _follow_unfinished(s: Session, cluster: Cluster) -> None:
         if cluster.asynchronous.is_following(number):
             continue
         with contextlib.suppress(UsageError):  # it is over since
-            notice = f"begun before this notebook attached; its output until then is in {typed('logs')}"
+            notice = f"it began before this notebook attached; its earlier output is in {typed('logs')}"
             s.last_run = cluster.follow(number)
             RunDisplay(cluster, s.last_run, s.screen, notices=[notice], namespace=s.namespace).follow_in_background()
 
@@ -124,7 +124,7 @@ def list_(s: Session, _: Namespace) -> None:
         state = f"gone, restartable for {find.restart_time(c):.0f} s: {typed('attach')} {c.name}"
         rows.append([c.name, f"{c.host}:{c.control_port}", state, c.version])
     if not rows:
-        s.echo(f"no cluster runs; {typed('start')} makes one")
+        s.echo(f"no cluster is running; {typed('start')} makes one")
         return
     s.screen.show(table(["name", "controller", "pid", "jdist"], rows))
 

@@ -39,7 +39,7 @@ def add_node(s: Session, o: Namespace) -> None:
         o.nproc_per_node, launcher=o.launcher, launcher_args=o.rest, fork=fork, timeout=o.timeout
     )
     new = RankSet(resized.added)
-    restore = f"{typed('restore')} {new} --from 0 NAMES brings what replicas hold"
+    restore = f"{typed('restore')} {new} --from 0 NAMES copies variables from a replica"
     s.echo(f"{resized}\nsetup cells have been run on {new}; {restore}")
 
 

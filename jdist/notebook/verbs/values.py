@@ -173,4 +173,4 @@ def _own(s: Session, name: str) -> Any:
 
 def _check_variable(name: str) -> None:
     if not name.isidentifier():
-        raise UsageError(f"{name!r} is no variable name: say which to bind with -o NAME")
+        raise UsageError(f"{name!r} is not a variable name; choose one with -o NAME")

@@ -192,7 +192,7 @@ def _apply(item: RestoreItem, value: Any, namespace: dict[str, Any]) -> str:
         with torch.no_grad():
             value = mine.copy_(value)
     else:
-        value, done = _on_device(value, namespace.get("device")), "brought whole"
+        value, done = _on_device(value, namespace.get("device")), "copied as a whole"
     if item.ddp is not None and not isinstance(value, DistributedDataParallel):
         value = ddp.wrap(value, item.ddp)
     namespace[item.name] = value

@@ -46,7 +46,7 @@ def test_servers_of_the_user_are_nodes_from_start_to_stop(hub: Hub, alice: Serve
         assert hub.ask("POST", f"{alice.path}{path}api/kernels", {}, bob.token)[0] == 403
     assert hub.ask("GET", "/hub/api/users/alice", token=bob.token)[0] == 404
     his = bob.notebook()
-    assert "no cluster runs" in his.run("%dist list")
+    assert "no cluster is running" in his.run("%dist list")
     assert "there is no cluster called 'hubbed'" in his.run("%dist attach hubbed")
     files = [p for p in (hub.home / "alice").rglob("jdist-*") if p.is_file()]
     assert len(files) >= 4, "a connection file, a charter, two logs of agents"
@@ -79,7 +79,7 @@ def test_servers_that_cannot_be_had_are_named_with_the_hubs_reason_and_nothing_i
     hub.ask("POST", "/hub/api/users/alice/servers/jdist-taken-0")
     assert eventually(lambda: hub.servers("alice")["jdist-taken-0"]["ready"], SOON * 3)
     shown = notebook.run(f"{START} -N 1 -n 1 --name taken")
-    assert "jdist-taken-0 runs already" in shown, shown
+    assert "jdist-taken-0 is already running" in shown, shown
     assert hub.servers("alice")["jdist-taken-0"]["ready"], "what was there before is not this cluster's to remove"
 
     shown = notebook.run(f"{START} -N 2 -n 1 --name many")

@@ -141,7 +141,7 @@ def test_what_is_no_time(text: str) -> None:
 BAD = [
     ("doctor", "--host a", "did you mean --hosts?"),
     ("sync", "src --wach", "does not understand --wach; did you mean --watch?"),
-    ("invite", "--expires soon", "a time is written"),
+    ("invite", "--expires soon", "expected a time"),
     ("manifest", "kubernete --image lab", "there is none for 'kubernete'; did you mean kubernetes"),
     ("join", "nonsense", "neither a join line nor a file"),
     ("start", "-n", "expected one argument"),

@@ -222,7 +222,7 @@ def test_a_failure_is_said_and_tried_again_soon() -> None:
     written(d, id_of(saves_run(d)[-1]), "OSError: [Errno 28] No space left on device")
     (notice,) = [n.text for n in d.told(Notice) if "failed" in n.text]
     assert "No space left" in notice
-    assert "older saves are as they were" in notice
+    assert "older saves are unchanged" in notice
     d.sleep(61)
     assert len(saves_run(d)) == 2
 

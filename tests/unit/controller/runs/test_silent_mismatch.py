@@ -75,7 +75,7 @@ def test_one_of_each_kind_is_asked_and_the_first_difference_is_told_before_the_e
     tell(d, 2, traced(run, "op=SUM", "op=MAX", "op=MIN"))
     (found,) = verdicts(d)
     assert found is not None
-    what = "all_reduce #6 of group world differed between ranks in reduction: what it left is wrong"
+    what = "all_reduce #6 of group world differed between ranks in reduction: the result is wrong"
     assert str(found).splitlines() == [
         f"● run {run} finished, but {what}",
         "  ranks 0-1, 3 call all_reduce [4] float32 op=SUM (cell line 2)",

@@ -57,10 +57,10 @@ def test_the_words_say_whether_it_blocks_or_has_passed() -> None:
     assert blocking.reason == "all_reduce #12 of group world differs between ranks in reduction"
     assert blocking.is_certain
     passed = verdict(7, found, "all_reduce", "world", has_passed=True)
-    assert passed.reason == "all_reduce #12 of group world differed between ranks in reduction: what it left is wrong"
+    assert passed.reason == "all_reduce #12 of group world differed between ranks in reduction: the result is wrong"
     assert (passed.is_certain, passed.remedies, passed.details) == (False, (), blocking.details)
     assert passed.details[1] == "rank 2 calls all_reduce [4] op=MAX"
     other = Mismatch(12, "operation", PARTIES)
     assert verdict(7, other, "x", "world").reason == "the ranks of group world are in different collectives at #12"
-    text = "the ranks of group world were in different collectives at #12: what it left is wrong"
+    text = "the ranks of group world were in different collectives at #12: the result is wrong"
     assert verdict(7, other, "x", "world", has_passed=True).reason == text

@@ -112,10 +112,10 @@ MAGICS = [
     ("x = 1\n%%time", "x = 1\n# %%time  (left out)", "%%time: left out"),
     ("%%bash\nls", None, "%%bash"),
     ("%%writefile a.py\nx = 1", None, "%%writefile"),
-    ("return 1", None, "no Python"),
-    ("x = = 1", None, "no Python"),
-    ("x = 1\0", None, "no Python"),
-    ("%%capture out\nx = 1", "# %%capture out\nx = 1", "what it hid"),
+    ("return 1", None, "not valid Python"),
+    ("x = = 1", None, "not valid Python"),
+    ("x = 1\0", None, "not valid Python"),
+    ("%%capture out\nx = 1", "# %%capture out\nx = 1", "output that it hid"),
     ("x = input()", "x = input()", "reads input()"),
     ("breakpoint()", "breakpoint()", "calls breakpoint()"),
     ("y = _ + Out[3]", "y = _ + Out[3]", "reads Out, _,"),
@@ -210,7 +210,7 @@ def test_a_step(step: Step, expected: str) -> None:
 
 NOT_THERE = [
     (cell("raise ValueError", state="failed", why="CellError: rank 2 failed: ValueError"), "rank 2 failed: ValueError"),
-    (cell("%%bash\nls"), "%%bash is something that only a notebook does"),
+    (cell("%%bash\nls"), "%%bash works only in notebooks"),
     (cell(run_script("a.py", [])), "give that to torchrun"),
     (cell("loss = 0", is_inner=True), "it ran in the frames of a cell that was paused, or had failed"),
     (ValueStep("x", (0, 1, 2, 3), "", "Tensor [1000]"), "the value (Tensor [1000]) is not in the script"),
@@ -233,7 +233,7 @@ def test_what_cannot_be_in_a_script_is_a_comment_and_a_warning(step: Step, why: 
 
 def test_warnings_name_the_cell_as_the_user_sees_it() -> None:
     made = script(cell("%pip install einops", 9, title="In [12]: %%dist -r 0"))
-    assert made.warnings == ("In [12]: %%dist -r 0 · run 9: %pip install einops: left out, it is a notebook's",)
+    assert made.warnings == ("In [12]: %%dist -r 0 · run 9: %pip install einops: left out, as it needs a notebook",)
     assert "# %% In [12]: %%dist -r 0 · run 9\n" in made.text
 
 
