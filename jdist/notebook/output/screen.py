@@ -24,6 +24,7 @@ Update = Callable[[Bundle], None]  # Shows another bundle in the place of the on
 Status = Callable[[], Sequence[str]]  # The lines that say how far a run is.
 
 _WITHOUT_UPDATES = {"jupyter-run", "jupyter-console", "jupyter-qtconsole"}  # They ignore update_display_data.
+_LOGGING = {"jupyter-nbconvert", "jupyter-execute", "nbconvert"}  # They execute notebooks, and write a log.
 _FIRST_LOGGED, _LONGEST_SILENCE = 30.0, 600.0  # Seconds of silence until a log is told how far a run is.
 
 
@@ -191,7 +192,7 @@ def kernel_screen() -> Screen:
         names = {Path(word).name for word in words}
         if names & _WITHOUT_UPDATES:
             return TerminalScreen(is_terminal="jupyter-console" in names)
-        if {"papermill", "--log-output"} <= names:
+        if names & _LOGGING or {"papermill", "--log-output"} <= names:
             return LoggedNotebookScreen()
     return NotebookScreen()
 
