@@ -17,8 +17,15 @@ import { IClusters } from './tokens';
 /** Arguments of a command: `{ cluster, ranks }`, both optional. */
 export type Args = ReadonlyPartialJSONObject;
 
+/** JupyterLab cuts off notifications after so many characters. */
+const MOST_CHARACTERS = 140;
 /** What is offered to be run on the ranks first. */
 const FIRST_CELL = '%%dist\nprint(rank, world_size)';
+
+/** Whether a notification shows only a part of the text. */
+function isLong(text: string): boolean {
+  return text.length > MOST_CHARACTERS || text.trim().includes('\n');
+}
 
 /** The run named by arguments `{ cluster, id, run }`. */
 function runOf(args: Args): IRunId {
@@ -136,7 +143,7 @@ export class Actions {
 
   /**
    * Asks for code and runs it on ranks of a run's cluster, although the notebook waits for that run. Returns what the cell
-   * has written, which is also shown if `args.isShown`. Rejects with the reason if it could not be run.
+   * has written; empty if the user has cancelled. Rejects with the reason if it could not be run.
    */
   async runBeside(args: Args): Promise<string> {
     const trans = this._trans;
@@ -145,14 +152,24 @@ export class Actions {
     const about = trans.__('The cell runs at once on %1, while the notebook waits for the others.', where);
     const code = await askForCode(trans.__('Run a cell on %1', where), about, trans);
     if (code === undefined) {
-      return trans.__('nothing was run');
+      return '';
     }
     const data = await this.api.runBeside(runOf(args), code, ranks);
-    const text = (data['text/plain'] as string | undefined) ?? '';
-    if (args.isShown) {
-      Notification.info(text, { autoClose: 10000 });
-    }
-    return text;
+    return (data['text/plain'] as string | undefined) ?? '';
+  }
+
+  /** The same where there is no output to show it in: in a notification, which opens a long text in a dialog. */
+  async showBeside(args: Args): Promise<void> {
+    await this.reportErrors(async () => {
+      const text = await this.runBeside(args);
+      if (!text) {
+        return;
+      }
+      const trans = this._trans;
+      const open = (): void => void this.show(trans.__('Output of the cell'), '', text);
+      const actions = isLong(text) ? [{ label: trans.__('Show all'), callback: open }] : [];
+      Notification.info(text, { autoClose: false, actions });
+    });
   }
 
   /** Asks for confirmation first, since variables are lost. */

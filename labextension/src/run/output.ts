@@ -7,8 +7,9 @@ import { UUID } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
 
 import { formatDuration, formatWholeSeconds } from '../format';
-import { IRemedy } from '../remedy';
+import { IRemedy, labelOf, stepOf } from '../remedy';
 import { IPreferences } from '../tokens';
+import { Answers } from './answers';
 import { EndFollower } from './endfollower';
 import { FailureList } from './failurelist';
 import { doneCount, IRunBundle, MIME, partsOf, VERSION } from './model';
@@ -44,7 +45,12 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     const id = `jdist-run-${UUID.uuid4()}`;
     this.tabs = new RankTabs(id, trans);
     this._segments = new SegmentList(rendermime, trans);
-    const take: TakeRemedy = remedy => _services.takeRemedy(this._run!, this, remedy);
+    this._answers = new Answers(trans);
+    const take: TakeRemedy = remedy => {
+      const run = this._run!;
+      const answer = _services.takeRemedy(run, this, remedy);
+      return 'beside' in stepOf(remedy, run.state !== 'done') ? this._answers.keep(labelOf(remedy), answer) : answer;
+    };
     this._failures = new FailureList(rendermime, take, trans);
     this._verdict = new VerdictBox(take, trans);
     const { step } = _services;
@@ -55,8 +61,8 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     this._footer.addClass('jdist-RunFooter');
     this._body.addWidget(this._segments);
     this._end = new EndFollower(this._body.node, this._segments.node);
-    const parts = [this.tabs, this._notices, this._body, this._paused, this._verdict, this._failures, this._footer];
-    parts.forEach(widget => this.addWidget(widget));
+    const found = [this._paused, this._verdict, this._failures];
+    [this.tabs, this._notices, this._body, ...found, this._answers, this._footer].forEach(each => this.addWidget(each));
     this._fillFooter();
     this._recovery = _services.load && new Recovery(_services.load, reason => this._showLost(reason));
     this.tabs.chosen.connect(() => this._show());
@@ -221,6 +227,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
   private readonly _recovery?: Recovery;
   private _html?: Widget;
   private readonly _segments: SegmentList;
+  private readonly _answers: Answers;
   private readonly _end: EndFollower;
   private readonly _failures: FailureList;
   private readonly _verdict: VerdictBox;

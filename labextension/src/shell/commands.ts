@@ -189,7 +189,7 @@ function rankCommands({ actions, trans }: ICommands): Record<string, Command> {
     [CommandIDs.runBeside]: {
       label: args => trans.__('Run a cell on ranks %1…', actions.ranksText(args) ?? trans.__('all')),
       icon: codeIcon,
-      execute: args => actions.runBeside(args)
+      execute: args => (args.isShown ? actions.showBeside(args) : actions.runBeside(args))
     },
     [CommandIDs.deleteVariable]: {
       label: args => trans.__('Delete %1…', text(args.name)),

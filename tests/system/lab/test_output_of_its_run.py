@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Route, expect
 
 import jdist
 from support.lab.browsing import LONG, Lab, LabNotebook
@@ -70,7 +70,27 @@ def test_a_cell_for_the_missing_rank_runs_while_the_notebook_waits(notebook: Lab
     page.locator(".jp-Dialog").get_by_role("button", name="Run").click()
     notebook.until_over(HANGS)
     expect(output).to_contain_text("rank 0 | 1 goes on")
+    expect(output.locator(".jdist-RunVerdict")).to_be_hidden()
+    expect(output.get_by_role("log")).to_contain_text("'sent'")  # what the cell has written outlives the verdict
+    notebook.picture("cell-beside-a-hang-over", output)
     expect(output.locator(".jdist-RunFailure")).to_have_count(0)
+
+
+def test_why_a_cell_beside_a_hang_was_refused_stays(notebook: LabNotebook, cluster: jdist.Cluster) -> None:
+    notebook.start(HANGS)
+    output, page = notebook.output(HANGS), notebook.page
+
+    def refuse(route: Route) -> None:  # it is over before the answer comes
+        cluster.interrupt()
+        route.fulfill(status=410, json={"message": "the cluster is gone"})
+
+    page.route("**/jdist/clusters/shared/cells*", refuse)
+    action(output, "%%dist -r 1").click()
+    page.get_by_role("textbox", name="Code of the cell").fill("1")
+    page.locator(".jp-Dialog").get_by_role("button", name="Run").click()
+    notebook.until_over(HANGS)
+    expect(output.get_by_role("log")).to_contain_text("%%dist -r 1")
+    expect(output.get_by_role("log")).to_contain_text("failed: the cluster is gone")
 
 
 def test_what_a_page_has_missed_is_brought_back(

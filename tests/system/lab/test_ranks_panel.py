@@ -96,6 +96,24 @@ def test_a_suggested_cell_is_asked_for_and_run_beside_the_run_that_waits(
     expect(panel.row(0)).to_contain_text("idle")
 
 
+def test_a_suggested_cell_that_cannot_be_run_is_reported(panel: Panelled, cluster: jdist.Cluster) -> None:
+    run = cluster.run("if rank != 3:\n    dist.all_reduce(torch.ones(1))", background=True)
+    path = "**/jdist/clusters/shared/cells*"
+    panel.page.route(path, lambda route: route.fulfill(status=409, json={"message": "the ranks are busy"}))
+    try:
+        panel.verdict.get_by_role("button", name="%%dist -r 3").click()
+        panel.dialog.get_by_role("textbox").fill("1")
+        panel.dialog.get_by_role("button", name="Run").click()
+        panel.show_notifications()
+        expect(panel.notifications).to_contain_text("the ranks are busy")
+    finally:
+        panel.page.unroute(path)
+        run.cancel()
+        run.wait(60)
+    panel.complaints.clear()  # Chromium's own line about the answer's status
+    expect(panel.row(0)).to_contain_text("idle")
+
+
 def test_ranks_are_sorted_filtered_and_grouped(panel: Panelled) -> None:
     panel.table.get_by_title("Sort by Rank").click()
     expect(panel.table.get_by_role("columnheader", name="Rank")).to_have_attribute("aria-sort", "descending")
